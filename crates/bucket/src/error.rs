@@ -1,0 +1,57 @@
+//! Errors of the bucket: determinate and indeterminate, each with the user's next step.
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong between us and the bucket. Cheap to clone: one failure may answer many waiters.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The bucket's URL cannot be used.
+    #[error("bucket URL {url:?} cannot be used: {reason}; expected s3://, gs://, az://, file:/// or memory://")]
+    BadUrl {
+        /// The URL given.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A conditional put may or may not have happened and reading it back failed too.
+    #[error("whether {key} was written to the bucket could not be learned before the deadline ({reason}); ask for the transaction's outcome by its id before repeating it")]
+    Indeterminate {
+        /// The object.
+        key: String,
+        /// The last failure.
+        reason: String,
+    },
+    /// The bucket did not answer in time or keeps failing; nothing was changed.
+    #[error("bucket request for {key} failed: {reason}; check that the bucket is reachable, then retry")]
+    Unavailable {
+        /// The object or prefix.
+        key: String,
+        /// The last failure.
+        reason: String,
+    },
+    /// The bucket refuses the request for good (credentials, permissions, missing bucket).
+    #[error("bucket refused the request for {key}: {reason}; check credentials, permissions and the bucket's name")]
+    Refused {
+        /// The object or prefix.
+        key: String,
+        /// What the store said.
+        reason: String,
+    },
+    /// The store lets two conditional puts of one key win.
+    #[error("bucket {url} has no working put-if-absent ({reason}); Telesto would lose data on it: use a store with conditional writes")]
+    NoConditionalPut {
+        /// The bucket.
+        url: String,
+        /// What the probe saw.
+        reason: String,
+    },
+    /// A price sheet or model file cannot be read.
+    #[error("price sheet or model {name:?} cannot be used: {reason}; see docs/operating/prices.md")]
+    BadConfig {
+        /// The sheet, model or file.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+}

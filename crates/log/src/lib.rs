@@ -1,0 +1,3 @@
+//! The virtual log: chain, bucket loglet, quorum loglet and log server, archive.
+
+pub mod record;

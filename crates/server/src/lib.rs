@@ -1,0 +1,1 @@
+//! Postgres wire, HTTP, sessions, authentication, metrics.

@@ -1,0 +1,1 @@
+//! Tail, checkpoint (SlateDB), multi-version keys, retention.

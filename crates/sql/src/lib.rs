@@ -1,0 +1,1 @@
+//! Catalog, types, planner (key path and DataFusion), DML, DDL, constraints.

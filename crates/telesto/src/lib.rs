@@ -1,0 +1,1 @@
+//! The telesto binary and the embedded facade.

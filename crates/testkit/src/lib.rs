@@ -1,0 +1,1 @@
+//! Checkers and workloads shared by tests and the simulation.

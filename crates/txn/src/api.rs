@@ -1,0 +1,204 @@
+//! What the layers above see: a database of ordered keys with transactions.
+//!
+//! # Guarantees, by [`Level`]
+//! | level | guarantee |
+//! | --- | --- |
+//! | `Serializable` | strict serializability inside a region |
+//! | `Snapshot` | one snapshot, no lost updates (first committer wins); write skew possible |
+//! | `ReadCommitted` | each statement its own snapshot of committed data; writes validated against the statement's snapshot |
+//! | `Session` | reads: monotonic reads, read your writes, monotonic writes, writes follow reads; no look at the log's tail |
+//! | `Eventual` | reads: whatever this process has; no bucket request for the tail |
+//!
+//! # Invariants
+//! - A transaction's writes become visible together, at one timestamp, or not at all.
+//! - Keys written must be prefix-free (see `telesto_common::key`).
+//! - A `Transaction` handle may be shared by concurrent readers of one statement; statements of one
+//!   transaction run one after the other.
+//! - Dropping every handle of an open transaction rolls it back.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::key::KeyRange;
+use telesto_common::{Label, Lsn, Timestamp, TxnId};
+
+use crate::error::Result;
+
+/// Consistency level of a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// Strict serializability (default).
+    #[default]
+    Serializable,
+    /// Snapshot isolation, PostgreSQL's REPEATABLE READ.
+    Snapshot,
+    /// READ COMMITTED.
+    ReadCommitted,
+    /// Session guarantees, for reads (read-only transactions).
+    Session,
+    /// Cached data within a time to live, for reads (read-only transactions).
+    Eventual,
+}
+
+/// When a commit is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// When it is in the bucket.
+    Bucket,
+    /// When a majority of the log servers has it on disk; the same as `Bucket` on a bucket loglet.
+    Quorum,
+}
+
+/// How to begin a transaction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxnOptions {
+    /// Consistency level.
+    pub level: Level,
+    /// Refuses writes; makes strict reads cost one shared look at the tail at the start.
+    pub read_only: bool,
+    /// Reads at this past timestamp (implies read-only).
+    pub as_of: Option<Timestamp>,
+    /// `None`: the database's default.
+    pub durability: Option<Durability>,
+    /// The greatest label the session has seen; `Session` reads are at least that new.
+    pub session: Label,
+    /// Bound on each wait for the bucket or the log; `None`: the database's default.
+    pub timeout: Option<Duration>,
+}
+
+/// Whether a read is validated at commit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFor {
+    /// As the level says: validated under `Serializable`, not under weaker ones.
+    #[default]
+    Query,
+    /// Always validated: uniqueness, foreign keys, the catalog version. Under weaker levels too the
+    /// commit fails with `Conflict` if what was read here has changed since.
+    Constraint,
+}
+
+/// A point inside a transaction to roll back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Savepoint(pub u64);
+
+/// How to scan.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScanOptions {
+    /// Greatest key first.
+    pub reverse: bool,
+    /// Stop after this many rows (a hint for read-ahead and a bound on what is validated).
+    pub limit: Option<u64>,
+    /// Whether the range is validated at commit.
+    pub read_for: ReadFor,
+}
+
+/// Bucket requests and dollars caused by something.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// GET and HEAD requests.
+    pub gets: f64,
+    /// PUT and LIST requests. Fractions: a group commit's put is shared by its transactions.
+    pub puts: f64,
+    /// Dollars, by the bucket's price sheet.
+    pub dollars: f64,
+}
+
+/// A successful commit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Committed {
+    /// Commit timestamp; for a transaction without writes, its snapshot.
+    pub timestamp: Timestamp,
+    /// Log position; `Lsn::ZERO` for a transaction without writes.
+    pub lsn: Lsn,
+    /// What the session must remember.
+    pub label: Label,
+    /// This transaction's share of the commit's cost.
+    pub cost: Cost,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It committed at this timestamp.
+    Committed(Timestamp),
+    /// It did not commit and never will.
+    Aborted,
+    /// Nothing is known of it: it ran longer ago than outcomes are kept, or never tried to commit here,
+    /// or may still be under way.
+    Unknown,
+}
+
+/// A database of ordered keys.
+#[async_trait]
+pub trait Database: Debug + Send + Sync {
+    /// Begins a transaction.
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>>;
+
+    /// What became of a transaction, as known after a look at the tail.
+    async fn outcome(&self, txn: TxnId) -> Result<Outcome>;
+
+    /// The timestamp of the newest commit this process has applied.
+    fn applied(&self) -> (Lsn, Timestamp);
+
+    /// Stops background work, flushes what is owed, releases ownership. Further calls fail with
+    /// `ShuttingDown`.
+    async fn shutdown(&self) -> Result<()>;
+}
+
+/// A transaction under way.
+#[async_trait]
+pub trait Transaction: Debug + Send + Sync {
+    /// Its id.
+    fn id(&self) -> TxnId;
+
+    /// The options it was begun with.
+    fn options(&self) -> &TxnOptions;
+
+    /// The timestamp its reads see now.
+    fn snapshot(&self) -> Timestamp;
+
+    /// Starts the next statement: under `ReadCommitted` takes a new snapshot, otherwise nothing.
+    async fn next_statement(&self) -> Result<()>;
+
+    /// The value of `key`, own writes included.
+    async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>>;
+
+    /// The values of several keys, in their order, fetched together.
+    async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>>;
+
+    /// The value of `key` if it can be had from memory without waiting: outer `None` means "use
+    /// [`Transaction::get`]". Recorded for validation like `get`.
+    fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>>;
+
+    /// Scans `range`, own writes included (those made before this call). The range is recorded for
+    /// validation as far as it is consumed.
+    fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan>;
+
+    /// Buffers a write.
+    async fn put(&self, key: Bytes, value: Bytes) -> Result<()>;
+
+    /// Buffers a delete.
+    async fn delete(&self, key: Bytes) -> Result<()>;
+
+    /// Marks a point to roll back to.
+    fn savepoint(&self) -> Result<Savepoint>;
+
+    /// Undoes every write since `savepoint`; reads stay recorded. The savepoint stays valid.
+    fn rollback_to(&self, savepoint: Savepoint) -> Result<()>;
+
+    /// Validates and commits. Whatever the result, the transaction has ended.
+    async fn commit(&self) -> Result<Committed>;
+
+    /// Ends the transaction without a trace.
+    fn rollback(&self);
+}
+
+/// A running scan.
+#[async_trait]
+pub trait Scan: Send {
+    /// The next rows in order, at most `max_rows`; empty at the end.
+    async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<(Bytes, Bytes)>>;
+}

@@ -1,0 +1,70 @@
+//! Errors of the transaction layer, each with the user's next step.
+
+use telesto_common::{Timestamp, TxnId};
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a transaction could not go on. Cheap to clone: one failure may answer a whole commit group.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// Validation failed: something this transaction read or writes was changed by another.
+    /// SQLSTATE 40001.
+    #[error("transaction {txn} conflicts with {other}, which committed at {at}; run the transaction again")]
+    Conflict {
+        /// This transaction.
+        txn: TxnId,
+        /// The transaction that committed first.
+        other: TxnId,
+        /// When it committed.
+        at: Timestamp,
+        /// The key both touched.
+        key: bytes::Bytes,
+    },
+    /// The snapshot is older than the retention window. SQLSTATE 72000.
+    #[error("the snapshot at {at} is older than what is kept (since {oldest}); begin again, or raise the retention")]
+    SnapshotTooOld {
+        /// The snapshot asked for.
+        at: Timestamp,
+        /// The oldest that can be read.
+        oldest: Timestamp,
+    },
+    /// A write in a read-only transaction. SQLSTATE 25006.
+    #[error("the transaction is read-only; begin one without READ ONLY")]
+    ReadOnly,
+    /// The transaction has ended. SQLSTATE 25P01.
+    #[error("transaction {0} has already ended; begin a new one")]
+    Ended(TxnId),
+    /// A savepoint that does not exist (any more). SQLSTATE 3B001.
+    #[error("the savepoint does not exist any more; roll back the whole transaction")]
+    NoSavepoint,
+    /// Whether the commit took effect is not known. SQLSTATE 08007.
+    #[error("whether transaction {txn} committed could not be learned ({reason}); ask with telesto_txn_status('{txn}') before repeating it")]
+    OutcomeUnknown {
+        /// The transaction.
+        txn: TxnId,
+        /// Why.
+        reason: String,
+    },
+    /// The log belongs to another live process. SQLSTATE 57P03.
+    #[error("this database's log is sequenced by {owner}; connect to that node, or run `telesto log switch bucket` there to let every process write")]
+    NotOwner {
+        /// The owner, as told by the chain.
+        owner: String,
+    },
+    /// Bucket, disk or deadline; nothing was changed. SQLSTATE 57P03.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A stored object is damaged. SQLSTATE XX001.
+    #[error("{0}")]
+    Corrupt(String),
+    /// A memory bound was reached. SQLSTATE 53200.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// The local disk refused (full, permissions). SQLSTATE 53100.
+    #[error("{0}")]
+    LocalDisk(String),
+    /// The database is shutting down. SQLSTATE 57P01.
+    #[error("the database is shutting down; connect again later or elsewhere")]
+    ShuttingDown,
+}

@@ -1,0 +1,307 @@
+//! An in-memory database with one lock: the model that the real one is compared with, and a quick
+//! stand-in for tests of the layers above.
+//!
+//! # Invariants
+//! Serializable at every level: a transaction sees the state at its begin (or statement, under
+//! `ReadCommitted`), and commits only if none of its reads (as its level demands) and none of its
+//! written keys changed since.
+//!
+//! # Limits
+//! Keeps every version for ever; nothing is durable; `Durability` is ignored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_common::key::KeyRange;
+use telesto_common::{Env, Label, Lsn, RegionId, Timestamp, TxnId};
+
+use crate::api::{
+    Committed, Cost, Database, Level, Outcome, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
+    TxnOptions,
+};
+use crate::error::{Error, Result};
+
+type Versions = BTreeMap<Timestamp, (TxnId, Option<Bytes>)>;
+
+#[derive(Debug, Default)]
+struct State {
+    keys: BTreeMap<Bytes, Versions>,
+    outcomes: BTreeMap<TxnId, Timestamp>,
+    newest: Timestamp,
+    lsn: Lsn,
+}
+
+impl State {
+    fn read(&self, key: &[u8], at: Timestamp) -> Option<Bytes> {
+        let (_, (_, value)) = self.keys.get(key)?.range(..=at).next_back()?;
+        value.clone()
+    }
+
+    fn changed_since(&self, range: &KeyRange, since: Timestamp) -> Option<(Bytes, TxnId, Timestamp)> {
+        self.keys.range(range.start.clone()..).take_while(|(key, _)| range.contains(key)).find_map(
+            |(key, versions)| {
+                let (at, (txn, _)) = versions.range(since..).find(|(at, _)| **at > since)?;
+                Some((key.clone(), *txn, *at))
+            },
+        )
+    }
+}
+
+/// The in-memory database.
+#[derive(Debug, Clone)]
+pub struct MemoryDatabase {
+    env: Env,
+    state: Arc<Mutex<State>>,
+}
+
+impl MemoryDatabase {
+    /// An empty database.
+    #[must_use]
+    pub fn new(env: Env) -> Self {
+        Self { env, state: Arc::default() }
+    }
+}
+
+#[async_trait]
+impl Database for MemoryDatabase {
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>> {
+        let newest = self.state.lock().newest;
+        let snapshot = options.as_of.unwrap_or(newest).min(newest);
+        Ok(Arc::new(MemoryTransaction {
+            id: self.env.txn_id(),
+            options,
+            database: self.clone(),
+            inner: Arc::new(Mutex::new(Inner { snapshot, ..Inner::default() })),
+        }))
+    }
+
+    async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
+        Ok(self.state.lock().outcomes.get(&txn).map_or(Outcome::Unknown, |at| Outcome::Committed(*at)))
+    }
+
+    fn applied(&self) -> (Lsn, Timestamp) {
+        let state = self.state.lock();
+        (state.lsn, state.newest)
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    snapshot: Timestamp,
+    reads: Vec<(KeyRange, Timestamp)>,
+    /// In order; a rollback truncates.
+    writes: Vec<(Bytes, Option<Bytes>, Timestamp)>,
+    ended: bool,
+}
+
+impl Inner {
+    fn own_write(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        self.writes.iter().rev().find(|(k, _, _)| k == key).map(|(_, value, _)| value.clone())
+    }
+}
+
+#[derive(Debug)]
+struct MemoryTransaction {
+    id: TxnId,
+    options: TxnOptions,
+    database: MemoryDatabase,
+    inner: Arc<Mutex<Inner>>,
+}
+
+impl MemoryTransaction {
+    fn validated(&self, read_for: ReadFor) -> bool {
+        read_for == ReadFor::Constraint || self.options.level == Level::Serializable
+    }
+
+    fn read(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
+        let mut inner = self.inner.lock();
+        if inner.ended {
+            return Err(Error::Ended(self.id));
+        }
+        if let Some(own) = inner.own_write(key) {
+            return Ok(own);
+        }
+        let at = inner.snapshot;
+        if self.validated(read_for) {
+            inner.reads.push((KeyRange::point(key), at));
+        }
+        Ok(self.database.state.lock().read(key, at))
+    }
+
+    fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
+        if self.options.read_only || self.options.as_of.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        let mut inner = self.inner.lock();
+        if inner.ended {
+            return Err(Error::Ended(self.id));
+        }
+        let at = inner.snapshot;
+        inner.writes.push((key, value, at));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Transaction for MemoryTransaction {
+    fn id(&self) -> TxnId {
+        self.id
+    }
+
+    fn options(&self) -> &TxnOptions {
+        &self.options
+    }
+
+    fn snapshot(&self) -> Timestamp {
+        self.inner.lock().snapshot
+    }
+
+    async fn next_statement(&self) -> Result<()> {
+        if self.options.level == Level::ReadCommitted && self.options.as_of.is_none() {
+            let newest = self.database.state.lock().newest;
+            self.inner.lock().snapshot = newest;
+        }
+        Ok(())
+    }
+
+    async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
+        self.read(key, read_for)
+    }
+
+    async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {
+        keys.iter().map(|key| self.read(key, read_for)).collect()
+    }
+
+    fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
+        Some(self.read(key, read_for))
+    }
+
+    fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan> {
+        let inner = self.inner.lock();
+        let at = inner.snapshot;
+        let state = self.database.state.lock();
+        let mut rows = BTreeMap::new();
+        for (key, versions) in
+            state.keys.range(range.start.clone()..).take_while(|(key, _)| range.contains(key))
+        {
+            if let Some((_, (_, Some(value)))) = versions.range(..=at).next_back() {
+                rows.insert(key.clone(), value.clone());
+            }
+        }
+        for (key, value, _) in inner.writes.iter().filter(|(key, _, _)| range.contains(key)) {
+            match value {
+                Some(value) => rows.insert(key.clone(), value.clone()),
+                None => rows.remove(key),
+            };
+        }
+        let mut rows: Vec<_> = rows.into_iter().collect();
+        if options.reverse {
+            rows.reverse();
+        }
+        if let Some(limit) = options.limit {
+            rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        }
+        let ended = inner.ended.then_some(self.id);
+        drop(inner);
+        Box::new(MemoryScan {
+            rows: rows.into_iter(),
+            read: self.validated(options.read_for).then(|| (Arc::clone(&self.inner), range, at)),
+            ended,
+        })
+    }
+
+    async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        self.write(key, Some(value))
+    }
+
+    async fn delete(&self, key: Bytes) -> Result<()> {
+        self.write(key, None)
+    }
+
+    fn savepoint(&self) -> Result<Savepoint> {
+        Ok(Savepoint(self.inner.lock().writes.len() as u64))
+    }
+
+    fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let length = usize::try_from(savepoint.0).map_err(|_| Error::NoSavepoint)?;
+        if length > inner.writes.len() {
+            return Err(Error::NoSavepoint);
+        }
+        inner.writes.truncate(length);
+        Ok(())
+    }
+
+    async fn commit(&self) -> Result<Committed> {
+        let mut inner = self.inner.lock();
+        if std::mem::replace(&mut inner.ended, true) {
+            return Err(Error::Ended(self.id));
+        }
+        let mut state = self.database.state.lock();
+        let mut checks = std::mem::take(&mut inner.reads);
+        if self.options.as_of.is_some() || self.options.read_only {
+            checks.clear();
+        }
+        checks.extend(inner.writes.iter().map(|(key, _, at)| (KeyRange::point(key), *at)));
+        for (range, since) in &checks {
+            if let Some((key, other, at)) = state.changed_since(range, *since) {
+                return Err(Error::Conflict { txn: self.id, other, at, key });
+            }
+        }
+        if inner.writes.is_empty() {
+            return Ok(Committed {
+                timestamp: inner.snapshot,
+                lsn: Lsn::ZERO,
+                label: Label::update(RegionId::default(), inner.snapshot),
+                cost: Cost::default(),
+            });
+        }
+        let timestamp =
+            Timestamp::after(state.newest, self.database.env.clock.wall_micros());
+        for (key, value, _) in std::mem::take(&mut inner.writes) {
+            state.keys.entry(key).or_default().insert(timestamp, (self.id, value));
+        }
+        state.newest = timestamp;
+        state.lsn = state.lsn.next();
+        state.outcomes.insert(self.id, timestamp);
+        Ok(Committed {
+            timestamp,
+            lsn: state.lsn,
+            label: Label::update(RegionId::default(), timestamp),
+            cost: Cost::default(),
+        })
+    }
+
+    fn rollback(&self) {
+        let mut inner = self.inner.lock();
+        inner.ended = true;
+        inner.writes.clear();
+        inner.reads.clear();
+    }
+}
+
+struct MemoryScan {
+    rows: std::vec::IntoIter<(Bytes, Bytes)>,
+    read: Option<(Arc<Mutex<Inner>>, KeyRange, Timestamp)>,
+    ended: Option<TxnId>,
+}
+
+#[async_trait]
+impl Scan for MemoryScan {
+    async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<(Bytes, Bytes)>> {
+        if let Some(txn) = self.ended {
+            return Err(Error::Ended(txn));
+        }
+        if let Some((inner, range, at)) = self.read.take() {
+            inner.lock().reads.push((range, at));
+        }
+        Ok(self.rows.by_ref().take(max_rows).collect())
+    }
+}
