@@ -1,0 +1,30 @@
+# Telesto. Every target does its own set-up; see README.md.
+SHELL := /bin/bash
+export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
+SEED ?= 1
+
+.PHONY: help demo test bench lint sim build clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+demo: ## start a node on ./telesto-data, import a real Wikipedia dump, show queries with latency and dollars
+	@scripts/demo.sh
+
+test: ## every test: unit, simulation, SQL against PostgreSQL, S3 servers, drivers, kill -9
+	@scripts/test.sh
+
+bench: ## benchmarks, as ratios measured side by side in one run
+	@scripts/bench.sh
+
+lint: ## rustfmt, clippy, rustdoc, house rules, licences
+	@scripts/lint.sh
+
+sim: ## replay one simulation seed: make sim SEED=7
+	@cargo run --quiet -p telesto-sim -- --seed $(SEED) --verbose
+
+build: ## the telesto binary, development profile
+	@cargo build -p telesto
+
+clean: ## remove build products
+	@cargo clean

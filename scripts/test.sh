@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Every test, in stages; ends in one line "N passed, N failed" over all of them.
+#   scripts/test.sh            all stages
+#   scripts/test.sh NAME...    only these
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. scripts/setup.sh
+need_rust
+logs="${TELESTO_TEST_LOGS:-$(mktemp -d)}"
+mkdir -p "$logs"
+passed=0 failed=0 failures=()
+
+# stage NAME COMMAND...: runs it, counts cargo's "test result" lines (or itself as one test).
+stage() {
+    local name="$1"; shift
+    if [ "${#only[@]}" -gt 0 ] && [[ ! " ${only[*]} " == *" $name "* ]]; then return 0; fi
+    say "$name"
+    local log="$logs/$name.log" began=$SECONDS status=0 p f
+    "$@" >"$log" 2>&1 || status=$?
+    p=$(grep -aoE '^test result: .* [0-9]+ passed' "$log" | grep -oE '[0-9]+ passed' | awk '{n+=$1} END{print n+0}')
+    f=$(grep -aoE '^test result: .* [0-9]+ failed' "$log" | grep -oE '[0-9]+ failed' | awk '{n+=$1} END{print n+0}')
+    if ! grep -aqE '^test result: ' "$log"; then
+        if [ "$status" = 0 ]; then p=1; else f=1; fi
+    elif [ "$status" != 0 ] && [ "$f" = 0 ]; then
+        f=1
+    fi
+    passed=$((passed + p)) failed=$((failed + f))
+    if [ "$status" = 0 ]; then
+        tail -n 3 "$log" | sed 's/^/   /'
+    else
+        failures+=("$name")
+        echo "   FAILED (exit $status); the end of $log:"
+        tail -n 60 "$log" | sed 's/^/   /'
+    fi
+    echo "   $name: $p passed, $f failed, $((SECONDS - began)) s"
+}
+only=("$@")
+
+stage build cargo build --workspace --all-targets
+stage unit cargo test --workspace --exclude telesto-sim
+stage simulation cargo test -p telesto-sim
+stage postgres tests/e2e/postgres.sh
+stage s3 tests/e2e/s3.sh
+stage psql tests/e2e/psql.sh
+stage psycopg tests/e2e/psycopg.sh
+stage pgbench tests/e2e/pgbench.sh
+stage wiki tests/e2e/wiki.sh
+stage kill9 tests/e2e/kill9.sh
+stage writers tests/e2e/four_writers.sh
+stage memory tests/e2e/memory.sh
+stage fuzz tests/e2e/fuzz.sh
+
+if [ "${#failures[@]}" -gt 0 ]; then echo; echo "failed stages: ${failures[*]} (logs in $logs)"; fi
+echo
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "${#failures[@]}" = 0 ] && [ "$passed" -gt 0 ]
