@@ -1,0 +1,2 @@
+//! The checkpoint engine.
+pub mod memory;
