@@ -79,8 +79,12 @@ pub enum PutOutcome {
 #[async_trait]
 pub trait Bucket: Debug + Send + Sync {
     /// Reads an object, or the `range` of bytes of it; `None` when there is no such object.
-    async fn get(&self, cause: Cause, key: &str, range: Option<Range<u64>>)
-    -> Result<Option<Object>>;
+    async fn get(
+        &self,
+        cause: Cause,
+        key: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<Option<Object>>;
 
     /// Writes `body` under `key` unless something is there. Durable when it returns `Created`.
     /// A lost reply is resolved by reading back and comparing bodies; `Error::Indeterminate` only

@@ -7,7 +7,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The bucket's URL cannot be used.
-    #[error("bucket URL {url:?} cannot be used: {reason}; expected s3://, gs://, az://, file:/// or memory://")]
+    #[error(
+        "bucket URL {url:?} cannot be used: {reason}; expected s3://, gs://, az://, file:/// or memory://"
+    )]
     BadUrl {
         /// The URL given.
         url: String,
@@ -15,7 +17,9 @@ pub enum Error {
         reason: String,
     },
     /// A conditional put may or may not have happened and reading it back failed too.
-    #[error("whether {key} was written to the bucket could not be learned before the deadline ({reason}); ask for the transaction's outcome by its id before repeating it")]
+    #[error(
+        "whether {key} was written to the bucket could not be learned before the deadline ({reason}); ask for the transaction's outcome by its id before repeating it"
+    )]
     Indeterminate {
         /// The object.
         key: String,
@@ -23,7 +27,9 @@ pub enum Error {
         reason: String,
     },
     /// The bucket did not answer in time or keeps failing; nothing was changed.
-    #[error("bucket request for {key} failed: {reason}; check that the bucket is reachable, then retry")]
+    #[error(
+        "bucket request for {key} failed: {reason}; check that the bucket is reachable, then retry"
+    )]
     Unavailable {
         /// The object or prefix.
         key: String,
@@ -31,7 +37,9 @@ pub enum Error {
         reason: String,
     },
     /// The bucket refuses the request for good (credentials, permissions, missing bucket).
-    #[error("bucket refused the request for {key}: {reason}; check credentials, permissions and the bucket's name")]
+    #[error(
+        "bucket refused the request for {key}: {reason}; check credentials, permissions and the bucket's name"
+    )]
     Refused {
         /// The object or prefix.
         key: String,
@@ -39,7 +47,9 @@ pub enum Error {
         reason: String,
     },
     /// The store lets two conditional puts of one key win.
-    #[error("bucket {url} has no working put-if-absent ({reason}); Telesto would lose data on it: use a store with conditional writes")]
+    #[error(
+        "bucket {url} has no working put-if-absent ({reason}); Telesto would lose data on it: use a store with conditional writes"
+    )]
     NoConditionalPut {
         /// The bucket.
         url: String,

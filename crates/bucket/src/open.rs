@@ -1,0 +1,263 @@
+//! Opening a bucket: from a URL to the stack of stores.
+//!
+//! # Invariants
+//! `object_store`'s own retries are off: it repeats conditional puts after 5xx answers, which may
+//! have taken effect, and would then report our own object as another's.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use telesto_common::Env;
+
+use crate::api::Cause;
+use crate::error::{Error, Result};
+use crate::faults::Faulty;
+use crate::hedge::Hedge;
+use crate::latency::Latent;
+use crate::local::LocalStore;
+use crate::location::Location;
+use crate::memory::MemoryStore;
+use crate::meter::Meter;
+use crate::metered::Metered;
+use crate::options::{BucketOptions, Hedging};
+use crate::outcome::shown;
+use crate::prices::PriceSheet;
+
+/// An open bucket; see [`crate::Bucket`] for what it does.
+pub struct OpenBucket {
+    pub(crate) url: String,
+    /// Whether listings come in key order, so that one may stop early.
+    pub(crate) sorted: bool,
+    pub(crate) store: Metered,
+    pub(crate) operation_timeout: Duration,
+}
+
+impl fmt::Debug for OpenBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenBucket").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl OpenBucket {
+    /// The meter of all requests to this bucket by this process.
+    #[must_use]
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.store.meter
+    }
+
+    pub(crate) fn metered(&self, cause: Cause) -> Metered {
+        Metered { cause, ..self.store.clone() }
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.store.env
+    }
+}
+
+/// Opens the bucket at `url`: `file:///…`, a local path (`/…`, `./…`), `memory://name` (shared by
+/// all who open that name in this process), `s3://bucket/prefix`, `gs://…` or `az://…`. Makes no
+/// request; see [`crate::probe_conditional_put`] for the check a first start owes.
+///
+/// # Errors
+/// [`Error::BadUrl`] when the URL, or a setting it needs, cannot be used.
+pub fn open(url: &str, options: &BucketOptions, env: Env) -> Result<Arc<OpenBucket>> {
+    let location = Location::parse(url)?;
+    let endpoint = endpoint(options);
+    let prices = match &options.prices {
+        Some(prices) => prices.clone(),
+        None => PriceSheet::for_location(&location, endpoint.as_deref())?,
+    };
+    let bad =
+        |error: object_store::Error| Error::BadUrl { url: location.url(), reason: shown(&error) };
+    let store: Arc<dyn ObjectStore> = match &location {
+        Location::Local { folder } => {
+            let local = LocalStore::open(folder, env.clone()).map_err(bad)?;
+            let collector = local.clone();
+            env.spawn("temporary file collection", async move {
+                if let Err(error) = collector.collect_temporary().await {
+                    tracing::warn!(error = %shown(&error), "temporary files were not collected");
+                }
+            });
+            Arc::new(local)
+        }
+        Location::Memory { name } => Arc::new(MemoryStore::named(name, &env.clock)),
+        Location::S3 { bucket, prefix } => {
+            let mut builder = if options.environment {
+                AmazonS3Builder::from_env()
+            } else {
+                AmazonS3Builder::new()
+            };
+            builder = builder.with_retry(no_retries()).with_client_options(client(options, "aws_"));
+            for (key, value) in &options.settings {
+                if let Ok(key) = key.to_ascii_lowercase().parse() {
+                    builder = builder.with_config(key, value);
+                }
+            }
+            if endpoint.as_deref().is_some_and(is_loopback) {
+                builder = builder.with_allow_http(true);
+            }
+            Arc::new(PrefixStore::new(
+                builder.with_bucket_name(bucket).build().map_err(bad)?,
+                prefix.clone(),
+            ))
+        }
+        Location::Gcs { bucket, prefix } => {
+            let mut builder = if options.environment {
+                GoogleCloudStorageBuilder::from_env()
+            } else {
+                GoogleCloudStorageBuilder::new()
+            };
+            builder =
+                builder.with_retry(no_retries()).with_client_options(client(options, "google_"));
+            for (key, value) in &options.settings {
+                if let Ok(key) = key.to_ascii_lowercase().parse() {
+                    builder = builder.with_config(key, value);
+                }
+            }
+            Arc::new(PrefixStore::new(
+                builder.with_bucket_name(bucket).build().map_err(bad)?,
+                prefix.clone(),
+            ))
+        }
+        Location::Azure { container, prefix } => {
+            let mut builder = if options.environment {
+                MicrosoftAzureBuilder::from_env()
+            } else {
+                MicrosoftAzureBuilder::new()
+            };
+            builder =
+                builder.with_retry(no_retries()).with_client_options(client(options, "azure_"));
+            for (key, value) in &options.settings {
+                if let Ok(key) = key.to_ascii_lowercase().parse() {
+                    builder = builder.with_config(key, value);
+                }
+            }
+            Arc::new(PrefixStore::new(
+                builder.with_container_name(container).build().map_err(bad)?,
+                prefix.clone(),
+            ))
+        }
+    };
+    let remote = !matches!(location, Location::Local { .. } | Location::Memory { .. });
+    let sorted = match &location {
+        Location::Local { .. } => false,
+        // Directory buckets list in no particular order.
+        Location::S3 { bucket, .. } => !bucket.ends_with("--x-s3"),
+        _ => true,
+    };
+    Ok(assemble(store, location.url(), options, env, prices, remote, sorted))
+}
+
+/// A bucket over a store of the caller's (the simulation's shared [`MemoryStore`], a store with
+/// planted bugs). Listings of `store` must be in key order.
+///
+/// # Errors
+/// [`Error::BadConfig`] when the price sheet cannot be used.
+pub fn over(
+    store: Arc<dyn ObjectStore>,
+    url: &str,
+    options: &BucketOptions,
+    env: Env,
+) -> Result<Arc<OpenBucket>> {
+    let prices = match &options.prices {
+        Some(prices) => prices.clone(),
+        None => PriceSheet::builtin("free")?,
+    };
+    Ok(assemble(store, url.to_owned(), options, env, prices, false, true))
+}
+
+fn assemble(
+    mut store: Arc<dyn ObjectStore>,
+    url: String,
+    options: &BucketOptions,
+    env: Env,
+    prices: PriceSheet,
+    remote: bool,
+    sorted: bool,
+) -> Arc<OpenBucket> {
+    if let Some(faults) = &options.faults {
+        store = Arc::new(Faulty::new(store, Arc::clone(faults)));
+    }
+    if let Some(model) = options.latency {
+        store = Arc::new(Latent::new(store, model, env.clone()));
+    }
+    let hedged = match options.hedging {
+        Hedging::Auto => remote,
+        Hedging::Off => false,
+        Hedging::On => true,
+    };
+    let store = Metered {
+        inner: store,
+        meter: Meter::new(prices),
+        hedge: hedged.then(|| Arc::new(Hedge::default())),
+        env,
+        cause: Cause::Admin,
+        request_timeout: options.request_timeout,
+    };
+    Arc::new(OpenBucket { url, sorted, store, operation_timeout: options.operation_timeout })
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, retry_timeout: Duration::from_secs(30), ..RetryConfig::default() }
+}
+
+/// HTTP client settings: from the environment and the settings, with our time-outs as the ground.
+/// The client's own time-out only backs up ours.
+fn client(options: &BucketOptions, prefix: &str) -> ClientOptions {
+    let mut client = ClientOptions::new()
+        .with_connect_timeout(options.request_timeout.min(Duration::from_secs(5)))
+        .with_timeout(Duration::from_secs(600));
+    let environment = std::env::vars_os()
+        .filter(|_| options.environment)
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+    for (key, value) in environment.chain(options.settings.clone()) {
+        let key = key.to_ascii_lowercase();
+        if let Some(Ok(key)) = key.strip_prefix(prefix).map(str::parse) {
+            client = client.with_config(key, value);
+        }
+    }
+    client
+}
+
+/// The S3 endpoint in force, if one is set.
+fn endpoint(options: &BucketOptions) -> Option<String> {
+    let names = ["aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint"];
+    let set = |name: &&str| {
+        options
+            .settings
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.clone())
+    };
+    let environment = |name: &&str| {
+        std::env::var(name.to_ascii_uppercase()).ok().filter(|value| !value.is_empty())
+    };
+    names
+        .iter()
+        .find_map(set)
+        .or_else(|| names.iter().filter(|_| options.environment).find_map(environment))
+}
+
+/// Whether an endpoint is on this machine, where plain HTTP is nobody's business.
+fn is_loopback(endpoint: &str) -> bool {
+    let Ok(url) = url::Url::parse(endpoint) else { return false };
+    match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// The key as a store path.
+pub(crate) fn path(key: &str) -> Result<Path> {
+    Path::parse(key)
+        .map_err(|error| Error::Refused { key: key.to_owned(), reason: error.to_string() })
+}
