@@ -256,8 +256,13 @@ fn is_loopback(endpoint: &str) -> bool {
     }
 }
 
-/// The key as a store path.
+/// The key as a store path. Only a key in canonical form is taken: two spellings of one object
+/// would be two keys to everybody above.
 pub(crate) fn path(key: &str) -> Result<Path> {
-    Path::parse(key)
-        .map_err(|error| Error::Refused { key: key.to_owned(), reason: error.to_string() })
+    let refused = |reason: String| Error::Refused { key: key.to_owned(), reason };
+    let path = Path::parse(key).map_err(|error| refused(error.to_string()))?;
+    if path.as_ref() != key {
+        return Err(refused("a key neither starts nor ends with a slash".to_owned()));
+    }
+    Ok(path)
 }

@@ -208,7 +208,7 @@ impl Bucket for OpenBucket {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ListedObject>> {
-        let folder = path(prefix)?;
+        let folder = path(prefix.trim_end_matches('/'))?;
         let folder = (!folder.as_ref().is_empty()).then_some(folder);
         let after = after.map(path).transpose()?;
         let mut attempts = Attempts::new(self, cause, prefix);

@@ -68,8 +68,8 @@ async fn carries_the_checkpoint_engine(bucket: &OpenBucket) {
     let again = store.put_opts(&key, "2".into(), PutMode::Create.into()).await;
     assert!(matches!(again, Err(object_store::Error::AlreadyExists { .. })));
     let update = PutMode::Update(created.clone().into());
-    let updated = store.put_opts(&key, "2".into(), update).await.expect("matches");
-    let stale = store.put_opts(&key, "3".into(), PutMode::Update(created.into())).await;
+    let updated = store.put_opts(&key, "2".into(), update.into()).await.expect("matches");
+    let stale = store.put_opts(&key, "3".into(), PutMode::Update(created.into()).into()).await;
     assert!(matches!(stale, Err(object_store::Error::Precondition { .. })));
     let head = store.head(&key).await.expect("head");
     assert_eq!((head.size, head.e_tag), (1, updated.e_tag));
