@@ -1,3 +1,27 @@
 //! The virtual log: chain, bucket loglet, quorum loglet and log server, archive.
+//!
+//! # Purpose
+//! One total order of entries per shard, kept on changing media, with the bucket's put-if-absent as
+//! the only consensus (DESIGN.md §5; after Delos, OSDI '20). `docs/architecture/log.md` tells the
+//! protocol, `docs/reference/formats/log.md` every stored byte.
+//!
+//! # Invariants
+//! - One entry per LSN, no gaps, each bound to its predecessor by hash.
+//! - What was acknowledged is read back, by everyone, for as long as it is not trimmed.
+//! - Damage is named, never skipped and never taken for an unfinished write.
 
+pub mod chain;
+pub mod codec;
+pub mod disk;
+mod error;
+mod keys;
+mod log;
+mod options;
+mod read;
 pub mod record;
+mod store;
+
+pub use chain::{LogKind, Owner};
+pub use error::{DiskFault, Error, Result};
+pub use log::VirtualLog;
+pub use options::{Append, Batch, Identity, LogOptions};

@@ -1,0 +1,270 @@
+//! The chain of a shard: which loglets make up its virtual log. Numbered versions, each an object
+//! written put-if-absent; whoever creates version *n+1* decides what follows *n*.
+//!
+//! # Invariants
+//! - LSNs are contiguous: a loglet ends where the next starts; the last one is active.
+//! - A loglet's id is one more than its predecessor's; it never comes back.
+//! - The trim point only grows.
+//! - **Versions are never deleted.** A writer that slept holds version *n* and would create *n+1*
+//!   anew if that had been removed, forking the chain; put-if-absent fences only as long as the
+//!   object is there. A version is some hundred bytes and comes into being at a switch, a fail-over
+//!   or a trim, so keeping all of them costs less than any scheme to remove them safely.
+//!
+//! # On failure
+//! A damaged version is [`Error::Corrupt`]; a newer format is [`Error::TooNew`].
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use telesto_common::{Incarnation, Lsn, NodeId, ShardId, WriterToken};
+
+use crate::codec::{check_envelope, checksum_without, hash16};
+use crate::error::{Error, Result};
+use crate::keys;
+
+/// First bytes of a chain object.
+pub const MAGIC: [u8; 4] = *b"TLSC";
+/// Newest chain format this program reads, and the one it writes.
+pub const VERSION: u16 = 1;
+
+/// Which medium a loglet is kept on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogKind {
+    /// One bucket object an entry; every process may append.
+    #[default]
+    Bucket,
+    /// Log servers with local disks; one sequencer.
+    Quorum,
+}
+
+impl fmt::Display for LogKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bucket => "bucket",
+            Self::Quorum => "quorum",
+        })
+    }
+}
+
+/// The process that sequences a quorum loglet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The node.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its machine's name.
+    pub host: String,
+    /// Its process id there.
+    pub pid: u32,
+    /// Where it can be reached (host:port); empty when it serves nobody.
+    pub address: String,
+    /// Its local log directory.
+    pub directory: String,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} on host {:?} (process {}", self.node, self.host, self.pid)?;
+        if !self.address.is_empty() {
+            write!(f, ", address {}", self.address)?;
+        }
+        write!(f, "), its newest part is in {:?} there", self.directory)
+    }
+}
+
+/// One log server of a quorum loglet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerInfo {
+    /// The node it runs on.
+    pub node: NodeId,
+    /// Where it can be reached; empty for the owner's own.
+    pub address: String,
+}
+
+/// What a loglet needs beyond its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Medium {
+    /// Slots in the bucket.
+    Bucket,
+    /// Log servers.
+    Quorum {
+        /// The sequencer.
+        owner: Owner,
+        /// The servers; an entry is committed at a majority of them.
+        servers: Vec<ServerInfo>,
+        /// Tells this loglet's files from those of a loser of the race for this chain version.
+        token: WriterToken,
+    },
+}
+
+impl Medium {
+    /// Which kind it is.
+    #[must_use]
+    pub fn kind(&self) -> LogKind {
+        match self {
+            Self::Bucket => LogKind::Bucket,
+            Self::Quorum { .. } => LogKind::Quorum,
+        }
+    }
+}
+
+/// A stretch of the virtual log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loglet {
+    /// Its id in this shard.
+    pub id: u64,
+    /// LSN of its first entry.
+    pub start: Lsn,
+    /// Hash of the entry before its first.
+    #[serde(with = "hex16")]
+    pub start_hash: [u8; 16],
+    /// Where it is kept.
+    pub medium: Medium,
+}
+
+/// The first readable position, and what precedes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrimPoint {
+    /// First LSN that may still be read.
+    pub lsn: Lsn,
+    /// Hash of the entry before it.
+    #[serde(with = "hex16")]
+    pub previous_hash: [u8; 16],
+}
+
+/// One version of a shard's chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The shard.
+    pub shard: ShardId,
+    /// Number of this version, from 1.
+    pub version: u64,
+    /// Token of the write that made it.
+    pub writer: WriterToken,
+    /// Hash of the previous version's bytes; zero for the first.
+    #[serde(with = "hex16")]
+    pub previous: [u8; 16],
+    /// How long entries are kept, microseconds; the same for every process, fixed at creation: the
+    /// rule for late writers is measured with it.
+    pub retention_micros: u64,
+    /// First readable position.
+    pub trim: TrimPoint,
+    /// The loglets, oldest first; the last is active.
+    pub loglets: Vec<Loglet>,
+}
+
+impl Chain {
+    /// The active loglet.
+    #[must_use]
+    pub fn active(&self) -> &Loglet {
+        self.loglets.last().expect("decode and all constructors refuse a chain without loglets")
+    }
+
+    /// The loglet that holds `lsn`, and the LSN at which the next one starts.
+    #[must_use]
+    pub fn loglet_at(&self, lsn: Lsn) -> Option<(&Loglet, Option<Lsn>)> {
+        let index = self.loglets.iter().rposition(|l| l.start <= lsn)?;
+        Some((&self.loglets[index], self.loglets.get(index + 1).map(|l| l.start)))
+    }
+
+    /// How long entries are kept.
+    #[must_use]
+    pub fn retention(&self) -> Duration {
+        Duration::from_micros(self.retention_micros)
+    }
+
+    /// The version after this one, unchanged but for number, token and link.
+    #[must_use]
+    pub fn successor(&self, writer: WriterToken) -> Self {
+        Self { version: self.version + 1, writer, previous: hash16(&self.encode()), ..self.clone() }
+    }
+
+    /// The next version with the active loglet closed and `medium` taking over at `start`.
+    #[must_use]
+    pub fn followed_by(
+        &self,
+        writer: WriterToken,
+        start: Lsn,
+        start_hash: [u8; 16],
+        medium: Medium,
+    ) -> Self {
+        let mut next = self.successor(writer);
+        next.loglets.push(Loglet { id: self.active().id + 1, start, start_hash, medium });
+        next
+    }
+
+    /// The stored form. Equal chains have equal bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let body = serde_json::to_vec(self).expect("plain data with string keys always serializes");
+        let mut out = BytesMut::with_capacity(16 + body.len());
+        out.put_slice(&MAGIC);
+        out.put_u16_le(VERSION);
+        out.put_u16_le(0);
+        out.put_u32_le(0);
+        out.put_u32_le(body.len() as u32);
+        out.put_slice(&body);
+        let checksum = checksum_without(&out, 8);
+        out[8..12].copy_from_slice(&checksum.to_le_bytes());
+        out.freeze()
+    }
+
+    /// Reads version `version` of `shard`'s chain from its stored form.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::TooNew`].
+    pub fn decode(shard: ShardId, version: u64, bytes: &[u8]) -> Result<Self> {
+        let object = || keys::chain(shard, version);
+        let corrupt = |reason: String| Error::Corrupt { object: object(), lsn: None, reason };
+        check_envelope(bytes, MAGIC, 16).map_err(corrupt)?;
+        let format = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if format > VERSION {
+            return Err(Error::TooNew { object: object(), found: format, supported: VERSION });
+        }
+        let chain: Self =
+            serde_json::from_slice(&bytes[16..]).map_err(|e| corrupt(e.to_string()))?;
+        chain.check(shard, version).map_err(corrupt)?;
+        Ok(chain)
+    }
+
+    fn check(&self, shard: ShardId, version: u64) -> std::result::Result<(), String> {
+        if self.shard != shard || self.version != version {
+            return Err(format!("it is version {} of shard {}", self.version, self.shard));
+        }
+        let Some(first) = self.loglets.first() else {
+            return Err("it names no loglet".into());
+        };
+        if self.trim.lsn < first.start || self.trim.lsn == Lsn::ZERO {
+            return Err("its trim point lies before its first loglet".into());
+        }
+        for pair in self.loglets.windows(2) {
+            if pair[1].id != pair[0].id + 1 || pair[1].start < pair[0].start {
+                return Err(format!("loglet {} does not follow {}", pair[1].id, pair[0].id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 16 bytes as 32 hexadecimal digits.
+pub(crate) mod hex16 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(hash: &[u8; 16], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", u128::from_be_bytes(*hash)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 16], D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.len() != 32 {
+            return Err(D::Error::custom("a hash has 32 hexadecimal digits"));
+        }
+        let number = u128::from_str_radix(&text, 16).map_err(D::Error::custom)?;
+        Ok(number.to_be_bytes())
+    }
+}

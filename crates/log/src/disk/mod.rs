@@ -1,0 +1,67 @@
+//! The seam to the local disk: a directory of append-only files, for log servers.
+//!
+//! # Invariants an implementation keeps
+//! - What [`DiskFile::append`] acknowledged survives a crash. What it did not acknowledge may be
+//!   there, missing, or torn (at any byte, sectors in any order); nothing else is touched.
+//! - A name that [`Disk::create`] returned survives a crash; one that [`Disk::remove`] returned is
+//!   gone for good.
+//! - At most one live process holds a lock; it ends with the process, however that ends.
+//!
+//! # On failure
+//! [`crate::Error::LocalDisk`]. After a failed append the file's end is unknown: the log server stops
+//! using the loglet until it has been recovered.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::error::Result;
+
+/// Held while this process uses a directory. Dropping it gives the lock back.
+pub trait DiskLock: Debug + Send + Sync {}
+
+/// A local directory.
+#[async_trait]
+pub trait Disk: Debug + Send + Sync {
+    /// Where it is, for messages.
+    fn location(&self) -> String;
+
+    /// Takes the exclusive lock `name` (a relative path).
+    ///
+    /// # Errors
+    /// [`crate::DiskFault::Locked`] when another live process holds it.
+    async fn lock(&self, name: &str) -> Result<Box<dyn DiskLock>>;
+
+    /// Names in `directory`, sorted; empty when there is no such directory.
+    async fn list(&self, directory: &str) -> Result<Vec<String>>;
+
+    /// Creates an empty file and its directories; fails when it exists. The name is durable.
+    async fn create(&self, path: &str) -> Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file for reading and appending.
+    async fn open(&self, path: &str) -> Result<Arc<dyn DiskFile>>;
+
+    /// Removes a file, or an empty directory; removing a missing one succeeds. Durable.
+    async fn remove(&self, path: &str) -> Result<()>;
+}
+
+/// An append-only file.
+#[async_trait]
+pub trait DiskFile: Debug + Send + Sync {
+    /// Where it is, for messages.
+    fn location(&self) -> String;
+
+    /// Its size, bytes.
+    async fn len(&self) -> Result<u64>;
+
+    /// Reads `length` bytes at `offset`; fewer when the file ends before.
+    async fn read(&self, offset: u64, length: usize) -> Result<Bytes>;
+
+    /// Writes `bytes` at `offset`, which is the file's end, and makes them durable.
+    async fn append(&self, offset: u64, bytes: Bytes) -> Result<()>;
+
+    /// Cuts the file to `length` bytes and makes it durable as it then is.
+    async fn truncate(&self, length: u64) -> Result<()>;
+}

@@ -1,0 +1,97 @@
+//! How a process opens a log, and what calls return.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_common::{Incarnation, Lsn, NodeId};
+
+use crate::chain::LogKind;
+use crate::disk::Disk;
+use crate::record::Entry;
+
+/// Who this process is, as the chain and error messages name it.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The node.
+    pub node: NodeId,
+    /// Its life: grows with each start.
+    pub incarnation: Incarnation,
+    /// The machine's name.
+    pub host: String,
+    /// The process id.
+    pub pid: u32,
+    /// Where it can be reached (host:port); empty when it serves nobody.
+    pub address: String,
+}
+
+/// How a process opens a log.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// Kind of the first loglet; used by `create` only. `open` takes what the chain says.
+    pub kind: LogKind,
+    /// Who this process is.
+    pub identity: Identity,
+    /// The local log directory; needed by quorum loglets only.
+    pub disk: Option<Arc<dyn Disk>>,
+    /// How long entries are kept at least after the checkpoint has passed them; used by `create`
+    /// only and fixed from then on (the chain carries it).
+    pub retention: Duration,
+    /// Bound on each wait of opening and of background work.
+    pub timeout: Duration,
+    /// Slots fetched in parallel when a reader is behind.
+    pub fetch_ahead: usize,
+    /// Archive as soon as this many bytes wait.
+    pub archive_bytes: usize,
+    /// Archive what waits after this long at the latest.
+    pub archive_interval: Duration,
+    /// A local segment file is closed at this size, bytes.
+    pub segment_bytes: u64,
+    /// Entries kept in memory by the sequencer for readers and the archive, bytes.
+    pub buffer_bytes: usize,
+}
+
+impl LogOptions {
+    /// The defaults for `identity`: bucket loglet, one day of retention, no local directory.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            kind: LogKind::Bucket,
+            identity,
+            disk: None,
+            retention: Duration::from_secs(24 * 3600),
+            timeout: Duration::from_secs(30),
+            fetch_ahead: 32,
+            archive_bytes: 8 << 20,
+            archive_interval: Duration::from_secs(10),
+            segment_bytes: 64 << 20,
+            buffer_bytes: 16 << 20,
+        }
+    }
+}
+
+/// A determinate result of an append.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Append {
+    /// The entry is committed at the position asked for.
+    Committed(Entry),
+    /// Another entry holds the position: read on from it, validate again, append at the new tail.
+    Taken,
+}
+
+/// What a read found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// Contiguous entries from the position asked for.
+    pub entries: Vec<Entry>,
+    /// The position after the last of them (or the one asked for) was the tail as of a moment
+    /// inside the call. When `false` there may be more: read on.
+    pub at_tail: bool,
+}
+
+impl Batch {
+    /// The position to read next after reading this batch at `from`.
+    #[must_use]
+    pub fn next(&self, from: Lsn) -> Lsn {
+        self.entries.last().map_or(from, |e| e.lsn.next())
+    }
+}
