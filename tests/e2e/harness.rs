@@ -1,0 +1,243 @@
+//! Real processes for end-to-end tests: nodes that are started, frozen and killed, and S3 servers.
+//!
+//! # Invariants
+//! - Every process started here is killed when its handle is dropped, and listens on 127.0.0.1 only.
+//! - A missing server binary fails the test with the script to run; nothing is skipped.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio_postgres::{Client, NoTls};
+
+/// Bound on every wait for a process, generous: it only ends tests that hang.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A TCP port nobody listens on now.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
+/// Where a node keeps its data.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub bucket: String,
+    pub log: &'static str,
+    pub durability: &'static str,
+    pub environment: Vec<(String, String)>,
+}
+
+impl Place {
+    pub fn folder(dir: &Path, log: &'static str, durability: &'static str) -> Self {
+        let bucket = format!("file://{}", dir.display());
+        Self { bucket, log, durability, environment: Vec::new() }
+    }
+
+    pub fn s3(server: &S3Server, prefix: &str, log: &'static str, durability: &'static str) -> Self {
+        Self {
+            bucket: format!("s3://telesto/{prefix}"),
+            log,
+            durability,
+            environment: server.environment(),
+        }
+    }
+}
+
+/// A running `telesto start`.
+pub struct Node {
+    child: Child,
+    pub port: u16,
+    pub http: u16,
+    log: PathBuf,
+}
+
+impl Node {
+    /// Starts a node on `place` with its local files in `local` and waits until it answers.
+    pub fn start(place: &Place, local: &Path, extra: &[&str]) -> Self {
+        Self::launch(place, local, extra).unwrap_or_else(|log| panic!("node did not start:\n{log}"))
+    }
+
+    /// Starts a node; if it exits or never answers, returns what it printed.
+    pub fn launch(place: &Place, local: &Path, extra: &[&str]) -> Result<Self, String> {
+        std::fs::create_dir_all(local).expect("local folder");
+        let (port, http) = (free_port(), free_port());
+        let log = local.join(format!("node-{port}.log"));
+        let output = File::create(&log).expect("log file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_telesto"));
+        command
+            .args(["start", "--bucket", &place.bucket, "--log", place.log])
+            .args(["--durability", place.durability])
+            .args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{http}")])
+            .args(["--data-dir", &local.join("node").display().to_string()])
+            .args(extra)
+            .envs(place.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().expect("log file"))
+            .stderr(output);
+        let child = command.spawn().expect("the telesto binary runs");
+        let mut node = Self { child, port, http, log };
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if node.get("/health").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+                return Ok(node);
+            }
+            let ended = node.child.try_wait().expect("child").is_some();
+            if ended || Instant::now() > until {
+                return Err(node.output());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What the node printed.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The raw answer to an HTTP GET.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.http)).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// Connects over the Postgres wire.
+    pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
+        let url = format!("host=127.0.0.1 port={} user=telesto dbname=telesto", self.port);
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status()
+            .expect("kill runs");
+        assert!(status.success(), "kill {signal}");
+    }
+
+    /// SIGKILL, then wait until it is gone.
+    pub fn kill(mut self) {
+        self.signal("-KILL");
+        self.child.wait().expect("child");
+    }
+
+    /// SIGSTOP.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    /// SIGTERM; returns whether it ended by itself with exit code 0.
+    pub fn stop(mut self) -> bool {
+        self.signal("-TERM");
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().expect("child") {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// A line of `/proc/<pid>/status`, kB.
+    pub fn memory_kb(&self, field: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(path).expect("a live process");
+        let line = text.lines().find(|line| line.starts_with(field)).expect("the field");
+        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A frozen process cannot die before it is thawed.
+        let _ = Command::new("kill").args(["-CONT", &self.child.id().to_string()]).stderr(Stdio::null()).status();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A running S3 server with a bucket `telesto`.
+pub struct S3Server {
+    child: Child,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl S3Server {
+    /// Starts `versitygw` or `minio`.
+    pub fn start(kind: &str) -> Self {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        std::fs::create_dir(dir.path().join("telesto")).expect("bucket folder");
+        let home = std::env::var("HOME").expect("HOME");
+        let binary = PathBuf::from(home).join(".cache/telesto/bin").join(kind);
+        assert!(binary.exists(), "{} is missing: run tests/servers/ensure.sh first", binary.display());
+        let port = free_port();
+        let address = format!("127.0.0.1:{port}");
+        let folder = dir.path().display().to_string();
+        let mut command = Command::new(&binary);
+        match kind {
+            "versitygw" => {
+                command.env("ROOT_ACCESS_KEY", "admin").env("ROOT_SECRET_KEY", "adminadmin");
+                command.args(["--port", &address, "--keep-alive", "--quiet", "posix", &folder]);
+            }
+            "minio" => {
+                command.env("MINIO_ROOT_USER", "admin").env("MINIO_ROOT_PASSWORD", "adminadmin");
+                command.env("MINIO_BROWSER", "off");
+                command.args(["server", "--quiet", "--address", &address, &folder]);
+            }
+            other => panic!("no S3 server {other}"),
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the S3 server runs");
+        let server = Self { child, port, _dir: dir };
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < until, "{kind} does not listen on {address}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        [
+            ("AWS_ACCESS_KEY_ID", "admin".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "adminadmin".to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+            ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port)),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How often: `TELESTO_KILLS` for the long run, otherwise `short`.
+pub fn rounds(short: usize) -> usize {
+    std::env::var("TELESTO_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(short)
+}
