@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Ratios measured side by side in one run: key-value work beside plain SlateDB, pgbench beside PostgreSQL 15 (fsync on).
+#   BENCH_ROUNDS=5 BENCH_SECONDS=10 BENCH_SCALE=10 scripts/bench.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/setup.sh
+need_rust
+need_debian pgbench postgresql postgresql-contrib
+rounds="${BENCH_ROUNDS:-5}" seconds="${BENCH_SECONDS:-10}" scale="${BENCH_SCALE:-10}"
+
+say "building (release)"
+cargo build --release -p telesto -p telesto-bench
+say "key-value, beside plain SlateDB"
+"$CARGO_TARGET_DIR/release/telesto-bench" --rounds "$rounds"
+
+say "pgbench, beside PostgreSQL (scale $scale, $rounds rounds of $seconds s, medians)"
+work="$(mktemp -d)"
+theirs="$(free_port)" ours="$(free_port)" http="$(free_port)"
+eval "$(tests/servers/postgres.sh start "$theirs" "$work/postgres")"
+"$CARGO_TARGET_DIR/release/telesto" start --bucket "file://$work/bucket" --data-dir "$work/node" \
+    --listen "127.0.0.1:$ours" --http "127.0.0.1:$http" >"$work/telesto.log" 2>&1 &
+node=$!
+finish() { kill "$node" 2>/dev/null || :; tests/servers/postgres.sh stop "$work/postgres" >/dev/null 2>&1 || :; rm -rf "$work"; }
+trap finish EXIT
+wait_for 60 curl -fsS "http://127.0.0.1:$http/health" || { cat "$work/telesto.log"; die "the node does not answer"; }
+export PGSSLMODE=disable
+on_ours=(-h 127.0.0.1 -p "$ours" -U telesto telesto)
+on_theirs=(-h 127.0.0.1 -p "$theirs" -U postgres postgres)
+pgbench -i -q -s "$scale" "${on_ours[@]}" >/dev/null 2>&1
+pgbench -i -q -s "$scale" "${on_theirs[@]}" >/dev/null 2>&1
+tps() { pgbench "$@" 2>/dev/null | awk '/^tps/ {print $3}'; }
+middle() { sort -g | awk '{v[NR]=$1} END {print v[int((NR + 1) / 2)]}'; }
+printf '%-24s %8s %12s %12s %8s\n' work clients Telesto PostgreSQL ratio
+for clients in 1 8; do
+    for name in "select-only" "TPC-B-like"; do
+        options=(-n -T "$seconds" -c "$clients" -j 1 -M prepared)
+        [ "$name" = select-only ] && options+=(-S)
+        : >"$work/ours"; : >"$work/theirs"
+        for _ in $(seq "$rounds"); do
+            tps "${options[@]}" "${on_ours[@]}" >>"$work/ours"
+            tps "${options[@]}" "${on_theirs[@]}" >>"$work/theirs"
+        done
+        a="$(middle <"$work/ours")" b="$(middle <"$work/theirs")"
+        printf '%-24s %8s %12.0f %12.0f %8.2f\n' "$name" "$clients" "$a" "$b" "$(awk "BEGIN{print $a/$b}")"
+    done
+done
