@@ -68,3 +68,34 @@ pub enum Error {
     #[error("the database is shutting down; connect again later or elsewhere")]
     ShuttingDown,
 }
+
+impl From<telesto_bucket::Error> for Error {
+    fn from(error: telesto_bucket::Error) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+impl From<telesto_common::Error> for Error {
+    fn from(error: telesto_common::Error) -> Self {
+        match error {
+            telesto_common::Error::MemoryExhausted { .. } => Self::OutOfMemory(error.to_string()),
+            telesto_common::Error::DeadlinePassed { .. } => Self::Unavailable(error.to_string()),
+            telesto_common::Error::MalformedKey { .. }
+            | telesto_common::Error::MalformedId { .. } => Self::Corrupt(error.to_string()),
+        }
+    }
+}
+
+impl From<telesto_shard::Error> for Error {
+    fn from(error: telesto_shard::Error) -> Self {
+        use telesto_shard::Error as Shard;
+        match error {
+            Shard::Bucket(error) => error.into(),
+            Shard::Limit(error) => error.into(),
+            Shard::SnapshotTooOld { at, oldest } => Self::SnapshotTooOld { at, oldest },
+            Shard::Closed => Self::ShuttingDown,
+            Shard::Corrupt { .. } | Shard::BadCheckpoint { .. } => Self::Corrupt(error.to_string()),
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}

@@ -1,11 +1,22 @@
 //! Snapshots, validation, group commit, consistency levels.
 
 pub mod api;
+mod buffer;
+mod commit;
 mod error;
+mod look;
 pub mod memory;
+pub mod options;
+pub mod oracle;
+mod read_set;
+mod scan;
+pub mod service;
+mod transaction;
 
 pub use api::{
     Committed, Cost, Database, Durability, Level, Outcome, ReadFor, Savepoint, Scan, ScanOptions,
     Transaction, TxnOptions,
 };
 pub use error::{Error, Result};
+pub use options::{EngineOptions, GroupLimits, LogKind, MemoryLimits, WriteSetLimits};
+pub use read_set::{ReadRange, Reads};

@@ -1,0 +1,486 @@
+//! The write buffer of one transaction: ordered, with savepoints, spilling to local disk.
+//!
+//! # Purpose
+//! Holds what a transaction wrote until it commits, so that it reads its own writes and so that the
+//! write set has no size limit (DESIGN.md §7).
+//!
+//! # Invariants
+//! - Every write has a sequence number; numbers only grow, also across rollbacks. A savepoint is the
+//!   number the next write would get.
+//! - A reader with limit *n* sees, of each key, the newest write with a number below *n* that was not
+//!   rolled back. A scan therefore never sees writes made after it began (no Halloween problem).
+//! - A write is replaced in place only when neither a savepoint nor a scan can still ask for the old one.
+//! - Every number in memory is greater than every number in a spilled run, and runs are ordered by
+//!   number as well: the first layer that knows a key knows its newest write.
+//!
+//! # On failure
+//! A spill that fails leaves everything in memory and the transaction usable; the write that caused it
+//! gets the error.
+//!
+//! # Limits
+//! Memory: the bound given, plus a sparse index and a Bloom filter (10 bits a write) for each spilled run.
+//! Rolling back costs time in proportion to what is in memory.
+
+mod run;
+mod scan;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_common::key::KeyRange;
+use telesto_common::limits::{MemoryBudget, Reservation};
+use telesto_common::{Env, Timestamp};
+
+use crate::error::{Error, Result};
+use run::Run;
+pub(crate) use scan::{BufferScan, Merged};
+
+/// Bytes a transaction may buffer without asking the shared budget, so that many small transactions
+/// never touch it and one can always make progress.
+const FREE_BYTES: u64 = 64 << 10;
+/// What the shared budget is asked for at a time.
+const RESERVE_STEP_BYTES: u64 = 64 << 10;
+/// Memory a buffered write costs beside its key and value.
+const WRITE_OVERHEAD_BYTES: u64 = 128;
+
+/// Where and when to spill.
+#[derive(Clone, Debug)]
+pub(crate) struct SpillOptions {
+    /// Directory for temporary files.
+    pub dir: PathBuf,
+    /// Bytes one transaction keeps in memory before it spills.
+    pub bound_bytes: u64,
+    /// Shared by the write buffers of all transactions.
+    pub budget: Arc<MemoryBudget>,
+}
+
+/// One buffered write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Buffered {
+    /// Its number.
+    pub seq: u64,
+    /// The snapshot of the statement that made it: the write is validated from here on.
+    pub since: Timestamp,
+    /// Whether the key was read and had no version at all.
+    pub fresh: bool,
+    /// `None` deletes.
+    pub value: Option<Bytes>,
+}
+
+/// The writes of one key, newest first. Most keys have one.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    newest: Buffered,
+    older: Vec<Buffered>,
+}
+
+impl Chain {
+    fn iter(&self) -> impl Iterator<Item = &Buffered> {
+        std::iter::once(&self.newest).chain(self.older.iter())
+    }
+
+    /// Keeps what `keep` says; `None` when nothing is left.
+    fn retain(mut self, keep: impl Fn(u64) -> bool) -> Option<Self> {
+        self.older.retain(|write| keep(write.seq));
+        if keep(self.newest.seq) {
+            return Some(self);
+        }
+        if self.older.is_empty() {
+            return None;
+        }
+        let newest = self.older.remove(0);
+        Some(Self { newest, older: self.older })
+    }
+}
+
+/// Which writes a reader may see.
+#[derive(Clone, Debug)]
+pub(crate) struct Visible {
+    limit: u64,
+    /// Rolled-back numbers, half-open, disjoint, ascending.
+    dead: Arc<Vec<(u64, u64)>>,
+}
+
+impl Visible {
+    fn sees(&self, seq: u64) -> bool {
+        if seq >= self.limit {
+            return false;
+        }
+        let after = self.dead.partition_point(|(start, _)| *start <= seq);
+        after == 0 || self.dead[after - 1].1 <= seq
+    }
+}
+
+pub(crate) type Memory = BTreeMap<Bytes, Chain>;
+
+/// An older layer of the buffer.
+#[derive(Clone, Debug)]
+pub(crate) enum Layer {
+    /// On its way to disk.
+    Frozen(Arc<Memory>),
+    /// On disk.
+    Spilled(Arc<Run>),
+}
+
+#[derive(Debug)]
+struct State {
+    memory: Memory,
+    memory_bytes: u64,
+    /// Oldest first.
+    layers: Vec<Layer>,
+    /// Changes when `layers` does: running scans position themselves anew.
+    generation: u64,
+    next_seq: u64,
+    /// Writes below this number may still be asked for by a savepoint or a scan.
+    frozen_below: u64,
+    dead: Arc<Vec<(u64, u64)>>,
+    reservation: Option<Reservation>,
+    /// For indexes and filters of runs.
+    index_reservation: Option<Reservation>,
+}
+
+/// What a look without waiting found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Own {
+    /// The transaction has not written the key.
+    None,
+    /// It has; `None` is a delete.
+    Written(Option<Bytes>),
+    /// A spilled run must be read to know.
+    OnDisk,
+}
+
+/// The write buffer.
+#[derive(Debug)]
+pub(crate) struct WriteBuffer {
+    env: Env,
+    options: SpillOptions,
+    state: Mutex<State>,
+    used: AtomicBool,
+    /// One spill at a time.
+    spilling: tokio::sync::Mutex<()>,
+}
+
+impl WriteBuffer {
+    pub fn new(env: Env, options: SpillOptions) -> Self {
+        Self {
+            env,
+            options,
+            state: Mutex::new(State {
+                memory: Memory::new(),
+                memory_bytes: 0,
+                layers: Vec::new(),
+                generation: 0,
+                next_seq: 0,
+                frozen_below: 0,
+                dead: Arc::default(),
+                reservation: None,
+                index_reservation: None,
+            }),
+            used: AtomicBool::new(false),
+            spilling: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Whether anything was ever written, rolled back or not. One atomic load.
+    pub fn used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Whether anything was spilled.
+    pub fn spilled(&self) -> bool {
+        !self.state.lock().layers.is_empty()
+    }
+
+    /// Buffers a write, spilling first when the bound is reached.
+    pub async fn put(
+        &self,
+        key: Bytes,
+        value: Option<Bytes>,
+        since: Timestamp,
+        fresh: bool,
+    ) -> Result<()> {
+        let full = {
+            let mut state = self.state.lock();
+            let seq = state.next_seq;
+            state.next_seq += 1;
+            let frozen_below = state.frozen_below;
+            let write = Buffered { seq, since, fresh, value };
+            let added = write_bytes(&key, &write);
+            let mut removed = 0;
+            match state.memory.entry(key) {
+                Entry::Vacant(slot) => {
+                    slot.insert(Chain { newest: write, older: Vec::new() });
+                }
+                Entry::Occupied(mut slot) => {
+                    let key = slot.key().clone();
+                    let chain = slot.get_mut();
+                    let old = std::mem::replace(&mut chain.newest, write);
+                    if old.seq >= frozen_below {
+                        // Nobody can ask for the old write any more, but what it was based on is
+                        // still validated.
+                        chain.newest.since = chain.newest.since.min(old.since);
+                        chain.newest.fresh |= old.fresh;
+                        removed = write_bytes(&key, &old);
+                    } else {
+                        chain.older.insert(0, old);
+                    }
+                }
+            }
+            state.memory_bytes = (state.memory_bytes + added).saturating_sub(removed);
+            self.used.store(true, Ordering::Release);
+            state.memory_bytes > self.options.bound_bytes.max(1)
+                || !reserve(&mut state, &self.options.budget)
+        };
+        if full { self.spill().await } else { Ok(()) }
+    }
+
+    /// Moves what is in memory to a sorted run on local disk.
+    async fn spill(&self) -> Result<()> {
+        let _one = self.spilling.lock().await;
+        loop {
+            let frozen = {
+                let mut state = self.state.lock();
+                // Left over when a statement was cancelled in the middle of a spill.
+                let left_over = state.layers.iter().find_map(|layer| match layer {
+                    Layer::Frozen(memory) => Some(Arc::clone(memory)),
+                    Layer::Spilled(_) => None,
+                });
+                let within = state.memory_bytes <= self.options.bound_bytes
+                    && reserve(&mut state, &self.options.budget);
+                match left_over {
+                    Some(memory) => memory,
+                    None if within || state.memory.is_empty() => return Ok(()),
+                    None => {
+                        let memory = Arc::new(std::mem::take(&mut state.memory));
+                        state.layers.push(Layer::Frozen(Arc::clone(&memory)));
+                        state.memory_bytes = 0;
+                        state.generation += 1;
+                        memory
+                    }
+                }
+            };
+            let dir = self.options.dir.clone();
+            let source = Arc::clone(&frozen);
+            let written = self
+                .env
+                .blocking("spilling a write set", move || Run::write(&dir, &source))
+                .await
+                .map_err(|error| Error::Unavailable(error.to_string()))
+                .and_then(|result| result);
+            let mut state = self.state.lock();
+            let layer = state
+                .layers
+                .iter()
+                .position(|layer| matches!(layer, Layer::Frozen(m) if Arc::ptr_eq(m, &frozen)));
+            // Gone when the transaction ended meanwhile.
+            let Some(layer) = layer else { return Ok(()) };
+            match written.and_then(|run| self.account(&mut state, run)) {
+                Ok(run) => {
+                    metrics::counter!("telesto_txn_spilled_bytes_total")
+                        .increment(run.file_bytes());
+                    state.layers[layer] = Layer::Spilled(Arc::new(run));
+                    state.generation += 1;
+                    state.reservation = None;
+                    reserve(&mut state, &self.options.budget);
+                }
+                Err(error) => {
+                    thaw(&mut state, layer);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Counts a run's index against the budget.
+    fn account(&self, state: &mut State, run: Run) -> Result<Run> {
+        let bytes = run.index_bytes();
+        match state.index_reservation.as_mut() {
+            Some(held) => held.grow(bytes),
+            None => self
+                .options
+                .budget
+                .reserve("the index of a spilled write set", bytes)
+                .map(|held| state.index_reservation = Some(held)),
+        }
+        .map_err(|error| Error::OutOfMemory(error.to_string()))?;
+        Ok(run)
+    }
+
+    /// The transaction's own write of `key`, if that can be told from memory.
+    pub fn try_get(&self, key: &[u8]) -> Own {
+        if !self.used() {
+            return Own::None;
+        }
+        let state = self.state.lock();
+        if let Some(chain) = state.memory.get(key) {
+            return Own::Written(chain.newest.value.clone());
+        }
+        let visible = Visible { limit: u64::MAX, dead: Arc::clone(&state.dead) };
+        for layer in state.layers.iter().rev() {
+            match layer {
+                Layer::Frozen(memory) => {
+                    let newest = memory
+                        .get(key)
+                        .and_then(|chain| chain.iter().find(|write| visible.sees(write.seq)));
+                    if let Some(write) = newest {
+                        return Own::Written(write.value.clone());
+                    }
+                }
+                Layer::Spilled(run) if run.may_hold(key) => return Own::OnDisk,
+                Layer::Spilled(_) => {}
+            }
+        }
+        Own::None
+    }
+
+    /// The transaction's own write of `key`: outer `None` when there is none.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Option<Bytes>>> {
+        match self.try_get(key) {
+            Own::None => return Ok(None),
+            Own::Written(value) => return Ok(Some(value)),
+            Own::OnDisk => {}
+        }
+        let (layers, visible) = {
+            let state = self.state.lock();
+            let visible = Visible { limit: u64::MAX, dead: Arc::clone(&state.dead) };
+            if let Some(chain) = state.memory.get(key) {
+                return Ok(Some(chain.newest.value.clone()));
+            }
+            (state.layers.clone(), visible)
+        };
+        for layer in layers.iter().rev() {
+            let chain = match layer {
+                Layer::Frozen(memory) => memory.get(key).cloned(),
+                Layer::Spilled(run) if run.may_hold(key) => {
+                    let (run, key) = (Arc::clone(run), Bytes::copy_from_slice(key));
+                    self.env
+                        .blocking("reading a spilled write set", move || run.get(&key))
+                        .await
+                        .map_err(|error| Error::Unavailable(error.to_string()))??
+                }
+                Layer::Spilled(_) => None,
+            };
+            if let Some(write) =
+                chain.as_ref().and_then(|chain| chain.iter().find(|write| visible.sees(write.seq)))
+            {
+                return Ok(Some(write.value.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A point to roll back to.
+    pub fn savepoint(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.frozen_below = state.next_seq;
+        state.next_seq
+    }
+
+    /// Undoes every write since `savepoint`; false when there is no such savepoint any more.
+    pub fn rollback_to(&self, savepoint: u64) -> bool {
+        let mut state = self.state.lock();
+        if savepoint > state.next_seq
+            || state.dead.iter().any(|(start, end)| *start < savepoint && savepoint < *end)
+        {
+            return false;
+        }
+        if savepoint == state.next_seq {
+            return true;
+        }
+        let end = state.next_seq;
+        let dead = Arc::make_mut(&mut state.dead);
+        while dead.last().is_some_and(|(start, _)| *start >= savepoint) {
+            dead.pop();
+        }
+        dead.push((savepoint, end));
+        // Numbers are not reused, so a write made from now on is never mistaken for a dead one.
+        state.memory = std::mem::take(&mut state.memory)
+            .into_iter()
+            .filter_map(|(key, chain)| Some((key, chain.retain(|seq| seq < savepoint)?)))
+            .collect();
+        state.memory_bytes = bytes_of(&state.memory);
+        state.frozen_below = state.frozen_below.max(end);
+        true
+    }
+
+    /// A scan of the writes made so far inside `range`.
+    pub fn scan(self: &Arc<Self>, range: KeyRange, reverse: bool) -> BufferScan {
+        let mut state = self.state.lock();
+        state.frozen_below = state.next_seq;
+        let visible = Visible { limit: state.next_seq, dead: Arc::clone(&state.dead) };
+        drop(state);
+        BufferScan::new(Arc::clone(self), range, reverse, visible)
+    }
+
+    /// Gives up everything held.
+    pub fn clear(&self) {
+        let mut state = self.state.lock();
+        state.memory = Memory::new();
+        state.memory_bytes = 0;
+        state.layers.clear();
+        state.generation += 1;
+        state.reservation = None;
+        state.index_reservation = None;
+    }
+}
+
+/// Takes a frozen layer back into memory: nothing is lost when a spill fails.
+fn thaw(state: &mut State, layer: usize) {
+    let Layer::Frozen(frozen) = state.layers.remove(layer) else { return };
+    state.generation += 1;
+    let newer = std::mem::replace(&mut state.memory, Arc::unwrap_or_clone(frozen));
+    for (key, chain) in newer {
+        match state.memory.entry(key) {
+            Entry::Vacant(slot) => {
+                slot.insert(chain);
+            }
+            Entry::Occupied(mut slot) => {
+                let old = slot.insert(chain);
+                let slot = slot.get_mut();
+                slot.older.push(old.newest);
+                slot.older.extend(old.older);
+            }
+        }
+    }
+    state.memory_bytes = bytes_of(&state.memory);
+}
+
+fn bytes_of(memory: &Memory) -> u64 {
+    memory
+        .iter()
+        .flat_map(|(key, chain)| chain.iter().map(|write| write_bytes(key, write)))
+        .sum()
+}
+
+fn write_bytes(key: &Bytes, write: &Buffered) -> u64 {
+    let value = write.value.as_ref().map_or(0, Bytes::len);
+    (key.len() + value) as u64 + WRITE_OVERHEAD_BYTES
+}
+
+/// Makes the reservation cover what is in memory; false when the budget refuses.
+fn reserve(state: &mut State, budget: &Arc<MemoryBudget>) -> bool {
+    let held = FREE_BYTES + state.reservation.as_ref().map_or(0, Reservation::bytes);
+    if state.memory_bytes <= held {
+        return true;
+    }
+    let more = (state.memory_bytes - held).max(RESERVE_STEP_BYTES);
+    match state.reservation.as_mut() {
+        Some(reservation) => reservation.grow(more).is_ok(),
+        None => match budget.reserve("the write buffer of a transaction", more) {
+            Ok(reservation) => {
+                state.reservation = Some(reservation);
+                true
+            }
+            Err(_) => false,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

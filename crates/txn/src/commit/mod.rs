@@ -1,0 +1,3 @@
+//! Commit: write sets, validation, the committer.
+
+pub(crate) mod write_set;

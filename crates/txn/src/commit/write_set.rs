@@ -1,0 +1,243 @@
+//! From a write buffer to what a commit request carries.
+//!
+//! # Purpose
+//! A small write set travels in the request; a large one is written to the bucket as part objects
+//! first, so that a commit needs bounded memory whatever its size.
+//!
+//! # Invariants
+//! - Writes are sorted by key, each key once, with the newest value.
+//! - Part objects of a transaction that certainly did not commit are deleted; those of one that may
+//!   have committed are kept. What a crash leaves behind is collected by age
+//!   ([`crate::maintenance`]).
+//! - An external write set is committed within half the retention window of its first part's upload, or
+//!   not at all: collection by age never meets a part that may still be named by a commit.
+//!
+//! # Limits
+//! Memory: one part object being built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use telesto_bucket::{Bucket, Cause, PutOutcome};
+use telesto_common::key::KeyRange;
+use telesto_common::{ShardId, Timestamp};
+use telesto_log::record::{Part, Write};
+use telesto_shard::part::{FinishedPart, PartWriter};
+
+use crate::buffer::Merged;
+use crate::error::{Error, Result};
+use crate::service::{ChangedRequest, CheckedWrite};
+use crate::transaction::{Core, conflict};
+
+/// Changes of other keys inside an external write set's ranges that one check looks through.
+const MAX_FOREIGN_CHANGES: usize = 1_000;
+/// Memory a write costs beside its key and value, in an entry.
+const WRITE_OVERHEAD_BYTES: usize = 16;
+
+/// Where part objects go.
+#[derive(Clone, Debug)]
+pub(crate) struct PartStore {
+    pub bucket: Arc<dyn Bucket>,
+    pub shard: ShardId,
+    pub retention: Duration,
+}
+
+/// Bucket prefix of a shard's part objects.
+pub(crate) fn parts_prefix(shard: ShardId) -> String {
+    format!("shards/{shard}/parts")
+}
+
+/// A transaction's writes, ready to be asked for.
+#[derive(Debug)]
+pub(crate) enum WriteSet {
+    Inline(Vec<CheckedWrite>),
+    External(External),
+}
+
+/// A write set in part objects.
+#[derive(Debug)]
+pub(crate) struct External {
+    pub parts: Vec<Part>,
+    /// No written key was changed up to here.
+    pub since: Timestamp,
+    begun: Duration,
+    kept: bool,
+    core: Arc<crate::transaction::Shared>,
+}
+
+/// Collects the writes of a transaction; `None` when there are none (any more).
+pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
+    let mut scan = core.buffer.scan(KeyRange::default(), false);
+    let inline_bytes = core.shared.limits.inline_bytes;
+    let mut inline: Vec<CheckedWrite> = Vec::new();
+    let mut bytes = 0;
+    while let Some(merged) = scan.next().await? {
+        bytes += merged.key.len()
+            + merged.value.as_ref().map_or(0, Bytes::len)
+            + WRITE_OVERHEAD_BYTES;
+        inline.push(checked(merged));
+        if bytes > inline_bytes {
+            let mut upload = Upload::new(core);
+            for write in inline {
+                upload.push(write).await?;
+            }
+            while let Some(merged) = scan.next().await? {
+                upload.push(checked(merged)).await?;
+            }
+            return Ok(Some(WriteSet::External(upload.finish().await?)));
+        }
+    }
+    Ok((!inline.is_empty()).then_some(WriteSet::Inline(inline)))
+}
+
+fn checked(merged: Merged) -> CheckedWrite {
+    let Merged { key, value, since, fresh } = merged;
+    CheckedWrite { write: Write { key, value, fresh }, since }
+}
+
+struct Upload<'a> {
+    core: &'a Core,
+    writer: PartWriter,
+    external: External,
+}
+
+impl<'a> Upload<'a> {
+    fn new(core: &'a Core) -> Self {
+        let env = &core.shared.env;
+        Self {
+            core,
+            writer: PartWriter::new(core.shared.limits.part_bytes, env.writer_token()),
+            external: External {
+                parts: Vec::new(),
+                since: Timestamp::MAX,
+                begun: env.clock.monotonic(),
+                kept: false,
+                core: Arc::clone(&core.shared),
+            },
+        }
+    }
+
+    async fn push(&mut self, write: CheckedWrite) -> Result<()> {
+        self.external.since = self.external.since.min(write.since);
+        if let Some(part) = self.writer.push(&write.write)? {
+            self.put(part).await?;
+        }
+        Ok(())
+    }
+
+    async fn put(&mut self, part: FinishedPart) -> Result<()> {
+        let store = &self.core.shared.parts;
+        let prefix = parts_prefix(store.shard);
+        let object = format!("{prefix}/{}-{:06}", self.core.id, self.external.parts.len());
+        let named = part.named(object.clone());
+        let bytes = part.body.len() as u64;
+        // Named before it is written: whatever became of the put, the object is accounted for.
+        self.external.parts.push(named);
+        match store.bucket.put_if_absent(Cause::Commit, &object, part.body).await? {
+            PutOutcome::Created => {
+                metrics::counter!("telesto_txn_part_bytes_total").increment(bytes);
+                Ok(())
+            }
+            PutOutcome::Exists => Err(Error::Corrupt(format!(
+                "another object is already stored as {object}; run the transaction again"
+            ))),
+        }
+    }
+
+    async fn finish(mut self) -> Result<External> {
+        let token = self.core.shared.env.writer_token();
+        let writer = std::mem::replace(&mut self.writer, PartWriter::new(1, token));
+        if let Some(part) = writer.finish()? {
+            self.put(part).await?;
+        }
+        Ok(self.external)
+    }
+}
+
+impl External {
+    /// Makes sure that no written key was changed up to a new, recent `since`.
+    pub async fn check(&mut self, core: &Core) -> Result<()> {
+        let shared = &core.shared;
+        let age = shared.env.clock.monotonic().saturating_sub(self.begun);
+        if age > shared.parts.retention / 2 {
+            return Err(Error::Unavailable(format!(
+                "a large write set took {} s to upload, more than half the retention window; raise the retention, or write less in one transaction",
+                age.as_secs()
+            )));
+        }
+        let mut through = Timestamp::MAX;
+        let mut pending: Vec<KeyRange> = self
+            .parts
+            .iter()
+            .map(|part| {
+                let mut range = KeyRange::point(&part.last_key);
+                range.start = part.first_key.clone();
+                range
+            })
+            .collect();
+        let mut foreign = 0;
+        while !pending.is_empty() {
+            let request = ChangedRequest {
+                keys: Vec::new(),
+                ranges: pending.clone(),
+                since: self.since,
+            };
+            let reply = shared.service.changed(request, core.timeout).await?;
+            through = through.min(reply.through);
+            let Some(change) = reply.change else { break };
+            foreign += 1;
+            if foreign > MAX_FOREIGN_CHANGES || core.buffer.get(&change.key).await?.is_some() {
+                return Err(conflict(core.id, change));
+            }
+            // Another key: look at what lies on both sides of it.
+            let hole = KeyRange::point(&change.key);
+            pending = pending
+                .into_iter()
+                .flat_map(|range| {
+                    if !range.contains(&change.key) {
+                        return vec![range];
+                    }
+                    vec![
+                        KeyRange::new(range.start, hole.start.clone()),
+                        KeyRange::new(hole.end.clone(), range.end),
+                    ]
+                })
+                .filter(|range| !range.is_empty())
+                .collect();
+        }
+        self.since = self.since.max(through);
+        Ok(())
+    }
+
+    /// From here on the parts may belong to a commit: they stay, whatever becomes of the caller.
+    pub fn keep(&mut self) {
+        self.kept = true;
+    }
+
+    /// The commit certainly failed: the parts go when this is dropped.
+    pub fn discard(&mut self) {
+        self.kept = false;
+    }
+
+    /// Puts that the parts took.
+    pub fn puts(&self) -> f64 {
+        f64::from(u32::try_from(self.parts.len()).unwrap_or(u32::MAX))
+    }
+}
+
+impl Drop for External {
+    fn drop(&mut self) {
+        if self.kept || self.parts.is_empty() {
+            return;
+        }
+        let bucket = Arc::clone(&self.core.parts.bucket);
+        let parts = std::mem::take(&mut self.parts);
+        self.core.env.spawn("deleting parts of an aborted transaction", async move {
+            for part in parts {
+                // What cannot be deleted now is collected by age.
+                let _ = bucket.delete(Cause::Gc, &part.object).await;
+            }
+        });
+    }
+}

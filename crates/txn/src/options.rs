@@ -1,0 +1,142 @@
+//! What an engine needs to open a database, with the defaults of one node.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use telesto_common::{Incarnation, NodeId, RegionId, ShardId};
+use telesto_shard::EngineKind;
+
+use crate::api::Durability;
+
+/// The kind of log a new database gets. An existing database keeps its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogKind {
+    /// In the bucket: every process writes.
+    #[default]
+    Bucket,
+    /// On this node's local disk, archived to the bucket: this node writes, with one disk sync a
+    /// commit.
+    Quorum,
+}
+
+/// How memory is split. Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Row cache and block cache together.
+    pub cache_bytes: u64,
+    /// The tail: what the log holds after the checkpoint.
+    pub tail_bytes: u64,
+    /// The write buffers of all transactions together.
+    pub write_buffer_bytes: u64,
+}
+
+impl MemoryLimits {
+    /// A split of `total_bytes`: half for caches, a quarter for the tail, a quarter for write buffers.
+    #[must_use]
+    pub fn split(total_bytes: u64) -> Self {
+        Self {
+            cache_bytes: total_bytes / 2,
+            tail_bytes: total_bytes / 4,
+            write_buffer_bytes: total_bytes / 4,
+        }
+    }
+}
+
+/// How much travels in one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// Transactions in one entry.
+    pub max_transactions: usize,
+    /// Bytes of writes in one entry; the first transaction of a group may pass it.
+    pub max_bytes: usize,
+    /// Transactions that may wait for the committer.
+    pub queue: usize,
+}
+
+/// Bounds on one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteSetLimits {
+    /// Larger write sets go to the bucket as part objects before the commit.
+    pub inline_bytes: usize,
+    /// Size of a part object.
+    pub part_bytes: usize,
+    /// Bytes of writes a transaction keeps in memory before it spills to local disk.
+    pub spill_bytes: u64,
+    /// Bytes of reads remembered exactly; beyond them they are coarsened to ranges.
+    pub read_set_bytes: usize,
+}
+
+/// Options of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The shard; 0 is the whole database.
+    pub shard: ShardId,
+    /// The region this bucket is.
+    pub region: RegionId,
+    /// Log of a database that is created here.
+    pub log: LogKind,
+    /// Directory of the log server; needed for a quorum log.
+    pub local_dir: Option<PathBuf>,
+    /// Directory for spilled write sets.
+    pub temp_dir: PathBuf,
+    /// This node.
+    pub node: NodeId,
+    /// This node's life.
+    pub incarnation: Incarnation,
+    /// Where clients reach this node; told to processes that find the log owned by it.
+    pub address: Option<SocketAddr>,
+    /// Default durability; `None`: `Quorum` on a quorum log, `Bucket` otherwise.
+    pub durability: Option<Durability>,
+    /// How old the oldest entry outside the checkpoint may get.
+    pub checkpoint_interval: Duration,
+    /// How long superseded versions, outcomes and log entries are kept.
+    pub retention: Duration,
+    /// Memory.
+    pub memory: MemoryLimits,
+    /// Group commit.
+    pub group: GroupLimits,
+    /// One transaction.
+    pub write_set: WriteSetLimits,
+    /// Default bound on each wait for bucket or log.
+    pub timeout: Duration,
+    /// The checkpoint engine.
+    pub checkpoint: EngineKind,
+    /// Whether this process folds, trims and collects in the background.
+    pub maintenance: bool,
+    /// Whether [`crate::Database::shutdown`] folds the tail, so that the next open is quick.
+    pub fold_on_shutdown: bool,
+}
+
+impl EngineOptions {
+    /// The defaults of one node: a bucket log, checkpoint interval 10 s, retention 1 hour, 256 MiB of
+    /// memory, SlateDB, waits of at most 30 s.
+    #[must_use]
+    pub fn new(node: NodeId, temp_dir: PathBuf) -> Self {
+        Self {
+            shard: ShardId(0),
+            region: RegionId::default(),
+            log: LogKind::Bucket,
+            local_dir: None,
+            temp_dir,
+            node,
+            incarnation: Incarnation(1),
+            address: None,
+            durability: None,
+            checkpoint_interval: Duration::from_secs(10),
+            retention: Duration::from_secs(3600),
+            memory: MemoryLimits::split(256 << 20),
+            group: GroupLimits { max_transactions: 1024, max_bytes: 4 << 20, queue: 4096 },
+            write_set: WriteSetLimits {
+                inline_bytes: 1 << 20,
+                part_bytes: 8 << 20,
+                spill_bytes: 16 << 20,
+                read_set_bytes: 4 << 20,
+            },
+            timeout: Duration::from_secs(30),
+            checkpoint: EngineKind::SlateDb,
+            maintenance: true,
+            fold_on_shutdown: true,
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! One transaction under way: snapshot, reads remembered, writes buffered.
+//!
+//! # Invariants
+//! - Reads see the snapshot and the transaction's own writes, nothing else.
+//! - What is recorded depends on the level: `Serializable` everything, weaker levels only
+//!   [`ReadFor::Constraint`] reads; a read-only transaction nothing, because its snapshot alone
+//!   makes it serializable.
+//! - Dropping the last handle releases the snapshot and the buffer and leaves no trace.
+//!
+//! # On failure
+//! After an error the transaction can be used further, except that `commit` ends it in any case.
+//!
+//! # Limits
+//! One transaction's own memory: the write buffer's bound, the read set's bound, the batch under way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_common::key::KeyRange;
+use telesto_common::{Env, Label, Lsn, RegionId, Timestamp, TxnId};
+use telesto_shard::{Change, Read};
+
+use crate::api::{
+    Committed, Cost, Durability, Level, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
+    TxnOptions,
+};
+use crate::buffer::{Own, SpillOptions, WriteBuffer};
+use crate::commit::write_set::{self, WriteSet};
+use crate::error::{Error, Result};
+use crate::options::WriteSetLimits;
+use crate::read_set::{ReadSet, ReadsSince};
+use crate::scan::TxnScan;
+use crate::service::{
+    BeginReply, BeginRequest, ChangedRequest, CommitReply, CommitRequest, CommitWrites, Freshness,
+    GetRequest, ShardService, SnapshotLease,
+};
+
+/// How often an external write set is checked again against changes made meanwhile in its ranges.
+const MAX_RECHECKS: u32 = 16;
+
+/// What every transaction of an engine shares.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub env: Env,
+    pub service: Arc<dyn ShardService>,
+    pub region: RegionId,
+    pub spill: SpillOptions,
+    pub limits: WriteSetLimits,
+    pub parts: write_set::PartStore,
+    pub durability: Durability,
+    pub timeout: Duration,
+}
+
+/// State of one transaction, shared by its handle and its scans.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub id: TxnId,
+    pub options: TxnOptions,
+    pub shared: Arc<Shared>,
+    pub timeout: Duration,
+    snapshot: AtomicU64,
+    ended: AtomicBool,
+    read_only: bool,
+    pub buffer: Arc<WriteBuffer>,
+    reads: Mutex<ReadSet>,
+    lease: Mutex<Option<Box<dyn SnapshotLease>>>,
+    /// Under `ReadCommitted` the first snapshot that something is validated against stays leased.
+    first_lease: Mutex<Option<Box<dyn SnapshotLease>>>,
+}
+
+impl Core {
+    pub fn snapshot(&self) -> Timestamp {
+        Timestamp(self.snapshot.load(Ordering::Acquire))
+    }
+
+    pub fn open(&self) -> Result<()> {
+        if self.ended.load(Ordering::Acquire) { Err(Error::Ended(self.id)) } else { Ok(()) }
+    }
+
+    /// Whether a read is remembered.
+    pub fn records(&self, read_for: ReadFor) -> bool {
+        !self.read_only
+            && (self.options.level == Level::Serializable || read_for == ReadFor::Constraint)
+    }
+
+    fn record_point(&self, key: &[u8], at: Timestamp, read: &Read, read_for: ReadFor) {
+        if self.records(read_for) {
+            self.reads.lock().point(key, at, matches!(read, Read::Absent));
+        }
+    }
+
+    pub fn record_range(&self, range: KeyRange, at: Timestamp) {
+        self.reads.lock().range(range, at);
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.ended.swap(true, Ordering::AcqRel) { Err(Error::Ended(self.id)) } else { Ok(()) }
+    }
+
+    fn release(&self) {
+        self.buffer.clear();
+        *self.lease.lock() = None;
+        *self.first_lease.lock() = None;
+        self.reads.lock().take();
+    }
+
+    async fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
+        self.open()?;
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let fresh = self.reads.lock().was_absent(&key);
+        self.buffer.put(key, value, self.snapshot(), fresh).await
+    }
+
+    async fn fetch(&self, keys: Vec<Bytes>, at: Timestamp) -> Result<Vec<Read>> {
+        self.shared.service.get(GetRequest { keys, at, timeout: self.timeout }).await
+    }
+
+    fn label(&self, at: Timestamp) -> Label {
+        self.options.session.max(Label::update(self.shared.region, at))
+    }
+
+    fn nothing_written(&self) -> Committed {
+        let at = self.snapshot();
+        Committed { timestamp: at, lsn: Lsn::ZERO, label: self.label(at), cost: Cost::default() }
+    }
+
+    async fn commit(&self) -> Result<Committed> {
+        if self.read_only || !self.buffer.used() {
+            return self.commit_reads().await;
+        }
+        let Some(mut written) = write_set::collect(self).await? else {
+            // Everything was rolled back.
+            return self.commit_reads().await;
+        };
+        let mut reads = self.reads.lock().take();
+        let mut rechecks = 0;
+        let (timestamp, lsn, mut cost) = loop {
+            let (writes, reads) = match &mut written {
+                WriteSet::Inline(writes) => {
+                    (CommitWrites::Inline(std::mem::take(writes)), std::mem::take(&mut reads))
+                }
+                WriteSet::External(external) => {
+                    external.discard();
+                    external.check(self).await?;
+                    external.keep();
+                    let writes = CommitWrites::External {
+                        parts: external.parts.clone(),
+                        since: external.since,
+                    };
+                    (writes, reads.clone())
+                }
+            };
+            let request = CommitRequest {
+                txn: self.id,
+                reads,
+                writes,
+                durability: self.options.durability.unwrap_or(self.shared.durability),
+                timeout: self.timeout,
+            };
+            match self.shared.service.commit(request).await {
+                Ok(CommitReply::Committed { timestamp, lsn, cost }) => break (timestamp, lsn, cost),
+                Ok(CommitReply::Recheck(change)) => {
+                    rechecks += 1;
+                    if rechecks > MAX_RECHECKS {
+                        if let WriteSet::External(external) = &mut written {
+                            external.discard();
+                        }
+                        return Err(conflict(self.id, change));
+                    }
+                }
+                Err(error) => {
+                    if let WriteSet::External(external) = &mut written {
+                        if !matches!(error, Error::OutcomeUnknown { .. }) {
+                            external.discard();
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+        };
+        if let WriteSet::External(external) = &written {
+            cost.puts += external.puts();
+        }
+        Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost })
+    }
+
+    /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
+    /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
+    /// must still hold at the tail for it to be strict.
+    async fn commit_reads(&self) -> Result<Committed> {
+        let strict = self.options.level == Level::Serializable && !self.read_only;
+        if !strict || self.shared.service.is_sequencer() {
+            return Ok(self.nothing_written());
+        }
+        let reads = self.reads.lock().take();
+        if reads.is_empty() {
+            return Ok(self.nothing_written());
+        }
+        let freshest = self
+            .shared
+            .service
+            .begin(BeginRequest { freshness: Freshness::Tail, as_of: None, timeout: self.timeout })
+            .await?;
+        let now = freshest.snapshot;
+        for ReadsSince { since, keys, ranges } in reads.by_since() {
+            if since >= now {
+                continue;
+            }
+            let request = ChangedRequest { keys, ranges, since };
+            if let Some(change) = self.shared.service.changed(request, self.timeout).await?.change {
+                return Err(conflict(self.id, change));
+            }
+        }
+        Ok(self.nothing_written())
+    }
+}
+
+/// The error for a change of what `txn` read or writes.
+pub(crate) fn conflict(txn: TxnId, change: Change) -> Error {
+    Error::Conflict { txn, other: change.txn, at: change.at, key: change.key }
+}
+
+/// A transaction of an [`crate::Engine`].
+#[derive(Debug)]
+pub(crate) struct EngineTransaction {
+    core: Arc<Core>,
+}
+
+impl EngineTransaction {
+    pub fn new(shared: &Arc<Shared>, options: TxnOptions, begun: BeginReply) -> Self {
+        let read_only = options.read_only
+            || options.as_of.is_some()
+            || matches!(options.level, Level::Session | Level::Eventual);
+        Self {
+            core: Arc::new(Core {
+                id: shared.env.txn_id(),
+                options,
+                timeout: options.timeout.unwrap_or(shared.timeout),
+                shared: Arc::clone(shared),
+                snapshot: AtomicU64::new(begun.snapshot.0),
+                ended: AtomicBool::new(false),
+                read_only,
+                buffer: Arc::new(WriteBuffer::new(shared.env.clone(), shared.spill.clone())),
+                reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
+                lease: Mutex::new(Some(begun.lease)),
+                first_lease: Mutex::new(None),
+            }),
+        }
+    }
+}
+
+#[async_trait]
+impl Transaction for EngineTransaction {
+    fn id(&self) -> TxnId {
+        self.core.id
+    }
+
+    fn options(&self) -> &TxnOptions {
+        &self.core.options
+    }
+
+    fn snapshot(&self) -> Timestamp {
+        self.core.snapshot()
+    }
+
+    async fn next_statement(&self) -> Result<()> {
+        let core = &self.core;
+        core.open()?;
+        if core.options.level != Level::ReadCommitted || core.options.as_of.is_some() {
+            return Ok(());
+        }
+        let request = BeginRequest {
+            freshness: Freshness::Applied,
+            as_of: None,
+            timeout: core.timeout,
+        };
+        let begun = match core.shared.service.try_begin(&request) {
+            Some(begun) => begun?,
+            None => core.shared.service.begin(request).await?,
+        };
+        core.snapshot.store(begun.snapshot.0, Ordering::Release);
+        let previous = core.lease.lock().replace(begun.lease);
+        let mut first = core.first_lease.lock();
+        if first.is_none() && (core.buffer.used() || !core.reads.lock().is_empty()) {
+            *first = previous;
+        }
+        Ok(())
+    }
+
+    async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
+        if let Some(found) = self.try_get(key, read_for) {
+            return found;
+        }
+        let core = &self.core;
+        if let Some(own) = core.buffer.get(key).await? {
+            return Ok(own);
+        }
+        let at = core.snapshot();
+        let mut reads = core.fetch(vec![Bytes::copy_from_slice(key)], at).await?;
+        let read = reads.pop().unwrap_or(Read::Hidden);
+        core.record_point(key, at, &read, read_for);
+        Ok(read.into_value())
+    }
+
+    async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {
+        let core = &self.core;
+        core.open()?;
+        let at = core.snapshot();
+        let mut values = vec![None; keys.len()];
+        let mut missing = Vec::new();
+        for (index, key) in keys.iter().enumerate() {
+            match self.try_get(key, read_for) {
+                Some(found) => values[index] = found?,
+                None => match core.buffer.get(key).await? {
+                    Some(own) => values[index] = own,
+                    None => missing.push(index),
+                },
+            }
+        }
+        if missing.is_empty() {
+            return Ok(values);
+        }
+        let asked = missing.iter().map(|index| keys[*index].clone()).collect();
+        let reads = core.fetch(asked, at).await?;
+        for (index, read) in missing.into_iter().zip(reads) {
+            core.record_point(&keys[index], at, &read, read_for);
+            values[index] = read.into_value();
+        }
+        Ok(values)
+    }
+
+    fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
+        let core = &self.core;
+        if let Err(error) = core.open() {
+            return Some(Err(error));
+        }
+        match core.buffer.try_get(key) {
+            Own::None => {}
+            Own::Written(value) => return Some(Ok(value)),
+            Own::OnDisk => return None,
+        }
+        let at = core.snapshot();
+        match core.shared.service.try_get(key, at)? {
+            Ok(read) => {
+                core.record_point(key, at, &read, read_for);
+                Some(Ok(read.into_value()))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan> {
+        Box::new(TxnScan::new(Arc::clone(&self.core), range, options))
+    }
+
+    async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        self.core.write(key, Some(value)).await
+    }
+
+    async fn delete(&self, key: Bytes) -> Result<()> {
+        self.core.write(key, None).await
+    }
+
+    fn savepoint(&self) -> Result<Savepoint> {
+        self.core.open()?;
+        Ok(Savepoint(self.core.buffer.savepoint()))
+    }
+
+    fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
+        self.core.open()?;
+        if self.core.buffer.rollback_to(savepoint.0) { Ok(()) } else { Err(Error::NoSavepoint) }
+    }
+
+    async fn commit(&self) -> Result<Committed> {
+        self.core.end()?;
+        let result = self.core.commit().await;
+        self.core.release();
+        result
+    }
+
+    fn rollback(&self) {
+        self.core.ended.store(true, Ordering::Release);
+        self.core.release();
+    }
+}
