@@ -99,3 +99,16 @@ impl From<telesto_shard::Error> for Error {
         }
     }
 }
+
+impl From<telesto_log::Error> for Error {
+    fn from(error: telesto_log::Error) -> Self {
+        use telesto_log::Error as Log;
+        match error {
+            Log::NotOwner { ref owner, .. } => Self::NotOwner { owner: owner.to_string() },
+            Log::Corrupt { .. } | Log::TooNew { .. } => Self::Corrupt(error.to_string()),
+            Log::LocalDisk { .. } | Log::NoLocalDisk { .. } => Self::LocalDisk(error.to_string()),
+            Log::Closed { .. } => Self::ShuttingDown,
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}

@@ -3,8 +3,11 @@
 pub mod api;
 mod buffer;
 mod commit;
+mod engine;
 mod error;
+mod local;
 mod look;
+mod maintenance;
 pub mod memory;
 pub mod options;
 pub mod oracle;
@@ -17,6 +20,7 @@ pub use api::{
     Committed, Cost, Database, Durability, Level, Outcome, ReadFor, Savepoint, Scan, ScanOptions,
     Transaction, TxnOptions,
 };
+pub use engine::Engine;
 pub use error::{Error, Result};
-pub use options::{EngineOptions, GroupLimits, LogKind, MemoryLimits, WriteSetLimits};
+pub use options::{EngineOptions, GroupLimits, MemoryLimits, WriteSetLimits};
 pub use read_set::{ReadRange, Reads};

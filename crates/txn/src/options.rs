@@ -1,24 +1,15 @@
 //! What an engine needs to open a database, with the defaults of one node.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_common::{Incarnation, NodeId, RegionId, ShardId};
+use telesto_common::{RegionId, ShardId};
+use telesto_log::disk::Disk;
+use telesto_log::{Identity, LogKind};
 use telesto_shard::EngineKind;
 
 use crate::api::Durability;
-
-/// The kind of log a new database gets. An existing database keeps its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogKind {
-    /// In the bucket: every process writes.
-    #[default]
-    Bucket,
-    /// On this node's local disk, archived to the bucket: this node writes, with one disk sync a
-    /// commit.
-    Quorum,
-}
 
 /// How memory is split. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,21 +67,17 @@ pub struct EngineOptions {
     pub region: RegionId,
     /// Log of a database that is created here.
     pub log: LogKind,
-    /// Directory of the log server; needed for a quorum log.
-    pub local_dir: Option<PathBuf>,
+    /// The local log directory; needed for a quorum log.
+    pub log_disk: Option<Arc<dyn Disk>>,
     /// Directory for spilled write sets.
     pub temp_dir: PathBuf,
-    /// This node.
-    pub node: NodeId,
-    /// This node's life.
-    pub incarnation: Incarnation,
-    /// Where clients reach this node; told to processes that find the log owned by it.
-    pub address: Option<SocketAddr>,
+    /// Who this process is; told to processes that find the log owned by it.
+    pub identity: Identity,
     /// Default durability; `None`: `Quorum` on a quorum log, `Bucket` otherwise.
     pub durability: Option<Durability>,
     /// How old the oldest entry outside the checkpoint may get.
     pub checkpoint_interval: Duration,
-    /// How long superseded versions, outcomes and log entries are kept.
+    /// How long superseded versions, outcomes and log entries are kept; fixed at creation.
     pub retention: Duration,
     /// Memory.
     pub memory: MemoryLimits,
@@ -112,16 +99,14 @@ impl EngineOptions {
     /// The defaults of one node: a bucket log, checkpoint interval 10 s, retention 1 hour, 256 MiB of
     /// memory, SlateDB, waits of at most 30 s.
     #[must_use]
-    pub fn new(node: NodeId, temp_dir: PathBuf) -> Self {
+    pub fn new(identity: Identity, temp_dir: PathBuf) -> Self {
         Self {
             shard: ShardId(0),
             region: RegionId::default(),
             log: LogKind::Bucket,
-            local_dir: None,
+            log_disk: None,
             temp_dir,
-            node,
-            incarnation: Incarnation(1),
-            address: None,
+            identity,
             durability: None,
             checkpoint_interval: Duration::from_secs(10),
             retention: Duration::from_secs(3600),

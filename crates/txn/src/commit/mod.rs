@@ -1,3 +1,13 @@
 //! Commit: write sets, validation, the committer.
+//!
+//! ```text
+//! transaction --CommitRequest--> queue --> committer: validate | encode | append(n)
+//!                                              ^                       |
+//!                                              |  slot taken: apply,   |
+//!                                              +-- revalidate, n+1 ----+
+//! ```
 
+pub(crate) mod checks;
+pub(crate) mod committer;
+pub(crate) mod outcomes;
 pub(crate) mod write_set;

@@ -1,0 +1,158 @@
+//! What must hold for a transaction to commit, and the index of a group's writes.
+//!
+//! # Invariants
+//! - A check covers every read that the level validates and every written key (first committer wins).
+//! - `floor` only rises, and only to a timestamp up to which everything was found unchanged.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use telesto_common::key::KeyRange;
+use telesto_common::{Timestamp, TxnId};
+use telesto_shard::{Change, Shard};
+
+use crate::error::Result;
+use crate::read_set::{ReadsSince, group};
+use crate::service::{CommitRequest, CommitWrites};
+
+/// Checks of more keys and ranges than this are made in the transaction's own task first, so that
+/// the committer only looks at what changed since.
+const LARGE_CHECK: usize = 256;
+
+/// The checks of one transaction.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checks {
+    groups: Vec<ReadsSince>,
+    /// Ranges of an external write set: a change there is for the caller to look into.
+    recheck: Option<ReadsSince>,
+    floor: Timestamp,
+}
+
+/// What a check found.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Nothing,
+    /// Something read or written was changed.
+    Conflict(Change),
+    /// Something inside an external write set's ranges was changed.
+    Recheck(Change),
+}
+
+impl Checks {
+    pub fn of(request: &CommitRequest) -> Self {
+        let mut groups = request.reads.by_since();
+        let recheck = match &request.writes {
+            CommitWrites::Inline(writes) => {
+                for checked in writes {
+                    group(&mut groups, checked.since).keys.push(checked.write.key.clone());
+                }
+                None
+            }
+            CommitWrites::External { parts, since } => Some(ReadsSince {
+                since: *since,
+                keys: Vec::new(),
+                ranges: parts
+                    .iter()
+                    .map(|part| KeyRange {
+                        start: part.first_key.clone(),
+                        end: KeyRange::point(&part.last_key).end,
+                    })
+                    .collect(),
+            }),
+        };
+        Self { groups, recheck, floor: Timestamp::ZERO }
+    }
+
+    fn len(&self) -> usize {
+        self.groups.iter().map(|group| group.keys.len() + group.ranges.len()).sum()
+    }
+
+    /// Checks in the transaction's own task what would hold the committer up: large sets, and what
+    /// memory does not cover.
+    pub async fn ahead(&mut self, shard: &Shard) -> Result<Found> {
+        let through = shard.applied().1;
+        let covered = self
+            .groups
+            .iter()
+            .all(|group| shard.try_changed_since(&[], &[], group.since).is_some());
+        if covered && self.len() <= LARGE_CHECK {
+            return Ok(Found::Nothing);
+        }
+        let found = self.run(shard).await?;
+        if matches!(found, Found::Nothing) {
+            self.floor = self.floor.max(through);
+        }
+        Ok(found)
+    }
+
+    /// Checks against everything applied.
+    pub async fn run(&self, shard: &Shard) -> Result<Found> {
+        for group in &self.groups {
+            if let Some(change) = changed(shard, group, self.floor).await? {
+                return Ok(Found::Conflict(change));
+            }
+        }
+        if let Some(group) = &self.recheck {
+            if let Some(change) = changed(shard, group, self.floor).await? {
+                return Ok(Found::Recheck(change));
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    /// Checks against the transactions before it in its group.
+    pub fn against(&self, index: &GroupIndex) -> Option<Change> {
+        if index.keys.is_empty() {
+            return None;
+        }
+        self.groups.iter().chain(&self.recheck).find_map(|group| {
+            group
+                .keys
+                .iter()
+                .find_map(|key| index.point(key))
+                .or_else(|| group.ranges.iter().find_map(|range| index.first_in(range)))
+        })
+    }
+}
+
+async fn changed(shard: &Shard, group: &ReadsSince, floor: Timestamp) -> Result<Option<Change>> {
+    let since = group.since.max(floor);
+    match shard.try_changed_since(&group.keys, &group.ranges, since) {
+        Some(change) => Ok(change),
+        None => Ok(shard.changed_since(&group.keys, &group.ranges, since).await?),
+    }
+}
+
+/// The keys written by the transactions of a group so far.
+#[derive(Debug, Default)]
+pub(crate) struct GroupIndex {
+    keys: BTreeMap<Bytes, (TxnId, Timestamp)>,
+}
+
+impl GroupIndex {
+    pub fn add(&mut self, request: &CommitRequest, at: Timestamp) {
+        if let CommitWrites::Inline(writes) = &request.writes {
+            for checked in writes {
+                self.keys.insert(checked.write.key.clone(), (request.txn, at));
+            }
+        }
+    }
+
+    fn point(&self, key: &Bytes) -> Option<Change> {
+        self.keys.get(key).map(|(txn, at)| Change { key: key.clone(), at: *at, txn: *txn })
+    }
+
+    fn first_in(&self, range: &KeyRange) -> Option<Change> {
+        if range.is_empty() {
+            return None;
+        }
+        let end = if range.end.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(range.end.clone())
+        };
+        let (key, (txn, at)) = self.keys.range((Bound::Included(range.start.clone()), end)).next()?;
+        Some(Change { key: key.clone(), at: *at, txn: *txn })
+    }
+}

@@ -1,0 +1,458 @@
+//! The committer: one task a process that turns commit requests into log entries.
+//!
+//! # Invariants
+//! - Every transaction of an entry was validated against everything below the entry and against the
+//!   ones before it in the entry; timestamps grow along the log.
+//! - A transaction is acknowledged only after its entry is appended and applied here.
+//! - The position of the next append is always derived from what was applied, never guessed: after an
+//!   append of unknown outcome the same slot is tried again, which settles it.
+//!
+//! # Fairness
+//! On a shared log whoever won the last slot knows the tail first and would win the next one too.
+//! While other processes' entries are seen, the winner of a slot waits a random moment of up to twice
+//! the time an append takes before it goes on; the loser does not wait.
+//!
+//! # On failure
+//! - Slot taken: read on, validate again, next slot; until the deadline.
+//! - Unknown outcome: the same records are appended again in the same slot. `Committed` means the
+//!   first attempt is lost for ever and the second one counts; `Taken` by one of our own tokens means
+//!   it was there. Still unknown at the deadline: `OutcomeUnknown`.
+//! - Anything else: nothing was appended, everyone gets the error.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_bucket::Cause;
+use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId, WriterToken};
+use telesto_log::record::{Commit, Config, Entry, Record, Writes};
+use telesto_log::{Append, Error as LogError};
+use telesto_shard::{FoldNeed, Folded};
+use tokio::sync::{mpsc, oneshot};
+
+use super::checks::{Checks, Found, GroupIndex};
+use crate::api::Cost;
+use crate::error::{Error, Result};
+use crate::local::Local;
+use crate::service::{CommitReply, CommitRequest, CommitWrites};
+use crate::transaction::conflict;
+
+/// How long other processes count as writing after their last entry was seen.
+const CONTENDED_FOR: Duration = Duration::from_secs(2);
+/// Longest pause of a winner.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// First pause before an append of unknown outcome is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// A commit request on its way.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub request: CommitRequest,
+    pub checks: Checks,
+    pub deadline: Deadline,
+    pub bytes: usize,
+    pub reply: oneshot::Sender<Result<CommitReply>>,
+}
+
+impl Pending {
+    fn external(&self) -> bool {
+        matches!(self.request.writes, CommitWrites::External { .. })
+    }
+
+    fn answer(self, reply: Result<CommitReply>) {
+        // Whoever stopped waiting asks for the outcome by the transaction's id.
+        let _ = self.reply.send(reply);
+    }
+}
+
+pub(crate) struct Committer {
+    local: Arc<Local>,
+    queue: mpsc::Receiver<Pending>,
+    /// Taken from the queue but not fitting into the last group.
+    carried: Option<Pending>,
+    /// Smoothed duration of an append.
+    append_takes: Duration,
+    won_last: bool,
+}
+
+/// A group after validation. Positions are indexes into the group.
+struct Validated {
+    /// The slot everything below which was checked.
+    at: Lsn,
+    /// Those that go into the entry, with their timestamps.
+    survivors: Vec<(usize, Timestamp)>,
+    /// Those that another one of the group beats, if it commits.
+    beaten: Vec<(usize, Error)>,
+}
+
+/// What an append attempt led to.
+enum Attempt {
+    Committed(Entry),
+    /// Another entry stands in the slot; it has been applied.
+    Lost,
+}
+
+/// Why an append attempt failed.
+enum Failed {
+    /// Nothing was appended.
+    Certain(Error),
+    /// The slot and why nobody knows.
+    Unknown(Lsn, String),
+    /// The process slept past the retention; the shard was reopened.
+    Reopened(Lsn, Error),
+}
+
+impl Committer {
+    pub fn new(local: Arc<Local>, queue: mpsc::Receiver<Pending>) -> Self {
+        Self { local, queue, carried: None, append_takes: Duration::ZERO, won_last: false }
+    }
+
+    /// Runs until the queue is closed and empty.
+    pub async fn run(mut self) {
+        loop {
+            let first = match self.carried.take() {
+                Some(pending) => pending,
+                None => match self.queue.recv().await {
+                    Some(pending) => pending,
+                    None => return,
+                },
+            };
+            self.give_way().await;
+            let group = self.gather(first);
+            self.commit(group).await;
+        }
+    }
+
+    /// Lets other processes have a turn.
+    async fn give_way(&self) {
+        if self.won_last && self.local.contended(CONTENDED_FOR) {
+            let env = &self.local.env;
+            let pause = env.jitter((self.append_takes * 2).min(LONGEST_PAUSE));
+            env.clock.sleep(pause).await;
+        }
+    }
+
+    fn gather(&mut self, first: Pending) -> Vec<Pending> {
+        let limits = self.local.options.group;
+        let mut bytes = first.bytes;
+        let alone = first.external();
+        let mut group = vec![first];
+        while !alone && group.len() < limits.max_transactions && bytes < limits.max_bytes {
+            match self.queue.try_recv() {
+                Ok(next) if next.external() || bytes + next.bytes > limits.max_bytes => {
+                    self.carried = Some(next);
+                    break;
+                }
+                Ok(next) => {
+                    bytes += next.bytes;
+                    group.push(next);
+                }
+                Err(_) => break,
+            }
+        }
+        group
+    }
+
+    async fn commit(&mut self, group: Vec<Pending>) {
+        let now = self.local.env.clock.monotonic();
+        let mut live = Vec::with_capacity(group.len());
+        for pending in group {
+            if pending.reply.is_closed() {
+                self.local.outcomes.abort(pending.request.txn);
+            } else if pending.deadline.passed(now) {
+                let error = Error::Unavailable(
+                    "the deadline passed before the commit's turn came; nothing was committed: run the transaction again, or raise the time-out".to_owned(),
+                );
+                self.abort(pending, error);
+            } else {
+                live.push(pending);
+            }
+        }
+        let by = self.local.env.deadline(self.local.options.timeout);
+        if let Err(error) = self.hold_back(by).await {
+            return self.abort_all(live, &error);
+        }
+        while !live.is_empty() {
+            let Validated { at, survivors, beaten } = match self.validate(&mut live).await {
+                Ok(validated) => validated,
+                Err(error) => return self.abort_all(live, &error),
+            };
+            if survivors.is_empty() {
+                return;
+            }
+            let result = self.append(&live, &survivors, at, by).await;
+            match result {
+                Ok(Attempt::Committed(entry)) => {
+                    return self.acknowledge(live, &survivors, beaten, &entry);
+                }
+                Ok(Attempt::Lost) => {
+                    metrics::counter!("telesto_txn_slots_lost_total").increment(1);
+                    self.won_last = false;
+                    if by.passed(self.local.env.clock.monotonic()) {
+                        let error = Error::Unavailable(
+                            "other processes took every log slot until the deadline; nothing was committed: run the transaction again".to_owned(),
+                        );
+                        return self.abort_all(live, &error);
+                    }
+                }
+                Err(Failed::Certain(error)) => return self.abort_all(live, &error),
+                Err(Failed::Unknown(slot, reason)) => {
+                    return self.unknown(live, &survivors, slot, &reason);
+                }
+                Err(Failed::Reopened(slot, error)) => {
+                    return self.ask_after_reopening(live, &survivors, slot, &error).await;
+                }
+            }
+        }
+    }
+
+    /// Holds commits back while the tail is at its memory limit.
+    async fn hold_back(&self, by: Deadline) -> Result<()> {
+        let local = &self.local;
+        let env = &local.env;
+        while local.shard().fold_need() == FoldNeed::Full {
+            metrics::counter!("telesto_txn_commits_held_back_total").increment(1);
+            local.fold_wanted.notify_one();
+            let _ = env
+                .within(
+                    env.deadline(Duration::from_millis(100)).earlier(by),
+                    "waiting for the fold",
+                    local.folded.notified(),
+                )
+                .await;
+            if by.passed(env.clock.monotonic()) {
+                return Err(Error::Unavailable(
+                    "the tail is at its memory limit and the checkpoint does not keep up; nothing was committed: retry, or raise the memory limit".to_owned(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers those that certainly fail and sorts the others.
+    async fn validate(&self, live: &mut Vec<Pending>) -> Result<Validated> {
+        let shard = self.local.shard();
+        // Taken before the checks: an entry applied meanwhile by a look holds this slot then, the
+        // append finds it taken, and everything is checked again.
+        let (applied, newest) = shard.applied();
+        let mut kept = Vec::with_capacity(live.len());
+        for pending in live.drain(..) {
+            match pending.checks.run(&shard).await {
+                Ok(Found::Nothing) => kept.push(pending),
+                Ok(Found::Conflict(change)) => {
+                    let error = conflict(pending.request.txn, change);
+                    self.abort(pending, error);
+                }
+                Ok(Found::Recheck(change)) => {
+                    pending.answer(Ok(CommitReply::Recheck(change)));
+                }
+                Err(error) => self.abort(pending, error),
+            }
+        }
+        *live = kept;
+        let count = u32::try_from(live.len()).unwrap_or(u32::MAX);
+        let first = self.local.oracle.reserve(newest, count).await?;
+        let mut survivors = Vec::with_capacity(live.len());
+        let mut beaten = Vec::new();
+        let mut index = GroupIndex::default();
+        for (position, pending) in live.iter().enumerate() {
+            if let Some(change) = pending.checks.against(&index) {
+                beaten.push((position, conflict(pending.request.txn, change)));
+                continue;
+            }
+            let at = Timestamp(first.0 + survivors.len() as u64);
+            if live.len() > 1 {
+                index.add(&pending.request, at);
+            }
+            survivors.push((position, at));
+        }
+        Ok(Validated { at: applied.next(), survivors, beaten })
+    }
+
+    async fn append(
+        &mut self,
+        live: &[Pending],
+        survivors: &[(usize, Timestamp)],
+        at: Lsn,
+        by: Deadline,
+    ) -> std::result::Result<Attempt, Failed> {
+        let local = Arc::clone(&self.local);
+        let env = &local.env;
+        let mut tried: Vec<WriterToken> = Vec::new();
+        let mut pause = RETRY_PAUSE;
+        loop {
+            let records = self.records(live, survivors);
+            let started = env.clock.monotonic();
+            let appended = match local.hash_before(at, by).await {
+                Ok(hash) => local.log.append(at, hash, records, by).await,
+                Err(error) => Err(error),
+            };
+            let took = env.clock.monotonic().saturating_sub(started);
+            match appended {
+                Ok(Append::Committed(entry)) => {
+                    metrics::histogram!("telesto_txn_append_seconds").record(took.as_secs_f64());
+                    self.append_takes = (self.append_takes * 7 + took) / 8;
+                    self.won_last = true;
+                    return match local.apply(&entry) {
+                        Ok(()) => Ok(Attempt::Committed(entry)),
+                        // Committed, but this process cannot go on from here by itself.
+                        Err(error) => Err(Failed::Unknown(at, error.to_string())),
+                    };
+                }
+                Ok(Append::Taken) => {
+                    match local.catch_up_past(at, !tried.is_empty(), by).await {
+                        Ok(Some(entry)) if tried.contains(&entry.writer) => {
+                            return Ok(Attempt::Committed(entry));
+                        }
+                        Ok(_) => return Ok(Attempt::Lost),
+                        Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
+                        Err(error) => {
+                            if by.passed(env.clock.monotonic()) {
+                                return Err(Failed::Unknown(at, error.to_string()));
+                            }
+                        }
+                    }
+                }
+                Err(error @ LogError::Trimmed { .. }) => {
+                    return match local.reopen(by).await {
+                        Ok(()) => Err(Failed::Reopened(at, error.into())),
+                        Err(reopening) => Err(Failed::Unknown(at, reopening.to_string())),
+                    };
+                }
+                Err(LogError::Indeterminate { writer, reason, .. }) => {
+                    metrics::counter!("telesto_txn_appends_indeterminate_total").increment(1);
+                    tried.push(writer);
+                    if by.passed(env.clock.monotonic() + pause) {
+                        return Err(Failed::Unknown(at, reason));
+                    }
+                }
+                Err(error) if tried.is_empty() => return Err(Failed::Certain(error.into())),
+                Err(error) => {
+                    if by.passed(env.clock.monotonic() + pause) {
+                        return Err(Failed::Unknown(at, error.to_string()));
+                    }
+                }
+            }
+            env.clock.sleep(pause + env.jitter(pause)).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    fn records(&self, live: &[Pending], survivors: &[(usize, Timestamp)]) -> Vec<Record> {
+        let local = &self.local;
+        let mut records = Vec::with_capacity(survivors.len() + 1);
+        if let Some(Folded { lsn, version }) = *local.folded_record.lock() {
+            records.push(Record::Config(Config::CheckpointAdvanced { lsn, version }));
+        }
+        records.extend(survivors.iter().map(|(position, timestamp)| {
+            let request = &live[*position].request;
+            let writes = match &request.writes {
+                CommitWrites::Inline(writes) => {
+                    Writes::Inline(writes.iter().map(|checked| checked.write.clone()).collect())
+                }
+                CommitWrites::External { parts, .. } => Writes::External(parts.clone()),
+            };
+            Record::Commit(Commit {
+                txn: request.txn,
+                timestamp: *timestamp,
+                source: local.options.identity.node,
+                origin: Label::update(local.options.region, *timestamp),
+                writes,
+            })
+        }));
+        records
+    }
+
+    fn acknowledge(
+        &self,
+        live: Vec<Pending>,
+        survivors: &[(usize, Timestamp)],
+        beaten: Vec<(usize, Error)>,
+        entry: &Entry,
+    ) {
+        let mut answers: Vec<Option<Result<CommitReply>>> = Vec::new();
+        answers.resize_with(live.len(), || None);
+        let share = if self.local.log.is_local_sequencer() {
+            0.0
+        } else {
+            1.0 / survivors.len() as f64
+        };
+        let cost = Cost { puts: share, ..Cost::default() };
+        for (position, timestamp) in survivors {
+            answers[*position] =
+                Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn: entry.lsn, cost }));
+        }
+        metrics::histogram!("telesto_txn_group_size").record(survivors.len() as f64);
+        metrics::counter!("telesto_txn_commits_total").increment(survivors.len() as u64);
+        for (position, error) in beaten {
+            answers[position] = Some(Err(error));
+        }
+        for (pending, answer) in live.into_iter().zip(answers) {
+            match answer {
+                Some(Ok(reply)) => pending.answer(Ok(reply)),
+                Some(Err(error)) => self.abort(pending, error),
+                None => {}
+            }
+        }
+    }
+
+    fn abort(&self, pending: Pending, error: Error) {
+        self.local.outcomes.abort(pending.request.txn);
+        if matches!(error, Error::Conflict { .. }) {
+            metrics::counter!("telesto_txn_conflicts_total").increment(1);
+        }
+        pending.answer(Err(error));
+    }
+
+    fn abort_all(&self, live: Vec<Pending>, error: &Error) {
+        for pending in live {
+            self.abort(pending, error.clone());
+        }
+    }
+
+    /// Nobody knows whether the survivors are in the log; the others certainly are not.
+    fn unknown(&self, live: Vec<Pending>, survivors: &[(usize, Timestamp)], slot: Lsn, reason: &str) {
+        let tried: Vec<TxnId> =
+            survivors.iter().map(|(position, _)| live[*position].request.txn).collect();
+        self.local.outcomes.limbo(slot, tried.iter().copied());
+        metrics::counter!("telesto_txn_outcomes_unknown_total").increment(tried.len() as u64);
+        for pending in live {
+            let txn = pending.request.txn;
+            if tried.contains(&txn) {
+                pending.answer(Err(Error::OutcomeUnknown { txn, reason: reason.to_owned() }));
+            } else {
+                let error = Error::Unavailable(format!(
+                    "the commit before this one in its group has an unknown outcome ({reason}); nothing of this transaction was committed: run it again"
+                ));
+                self.abort(pending, error);
+            }
+        }
+    }
+
+    /// After a sleep past the retention: what the reopened shard knows is certain, the rest is not.
+    async fn ask_after_reopening(
+        &self,
+        live: Vec<Pending>,
+        survivors: &[(usize, Timestamp)],
+        slot: Lsn,
+        error: &Error,
+    ) {
+        let shard = self.local.shard();
+        for (position, pending) in live.into_iter().enumerate() {
+            let txn = pending.request.txn;
+            if !survivors.iter().any(|(survivor, _)| *survivor == position) {
+                self.abort(pending, error.clone());
+                continue;
+            }
+            match shard.outcome(txn).await {
+                Ok(Some(timestamp)) => pending.answer(Ok(CommitReply::Committed {
+                    timestamp,
+                    lsn: slot,
+                    cost: Cost::default(),
+                })),
+                Ok(None) | Err(_) => {
+                    pending.answer(Err(Error::OutcomeUnknown { txn, reason: error.to_string() }));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The engine: opens a database in a bucket and keeps it running.
+//!
+//! # Purpose
+//! Puts log, shard, committer and background work together behind [`Database`].
+//!
+//! # Invariants
+//! - Opening creates the database when the bucket holds none; of several processes that race, one
+//!   creates and all open.
+//! - All time, randomness and tasks come from the [`Env`] given: the engine runs unchanged inside a
+//!   deterministic simulation.
+//! - Dropping the engine is a crash: its tasks stop at once, nothing acknowledged is lost.
+//!
+//! # On failure
+//! Opening fails with the layer's error and leaves nothing running.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use telesto_bucket::Bucket;
+use telesto_common::env::Task;
+use telesto_common::limits::MemoryBudget;
+use telesto_common::{Env, Lsn, Timestamp, TxnId};
+use telesto_log::{Error as LogError, LogKind, LogOptions, VirtualLog};
+use telesto_shard::{ProcessCache, Shard, ShardOptions};
+use tokio::sync::mpsc;
+
+use crate::api::{Database, Durability, Level, Outcome, Transaction, TxnOptions};
+use crate::buffer::SpillOptions;
+use crate::commit::committer::Committer;
+use crate::commit::write_set::PartStore;
+use crate::error::{Error, Result};
+use crate::local::{Local, LocalService, open_shard};
+use crate::maintenance::Maintenance;
+use crate::options::EngineOptions;
+use crate::oracle::LocalOracle;
+use crate::service::{BeginRequest, Freshness, ShardService as _};
+use crate::transaction::{EngineTransaction, Shared};
+
+/// How often the end of a task is looked for while stopping.
+const STOP_POLL: Duration = Duration::from_millis(5);
+
+/// A database in a bucket, opened by this process.
+#[derive(Debug)]
+pub struct Engine {
+    env: Env,
+    local: Arc<Local>,
+    service: LocalService,
+    shared: Arc<Shared>,
+    maintenance: Arc<Maintenance>,
+    committer: Arc<dyn Task>,
+    background: Option<Arc<dyn Task>>,
+}
+
+impl Engine {
+    /// Opens the database in `bucket`, creating it when there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] when its log is sequenced by another live process; [`Error::Unavailable`],
+    /// [`Error::Corrupt`], [`Error::LocalDisk`] as their texts say.
+    pub async fn open(
+        bucket: Arc<dyn Bucket>,
+        env: Env,
+        options: EngineOptions,
+    ) -> Result<Arc<Self>> {
+        let by = env.deadline(options.timeout * 4);
+        let (log, created) = open_log(&bucket, &env, &options).await?;
+        let shard_options = ShardOptions {
+            engine: options.checkpoint.clone(),
+            // The log's retention was fixed when it was created and is the same for everyone.
+            retention: log.chain().retention(),
+            checkpoint_interval: options.checkpoint_interval,
+            tail_limit_bytes: options.memory.tail_bytes,
+            io_timeout: options.timeout,
+            ..ShardOptions::new(
+                options.shard,
+                env.clone(),
+                Arc::clone(&bucket),
+                Arc::new(ProcessCache::new(options.memory.cache_bytes)),
+            )
+        };
+        let shard: Arc<Shard> = open_shard(&log, &shard_options, by).await?;
+        let (queue, requests) = mpsc::channel(options.group.queue.max(1));
+        let local = Arc::new(Local::new(
+            env.clone(),
+            options.clone(),
+            Arc::clone(&bucket),
+            log,
+            Arc::new(LocalOracle::new(env.clone())),
+            shard_options,
+            shard,
+            queue,
+        ));
+        let committer =
+            env.spawn("committer", Committer::new(Arc::clone(&local), requests).run());
+        let maintenance = Arc::new(Maintenance::new(Arc::clone(&local), created));
+        let background = options
+            .maintenance
+            .then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));
+        let service = LocalService(Arc::clone(&local));
+        let default_durability = match local.log.kind() {
+            LogKind::Bucket => Durability::Bucket,
+            LogKind::Quorum => Durability::Quorum,
+        };
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            service: Arc::new(service.clone()),
+            region: options.region,
+            spill: SpillOptions {
+                dir: options.temp_dir.clone(),
+                bound_bytes: options.write_set.spill_bytes,
+                budget: MemoryBudget::new(options.memory.write_buffer_bytes),
+            },
+            limits: options.write_set,
+            parts: PartStore {
+                bucket,
+                shard: options.shard,
+                retention: local.log.chain().retention(),
+            },
+            durability: options.durability.unwrap_or(default_durability),
+            timeout: options.timeout,
+        });
+        Ok(Arc::new(Self { env, local, service, shared, maintenance, committer, background }))
+    }
+
+    /// The log, for commands that inspect or switch it.
+    #[must_use]
+    pub fn log(&self) -> &VirtualLog {
+        &self.local.log
+    }
+
+    /// The shard as it is open now, for commands that inspect it.
+    #[must_use]
+    pub fn shard(&self) -> Arc<Shard> {
+        self.local.shard()
+    }
+
+    /// Moves the tail into the checkpoint now.
+    ///
+    /// # Errors
+    /// The bucket's; the tail keeps everything.
+    pub async fn fold(&self) -> Result<()> {
+        self.maintenance.fold().await
+    }
+}
+
+/// Opens the log, or creates it when there is none; whether it was created here.
+async fn open_log(
+    bucket: &Arc<dyn Bucket>,
+    env: &Env,
+    options: &EngineOptions,
+) -> Result<(VirtualLog, bool)> {
+    let log_options = LogOptions {
+        kind: options.log,
+        disk: options.log_disk.clone(),
+        retention: options.retention,
+        timeout: options.timeout,
+        ..LogOptions::new(options.identity.clone())
+    };
+    let open = || {
+        VirtualLog::open(Arc::clone(bucket), env.clone(), options.shard, log_options.clone())
+    };
+    match open().await {
+        Ok(log) => return Ok((log, false)),
+        Err(LogError::NotFound { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let created = VirtualLog::create(
+        Arc::clone(bucket),
+        env.clone(),
+        options.shard,
+        log_options.clone(),
+    );
+    match created.await {
+        Ok(log) => Ok((log, true)),
+        // Another process was first.
+        Err(LogError::AlreadyExists { .. }) => Ok((open().await?, false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[async_trait]
+impl Database for Engine {
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>> {
+        let read_only = options.read_only || options.as_of.is_some();
+        let freshness = if options.level == Level::Serializable && read_only {
+            Freshness::Tail
+        } else if options.level == Level::Eventual {
+            Freshness::Applied
+        } else {
+            Freshness::AtLeast(options.session.timestamp)
+        };
+        let freshness = match options.as_of {
+            // What is past is the same for every reader.
+            Some(_) => Freshness::Applied,
+            None => freshness,
+        };
+        let request = BeginRequest {
+            freshness,
+            as_of: options.as_of,
+            timeout: options.timeout.unwrap_or(self.shared.timeout),
+        };
+        let begun = match self.service.try_begin(&request) {
+            Some(begun) => begun?,
+            None => self.service.begin(request).await?,
+        };
+        Ok(Arc::new(EngineTransaction::new(&self.shared, options, begun)))
+    }
+
+    async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
+        self.service.outcome(txn, self.shared.timeout).await
+    }
+
+    fn applied(&self) -> (Lsn, Timestamp) {
+        self.service.applied()
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.local.close();
+        let by = self.env.deadline(self.shared.timeout);
+        while !self.committer.is_finished() && !by.passed(self.env.clock.monotonic()) {
+            self.env.clock.sleep(STOP_POLL).await;
+        }
+        self.committer.abort();
+        if let Some(background) = &self.background {
+            background.abort();
+        }
+        if self.local.options.fold_on_shutdown {
+            let folded = self.env.within(by, "folding the tail", self.maintenance.fold()).await;
+            if let Err(error) = folded.map_err(Error::from).and_then(|result| result) {
+                tracing::warn!(%error, "the tail was not folded at shutdown; the next open replays it");
+            }
+        }
+        let closed = self.env.within(by, "closing", async {
+            self.local.shard().close().await;
+            self.local.close_log().await
+        });
+        closed.await.map_err(Error::from)?
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.committer.abort();
+        if let Some(background) = &self.background {
+            background.abort();
+        }
+    }
+}

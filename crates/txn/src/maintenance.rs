@@ -1,0 +1,171 @@
+//! Background work of one process: folding, following other processes' folds, trimming, collecting.
+//!
+//! # Invariants
+//! - Nothing is done, and no request made, when there is nothing to do.
+//! - A process that did not fold last waits until the tail is past twice the interval before it takes
+//!   the fold over, so that the living one is not fenced without need; at the memory limit anyone folds.
+//! - The log is trimmed only below a durable checkpoint, and only after one (the log keeps entries for
+//!   the retention window besides).
+//! - Part objects are deleted when they are older than twice the retention on the bucket's own clock: a
+//!   commit names its parts within half a retention of their upload, and has long been folded and
+//!   trimmed by then.
+//!
+//! # On failure
+//! Logged, counted, tried again at the next round: the log has everything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use telesto_bucket::Cause;
+use telesto_common::Lsn;
+use telesto_shard::{FoldNeed, FoldOutcome};
+
+use crate::commit::write_set::parts_prefix;
+use crate::error::Result;
+use crate::local::Local;
+
+/// How often the need for a fold is looked at, at most and at least.
+const SHORTEST_ROUND: Duration = Duration::from_millis(50);
+const LONGEST_ROUND: Duration = Duration::from_secs(5);
+/// How often old objects are looked for while there is write load.
+const COLLECT_EVERY: Duration = Duration::from_secs(600);
+/// How often the log is trimmed at most.
+const TRIM_EVERY: Duration = Duration::from_secs(60);
+/// Part objects listed at a time.
+const PARTS_LISTED: usize = 1000;
+
+/// The background task.
+#[derive(Debug)]
+pub(crate) struct Maintenance {
+    local: Arc<Local>,
+    /// Whether this process folded last.
+    folds: AtomicBool,
+}
+
+/// When things were last done.
+#[derive(Debug, Default)]
+struct Done {
+    collected: Duration,
+    collected_at: Lsn,
+    trimmed: Duration,
+    trimmed_at: Lsn,
+}
+
+impl Maintenance {
+    /// `folds`: this process created the database or alone sequences its log.
+    pub fn new(local: Arc<Local>, folds: bool) -> Self {
+        Self { local, folds: AtomicBool::new(folds) }
+    }
+
+    /// Runs until aborted.
+    pub async fn run(self: Arc<Self>) {
+        let local = &self.local;
+        let env = &local.env;
+        let round =
+            (local.options.checkpoint_interval / 4).clamp(SHORTEST_ROUND, LONGEST_ROUND);
+        let now = env.clock.monotonic();
+        let mut done = Done { collected: now, trimmed: now, ..Done::default() };
+        loop {
+            let pause = round + env.jitter(round / 4);
+            // Either someone wants a fold or it is time to look.
+            let _ = env.within(env.deadline(pause), "the next round", local.fold_wanted.notified()).await;
+            if let Err(error) = self.round(&mut done).await {
+                metrics::counter!("telesto_txn_maintenance_failures_total").increment(1);
+                tracing::warn!(%error, "background work failed; it is tried again");
+                env.clock.sleep(round + env.jitter(round)).await;
+            }
+        }
+    }
+
+    async fn round(&self, done: &mut Done) -> Result<()> {
+        let local = &self.local;
+        let shard = local.shard();
+        metrics::gauge!("telesto_txn_tail_bytes").set(shard.tail_bytes() as f64);
+        let announced = local.announced.lock().take();
+        if let Some(advanced) = announced {
+            if let Err(error) = shard.refresh(advanced.lsn, advanced.version).await {
+                local.announced.lock().get_or_insert(advanced);
+                return Err(error.into());
+            }
+            metrics::counter!("telesto_txn_refreshes_total").increment(1);
+        }
+        let fold = match shard.fold_need() {
+            FoldNeed::None => false,
+            FoldNeed::Due => {
+                self.folds.load(Ordering::Relaxed) || local.log.is_local_sequencer()
+            }
+            FoldNeed::Overdue | FoldNeed::Full => true,
+        };
+        if fold {
+            self.fold().await?;
+        }
+        let now = local.env.clock.monotonic();
+        let checkpointed = shard.checkpointed();
+        if !self.folds.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if checkpointed > done.trimmed_at && now.saturating_sub(done.trimmed) >= TRIM_EVERY {
+            done.trimmed = now;
+            done.trimmed_at = checkpointed;
+            local.trim(checkpointed).await?;
+        }
+        if checkpointed > done.collected_at && now.saturating_sub(done.collected) >= COLLECT_EVERY {
+            done.collected = now;
+            done.collected_at = checkpointed;
+            shard.collect().await?;
+            self.collect_parts().await?;
+        }
+        Ok(())
+    }
+
+    /// Folds the tail now.
+    pub async fn fold(&self) -> Result<()> {
+        let local = &self.local;
+        let started = local.env.clock.monotonic();
+        let outcome = local.shard().fold().await;
+        local.folded.notify_waiters();
+        match outcome? {
+            FoldOutcome::Advanced(folded) => {
+                self.folds.store(true, Ordering::Relaxed);
+                *local.folded_record.lock() = Some(folded);
+                let took = local.env.clock.monotonic().saturating_sub(started);
+                metrics::counter!("telesto_txn_folds_total").increment(1);
+                metrics::histogram!("telesto_txn_fold_seconds").record(took.as_secs_f64());
+            }
+            FoldOutcome::Nothing => {}
+            FoldOutcome::Fenced => {
+                self.folds.store(false, Ordering::Relaxed);
+                metrics::counter!("telesto_txn_folds_fenced_total").increment(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes part objects that no entry can name any more.
+    async fn collect_parts(&self) -> Result<()> {
+        let local = &self.local;
+        let prefix = parts_prefix(local.options.shard);
+        let keep = 2 * u64::try_from(local.log.chain().retention().as_micros()).unwrap_or(u64::MAX / 4);
+        let mut after: Option<String> = None;
+        let mut listed = Vec::new();
+        loop {
+            let page = local
+                .bucket
+                .list_after(Cause::Gc, &prefix, after.as_deref(), PARTS_LISTED)
+                .await?;
+            let full = page.len() == PARTS_LISTED;
+            after = page.last().map(|object| object.key.clone());
+            listed.extend(page.into_iter().map(|object| (object.modified_micros, object.key)));
+            if !full {
+                break;
+            }
+        }
+        // The newest object stands for the bucket's clock: age is never measured with our own.
+        let Some(newest) = listed.iter().map(|(at, _)| *at).max() else { return Ok(()) };
+        for (_, key) in listed.iter().filter(|(at, _)| newest.saturating_sub(*at) > keep) {
+            local.bucket.delete(Cause::Gc, key).await?;
+        }
+        Ok(())
+    }
+}
