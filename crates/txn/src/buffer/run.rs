@@ -11,7 +11,7 @@
 
 use std::fs::File;
 use std::hash::Hasher as _;
-use std::io::{BufWriter, Write as _};
+use std::io::BufWriter;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 

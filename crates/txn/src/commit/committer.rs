@@ -22,7 +22,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_bucket::Cause;
 use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId, WriterToken};
 use telesto_log::record::{Commit, Config, Entry, Record, Writes};
 use telesto_log::{Append, Error as LogError};

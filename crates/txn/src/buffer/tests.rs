@@ -1,0 +1,223 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn buffer(bound_bytes: u64, budget_bytes: u64) -> Arc<WriteBuffer> {
+    let options = SpillOptions {
+        dir: std::env::temp_dir(),
+        bound_bytes,
+        budget: MemoryBudget::new(budget_bytes),
+    };
+    Arc::new(WriteBuffer::new(telesto_runtime::env(), options))
+}
+
+fn key(n: u8) -> Bytes {
+    Bytes::copy_from_slice(format!("key-{n:03}").as_bytes())
+}
+
+async fn everything(buffer: &Arc<WriteBuffer>, reverse: bool) -> Vec<(Bytes, Option<Bytes>)> {
+    let mut scan = buffer.scan(KeyRange::default(), reverse);
+    let mut rows = Vec::new();
+    while let Some(merged) = scan.next().await.expect("scans") {
+        rows.push((merged.key, merged.value));
+    }
+    rows
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u16),
+    Delete(u8),
+    Savepoint,
+    RollbackTo(usize),
+    Scan { from: u8, to: u8, reverse: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0_u8..40, any::<u16>()).prop_map(|(k, v)| Step::Put(k, v)),
+        2 => (0_u8..40).prop_map(Step::Delete),
+        2 => Just(Step::Savepoint),
+        1 => any::<prop::sample::Index>().prop_map(|i| Step::RollbackTo(i.index(8))),
+        1 => (0_u8..40, 0_u8..41, any::<bool>())
+            .prop_map(|(from, to, reverse)| Step::Scan { from, to, reverse }),
+    ]
+}
+
+type Model = BTreeMap<Bytes, Option<Bytes>>;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Any history of writes, savepoints, rollbacks and scans, at any spill bound, against a map that
+    /// is copied at each savepoint.
+    #[test]
+    fn buffer_with_random_history_equals_a_copied_map(
+        steps in proptest::collection::vec(step(), 1..150),
+        bound in 200_u64..6000,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        runtime.block_on(async {
+            let buffer = buffer(bound, 1 << 20);
+            let mut model = Model::new();
+            let mut savepoints: Vec<(u64, Model)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Put(k, v) => {
+                        let value = Bytes::from(v.to_be_bytes().to_vec());
+                        buffer.put(key(k), Some(value.clone()), Timestamp(1), false).await
+                            .expect("puts");
+                        model.insert(key(k), Some(value));
+                    }
+                    Step::Delete(k) => {
+                        buffer.put(key(k), None, Timestamp(1), false).await.expect("deletes");
+                        model.insert(key(k), None);
+                    }
+                    Step::Savepoint => savepoints.push((buffer.savepoint(), model.clone())),
+                    Step::RollbackTo(index) => {
+                        if let Some((savepoint, copy)) = savepoints.get(index).cloned() {
+                            assert!(buffer.rollback_to(savepoint));
+                            model = copy;
+                            savepoints.truncate(index + 1);
+                        }
+                    }
+                    Step::Scan { from, to, reverse } => {
+                        let range = KeyRange::new(key(from), key(to));
+                        let mut expected: Vec<_> = model
+                            .iter()
+                            .filter(|(k, _)| range.contains(k))
+                            .map(|(k, v)| (k.clone(), v.clone()))
+                            .collect();
+                        if reverse {
+                            expected.reverse();
+                        }
+                        let mut scan = buffer.scan(range, reverse);
+                        let mut rows = Vec::new();
+                        while let Some(merged) = scan.next().await.expect("scans") {
+                            rows.push((merged.key, merged.value));
+                        }
+                        assert_eq!(rows, expected);
+                    }
+                }
+                for k in 0..40 {
+                    assert_eq!(buffer.get(&key(k)).await.expect("reads"), model.get(&key(k)).cloned());
+                }
+            }
+            let rows = everything(&buffer, false).await;
+            assert_eq!(rows, model.into_iter().collect::<Vec<_>>());
+        });
+    }
+}
+
+#[tokio::test]
+async fn scan_while_writing_and_spilling_sees_only_earlier_writes() {
+    for reverse in [false, true] {
+        let buffer = buffer(4000, 1 << 20);
+        for k in 0..100 {
+            buffer.put(key(k), Some(Bytes::from(vec![k])), Timestamp(1), false).await.expect("puts");
+        }
+        let mut scan = buffer.scan(KeyRange::default(), reverse);
+        let mut seen = Vec::new();
+        while let Some(merged) = scan.next().await.expect("scans") {
+            let k = merged.value.as_ref().expect("never deleted")[0];
+            seen.push(k);
+            // Each row seen is overwritten, and another one written where the scan has yet to come.
+            buffer.put(merged.key, Some(Bytes::from(vec![200])), Timestamp(1), false).await
+                .expect("puts");
+            buffer
+                .put(Bytes::from(format!("key-{k:03}-new")), Some(Bytes::from(vec![201])), Timestamp(1), false)
+                .await
+                .expect("puts");
+        }
+        let mut expected: Vec<u8> = (0..100).collect();
+        if reverse {
+            expected.reverse();
+        }
+        assert_eq!(seen, expected);
+        assert!(buffer.spilled());
+        assert_eq!(everything(&buffer, reverse).await.len(), 200);
+    }
+}
+
+#[tokio::test]
+async fn buffer_over_budget_spills_and_stays_within_it() {
+    let buffer = buffer(u64::MAX, 200 << 10);
+    let value = Bytes::from(vec![7; 1000]);
+    for n in 0..2000_u32 {
+        let key = Bytes::from(n.to_be_bytes().to_vec());
+        buffer.put(key, Some(value.clone()), Timestamp(1), false).await.expect("puts");
+        let held = buffer.state.lock().memory_bytes;
+        assert!(held <= (200 << 10) + FREE_BYTES + 2000, "{held} bytes held");
+    }
+    assert!(buffer.spilled());
+    assert_eq!(everything(&buffer, false).await.len(), 2000);
+    buffer.clear();
+    assert_eq!(buffer.options.budget.used_bytes(), 0, "everything is given back");
+}
+
+#[tokio::test]
+async fn overwritten_write_keeps_the_oldest_snapshot_and_freshness() {
+    let buffer = buffer(1 << 20, 1 << 20);
+    let k = key(1);
+    buffer.put(k.clone(), Some(Bytes::new()), Timestamp(5), true).await.expect("puts");
+    buffer.put(k.clone(), None, Timestamp(9), false).await.expect("puts");
+    buffer.savepoint();
+    buffer.put(k.clone(), Some(Bytes::from_static(b"x")), Timestamp(12), false).await.expect("puts");
+    let merged = buffer.scan(KeyRange::default(), false).next().await.expect("scans");
+    let expected = Merged {
+        key: k,
+        value: Some(Bytes::from_static(b"x")),
+        since: Timestamp(5),
+        fresh: true,
+    };
+    assert_eq!(merged, Some(expected));
+}
+
+#[tokio::test]
+async fn rollback_to_a_discarded_savepoint_fails_and_to_a_kept_one_works_again() {
+    let buffer = buffer(1 << 20, 1 << 20);
+    let outer = buffer.savepoint();
+    buffer.put(key(1), None, Timestamp(1), false).await.expect("puts");
+    let inner = buffer.savepoint();
+    buffer.put(key(2), None, Timestamp(1), false).await.expect("puts");
+    assert!(buffer.rollback_to(outer));
+    assert!(!buffer.rollback_to(inner), "it was made after the outer one");
+    buffer.put(key(3), None, Timestamp(1), false).await.expect("puts");
+    let later = buffer.savepoint();
+    buffer.put(key(4), None, Timestamp(1), false).await.expect("puts");
+    assert!(buffer.rollback_to(later));
+    assert!(buffer.rollback_to(later), "a savepoint stays valid");
+    assert_eq!(everything(&buffer, false).await.len(), 1);
+    assert!(buffer.rollback_to(outer));
+    assert!(everything(&buffer, false).await.is_empty());
+    assert!(!buffer.rollback_to(1000));
+}
+
+#[tokio::test]
+async fn spill_to_an_unusable_directory_fails_and_keeps_everything() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let options = SpillOptions {
+        dir: file.path().to_owned(),
+        bound_bytes: 500,
+        budget: MemoryBudget::new(1 << 20),
+    };
+    let buffer = Arc::new(WriteBuffer::new(telesto_runtime::env(), options));
+    let mut failures = 0;
+    for k in 0..20 {
+        match buffer.put(key(k), None, Timestamp(1), false).await {
+            Ok(()) => {}
+            Err(Error::LocalDisk(text)) => {
+                assert!(text.contains("spill"));
+                failures += 1;
+            }
+            Err(other) => panic!("unexpected {other}"),
+        }
+    }
+    assert!(failures > 0);
+    assert_eq!(everything(&buffer, false).await.len(), 20);
+}
