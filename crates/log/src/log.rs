@@ -150,6 +150,13 @@ impl VirtualLog {
         false
     }
 
+    /// Whether this process was proved to be at the tail less than half a retention ago: only then may
+    /// it go by what it has without a look.
+    #[must_use]
+    pub fn in_contact(&self) -> bool {
+        self.inner.contact_is_recent()
+    }
+
     /// First position that can be read, as this process knows it.
     #[must_use]
     pub fn start(&self) -> Lsn {
