@@ -1,1 +1,37 @@
 //! Catalog, types, planner (key path and DataFusion), DML, DDL, constraints.
+//!
+//! # Purpose
+//! SQL as PostgreSQL 15 speaks it, over the ordered keys and transactions of `telesto-txn`.
+//! `docs/architecture/sql.md` tells how the parts work together.
+//!
+//! # Invariants
+//! - A statement takes effect whole or not at all, also inside a transaction.
+//! - Every statement runs against one [`catalog::CatalogSnapshot`], read in its own transaction, so
+//!   that data definition and data manipulation serialize.
+//! - A client never sees a result that its transaction, once committed, contradicts
+//!   (`session::retry`).
+//!
+//! # On failure
+//! Every error is an [`Error`] with an SQLSTATE and, where there is one, the user's next step.
+//!
+//! # Limits
+//! `docs/sql.md` lists what differs from PostgreSQL 15.
+
+pub mod catalog;
+pub mod codec;
+pub mod engine_df;
+pub mod error;
+pub mod exec;
+pub mod expr;
+pub mod plan;
+pub mod session;
+pub mod system;
+pub mod types;
+
+pub use datafusion::sql::sqlparser;
+pub use error::{Error, Result, SqlState};
+pub use session::{
+    CancelHandle, CopyFormat, CopyInTarget, Notice, Prepared, ResultColumn, ResultSink, Row, Rows,
+    Session, SessionOptions, SqlEngine, SqlOptions, StatementResult, TransactionStatus,
+};
+pub use types::{Datum, SqlType};

@@ -1,0 +1,31 @@
+//! The catalog: what schemas, tables, indexes, constraints and sequences there are.
+//!
+//! # Invariants
+//! - The catalog is ordinary data in the system key space (database 0), changed by ordinary
+//!   transactions.
+//! - Every transaction reads the catalog stamp with `ReadFor::Constraint` and every change writes a new
+//!   one: data definition conflicts with everything that ran against the older catalog.
+//! - A [`CatalogSnapshot`] is immutable and named by its stamp, 16 random bytes: the same stamp always
+//!   means the same content, committed or not.
+
+pub mod model;
+pub mod snapshot;
+
+pub use model::{
+    CheckConstraint, Column, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Generated, Index,
+    IndexColumn, Owner, Role, Schema, Sequence, Table, TableKind, View,
+};
+pub use snapshot::{CatalogSnapshot, Relation, Stamp};
+
+/// Name of the default database.
+pub const DEFAULT_DATABASE: &str = "telesto";
+/// Name of the default schema.
+pub const PUBLIC: &str = "public";
+/// OID of the schema `pg_catalog`.
+pub const PG_CATALOG_OID: u32 = 11;
+/// OID of the schema `public`.
+pub const PUBLIC_OID: u32 = 2200;
+/// OID of the schema `information_schema`.
+pub const INFORMATION_SCHEMA_OID: u32 = 13_000;
+/// First OID given to users' objects.
+pub const FIRST_USER_OID: u32 = 16_384;

@@ -1,0 +1,1 @@
+//! Bound scalar expressions and PostgreSQL's functions and operators.

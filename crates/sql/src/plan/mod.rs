@@ -1,0 +1,146 @@
+//! The seam between the session and the two executors.
+//!
+//! A statement is parsed, then planned ([`PlanContext`]) into a [`Plan`], then executed any number of times
+//! ([`ExecContext`]). `exec` is asked first; a query it declines goes to `engine_df`; what neither takes
+//! (definitions, transaction control, SET) the session does itself.
+//!
+//! # Invariants
+//! - A plan holds for one catalog stamp and the settings it was planned under
+//!   ([`PlanContext::settings`]); the session plans again when either changes.
+//! - Everything non-deterministic a statement may see is in the [`ExecContext`]: its time, its randomness,
+//!   its sequences. `now()` is the start of this try of the transaction.
+
+use std::sync::Arc;
+
+use telesto_common::Env;
+use telesto_txn::{Database, Transaction};
+
+use crate::catalog::CatalogSnapshot;
+use crate::error::{Error, Result};
+use crate::session::cancel::CancelToken;
+use crate::session::settings::Settings;
+use crate::session::{NoticeQueue, SequenceSession};
+use crate::types::{Datum, SqlType};
+
+/// What planning sees.
+#[derive(Debug)]
+pub struct PlanContext<'a> {
+    /// The catalog.
+    pub catalog: &'a Arc<CatalogSnapshot>,
+    /// The session's settings (search path, time zone, …).
+    pub settings: &'a Arc<Settings>,
+    /// Types of `$1`, `$2`, …: given by the client, or to be inferred here.
+    pub parameters: &'a mut ParameterTypes,
+    /// The transaction planning runs in, for statistics and the like. Planning writes nothing.
+    pub txn: Option<&'a Arc<dyn Transaction>>,
+    /// The seams.
+    pub env: &'a Env,
+}
+
+/// Types of a statement's parameters, filled in while planning.
+#[derive(Clone, Debug, Default)]
+pub struct ParameterTypes(Vec<Option<SqlType>>);
+
+impl ParameterTypes {
+    /// Types known before planning; `None` is "infer".
+    #[must_use]
+    pub fn new(known: &[Option<SqlType>]) -> Self {
+        Self(known.to_vec())
+    }
+
+    /// The type of `$number` (1-based), if known yet.
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<&SqlType> {
+        self.0.get(number.checked_sub(1)?)?.as_ref()
+    }
+
+    /// Notes that `$number` exists, of a type not known yet.
+    pub fn mention(&mut self, number: usize) {
+        if self.0.len() < number {
+            self.0.resize(number, None);
+        }
+    }
+
+    /// Gives `$number` the type `ty` if it has none yet.
+    pub fn infer(&mut self, number: usize, ty: SqlType) {
+        self.mention(number);
+        if let Some(slot) = number.checked_sub(1).and_then(|i| self.0.get_mut(i)) {
+            slot.get_or_insert(ty);
+        }
+    }
+
+    /// The types after planning; a parameter nothing is known of is text.
+    #[must_use]
+    pub fn resolved(&self) -> Vec<SqlType> {
+        self.0.iter().map(|ty| ty.clone().unwrap_or(SqlType::Text)).collect()
+    }
+}
+
+/// What execution sees. Cheap to clone; a row stream keeps one.
+#[derive(Clone, Debug)]
+pub struct ExecContext {
+    /// The transaction.
+    pub txn: Arc<dyn Transaction>,
+    /// The database, for `telesto_txn_status`.
+    pub database: Arc<dyn Database>,
+    /// The catalog.
+    pub catalog: Arc<CatalogSnapshot>,
+    /// The session's settings.
+    pub settings: Arc<Settings>,
+    /// Values of `$1`, `$2`, …, already of the planned types.
+    pub parameters: Arc<[Datum]>,
+    /// `now()`: start of this try of the transaction, microseconds since 2000-01-01 UTC.
+    pub transaction_micros: i64,
+    /// `statement_timestamp()`, the same unit.
+    pub statement_micros: i64,
+    /// `nextval`, `currval`, `setval`.
+    pub sequences: Arc<SequenceSession>,
+    /// Where notices go.
+    pub notices: Arc<NoticeQueue>,
+    /// Whether the statement is being cancelled; look at it every batch of rows.
+    pub cancel: CancelToken,
+    /// `random()`, `clock_timestamp()`.
+    pub env: Env,
+    /// Bound on the memory one statement may hold.
+    pub memory: Arc<telesto_common::limits::MemoryBudget>,
+}
+
+impl ExecContext {
+    /// `clock_timestamp()`: microseconds since 2000-01-01 UTC.
+    #[must_use]
+    pub fn clock_micros(&self) -> i64 {
+        crate::session::pg_micros(self.env.clock.wall_micros())
+    }
+
+    /// Fails with 57014 when the statement is being cancelled.
+    ///
+    /// # Errors
+    /// 57014.
+    pub fn check_cancelled(&self) -> Result<()> {
+        self.cancel.check()
+    }
+
+    /// The value of `$number` (1-based).
+    ///
+    /// # Errors
+    /// 42P02 when there is none.
+    pub fn parameter(&self, number: usize) -> Result<&Datum> {
+        number.checked_sub(1).and_then(|i| self.parameters.get(i)).ok_or_else(|| {
+            Error::new(
+                crate::SqlState::UNDEFINED_PARAMETER,
+                format!("there is no parameter ${number}"),
+            )
+        })
+    }
+}
+
+/// A statement ready to run.
+#[derive(Clone, Debug)]
+pub enum Plan {
+    /// By the key path.
+    Key(Arc<crate::exec::KeyPlan>),
+    /// By DataFusion.
+    DataFusion(Arc<crate::engine_df::DfPlan>),
+    /// By the session itself.
+    Session,
+}

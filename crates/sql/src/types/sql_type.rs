@@ -1,0 +1,437 @@
+//! Type identity: names, OIDs, type modifiers.
+//!
+//! # Limits
+//! Multi-dimensional arrays share the type of one-dimensional ones, as in PostgreSQL.
+
+use std::fmt;
+
+/// PostgreSQL's fixed type OIDs.
+#[allow(missing_docs)]
+pub mod oid {
+    pub const BOOL: u32 = 16;
+    pub const BYTEA: u32 = 17;
+    pub const INTERNAL_CHAR: u32 = 18;
+    pub const NAME: u32 = 19;
+    pub const INT8: u32 = 20;
+    pub const INT2: u32 = 21;
+    pub const INT2VECTOR: u32 = 22;
+    pub const INT4: u32 = 23;
+    pub const REGPROC: u32 = 24;
+    pub const TEXT: u32 = 25;
+    pub const OID: u32 = 26;
+    pub const XID: u32 = 28;
+    pub const OIDVECTOR: u32 = 30;
+    pub const JSON: u32 = 114;
+    pub const PG_NODE_TREE: u32 = 194;
+    pub const FLOAT4: u32 = 700;
+    pub const FLOAT8: u32 = 701;
+    pub const UNKNOWN: u32 = 705;
+    pub const BPCHAR: u32 = 1042;
+    pub const VARCHAR: u32 = 1043;
+    pub const DATE: u32 = 1082;
+    pub const TIME: u32 = 1083;
+    pub const TIMESTAMP: u32 = 1114;
+    pub const TIMESTAMPTZ: u32 = 1184;
+    pub const INTERVAL: u32 = 1186;
+    pub const TIMETZ: u32 = 1266;
+    pub const NUMERIC: u32 = 1700;
+    pub const REGCLASS: u32 = 2205;
+    pub const REGTYPE: u32 = 2206;
+    pub const RECORD: u32 = 2249;
+    pub const VOID: u32 = 2278;
+    pub const UUID: u32 = 2950;
+    pub const JSONB: u32 = 3802;
+    pub const REGNAMESPACE: u32 = 4089;
+    pub const REGROLE: u32 = 4096;
+}
+
+/// Precision and scale of `numeric(p, s)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct NumericMod {
+    /// Digits in all, 1 to 1000.
+    pub precision: u16,
+    /// Digits after the point, −1000 to 1000.
+    pub scale: i16,
+}
+
+/// A type with its modifier.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum SqlType {
+    /// boolean
+    Bool,
+    /// smallint
+    Int2,
+    /// integer
+    Int4,
+    /// bigint
+    Int8,
+    /// numeric, perhaps with precision and scale
+    Numeric(Option<NumericMod>),
+    /// real
+    Float4,
+    /// double precision
+    Float8,
+    /// text
+    Text,
+    /// character varying, perhaps with a length in characters
+    Varchar(Option<u32>),
+    /// character (blank-padded), perhaps with a length; `None` is `bpchar` without a limit
+    Char(Option<u32>),
+    /// the one-byte type `"char"` of the system tables
+    InternalChar,
+    /// name: text of at most 63 bytes
+    Name,
+    /// bytea
+    Bytea,
+    /// uuid
+    Uuid,
+    /// date
+    Date,
+    /// time without time zone, perhaps with fractional digits
+    Time(Option<u8>),
+    /// timestamp without time zone
+    Timestamp(Option<u8>),
+    /// timestamp with time zone
+    TimestampTz(Option<u8>),
+    /// interval
+    Interval,
+    /// json: text as given
+    Json,
+    /// jsonb
+    Jsonb,
+    /// oid
+    Oid,
+    /// regclass: an oid shown as a relation's name
+    RegClass,
+    /// regtype: an oid shown as a type's name
+    RegType,
+    /// regproc: an oid shown as a function's name
+    RegProc,
+    /// regnamespace: an oid shown as a schema's name
+    RegNamespace,
+    /// regrole: an oid shown as a role's name
+    RegRole,
+    /// An array of a scalar type.
+    Array(Box<SqlType>),
+    /// The result of a function that returns nothing.
+    Void,
+    /// A string literal or NULL whose type is not known yet.
+    Unknown,
+}
+
+const VARHDRSZ: i32 = 4;
+
+impl SqlType {
+    /// An array of `self`.
+    #[must_use]
+    pub fn array_of(self) -> Self {
+        Self::Array(Box::new(self))
+    }
+
+    /// The OID.
+    #[must_use]
+    pub fn oid(&self) -> u32 {
+        match self {
+            Self::Bool => oid::BOOL,
+            Self::Int2 => oid::INT2,
+            Self::Int4 => oid::INT4,
+            Self::Int8 => oid::INT8,
+            Self::Numeric(_) => oid::NUMERIC,
+            Self::Float4 => oid::FLOAT4,
+            Self::Float8 => oid::FLOAT8,
+            Self::Text => oid::TEXT,
+            Self::Varchar(_) => oid::VARCHAR,
+            Self::Char(_) => oid::BPCHAR,
+            Self::InternalChar => oid::INTERNAL_CHAR,
+            Self::Name => oid::NAME,
+            Self::Bytea => oid::BYTEA,
+            Self::Uuid => oid::UUID,
+            Self::Date => oid::DATE,
+            Self::Time(_) => oid::TIME,
+            Self::Timestamp(_) => oid::TIMESTAMP,
+            Self::TimestampTz(_) => oid::TIMESTAMPTZ,
+            Self::Interval => oid::INTERVAL,
+            Self::Json => oid::JSON,
+            Self::Jsonb => oid::JSONB,
+            Self::Oid => oid::OID,
+            Self::RegClass => oid::REGCLASS,
+            Self::RegType => oid::REGTYPE,
+            Self::RegProc => oid::REGPROC,
+            Self::RegNamespace => oid::REGNAMESPACE,
+            Self::RegRole => oid::REGROLE,
+            Self::Void => oid::VOID,
+            Self::Unknown => oid::UNKNOWN,
+            Self::Array(element) => element.array_oid(),
+        }
+    }
+
+    /// The OID of the array type over this type; 0 when there is none.
+    #[must_use]
+    pub fn array_oid(&self) -> u32 {
+        match self {
+            Self::Bool => 1000,
+            Self::Bytea => 1001,
+            Self::InternalChar => 1002,
+            Self::Name => 1003,
+            Self::Int2 => 1005,
+            Self::Int4 => 1007,
+            Self::RegProc => 1008,
+            Self::Text => 1009,
+            Self::Oid => 1028,
+            Self::Char(_) => 1014,
+            Self::Varchar(_) => 1015,
+            Self::Int8 => 1016,
+            Self::Float4 => 1021,
+            Self::Float8 => 1022,
+            Self::Timestamp(_) => 1115,
+            Self::Date => 1182,
+            Self::Time(_) => 1183,
+            Self::TimestampTz(_) => 1185,
+            Self::Interval => 1187,
+            Self::Numeric(_) => 1231,
+            Self::RegClass => 2210,
+            Self::RegType => 2211,
+            Self::Uuid => 2951,
+            Self::Json => 199,
+            Self::Jsonb => 3807,
+            Self::RegNamespace => 4090,
+            Self::RegRole => 4097,
+            Self::Array(_) | Self::Void | Self::Unknown => 0,
+        }
+    }
+
+    /// The type with this OID and no modifier.
+    #[must_use]
+    pub fn from_oid(oid: u32) -> Option<Self> {
+        SCALARS.iter().find(|ty| ty.oid() == oid).cloned().or_else(|| {
+            SCALARS
+                .iter()
+                .find(|ty| oid != 0 && ty.array_oid() == oid)
+                .map(|ty| ty.clone().array_of())
+        })
+    }
+
+    /// PostgreSQL's `atttypmod`; −1 for none.
+    #[must_use]
+    pub fn typmod(&self) -> i32 {
+        match self {
+            Self::Numeric(Some(m)) => {
+                ((i32::from(m.precision) << 16) | (i32::from(m.scale) & 0x7FF)) + VARHDRSZ
+            }
+            Self::Varchar(Some(n)) | Self::Char(Some(n)) => *n as i32 + VARHDRSZ,
+            Self::Time(Some(p)) | Self::Timestamp(Some(p)) | Self::TimestampTz(Some(p)) => {
+                i32::from(*p)
+            }
+            Self::Array(element) => element.typmod(),
+            _ => -1,
+        }
+    }
+
+    /// `typlen`: bytes of fixed-size types, −1 for variable, −2 for C strings.
+    #[must_use]
+    pub fn typlen(&self) -> i16 {
+        match self {
+            Self::Bool | Self::InternalChar => 1,
+            Self::Int2 => 2,
+            Self::Int4
+            | Self::Float4
+            | Self::Date
+            | Self::Oid
+            | Self::RegClass
+            | Self::RegType
+            | Self::RegProc
+            | Self::RegNamespace
+            | Self::RegRole
+            | Self::Void => 4,
+            Self::Int8
+            | Self::Float8
+            | Self::Time(_)
+            | Self::Timestamp(_)
+            | Self::TimestampTz(_) => 8,
+            Self::Uuid | Self::Interval => 16,
+            Self::Name => 64,
+            Self::Unknown => -2,
+            _ => -1,
+        }
+    }
+
+    /// The same type without its modifier.
+    #[must_use]
+    pub fn without_modifier(&self) -> Self {
+        match self {
+            Self::Numeric(_) => Self::Numeric(None),
+            Self::Varchar(_) => Self::Varchar(None),
+            Self::Char(_) => Self::Char(None),
+            Self::Time(_) => Self::Time(None),
+            Self::Timestamp(_) => Self::Timestamp(None),
+            Self::TimestampTz(_) => Self::TimestampTz(None),
+            Self::Array(element) => element.without_modifier().array_of(),
+            other => other.clone(),
+        }
+    }
+
+    /// Whether both are the same type, modifiers aside.
+    #[must_use]
+    pub fn same_base(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Array(a), Self::Array(b)) => a.same_base(b),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+
+    /// The short name of `pg_type.typname` (`int4`, `_text`).
+    #[must_use]
+    pub fn internal_name(&self) -> String {
+        let name = match self {
+            Self::Bool => "bool",
+            Self::Int2 => "int2",
+            Self::Int4 => "int4",
+            Self::Int8 => "int8",
+            Self::Numeric(_) => "numeric",
+            Self::Float4 => "float4",
+            Self::Float8 => "float8",
+            Self::Text => "text",
+            Self::Varchar(_) => "varchar",
+            Self::Char(_) => "bpchar",
+            Self::InternalChar => "char",
+            Self::Name => "name",
+            Self::Bytea => "bytea",
+            Self::Uuid => "uuid",
+            Self::Date => "date",
+            Self::Time(_) => "time",
+            Self::Timestamp(_) => "timestamp",
+            Self::TimestampTz(_) => "timestamptz",
+            Self::Interval => "interval",
+            Self::Json => "json",
+            Self::Jsonb => "jsonb",
+            Self::Oid => "oid",
+            Self::RegClass => "regclass",
+            Self::RegType => "regtype",
+            Self::RegProc => "regproc",
+            Self::RegNamespace => "regnamespace",
+            Self::RegRole => "regrole",
+            Self::Void => "void",
+            Self::Unknown => "unknown",
+            Self::Array(element) => return format!("_{}", element.internal_name()),
+        };
+        name.to_owned()
+    }
+
+    /// Whether it is one of the integer types.
+    #[must_use]
+    pub fn is_integer(&self) -> bool {
+        matches!(self, Self::Int2 | Self::Int4 | Self::Int8)
+    }
+
+    /// Whether it is a number.
+    #[must_use]
+    pub fn is_number(&self) -> bool {
+        self.is_integer() || matches!(self, Self::Numeric(_) | Self::Float4 | Self::Float8)
+    }
+
+    /// Whether it is text, varchar, char or name.
+    #[must_use]
+    pub fn is_string(&self) -> bool {
+        matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Name)
+    }
+
+    /// Whether it is stored as an OID.
+    #[must_use]
+    pub fn is_oid_like(&self) -> bool {
+        matches!(
+            self,
+            Self::Oid
+                | Self::RegClass
+                | Self::RegType
+                | Self::RegProc
+                | Self::RegNamespace
+                | Self::RegRole
+        )
+    }
+}
+
+/// Every scalar type, without modifiers.
+pub const SCALARS: &[SqlType] = &[
+    SqlType::Bool,
+    SqlType::Int2,
+    SqlType::Int4,
+    SqlType::Int8,
+    SqlType::Numeric(None),
+    SqlType::Float4,
+    SqlType::Float8,
+    SqlType::Text,
+    SqlType::Varchar(None),
+    SqlType::Char(None),
+    SqlType::InternalChar,
+    SqlType::Name,
+    SqlType::Bytea,
+    SqlType::Uuid,
+    SqlType::Date,
+    SqlType::Time(None),
+    SqlType::Timestamp(None),
+    SqlType::TimestampTz(None),
+    SqlType::Interval,
+    SqlType::Json,
+    SqlType::Jsonb,
+    SqlType::Oid,
+    SqlType::RegClass,
+    SqlType::RegType,
+    SqlType::RegProc,
+    SqlType::RegNamespace,
+    SqlType::RegRole,
+    SqlType::Void,
+    SqlType::Unknown,
+];
+
+/// `format_type(oid, typmod)`: the SQL name with its modifier (`character varying(10)`).
+impl fmt::Display for SqlType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |f: &mut fmt::Formatter<'_>, head: &str, p: &Option<u8>, tail: &str| match p {
+            Some(p) => write!(f, "{head}({p}) {tail}"),
+            None => write!(f, "{head} {tail}"),
+        };
+        match self {
+            Self::Bool => f.write_str("boolean"),
+            Self::Int2 => f.write_str("smallint"),
+            Self::Int4 => f.write_str("integer"),
+            Self::Int8 => f.write_str("bigint"),
+            Self::Numeric(Some(m)) => write!(f, "numeric({},{})", m.precision, m.scale),
+            Self::Float4 => f.write_str("real"),
+            Self::Float8 => f.write_str("double precision"),
+            Self::Varchar(Some(n)) => write!(f, "character varying({n})"),
+            Self::Varchar(None) => f.write_str("character varying"),
+            Self::Char(Some(n)) => write!(f, "character({n})"),
+            Self::Char(None) => f.write_str("bpchar"),
+            Self::InternalChar => f.write_str("\"char\""),
+            Self::Time(p) => time(f, "time", p, "without time zone"),
+            Self::Timestamp(p) => time(f, "timestamp", p, "without time zone"),
+            Self::TimestampTz(p) => time(f, "timestamp", p, "with time zone"),
+            Self::Array(element) => write!(f, "{element}[]"),
+            other => f.write_str(&other.internal_name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scalar_is_found_by_its_oid_and_array_oid() {
+        for ty in SCALARS {
+            assert_eq!(SqlType::from_oid(ty.oid()).as_ref(), Some(ty));
+            if ty.array_oid() != 0 {
+                assert_eq!(SqlType::from_oid(ty.array_oid()), Some(ty.clone().array_of()));
+            }
+        }
+    }
+
+    #[test]
+    fn typmod_and_name_are_postgres_ones() {
+        let money = SqlType::Numeric(Some(NumericMod { precision: 10, scale: 2 }));
+        assert_eq!((money.typmod(), money.to_string().as_str()), (655_366, "numeric(10,2)"));
+        assert_eq!(SqlType::Varchar(Some(5)).typmod(), 9);
+        assert_eq!(SqlType::TimestampTz(Some(3)).to_string(), "timestamp(3) with time zone");
+        assert_eq!(SqlType::Int4.array_of().to_string(), "integer[]");
+    }
+}
