@@ -112,9 +112,9 @@ impl CatalogSnapshot {
     ) -> Option<&Relation> {
         match schema {
             Some(schema) => self.relation(*self.schema_names.get(schema)?, name),
-            None => search_path.iter().find_map(|schema| {
-                self.relation(*self.schema_names.get(schema.as_str())?, name)
-            }),
+            None => search_path
+                .iter()
+                .find_map(|schema| self.relation(*self.schema_names.get(schema.as_str())?, name)),
         }
     }
 

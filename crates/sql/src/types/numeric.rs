@@ -226,9 +226,7 @@ impl Numeric {
             Self::NaN => Self::NaN,
             Self::Infinity => Self::NegInfinity,
             Self::NegInfinity => Self::Infinity,
-            Self::Finite { unscaled, scale } => {
-                Self::Finite { unscaled: -unscaled, scale: *scale }
-            }
+            Self::Finite { unscaled, scale } => Self::Finite { unscaled: -unscaled, scale: *scale },
         }
     }
 
@@ -314,9 +312,7 @@ impl Numeric {
                 Some(Self::Finite { unscaled: div_half_away(&numerator, &denominator), scale })
             }
             (Self::Finite { .. }, _) => Some(Self::zero()),
-            (_, Self::Finite { .. }) => {
-                Some(Self::from_sign(self.signum()? * other.signum()?))
-            }
+            (_, Self::Finite { .. }) => Some(Self::from_sign(self.signum()? * other.signum()?)),
             _ => Some(Self::NaN),
         }
     }
