@@ -158,11 +158,13 @@ pub struct ShardOptions {
     pub tail_limit_bytes: u64,
     /// Bound on any one wait for the checkpoint.
     pub io_timeout: Duration,
+    /// Size of the checkpoint's tables, bytes; the fold holds up to twice as much in memory.
+    pub table_bytes: u64,
 }
 
 impl ShardOptions {
     /// Options with the defaults of one node: retention 1 hour, checkpoint interval 10 s, tail 64 MiB,
-    /// waits of at most 30 s, SlateDB.
+    /// waits of at most 30 s, tables of 64 MiB, SlateDB.
     #[must_use]
     pub fn new(
         shard: ShardId,
@@ -180,6 +182,7 @@ impl ShardOptions {
             checkpoint_interval: Duration::from_secs(10),
             tail_limit_bytes: 64 << 20,
             io_timeout: Duration::from_secs(30),
+            table_bytes: 64 << 20,
         }
     }
 

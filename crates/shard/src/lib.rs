@@ -16,12 +16,20 @@
 //!
 //! See `docs/architecture/shard.md`.
 
-pub mod api;
-pub mod cache;
-pub mod engine;
+mod api;
+mod cache;
+mod conflict;
+mod engine;
 mod error;
+mod external;
+mod fold;
 pub mod part;
+mod read;
+mod row;
+mod scan;
 mod shard;
+mod snapshots;
+mod tail;
 
 pub use api::{
     Change, EngineKind, FoldNeed, FoldOutcome, Folded, Read, Row, ScanSpec, ShardOptions, Version,
@@ -29,4 +37,6 @@ pub use api::{
 pub use cache::ProcessCache;
 pub use engine::memory::MemoryCheckpoints;
 pub use error::{Error, Result};
-pub use shard::{Shard, ShardScan, SnapshotGuard};
+pub use scan::ShardScan;
+pub use shard::Shard;
+pub use snapshots::SnapshotGuard;

@@ -1,210 +1,351 @@
-//! One open shard.
+//! One open shard: opening, applying entries, snapshots, and the current view of the checkpoint.
+//!
+//! # Invariants
+//! - A row leaves the tail only after the view every later read uses has it: the view is replaced first,
+//!   the tail trimmed second, and readers look in that order reversed (tail first, then load the view).
+//! - `checkpointed` never goes back.
+//!
+//! # On failure
+//! A view that is of no use any more (closed, or an object collected under it) is replaced by the newest
+//! checkpoint, a bounded number of times a call.
 
-use std::sync::Arc;
+use std::fmt::{Debug, Formatter};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use telesto_common::key::KeyRange;
+use parking_lot::{Mutex, RwLock};
 use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::Entry;
 
-use crate::api::{Change, FoldNeed, FoldOutcome, Read, Row, ScanSpec, ShardOptions};
+use crate::api::{EngineKind, ShardOptions};
+use crate::cache::ProcessCache;
+use crate::engine::slate::SlateEngine;
+use crate::engine::{Engine, Fault, Outcome, View};
 use crate::error::{Error, Result};
+use crate::external::External;
+use crate::fold::Folding;
+use crate::row::{self, Meta};
+use crate::snapshots::{SnapshotGuard, Snapshots};
+use crate::tail::{CacheScope, Tail};
+
+/// How often one call opens the checkpoint again before it gives up.
+pub(crate) const REOPENS: usize = 3;
+
+/// The state of the checkpoint that reads use now; `None` before the first fold.
+pub(crate) type Base = Option<Arc<dyn View>>;
 
 /// One open shard. Share it in an `Arc`; every method takes `&self`.
 ///
 /// Life: [`Shard::open`] at the newest checkpoint; the caller feeds every log entry from
 /// [`Shard::replay_from`] on through [`Shard::apply`], in LSN order; reads at any timestamp up to the
 /// newest applied one; [`Shard::fold`] in the background.
-#[derive(Debug)]
-pub struct Shard {}
+pub struct Shard {
+    pub(crate) this: Weak<Self>,
+    pub(crate) options: ShardOptions,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) cache: Arc<ProcessCache>,
+    pub(crate) scope: u64,
+    pub(crate) tail: RwLock<Tail>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    base: RwLock<Base>,
+    opening: tokio::sync::Mutex<()>,
+    pub(crate) folding: tokio::sync::Mutex<Folding>,
+    pub(crate) folder: AtomicBool,
+    pub(crate) compacting: AtomicBool,
+    pub(crate) dirty: AtomicBool,
+    pub(crate) dropped: Mutex<Vec<Bytes>>,
+    checkpointed: AtomicU64,
+    /// The watermark durably in the checkpoint: no compaction may use a newer one.
+    pub(crate) durable_watermark: AtomicU64,
+    applied: AtomicU64,
+    newest: AtomicU64,
+    epoch: AtomicU64,
+    closed: AtomicBool,
+}
 
-/// Keeps the versions a snapshot needs while it lives.
-#[derive(Debug)]
-pub struct SnapshotGuard {}
-
-/// A running scan.
-#[derive(Debug)]
-pub struct ShardScan {}
+impl Debug for Shard {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard")
+            .field("shard", &self.options.shard)
+            .field("applied", &self.applied())
+            .field("checkpointed", &self.checkpointed())
+            .finish_non_exhaustive()
+    }
+}
 
 impl Shard {
     /// Opens the newest checkpoint, as a reader (nothing is written, no one is fenced).
     ///
     /// # Errors
     /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`].
-    pub async fn open(_options: ShardOptions) -> Result<Arc<Self>> {
-        Err(Error::Closed)
+    pub async fn open(options: ShardOptions) -> Result<Arc<Self>> {
+        let path = options.checkpoint_path();
+        let engine: Arc<dyn Engine> = match &options.engine {
+            EngineKind::Memory(checkpoints) => Arc::new(checkpoints.engine(options.shard, path)),
+            EngineKind::SlateDb => Arc::new(SlateEngine::new(
+                &options.env,
+                &options.bucket,
+                &options.cache,
+                path,
+                options.io_timeout,
+                usize::try_from(options.table_bytes).unwrap_or(usize::MAX / 4),
+            )),
+        };
+        let opened = open_newest(engine.as_ref()).await;
+        let (base, meta) = opened.map_err(|fault| error_of(engine.path(), fault))?;
+        let snapshots = Arc::new(Snapshots::default());
+        snapshots.adopt(meta.watermark);
+        let cache = Arc::clone(&options.cache);
+        Ok(Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            scope: cache.scope(),
+            cache,
+            engine,
+            tail: RwLock::new(Tail::after(meta.lsn, meta.applied)),
+            snapshots,
+            base: RwLock::new(base),
+            opening: tokio::sync::Mutex::new(()),
+            folding: tokio::sync::Mutex::new(Folding::default()),
+            folder: AtomicBool::new(false),
+            compacting: AtomicBool::new(false),
+            dirty: AtomicBool::new(false),
+            dropped: Mutex::new(Vec::new()),
+            checkpointed: AtomicU64::new(meta.lsn.0),
+            durable_watermark: AtomicU64::new(meta.watermark.0),
+            applied: AtomicU64::new(meta.lsn.0),
+            newest: AtomicU64::new(meta.applied.0),
+            epoch: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            options,
+        }))
     }
 
     /// The first LSN the caller must [`apply`](Self::apply): the one after [`applied`](Self::applied).
     #[must_use]
     pub fn replay_from(&self) -> Lsn {
-        Lsn::FIRST
+        self.applied().0.next()
     }
 
-    /// Applies one entry to the tail: sync, in memory, fast. All its commits become visible together.
-    /// An entry at or below the newest applied one is ignored. External write sets are held by
-    /// reference and read on demand. `CheckpointAdvanced` records are *not* acted upon here: call
-    /// [`refresh`](Self::refresh) for them when convenient.
+    /// Applies one entry to the tail: sync, in memory, fast. All its commits become visible together, to
+    /// snapshots taken from [`applied`](Self::applied) afterwards. An entry at or below the newest applied one
+    /// is ignored. External write sets are held by reference and read on demand. `CheckpointAdvanced`
+    /// records are *not* acted upon here: call [`refresh`](Self::refresh) for them when convenient.
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`] on a gap, [`Error::UnknownRecord`] on a record this version does not
-    /// know; nothing is applied then.
-    pub fn apply(&self, _entry: &Entry) -> Result<()> {
-        Err(Error::Closed)
+    /// [`Error::OutOfOrder`] on a gap, [`Error::UnknownRecord`] on a record this version does not know,
+    /// [`Error::Corrupt`] when commit timestamps do not grow; nothing is applied then.
+    pub fn apply(&self, entry: &Entry) -> Result<()> {
+        self.open_check()?;
+        let now = self.options.env.clock.monotonic();
+        let mut tail = self.tail.write();
+        tail.apply(entry, now, &self.cache_scope(), |commit, parts| {
+            let bucket = &self.options.bucket;
+            Arc::new(External::new(commit.timestamp, commit.txn, parts, bucket, &self.cache))
+        })?;
+        self.epoch.store(tail.epoch, Ordering::Release);
+        self.newest.store(tail.newest.0, Ordering::Release);
+        self.applied.store(tail.applied.0, Ordering::Release);
+        Ok(())
     }
 
-    /// The newest applied entry and the newest commit timestamp applied (both survive reopening:
-    /// the checkpoint stores them).
+    /// The newest applied entry and the newest commit timestamp applied (both survive reopening: the
+    /// checkpoint stores them).
     #[must_use]
     pub fn applied(&self) -> (Lsn, Timestamp) {
-        (Lsn::ZERO, Timestamp::ZERO)
+        // The timestamp is stored first: it is at least as new as the entry read before it.
+        let lsn = Lsn(self.applied.load(Ordering::Acquire));
+        (lsn, Timestamp(self.newest.load(Ordering::Acquire)))
     }
 
-    /// The last LSN durably in the checkpoint, as far as this process knows. The log may be trimmed
-    /// up to here once retention has passed.
+    /// The last LSN durably in the checkpoint, as far as this process knows. The log may be trimmed up to
+    /// here once retention has passed.
     #[must_use]
     pub fn checkpointed(&self) -> Lsn {
-        Lsn::ZERO
+        Lsn(self.checkpointed.load(Ordering::Acquire))
     }
 
     /// The oldest timestamp that can be read here.
     #[must_use]
     pub fn oldest_readable(&self) -> Timestamp {
-        Timestamp::ZERO
+        self.snapshots.watermark()
     }
 
-    /// Registers a snapshot: versions visible at `at` are kept, here and in checkpoints this process
-    /// folds, and conflict checks since `at` stay in memory within the tail's bound, until the guard drops.
+    /// Registers a snapshot: versions visible at `at` are kept, here and in checkpoints this process folds,
+    /// and conflict checks since `at` stay in memory within the tail's bound, until the guard drops.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`].
-    pub fn register_snapshot(&self, _at: Timestamp) -> Result<SnapshotGuard> {
-        Err(Error::Closed)
+    pub fn register_snapshot(&self, at: Timestamp) -> Result<SnapshotGuard> {
+        self.snapshots.register(at)
     }
 
-    /// The version of `key` visible at `at`, if memory has it (tail or newest-row cache); `None`
-    /// means "use [`get`](Self::get)".
-    #[must_use]
-    pub fn try_get(&self, _key: &[u8], _at: Timestamp) -> Option<Result<Read>> {
-        None
-    }
-
-    /// The version of `key` visible at `at`.
-    ///
-    /// # Errors
-    /// [`Error::SnapshotTooOld`], the bucket's, [`Error::Corrupt`], [`Error::Unavailable`].
-    pub async fn get(&self, _key: &[u8], _at: Timestamp) -> Result<Read> {
-        Err(Error::Closed)
-    }
-
-    /// The versions of several keys visible at `at`, in the order of `keys`, fetched together.
+    /// The commit timestamp of a transaction, if it is known to have committed in what was applied; kept for
+    /// the retention window.
     ///
     /// # Errors
     /// As [`get`](Self::get).
-    pub async fn get_many(&self, _keys: &[Bytes], _at: Timestamp) -> Result<Vec<Read>> {
-        Err(Error::Closed)
+    pub async fn outcome(&self, txn: TxnId) -> Result<Option<Timestamp>> {
+        if let Some(at) = self.tail.read().outcome(txn) {
+            return Ok(Some(at));
+        }
+        let stored = self.checkpoint_get(&row::outcome_key(txn)).await?;
+        stored.map(|stored| row::decode_outcome(self.engine.path(), &stored)).transpose()
     }
-
-    /// Scans `range` as of `at`. Nothing is read before the first batch is pulled. The caller keeps
-    /// a [`SnapshotGuard`] at or below `at` while it scans.
-    #[must_use]
-    pub fn scan(self: &Arc<Self>, _range: KeyRange, _at: Timestamp, _spec: ScanSpec) -> ShardScan {
-        ShardScan {}
-    }
-
-    /// Whether any of `keys` or any key in `ranges` was written by a commit after `since`; the first
-    /// one found, without waiting, if memory covers `since`; `None` means "use
-    /// [`changed_since`](Self::changed_since)".
-    #[must_use]
-    pub fn try_changed_since(
-        &self,
-        _keys: &[Bytes],
-        _ranges: &[KeyRange],
-        _since: Timestamp,
-    ) -> Option<Option<Change>> {
-        None
-    }
-
-    /// Whether any of `keys` or any key in `ranges` was written by a commit after `since`: the
-    /// first one found.
-    ///
-    /// # Errors
-    /// [`Error::SnapshotTooOld`] when `since` is older than what is kept (delete marks may be gone);
-    /// otherwise as [`get`](Self::get).
-    pub async fn changed_since(
-        &self,
-        _keys: &[Bytes],
-        _ranges: &[KeyRange],
-        _since: Timestamp,
-    ) -> Result<Option<Change>> {
-        Err(Error::Closed)
-    }
-
-    /// The commit timestamp of a transaction, if it is known to have committed in what was applied;
-    /// kept for the retention window.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    pub async fn outcome(&self, _txn: TxnId) -> Result<Option<Timestamp>> {
-        Err(Error::Closed)
-    }
-
-    /// How urgent a fold is.
-    #[must_use]
-    pub fn fold_need(&self) -> FoldNeed {
-        FoldNeed::None
-    }
-
-    /// Moves everything applied so far into the checkpoint, durably, in bounded memory, and compacts
-    /// when tables have piled up. Takes the checkpoint over from another process if need be. One fold
-    /// runs at a time; a second caller waits for it.
-    ///
-    /// # Errors
-    /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`]; the tail keeps everything.
-    pub async fn fold(&self) -> Result<FoldOutcome> {
-        Err(Error::Closed)
-    }
-
-    /// Another process advanced the checkpoint (`Config::CheckpointAdvanced`): looks at it and drops
-    /// the tail up to `lsn`. Does nothing when this process did it itself.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get); the tail keeps everything.
-    pub async fn refresh(&self, _lsn: Lsn, _version: u64) -> Result<()> {
-        Err(Error::Closed)
-    }
-
-    /// Compacts and deletes checkpoint objects nobody needs any more. Call it now and then (about
-    /// every 10 minutes) while there is write load; it makes no request when nothing was folded since
-    /// the last call.
-    ///
-    /// # Errors
-    /// The bucket's; harmless.
-    pub async fn collect(&self) -> Result<()> {
-        Err(Error::Closed)
-    }
-
-    /// Keys with these prefixes are dropped by the next compactions (dropped tables). Prefixes must
-    /// never be used again.
-    pub fn set_dropped_prefixes(&self, _prefixes: Vec<Bytes>) {}
 
     /// Bytes of memory the tail holds.
     #[must_use]
     pub fn tail_bytes(&self) -> u64 {
-        0
+        self.tail.read().bytes
     }
 
-    /// Ends background work. Folds nothing: call [`fold`](Self::fold) first if the next open should
-    /// be quick. Later calls fail with [`Error::Closed`].
-    pub async fn close(&self) {}
+    /// Keys with these prefixes are dropped by the next compactions (dropped tables). Prefixes must never be
+    /// used again.
+    pub fn set_dropped_prefixes(&self, prefixes: Vec<Bytes>) {
+        *self.dropped.lock() = prefixes;
+    }
+
+    /// Ends background work. Folds nothing: call [`fold`](Self::fold) first if the next open should be
+    /// quick. Later calls that change or fetch something fail with [`Error::Closed`].
+    pub async fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut folding = self.folding.lock().await;
+        self.folder.store(false, Ordering::Release);
+        if let Some(writer) = folding.writer.take() {
+            writer.close().await;
+        }
+        let base = self.base();
+        if let Some(view) = base {
+            view.close().await;
+        }
+    }
+
+    pub(crate) fn open_check(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    pub(crate) fn cache_scope(&self) -> CacheScope<'_> {
+        CacheScope { rows: &self.cache.rows, scope: self.scope }
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn error(&self, fault: Fault) -> Error {
+        error_of(self.engine.path(), fault)
+    }
+
+    pub(crate) fn base(&self) -> Base {
+        self.base.read().clone()
+    }
+
+    /// Makes `view` what reads use, then lets the tail go up to what it holds.
+    pub(crate) fn adopt(&self, view: Base, meta: &Meta) -> Base {
+        self.snapshots.adopt(meta.watermark);
+        let old = std::mem::replace(&mut *self.base.write(), view);
+        self.advanced(meta);
+        old
+    }
+
+    /// The checkpoint in use durably reaches as far as `meta` says.
+    pub(crate) fn advanced(&self, meta: &Meta) {
+        self.durable_watermark.fetch_max(meta.watermark.0, Ordering::AcqRel);
+        let lsn = meta.lsn.0;
+        let durable = Lsn(self.checkpointed.fetch_max(lsn, Ordering::AcqRel).max(lsn));
+        let keep = self.snapshots.oldest().unwrap_or(Timestamp::MAX);
+        let limit = self.options.tail_limit_bytes / 2;
+        let scope = self.cache_scope();
+        // One step a lock, so that readers get in between.
+        while self.tail.write().trim_some(durable, keep, limit, &scope) {}
+    }
+
+    /// Replaces `failed` (if it is still in use) by the newest checkpoint.
+    pub(crate) async fn reopen(&self, failed: &Base) -> Outcome<()> {
+        let _one = self.opening.lock().await;
+        let same = match (&*self.base.read(), failed) {
+            (Some(now), Some(failed)) => std::ptr::addr_eq(Arc::as_ptr(now), Arc::as_ptr(failed)),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            return Ok(());
+        }
+        let (view, meta) = open_newest(self.engine.as_ref()).await?;
+        if meta.lsn < self.checkpointed() {
+            return Err(Fault::Corrupt {
+                object: None,
+                reason: format!(
+                    "it reaches LSN {}, but reached {} before",
+                    meta.lsn,
+                    self.checkpointed()
+                ),
+            });
+        }
+        if let Some(old) = self.adopt(view, &meta) {
+            old.close().await;
+        }
+        Ok(())
+    }
+
+    /// Reads a stored row; opens the checkpoint again when it must.
+    pub(crate) async fn checkpoint_get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let mut reopens = 0;
+        loop {
+            self.open_check()?;
+            let base = self.base();
+            let Some(view) = &base else { return Ok(None) };
+            match view.get(key).await {
+                Ok(found) => return Ok(found),
+                Err(fault) => self.recover(&base, fault, &mut reopens).await?,
+            }
+        }
+    }
+
+    /// Answers a failed read: opens the checkpoint again if that can help, otherwise reports the failure.
+    pub(crate) async fn recover(
+        &self,
+        base: &Base,
+        fault: Fault,
+        reopens: &mut usize,
+    ) -> Result<()> {
+        let curable = matches!(fault, Fault::Gone(_) | Fault::Fenced);
+        if !curable || *reopens == REOPENS || self.closed.load(Ordering::Acquire) {
+            return Err(self.error(fault));
+        }
+        *reopens += 1;
+        tracing::info!(path = self.engine.path(), ?fault, "opening the checkpoint again");
+        self.reopen(base).await.map_err(|fault| self.error(fault))
+    }
 }
 
-impl ShardScan {
-    /// The next rows in order, at most `max_rows`; empty at the end.
-    ///
-    /// # Errors
-    /// As [`Shard::get`]; after an error the scan may be pulled again and continues where it was.
-    pub async fn next_batch(&mut self, _max_rows: usize) -> Result<Vec<Row>> {
-        Err(Error::Closed)
+/// Opens the newest checkpoint and reads how far it reaches.
+async fn open_newest(engine: &dyn Engine) -> Outcome<(Base, Meta)> {
+    let Some(view) = engine.open_reader().await? else { return Ok((None, Meta::default())) };
+    let meta = read_meta(engine.path(), view.as_ref()).await?;
+    Ok((Some(view), meta))
+}
+
+/// How far a view reaches.
+pub(crate) async fn read_meta(path: &str, view: &dyn View) -> Outcome<Meta> {
+    match view.get(&row::meta_key()).await? {
+        None => Ok(Meta::default()),
+        Some(stored) => row::decode_meta(path, &stored)
+            .map_err(|error| Fault::Corrupt { object: None, reason: error.to_string() }),
+    }
+}
+
+fn error_of(path: &str, fault: Fault) -> Error {
+    let path = path.to_owned();
+    match fault {
+        Fault::Corrupt { object, reason } => {
+            Error::Corrupt { object: object.unwrap_or(path), reason }
+        }
+        Fault::Unavailable(reason) | Fault::Gone(reason) => Error::Unavailable { path, reason },
+        Fault::Fenced => {
+            Error::Unavailable { path, reason: "another process took it over".to_owned() }
+        }
     }
 }

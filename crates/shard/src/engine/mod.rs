@@ -1,2 +1,132 @@
-//! The checkpoint engine.
+//! The checkpoint engine: the narrow trait behind which SlateDB sits.
+//!
+//! # Purpose
+//! An ordered key-value image of a shard in the bucket, written in batches with growing sequence numbers
+//! by one process at a time, read by any. Two implementations: [`slate`] (SlateDB in the bucket) and
+//! [`memory`] (the oracle of tests and simulation). Everything versioned lives above it, in [`crate::row`].
+//!
+//! # Invariants
+//! - What a view shows is a prefix of the batches applied: batch *n* only with all below *n*.
+//! - Opening a writer fences every earlier one: none of its later flushes changes what others read.
+//! - `apply` with a sequence number at or below the last one is refused.
+//!
+//! # On failure
+//! [`Fault`] says what to do: become a reader, reopen, retry later, or report damage. A closed engine is
+//! treated like a crash: it is opened again, and the log has everything it may have lost.
+
+pub(crate) mod block_cache;
+mod compaction;
 pub mod memory;
+pub(crate) mod slate;
+mod slate_clock;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::Timestamp;
+use telesto_common::key::KeyRange;
+
+/// Why an engine call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Another process has taken the writer's place.
+    Fenced,
+    /// The instance is of no use any more (closed, a task of it died, an object it needs was collected):
+    /// open another.
+    Gone(String),
+    /// Stored bytes are damaged.
+    Corrupt {
+        /// The object, when known.
+        object: Option<String>,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The bucket did not answer in time.
+    Unavailable(String),
+}
+
+pub(crate) type Outcome<T> = std::result::Result<T, Fault>;
+
+/// A row of a batch: stored key, stored value.
+pub(crate) type StoredRow = (Bytes, Bytes);
+
+/// How much to read ahead in a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadAhead {
+    /// A few rows are wanted.
+    Short,
+    /// The range will be read to its end.
+    Long,
+}
+
+/// A running scan of stored rows.
+#[async_trait]
+pub(crate) trait RowScan: Send {
+    async fn next(&mut self) -> Outcome<Option<StoredRow>>;
+}
+
+/// A readable state of a checkpoint.
+#[async_trait]
+pub(crate) trait View: Debug + Send + Sync {
+    async fn get(&self, key: &[u8]) -> Outcome<Option<Bytes>>;
+    async fn scan(
+        &self,
+        range: KeyRange,
+        reverse: bool,
+        ahead: ReadAhead,
+    ) -> Outcome<Box<dyn RowScan>>;
+    /// The last sequence number durably inside.
+    fn durable_seq(&self) -> u64;
+    /// The version of the checkpoint (SlateDB: manifest id).
+    fn version(&self) -> u64;
+    /// How many tables a read may have to look into before the sorted runs, and how many runs there are.
+    fn shape(&self) -> Shape;
+    /// Ends its background work, losing what was not flushed.
+    async fn close(&self);
+}
+
+/// How a checkpoint is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) level0_tables: usize,
+    pub(crate) sorted_runs: usize,
+}
+
+/// The one process that feeds a checkpoint.
+#[async_trait]
+pub(crate) trait Writer: View {
+    /// Adds a batch under `seq`. Visible at once to reads through this writer, durable after `flush`.
+    async fn apply(&self, seq: u64, rows: Vec<StoredRow>) -> Outcome<()>;
+    /// Makes everything applied durable and visible to new views.
+    async fn flush(&self) -> Outcome<()>;
+    /// Looks at what compaction changed.
+    async fn refresh(&self) -> Outcome<()>;
+    /// The same, as a view.
+    fn view(self: Arc<Self>) -> Arc<dyn View>;
+}
+
+/// What a compaction may drop.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GcRules {
+    /// History superseded, delete marks made and outcomes decided at or below this may go.
+    pub(crate) watermark: Timestamp,
+    /// Keys with these prefixes may go.
+    pub(crate) dropped: Vec<Bytes>,
+}
+
+/// Opens and maintains the checkpoint of one shard.
+#[async_trait]
+pub(crate) trait Engine: Debug + Send + Sync {
+    fn path(&self) -> &str;
+    /// The newest state; `None` when there is no checkpoint yet. Writes nothing.
+    async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>>;
+    /// Fences every other writer.
+    async fn open_writer(&self) -> Outcome<Arc<dyn Writer>>;
+    /// Merges tables, dropping what `rules` allow. `all`: everything into one run, otherwise only what is
+    /// worth it.
+    async fn compact(&self, rules: GcRules, all: bool) -> Outcome<()>;
+    /// Deletes objects no state refers to that readers may still use.
+    async fn collect(&self) -> Outcome<()>;
+}

@@ -1,0 +1,308 @@
+//! Compaction and collection of a SlateDB checkpoint, driven by us, and the rules of what may go.
+//!
+//! # Purpose
+//! SlateDB's compactor polls for ever. Here one is started for one job and stopped when the job is in the
+//! manifest, so that an idle process makes no request. [`decide`] is the garbage collection of versions:
+//! one row, one watermark, no look at any other row.
+//!
+//! # Invariants
+//! - Nothing visible at or above the watermark is dropped; the watermark is durable in the checkpoint
+//!   (`M` row) before a compaction with it starts.
+//! - A delete mark becomes a SlateDB tombstone, and is dropped only in the oldest run, so that no older
+//!   version of the key comes back.
+//! - Tables replaced by a compaction stay for [`TABLES_MIN_AGE`]: readers refresh far more often, and one
+//!   that did not opens the checkpoint again when an object is missing.
+//!
+//! # On failure
+//! A compaction that dies leaves the manifest as it was; the next one takes its place.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use slatedb::compactor::{
+    CompactionScheduler, CompactionSchedulerSupplier, CompactionSpec, CompactorStateView, SourceId,
+};
+use slatedb::config::{
+    CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions,
+    GarbageCollectorOptions,
+};
+use slatedb::{
+    CompactionFilter, CompactionFilterDecision, CompactionFilterError, CompactionFilterSupplier,
+    CompactionJobContext, CompactorBuilder, RowEntry, ValueDeletable, VersionedManifest,
+};
+use telesto_bucket::Cause;
+use tokio::sync::Notify;
+
+use super::slate::{BLOCK_SIZE, RETRIES, SlateEngine, fault};
+use super::{Fault, GcRules, Outcome};
+use crate::row::{self, RowKind};
+
+/// How long replaced tables stay.
+const TABLES_MIN_AGE: Duration = Duration::from_secs(3600);
+/// How long old manifests and compaction states stay.
+const MANIFESTS_MIN_AGE: Duration = Duration::from_secs(1800);
+/// How often a running job is looked at.
+const JOB_POLL: Duration = Duration::from_millis(250);
+/// A job that takes longer is given up (and done again later).
+const JOB_TIMEOUT: Duration = Duration::from_secs(1800);
+/// A sorted run joins a merge when it is at most this many times as large as what is merged already.
+const JOIN_RATIO: u64 = 4;
+
+/// What happens to a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Keep,
+    /// Nothing older can appear under the key, or it does not matter.
+    Drop,
+    /// Must go on hiding what older runs hold.
+    Tombstone,
+}
+
+/// Whether a stored row may go. `last_run`: no older run can hold the key.
+pub(super) fn decide(rules: &GcRules, key: &[u8], value: &Bytes, last_run: bool) -> Decision {
+    let dropped = |key: &[u8]| rules.dropped.iter().any(|prefix| key.starts_with(prefix));
+    let gone = if last_run { Decision::Drop } else { Decision::Tombstone };
+    // A row that does not decode is kept: reading it reports the damage.
+    match RowKind::of(key) {
+        Some(RowKind::Newest) => {
+            if dropped(&key[1..]) {
+                return gone;
+            }
+            match row::peek_newest("", value) {
+                Ok((at, true)) if at <= rules.watermark => gone,
+                _ => Decision::Keep,
+            }
+        }
+        Some(RowKind::History) => {
+            if dropped(&key[1..]) {
+                return Decision::Drop;
+            }
+            match row::decode_history("", value) {
+                Ok(history) if history.superseded <= rules.watermark => Decision::Drop,
+                _ => Decision::Keep,
+            }
+        }
+        Some(RowKind::Outcome) => match row::decode_outcome("", value) {
+            Ok(at) if at <= rules.watermark => Decision::Drop,
+            _ => Decision::Keep,
+        },
+        Some(RowKind::Meta) | None => Decision::Keep,
+    }
+}
+
+struct Filter {
+    rules: Arc<GcRules>,
+    last_run: bool,
+}
+
+#[async_trait]
+impl CompactionFilter for Filter {
+    async fn filter(
+        &mut self,
+        entry: &RowEntry,
+    ) -> Result<CompactionFilterDecision, CompactionFilterError> {
+        let ValueDeletable::Value(value) = &entry.value else {
+            return Ok(CompactionFilterDecision::Keep);
+        };
+        Ok(match decide(&self.rules, &entry.key, value, self.last_run) {
+            Decision::Keep => CompactionFilterDecision::Keep,
+            Decision::Drop => CompactionFilterDecision::Drop,
+            Decision::Tombstone => CompactionFilterDecision::Modify(ValueDeletable::Tombstone),
+        })
+    }
+
+    async fn on_compaction_end(&mut self) -> Result<(), CompactionFilterError> {
+        Ok(())
+    }
+}
+
+struct Filters(Arc<GcRules>);
+
+#[async_trait]
+impl CompactionFilterSupplier for Filters {
+    async fn create_compaction_filter(
+        &self,
+        context: &CompactionJobContext,
+    ) -> Result<Box<dyn CompactionFilter>, CompactionFilterError> {
+        Ok(Box::new(Filter { rules: Arc::clone(&self.0), last_run: context.is_dest_last_run }))
+    }
+}
+
+/// What to merge: level 0 and, from the newest on, the runs worth rewriting with it.
+fn plan(manifest: &VersionedManifest, all: bool) -> Option<CompactionSpec> {
+    let mut runs: VecDeque<_> =
+        manifest.compacted().iter().map(|run| (run.id, run.estimate_size())).collect();
+    runs.make_contiguous().sort_by_key(|(id, _)| std::cmp::Reverse(*id));
+    let newest_run = runs.front().map(|(id, _)| *id);
+    let mut bytes: u64 = manifest.l0().iter().map(|table| table.estimate_size()).sum();
+    let mut sources: Vec<_> =
+        manifest.l0().iter().map(|table| SourceId::SstView(table.id)).collect();
+    let mut destination = newest_run.map_or(0, |id| id + 1);
+    while let Some((id, size)) = runs.pop_front() {
+        if !all && size > bytes.saturating_mul(JOIN_RATIO) {
+            break;
+        }
+        sources.push(SourceId::SortedRun(id));
+        destination = id;
+        bytes += size;
+    }
+    let worth = if all { !sources.is_empty() } else { sources.len() > 1 };
+    worth.then(|| CompactionSpec::new(sources, destination))
+}
+
+/// Proposes one job, then waits until no job is active.
+struct OneJob {
+    all: bool,
+    proposed: Mutex<bool>,
+    done: Arc<Notify>,
+}
+
+impl CompactionScheduler for OneJob {
+    fn propose(&self, state: &CompactorStateView) -> Vec<CompactionSpec> {
+        let busy = state
+            .compactions()
+            .is_some_and(|c| c.recent_compactions().any(slatedb::compactor::Compaction::active));
+        if busy {
+            return Vec::new();
+        }
+        let mut proposed = self.proposed.lock();
+        if !*proposed {
+            *proposed = true;
+            if let Some(spec) = plan(state.manifest(), self.all) {
+                return vec![spec];
+            }
+        }
+        self.done.notify_one();
+        Vec::new()
+    }
+}
+
+struct OneJobSupplier {
+    all: bool,
+    done: Arc<Notify>,
+}
+
+impl CompactionSchedulerSupplier for OneJobSupplier {
+    fn compaction_scheduler(
+        &self,
+        _options: &CompactorOptions,
+    ) -> Box<dyn CompactionScheduler + Send + Sync> {
+        let done = Arc::clone(&self.done);
+        Box::new(OneJob { all: self.all, proposed: Mutex::new(false), done })
+    }
+}
+
+/// Runs one compaction job to its end.
+pub(super) async fn run(engine: &SlateEngine, rules: GcRules, all: bool) -> Outcome<()> {
+    let done = Arc::new(Notify::new());
+    let options = CompactorOptions {
+        poll_interval: JOB_POLL,
+        manifest_update_timeout: engine.io_timeout,
+        max_concurrent_compactions: 1,
+        commit_compacted_interval: JOB_POLL,
+        checkpoint_lifetime: TABLES_MIN_AGE,
+        object_store_max_retries: Some(RETRIES),
+        worker: Some(CompactionWorkerOptions {
+            max_concurrent_compactions: 1,
+            compactions_poll_interval: JOB_POLL,
+            max_sst_size: engine.table_bytes.max(1 << 20),
+            max_subcompactions: 1,
+            object_store_max_retries: Some(RETRIES),
+            ..CompactionWorkerOptions::default()
+        }),
+        ..CompactorOptions::default()
+    };
+    let store = engine.bucket.object_store(Cause::Compaction);
+    let compactor = CompactorBuilder::new(engine.path.as_str(), store)
+        .with_options(options)
+        .with_scheduler_supplier(Arc::new(OneJobSupplier { all, done: Arc::clone(&done) }))
+        .with_compaction_filter_supplier(Arc::new(Filters(Arc::new(rules))))
+        .with_sst_block_size(BLOCK_SIZE)
+        .with_system_clock(engine.clock.clone())
+        .with_seed(engine.env.random.next_u64())
+        .build();
+    let deadline = engine.env.clock.sleep(JOB_TIMEOUT);
+    let outcome = tokio::select! {
+        biased;
+        () = done.notified() => Ok(()),
+        result = compactor.run() => result.map_err(|error| fault(&error)),
+        () = deadline => Err(Fault::Unavailable("a compaction took too long".to_owned())),
+    };
+    // It may have stopped by itself; then there is nothing to stop.
+    let stopped = engine.bounded("stopping a compaction", compactor.stop()).await;
+    outcome.and(stopped)
+}
+
+/// Deletes objects nobody needs, once.
+pub(super) async fn collect(engine: &SlateEngine) -> Outcome<()> {
+    let directory = |min_age| {
+        Some(GarbageCollectorDirectoryOptions { interval: None, min_age, dry_run: false })
+    };
+    let options = GarbageCollectorOptions {
+        manifest_options: directory(MANIFESTS_MIN_AGE),
+        compacted_options: directory(TABLES_MIN_AGE),
+        compactions_options: directory(MANIFESTS_MIN_AGE),
+        wal_options: None,
+        wal_fence_options: None,
+        detach_options: None,
+        metric_level: None,
+        // Local folders have no conditional overwrite; a writer that was away for longer than half the
+        // minimum age opens again instead (see `SlateWriter::flush`).
+        boundary_files_enabled: false,
+        object_store_max_retries: Some(RETRIES),
+    };
+    let store = engine.bucket.object_store(Cause::Gc);
+    let admin = slatedb::admin::Admin::builder(engine.path.as_str(), store)
+        .with_system_clock(engine.clock.clone())
+        .with_seed(engine.env.random.next_u64())
+        .build();
+    engine.bounded("collecting a checkpoint's garbage", admin.run_gc_once(options)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use telesto_common::{Timestamp, TxnId};
+
+    use super::*;
+    use crate::api::Version;
+
+    fn rules() -> GcRules {
+        GcRules { watermark: Timestamp(10), dropped: vec![Bytes::from_static(b"gone")] }
+    }
+
+    fn newest(at: u64, value: Option<&'static [u8]>) -> Bytes {
+        let value = value.map(Bytes::from_static);
+        row::encode_newest(&Version { at: Timestamp(at), txn: TxnId(1), value })
+    }
+
+    #[test]
+    fn rows_that_a_snapshot_at_the_watermark_needs_are_kept() {
+        let key = row::newest_key(b"k");
+        let keep = [newest(1, Some(b"v")), newest(11, None), newest(11, Some(b"v"))];
+        for value in keep {
+            assert_eq!(decide(&rules(), &key, &value, true), Decision::Keep);
+        }
+        assert_eq!(decide(&rules(), &key, &newest(10, None), true), Decision::Drop);
+        assert_eq!(decide(&rules(), &key, &newest(10, None), false), Decision::Tombstone);
+        let key = row::history_key(b"k", Timestamp(3));
+        let history = |at| row::encode_history(Timestamp(at), TxnId(1), b"v");
+        assert_eq!(decide(&rules(), &key, &history(11), true), Decision::Keep);
+        assert_eq!(decide(&rules(), &key, &history(10), false), Decision::Drop);
+    }
+
+    #[test]
+    fn rows_of_dropped_prefixes_go_and_reach_and_young_outcomes_stay() {
+        let gone = row::newest_key(b"gone/1");
+        assert_eq!(decide(&rules(), &gone, &newest(50, Some(b"v")), false), Decision::Tombstone);
+        let meta = row::encode_meta(&row::Meta::default());
+        assert_eq!(decide(&rules(), &row::meta_key(), &meta, true), Decision::Keep);
+        let outcome = row::outcome_key(TxnId(4));
+        let at = |at| row::encode_outcome(Timestamp(at));
+        assert_eq!(decide(&rules(), &outcome, &at(11), true), Decision::Keep);
+        assert_eq!(decide(&rules(), &outcome, &at(10), true), Decision::Drop);
+    }
+}

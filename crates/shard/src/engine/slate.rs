@@ -1,0 +1,486 @@
+//! The checkpoint engine over SlateDB 0.18, its own write-ahead log off.
+//!
+//! # Invariants
+//! - One log of truth, ours: a no-op WAL initialiser replaces SlateDB's fence object and replay.
+//! - No idle requests: manifest polls are an hour apart (and do not begin with one), no compactor or
+//!   collector runs inside; the caller drives both.
+//! - Retries are bounded; every wait ends by `io_timeout`.
+//! - One block cache serves all checkpoints of the process.
+//!
+//! # On failure
+//! SlateDB's errors become a [`Fault`]. Any that closes the instance, and a missing object (collected
+//! under a reader that did not refresh in time), is `Gone`: the caller opens another.
+
+use std::fmt::{Debug, Formatter};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use slatedb::config::{
+    CloseOptions, DbReaderOptions, FlushOptions, FlushType, PutOptions, ReadOptions, ScanOptions,
+    Settings, WriteOptions,
+};
+use slatedb::wal::{
+    WalError, WalEvent, WalFlushResult, WalIterator, WalObserver, WalRows, WalStatus,
+    WalStatusListener, WalWriter, WriterInit, WriterInitResult, WriterManifest,
+};
+use slatedb::{
+    CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, IterationOrder, SstBlockSize,
+    VersionedManifest, WriteBatch,
+};
+use telesto_bucket::{Bucket, Cause};
+use telesto_common::Env;
+use telesto_common::key::KeyRange;
+
+use super::slate_clock::SlateClock;
+use super::{
+    Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, Writer, compaction,
+};
+use crate::cache::ProcessCache;
+
+pub(super) const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block16Kib;
+/// Retries of SlateDB itself; the bucket below retries too.
+pub(super) const RETRIES: u32 = 2;
+const POLL: Duration = Duration::from_secs(3600);
+/// Level-0 tables at which SlateDB would stop a flush: far above where compaction starts.
+const LEVEL0_STOP: usize = 1024;
+/// A writer that has not touched its manifest for this long (half the collector's minimum age) is
+/// opened again before it flushes: collection may have made its next manifest id free.
+const STALE_WRITER: Duration = Duration::from_secs(900);
+
+/// The checkpoint of one shard in the bucket.
+pub(crate) struct SlateEngine {
+    pub(super) env: Env,
+    pub(super) bucket: Arc<dyn Bucket>,
+    pub(super) path: String,
+    pub(super) clock: Arc<SlateClock>,
+    pub(super) io_timeout: Duration,
+    pub(super) table_bytes: usize,
+    cache: Arc<ProcessCache>,
+    cache_id: u64,
+}
+
+impl Debug for SlateEngine {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlateEngine").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl SlateEngine {
+    pub(crate) fn new(
+        env: &Env,
+        bucket: &Arc<dyn Bucket>,
+        cache: &Arc<ProcessCache>,
+        path: String,
+        io_timeout: Duration,
+        table_bytes: usize,
+    ) -> Self {
+        Self {
+            env: env.clone(),
+            bucket: Arc::clone(bucket),
+            path,
+            clock: SlateClock::new(env),
+            io_timeout,
+            table_bytes,
+            cache: Arc::clone(cache),
+            cache_id: cache.scope(),
+        }
+    }
+
+    /// Runs a SlateDB call, at most for `io_timeout`.
+    pub(super) async fn bounded<T>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, slatedb::Error>>,
+    ) -> Outcome<T> {
+        bounded(&self.env, self.io_timeout, what, call).await
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            flush_interval: None,
+            wal_enabled: false,
+            manifest_poll_interval: POLL,
+            manifest_update_timeout: self.io_timeout,
+            l0_sst_size_bytes: self.table_bytes,
+            l0_max_ssts: LEVEL0_STOP,
+            l0_max_ssts_per_key: LEVEL0_STOP,
+            max_unflushed_bytes: self.table_bytes * 2,
+            compactor_options: None,
+            garbage_collector_options: None,
+            object_store_max_retries: Some(RETRIES),
+            ..Settings::default()
+        }
+    }
+}
+
+async fn bounded<T>(
+    env: &Env,
+    timeout: Duration,
+    what: &'static str,
+    call: impl Future<Output = Result<T, slatedb::Error>>,
+) -> Outcome<T> {
+    match env.within(env.deadline(timeout), what, call).await {
+        Ok(result) => result.map_err(|error| fault(&error)),
+        Err(error) => Err(Fault::Unavailable(error.to_string())),
+    }
+}
+
+/// What an error of SlateDB means for us.
+pub(super) fn fault(error: &slatedb::Error) -> Fault {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    let mut missing = false;
+    while let Some(cause) = source {
+        if let Some(store) = cause.downcast_ref::<object_store::Error>() {
+            missing |= matches!(store, object_store::Error::NotFound { .. });
+        }
+        if let Some(store) = cause.downcast_ref::<Arc<object_store::Error>>() {
+            missing |= matches!(store.as_ref(), object_store::Error::NotFound { .. });
+        }
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = cause.source();
+    }
+    match error.kind() {
+        ErrorKind::Closed(CloseReason::Fenced) => Fault::Fenced,
+        ErrorKind::Data if missing => Fault::Gone(text),
+        ErrorKind::Data => Fault::Corrupt { object: named_object(&text), reason: text },
+        ErrorKind::Unavailable => Fault::Unavailable(text),
+        _ => Fault::Gone(text),
+    }
+}
+
+/// SlateDB names the object in `checksum mismatch in <path>`.
+fn named_object(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("checksum mismatch in ")?;
+    Some(rest.split([' ', ':', ')', ',']).next().unwrap_or(rest).to_owned())
+}
+
+fn is_empty_database(error: &slatedb::Error) -> bool {
+    error.kind() == ErrorKind::Data
+        && error.to_string().contains("failed to find latest transactional object")
+}
+
+#[async_trait]
+impl Engine for SlateEngine {
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>> {
+        let options = DbReaderOptions {
+            manifest_poll_interval: POLL,
+            skip_wal_replay: true,
+            object_store_max_retries: Some(RETRIES),
+            ..DbReaderOptions::default()
+        };
+        let build = DbReader::builder(self.path.as_str(), self.bucket.object_store(Cause::Read))
+            .with_reader_mode(DbReaderMode::FollowLatest)
+            .with_options(options)
+            .with_db_cache(self.cache.blocks.as_db_cache(), self.cache_id)
+            .with_system_clock(self.clock.clone())
+            .with_seed(self.env.random.next_u64())
+            .build();
+        let opened = self
+            .bounded("opening a checkpoint", async {
+                match build.await {
+                    Ok(reader) => Ok(Some(reader)),
+                    Err(error) if is_empty_database(&error) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            })
+            .await?;
+        Ok(opened.map(|reader| {
+            let view = SlateReader { env: self.env.clone(), io_timeout: self.io_timeout, reader };
+            Arc::new(view) as Arc<dyn View>
+        }))
+    }
+
+    async fn open_writer(&self) -> Outcome<Arc<dyn Writer>> {
+        let build = Db::builder(self.path.as_str(), self.bucket.object_store(Cause::Checkpoint))
+            .with_settings(self.settings())
+            .with_sst_block_size(BLOCK_SIZE)
+            .with_wal_writer(Box::new(NoWal))
+            .with_db_cache(self.cache.blocks.as_db_cache(), self.cache_id)
+            .with_system_clock(self.clock.clone())
+            .with_seed(self.env.random.next_u64())
+            .build();
+        let db = self.bounded("taking a checkpoint over", build).await?;
+        Ok(Arc::new(SlateWriter {
+            env: self.env.clone(),
+            io_timeout: self.io_timeout,
+            db,
+            contact: parking_lot::Mutex::new(self.env.clock.monotonic()),
+        }))
+    }
+
+    async fn compact(&self, rules: GcRules, all: bool) -> Outcome<()> {
+        compaction::run(self, rules, all).await
+    }
+
+    async fn collect(&self) -> Outcome<()> {
+        compaction::collect(self).await
+    }
+}
+
+struct SlateReader {
+    env: Env,
+    io_timeout: Duration,
+    reader: DbReader,
+}
+
+struct SlateWriter {
+    env: Env,
+    io_timeout: Duration,
+    db: Db,
+    /// When the manifest was last known to be ours, monotonic.
+    contact: parking_lot::Mutex<Duration>,
+}
+
+impl Debug for SlateReader {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlateReader").field("version", &self.version()).finish_non_exhaustive()
+    }
+}
+
+impl Debug for SlateWriter {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlateWriter").field("version", &self.version()).finish_non_exhaustive()
+    }
+}
+
+fn shape(manifest: &VersionedManifest) -> Shape {
+    Shape { level0_tables: manifest.l0().len(), sorted_runs: manifest.compacted().len() }
+}
+
+fn scan_options(reverse: bool, ahead: ReadAhead) -> ScanOptions {
+    let (read_ahead_bytes, max_fetch_tasks) = match ahead {
+        ReadAhead::Short => (64 << 10, 1),
+        ReadAhead::Long => (1 << 20, 4),
+    };
+    ScanOptions {
+        read_ahead_bytes,
+        max_fetch_tasks,
+        cache_blocks: true,
+        order: if reverse { IterationOrder::Descending } else { IterationOrder::Ascending },
+        ..ScanOptions::default()
+    }
+}
+
+type StoredRange = (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>);
+
+fn stored_range(range: KeyRange) -> StoredRange {
+    use std::ops::Bound::{Excluded, Included, Unbounded};
+    let end = if range.end.is_empty() { Unbounded } else { Excluded(range.end) };
+    (Included(range.start), end)
+}
+
+struct SlateScan {
+    env: Env,
+    io_timeout: Duration,
+    rows: DbIterator,
+}
+
+#[async_trait]
+impl RowScan for SlateScan {
+    async fn next(&mut self) -> Outcome<Option<StoredRow>> {
+        let next = self.rows.next();
+        let row = bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await?;
+        Ok(row.map(|row| (row.key, row.value)))
+    }
+}
+
+#[async_trait]
+impl View for SlateReader {
+    async fn get(&self, key: &[u8]) -> Outcome<Option<Bytes>> {
+        let options = ReadOptions::default();
+        let get = self.reader.get_with_options(key, &options);
+        bounded(&self.env, self.io_timeout, "reading a checkpoint", get).await
+    }
+
+    async fn scan(
+        &self,
+        range: KeyRange,
+        reverse: bool,
+        ahead: ReadAhead,
+    ) -> Outcome<Box<dyn RowScan>> {
+        let options = scan_options(reverse, ahead);
+        let open = self.reader.scan_with_options::<StoredRange>(stored_range(range), &options);
+        let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open).await?;
+        Ok(Box::new(SlateScan { env: self.env.clone(), io_timeout: self.io_timeout, rows }))
+    }
+
+    fn durable_seq(&self) -> u64 {
+        self.reader.manifest().last_l0_seq()
+    }
+
+    fn version(&self) -> u64 {
+        self.reader.manifest().id()
+    }
+
+    fn shape(&self) -> Shape {
+        shape(&self.reader.manifest())
+    }
+
+    async fn close(&self) {
+        // Only ends the poller; its result changes nothing.
+        let _ = bounded(&self.env, self.io_timeout, "closing", self.reader.close()).await;
+    }
+}
+
+#[async_trait]
+impl View for SlateWriter {
+    async fn get(&self, key: &[u8]) -> Outcome<Option<Bytes>> {
+        let options = ReadOptions::default();
+        let get = self.db.get_with_options(key, &options);
+        bounded(&self.env, self.io_timeout, "reading a checkpoint", get).await
+    }
+
+    async fn scan(
+        &self,
+        range: KeyRange,
+        reverse: bool,
+        ahead: ReadAhead,
+    ) -> Outcome<Box<dyn RowScan>> {
+        let options = scan_options(reverse, ahead);
+        let open = self.db.scan_with_options::<StoredRange>(stored_range(range), &options);
+        let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open).await?;
+        Ok(Box::new(SlateScan { env: self.env.clone(), io_timeout: self.io_timeout, rows }))
+    }
+
+    fn durable_seq(&self) -> u64 {
+        self.db.manifest().last_l0_seq()
+    }
+
+    fn version(&self) -> u64 {
+        self.db.manifest().id()
+    }
+
+    fn shape(&self) -> Shape {
+        shape(&self.db.manifest())
+    }
+
+    async fn close(&self) {
+        let options = CloseOptions { flush_type: None, ..CloseOptions::default() };
+        let close = self.db.close_with_options(options);
+        // What was not flushed is in our log.
+        let _ = bounded(&self.env, self.io_timeout, "closing", close).await;
+    }
+}
+
+#[async_trait]
+impl Writer for SlateWriter {
+    async fn apply(&self, seq: u64, rows: Vec<StoredRow>) -> Outcome<()> {
+        let mut batch = WriteBatch::new();
+        for (key, value) in rows {
+            batch.put_bytes_with_options(key, value, &PutOptions::default());
+        }
+        let options = WriteOptions { seqnum: seq, ..WriteOptions::default() };
+        let write = self.db.write_with_options(batch, &options);
+        bounded(&self.env, self.io_timeout, "writing a checkpoint", write).await?;
+        Ok(())
+    }
+
+    async fn flush(&self) -> Outcome<()> {
+        let now = self.env.clock.monotonic();
+        if now.saturating_sub(*self.contact.lock()) > STALE_WRITER {
+            return Err(Fault::Gone("the writer was away for too long".to_owned()));
+        }
+        let options = FlushOptions { flush_type: FlushType::MemTable };
+        let flush = self.db.flush_with_options(options);
+        bounded(&self.env, self.io_timeout, "flushing a checkpoint", flush).await?;
+        let after = self.env.clock.monotonic();
+        if after.saturating_sub(*self.contact.lock()) > STALE_WRITER {
+            return Err(Fault::Gone("the writer was frozen during its flush".to_owned()));
+        }
+        *self.contact.lock() = now;
+        Ok(())
+    }
+
+    async fn refresh(&self) -> Outcome<()> {
+        let now = self.env.clock.monotonic();
+        let refresh = self.db.refresh_manifest();
+        bounded(&self.env, self.io_timeout, "refreshing a checkpoint", refresh).await?;
+        *self.contact.lock() = now;
+        Ok(())
+    }
+
+    fn view(self: Arc<Self>) -> Arc<dyn View> {
+        self
+    }
+}
+
+/// Replaces SlateDB's write-ahead log: nothing to fence, nothing to replay, nothing to write.
+struct NoWal;
+
+struct NoRows;
+
+struct NoWriter;
+
+struct NoObserver;
+
+fn closed() -> WalStatus {
+    WalStatus {
+        closed_reason: Some(WalError::Closed),
+        estimated_bytes: 0,
+        last_flushed_wal_id: 0,
+        last_flushed_seq: None,
+        buffered_wal_entries_count: 0,
+    }
+}
+
+#[async_trait]
+impl WriterInit for NoWal {
+    async fn fence_and_init(
+        &self,
+        _manifest: &mut WriterManifest,
+    ) -> Result<WriterInitResult, WalError> {
+        Ok(WriterInitResult { replay_iterator: Box::new(NoRows), wal_writer: Box::new(NoWriter) })
+    }
+}
+
+#[async_trait]
+impl WalIterator for NoRows {
+    async fn next(&mut self) -> Result<Option<WalRows>, WalError> {
+        Ok(None)
+    }
+}
+
+impl WalObserver for NoObserver {
+    fn status(&self) -> Result<WalStatus, WalStatus> {
+        Err(closed())
+    }
+
+    fn subscribe(&self, listener: WalStatusListener) -> Result<(), WalError> {
+        listener(WalEvent::WalClosed(closed()));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl WalWriter for NoWriter {
+    async fn append(&mut self, _rows: &[slatedb::RowEntry]) -> Result<(), WalError> {
+        Err(WalError::Closed)
+    }
+
+    async fn flush(&mut self) -> Result<WalFlushResult, WalError> {
+        Err(WalError::Closed)
+    }
+
+    fn observer(&self) -> Box<dyn WalObserver> {
+        Box::new(NoObserver)
+    }
+
+    fn status(&self) -> Result<WalStatus, WalStatus> {
+        Err(closed())
+    }
+
+    async fn close(&mut self) -> Result<(), WalError> {
+        Ok(())
+    }
+}

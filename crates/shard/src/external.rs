@@ -1,0 +1,116 @@
+//! A committed external write set: a segment of the tail whose rows stay in the bucket.
+//!
+//! # Invariants
+//! Parts are sorted and do not overlap, so at most one part can hold a key.
+//!
+//! # On failure
+//! As the part reader's.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use telesto_bucket::{Bucket, Cause};
+use telesto_common::key::KeyRange;
+use telesto_common::{Timestamp, TxnId};
+use telesto_log::record::{Part, Write};
+
+use crate::api::Version;
+use crate::cache::ProcessCache;
+use crate::error::Result;
+use crate::part::{PartReader, PartScan};
+
+/// One external write set.
+#[derive(Debug)]
+pub(crate) struct External {
+    pub(crate) at: Timestamp,
+    pub(crate) txn: TxnId,
+    parts: Vec<Arc<PartReader>>,
+}
+
+impl External {
+    pub(crate) fn new(
+        at: Timestamp,
+        txn: TxnId,
+        parts: Vec<Part>,
+        bucket: &Arc<dyn Bucket>,
+        cache: &Arc<ProcessCache>,
+    ) -> Self {
+        let reader = |part| Arc::new(PartReader::new(Arc::clone(bucket), Arc::clone(cache), part));
+        Self { at, txn, parts: parts.into_iter().map(reader).collect() }
+    }
+
+    fn part_of(&self, key: &[u8]) -> Option<&Arc<PartReader>> {
+        let at = self.parts.partition_point(|reader| reader.part().last_key < key);
+        self.parts.get(at).filter(|reader| reader.part().first_key <= key)
+    }
+
+    /// Whether the key lies between the first and the last key of a part.
+    pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
+        self.part_of(key).is_some()
+    }
+
+    /// Whether some part may hold keys of `range`.
+    pub(crate) fn may_overlap(&self, range: &KeyRange) -> bool {
+        self.parts_in(range).next().is_some()
+    }
+
+    fn parts_in(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = &Arc<PartReader>> {
+        let start = range.start.clone();
+        let end = range.end.clone();
+        let empty = range.is_empty();
+        self.parts.iter().filter(move |reader| {
+            let part = reader.part();
+            !empty && part.last_key >= start && (end.is_empty() || part.first_key < end)
+        })
+    }
+
+    pub(crate) async fn get(&self, cause: Cause, key: &[u8]) -> Result<Option<Version>> {
+        let Some(reader) = self.part_of(key) else { return Ok(None) };
+        Ok(reader.get(cause, key).await?.map(|write| self.version(write.value)))
+    }
+
+    pub(crate) fn version(&self, value: Option<Bytes>) -> Version {
+        Version { at: self.at, txn: self.txn, value }
+    }
+
+    pub(crate) fn scan(
+        self: Arc<Self>,
+        cause: Cause,
+        range: KeyRange,
+        reverse: bool,
+    ) -> ExternalScan {
+        let mut readers: Vec<_> = self.parts_in(&range).cloned().collect();
+        if !reverse {
+            readers.reverse();
+        }
+        ExternalScan { external: self, cause, range, reverse, readers, scan: None }
+    }
+}
+
+/// A running read of an external write set.
+#[derive(Debug)]
+pub(crate) struct ExternalScan {
+    pub(crate) external: Arc<External>,
+    cause: Cause,
+    range: KeyRange,
+    reverse: bool,
+    /// Parts still to read, the next one last.
+    readers: Vec<Arc<PartReader>>,
+    scan: Option<PartScan>,
+}
+
+impl ExternalScan {
+    /// The next write in order; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Write>> {
+        loop {
+            if let Some(scan) = &mut self.scan {
+                if let Some(write) = scan.next().await? {
+                    return Ok(Some(write));
+                }
+                self.scan = None;
+            }
+            let Some(reader) = self.readers.pop() else { return Ok(None) };
+            self.scan = Some(reader.scan(self.cause, self.range.clone(), self.reverse));
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! The fold: moves the tail into the checkpoint.
+//!
+//! # Protocol
+//! ```text
+//! take over (fences others) -> raise watermark -> batches in LSN order -> flush -> replace, trim the tail
+//!   batch: C newest | H what it superseded | T outcomes | M reach      seq = LSN * 2^20 + n
+//! ```
+//!
+//! # Invariants
+//! - Batches are applied in LSN order; the last one of an LSN has number 2^20 - 1, so the durable sequence
+//!   number says which LSN the checkpoint covers. The `M` row says the same in every batch.
+//! - Folding is idempotent: after a crash the first uncovered LSN is folded again, the same rows are written.
+//! - The tail is trimmed only after the flush that made its entries durable has returned.
+//!
+//! # On failure
+//! Fenced: this process becomes a reader of the newest checkpoint. Anything else that ends the writer: dropped
+//! and opened again by the next fold; the tail still has everything.
+//!
+//! # Limits
+//! A batch is about 4 MiB; look-ups of superseded versions run 32 at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use telesto_bucket::Cause;
+use telesto_common::key::KeyRange;
+use telesto_common::{Lsn, Timestamp, TxnId};
+
+use crate::api::{FoldNeed, FoldOutcome, Folded, Version};
+use crate::engine::{Fault, GcRules, Outcome, StoredRow, Writer};
+use crate::error::{Error, Result};
+use crate::external::External;
+use crate::row::{self, Meta};
+use crate::shard::{Shard, read_meta};
+use crate::tail::{Item, ItemWrites};
+
+const BATCH_BITS: u32 = 20;
+const LAST_BATCH: u64 = (1 << BATCH_BITS) - 1;
+const BATCH_BYTES: usize = 4 << 20;
+/// Bookkeeping counted for each row of a batch, bytes.
+const ROW_OVERHEAD: usize = 160;
+/// Look-ups of superseded versions under way at once.
+const PARALLEL: usize = 32;
+/// Level-0 tables that start a compaction.
+const LEVEL0_COMPACT: usize = 6;
+
+/// What the folder keeps from fold to fold.
+#[derive(Debug, Default)]
+pub(crate) struct Folding {
+    pub(crate) writer: Option<Arc<dyn Writer>>,
+    last_seq: u64,
+}
+
+/// Why a fold ended early.
+enum FoldError {
+    Engine(Fault),
+    Shard(Error),
+}
+
+impl From<Fault> for FoldError {
+    fn from(fault: Fault) -> Self {
+        Self::Engine(fault)
+    }
+}
+
+impl From<Error> for FoldError {
+    fn from(error: Error) -> Self {
+        Self::Shard(error)
+    }
+}
+
+/// Writes collected for one batch.
+#[derive(Default)]
+struct Batch {
+    /// Versions by key, oldest first; the first one with its `fresh` mark.
+    keys: BTreeMap<Bytes, (bool, Vec<Version>)>,
+    outcomes: Vec<(TxnId, Timestamp)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn add(&mut self, key: &Bytes, version: Version, fresh: bool) {
+        let value = version.value.as_ref().map_or(0, Bytes::len);
+        self.bytes += 2 * (key.len() + value) + ROW_OVERHEAD;
+        self.keys.entry(key.clone()).or_insert_with(|| (fresh, Vec::new())).1.push(version);
+    }
+}
+
+impl Shard {
+    /// How urgent a fold is.
+    #[must_use]
+    pub fn fold_need(&self) -> FoldNeed {
+        let durable = self.checkpointed();
+        let limit = self.options.tail_limit_bytes;
+        let tail = self.tail.read();
+        let Some(oldest) = tail.oldest_after(durable) else { return FoldNeed::None };
+        // Entries kept for open snapshots are not waiting for a fold.
+        let bytes = if tail.bytes > limit / 2 { tail.bytes_after(durable) } else { 0 };
+        drop(tail);
+        if bytes >= limit {
+            return FoldNeed::Full;
+        }
+        let age = self.options.env.clock.monotonic().saturating_sub(oldest);
+        let interval = self.options.checkpoint_interval;
+        if age >= interval * 2 {
+            return FoldNeed::Overdue;
+        }
+        let ours = self.folder.load(Ordering::Acquire) || self.base().is_none();
+        if ours && (age >= interval || bytes > limit / 2) { FoldNeed::Due } else { FoldNeed::None }
+    }
+
+    /// Moves everything applied so far into the checkpoint, durably, in bounded memory, and starts a compaction
+    /// when tables have piled up. Takes the checkpoint over from another process if need be. One fold runs at a
+    /// time; a second caller waits for it.
+    ///
+    /// # Errors
+    /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`]; the tail keeps everything.
+    pub async fn fold(&self) -> Result<FoldOutcome> {
+        self.open_check()?;
+        let env = &self.options.env;
+        let deadline = env.deadline(self.options.io_timeout);
+        let mut folding =
+            env.within(deadline, "waiting for a fold under way", self.folding.lock()).await?;
+        let failure = match self.fold_locked(&mut folding).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(failure) => failure,
+        };
+        self.lose_writer(&mut folding).await?;
+        match failure {
+            FoldError::Engine(Fault::Fenced) => Ok(FoldOutcome::Fenced),
+            FoldError::Engine(fault) => Err(self.error(fault)),
+            FoldError::Shard(error) => Err(error),
+        }
+    }
+
+    /// The writer is of no use any more: become a reader of the newest checkpoint.
+    async fn lose_writer(&self, folding: &mut Folding) -> Result<()> {
+        self.folder.store(false, Ordering::Release);
+        let Some(writer) = folding.writer.take() else { return Ok(()) };
+        let failed = Some(Arc::clone(&writer).view());
+        let reopened = self.reopen(&failed).await.map_err(|fault| self.error(fault));
+        writer.close().await;
+        reopened
+    }
+
+    async fn fold_locked(
+        &self,
+        folding: &mut Folding,
+    ) -> std::result::Result<FoldOutcome, FoldError> {
+        if self.tail.read().items_after(self.checkpointed()).is_empty() {
+            return Ok(FoldOutcome::Nothing);
+        }
+        let writer = self.take_over(folding).await?;
+        let items = self.tail.read().items_after(self.checkpointed());
+        let Some(last) = items.last() else {
+            // Another process had folded all of it.
+            return Ok(FoldOutcome::Nothing);
+        };
+        let mut meta = Meta {
+            lsn: self.checkpointed(),
+            applied: Timestamp::ZERO,
+            watermark: self.raise_watermark(),
+        };
+        meta.applied = self.folded_newest(&writer).await?;
+        let reached = last.lsn;
+        let mut batch = Batch::default();
+        for item in &items {
+            self.fold_item(folding, &writer, &mut batch, &mut meta, item).await?;
+            if batch.bytes >= BATCH_BYTES || item.lsn == reached {
+                let seq = (item.lsn.0 << BATCH_BITS) | LAST_BATCH;
+                self.write_batch(folding, &writer, &mut batch, &meta, seq).await?;
+            }
+        }
+        drop(items);
+        writer.flush().await?;
+        if writer.durable_seq() < folding.last_seq {
+            return Err(Fault::Gone("a flush did not cover what was written".to_owned()).into());
+        }
+        self.dirty.store(true, Ordering::Release);
+        self.advanced(&meta);
+        self.compact_if_piled_up(&writer);
+        Ok(FoldOutcome::Advanced(Folded { lsn: reached, version: writer.version() }))
+    }
+
+    /// The writer, opened (and every other fenced) if there is none.
+    async fn take_over(&self, folding: &mut Folding) -> Outcome<Arc<dyn Writer>> {
+        if let Some(writer) = &folding.writer {
+            return Ok(Arc::clone(writer));
+        }
+        let writer = self.engine.open_writer().await?;
+        let view = Arc::clone(&writer).view();
+        let meta = read_meta(self.engine.path(), view.as_ref()).await?;
+        if meta.lsn < self.checkpointed() {
+            return Err(Fault::Corrupt {
+                object: None,
+                reason: format!("it reaches LSN {} but reached more before", meta.lsn),
+            });
+        }
+        folding.last_seq = writer.durable_seq();
+        folding.writer = Some(Arc::clone(&writer));
+        let old = self.adopt(Some(view), &meta);
+        self.folder.store(true, Ordering::Release);
+        if let Some(old) = old {
+            old.close().await;
+        }
+        Ok(writer)
+    }
+
+    /// The newest commit timestamp the checkpoint holds.
+    async fn folded_newest(&self, writer: &Arc<dyn Writer>) -> Outcome<Timestamp> {
+        let view = Arc::clone(writer).view();
+        Ok(read_meta(self.engine.path(), view.as_ref()).await?.applied)
+    }
+
+    /// `min(now - retention, oldest open snapshot)`. Now is the smaller of wall clock and newest commit, so
+    /// that neither a clock that jumps ahead nor a quiet database loses history early.
+    fn raise_watermark(&self) -> Timestamp {
+        let wall = self.options.env.clock.wall_micros();
+        let now = wall.min(self.applied().1.wall_micros());
+        let retention = u64::try_from(self.options.retention.as_micros()).unwrap_or(u64::MAX);
+        self.snapshots.raise(Timestamp::from_wall_micros(now.saturating_sub(retention)))
+    }
+
+    async fn fold_item(
+        &self,
+        folding: &mut Folding,
+        writer: &Arc<dyn Writer>,
+        batch: &mut Batch,
+        meta: &mut Meta,
+        item: &Item,
+    ) -> std::result::Result<(), FoldError> {
+        for commit in &item.commits {
+            match &commit.writes {
+                ItemWrites::Inline(writes) => {
+                    for write in writes {
+                        let value = write.value.clone();
+                        let version = Version { at: commit.at, txn: commit.txn, value };
+                        batch.add(&write.key, version, write.fresh);
+                    }
+                }
+                ItemWrites::External(external) => {
+                    self.fold_external(folding, writer, batch, meta, item.lsn, external).await?;
+                }
+            }
+            batch.outcomes.push((commit.txn, commit.at));
+            batch.bytes += ROW_OVERHEAD;
+        }
+        meta.lsn = item.lsn;
+        meta.applied = item.newest;
+        Ok(())
+    }
+
+    /// Streams an external write set, in batches of its own LSN.
+    async fn fold_external(
+        &self,
+        folding: &mut Folding,
+        writer: &Arc<dyn Writer>,
+        batch: &mut Batch,
+        meta: &Meta,
+        lsn: Lsn,
+        external: &Arc<External>,
+    ) -> std::result::Result<(), FoldError> {
+        let mut rows = Arc::clone(external).scan(Cause::Checkpoint, KeyRange::default(), false);
+        while let Some(write) = rows.next().await? {
+            batch.add(&write.key, external.version(write.value), write.fresh);
+            if batch.bytes >= BATCH_BYTES {
+                let seq = folding.last_seq.max(lsn.0 << BATCH_BITS) + 1;
+                if seq >= (lsn.0 << BATCH_BITS) | LAST_BATCH {
+                    return Err(Error::BadCheckpoint {
+                        path: self.engine.path().to_owned(),
+                        reason: format!("LSN {lsn} needs more batches than can be numbered"),
+                    }
+                    .into());
+                }
+                self.write_batch(folding, writer, batch, meta, seq).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_batch(
+        &self,
+        folding: &mut Folding,
+        writer: &Arc<dyn Writer>,
+        batch: &mut Batch,
+        meta: &Meta,
+        seq: u64,
+    ) -> Outcome<()> {
+        let batch = std::mem::take(batch);
+        let mut rows: Vec<StoredRow> = Vec::with_capacity(batch.keys.len() * 2 + 1);
+        for (key, before) in self.superseded(writer, &batch, meta.watermark).await? {
+            let by = batch.keys[&key].1[0].at;
+            push_history(&mut rows, &key, &before, by, meta.watermark);
+        }
+        for (key, (_, versions)) in &batch.keys {
+            for pair in versions.windows(2) {
+                push_history(&mut rows, key, &pair[0], pair[1].at, meta.watermark);
+            }
+            if let Some(newest) = versions.last() {
+                rows.push((row::newest_key(key), row::encode_newest(newest)));
+            }
+        }
+        for (txn, at) in &batch.outcomes {
+            rows.push((row::outcome_key(*txn), row::encode_outcome(*at)));
+        }
+        rows.push((row::meta_key(), row::encode_meta(meta)));
+        writer.apply(seq, rows).await?;
+        folding.last_seq = seq;
+        Ok(())
+    }
+
+    /// The versions the batch supersedes: from the tail, else by a point get; none for fresh writes.
+    async fn superseded(
+        &self,
+        writer: &Arc<dyn Writer>,
+        batch: &Batch,
+        watermark: Timestamp,
+    ) -> Outcome<Vec<(Bytes, Version)>> {
+        let mut known = Vec::new();
+        let mut ask = Vec::new();
+        {
+            let tail = self.tail.read();
+            for (key, (fresh, versions)) in &batch.keys {
+                let at = versions[0].at;
+                if *fresh || at <= watermark {
+                    continue;
+                }
+                match tail.predecessor(key, at) {
+                    Some(version) => known.push((key.clone(), version)),
+                    None => ask.push((key.clone(), at)),
+                }
+            }
+        }
+        let path = self.engine.path();
+        let asked: Vec<Option<(Bytes, Version)>> = stream::iter(ask)
+            .map(|(key, at)| async move {
+                let Some(stored) = writer.get(&row::newest_key(&key)).await? else {
+                    return Ok(None);
+                };
+                let version = row::decode_newest(path, &stored)
+                    .map_err(|error| Fault::Corrupt { object: None, reason: error.to_string() })?;
+                // At or above: this LSN was folded before, in part; its history is written.
+                Ok::<_, Fault>((version.at < at).then_some((key, version)))
+            })
+            .buffered(PARALLEL)
+            .try_collect()
+            .await?;
+        known.extend(asked.into_iter().flatten());
+        Ok(known)
+    }
+
+    fn compact_if_piled_up(&self, writer: &Arc<dyn Writer>) {
+        if writer.shape().level0_tables < LEVEL0_COMPACT {
+            return;
+        }
+        let Some(this) = self.this.upgrade() else { return };
+        self.options.env.spawn("compaction", async move {
+            if let Err(error) = this.compact(false).await {
+                tracing::warn!(path = this.engine.path(), %error, "a compaction failed; the next fold starts another");
+            }
+        });
+    }
+
+    /// Merges tables of the checkpoint, dropping what neither retention nor an open snapshot needs. `all`: into
+    /// one run. Does nothing when one is under way here.
+    ///
+    /// # Errors
+    /// The bucket's; harmless.
+    pub async fn compact(&self, all: bool) -> Result<()> {
+        self.open_check()?;
+        if self.compacting.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let _under_way = UnderWay(&self.compacting);
+        self.compact_now(all).await.map_err(|fault| self.error(fault))
+    }
+
+    async fn compact_now(&self, all: bool) -> Outcome<()> {
+        let Some(view) = self.base() else { return Ok(()) };
+        // The watermark durably in the checkpoint, not the one in memory: every reader of the result must find it.
+        let watermark = Timestamp(self.durable_watermark.load(Ordering::Acquire));
+        let rules = GcRules { watermark, dropped: self.dropped.lock().clone() };
+        self.engine.compact(rules, all).await?;
+        let writer = self.folding.lock().await.writer.clone();
+        match writer {
+            Some(writer) => writer.refresh().await,
+            None => self.reopen(&Some(view)).await,
+        }
+    }
+
+    /// Another process advanced the checkpoint (`Config::CheckpointAdvanced`): looks at it and drops the tail up
+    /// to `lsn`. Does nothing when this process did it itself.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); the tail keeps everything.
+    pub async fn refresh(&self, lsn: Lsn, version: u64) -> Result<()> {
+        self.open_check()?;
+        if lsn <= self.checkpointed() {
+            return Ok(());
+        }
+        let env = &self.options.env;
+        let deadline = env.deadline(self.options.io_timeout);
+        let mut folding =
+            env.within(deadline, "waiting for a fold under way", self.folding.lock()).await?;
+        if folding.writer.is_some() {
+            // Whoever advanced past us has fenced us.
+            self.lose_writer(&mut folding).await?;
+        }
+        if lsn > self.checkpointed() {
+            let base = self.base();
+            self.reopen(&base).await.map_err(|fault| self.error(fault))?;
+        }
+        if lsn > self.checkpointed() {
+            return Err(Error::BadCheckpoint {
+                path: self.engine.path().to_owned(),
+                reason: format!(
+                    "the log says it reaches LSN {lsn} at version {version}, but it reaches {}",
+                    self.checkpointed()
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// Compacts what is worth it and deletes checkpoint objects nobody needs any more. Call it now and then
+    /// (about every 10 minutes) while there is write load; it makes no request when nothing was folded here since
+    /// the last call.
+    ///
+    /// # Errors
+    /// The bucket's; harmless.
+    pub async fn collect(&self) -> Result<()> {
+        self.open_check()?;
+        if !self.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let collected = async {
+            self.compact(false).await?;
+            self.engine.collect().await.map_err(|fault| self.error(fault))
+        };
+        collected.await.inspect_err(|_| self.dirty.store(true, Ordering::Release))
+    }
+}
+
+/// Marks a compaction as under way until dropped, however it ends.
+struct UnderWay<'a>(&'a AtomicBool);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// The row of a superseded version, if anyone may still read it. Delete marks need none.
+fn push_history(
+    rows: &mut Vec<StoredRow>,
+    key: &Bytes,
+    version: &Version,
+    superseded: Timestamp,
+    watermark: Timestamp,
+) {
+    if let Some(value) = version.value.as_ref().filter(|_| superseded > watermark) {
+        let stored = row::encode_history(superseded, version.txn, value);
+        rows.push((row::history_key(key, version.at), stored));
+    }
+}

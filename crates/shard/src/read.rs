@@ -1,0 +1,177 @@
+//! Point reads.
+//!
+//! # Protocol
+//! ```text
+//! newest-row cache --at or below--> answer                  (one hash look-up)
+//!   miss -> tail   --version at or below--> answer          (external write sets: parts on demand)
+//!           none   -> checkpoint C|key --at or below--> answer, remembered in the cache
+//!                     newer -> H|key|~at: the first row at or below, if it was not superseded by then
+//! ```
+//!
+//! # Invariants
+//! The watermark is checked after the read as well as before: it is raised before anything is dropped.
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use telesto_bucket::Cause;
+use telesto_common::Timestamp;
+use telesto_common::key::KeyRange;
+
+use crate::api::{Read, Version};
+use crate::engine::ReadAhead;
+use crate::error::Result;
+use crate::row;
+use crate::shard::Shard;
+use crate::tail::TailRead;
+
+/// Checkpoint reads of one call under way at once.
+const PARALLEL: usize = 64;
+
+/// What memory knows.
+enum Memory {
+    Answer(Read),
+    Ask(TailRead),
+}
+
+impl Shard {
+    fn memory(&self, key: &[u8], at: Timestamp) -> Memory {
+        match self.cache.rows.get(self.scope, self.epoch(), key, at) {
+            Some(Some(version)) => return Memory::Answer(Read::Found(version)),
+            Some(None) => return Memory::Answer(Read::Absent),
+            None => {}
+        }
+        let mut read = self.tail.read().read(key, at);
+        if read.externals.is_empty() {
+            if let Some(version) = read.visible.take() {
+                return Memory::Answer(Read::Found(version));
+            }
+            if self.base().is_none() {
+                return Memory::Answer(absent(read.newer));
+            }
+        }
+        Memory::Ask(read)
+    }
+
+    /// The version of `key` visible at `at`, if memory has it (newest-row cache or tail); `None` means "use
+    /// [`get`](Self::get)". `at` must not be above [`applied`](Self::applied).
+    #[must_use]
+    pub fn try_get(&self, key: &[u8], at: Timestamp) -> Option<Result<Read>> {
+        if let Err(error) = self.snapshots.check(at) {
+            return Some(Err(error));
+        }
+        match self.memory(key, at) {
+            Memory::Answer(read) => Some(Ok(read)),
+            Memory::Ask(_) => None,
+        }
+    }
+
+    /// The version of `key` visible at `at`, which must not be above [`applied`](Self::applied).
+    ///
+    /// # Errors
+    /// [`crate::Error::SnapshotTooOld`], the bucket's, [`crate::Error::Corrupt`], [`crate::Error::Unavailable`].
+    pub async fn get(&self, key: &[u8], at: Timestamp) -> Result<Read> {
+        self.snapshots.check(at)?;
+        let epoch = self.epoch();
+        let stamp = self.cache.rows.stamp(self.scope, key);
+        let read = match self.memory(key, at) {
+            Memory::Answer(read) => return Ok(read),
+            Memory::Ask(read) => read,
+        };
+        for external in &read.externals {
+            if let Some(version) = external.get(Cause::Read, key).await? {
+                return Ok(Read::Found(version));
+            }
+        }
+        if let Some(version) = read.visible {
+            return Ok(Read::Found(version));
+        }
+        let stored = self.checkpoint_get(&row::newest_key(key)).await?;
+        let path = self.engine.path();
+        let newest = stored.map(|stored| row::decode_newest(path, &stored)).transpose()?;
+        if !read.newer && !read.external_touch {
+            self.cache.rows.fill(self.scope, epoch, key, stamp, newest.as_ref());
+        }
+        let found = match newest {
+            None => absent(read.newer),
+            Some(version) if version.at <= at => Read::Found(version),
+            Some(_) => match self.history(key, at).await? {
+                Some(version) => Read::Found(version),
+                None => Read::Hidden,
+            },
+        };
+        self.snapshots.check(at)?;
+        Ok(found)
+    }
+
+    /// The versions of several keys visible at `at`, in the order of `keys`, fetched together.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn get_many(&self, keys: &[Bytes], at: Timestamp) -> Result<Vec<Read>> {
+        let mut reads = Vec::with_capacity(keys.len());
+        let mut missing = Vec::new();
+        for (i, key) in keys.iter().enumerate() {
+            let read = self.try_get(key, at).transpose()?;
+            if read.is_none() {
+                missing.push(i);
+            }
+            reads.push(read.unwrap_or(Read::Absent));
+        }
+        let fetched: Vec<_> = stream::iter(missing)
+            .map(|i| async move { Ok::<_, crate::Error>((i, self.get(&keys[i], at).await?)) })
+            .buffered(PARALLEL)
+            .try_collect()
+            .await?;
+        for (i, read) in fetched {
+            reads[i] = read;
+        }
+        Ok(reads)
+    }
+
+    /// The version of `key` that `C` superseded and that was current at `at`.
+    pub(crate) async fn history(&self, key: &[u8], at: Timestamp) -> Result<Option<Version>> {
+        let path = self.engine.path();
+        let end = KeyRange::point(&row::history_key(key, Timestamp::ZERO)).end;
+        let range = KeyRange::new(row::history_key(key, at), end);
+        let mut reopens = 0;
+        'view: loop {
+            self.open_check()?;
+            let base = self.base();
+            let Some(view) = &base else { return Ok(None) };
+            let mut rows = match view.scan(range.clone(), false, ReadAhead::Short).await {
+                Ok(rows) => rows,
+                Err(fault) => {
+                    self.recover(&base, fault, &mut reopens).await?;
+                    continue;
+                }
+            };
+            loop {
+                let (stored_key, stored) = match rows.next().await {
+                    Ok(Some(row)) => row,
+                    Ok(None) => return Ok(None),
+                    Err(fault) => {
+                        self.recover(&base, fault, &mut reopens).await?;
+                        continue 'view;
+                    }
+                };
+                let Some((found, version_at)) = row::split_history_key(&stored_key) else {
+                    continue;
+                };
+                if found != key {
+                    continue;
+                }
+                let history = row::decode_history(path, &stored)?;
+                let current = history.superseded > at;
+                return Ok(current.then(|| Version {
+                    at: version_at,
+                    txn: history.txn,
+                    value: Some(history.value),
+                }));
+            }
+        }
+    }
+}
+
+fn absent(newer: bool) -> Read {
+    if newer { Read::Hidden } else { Read::Absent }
+}

@@ -1,0 +1,325 @@
+//! Scans: the tail, external write sets and the checkpoint, merged in key order.
+//!
+//! # Protocol
+//! Every source yields a chunk of rows; the step reaches to the nearest last key among the sources that are not
+//! at their end; up to there the newest version at or below the snapshot wins. A checkpoint row newer than the
+//! snapshot is looked up in the history.
+//!
+//! # Invariants
+//! Rows move from the tail to the checkpoint only. The trim counter is read before the checkpoint's iterator is
+//! opened and compared under the same lock the tail is read with; when it differs, everything after the last
+//! finished step is read again with a newer iterator. So no row is missed and none comes twice.
+//!
+//! # Limits
+//! Memory: one chunk (at most 1,024 rows) of each source.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use telesto_bucket::Cause;
+use telesto_common::Timestamp;
+use telesto_common::key::KeyRange;
+
+use crate::api::{Row, ScanSpec, Version};
+use crate::engine::{ReadAhead, RowScan};
+use crate::error::Result;
+use crate::external::ExternalScan;
+use crate::row;
+use crate::shard::{Base, Shard};
+
+const MIN_CHUNK: usize = 16;
+const MAX_CHUNK: usize = 1024;
+/// Scans with a limit up to this read little ahead.
+const SHORT_LIMIT: u64 = 256;
+/// History look-ups of one step under way at once.
+const PARALLEL: usize = 32;
+
+/// The stored range of the newest versions of `range`.
+pub(crate) fn stored_range(range: &KeyRange) -> KeyRange {
+    let end = if range.end.is_empty() { row::newest_end() } else { row::newest_key(&range.end) };
+    KeyRange::new(row::newest_key(&range.start), end)
+}
+
+/// A running scan; see [`Shard::scan`].
+pub struct ShardScan {
+    shard: Arc<Shard>,
+    at: Timestamp,
+    spec: ScanSpec,
+    remaining: u64,
+    /// What no finished step has covered yet.
+    rest: KeyRange,
+    sources: Option<Sources>,
+    ready: VecDeque<Row>,
+    reopens: usize,
+}
+
+impl std::fmt::Debug for ShardScan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardScan").field("at", &self.at).field("rest", &self.rest).finish()
+    }
+}
+
+/// One source with what was pulled from it and not used yet.
+struct Source<S, R> {
+    rows: S,
+    buffer: VecDeque<(Bytes, R)>,
+    done: bool,
+}
+
+struct Sources {
+    trims: u64,
+    base: Base,
+    checkpoint: Option<Source<Box<dyn RowScan>, Bytes>>,
+    externals: Vec<Source<ExternalScan, Option<Bytes>>>,
+}
+
+/// A row of a step, or a key whose version must be looked up in the history.
+enum Found {
+    Row(Row),
+    History(Bytes),
+}
+
+impl Shard {
+    /// Scans `range` as of `at`. Nothing is read before the first batch is pulled. The caller keeps a
+    /// [`crate::SnapshotGuard`] at or below `at` while it scans.
+    #[must_use]
+    pub fn scan(self: &Arc<Self>, range: KeyRange, at: Timestamp, spec: ScanSpec) -> ShardScan {
+        ShardScan {
+            shard: Arc::clone(self),
+            at,
+            spec,
+            remaining: spec.limit.unwrap_or(u64::MAX),
+            rest: range,
+            sources: None,
+            ready: VecDeque::new(),
+            reopens: 0,
+        }
+    }
+}
+
+impl ShardScan {
+    /// The next rows in order, at most `max_rows`; empty at the end.
+    ///
+    /// # Errors
+    /// As [`Shard::get`]; after an error the scan may be pulled again and continues where it was.
+    pub async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<Row>> {
+        let want = max_rows.min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
+        while self.ready.len() < want && !self.rest.is_empty() {
+            self.shard.snapshots.check(self.at)?;
+            self.step((want - self.ready.len()).clamp(MIN_CHUNK, MAX_CHUNK)).await?;
+        }
+        self.shard.snapshots.check(self.at)?;
+        let count = want.min(self.ready.len());
+        self.remaining -= count as u64;
+        Ok(self.ready.drain(..count).collect())
+    }
+
+    /// Covers some more of the range, or notices that the sources must be opened again.
+    async fn step(&mut self, chunk: usize) -> Result<()> {
+        let Some(sources) = &mut self.sources else { return self.open().await };
+        if let Err(failure) = sources.fill(chunk).await {
+            let base = sources.base.clone();
+            self.sources = None;
+            return match failure {
+                FillError::Shard(error) => Err(error),
+                FillError::Engine(fault) => {
+                    self.shard.recover(&base, fault, &mut self.reopens).await
+                }
+            };
+        }
+        let reverse = self.spec.reverse;
+        let mut last = sources.reach(reverse);
+        let (tail_rows, cut) = {
+            let tail = self.shard.tail.read();
+            if tail.trims != sources.trims {
+                drop(tail);
+                self.sources = None;
+                return Ok(());
+            }
+            let range = upto(&self.rest, last.as_ref(), reverse);
+            tail.scan(&range, self.at, reverse, MAX_CHUNK)
+        };
+        if cut.is_some() {
+            last = cut;
+        }
+        let found = sources.merge(&self.shard, tail_rows, last.as_ref(), self.at, reverse)?;
+        let shard = &self.shard;
+        let at = self.at;
+        let rows: Vec<Option<Row>> = if found.iter().any(|f| matches!(f, Found::History(_))) {
+            stream::iter(found)
+                .map(|found| async move {
+                    match found {
+                        Found::Row(row) => Ok(Some(row)),
+                        Found::History(key) => {
+                            let version = shard.history(&key, at).await?;
+                            Ok::<_, crate::Error>(version.and_then(|v| visible(key, v)))
+                        }
+                    }
+                })
+                .buffered(PARALLEL)
+                .try_collect()
+                .await
+                .inspect_err(|_| self.sources = None)?
+        } else {
+            found
+                .into_iter()
+                .map(|f| if let Found::Row(row) = f { Some(row) } else { None })
+                .collect()
+        };
+        self.ready.extend(rows.into_iter().flatten());
+        self.rest = match last {
+            None => KeyRange::new(Bytes::from_static(&[1]), Bytes::from_static(&[0])),
+            Some(last) if reverse && last.is_empty() => {
+                KeyRange::new(Bytes::from_static(&[1]), Bytes::from_static(&[0]))
+            }
+            Some(last) if reverse => KeyRange::new(self.rest.start.clone(), last),
+            Some(last) => KeyRange::new(KeyRange::point(&last).end, self.rest.end.clone()),
+        };
+        Ok(())
+    }
+
+    async fn open(&mut self) -> Result<()> {
+        self.shard.open_check()?;
+        let (trims, externals) = {
+            let tail = self.shard.tail.read();
+            (tail.trims, tail.externals_in(&self.rest, self.at))
+        };
+        let reverse = self.spec.reverse;
+        let base = self.shard.base();
+        let mut checkpoint = None;
+        if let Some(view) = &base {
+            let short = self.spec.limit.is_some_and(|limit| limit <= SHORT_LIMIT);
+            let ahead = if short { ReadAhead::Short } else { ReadAhead::Long };
+            match view.scan(stored_range(&self.rest), reverse, ahead).await {
+                Ok(rows) => {
+                    checkpoint = Some(Source { rows, buffer: VecDeque::new(), done: false })
+                }
+                Err(fault) => {
+                    return self.shard.recover(&base, fault, &mut self.reopens).await;
+                }
+            }
+        }
+        let externals = externals
+            .into_iter()
+            .map(|external| Source {
+                rows: external.scan(Cause::Read, self.rest.clone(), reverse),
+                buffer: VecDeque::new(),
+                done: false,
+            })
+            .collect();
+        self.sources = Some(Sources { trims, base, checkpoint, externals });
+        Ok(())
+    }
+}
+
+enum FillError {
+    Shard(crate::Error),
+    Engine(crate::engine::Fault),
+}
+
+impl Sources {
+    async fn fill(&mut self, chunk: usize) -> std::result::Result<(), FillError> {
+        if let Some(source) = &mut self.checkpoint {
+            while !source.done && source.buffer.len() < chunk {
+                match source.rows.next().await.map_err(FillError::Engine)? {
+                    Some((key, stored)) => source.buffer.push_back((key.slice(1..), stored)),
+                    None => source.done = true,
+                }
+            }
+        }
+        for source in &mut self.externals {
+            while !source.done && source.buffer.len() < chunk {
+                match source.rows.next().await.map_err(FillError::Shard)? {
+                    Some(write) => source.buffer.push_back((write.key, write.value)),
+                    None => source.done = true,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The last key up to which every source is known; `None`: all are at their end.
+    fn reach(&self, reverse: bool) -> Option<Bytes> {
+        fn last<S, R>(source: &Source<S, R>) -> Option<&Bytes> {
+            if source.done { None } else { source.buffer.back().map(|(key, _)| key) }
+        }
+        let ends = self.checkpoint.iter().filter_map(last);
+        let ends = ends.chain(self.externals.iter().filter_map(last));
+        if reverse { ends.max().cloned() } else { ends.min().cloned() }
+    }
+
+    /// What is visible up to `last`, in order.
+    fn merge(
+        &mut self,
+        shard: &Shard,
+        tail_rows: Vec<(Bytes, Version)>,
+        last: Option<&Bytes>,
+        at: Timestamp,
+        reverse: bool,
+    ) -> Result<Vec<Found>> {
+        let path = shard.engine.path();
+        let mut out = Vec::new();
+        let mut tail = tail_rows.into_iter().peekable();
+        loop {
+            let next = {
+                let heads = self.checkpoint.iter().filter_map(|s| s.buffer.front().map(|r| &r.0));
+                let heads = heads
+                    .chain(self.externals.iter().filter_map(|s| s.buffer.front().map(|r| &r.0)))
+                    .filter(|key| within(key, last, reverse))
+                    .chain(tail.peek().map(|(key, _)| key));
+                let next = if reverse { heads.max() } else { heads.min() };
+                let Some(next) = next else { return Ok(out) };
+                next.clone()
+            };
+            let mut best: Option<Version> = None;
+            if let Some((_, version)) = tail.next_if(|(key, _)| *key == next) {
+                best = Some(version);
+            }
+            for source in &mut self.externals {
+                let Some((_, value)) = take(&mut source.buffer, &next) else { continue };
+                if best.as_ref().is_none_or(|best| best.at < source.rows.external.at) {
+                    best = Some(source.rows.external.version(value));
+                }
+            }
+            let mut superseded = false;
+            let stored = self.checkpoint.as_mut().and_then(|s| take(&mut s.buffer, &next));
+            if let Some((_, stored)) = stored {
+                let version = row::decode_newest(path, &stored)?;
+                if version.at > at {
+                    superseded = true;
+                } else if best.as_ref().is_none_or(|best| best.at < version.at) {
+                    best = Some(version);
+                }
+            }
+            match best {
+                Some(version) => out.extend(visible(next, version).map(Found::Row)),
+                None if superseded => out.push(Found::History(next)),
+                None => {}
+            }
+        }
+    }
+}
+
+fn take<R>(buffer: &mut VecDeque<(Bytes, R)>, key: &Bytes) -> Option<(Bytes, R)> {
+    if buffer.front().is_some_and(|(head, _)| head == key) { buffer.pop_front() } else { None }
+}
+
+fn within(key: &Bytes, last: Option<&Bytes>, reverse: bool) -> bool {
+    last.is_none_or(|last| if reverse { key >= last } else { key <= last })
+}
+
+/// The part of `rest` up to and including `last`.
+fn upto(rest: &KeyRange, last: Option<&Bytes>, reverse: bool) -> KeyRange {
+    match last {
+        None => rest.clone(),
+        Some(last) if reverse => KeyRange::new(last.clone(), rest.end.clone()),
+        Some(last) => KeyRange::new(rest.start.clone(), KeyRange::point(last).end),
+    }
+}
+
+fn visible(key: Bytes, version: Version) -> Option<Row> {
+    let Version { at, txn, value } = version;
+    value.map(|value| Row { key, value, at, txn })
+}

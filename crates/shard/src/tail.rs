@@ -1,0 +1,430 @@
+//! The tail: the ordered multi-version image, in memory, of the log after the checkpoint.
+//!
+//! # Invariants
+//! - Entries are applied in LSN order without a gap; commit timestamps grow strictly.
+//! - The versions of a key in the tail are a suffix of its history (external write sets aside): trimming
+//!   removes whole entries, oldest first, and only those the checkpoint holds durably.
+//! - The tail knows every write after `floor`: a conflict check since `floor` or later needs nothing else.
+//! - `trims` grows whenever something is removed, so that a scan that merges the tail with an older
+//!   view of the checkpoint notices and opens a newer one.
+//!
+//! # On failure
+//! An entry that cannot be applied changes nothing.
+//!
+//! # Limits
+//! Memory is counted (keys, values, bookkeeping); the bound is enforced by the fold, by trimming what is
+//! folded and by [`crate::FoldNeed::Full`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use telesto_common::key::KeyRange;
+use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_log::record::{Commit, Entry, Record, Write, Writes};
+
+use crate::api::{Change, Version};
+use crate::cache::RowCache;
+use crate::error::{Error, Result};
+use crate::external::External;
+
+/// Bookkeeping counted for each write, bytes: map node, version, item.
+const WRITE_OVERHEAD: u64 = 240;
+/// Bookkeeping counted for each commit, bytes.
+const COMMIT_OVERHEAD: u64 = 200;
+/// Writes trimmed under one lock.
+const TRIM_STEP: usize = 4096;
+/// Above this many recent writes a range check looks the range up in the map instead.
+const WALK_LIMIT: usize = 4096;
+
+/// A version in the tail.
+#[derive(Clone, Debug)]
+struct TailVersion {
+    lsn: Lsn,
+    version: Version,
+}
+
+/// One applied entry, as the fold reads it.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) lsn: Lsn,
+    pub(crate) commits: Vec<ItemCommit>,
+    /// Newest commit timestamp after this entry.
+    pub(crate) newest: Timestamp,
+    /// When it was applied here, monotonic.
+    pub(crate) applied_at: Duration,
+    bytes: u64,
+}
+
+/// One commit of an entry.
+#[derive(Debug)]
+pub(crate) struct ItemCommit {
+    pub(crate) txn: TxnId,
+    pub(crate) at: Timestamp,
+    pub(crate) writes: ItemWrites,
+}
+
+/// What a commit wrote.
+#[derive(Debug)]
+pub(crate) enum ItemWrites {
+    Inline(Vec<Write>),
+    External(Arc<External>),
+}
+
+/// What the tail knows of a key at a timestamp.
+#[derive(Clone, Debug)]
+pub(crate) struct TailRead {
+    /// The newest version at or below the timestamp.
+    pub(crate) visible: Option<Version>,
+    /// Whether the tail holds a newer one.
+    pub(crate) newer: bool,
+    /// External write sets that may hold the key, at or below the timestamp and above `visible`; newest first.
+    pub(crate) externals: Vec<Arc<External>>,
+    /// Whether any external write set, older or newer, may hold the key.
+    pub(crate) external_touch: bool,
+}
+
+/// Where the cache entries of the shard live.
+pub(crate) struct CacheScope<'a> {
+    pub(crate) rows: &'a RowCache,
+    pub(crate) scope: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    map: BTreeMap<Bytes, Vec<TailVersion>>,
+    items: VecDeque<Arc<Item>>,
+    externals: Vec<Arc<External>>,
+    outcomes: FxHashMap<TxnId, Timestamp>,
+    pub(crate) bytes: u64,
+    pub(crate) applied: Lsn,
+    pub(crate) newest: Timestamp,
+    pub(crate) floor: Timestamp,
+    pub(crate) trims: u64,
+    /// Raised by every external write set: rows cached before are misses.
+    pub(crate) epoch: u64,
+}
+
+fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    let end = if range.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&range.end[..]) };
+    (Bound::Included(&range.start[..]), end)
+}
+
+impl Tail {
+    /// An empty tail after a checkpoint that reaches `lsn`, whose newest commit is `newest`.
+    pub(crate) fn after(lsn: Lsn, newest: Timestamp) -> Self {
+        Self { applied: lsn, newest, floor: newest, ..Self::default() }
+    }
+
+    /// Checks that `entry` comes next and holds only what this version can apply. `false`: it has been
+    /// applied before.
+    fn admit(&self, entry: &Entry) -> Result<bool> {
+        if entry.lsn <= self.applied {
+            return Ok(false);
+        }
+        let expected = self.applied.next();
+        if entry.lsn != expected {
+            return Err(Error::OutOfOrder { expected, got: entry.lsn });
+        }
+        let mut newest = self.newest;
+        for record in &entry.records {
+            let kind = match record {
+                Record::Commit(commit) => {
+                    if commit.timestamp <= newest {
+                        return Err(Error::Corrupt {
+                            object: format!("log entry {}", entry.lsn),
+                            reason: format!(
+                                "commit timestamp {} does not grow (the one before is {newest})",
+                                commit.timestamp
+                            ),
+                        });
+                    }
+                    newest = commit.timestamp;
+                    continue;
+                }
+                Record::Config(_) => continue,
+                Record::Prepare(_) => "prepare",
+                Record::Decide(_) => "decide",
+                Record::RemoteCommit(_) => "remote commit",
+            };
+            return Err(Error::UnknownRecord { lsn: entry.lsn, kind });
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn apply(
+        &mut self,
+        entry: &Entry,
+        now: Duration,
+        cache: &CacheScope<'_>,
+        external: impl Fn(&Commit, Vec<telesto_log::record::Part>) -> Arc<External>,
+    ) -> Result<()> {
+        if !self.admit(entry)? {
+            return Ok(());
+        }
+        let mut bytes = 0;
+        let mut commits = Vec::new();
+        for record in &entry.records {
+            let Record::Commit(commit) = record else { continue };
+            bytes += COMMIT_OVERHEAD;
+            self.outcomes.insert(commit.txn, commit.timestamp);
+            self.newest = commit.timestamp;
+            let writes = match &commit.writes {
+                Writes::Inline(writes) => {
+                    for write in writes {
+                        bytes += self.insert(entry.lsn, commit, write, cache);
+                    }
+                    ItemWrites::Inline(writes.clone())
+                }
+                Writes::External(parts) => {
+                    bytes += parts.iter().map(|part| 200 + part.object.len() as u64).sum::<u64>();
+                    let external = external(commit, parts.clone());
+                    self.externals.push(Arc::clone(&external));
+                    self.epoch += 1;
+                    ItemWrites::External(external)
+                }
+            };
+            commits.push(ItemCommit { txn: commit.txn, at: commit.timestamp, writes });
+        }
+        self.applied = entry.lsn;
+        self.bytes += bytes;
+        let item = Item { lsn: entry.lsn, commits, newest: self.newest, applied_at: now, bytes };
+        self.items.push_back(Arc::new(item));
+        Ok(())
+    }
+
+    fn insert(&mut self, lsn: Lsn, commit: &Commit, write: &Write, cache: &CacheScope<'_>) -> u64 {
+        let version = Version { at: commit.timestamp, txn: commit.txn, value: write.value.clone() };
+        cache.rows.applied(cache.scope, self.epoch, &write.key, &version);
+        let bytes = write.key.len() + write.value.as_ref().map_or(0, Bytes::len);
+        match self.map.get_mut(&write.key) {
+            Some(versions) => versions.push(TailVersion { lsn, version }),
+            None => {
+                self.map.insert(write.key.clone(), vec![TailVersion { lsn, version }]);
+            }
+        }
+        bytes as u64 + WRITE_OVERHEAD
+    }
+
+    pub(crate) fn read(&self, key: &[u8], at: Timestamp) -> TailRead {
+        let versions = self.map.get(key).map(Vec::as_slice).unwrap_or_default();
+        let visible = versions.iter().rev().find(|v| v.version.at <= at);
+        let mut newer = versions.last().is_some_and(|last| last.version.at > at);
+        let mut externals = Vec::new();
+        let mut external_touch = false;
+        for external in self.externals.iter().rev() {
+            if !external.may_hold(key) {
+                continue;
+            }
+            external_touch = true;
+            if external.at > at {
+                newer = true;
+            } else if visible.is_none_or(|v| v.version.at < external.at) {
+                externals.push(Arc::clone(external));
+            }
+        }
+        TailRead { visible: visible.map(|v| v.version.clone()), newer, externals, external_touch }
+    }
+
+    /// The visible version of each key in `range`, at most `limit` keys, in order. Keys without a
+    /// version at or below `at` are left out. The last value: the last key looked at, if the limit cut
+    /// the range short.
+    pub(crate) fn scan(
+        &self,
+        range: &KeyRange,
+        at: Timestamp,
+        reverse: bool,
+        limit: usize,
+    ) -> (Vec<(Bytes, Version)>, Option<Bytes>) {
+        let mut rows = Vec::new();
+        let mut cut = None;
+        if range.is_empty() {
+            return (rows, cut);
+        }
+        let mut looked = 0;
+        let mut look = |(key, versions): (&Bytes, &Vec<TailVersion>)| {
+            if let Some(found) = versions.iter().rev().find(|v| v.version.at <= at) {
+                rows.push((key.clone(), found.version.clone()));
+            }
+            looked += 1;
+            if looked == limit {
+                cut = Some(key.clone());
+            }
+            looked < limit
+        };
+        let mut entries = self.map.range::<[u8], _>(bounds(range));
+        if reverse {
+            while entries.next_back().is_some_and(&mut look) {}
+        } else {
+            while entries.next().is_some_and(&mut look) {}
+        }
+        (rows, cut)
+    }
+
+    /// External write sets at or below `at` that may hold keys of `range`, oldest first.
+    pub(crate) fn externals_in(&self, range: &KeyRange, at: Timestamp) -> Vec<Arc<External>> {
+        self.externals
+            .iter()
+            .filter(|external| external.at <= at && external.may_overlap(range))
+            .cloned()
+            .collect()
+    }
+
+    /// External write sets after `since`.
+    pub(crate) fn externals_since(&self, since: Timestamp) -> Vec<Arc<External>> {
+        self.externals.iter().filter(|external| external.at > since).cloned().collect()
+    }
+
+    /// The first of `keys`, then of `ranges`, changed inline after `since` (which must be at or above
+    /// `floor`).
+    pub(crate) fn changed_inline(
+        &self,
+        keys: &[Bytes],
+        ranges: &[KeyRange],
+        since: Timestamp,
+    ) -> Option<Change> {
+        if since >= self.newest {
+            return None;
+        }
+        for key in keys {
+            if let Some(change) = self.map.get(key).and_then(|v| changed(key, v, since)) {
+                return Some(change);
+            }
+        }
+        if ranges.is_empty() {
+            return None;
+        }
+        let mut recent = 0;
+        for item in self.items.iter().rev().take_while(|item| item.newest > since) {
+            recent += item.commits.iter().map(ItemCommit::inline_len).sum::<usize>();
+            if recent > WALK_LIMIT {
+                return ranges.iter().find_map(|range| self.changed_in_range(range, since));
+            }
+        }
+        for item in self.items.iter().rev().take_while(|item| item.newest > since) {
+            for commit in item.commits.iter().filter(|commit| commit.at > since) {
+                let ItemWrites::Inline(writes) = &commit.writes else { continue };
+                for write in writes {
+                    if ranges.iter().any(|range| range.contains(&write.key)) {
+                        let key = write.key.clone();
+                        return Some(Change { key, at: commit.at, txn: commit.txn });
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn changed_in_range(&self, range: &KeyRange, since: Timestamp) -> Option<Change> {
+        if range.is_empty() {
+            return None;
+        }
+        self.map.range::<[u8], _>(bounds(range)).find_map(|(key, v)| changed(key, v, since))
+    }
+
+    pub(crate) fn outcome(&self, txn: TxnId) -> Option<Timestamp> {
+        self.outcomes.get(&txn).copied()
+    }
+
+    /// The applied entries above `after`.
+    pub(crate) fn items_after(&self, after: Lsn) -> Vec<Arc<Item>> {
+        let start = self.items.partition_point(|item| item.lsn <= after);
+        self.items.range(start..).cloned().collect()
+    }
+
+    /// When the oldest entry above `after` was applied here.
+    pub(crate) fn oldest_after(&self, after: Lsn) -> Option<Duration> {
+        let start = self.items.partition_point(|item| item.lsn <= after);
+        self.items.get(start).map(|item| item.applied_at)
+    }
+
+    /// Bytes of the entries above `after`.
+    pub(crate) fn bytes_after(&self, after: Lsn) -> u64 {
+        let start = self.items.partition_point(|item| item.lsn <= after);
+        self.items.range(start..).map(|item| item.bytes).sum()
+    }
+
+    /// The version of `key` just below `at`, if the tail has it and no external write set may stand between.
+    pub(crate) fn predecessor(&self, key: &[u8], at: Timestamp) -> Option<Version> {
+        if self.externals.iter().any(|external| external.at < at && external.may_hold(key)) {
+            return None;
+        }
+        let versions = self.map.get(key)?;
+        versions.iter().rev().find(|v| v.version.at < at).map(|v| v.version.clone())
+    }
+
+    /// Removes some of the oldest entries: those at or below `durable`, and among them those no conflict
+    /// check since `keep` needs, or any while more than `bytes_limit` is held. Returns whether more can be
+    /// removed; the caller lets readers in between.
+    pub(crate) fn trim_some(
+        &mut self,
+        durable: Lsn,
+        keep: Timestamp,
+        bytes_limit: u64,
+        cache: &CacheScope<'_>,
+    ) -> bool {
+        let mut budget = TRIM_STEP;
+        while let Some(item) = self.items.front() {
+            if item.lsn > durable || (item.newest > keep && self.bytes <= bytes_limit) {
+                return false;
+            }
+            if budget == 0 {
+                return true;
+            }
+            let item = Arc::clone(item);
+            self.items.pop_front();
+            self.trims += 1;
+            self.bytes -= item.bytes;
+            self.floor = self.floor.max(item.newest);
+            for commit in &item.commits {
+                budget = budget.saturating_sub(commit.inline_len());
+                self.outcomes.remove(&commit.txn);
+                match &commit.writes {
+                    ItemWrites::Inline(writes) => {
+                        for write in writes {
+                            self.forget(&write.key, item.lsn, cache);
+                        }
+                    }
+                    ItemWrites::External(external) => {
+                        self.externals.retain(|other| !Arc::ptr_eq(other, external));
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn forget(&mut self, key: &Bytes, lsn: Lsn, cache: &CacheScope<'_>) {
+        let Some(versions) = self.map.get_mut(key) else { return };
+        let gone = versions.partition_point(|v| v.lsn <= lsn);
+        if gone < versions.len() {
+            versions.drain(..gone);
+            return;
+        }
+        let last = versions.pop();
+        self.map.remove(key);
+        if let Some(last) = last {
+            // An external set after it may hold a newer version; one before it was trimmed already.
+            if !self.externals.iter().any(|e| e.at > last.version.at && e.may_hold(key)) {
+                cache.rows.demote(cache.scope, self.epoch, key, &last.version);
+            }
+        }
+    }
+}
+
+impl ItemCommit {
+    fn inline_len(&self) -> usize {
+        match &self.writes {
+            ItemWrites::Inline(writes) => writes.len(),
+            ItemWrites::External(_) => 1,
+        }
+    }
+}
+
+fn changed(key: &Bytes, versions: &[TailVersion], since: Timestamp) -> Option<Change> {
+    let newest = versions.last().filter(|v| v.version.at > since)?;
+    Some(Change { key: key.clone(), at: newest.version.at, txn: newest.version.txn })
+}

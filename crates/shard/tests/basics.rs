@@ -1,0 +1,103 @@
+//! The shard's interface on both engines.
+
+mod support;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use support::{TestBucket, Which, delete, options, put, simple, txn};
+use telesto_common::key::KeyRange;
+use telesto_common::{Lsn, Timestamp};
+use telesto_shard::{FoldOutcome, Read, ScanSpec, Shard, Version};
+
+fn found(at: u64, value: &'static str) -> Read {
+    let value = Some(Bytes::from_static(value.as_bytes()));
+    Read::Found(Version { at: Timestamp(at), txn: txn(at), value })
+}
+
+fn mark(at: u64) -> Read {
+    Read::Found(Version { at: Timestamp(at), txn: txn(at), value: None })
+}
+
+async fn all(shard: &Arc<Shard>, at: u64, reverse: bool) -> Vec<(String, String)> {
+    let spec = ScanSpec { reverse, limit: None };
+    let mut scan = shard.scan(KeyRange::default(), Timestamp(at), spec);
+    let mut out = Vec::new();
+    loop {
+        let rows = scan.next_batch(3).await.unwrap();
+        if rows.is_empty() {
+            return out;
+        }
+        for row in rows {
+            let text = |b: &Bytes| String::from_utf8(b.to_vec()).unwrap();
+            out.push((text(&row.key), text(&row.value)));
+        }
+    }
+}
+
+fn rows(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+async fn versions_are_read_at_their_timestamps(which: Which) {
+    let env = telesto_runtime::env();
+    let bucket = TestBucket::new();
+    let shard = Shard::open(options(&env, &bucket, &which)).await.unwrap();
+    assert_eq!(shard.replay_from(), Lsn(1));
+    let entries = [
+        simple(1, 10, vec![put("a", "a10"), put("b", "b10")]),
+        simple(2, 20, vec![put("a", "a20"), delete("b")]),
+        simple(3, 30, vec![put("b", "b30"), put("c", "c30")]),
+    ];
+    for entry in &entries[..2] {
+        shard.apply(entry).unwrap();
+    }
+    let check = async |shard: &Arc<Shard>| {
+        let get = async |key: &str, at| shard.get(key.as_bytes(), Timestamp(at)).await.unwrap();
+        assert_eq!(get("a", 9).await, Read::Hidden);
+        assert_eq!(get("a", 10).await, found(10, "a10"));
+        assert_eq!(get("a", 19).await, found(10, "a10"));
+        assert_eq!(get("a", 20).await, found(20, "a20"));
+        assert_eq!(get("b", 19).await, found(10, "b10"));
+        assert!(matches!(get("b", 25).await, Read::Hidden) || get("b", 25).await == mark(20));
+        assert_eq!(get("zz", 30).await, Read::Absent);
+        assert_eq!(all(shard, 10, false).await, rows(&[("a", "a10"), ("b", "b10")]));
+        assert_eq!(all(shard, 20, true).await, rows(&[("a", "a20")]));
+    };
+    check(&shard).await;
+    assert!(matches!(shard.fold().await.unwrap(), FoldOutcome::Advanced(f) if f.lsn == Lsn(2)));
+    assert_eq!(shard.fold().await.unwrap(), FoldOutcome::Nothing);
+    assert_eq!(shard.checkpointed(), Lsn(2));
+    assert_eq!(shard.tail_bytes(), 0);
+    check(&shard).await;
+    shard.apply(&entries[2]).unwrap();
+    check(&shard).await;
+    assert_eq!(all(&shard, 30, false).await, rows(&[("a", "a20"), ("b", "b30"), ("c", "c30")]));
+    assert_eq!(all(&shard, 30, true).await, rows(&[("c", "c30"), ("b", "b30"), ("a", "a20")]));
+    shard.fold().await.unwrap();
+    check(&shard).await;
+    shard.compact(true).await.unwrap();
+    check(&shard).await;
+    shard.close().await;
+
+    let shard = Shard::open(options(&env, &bucket, &which)).await.unwrap();
+    assert_eq!((shard.replay_from(), shard.applied().1), (Lsn(4), Timestamp(30)));
+    check(&shard).await;
+    assert_eq!(shard.outcome(txn(20)).await.unwrap(), Some(Timestamp(20)));
+    assert_eq!(shard.outcome(txn(21)).await.unwrap(), None);
+    let keys: Vec<_> = ["c", "zz", "a"].into_iter().map(Bytes::from).collect();
+    let many = shard.get_many(&keys, Timestamp(30)).await.unwrap();
+    assert_eq!(many, [found(30, "c30"), Read::Absent, found(20, "a20")]);
+    let warm = shard.try_get(b"a", Timestamp(30)).expect("cached by the read before");
+    assert_eq!(warm.unwrap(), found(20, "a20"));
+}
+
+#[tokio::test]
+async fn versions_read_at_their_timestamps_before_and_after_folds_in_memory() {
+    versions_are_read_at_their_timestamps(Which::memory()).await;
+}
+
+#[tokio::test]
+async fn versions_read_at_their_timestamps_before_and_after_folds_in_slatedb() {
+    versions_are_read_at_their_timestamps(Which::Slate).await;
+}
