@@ -11,7 +11,7 @@ use bytes::Bytes;
 use telesto_common::TxnId;
 
 /// Result of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A five-character SQLSTATE.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,10 +5,23 @@
 //! - [`Datum::cmp_values`] is a total order on non-null values of one type, the order of
 //!   PostgreSQL's default btree operator class (text by bytes, collation "C").
 
+pub mod array_text;
+pub mod binary;
+pub mod cast;
+pub mod datetime;
+pub mod datetime_parse;
 pub mod datum;
+pub mod interval;
+pub mod json;
 pub mod numeric;
+pub mod parse;
 pub mod sql_type;
+pub mod text;
 
+pub use cast::{CastContext, cast, cast_context};
+pub use datetime::TimeZone;
 pub use datum::{ArrayValue, Datum, Interval};
 pub use numeric::Numeric;
-pub use sql_type::{SqlType, oid};
+pub use parse::parse_type_name;
+pub use sql_type::{NumericMod, SqlType, oid};
+pub use text::TextStyle;

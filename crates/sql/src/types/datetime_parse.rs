@@ -1,0 +1,399 @@
+//! Text input of dates, times and timestamps.
+//!
+//! # Limits
+//! ISO forms and what drivers send: `2024-02-29`, `20240229`, `2024-02-29T12:00:00.5Z`, `Feb 29 2024`, `29 Feb 2024`,
+//! `2/29/2024` (month first), `12:00 PM`, zone names and offsets, `BC`, `infinity`, `now`, `today`, `epoch`, …
+//! PostgreSQL's Julian days and week forms are not read (22007).
+
+use super::datetime::{TimeZone, days_from_civil, days_in_month, parse_offset};
+use super::datum::DAY_MICROS;
+use super::text::TextStyle;
+use crate::error::{Error, Result, SqlState};
+
+/// What a text held.
+#[derive(Debug, Default, Clone, Copy)]
+struct Fields {
+    date: Option<i64>,
+    time: Option<i64>,
+    zone: Option<TimeZone>,
+    special: Option<i64>,
+    special_is_instant: bool,
+}
+
+fn bad(ty: &str, text: &str) -> Error {
+    Error::new(
+        SqlState::INVALID_DATETIME_FORMAT,
+        format!("invalid input syntax for type {ty}: \"{text}\""),
+    )
+}
+
+fn overflow(text: &str) -> Error {
+    Error::new(
+        SqlState::DATETIME_FIELD_OVERFLOW,
+        format!("date/time field value out of range: \"{text}\""),
+    )
+}
+
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+
+fn month_of(word: &str) -> Option<u32> {
+    let lower = word.to_ascii_lowercase();
+    (lower.len() >= 3)
+        .then(|| MONTHS.iter().position(|m| lower.starts_with(m)))
+        .flatten()
+        .map(|i| i as u32 + 1)
+}
+
+/// `HH:MM[:SS[.ffffff]]` or `HHMMSS`; microseconds.
+fn parse_time(token: &str) -> Option<Result<i64, ()>> {
+    let mut parts = token.split(':');
+    let hour = parts.next()?;
+    let minute = parts.next()?;
+    let second = parts.next();
+    if parts.next().is_some() {
+        return None;
+    }
+    let digits = |s: &str| {
+        (!s.is_empty() && s.bytes().all(|b| b.is_ascii_digit())).then(|| s.parse::<i64>().ok())?
+    };
+    let hour = digits(hour)?;
+    let (minute, second) = (digits(minute)?, second.unwrap_or("0"));
+    let (whole, fraction) = second.split_once('.').unwrap_or((second, ""));
+    let whole = digits(whole)?;
+    let fraction_micros = if fraction.is_empty() {
+        0
+    } else {
+        let value: f64 = format!("0.{fraction}").parse().ok()?;
+        (value * 1e6).round_ties_even() as i64
+    };
+    if hour > 24 || minute > 59 || whole > 60 {
+        return Some(Err(()));
+    }
+    let micros = ((hour * 60 + minute) * 60 + whole) * 1_000_000 + fraction_micros;
+    Some(if micros > DAY_MICROS { Err(()) } else { Ok(micros) })
+}
+
+fn civil(year: i64, month: u32, day: u32) -> Result<i64, ()> {
+    if !(1..=12).contains(&month) || day < 1 || day > days_in_month(year, month) {
+        return Err(());
+    }
+    Ok(days_from_civil(year, month, day))
+}
+
+/// Puts spaces between date, time and zone: `2024-01-01T10:00:00+02` becomes three tokens.
+fn split(text: &str) -> Vec<String> {
+    let bytes = text.as_bytes();
+    let mut tokens = Vec::new();
+    let mut current = String::new();
+    let mut in_time = false;
+    for (i, c) in text.char_indices() {
+        let next_digit = bytes.get(i + 1).is_some_and(u8::is_ascii_digit);
+        let prev_digit = i > 0 && bytes[i - 1].is_ascii_digit();
+        if c.is_whitespace() || c == ',' {
+            in_time = false;
+            if !current.is_empty() {
+                tokens.push(std::mem::take(&mut current));
+            }
+            continue;
+        }
+        if (c == 'T' || c == 't') && prev_digit && next_digit {
+            tokens.push(std::mem::take(&mut current));
+            continue;
+        }
+        if c == ':' {
+            in_time = true;
+        }
+        let is_zone = in_time && (c == '+' || c == '-') && !current.is_empty();
+        let is_word = in_time && c.is_ascii_alphabetic() && prev_digit;
+        if is_zone || is_word {
+            tokens.push(std::mem::take(&mut current));
+            // A colon inside the offset does not start another time.
+            in_time = false;
+        }
+        current.push(c);
+    }
+    if !current.is_empty() {
+        tokens.push(current);
+    }
+    tokens
+}
+
+#[allow(clippy::too_many_lines)]
+fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
+    let mut fields = Fields::default();
+    let mut bc = false;
+    let mut pm: Option<bool> = None;
+    let mut numbers: Vec<(i64, usize)> = Vec::new();
+    let mut month_word: Option<(u32, usize)> = None;
+    let mut iso: Option<(i64, u32, u32)> = None;
+    for token in split(text.trim()) {
+        let lower = token.to_ascii_lowercase();
+        match lower.as_str() {
+            "infinity" | "+infinity" => fields.special = Some(i64::MAX),
+            "-infinity" => fields.special = Some(i64::MIN),
+            "epoch" => {
+                fields.special = Some(-crate::session::PG_EPOCH_SECONDS * 1_000_000);
+                fields.special_is_instant = true;
+            }
+            "now" => {
+                fields.special = Some(style.now_micros);
+                fields.special_is_instant = true;
+            }
+            "today" | "tomorrow" | "yesterday" => {
+                let shift = match lower.as_str() {
+                    "today" => 0,
+                    "tomorrow" => 1,
+                    _ => -1,
+                };
+                let local = style.zone.to_local(style.now_micros);
+                fields.date = Some(local.div_euclid(DAY_MICROS) + shift);
+            }
+            "allballs" => fields.time = Some(0),
+            "bc" => bc = true,
+            "ad" => {}
+            "am" => pm = Some(false),
+            "pm" => pm = Some(true),
+            _ if DAYS.iter().any(|d| lower.starts_with(d))
+                && lower.len() >= 3
+                && lower.bytes().all(|b| b.is_ascii_alphabetic())
+                && month_of(&lower).is_none() => {}
+            _ if token.contains(':') && !token.starts_with(['+', '-']) => {
+                match parse_time(&token).ok_or_else(|| bad(ty, text))? {
+                    Ok(micros) if fields.time.is_none() => fields.time = Some(micros),
+                    Ok(_) => return Err(bad(ty, text)),
+                    Err(()) => return Err(overflow(text)),
+                }
+            }
+            _ if token.starts_with(['+', '-']) => {
+                fields.zone =
+                    Some(TimeZone::Fixed(parse_offset(&token).ok_or_else(|| bad(ty, text))?));
+            }
+            _ if token.bytes().all(|b| b.is_ascii_digit()) => {
+                let value: i64 = token.parse().map_err(|_| overflow(text))?;
+                if token.len() == 8 && iso.is_none() && numbers.is_empty() {
+                    iso = Some((value / 10_000, (value / 100 % 100) as u32, (value % 100) as u32));
+                } else if token.len() == 6
+                    && (iso.is_some() || ty.starts_with("time "))
+                    && fields.time.is_none()
+                {
+                    let hms = (value / 10_000, value / 100 % 100, value % 100);
+                    let spelled = format!("{}:{}:{}", hms.0, hms.1, hms.2);
+                    match parse_time(&spelled) {
+                        Some(Ok(micros)) => fields.time = Some(micros),
+                        _ => return Err(overflow(text)),
+                    }
+                } else {
+                    numbers.push((value, token.len()));
+                }
+            }
+            _ if token.as_bytes()[0].is_ascii_digit()
+                && (token.contains('-') || token.contains('/') || token.contains('.')) =>
+            {
+                let parts: Vec<&str> = token.split(['-', '/', '.']).collect();
+                let [a, b, c] = parts.as_slice() else { return Err(bad(ty, text)) };
+                let number = |s: &str| s.parse::<i64>().map_err(|_| bad(ty, text));
+                iso = Some(if let Some(month) = month_of(b) {
+                    if a.len() > 2 {
+                        (number(a)?, month, number(c)? as u32)
+                    } else {
+                        (two_digit(number(c)?, c.len()), month, number(a)? as u32)
+                    }
+                } else if a.len() > 2 {
+                    (number(a)?, number(b)? as u32, number(c)? as u32)
+                } else {
+                    (two_digit(number(c)?, c.len()), number(a)? as u32, number(b)? as u32)
+                });
+            }
+            _ => {
+                if let (Some(month), None) = (month_of(&lower), month_word) {
+                    if lower.bytes().all(|b| b.is_ascii_alphabetic()) {
+                        month_word = Some((month, numbers.len()));
+                        continue;
+                    }
+                }
+                fields.zone = Some(TimeZone::parse(&token, true).ok_or_else(|| {
+                    if token.contains('/') {
+                        Error::new(
+                            SqlState::INVALID_PARAMETER_VALUE,
+                            format!("time zone \"{token}\" not recognized"),
+                        )
+                    } else {
+                        bad(ty, text)
+                    }
+                })?);
+            }
+        }
+    }
+    if let Some((month, _)) = month_word {
+        let [(a, la), (b, lb)] = numbers.as_slice() else { return Err(bad(ty, text)) };
+        iso = Some(if *la > 2 {
+            (*a, month, *b as u32)
+        } else {
+            (two_digit(*b, *lb), month, *a as u32)
+        });
+    } else if !numbers.is_empty() {
+        return Err(bad(ty, text));
+    }
+    if let Some((year, month, day)) = iso {
+        if year == 0 {
+            return Err(overflow(text));
+        }
+        let year = if bc { 1 - year } else { year };
+        fields.date = Some(civil(year, month, day).map_err(|()| overflow(text))?);
+    }
+    if let (Some(pm), Some(time)) = (pm, fields.time) {
+        let hour = time / 3_600_000_000;
+        if hour == 0 || hour > 12 {
+            return Err(overflow(text));
+        }
+        let base = time - hour * 3_600_000_000;
+        fields.time = Some(base + (hour % 12 + if pm { 12 } else { 0 }) * 3_600_000_000);
+    }
+    if fields.date.is_none() && fields.time.is_none() && fields.special.is_none() {
+        return Err(bad(ty, text));
+    }
+    Ok(fields)
+}
+
+fn two_digit(year: i64, length: usize) -> i64 {
+    match (length, year) {
+        (1 | 2, 0..=69) => year + 2000,
+        (1 | 2, 70..=99) => year + 1900,
+        _ => year,
+    }
+}
+
+/// Parses a date: days since 2000.
+///
+/// # Errors
+/// 22007 and 22008 as PostgreSQL.
+pub fn parse_date(text: &str, style: &TextStyle) -> Result<i32> {
+    let fields = parse("date", text, style)?;
+    match fields.special {
+        Some(i64::MAX) => return Ok(i32::MAX),
+        Some(i64::MIN) => return Ok(i32::MIN),
+        Some(micros) => {
+            let local = style.zone.to_local(micros);
+            return Ok(local.div_euclid(DAY_MICROS) as i32);
+        }
+        None => {}
+    }
+    let days = fields.date.ok_or_else(|| bad("date", text))?;
+    if !(-2_451_545..=2_145_031_948).contains(&days) {
+        return Err(Error::new(
+            SqlState::DATETIME_FIELD_OVERFLOW,
+            format!("date out of range: \"{text}\""),
+        ));
+    }
+    i32::try_from(days).map_err(|_| overflow(text))
+}
+
+/// Parses a time: microseconds since midnight.
+///
+/// # Errors
+/// 22007 and 22008 as PostgreSQL.
+pub fn parse_time_of_day(text: &str, style: &TextStyle) -> Result<i64> {
+    const TY: &str = "time without time zone";
+    let fields = parse("time ", text, style).map_err(|error| {
+        if error.code() == SqlState::INVALID_DATETIME_FORMAT { bad(TY, text) } else { error }
+    })?;
+    match (fields.time, fields.special) {
+        (Some(time), _) => Ok(time),
+        (None, Some(micros)) if fields.special_is_instant => {
+            Ok(style.zone.to_local(micros).rem_euclid(DAY_MICROS))
+        }
+        _ => Err(bad(TY, text)),
+    }
+}
+
+/// Parses a timestamp: microseconds since 2000. With `with_zone` a timestamptz (UTC), in the session's
+/// zone when the text names none; without, a zone in the text is ignored, as PostgreSQL does.
+///
+/// # Errors
+/// 22007 and 22008 as PostgreSQL.
+pub fn parse_timestamp(text: &str, with_zone: bool, style: &TextStyle) -> Result<i64> {
+    let ty = if with_zone { "timestamp with time zone" } else { "timestamp without time zone" };
+    let short = if with_zone { "timestamp with time zone" } else { "timestamp" };
+    let fields = parse(ty, text, style).map_err(|error| {
+        if error.code() == SqlState::INVALID_DATETIME_FORMAT { bad(short, text) } else { error }
+    })?;
+    if let Some(micros) = fields.special {
+        return Ok(if fields.special_is_instant && !with_zone {
+            style.zone.to_local(micros)
+        } else {
+            micros
+        });
+    }
+    let days = fields.date.ok_or_else(|| bad(short, text))?;
+    let local = days
+        .checked_mul(DAY_MICROS)
+        .and_then(|m| m.checked_add(fields.time.unwrap_or(0)))
+        .filter(|m| (-211_813_488_000_000_000..9_223_371_331_200_000_000).contains(m))
+        .ok_or_else(|| {
+            Error::new(
+                SqlState::DATETIME_FIELD_OVERFLOW,
+                format!("timestamp out of range: \"{text}\""),
+            )
+        })?;
+    Ok(if with_zone { fields.zone.unwrap_or(style.zone).to_utc(local) } else { local })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::datetime::{date_text, time_text, timestamp_text};
+
+    #[test]
+    fn dates_in_every_form_parse_as_postgres_does() {
+        let style = TextStyle::default();
+        for (text, want) in [
+            ("2024-02-29", "2024-02-29"),
+            ("20240229", "2024-02-29"),
+            ("Feb 29, 2024", "2024-02-29"),
+            ("29 February 2024", "2024-02-29"),
+            ("2/29/2024", "2024-02-29"),
+            ("29-Feb-2024", "2024-02-29"),
+            ("0044-03-15 BC", "0044-03-15 BC"),
+            ("99-01-01", "2001-01-99"),
+            ("infinity", "infinity"),
+            ("2024-02-29 13:00", "2024-02-29"),
+        ] {
+            match parse_date(text, &style) {
+                Ok(days) => assert_eq!(date_text(days), want, "{text}"),
+                Err(error) => assert_eq!((text, error.code().0), ("99-01-01", "22008")),
+            }
+        }
+        for (text, code) in
+            [("2023-02-29", "22008"), ("abc", "22007"), ("", "22007"), ("2024-13-01", "22008")]
+        {
+            assert_eq!(parse_date(text, &style).expect_err(text).code().0, code, "{text}");
+        }
+    }
+
+    #[test]
+    fn timestamps_with_zones_parse_as_postgres_does() {
+        let style = TextStyle::default();
+        let zone = TimeZone::default();
+        for (text, want) in [
+            ("2024-01-02 03:04:05.678", "2024-01-02 03:04:05.678+00"),
+            ("2024-01-02T03:04:05Z", "2024-01-02 03:04:05+00"),
+            ("2024-01-02T03:04:05.1+02:00", "2024-01-02 01:04:05.1+00"),
+            ("2024-01-02 03:04 PM", "2024-01-02 15:04:00+00"),
+            ("2024-07-01 00:00 Europe/Berlin", "2024-06-30 22:00:00+00"),
+            ("2024-01-02 03:04:05-0530", "2024-01-02 08:34:05+00"),
+            ("2024-01-02", "2024-01-02 00:00:00+00"),
+            ("epoch", "1970-01-01 00:00:00+00"),
+        ] {
+            let micros = parse_timestamp(text, true, &style).expect(text);
+            assert_eq!(timestamp_text(micros, Some(&zone)), want, "{text}");
+        }
+        assert_eq!(
+            time_text(parse_time_of_day("04:05:06.789", &style).expect("t")),
+            "04:05:06.789"
+        );
+        assert_eq!(time_text(parse_time_of_day("040506", &style).expect("t")), "04:05:06");
+        assert_eq!(parse_time_of_day("25:00", &style).expect_err("t").code().0, "22008");
+    }
+}

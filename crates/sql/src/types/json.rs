@@ -1,0 +1,147 @@
+//! json and jsonb: checking, canonical form, text.
+//!
+//! # Limits
+//! Numbers in jsonb are held as `serde_json` numbers: integers of 64 bits exact, others as doubles.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result, SqlState};
+
+fn invalid(error: &serde_json::Error) -> Error {
+    Error::new(SqlState::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type json")
+        .detail(error.to_string())
+}
+
+/// Checks that `text` is JSON.
+///
+/// # Errors
+/// 22P02.
+pub fn check_json(text: &str) -> Result<()> {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map(|_| ()).map_err(|e| invalid(&e))
+}
+
+/// Parses jsonb: the last of duplicate keys wins, keys are sorted by length, then bytes.
+///
+/// # Errors
+/// 22P02; 22P05 for `\u0000`.
+pub fn parse_jsonb(text: &str) -> Result<Value> {
+    let value: Value = serde_json::from_str(text).map_err(|e| invalid(&e))?;
+    canonical(value)
+}
+
+/// Puts a value into jsonb's canonical order.
+///
+/// # Errors
+/// 22P05 for `\u0000`.
+pub fn canonical(value: Value) -> Result<Value> {
+    let nul = |text: &str| {
+        if text.contains('\0') {
+            return Err(Error::new(
+                SqlState::UNTRANSLATABLE_CHARACTER,
+                "unsupported Unicode escape sequence",
+            )
+            .detail("\\u0000 cannot be converted to text."));
+        }
+        Ok(())
+    };
+    Ok(match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(String, Value)> = map.into_iter().collect();
+            entries.sort_by(|(a, _), (b, _)| (a.len(), a.as_bytes()).cmp(&(b.len(), b.as_bytes())));
+            let mut sorted = Map::new();
+            for (key, value) in entries {
+                nul(&key)?;
+                sorted.insert(key, canonical(value)?);
+            }
+            Value::Object(sorted)
+        }
+        Value::Array(items) => {
+            Value::Array(items.into_iter().map(canonical).collect::<Result<_>>()?)
+        }
+        Value::String(text) => {
+            nul(&text)?;
+            Value::String(text)
+        }
+        other => other,
+    })
+}
+
+/// Text of a jsonb value, spaced as PostgreSQL does.
+#[must_use]
+pub fn jsonb_text(value: &Value) -> String {
+    let mut out = String::new();
+    write(&mut out, value);
+    out
+}
+
+fn write(out: &mut String, value: &Value) {
+    match value {
+        Value::Object(map) => {
+            out.push('{');
+            for (i, (key, value)) in map.iter().enumerate() {
+                if i > 0 {
+                    out.push_str(", ");
+                }
+                write_string(out, key);
+                out.push_str(": ");
+                write(out, value);
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (i, value) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push_str(", ");
+                }
+                write(out, value);
+            }
+            out.push(']');
+        }
+        Value::String(text) => write_string(out, text),
+        Value::Number(number) => {
+            // PostgreSQL keeps numbers as numeric: no exponent in its output.
+            let text = number.to_string();
+            match text.contains(['e', 'E']).then(|| super::Numeric::parse(&text)).flatten() {
+                Some(numeric) => out.push_str(&numeric.to_string()),
+                None => out.push_str(&text),
+            }
+        }
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+/// Writes a JSON string with PostgreSQL's escapes.
+pub fn write_string(out: &mut String, text: &str) {
+    use std::fmt::Write;
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if (c as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jsonb_sorts_keys_by_length_and_keeps_the_last_duplicate() {
+        let value = parse_jsonb(r#"{"bb":1,"a":{"z":[1, 2.50,"x\n"]},"a":null}"#).expect("json");
+        assert_eq!(jsonb_text(&value), r#"{"a": null, "bb": 1}"#);
+        assert_eq!(parse_jsonb("{").expect_err("bad").code().0, "22P02");
+        assert_eq!(parse_jsonb(r#""\u0000""#).expect_err("nul").code().0, "22P05");
+    }
+}
