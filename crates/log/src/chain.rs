@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //! - LSNs are contiguous: a loglet ends where the next starts; the last one is active.
-//! - A loglet's id is one more than its predecessor's; it never comes back.
+//! - A loglet's id is one more than its predecessor's; it never comes back. A trim drops loglets from
+//!   the front only.
 //! - The trim point only grows.
 //! - **Versions are never deleted.** A writer that slept holds version *n* and would create *n+1*
 //!   anew if that had been removed, forking the chain; put-if-absent fences only as long as the

@@ -10,18 +10,27 @@
 //! - What was acknowledged is read back, by everyone, for as long as it is not trimmed.
 //! - Damage is named, never skipped and never taken for an unfinished write.
 
+mod archive;
 pub mod chain;
 pub mod codec;
 pub mod disk;
 mod error;
+mod inspect;
 mod keys;
 mod log;
+mod open;
 mod options;
+pub mod quorum;
 mod read;
 pub mod record;
+pub mod server;
 mod store;
+mod switch;
+mod trim;
 
 pub use chain::{LogKind, Owner};
 pub use error::{DiskFault, Error, Result};
+pub use inspect::{ChainReport, EntryReport, InspectOptions, Report, inspect};
 pub use log::VirtualLog;
 pub use options::{Append, Batch, Identity, LogOptions};
+pub use trim::Trimmed;

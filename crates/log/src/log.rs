@@ -4,13 +4,14 @@
 //! - An entry is committed at one LSN at most, and LSNs have no gaps.
 //! - An appender has applied every entry below the one it appends (it proves it by their hash).
 //! - The process's view of the chain may be old; it is never wrong about what lies below its end:
-//!   a loglet ends by a seal that every reader meets, or by its owner's lock.
+//!   a loglet ends by a seal that every reader meets, or by its owner, who holds its files.
 //!
 //! # Late writers
-//! `contact` is the start of the last request that proved this process to be at the tail. Entries
-//! that came after it are deleted, at the earliest, one retention later. So within half a retention
-//! an empty slot is the tail and a created slot is an entry. Later than that, an empty or created
-//! slot could be one that was trimmed away, and the chain is read again before it is believed.
+//! `contact` is the start of the last request that proved this process to be at the tail, and that
+//! position. Entries at or after it came later and are deleted, at the earliest, one retention after
+//! they came. So within half a retention, at or after that position, an empty slot is the tail, a full
+//! one an entry and a created one an entry. Otherwise the slot could be one that was trimmed away, or
+//! hold what another late writer left there, and the chain is read again before it is believed.
 //!
 //! # On failure
 //! See [`crate::Error`]. Every call ends by its deadline.
@@ -19,15 +20,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_bucket::{Bucket, Cause};
-use telesto_common::{Deadline, Env, Lsn, ShardId};
+use telesto_bucket::Cause;
+use telesto_common::{Deadline, Lsn, ShardId};
 
-use crate::chain::{Chain, LogKind, Loglet, Medium, TrimPoint};
+use crate::archive::Archive;
+use crate::chain::{Chain, LogKind, Medium};
 use crate::codec::{self, Place};
 use crate::error::{Error, Result};
 use crate::keys;
 use crate::options::{Append, LogOptions};
-use crate::record::Record;
+use crate::quorum::{Sequenced, Sequencer};
+use crate::record::{Entry, Record};
+use crate::server::LocalLogServer;
 use crate::store::{Put, Store};
 
 /// The virtual log of one shard. Cheap to clone; all clones are one handle.
@@ -43,6 +47,9 @@ pub(crate) struct Inner {
     pub state: Mutex<State>,
     /// Held while this process changes the chain.
     pub reconfigure: tokio::sync::Mutex<()>,
+    /// This machine's log server, once it is needed.
+    pub local: tokio::sync::Mutex<Option<Arc<LocalLogServer>>>,
+    pub archive: Archive,
 }
 
 /// What this process knows.
@@ -52,80 +59,13 @@ pub(crate) struct State {
     /// The furthest position reached by reading or appending, with the hash before it.
     pub reached: Option<(Lsn, [u8; 16])>,
     /// See the module's text.
-    pub contact: Option<Duration>,
+    pub contact: Option<(Duration, Lsn)>,
+    /// Set while this process sequences the active loglet.
+    pub sequencer: Option<Arc<Sequencer>>,
     pub closed: bool,
 }
 
 impl VirtualLog {
-    /// Makes the log of a new shard and opens it.
-    ///
-    /// # Errors
-    /// [`Error::AlreadyExists`] when there is one (a race of creators has one winner; the others get
-    /// this and may `open`), and those of the bucket.
-    pub async fn create(
-        bucket: Arc<dyn Bucket>,
-        env: Env,
-        shard: ShardId,
-        options: LogOptions,
-    ) -> Result<Self> {
-        let store = Store { bucket, env, shard };
-        let by = store.env.deadline(options.timeout);
-        let exists = || Error::AlreadyExists { shard, bucket: store.bucket.url().to_owned() };
-        if store.chain_version(Cause::Registry, 1, by).await?.is_some() {
-            return Err(exists());
-        }
-        let chain = Chain {
-            shard,
-            version: 1,
-            writer: store.env.writer_token(),
-            previous: [0; 16],
-            retention_micros: u64::try_from(options.retention.as_micros()).unwrap_or(u64::MAX),
-            trim: TrimPoint { lsn: Lsn::FIRST, previous_hash: [0; 16] },
-            loglets: vec![Loglet {
-                id: 1,
-                start: Lsn::FIRST,
-                start_hash: [0; 16],
-                medium: Medium::Bucket,
-            }],
-        };
-        match store.put(Cause::Registry, &keys::chain(shard, 1), chain.encode(), by).await? {
-            Put::Created => Ok(Self::with_chain(store, options, chain)),
-            Put::Exists => Err(exists()),
-            Put::Unknown(reason) => Err(Error::Unavailable { shard, reason }),
-        }
-    }
-
-    /// Opens the log of an existing shard.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when there is none, [`Error::NotOwner`] when another process sequences
-    /// it, and those of the bucket.
-    pub async fn open(
-        bucket: Arc<dyn Bucket>,
-        env: Env,
-        shard: ShardId,
-        options: LogOptions,
-    ) -> Result<Self> {
-        let store = Store { bucket, env, shard };
-        let by = store.env.deadline(options.timeout);
-        let Some(chain) = store.newest_chain(Cause::Open, by).await? else {
-            return Err(Error::NotFound { shard, bucket: store.bucket.url().to_owned() });
-        };
-        Ok(Self::with_chain(store, options, chain))
-    }
-
-    fn with_chain(store: Store, options: LogOptions, chain: Chain) -> Self {
-        let state = State { chain: Arc::new(chain), reached: None, contact: None, closed: false };
-        Self {
-            inner: Arc::new(Inner {
-                store,
-                options,
-                state: Mutex::new(state),
-                reconfigure: tokio::sync::Mutex::new(()),
-            }),
-        }
-    }
-
     /// The shard.
     #[must_use]
     pub fn shard(&self) -> ShardId {
@@ -141,13 +81,13 @@ impl VirtualLog {
     /// The chain as this process knows it.
     #[must_use]
     pub fn chain(&self) -> Arc<Chain> {
-        Arc::clone(&self.inner.state.lock().chain)
+        self.inner.chain()
     }
 
     /// Whether this process sequences the log: then reads at the tail make no request.
     #[must_use]
     pub fn is_local_sequencer(&self) -> bool {
-        false
+        self.inner.sequencer().is_some()
     }
 
     /// Whether this process was proved to be at the tail less than half a retention ago: only then may
@@ -163,9 +103,10 @@ impl VirtualLog {
         self.chain().trim.lsn
     }
 
-    /// Appends one entry at exactly `at`. `previous_hash` is [`crate::record::Entry::hash`] of the
-    /// entry before (see [`VirtualLog::hash_before`]): the caller has applied everything below `at`.
-    /// `records` may be empty. On a bucket loglet this is exactly one PUT.
+    /// Appends one entry at exactly `at`. `previous_hash` is [`Entry::hash`] of the entry before (see
+    /// [`VirtualLog::hash_before`]): the caller has applied everything below `at`. `records` may be
+    /// empty. On a bucket loglet this is exactly one PUT; on a quorum loglet one write and one sync
+    /// on a majority of log servers, shared with whoever appends at the same time.
     ///
     /// # Errors
     /// - [`Error::Indeterminate`]: the entry may be there, or may still appear. To learn it, append
@@ -178,17 +119,98 @@ impl VirtualLog {
         &self,
         at: Lsn,
         previous_hash: [u8; 16],
-        records: Vec<Record>,
+        mut records: Vec<Record>,
         by: Deadline,
     ) -> Result<Append> {
         let inner = &self.inner;
-        let store = &inner.store;
-        if !inner.contact_is_recent() {
-            inner.refresh_chain(Cause::Commit, at, by).await?;
+        loop {
+            let (chain, sequencer) = inner.view()?;
+            let Medium::Quorum { owner, .. } = &chain.active().medium else {
+                return inner.append_slot(at, previous_hash, records, by).await;
+            };
+            let Some(sequencer) = sequencer else {
+                inner.claim_own(owner, by).await?;
+                continue;
+            };
+            match sequencer.append(at, previous_hash, records, by).await? {
+                Sequenced::Done(append, bytes) => {
+                    if let Append::Committed(entry) = &append {
+                        inner.reached(at.next(), entry.hash);
+                        inner.archive.committed(bytes, inner.options.archive_bytes);
+                    }
+                    return Ok(append);
+                }
+                Sequenced::Stopped(given_back) => records = given_back,
+            }
+            inner.replace_sequencer(&sequencer, by).await?;
+        }
+    }
+
+    /// Stops background work, ships what is not archived yet (as far as the deadline allows) and
+    /// gives the local directory back. Further calls fail with [`Error::Closed`].
+    ///
+    /// # Errors
+    /// When shipping failed; the log is closed all the same, and what was not shipped is on the
+    /// local disk, for the next life of this node.
+    pub async fn close(&self, by: Deadline) -> Result<()> {
+        let inner = &self.inner;
+        let shipped = match inner.sequencer() {
+            Some(sequencer) => {
+                sequencer.stop().await;
+                inner.archive_through(sequencer.next().prev(), by).await
+            }
+            None => Ok(()),
+        };
+        {
+            let mut state = inner.state.lock();
+            state.closed = true;
+            state.sequencer = None;
+        }
+        inner.archive.wake();
+        *inner.local.lock().await = None;
+        shipped
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.archive.wake();
+    }
+}
+
+impl Inner {
+    pub fn chain(&self) -> Arc<Chain> {
+        Arc::clone(&self.state.lock().chain)
+    }
+
+    pub fn sequencer(&self) -> Option<Arc<Sequencer>> {
+        self.state.lock().sequencer.clone()
+    }
+
+    /// Chain and sequencer as of one moment.
+    pub fn view(&self) -> Result<(Arc<Chain>, Option<Arc<Sequencer>>)> {
+        let state = self.state.lock();
+        if state.closed {
+            return Err(Error::Closed { shard: self.store.shard });
+        }
+        Ok((Arc::clone(&state.chain), state.sequencer.clone()))
+    }
+
+    /// One put-if-absent of slot `at`.
+    pub async fn append_slot(
+        &self,
+        at: Lsn,
+        previous_hash: [u8; 16],
+        records: Vec<Record>,
+        by: Deadline,
+    ) -> Result<Append> {
+        let store = &self.store;
+        if !self.is_trusted(at) {
+            self.refresh_chain(Cause::Commit, at, by).await?;
         }
         let chain = self.chain();
         let loglet = chain.active();
-        if at < loglet.start {
+        if at < loglet.start || loglet.medium.kind() != LogKind::Bucket {
             return Ok(Append::Taken);
         }
         let writer = store.env.writer_token();
@@ -196,52 +218,46 @@ impl VirtualLog {
         let (bytes, hash) = codec::encode(place, writer, previous_hash, &records)?;
         let started = store.env.clock.monotonic();
         let key = keys::slot(store.shard, loglet.id, at);
+        let unknown = |reason| Error::Indeterminate { shard: store.shard, lsn: at, writer, reason };
         match store.put(Cause::Commit, &key, bytes, by).await? {
             Put::Created => {
-                if !inner.contact_is_recent() {
-                    inner.refresh_chain(Cause::Commit, at, by).await.map_err(|e| match e {
+                if !self.is_trusted(at) {
+                    let refreshed = self.refresh_chain(Cause::Commit, at, by).await;
+                    refreshed.map_err(|e| match e {
                         Error::Trimmed { .. } => e,
-                        other => Error::Indeterminate {
-                            shard: store.shard,
-                            lsn: at,
-                            writer,
-                            reason: other.to_string(),
-                        },
+                        other => unknown(other.to_string()),
                     })?;
                 }
-                inner.reached(at.next(), hash, Some(started));
-                Ok(Append::Committed(crate::record::Entry {
-                    lsn: at,
-                    writer,
-                    previous_hash,
-                    hash,
-                    records,
-                }))
+                self.reached(at.next(), hash);
+                self.at_tail(at.next(), started);
+                Ok(Append::Committed(Entry { lsn: at, writer, previous_hash, hash, records }))
             }
             Put::Exists => Ok(Append::Taken),
-            Put::Unknown(reason) => {
-                Err(Error::Indeterminate { shard: store.shard, lsn: at, writer, reason })
-            }
+            Put::Unknown(reason) => Err(unknown(reason)),
         }
     }
-}
 
-impl Inner {
-    /// Whether this process was proved to be at the tail less than half a retention ago.
-    pub fn contact_is_recent(&self) -> bool {
+    /// Whether what is found at `position` may be believed without reading the chain again.
+    pub fn is_trusted(&self, position: Lsn) -> bool {
         let state = self.state.lock();
         let now = self.store.env.clock.monotonic();
-        state.contact.is_some_and(|c| now.saturating_sub(c) <= state.chain.retention() / 2)
+        let recent = state.chain.retention() / 2;
+        state.contact.is_some_and(|(at, tail)| now.saturating_sub(at) <= recent && tail <= position)
     }
 
-    /// Notes that everything below `next` has been seen; `tail_at` when `next` was the tail then.
-    pub fn reached(&self, next: Lsn, hash: [u8; 16], tail_at: Option<Duration>) {
+    /// Notes that everything below `next` has been seen.
+    pub fn reached(&self, next: Lsn, hash: [u8; 16]) {
         let mut state = self.state.lock();
         if state.reached.is_none_or(|(known, _)| known <= next) {
             state.reached = Some((next, hash));
         }
-        if let Some(at) = tail_at {
-            state.contact = Some(state.contact.map_or(at, |c| c.max(at)));
+    }
+
+    /// Notes that `position` was the tail at some moment after `since`.
+    pub fn at_tail(&self, position: Lsn, since: Duration) {
+        let mut state = self.state.lock();
+        if state.contact.is_none_or(|(_, known)| known <= position) {
+            state.contact = Some((since, position));
         }
     }
 
@@ -254,10 +270,15 @@ impl Inner {
         Arc::clone(&state.chain)
     }
 
+    /// The newest chain.
+    pub async fn newest_chain(&self, cause: Cause, by: Deadline) -> Result<Arc<Chain>> {
+        let known = Chain::clone(&self.chain());
+        Ok(self.adopt(self.store.newer_chain(cause, known, by).await?))
+    }
+
     /// Reads the chain again; fails when the trim point has passed `position`.
     pub async fn refresh_chain(&self, cause: Cause, position: Lsn, by: Deadline) -> Result<()> {
-        let known = Chain::clone(&self.state.lock().chain);
-        let chain = self.adopt(self.store.newer_chain(cause, known, by).await?);
+        let chain = self.newest_chain(cause, by).await?;
         if chain.trim.lsn > position {
             return Err(Error::Trimmed {
                 shard: self.store.shard,

@@ -1,30 +1,35 @@
-//! Reading the virtual log.
+//! Reading the virtual log, across its loglets.
 //!
 //! # Invariants
 //! - Entries come in order, without gaps, each checked and chained to the one before.
 //! - An empty slot is believed to be the tail only within half a retention of the last contact, or
 //!   after the chain has been read again (`crate::log`, Late writers).
-//! - A slot that is missing although a later one is there is damage, unless it was trimmed meanwhile.
+//! - A slot that is missing although a later one is there, or although the loglet is closed, is
+//!   damage, unless it was trimmed meanwhile.
+//! - A seal is returned only after the chain says what follows it.
 
+use bytes::Bytes;
 use futures::future::try_join_all;
 use telesto_bucket::Cause;
 use telesto_common::{Deadline, Lsn};
 
-use crate::chain::Loglet;
+use crate::chain::{Loglet, Medium};
 use crate::codec::{self, Place};
 use crate::error::{Error, Result};
 use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::options::Batch;
 use crate::record::{Config, Entry, Record};
+use crate::server::{LogServer, LogletKey, Reply, Request};
+use crate::store::LIST_LIMIT;
 
 impl VirtualLog {
     /// The entries from `from` on: at least one unless `from` is the tail, then as many as fit in
     /// about `max_bytes` of stored entries.
     ///
     /// Costs on a bucket loglet: one GET when nothing is new; when behind, the slots are fetched
-    /// ahead in parallel; the first read of a handle makes one LIST instead. A local sequencer makes
-    /// no bucket request at the tail.
+    /// ahead in parallel; until a handle has once been at the tail, one LIST a call instead. A local
+    /// sequencer makes no bucket request at the tail.
     ///
     /// # Errors
     /// [`Error::Trimmed`] when `from` is below the trim point, [`Error::NotOwner`] when the newest
@@ -37,13 +42,25 @@ impl VirtualLog {
         by: Deadline,
     ) -> Result<Batch> {
         let inner = &self.inner;
-        let chain = self.chain();
+        let (mut chain, sequencer) = inner.view()?;
+        if let Medium::Quorum { owner, .. } = &chain.active().medium
+            && sequencer.is_none()
+            && from >= chain.active().start
+        {
+            inner.claim_own(owner, by).await?;
+            chain = inner.chain();
+        }
         let trimmed = || Error::Trimmed { shard: chain.shard, asked: from, start: chain.trim.lsn };
         if from < chain.trim.lsn {
             return Err(trimmed());
         }
         let (loglet, end) = chain.loglet_at(from).ok_or_else(trimmed)?;
-        inner.read_slots(loglet, end, from, max_bytes, cause, by).await
+        match &loglet.medium {
+            Medium::Bucket => inner.read_slots(loglet, end, from, max_bytes, cause, by).await,
+            Medium::Quorum { .. } => {
+                inner.read_quorum(loglet, end, from, max_bytes, cause, by).await
+            }
+        }
     }
 
     /// The hash of the entry before `at`, which an append at `at` must name.
@@ -52,16 +69,8 @@ impl VirtualLog {
     /// As [`VirtualLog::read`].
     pub async fn hash_before(&self, at: Lsn, by: Deadline) -> Result<[u8; 16]> {
         let chain = self.chain();
-        if let Some((next, hash)) = self.inner.state.lock().reached
-            && next == at
-        {
+        if let Some(hash) = self.inner.known_hash(at) {
             return Ok(hash);
-        }
-        if chain.trim.lsn == at {
-            return Ok(chain.trim.previous_hash);
-        }
-        if let Some(loglet) = chain.loglets.iter().find(|l| l.start == at) {
-            return Ok(loglet.start_hash);
         }
         let batch = self.read(at.prev(), 1, Cause::Read, by).await?;
         match batch.entries.first() {
@@ -76,6 +85,34 @@ impl VirtualLog {
 }
 
 impl Inner {
+    /// The hash of the entry before `at`, when it is known without reading.
+    pub fn known_hash(&self, at: Lsn) -> Option<[u8; 16]> {
+        let state = self.state.lock();
+        if let Some((next, hash)) = state.reached
+            && next == at
+        {
+            return Some(hash);
+        }
+        if state.chain.trim.lsn == at {
+            return Some(state.chain.trim.previous_hash);
+        }
+        state.chain.loglets.iter().find(|l| l.start == at).map(|l| l.start_hash)
+    }
+
+    /// Decodes the entry at `lsn` and checks that it follows what came before.
+    fn accept(&self, object: &str, loglet: u64, lsn: Lsn, bytes: &Bytes) -> Result<Entry> {
+        let place = Place { shard: self.store.shard, loglet, lsn };
+        let entry = codec::decode(object, place, bytes)?;
+        if self.known_hash(lsn).is_some_and(|hash| hash != entry.previous_hash) {
+            return Err(Error::Corrupt {
+                object: object.to_owned(),
+                lsn: Some(lsn),
+                reason: "it does not follow the entry before it (hash chain broken)".into(),
+            });
+        }
+        Ok(entry)
+    }
+
     async fn read_slots(
         &self,
         loglet: &Loglet,
@@ -85,51 +122,223 @@ impl Inner {
         cause: Cause,
         by: Deadline,
     ) -> Result<Batch> {
-        let mut batch = Batch::default();
-        let mut bytes = 0;
-        let mut window = 1;
-        let mut next = from;
-        while bytes < max_bytes && end.is_none_or(|e| next < e) {
-            let started = self.store.env.clock.monotonic();
-            let last = Lsn(next.0 + window as u64 - 1);
-            let last = end.map_or(last, |e| last.min(e.prev()));
-            let keys: Vec<String> = (next.0..=last.0)
-                .map(|n| keys::slot(self.store.shard, loglet.id, Lsn(n)))
-                .collect();
-            let found = try_join_all(keys.iter().map(|key| self.store.get(cause, key, by))).await?;
-            for (key, object) in keys.iter().zip(found) {
-                let Some(object) = object else {
-                    batch.at_tail = true;
-                    break;
-                };
-                let place = Place { shard: self.store.shard, loglet: loglet.id, lsn: next };
-                let entry = codec::decode(key, place, &object.body)?;
-                bytes += object.body.len();
-                next = next.next();
-                self.reached(next, entry.hash, None);
-                batch.entries.push(entry);
-            }
-            if batch.at_tail {
-                if !self.contact_is_recent() {
-                    self.refresh_chain(cause, next, by).await?;
+        let batch = Batch::default();
+        let mut reader =
+            SlotReader { inner: self, loglet, cause, by, batch, bytes: 0, from, next: from };
+        let started = self.store.env.clock.monotonic();
+        let ahead = self.options.fetch_ahead.max(1);
+        if let Some(end) = end {
+            while reader.bytes < max_bytes && reader.next < end {
+                let count = (end.0 - reader.next.0).min(ahead as u64);
+                if !reader.fetch(count).await? {
+                    return reader.missing().await;
                 }
-                let hash = batch.entries.last().map(|e| e.hash);
-                if let Some(hash) = hash {
-                    self.reached(next, hash, Some(started));
-                } else {
-                    let mut state = self.state.lock();
-                    state.contact = Some(state.contact.map_or(started, |c| c.max(started)));
-                }
-                break;
             }
-            window = (window * 2).min(self.options.fetch_ahead.max(1));
+            return reader.done().await;
+        }
+        if self.state.lock().contact.is_none() {
+            let listed = reader.list().await?;
+            let last = Lsn(from.0 + listed);
+            while reader.bytes < max_bytes && reader.next < last {
+                if !reader.fetch((last.0 - reader.next.0).min(ahead as u64)).await? {
+                    return reader.missing().await;
+                }
+                if reader.met_seal() {
+                    return reader.done().await;
+                }
+            }
+            reader.batch.at_tail = reader.next == last && listed < LIST_LIMIT as u64;
+        } else {
+            let mut window = 1;
+            while reader.bytes < max_bytes && reader.fetch(window).await? {
+                if reader.met_seal() {
+                    return reader.done().await;
+                }
+                window = (window * 2).min(ahead as u64);
+            }
+            reader.batch.at_tail = reader.bytes < max_bytes && !reader.met_seal();
+        }
+        let (at_tail, next) = (reader.batch.at_tail, reader.next);
+        let batch = reader.done().await?;
+        if at_tail {
+            self.at_tail(next, started);
         }
         Ok(batch)
+    }
+
+    async fn read_quorum(
+        &self,
+        loglet: &Loglet,
+        end: Option<Lsn>,
+        from: Lsn,
+        max_bytes: usize,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<Batch> {
+        let mut batch = Batch::default();
+        let mut next = from;
+        for bytes in self.quorum_bytes(loglet, end, from, max_bytes, cause, by).await? {
+            let object = format!("loglet {} of shard {}", loglet.id, self.store.shard);
+            let entry = self.accept(&object, loglet.id, next, &bytes)?;
+            next = next.next();
+            self.reached(next, entry.hash);
+            batch.entries.push(entry);
+        }
+        batch.at_tail = end.is_none() && self.sequencer().is_some_and(|s| s.next() <= next);
+        Ok(batch)
+    }
+
+    /// Committed entries of a quorum loglet in stored form: from memory, from the local log server,
+    /// from the archive. Empty only at the tail.
+    pub async fn quorum_bytes(
+        &self,
+        loglet: &Loglet,
+        end: Option<Lsn>,
+        from: Lsn,
+        max_bytes: usize,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<Vec<Bytes>> {
+        let Medium::Quorum { owner, token, .. } = &loglet.medium else { return Ok(Vec::new()) };
+        let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
+        let sequencer = self.sequencer().filter(|s| s.key() == key);
+        let below = match (end, &sequencer) {
+            (Some(end), _) => end,
+            (None, Some(sequencer)) => sequencer.next(),
+            (None, None) => {
+                return Err(Error::NotOwner {
+                    shard: self.store.shard,
+                    owner: Box::new(owner.clone()),
+                    live: false,
+                });
+            }
+        };
+        if from >= below {
+            return Ok(Vec::new());
+        }
+        if let Some(found) = sequencer.and_then(|s| s.buffered(from, max_bytes)) {
+            return Ok(found);
+        }
+        let wanted = usize::try_from(below.0 - from.0).unwrap_or(usize::MAX);
+        let server = self.local.lock().await.clone();
+        if let Some(server) = server {
+            let read = Request::Read { key, from, max_bytes };
+            if let Reply::Entries(mut found) = server.call(read, by).await?
+                && !found.is_empty()
+            {
+                found.truncate(wanted);
+                return Ok(found);
+            }
+        }
+        match self.read_archived(loglet.id, from, cause, by).await? {
+            Some(mut found) => {
+                found.truncate(wanted);
+                Ok(found)
+            }
+            None => Err(Error::Corrupt {
+                object: format!("loglet {} of shard {} ({owner})", loglet.id, self.store.shard),
+                lsn: Some(from),
+                reason: "the entry is neither on the local disk nor in the archive".into(),
+            }),
+        }
+    }
+}
+
+/// Reads slots of one bucket loglet.
+struct SlotReader<'a> {
+    inner: &'a Inner,
+    loglet: &'a Loglet,
+    cause: Cause,
+    by: Deadline,
+    batch: Batch,
+    bytes: usize,
+    from: Lsn,
+    next: Lsn,
+}
+
+impl SlotReader<'_> {
+    fn slot(&self, lsn: Lsn) -> String {
+        keys::slot(self.inner.store.shard, self.loglet.id, lsn)
+    }
+
+    fn met_seal(&self) -> bool {
+        self.batch.entries.last().is_some_and(|e| seal_of(e).is_some())
+    }
+
+    /// Fetches the next `count` slots together; `false` when an empty one was met.
+    async fn fetch(&mut self, count: u64) -> Result<bool> {
+        let store = &self.inner.store;
+        let keys: Vec<String> =
+            (self.next.0..self.next.0 + count).map(|n| self.slot(Lsn(n))).collect();
+        let gets = keys.iter().map(|key| store.get(self.cause, key, self.by));
+        let mut found = try_join_all(gets).await?;
+        // An empty slot before a full one was written between the two looks, or it is gone.
+        while let Some(hole) = found.iter().position(Option::is_none)
+            && found[hole..].iter().any(Option::is_some)
+        {
+            found[hole] = store.get(self.cause, &keys[hole], self.by).await?;
+            if found[hole].is_none() {
+                return self.missing_at(Lsn(self.next.0 + hole as u64)).await.map(|_| false);
+            }
+        }
+        for (key, object) in keys.iter().zip(found) {
+            let Some(object) = object else { return Ok(false) };
+            let entry = self.inner.accept(key, self.loglet.id, self.next, &object.body)?;
+            if seal_of(&entry).is_some() {
+                self.inner.heal_seal(self.loglet, &entry, self.cause, self.by).await?;
+            }
+            self.bytes += object.body.len();
+            self.next = self.next.next();
+            self.inner.reached(self.next, entry.hash);
+            self.batch.entries.push(entry);
+            if self.met_seal() {
+                return Ok(true);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The batch, once it is sure that nothing of it lies below the trim point.
+    async fn done(self) -> Result<Batch> {
+        if !self.inner.is_trusted(self.from) {
+            self.inner.refresh_chain(self.cause, self.from, self.by).await?;
+        }
+        Ok(self.batch)
+    }
+
+    /// How many slots from `next` on are listed (at most a page).
+    async fn list(&self) -> Result<u64> {
+        let store = &self.inner.store;
+        let prefix = keys::loglet_prefix(store.shard, self.loglet.id);
+        let after = self.slot(self.next.prev());
+        let page = store.list(self.cause, &prefix, Some(&after), LIST_LIMIT, self.by).await?;
+        let mut expected = self.next;
+        for object in &page {
+            if keys::slot_of(&object.key) != Some((self.loglet.id, expected)) {
+                return self.missing_at(expected).await.map(|_| 0);
+            }
+            expected = expected.next();
+        }
+        Ok(expected.0 - self.next.0)
+    }
+
+    /// The next slot must exist and does not: trimmed meanwhile, or lost.
+    async fn missing(&self) -> Result<Batch> {
+        self.missing_at(self.next).await
+    }
+
+    async fn missing_at(&self, lsn: Lsn) -> Result<Batch> {
+        self.inner.refresh_chain(self.cause, lsn, self.by).await?;
+        Err(Error::Corrupt {
+            object: self.slot(lsn),
+            lsn: Some(lsn),
+            reason: "it is missing although later entries exist".into(),
+        })
     }
 }
 
 /// The seal an entry carries, if it is one.
-pub(crate) fn seal_of(entry: &Entry) -> Option<(u64, &bytes::Bytes)> {
+pub(crate) fn seal_of(entry: &Entry) -> Option<(u64, &Bytes)> {
     entry.records.iter().find_map(|record| match record {
         Record::Config(Config::Seal { next_version, next_chain }) => {
             Some((*next_version, next_chain))

@@ -160,3 +160,6 @@ pub(crate) fn check_envelope(
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

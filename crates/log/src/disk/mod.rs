@@ -11,6 +11,12 @@
 //! [`crate::Error::LocalDisk`]. After a failed append the file's end is unknown: the log server stops
 //! using the loglet until it has been recovered.
 
+mod real;
+mod sim;
+
+pub use real::LocalDisk;
+pub use sim::SimDisk;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 

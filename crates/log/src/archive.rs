@@ -1,0 +1,423 @@
+//! The archive: committed entries of quorum loglets, shipped to the bucket in large objects.
+//!
+//! # Invariants
+//! - Only committed entries are shipped, so two owners that overlap write the same entries.
+//! - A log server is told to release entries only after the object that holds them was created.
+//! - Nothing happens while nothing is appended.
+//!
+//! # On failure
+//! Shipping is tried again after `archive_interval`; meanwhile entries stay on the log servers.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use telesto_bucket::Cause;
+use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
+use tokio::sync::Notify;
+
+use crate::chain::{Chain, Loglet, Medium};
+use crate::codec::cursor::{Cursor, Malformed};
+use crate::codec::{check_envelope, checksum_without};
+use crate::error::{Error, Result};
+use crate::keys;
+use crate::log::{Inner, VirtualLog};
+use crate::server::{LogletKey, Request};
+use crate::store::{LIST_LIMIT, Put};
+
+/// First bytes of an archive object.
+pub(crate) const MAGIC: [u8; 4] = *b"TLSA";
+/// Newest archive format this program reads, and the one it writes.
+pub(crate) const VERSION: u16 = 1;
+const HEADER_BYTES: usize = 60;
+
+/// Encodes an archive object.
+pub(crate) fn encode(
+    shard: ShardId,
+    loglet: u64,
+    first: Lsn,
+    writer: WriterToken,
+    entries: &[Bytes],
+) -> Bytes {
+    let size: usize = entries.iter().map(|e| e.len() + 4).sum();
+    let mut out = BytesMut::with_capacity(HEADER_BYTES + size);
+    out.put_slice(&MAGIC);
+    out.put_u16_le(VERSION);
+    out.put_u16_le(0);
+    out.put_u64_le(0); // checksum and length, below
+    out.put_u64_le(shard.0);
+    out.put_u64_le(loglet);
+    out.put_u64_le(first.0);
+    out.put_u32_le(entries.len() as u32);
+    out.put_slice(&writer.to_bytes());
+    for entry in entries {
+        out.put_u32_le(entry.len() as u32);
+        out.put_slice(entry);
+    }
+    let length = (out.len() - 16) as u32;
+    out[12..16].copy_from_slice(&length.to_le_bytes());
+    let checksum = checksum_without(&out, 8);
+    out[8..12].copy_from_slice(&checksum.to_le_bytes());
+    out.freeze()
+}
+
+/// Decodes the archive object named by `key`: its first LSN and its encoded entries.
+pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, Vec<Bytes>)> {
+    let corrupt = |reason: Malformed| Error::Corrupt { object: key.to_owned(), lsn: None, reason };
+    check_envelope(bytes, MAGIC, HEADER_BYTES).map_err(corrupt)?;
+    let version = u16::from_le_bytes([bytes[4], bytes[5]]);
+    if version > VERSION {
+        return Err(Error::TooNew { object: key.to_owned(), found: version, supported: VERSION });
+    }
+    let parse = || -> std::result::Result<(Lsn, Vec<Bytes>), Malformed> {
+        let mut cursor = Cursor::new(bytes.slice(16..));
+        let place = (ShardId(cursor.u64()?), cursor.u64()?, Lsn(cursor.u64()?));
+        let count = cursor.u32()? as usize;
+        cursor.take(16)?;
+        let last = Lsn((place.2.0 + count as u64).saturating_sub(1));
+        if place.0 != shard || keys::archive_of(key) != Some((place.1, place.2, last)) {
+            return Err(format!("it holds entries {} to {last} of loglet {}", place.2, place.1));
+        }
+        if count > cursor.remaining() / 4 {
+            return Err(format!("{count} entries announced, too many"));
+        }
+        let mut entries = Vec::with_capacity(count);
+        for _ in 0..count {
+            let length = cursor.u32()? as usize;
+            entries.push(cursor.take(length)?);
+        }
+        cursor.finish()?;
+        Ok((place.2, entries))
+    };
+    parse().map_err(corrupt)
+}
+
+/// What is known of a shard's archive.
+#[derive(Debug, Default)]
+pub(crate) struct Archive {
+    /// (loglet, first, last) of the objects; `None` before the first listing.
+    objects: tokio::sync::Mutex<Option<BTreeSet<(u64, Lsn, Lsn)>>>,
+    /// Held while an object is being shipped.
+    shipping: tokio::sync::Mutex<()>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    wake: Notify,
+    pending_bytes: AtomicUsize,
+}
+
+/// Where the log is not yet in the bucket.
+struct Missing {
+    loglet: Loglet,
+    end: Option<Lsn>,
+    from: Lsn,
+}
+
+fn covered(objects: &BTreeSet<(u64, Lsn, Lsn)>, loglet: u64, from: Lsn) -> Lsn {
+    let mut next = from;
+    for (_, first, last) in
+        objects.range((loglet, Lsn::ZERO, Lsn::ZERO)..(loglet + 1, Lsn::ZERO, Lsn::ZERO))
+    {
+        if *first > next {
+            break;
+        }
+        next = next.max(last.next());
+    }
+    next
+}
+
+impl Archive {
+    /// An entry was committed.
+    pub fn committed(&self, bytes: usize, threshold: usize) {
+        let before = self.signal.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // The first one starts the timer, the one that fills the object ends it.
+        if before == 0 || (before < threshold && before + bytes >= threshold) {
+            self.signal.wake.notify_one();
+        }
+    }
+
+    /// Lets the background task notice that its log is gone.
+    pub fn wake(&self) {
+        self.signal.wake.notify_one();
+    }
+
+    /// Forgets the listing: others may have added or removed objects.
+    pub async fn forget(&self) {
+        *self.objects.lock().await = None;
+    }
+}
+
+impl VirtualLog {
+    /// Waits until every entry up to and including `lsn` is in the bucket, shipping what is missing
+    /// at once. Concurrent callers share one object.
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] when the entries are with another process; those of the bucket.
+    pub async fn archive_through(&self, lsn: Lsn, by: Deadline) -> Result<()> {
+        self.inner.archive_through(lsn, by).await
+    }
+
+    /// First LSN that is not known to be in the bucket: everything below is.
+    ///
+    /// # Errors
+    /// Those of the bucket: the first call lists the archive.
+    pub async fn archived(&self, by: Deadline) -> Result<Lsn> {
+        match self.inner.missing(by).await? {
+            Some(missing) => Ok(missing.from),
+            None => Ok(self.inner.state.lock().reached.map_or(Lsn::FIRST, |(next, _)| next)),
+        }
+    }
+}
+
+impl Inner {
+    async fn with_objects<T>(
+        &self,
+        cause: Cause,
+        by: Deadline,
+        work: impl FnOnce(&mut BTreeSet<(u64, Lsn, Lsn)>) -> T,
+    ) -> Result<T> {
+        let mut objects = self.archive.objects.lock().await;
+        if let Some(known) = objects.as_mut() {
+            return Ok(work(known));
+        }
+        let prefix = keys::archive_prefix(self.store.shard);
+        let mut listed = BTreeSet::new();
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.store.list(cause, &prefix, after.as_deref(), LIST_LIMIT, by).await?;
+            listed.extend(page.iter().filter_map(|o| keys::archive_of(&o.key)));
+            after = page.last().map(|o| o.key.clone());
+            if page.len() < LIST_LIMIT {
+                return Ok(work(objects.insert(listed)));
+            }
+        }
+    }
+
+    /// Where the first entry is that is not in the bucket; `None` when all are.
+    async fn missing(&self, by: Deadline) -> Result<Option<Missing>> {
+        let chain = self.chain();
+        if chain.loglets.iter().all(|l| matches!(l.medium, Medium::Bucket)) {
+            return Ok(None);
+        }
+        self.with_objects(Cause::Archive, by, |objects| {
+            for (index, loglet) in chain.loglets.iter().enumerate() {
+                let end = chain.loglets.get(index + 1).map(|l| l.start);
+                if matches!(loglet.medium, Medium::Bucket) {
+                    continue;
+                }
+                let from = covered(objects, loglet.id, loglet.start.max(chain.trim.lsn));
+                if end.is_none_or(|e| from < e) {
+                    return Some(Missing { loglet: loglet.clone(), end, from });
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// Entries of a quorum loglet from the archive; `None` when `from` is not in it.
+    pub async fn read_archived(
+        &self,
+        loglet: u64,
+        from: Lsn,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<Option<Vec<Bytes>>> {
+        let found = self
+            .with_objects(cause, by, |objects| {
+                objects
+                    .range((loglet, Lsn::ZERO, Lsn::ZERO)..=(loglet, from, Lsn(u64::MAX)))
+                    .rev()
+                    .find(|(_, first, last)| *first <= from && from <= *last)
+                    .copied()
+            })
+            .await?;
+        let Some((_, first, last)) = found else { return Ok(None) };
+        let key = keys::archive(self.store.shard, loglet, first, last);
+        let Some(object) = self.store.get(cause, &key, by).await? else {
+            self.refresh_chain(cause, from, by).await?;
+            return Err(Error::Corrupt {
+                object: key,
+                lsn: Some(from),
+                reason: "it was listed but is not there".into(),
+            });
+        };
+        let (first, mut entries) = decode(self.store.shard, &key, &object.body)?;
+        Ok(Some(entries.split_off((from.0 - first.0) as usize)))
+    }
+
+    pub async fn archive_through(&self, lsn: Lsn, by: Deadline) -> Result<()> {
+        loop {
+            match self.missing(by).await? {
+                Some(missing) if missing.from <= lsn => {}
+                _ => return Ok(()),
+            }
+            let waiting = "waiting for the archive";
+            let _shipping =
+                self.store.env.within(by, waiting, self.archive.shipping.lock()).await?;
+            // Whoever had the lock before may have shipped ours too.
+            let Some(missing) = self.missing(by).await? else { return Ok(()) };
+            if missing.from > lsn {
+                return Ok(());
+            }
+            if !self.ship(&missing, by).await? {
+                return Err(Error::Unavailable {
+                    shard: self.store.shard,
+                    reason: format!("entry {} is not committed yet", missing.from),
+                });
+            }
+        }
+    }
+
+    /// Ships one object; `false` when there is nothing to ship.
+    async fn ship(&self, missing: &Missing, by: Deadline) -> Result<bool> {
+        let Missing { loglet, end, from } = missing;
+        let limit = self.options.archive_bytes.max(1);
+        self.archive.signal.pending_bytes.store(0, Ordering::Relaxed);
+        let entries = self.quorum_bytes(loglet, *end, *from, limit, Cause::Archive, by).await?;
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        let last = Lsn(from.0 + entries.len() as u64 - 1);
+        let (shard, writer) = (self.store.shard, self.store.env.writer_token());
+        let body = encode(shard, loglet.id, *from, writer, &entries);
+        let key = keys::archive(shard, loglet.id, *from, last);
+        match self.store.put(Cause::Archive, &key, body, by).await? {
+            // An object of that name holds the same entries, whoever wrote it.
+            Put::Created | Put::Exists => {}
+            Put::Unknown(reason) => {
+                self.archive.forget().await;
+                return Err(Error::Unavailable { shard, reason });
+            }
+        }
+        let next = self
+            .with_objects(Cause::Archive, by, |objects| {
+                objects.insert((loglet.id, *from, last));
+                covered(objects, loglet.id, *from)
+            })
+            .await?;
+        self.release(loglet, *end, next, by).await?;
+        Ok(true)
+    }
+
+    /// Tells the local log server what it need not keep any more.
+    async fn release(
+        &self,
+        loglet: &Loglet,
+        end: Option<Lsn>,
+        below: Lsn,
+        by: Deadline,
+    ) -> Result<()> {
+        let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
+        let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
+        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
+        let request = if end.is_some_and(|e| below >= e) {
+            Request::Remove { key }
+        } else {
+            Request::Release { key, below }
+        };
+        crate::server::LogServer::call(&*server, request, by).await.map(|_| ())
+    }
+
+    /// Starts shipping in the background. Ends when the log is dropped or closed.
+    pub fn start_archiver(self: &Arc<Self>) {
+        let weak: Weak<Self> = Arc::downgrade(self);
+        let signal = Arc::clone(&self.archive.signal);
+        let (env, interval) = (self.store.env.clone(), self.options.archive_interval);
+        let threshold = self.options.archive_bytes;
+        self.store.env.spawn("archiving the log", async move {
+            loop {
+                signal.wake.notified().await;
+                let timer = env.deadline(interval);
+                while signal.pending_bytes.load(Ordering::Relaxed) < threshold {
+                    if env.within(timer, "more to archive", signal.wake.notified()).await.is_err() {
+                        break;
+                    }
+                    if weak.strong_count() == 0 {
+                        return;
+                    }
+                }
+                let Some(inner) = weak.upgrade() else { return };
+                if inner.state.lock().closed {
+                    return;
+                }
+                let Some(next) = inner.sequencer().map(|s| s.next()) else { continue };
+                let by = env.deadline(inner.options.timeout);
+                if let Err(error) = inner.archive_through(next.prev(), by).await {
+                    tracing::warn!(shard = inner.store.shard.0, %error, "archiving failed; again later");
+                    signal.wake.notify_one();
+                }
+            }
+        });
+    }
+
+    /// Removes what earlier lives left in the local directory: loglets that never made it into the
+    /// chain, and closed ones that are wholly archived. The caller holds the reconfiguration lock.
+    pub async fn clean_local(&self, chain: &Chain, by: Deadline) -> Result<()> {
+        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
+        let stored =
+            crate::server::LocalLogServer::stored(&**server.disk(), self.store.shard).await?;
+        for key in stored {
+            let place = chain.loglets.iter().position(
+                |l| matches!(&l.medium, Medium::Quorum { token, .. } if *token == key.token),
+            );
+            let needed = match place {
+                None => false,
+                Some(index) => match chain.loglets.get(index + 1).map(|l| l.start) {
+                    None => true,
+                    Some(end) => {
+                        let start = chain.loglets[index].start.max(chain.trim.lsn);
+                        let through = self
+                            .with_objects(Cause::Archive, by, |o| covered(o, key.loglet, start))
+                            .await?;
+                        through < end
+                    }
+                },
+            };
+            if !needed {
+                crate::server::LogServer::call(&*server, Request::Remove { key }, by).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archive_object_round_trips_and_every_flipped_byte_is_refused() {
+        let entries =
+            vec![Bytes::from_static(b"one"), Bytes::from_static(b""), Bytes::from_static(b"three")];
+        let shard = ShardId(3);
+        let bytes = encode(shard, 2, Lsn(5), WriterToken(9), &entries);
+        let key = keys::archive(shard, 2, Lsn(5), Lsn(7));
+        assert_eq!(decode(shard, &key, &bytes).expect("whole"), (Lsn(5), entries));
+        for position in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[position] ^= 0x40;
+            let result = decode(shard, &key, &damaged.into());
+            assert!(matches!(result, Err(Error::Corrupt { .. })), "byte {position}");
+        }
+        let elsewhere = keys::archive(shard, 2, Lsn(4), Lsn(6));
+        assert!(decode(shard, &elsewhere, &bytes).is_err());
+    }
+
+    #[test]
+    fn coverage_with_overlaps_and_a_gap_ends_at_the_gap() {
+        let objects: BTreeSet<_> = [
+            (1, Lsn(1), Lsn(9)),
+            (2, Lsn(10), Lsn(20)),
+            (2, Lsn(15), Lsn(30)),
+            (2, Lsn(40), Lsn(50)),
+        ]
+        .into();
+        assert_eq!(covered(&objects, 2, Lsn(10)), Lsn(31));
+        assert_eq!(covered(&objects, 2, Lsn(35)), Lsn(35));
+        assert_eq!(covered(&objects, 3, Lsn(1)), Lsn(1));
+    }
+}

@@ -1,0 +1,266 @@
+//! A simulated local disk for tests and the simulation: it can crash, tear and fill up.
+//!
+//! # Invariants
+//! - What an append acknowledged survives [`SimDisk::crash`]. An append under way is applied in
+//!   part: each of its sectors is written, missing (zero) or torn at a byte, chosen by the crash's
+//!   random numbers, and the file may end anywhere inside it.
+//! - A tear leaves at least two bytes of a sector unwritten (hardware writes whole sectors; the log
+//!   takes a sector that lacks its last byte only for damaged).
+//! - A crash gives back every lock; handles made before it fail from then on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_common::env::Random;
+
+use super::{Disk, DiskFile, DiskLock};
+use crate::error::{DiskFault, Error, Result};
+
+const SECTOR: usize = 512;
+
+/// A disk in memory.
+#[derive(Clone, Debug, Default)]
+pub struct SimDisk {
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    files: BTreeMap<String, Vec<u8>>,
+    locks: BTreeMap<String, u64>,
+    /// Counts crashes; handles of an earlier life fail.
+    life: u64,
+    next_lock: u64,
+    /// Appends after this many more fail with their bytes half written, as when the power goes.
+    appends_left: Option<u64>,
+    /// The append that failed so: path, offset, bytes.
+    under_way: Option<(String, u64, Bytes)>,
+    /// Bytes that still fit.
+    space_bytes: Option<u64>,
+}
+
+fn fault(path: &str, fault: DiskFault, reason: &str) -> Error {
+    Error::LocalDisk { path: path.to_owned(), fault, reason: reason.to_owned() }
+}
+
+impl SimDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// After `appends` more appends, the next one fails and stays unfinished until the crash.
+    pub fn fail_after(&self, appends: u64) {
+        self.shared.lock().appends_left = Some(appends);
+    }
+
+    /// From now on only `bytes` more fit; `None` lifts the limit.
+    pub fn limit_space(&self, bytes: Option<u64>) {
+        self.shared.lock().space_bytes = bytes;
+    }
+
+    /// Loses what was not acknowledged, frees the locks, makes old handles fail.
+    pub fn crash(&self, random: &dyn Random) {
+        let mut shared = self.shared.lock();
+        shared.life += 1;
+        shared.locks.clear();
+        shared.appends_left = None;
+        if let Some((path, offset, bytes)) = shared.under_way.take() {
+            let torn = tear(&bytes, random);
+            if let Some(file) = shared.files.get_mut(&path) {
+                file.truncate(usize::try_from(offset).unwrap_or(usize::MAX));
+                file.extend_from_slice(&torn);
+            }
+        }
+    }
+
+    /// The bytes of a file, for tests that damage them.
+    #[must_use]
+    pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
+        self.shared.lock().files.get(path).cloned()
+    }
+
+    /// Replaces the bytes of a file, for tests that damage them.
+    pub fn overwrite(&self, path: &str, bytes: Vec<u8>) {
+        self.shared.lock().files.insert(path.to_owned(), bytes);
+    }
+
+    /// Every file's path.
+    #[must_use]
+    pub fn paths(&self) -> Vec<String> {
+        self.shared.lock().files.keys().cloned().collect()
+    }
+}
+
+/// What may be left of an unacknowledged append.
+fn tear(bytes: &[u8], random: &dyn Random) -> Vec<u8> {
+    let mut left = vec![0; bytes.len()];
+    for (from, to) in bytes.chunks(SECTOR).zip(left.chunks_mut(SECTOR)) {
+        let written = match random.next_u64() % 3 {
+            0 => 0,
+            1 => from.len(),
+            _ => (random.next_u64() as usize) % from.len().saturating_sub(1).max(1),
+        };
+        to[..written].copy_from_slice(&from[..written]);
+    }
+    if random.next_u64() % 2 == 0 {
+        let mut end = (random.next_u64() as usize) % (left.len() + 1);
+        if end % SECTOR == SECTOR - 1 {
+            end -= 1;
+        }
+        left.truncate(end);
+    }
+    left
+}
+
+#[derive(Debug)]
+struct SimLock {
+    disk: SimDisk,
+    name: String,
+    id: u64,
+}
+
+impl DiskLock for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        let mut shared = self.disk.shared.lock();
+        if shared.locks.get(&self.name) == Some(&self.id) {
+            shared.locks.remove(&self.name);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    disk: SimDisk,
+    path: String,
+    life: u64,
+}
+
+impl SimFile {
+    fn with<T>(&self, work: impl FnOnce(&mut Shared) -> Result<T>) -> Result<T> {
+        let mut shared = self.disk.shared.lock();
+        if shared.life != self.life {
+            return Err(fault(&self.path, DiskFault::Io, "the machine crashed"));
+        }
+        work(&mut shared)
+    }
+}
+
+#[async_trait]
+impl Disk for SimDisk {
+    fn location(&self) -> String {
+        "simulated disk".into()
+    }
+
+    async fn lock(&self, name: &str) -> Result<Box<dyn DiskLock>> {
+        let mut shared = self.shared.lock();
+        if shared.locks.contains_key(name) {
+            return Err(fault(name, DiskFault::Locked, "in use by another simulated process"));
+        }
+        shared.next_lock += 1;
+        let id = shared.next_lock;
+        shared.locks.insert(name.to_owned(), id);
+        Ok(Box::new(SimLock { disk: self.clone(), name: name.to_owned(), id }))
+    }
+
+    async fn list(&self, directory: &str) -> Result<Vec<String>> {
+        let prefix = format!("{directory}/");
+        let shared = self.shared.lock();
+        let mut names: Vec<String> = shared
+            .files
+            .keys()
+            .filter_map(|path| path.strip_prefix(&prefix))
+            .filter_map(|rest| rest.split('/').next())
+            .map(str::to_owned)
+            .collect();
+        names.dedup();
+        Ok(names)
+    }
+
+    async fn create(&self, path: &str) -> Result<Arc<dyn DiskFile>> {
+        let mut shared = self.shared.lock();
+        if shared.space_bytes == Some(0) {
+            return Err(fault(path, DiskFault::Full, "no space left"));
+        }
+        if shared.files.contains_key(path) {
+            return Err(fault(path, DiskFault::Io, "it exists"));
+        }
+        shared.files.insert(path.to_owned(), Vec::new());
+        let life = shared.life;
+        Ok(Arc::new(SimFile { disk: self.clone(), path: path.to_owned(), life }))
+    }
+
+    async fn open(&self, path: &str) -> Result<Arc<dyn DiskFile>> {
+        let shared = self.shared.lock();
+        if !shared.files.contains_key(path) {
+            return Err(fault(path, DiskFault::Missing, "no such file"));
+        }
+        let life = shared.life;
+        Ok(Arc::new(SimFile { disk: self.clone(), path: path.to_owned(), life }))
+    }
+
+    async fn remove(&self, path: &str) -> Result<()> {
+        self.shared.lock().files.remove(path);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl DiskFile for SimFile {
+    fn location(&self) -> String {
+        self.path.clone()
+    }
+
+    async fn len(&self) -> Result<u64> {
+        self.with(|s| Ok(s.files.get(&self.path).map_or(0, Vec::len) as u64))
+    }
+
+    async fn read(&self, offset: u64, length: usize) -> Result<Bytes> {
+        self.with(|s| {
+            let file = s.files.get(&self.path).map_or(&[][..], Vec::as_slice);
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(file.len());
+            let end = start.saturating_add(length).min(file.len());
+            Ok(Bytes::copy_from_slice(&file[start..end]))
+        })
+    }
+
+    async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.with(|s| {
+            match &mut s.appends_left {
+                Some(0) => {
+                    s.under_way = Some((self.path.clone(), offset, bytes));
+                    return Err(fault(&self.path, DiskFault::Io, "the disk went away"));
+                }
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            if let Some(space) = &mut s.space_bytes {
+                if *space < bytes.len() as u64 {
+                    return Err(fault(&self.path, DiskFault::Full, "no space left"));
+                }
+                *space -= bytes.len() as u64;
+            }
+            let file = s.files.entry(self.path.clone()).or_default();
+            file.resize(usize::try_from(offset).unwrap_or(usize::MAX), 0);
+            file.extend_from_slice(&bytes);
+            Ok(())
+        })
+    }
+
+    async fn truncate(&self, length: u64) -> Result<()> {
+        self.with(|s| {
+            let file = s.files.entry(self.path.clone()).or_default();
+            file.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+            if s.under_way.as_ref().is_some_and(|(path, ..)| *path == self.path) {
+                s.under_way = None;
+            }
+            Ok(())
+        })
+    }
+}

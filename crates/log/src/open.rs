@@ -1,0 +1,346 @@
+//! Creating and opening a log, and taking over a quorum loglet whose owner is gone.
+//!
+//! ```text
+//! take over:  lock the directory -> read the chain again -> seal -> longest prefix, made safe
+//!             -> make the new loglet's files -> chain n+1 put-if-absent -> sequence
+//! ```
+//! # Invariants
+//! - A loglet's files exist, durably, before a chain version names them.
+//! - Files are removed only when it is certain that no chain version names them.
+//!
+//! # On failure
+//! A crash anywhere leaves a loglet that the next life takes over the same way, and at most files
+//! that no chain names, which it removes.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use telesto_bucket::{Bucket, Cause};
+use telesto_common::{Deadline, Env, Lsn, ShardId, WriterToken};
+
+use crate::archive::Archive;
+use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, ServerInfo, TrimPoint};
+use crate::disk::Disk;
+use crate::error::{DiskFault, Error, Result};
+use crate::keys;
+use crate::log::{Inner, State, VirtualLog};
+use crate::options::LogOptions;
+use crate::quorum::{self, Sequencer};
+use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
+use crate::store::{Put, Store};
+
+impl VirtualLog {
+    /// Makes the log of a new shard and opens it.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`] when there is one (a race of creators has one winner; the others get
+    /// this and may `open`), and those of the bucket and the local disk.
+    pub async fn create(
+        bucket: Arc<dyn Bucket>,
+        env: Env,
+        shard: ShardId,
+        options: LogOptions,
+    ) -> Result<Self> {
+        let store = Store { bucket, env, shard };
+        let by = store.env.deadline(options.timeout);
+        let url = store.bucket.url().to_owned();
+        if store.chain_version(Cause::Registry, 1, by).await?.is_some() {
+            return Err(Error::AlreadyExists { shard, bucket: url });
+        }
+        let kind = options.kind;
+        let mut chain = Chain {
+            shard,
+            version: 1,
+            writer: store.env.writer_token(),
+            previous: [0; 16],
+            retention_micros: u64::try_from(options.retention.as_micros()).unwrap_or(u64::MAX),
+            trim: TrimPoint { lsn: Lsn::FIRST, previous_hash: [0; 16] },
+            loglets: vec![Loglet {
+                id: 1,
+                start: Lsn::FIRST,
+                start_hash: [0; 16],
+                medium: Medium::Bucket,
+            }],
+        };
+        let log = Self::with_chain(store, options, chain.clone());
+        let inner = &log.inner;
+        if kind == LogKind::Quorum {
+            let server = inner.own_server().await?;
+            let (medium, _) = inner.new_quorum(&server, 1, Lsn::FIRST, by).await?;
+            chain.loglets[0].medium = medium;
+            inner.state.lock().chain = Arc::new(chain.clone());
+        }
+        let put =
+            inner.store.put(Cause::Registry, &keys::chain(shard, 1), chain.encode(), by).await?;
+        let created = match put {
+            Put::Created => true,
+            Put::Exists => false,
+            Put::Unknown(reason) => {
+                match inner.store.chain_version(Cause::Registry, 1, by).await? {
+                    Some(found) => found.writer == chain.writer,
+                    None => return Err(Error::Unavailable { shard, reason }),
+                }
+            }
+        };
+        if !created {
+            if let Medium::Quorum { token, .. } = chain.active().medium {
+                inner.discard(LogletKey { shard, loglet: 1, token }, by).await;
+            }
+            return Err(Error::AlreadyExists { shard, bucket: url });
+        }
+        inner.install_sequencer(&inner.chain(), by).await?;
+        Ok(log)
+    }
+
+    /// Opens the log of an existing shard. When its newest loglet is a quorum loglet whose owner on
+    /// this machine is gone, this process takes it over.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none, [`Error::NotOwner`] when another process sequences
+    /// it or has its newest entries, and those of the bucket and the local disk.
+    pub async fn open(
+        bucket: Arc<dyn Bucket>,
+        env: Env,
+        shard: ShardId,
+        options: LogOptions,
+    ) -> Result<Self> {
+        let store = Store { bucket, env, shard };
+        let by = store.env.deadline(options.timeout);
+        let Some(chain) = store.newest_chain(Cause::Open, by).await? else {
+            return Err(Error::NotFound { shard, bucket: store.bucket.url().to_owned() });
+        };
+        let log = Self::with_chain(store, options, chain);
+        let changing = log.inner.reconfigure.lock().await;
+        log.inner.take_over(by).await?;
+        drop(changing);
+        Ok(log)
+    }
+
+    fn with_chain(store: Store, options: LogOptions, chain: Chain) -> Self {
+        let state = State {
+            chain: Arc::new(chain),
+            reached: None,
+            contact: None,
+            sequencer: None,
+            closed: false,
+        };
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                options,
+                state: Mutex::new(state),
+                reconfigure: tokio::sync::Mutex::new(()),
+                local: tokio::sync::Mutex::new(None),
+                archive: Archive::default(),
+            }),
+        }
+    }
+}
+
+impl Inner {
+    fn disk(&self) -> Result<Arc<dyn Disk>> {
+        self.options.disk.clone().ok_or(Error::NoLocalDisk { shard: self.store.shard })
+    }
+
+    /// This machine's log server, with its lock.
+    pub async fn own_server(&self) -> Result<Arc<LocalLogServer>> {
+        let mut local = self.local.lock().await;
+        if let Some(server) = local.as_ref() {
+            return Ok(Arc::clone(server));
+        }
+        let env = self.store.env.clone();
+        let (shard, segment_bytes) = (self.store.shard, self.options.segment_bytes);
+        let server = LocalLogServer::open(self.disk()?, env, shard, segment_bytes).await?;
+        Ok(Arc::clone(local.insert(server)))
+    }
+
+    /// The server with the files of `key`, whose owner was `owner`.
+    async fn inherited_server(&self, key: LogletKey, owner: &Owner) -> Result<Arc<LocalLogServer>> {
+        let not_owner = |live| Error::NotOwner {
+            shard: self.store.shard,
+            owner: Box::new(owner.clone()),
+            live,
+        };
+        let ours = owner.node == self.options.identity.node;
+        let Some(disk) = self.options.disk.clone() else {
+            return Err(if ours {
+                Error::NoLocalDisk { shard: self.store.shard }
+            } else {
+                not_owner(false)
+            });
+        };
+        if !LocalLogServer::stored(&*disk, self.store.shard).await?.contains(&key) {
+            return Err(if ours {
+                Error::Corrupt {
+                    object: format!(
+                        "{}/{}",
+                        disk.location(),
+                        crate::server::loglet_directory(&key)
+                    ),
+                    lsn: None,
+                    reason: format!(
+                        "the newest part of the log of shard {} is missing",
+                        self.store.shard
+                    ),
+                }
+            } else {
+                not_owner(false)
+            });
+        }
+        self.own_server().await.map_err(|error| match error {
+            Error::LocalDisk { fault: DiskFault::Locked, .. } => not_owner(true),
+            other => other,
+        })
+    }
+
+    /// Makes the files of a new quorum loglet owned by this process.
+    pub async fn new_quorum(
+        &self,
+        server: &Arc<LocalLogServer>,
+        loglet: u64,
+        start: Lsn,
+        by: Deadline,
+    ) -> Result<(Medium, WriterToken)> {
+        let identity = &self.options.identity;
+        let token = self.store.env.writer_token();
+        let key = LogletKey { shard: self.store.shard, loglet, token };
+        server.call(Request::Create { key, start }, by).await?;
+        let medium = Medium::Quorum {
+            owner: Owner {
+                node: identity.node,
+                incarnation: identity.incarnation,
+                host: identity.host.clone(),
+                pid: identity.pid,
+                address: identity.address.clone(),
+                directory: server.disk().location(),
+            },
+            servers: vec![ServerInfo { node: identity.node, address: String::new() }],
+            token,
+        };
+        Ok((medium, token))
+    }
+
+    /// Removes the files of a loglet that certainly is in no chain. What cannot be removed now goes
+    /// at the next start.
+    pub async fn discard(&self, key: LogletKey, by: Deadline) {
+        let server = self.local.lock().await.clone();
+        if let Some(server) = server
+            && let Err(error) = server.call(Request::Remove { key }, by).await
+        {
+            tracing::warn!(%error, "an unused local loglet was left behind");
+        }
+    }
+
+    /// Puts `next` as the chain version it says. `false`: another one won; the chain was reloaded.
+    pub async fn put_chain(&self, next: Chain, by: Deadline) -> Result<bool> {
+        let (shard, version, writer) = (self.store.shard, next.version, next.writer);
+        let key = keys::chain(shard, version);
+        let won = match self.store.put(Cause::Registry, &key, next.encode(), by).await? {
+            Put::Created => true,
+            Put::Exists => {
+                let found = self.store.chain_version(Cause::Registry, version, by).await?;
+                found.is_some_and(|c| c.writer == writer)
+            }
+            Put::Unknown(reason) => {
+                match self.store.chain_version(Cause::Registry, version, by).await? {
+                    Some(found) => found.writer == writer,
+                    None => return Err(Error::Unavailable { shard, reason }),
+                }
+            }
+        };
+        if won {
+            self.adopt(next);
+        } else {
+            self.newest_chain(Cause::Registry, by).await?;
+        }
+        Ok(won)
+    }
+
+    /// Becomes the sequencer of `chain`'s active loglet, which is empty and this process's own.
+    pub async fn install_sequencer(self: &Arc<Self>, chain: &Chain, by: Deadline) -> Result<()> {
+        let loglet = chain.active();
+        let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
+        let server = self.own_server().await?;
+        let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
+        let env = self.store.env.clone();
+        let buffer_bytes = self.options.buffer_bytes;
+        let sequencer = Sequencer::new(key, env, loglet, vec![server], buffer_bytes);
+        let first = {
+            let mut state = self.state.lock();
+            state.sequencer.replace(sequencer).is_none()
+        };
+        if first {
+            self.start_archiver();
+            if chain.loglets.len() > 1 {
+                // Entries of closed loglets may wait for the archive.
+                self.archive.wake();
+            }
+        }
+        if let Err(error) = self.clean_local(chain, by).await {
+            tracing::warn!(%error, "cleaning the local log failed; again at the next start");
+        }
+        Ok(())
+    }
+
+    /// When the active loglet is a quorum loglet: ends it and goes on with one of our own. The caller
+    /// holds the reconfiguration lock.
+    pub async fn take_over(self: &Arc<Self>, by: Deadline) -> Result<()> {
+        loop {
+            let chain = self.chain();
+            let active = chain.active();
+            let Medium::Quorum { owner, token, .. } = &active.medium else { return Ok(()) };
+            let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
+            let server = self.inherited_server(key, owner).await?;
+            // Whoever held the lock before us may have changed the chain.
+            let newest = self.newest_chain(Cause::Open, by).await?;
+            if newest.version != chain.version {
+                continue;
+            }
+            let servers: Vec<Arc<dyn LogServer>> = vec![Arc::clone(&server) as Arc<dyn LogServer>];
+            let (end, hash) = quorum::recover(key, active, &servers, by).await?;
+            let id = active.id + 1;
+            let (medium, token) = self.new_quorum(&server, id, end, by).await?;
+            let writer = self.store.env.writer_token();
+            let next = chain.followed_by(writer, end, hash, medium);
+            if self.put_chain(next, by).await? {
+                return self.install_sequencer(&self.chain(), by).await;
+            }
+            self.discard(LogletKey { shard: self.store.shard, loglet: id, token }, by).await;
+        }
+    }
+
+    /// The active loglet is `owner`'s and nobody sequences it here: when that is this very process (a
+    /// seal of ours was found to have succeeded after all), it begins to; otherwise it is an error.
+    pub async fn claim_own(self: &Arc<Self>, owner: &Owner, by: Deadline) -> Result<()> {
+        let identity = &self.options.identity;
+        if (owner.node, owner.incarnation, owner.pid)
+            != (identity.node, identity.incarnation, identity.pid)
+        {
+            return Err(Error::NotOwner {
+                shard: self.store.shard,
+                owner: Box::new(owner.clone()),
+                live: false,
+            });
+        }
+        let waiting = "waiting for a change of the log";
+        let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
+        if self.sequencer().is_none() { self.take_over(by).await } else { Ok(()) }
+    }
+
+    /// Goes on after `stopped` has stopped, unless that was done meanwhile.
+    pub async fn replace_sequencer(
+        self: &Arc<Self>,
+        stopped: &Arc<Sequencer>,
+        by: Deadline,
+    ) -> Result<()> {
+        let waiting = "waiting for a change of the log";
+        let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
+        let (chain, sequencer) = self.view()?;
+        let same = sequencer.is_some_and(|s| Arc::ptr_eq(&s, stopped));
+        if same && chain.active().id == stopped.key().loglet {
+            tracing::warn!(shard = self.store.shard.0, "an append was left undecided; recovering");
+            self.take_over(by).await?;
+        }
+        Ok(())
+    }
+}

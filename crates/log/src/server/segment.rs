@@ -1,0 +1,288 @@
+//! Segment files: naming, headers, batches of entries, recovery.
+//!
+//! ```text
+//! <shard>/<loglet, 20 digits>-<token>/<segment, 20 digits>.log
+//! ```
+//! The header batch holds `TLSG`, format version, shard, loglet, token, segment number and the LSN of
+//! the first entry; an entry batch holds the first LSN, a count, and each entry after its length.
+//!
+//! # On failure
+//! Recovery drops an unfinished last batch with a log line (it was never acknowledged) and refuses
+//! damage with [`Error::Corrupt`] naming the file and the byte offset.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use telesto_common::{Lsn, ShardId, WriterToken};
+
+use super::protocol::LogletKey;
+use super::sector::{self, HEADER, Next, SEAL, SECTOR};
+use crate::codec::cursor::{Cursor, Malformed};
+use crate::disk::{Disk, DiskFile};
+use crate::error::{Error, Result};
+
+const MAGIC: [u8; 4] = *b"TLSG";
+/// Newest segment format this program reads, and the one it writes.
+pub const VERSION: u16 = 1;
+
+/// Where one batch of entries stands in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// LSN of its first entry.
+    pub first: Lsn,
+    /// Entries in it.
+    pub count: u64,
+    /// Number of its first sector.
+    pub sector: u64,
+    /// Its sectors.
+    pub sectors: u64,
+}
+
+/// One segment of a loglet.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Its path on the disk.
+    pub path: String,
+    /// The file.
+    pub file: Arc<dyn DiskFile>,
+    /// LSN of its first entry.
+    pub first: Lsn,
+    /// Its batches of entries, in order.
+    pub batches: Vec<Position>,
+    /// Where the next batch goes: everything before is whole.
+    pub end_bytes: u64,
+    /// Whether it holds the seal.
+    pub sealed: bool,
+    /// Bytes of an unfinished write after `end_bytes`.
+    pub unfinished_bytes: u64,
+}
+
+/// The directory of a shard's loglets.
+pub fn shard_directory(shard: ShardId) -> String {
+    shard.to_string()
+}
+
+/// The lock of a shard's loglets.
+pub fn lock_name(shard: ShardId) -> String {
+    format!("{shard}.lock")
+}
+
+/// The directory of a loglet.
+pub fn loglet_directory(key: &LogletKey) -> String {
+    format!("{}/{:020}-{}", key.shard, key.loglet, key.token)
+}
+
+/// Loglet and token of a loglet directory's last name.
+pub fn loglet_of(shard: ShardId, name: &str) -> Option<LogletKey> {
+    let (loglet, token) = name.split_once('-')?;
+    Some(LogletKey { shard, loglet: loglet.parse().ok()?, token: token.parse().ok()? })
+}
+
+fn path(key: &LogletKey, number: u64) -> String {
+    format!("{}/{number:020}.log", loglet_directory(key))
+}
+
+fn header(key: &LogletKey, number: u64, first: Lsn) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_slice(&MAGIC);
+    out.put_u16_le(VERSION);
+    out.put_u64_le(key.shard.0);
+    out.put_u64_le(key.loglet);
+    out.put_slice(&key.token.to_bytes());
+    out.put_u64_le(number);
+    out.put_u64_le(first.0);
+    out.freeze()
+}
+
+/// The payload of a batch of entries.
+pub fn entries_payload(first: Lsn, entries: &[Bytes]) -> Bytes {
+    let size: usize = entries.iter().map(|e| e.len() + 4).sum();
+    let mut out = BytesMut::with_capacity(12 + size);
+    out.put_u64_le(first.0);
+    out.put_u32_le(entries.len() as u32);
+    for entry in entries {
+        out.put_u32_le(entry.len() as u32);
+        out.put_slice(entry);
+    }
+    out.freeze()
+}
+
+/// First LSN and entries of a batch's payload.
+pub fn entries_of(payload: &Bytes) -> std::result::Result<(Lsn, Vec<Bytes>), Malformed> {
+    let mut cursor = Cursor::new(payload.clone());
+    let first = Lsn(cursor.u64()?);
+    let count = cursor.u32()? as usize;
+    if count > cursor.remaining() / 4 {
+        return Err(format!("{count} entries announced, too many"));
+    }
+    let mut entries = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = cursor.u32()? as usize;
+        entries.push(cursor.take(length)?);
+    }
+    cursor.finish()?;
+    Ok((first, entries))
+}
+
+impl Segment {
+    /// Makes segment `number`, durably.
+    pub async fn create(disk: &dyn Disk, key: &LogletKey, number: u64, first: Lsn) -> Result<Self> {
+        let path = path(key, number);
+        let file = disk.create(&path).await?;
+        let bytes = sector::encode_batch(0, HEADER, &header(key, number, first));
+        let end_bytes = bytes.len() as u64;
+        file.append(0, bytes).await?;
+        Ok(Self {
+            number,
+            path,
+            file,
+            first,
+            batches: Vec::new(),
+            end_bytes,
+            sealed: false,
+            unfinished_bytes: 0,
+        })
+    }
+
+    /// Number of the sector where the next batch goes.
+    pub fn next_sector(&self) -> u64 {
+        self.end_bytes / SECTOR as u64
+    }
+
+    /// The LSN after its last entry.
+    pub fn next_lsn(&self) -> Lsn {
+        self.batches.last().map_or(self.first, |b| Lsn(b.first.0 + b.count))
+    }
+
+    /// The entries of one of its batches.
+    pub async fn read(&self, position: Position) -> Result<Vec<Bytes>> {
+        let offset = position.sector * SECTOR as u64;
+        let length = position.sectors as usize * SECTOR;
+        let bytes = self.file.read(offset, length).await?;
+        let corrupt = |reason| Error::Corrupt {
+            object: format!("{} (byte {offset})", self.file.location()),
+            lsn: Some(position.first),
+            reason,
+        };
+        let mut payload = BytesMut::new();
+        for index in 0..position.sectors {
+            let start = (index as usize * SECTOR).min(bytes.len());
+            let part = &bytes[start..bytes.len().min(start + SECTOR)];
+            match sector::look(position.sector + index, part) {
+                sector::Sector::Written { batch, payload: part, .. }
+                    if batch == position.sector =>
+                {
+                    payload.put_slice(part);
+                }
+                sector::Sector::Damaged(reason) => return Err(corrupt(reason)),
+                _ => return Err(corrupt("an acknowledged sector is gone".into())),
+            }
+        }
+        let (first, entries) = entries_of(&payload.freeze()).map_err(corrupt)?;
+        if first != position.first || entries.len() as u64 != position.count {
+            return Err(corrupt("it holds other entries than when it was opened".into()));
+        }
+        Ok(entries)
+    }
+
+    /// Opens segment `number` and finds its batches. `None` when its header was never finished.
+    pub async fn recover(disk: &dyn Disk, key: &LogletKey, number: u64) -> Result<Option<Self>> {
+        let path = path(key, number);
+        let file = disk.open(&path).await?;
+        let size = file.len().await?;
+        let bytes = file.read(0, usize::try_from(size).unwrap_or(usize::MAX)).await?;
+        let corrupt = |offset: u64, lsn: Option<Lsn>, reason: String| Error::Corrupt {
+            object: format!("{} (byte {offset})", file.location()),
+            lsn,
+            reason,
+        };
+        let head = match sector::next_batch(&bytes, 0).map_err(|(o, r)| corrupt(o, None, r))? {
+            Next::Batch(batch) if batch.kind == HEADER => batch,
+            Next::Batch(_) => {
+                return Err(corrupt(0, None, "it does not start with a header".into()));
+            }
+            Next::End | Next::Unfinished => return Ok(None),
+        };
+        let first = check_header(&file.location(), key, number, &head.payload)?;
+        let mut segment = Self {
+            number,
+            path,
+            file: Arc::clone(&file),
+            first,
+            batches: Vec::new(),
+            end_bytes: head.sectors * SECTOR as u64,
+            sealed: false,
+            unfinished_bytes: 0,
+        };
+        loop {
+            let sector = segment.next_sector();
+            let offset = segment.end_bytes;
+            let lsn = segment.next_lsn();
+            let next = sector::next_batch(&bytes, sector)
+                .map_err(|(o, reason)| corrupt(o, Some(lsn), reason))?;
+            match next {
+                Next::End => break,
+                Next::Unfinished => {
+                    segment.unfinished_bytes = bytes.len() as u64 - offset;
+                    break;
+                }
+                Next::Batch(batch) => {
+                    if batch.kind == SEAL {
+                        segment.sealed = true;
+                    } else if batch.kind == 0 {
+                        let (first, entries) = entries_of(&batch.payload)
+                            .map_err(|reason| corrupt(offset, Some(lsn), reason))?;
+                        if first != lsn {
+                            let reason = format!("it starts with entry {first}");
+                            return Err(corrupt(offset, Some(lsn), reason));
+                        }
+                        segment.batches.push(Position {
+                            first,
+                            count: entries.len() as u64,
+                            sector,
+                            sectors: batch.sectors,
+                        });
+                    } else {
+                        return Err(corrupt(offset, Some(lsn), "a second header".into()));
+                    }
+                    segment.end_bytes += batch.sectors * SECTOR as u64;
+                }
+            }
+        }
+        Ok(Some(segment))
+    }
+}
+
+fn check_header(object: &str, key: &LogletKey, number: u64, payload: &Bytes) -> Result<Lsn> {
+    let corrupt = |reason: Malformed| Error::Corrupt {
+        object: format!("{object} (byte 0)"),
+        lsn: None,
+        reason,
+    };
+    let mut cursor = Cursor::new(payload.clone());
+    let mut parse = || -> std::result::Result<std::result::Result<Lsn, u16>, Malformed> {
+        if cursor.take(4)?[..] != MAGIC {
+            return Err("it is not a log segment".into());
+        }
+        let version = cursor.u16()?;
+        if version > VERSION {
+            return Ok(Err(version));
+        }
+        let found = LogletKey {
+            shard: ShardId(cursor.u64()?),
+            loglet: cursor.u64()?,
+            token: WriterToken::from_bytes(cursor.array16()?),
+        };
+        if found != *key || cursor.u64()? != number {
+            return Err(format!("it belongs to {found:?}"));
+        }
+        Ok(Ok(Lsn(cursor.u64()?)))
+    };
+    parse().map_err(corrupt)?.map_err(|found| Error::TooNew {
+        object: object.to_owned(),
+        found,
+        supported: VERSION,
+    })
+}

@@ -1,0 +1,220 @@
+//! Changing the medium of a live log through its chain.
+//!
+//! ```text
+//! bucket -> quorum:  make local files | append Seal(next chain) at the tail | chain n+1 | sequence
+//! quorum -> bucket:  archive most | stop and seal | archive the rest | chain n+1
+//! ```
+//! # Invariants
+//! - A bucket loglet ends at its one seal entry, put in the next slot like any other entry: whoever
+//!   reads it makes sure that the chain says what follows before going on.
+//! - What follows a seal is decided by the seal. Its loglet is appended to the newest chain, so that
+//!   a trim that comes between loses nothing.
+//! - A quorum loglet is wholly in the bucket before a bucket loglet follows it.
+//!
+//! # On failure
+//! A crash after the seal is healed by the next reader. A failure after the sequencer was stopped
+//! is healed by the next append, which goes on with a new quorum loglet.
+
+use std::sync::Arc;
+
+use telesto_bucket::Cause;
+use telesto_common::{Deadline, Lsn};
+
+use crate::chain::{Chain, LogKind, Loglet, Medium};
+use crate::error::{Error, Result};
+use crate::log::{Inner, VirtualLog};
+use crate::options::Append;
+use crate::quorum;
+use crate::read::seal_of;
+use crate::record::{Config, Entry, Record};
+use crate::server::{LogServer, LogletKey};
+
+impl VirtualLog {
+    /// Goes on with the other medium. Appenders need not stop: those of this process continue on the
+    /// new loglet; other processes meet the seal and then get [`Error::NotOwner`] (to `quorum`) or
+    /// may open the log (to `bucket`). No-op when the log is of that kind already.
+    ///
+    /// # Errors
+    /// [`Error::NoLocalDisk`] and [`Error::LocalDisk`] (to `quorum`), [`Error::NotOwner`] when another
+    /// process owns the log, those of the bucket. After an error the log may be of either kind; it
+    /// is usable, and the call may be repeated.
+    pub async fn switch(&self, to: LogKind, by: Deadline) -> Result<()> {
+        let inner = &self.inner;
+        let waiting = "waiting for a change of the log";
+        let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
+        inner.newest_chain(Cause::Registry, by).await?;
+        match (self.kind(), to) {
+            (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(by).await,
+            (LogKind::Quorum, LogKind::Bucket) => inner.to_bucket(by).await,
+            (LogKind::Quorum, LogKind::Quorum) => self.settle_switch(by).await,
+            (LogKind::Bucket, LogKind::Bucket) => Ok(()),
+        }
+    }
+
+    async fn to_quorum(&self, by: Deadline) -> Result<()> {
+        let inner = &self.inner;
+        let server = inner.own_server().await?;
+        loop {
+            let (at, hash) = self.tail(by).await?;
+            let chain = inner.chain();
+            if chain.active().medium.kind() == LogKind::Quorum {
+                return self.settle_switch(by).await;
+            }
+            let start = at.next();
+            let id = chain.active().id + 1;
+            let (medium, token) = inner.new_quorum(&server, id, start, by).await?;
+            let writer = inner.store.env.writer_token();
+            // The hash of the seal itself is filled in by whoever heals it.
+            let next = chain.followed_by(writer, start, [0; 16], medium);
+            let seal = Config::Seal { next_version: next.version, next_chain: next.encode() };
+            match inner.append_slot(at, hash, vec![Record::Config(seal)], by).await? {
+                Append::Taken => {
+                    let key = LogletKey { shard: chain.shard, loglet: id, token };
+                    inner.discard(key, by).await;
+                }
+                Append::Committed(entry) => {
+                    inner.heal_seal(chain.active(), &entry, Cause::Registry, by).await?;
+                    return inner.install_sequencer(&inner.chain(), by).await;
+                }
+            }
+        }
+    }
+
+    /// The chain names a quorum loglet now: sequence it if it is ours.
+    async fn settle_switch(&self, by: Deadline) -> Result<()> {
+        let chain = self.chain();
+        if let Medium::Quorum { owner, .. } = &chain.active().medium {
+            let identity = &self.inner.options.identity;
+            let ours = owner.node == identity.node
+                && owner.incarnation == identity.incarnation
+                && owner.pid == identity.pid;
+            if ours && self.inner.sequencer().is_none() {
+                self.inner.take_over(by).await?;
+            }
+        }
+        self.inner.check_owner()
+    }
+
+    /// Reads to the tail; gives it and the hash before it.
+    async fn tail(&self, by: Deadline) -> Result<(Lsn, [u8; 16])> {
+        let mut next = {
+            let state = self.inner.state.lock();
+            state.reached.map_or(state.chain.trim.lsn, |(next, _)| next)
+        };
+        loop {
+            let batch = self.read(next, 8 << 20, Cause::Registry, by).await?;
+            next = batch.next(next);
+            if self.kind() == LogKind::Quorum {
+                return Ok((next, [0; 16])); // met a seal: there is nothing to append
+            }
+            if batch.at_tail {
+                return Ok((next, self.hash_before(next, by).await?));
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn check_owner(&self) -> Result<()> {
+        let state = self.state.lock();
+        match &state.chain.active().medium {
+            Medium::Quorum { owner, .. } if state.sequencer.is_none() => Err(Error::NotOwner {
+                shard: self.store.shard,
+                owner: Box::new(owner.clone()),
+                live: false,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn to_bucket(self: &Arc<Self>, by: Deadline) -> Result<()> {
+        self.check_owner()?;
+        let Some(mut sequencer) = self.sequencer() else { return Ok(()) };
+        if sequencer.is_stopped() {
+            self.take_over(by).await?;
+            sequencer = self.sequencer().unwrap_or(sequencer);
+        }
+        // Most of it while appends go on; then only a little is left.
+        self.archive_through(sequencer.next().prev(), by).await?;
+        let (mut end, mut hash) = match sequencer.stop().await {
+            Some(position) => position,
+            None => (Lsn::ZERO, [0; 16]),
+        };
+        let chain = self.chain();
+        let servers: Vec<Arc<dyn LogServer>> = vec![self.own_server().await?];
+        let sealed = quorum::recover(sequencer.key(), chain.active(), &servers, by).await?;
+        if end == Lsn::ZERO {
+            // An append was under way and undecided: it is decided now, by what the servers have.
+            (end, hash) = sealed;
+        } else if sealed != (end, hash) {
+            return Err(Error::Corrupt {
+                object: format!("loglet {} of shard {}", chain.active().id, chain.shard),
+                lsn: Some(end),
+                reason: format!("the log servers end at entry {}", sealed.0),
+            });
+        }
+        sequencer.decided(end);
+        self.archive_through(end.prev(), by).await?;
+        loop {
+            let chain = self.chain();
+            if chain.active().id != sequencer.key().loglet {
+                return Err(Error::Unavailable {
+                    shard: chain.shard,
+                    reason: "the log was reconfigured by another process meanwhile".into(),
+                });
+            }
+            let writer = self.store.env.writer_token();
+            let next = chain.followed_by(writer, end, hash, Medium::Bucket);
+            if self.put_chain(next, by).await? {
+                let mut state = self.state.lock();
+                state.sequencer = None;
+                drop(state);
+                if let Err(error) = self.clean_local(&self.chain(), by).await {
+                    tracing::warn!(%error, "cleaning the local log failed; again at the next start");
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes sure that the chain goes on after `seal`, the last entry of `loglet`.
+    pub async fn heal_seal(
+        &self,
+        loglet: &Loglet,
+        seal: &Entry,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<()> {
+        let Some((version, bytes)) = seal_of(seal) else { return Ok(()) };
+        loop {
+            if self.chain().active().id > loglet.id {
+                return Ok(());
+            }
+            let chain = self.newest_chain(cause, by).await?;
+            if chain.active().id > loglet.id {
+                return Ok(());
+            }
+            if chain.trim.lsn > seal.lsn {
+                // What a late writer left below the trim point decides nothing.
+                return Err(Error::Trimmed {
+                    shard: chain.shard,
+                    asked: seal.lsn,
+                    start: chain.trim.lsn,
+                });
+            }
+            let decided = Chain::decode(self.store.shard, version, bytes)?;
+            let follower = decided.active();
+            if follower.start != seal.lsn.next() || follower.id != loglet.id + 1 {
+                return Err(Error::Corrupt {
+                    object: crate::keys::slot(self.store.shard, loglet.id, seal.lsn),
+                    lsn: Some(seal.lsn),
+                    reason: "its seal names a loglet that does not follow".into(),
+                });
+            }
+            let medium = follower.medium.clone();
+            let writer = self.store.env.writer_token();
+            let next = chain.followed_by(writer, seal.lsn.next(), seal.hash, medium);
+            self.put_chain(next, by).await?;
+        }
+    }
+}

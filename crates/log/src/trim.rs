@@ -1,0 +1,173 @@
+//! Trimming: deleting entries that the checkpoint holds and that are older than the retention.
+//!
+//! ```text
+//! bucket's clock -> how far -> chain n+1 with the trim point -> delete what lies below and is old
+//! ```
+//! # Invariants
+//! - The trim point moves in the chain first; only objects below it are deleted.
+//! - Age is measured on the bucket's own clock: an object's modification time against that of an
+//!   object written just before. No process's clock matters.
+//! - An object is deleted only when it is older than the retention. So a slot that a writer saw empty
+//!   stays as it is for a whole retention after it was filled, and a writer that believes an empty or
+//!   created slot within half a retention of its last contact is right (`crate::log`, Late writers).
+//!   A stray object that a later one leaves below the trim point is never read, and a later trim
+//!   collects it.
+//!
+//! # On failure
+//! A crash between chain and deletes leaves objects that a later trim collects.
+//!
+//! # Limits
+//! One call looks at [`MAX_OBJECTS`] objects at most; the next call goes on.
+
+use futures::{TryStreamExt as _, stream};
+use telesto_bucket::{Cause, ListedObject};
+use telesto_common::{Deadline, Lsn};
+
+use crate::chain::{Chain, Medium, TrimPoint};
+use crate::error::{Error, Result};
+use crate::keys;
+use crate::log::{Inner, VirtualLog};
+use crate::store::{LIST_LIMIT, Put};
+
+/// Objects one trim looks at, at most, of each kind.
+pub const MAX_OBJECTS: usize = 20_000;
+const PARALLEL_DELETES: usize = 16;
+
+/// What a trim did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// First LSN that can be read now.
+    pub start: Lsn,
+    /// Objects deleted.
+    pub deleted: usize,
+}
+
+impl VirtualLog {
+    /// Deletes entries below `below` that are older than the retention. The caller vouches that the
+    /// checkpoint durably holds everything below `below`. Costs a few requests even when nothing can
+    /// go: call it seldom.
+    ///
+    /// # Errors
+    /// Those of the bucket; what was not deleted goes next time.
+    pub async fn trim(&self, below: Lsn, by: Deadline) -> Result<Trimmed> {
+        let inner = &self.inner;
+        let waiting = "waiting for a change of the log";
+        let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
+        inner.newest_chain(Cause::Gc, by).await?;
+        let oldest_kept =
+            inner.bucket_clock(by).await?.saturating_sub(self.chain().retention_micros);
+        let slots = inner.list_old(&keys::log_prefix(inner.store.shard), below, by).await?;
+        let archived = inner.list_old(&keys::archive_prefix(inner.store.shard), below, by).await?;
+        let old = |object: &&ListedObject| object.modified_micros < oldest_kept;
+        loop {
+            let chain = self.chain();
+            let start = reach(&chain, &slots, &archived, below, oldest_kept);
+            if start <= chain.trim.lsn {
+                break;
+            }
+            let previous_hash = self.hash_before(start, by).await?;
+            let mut next = chain.successor(inner.store.env.writer_token());
+            next.trim = TrimPoint { lsn: start, previous_hash };
+            let keep = next.loglets.iter().rposition(|l| l.start <= start).unwrap_or(0);
+            next.loglets.drain(..keep);
+            if inner.put_chain(next, by).await? {
+                break;
+            }
+        }
+        let start = self.chain().trim.lsn;
+        let below_start = |o: &&ListedObject| last_lsn(&o.key).is_some_and(|last| last < start);
+        let dead: Vec<&str> = slots
+            .iter()
+            .chain(&archived)
+            .filter(old)
+            .filter(below_start)
+            .map(|o| o.key.as_str())
+            .collect();
+        stream::iter(dead.iter().map(|key| Ok(inner.store.delete(Cause::Gc, key, by))))
+            .try_buffer_unordered(PARALLEL_DELETES)
+            .try_for_each(|()| async { Ok(()) })
+            .await?;
+        if !dead.is_empty() {
+            inner.archive.forget().await;
+        }
+        Ok(Trimmed { start, deleted: dead.len() })
+    }
+}
+
+/// Last LSN in the object named `key`.
+fn last_lsn(key: &str) -> Option<Lsn> {
+    keys::archive_of(key).map(|(_, _, last)| last).or(keys::slot_of(key).map(|(_, lsn)| lsn))
+}
+
+/// How far the trim point can move: up to `below`, through entries whose objects are all there and
+/// older than `oldest_kept`.
+fn reach(
+    chain: &Chain,
+    slots: &[ListedObject],
+    archived: &[ListedObject],
+    below: Lsn,
+    oldest_kept: u64,
+) -> Lsn {
+    let mut next = chain.trim.lsn;
+    for (index, loglet) in chain.loglets.iter().enumerate() {
+        let end = chain.loglets.get(index + 1).map_or(below, |l| l.start).min(below);
+        let quorum = matches!(loglet.medium, Medium::Quorum { .. });
+        let objects = if quorum { archived } else { slots };
+        for object in objects {
+            let span = if quorum {
+                keys::archive_of(&object.key)
+            } else {
+                keys::slot_of(&object.key).map(|(loglet, lsn)| (loglet, lsn, lsn))
+            };
+            let Some((id, first, last)) = span else { continue };
+            if id != loglet.id || last < next {
+                continue;
+            }
+            if first > next || last >= end || object.modified_micros >= oldest_kept {
+                break;
+            }
+            next = last.next();
+        }
+        if next < end {
+            return next;
+        }
+    }
+    next
+}
+
+impl Inner {
+    /// The bucket's clock, as it stamps objects.
+    async fn bucket_clock(&self, by: Deadline) -> Result<u64> {
+        let token = self.store.env.writer_token();
+        let key = keys::clock(self.store.shard, token);
+        let body = bytes::Bytes::copy_from_slice(&token.to_bytes());
+        let put = self.store.put(Cause::Gc, &key, body, by).await?;
+        let object = self.store.get(Cause::Gc, &key, by).await?;
+        self.store.delete(Cause::Gc, &key, by).await?;
+        match (object, put) {
+            (Some(object), _) => Ok(object.modified_micros),
+            (None, Put::Unknown(reason)) => {
+                Err(Error::Unavailable { shard: self.store.shard, reason })
+            }
+            (None, _) => Err(Error::Unavailable {
+                shard: self.store.shard,
+                reason: format!("{key} vanished"),
+            }),
+        }
+    }
+
+    /// Objects under `prefix` with entries below `below`, in order.
+    async fn list_old(&self, prefix: &str, below: Lsn, by: Deadline) -> Result<Vec<ListedObject>> {
+        let mut found: Vec<ListedObject> = Vec::new();
+        loop {
+            let after = found.last().map(|o| o.key.clone());
+            let page = self.store.list(Cause::Gc, prefix, after.as_deref(), LIST_LIMIT, by).await?;
+            let full = page.len() == LIST_LIMIT;
+            let passed = page.last().and_then(|o| last_lsn(&o.key)).is_some_and(|l| l >= below);
+            found.extend(page);
+            if !full || passed || found.len() >= MAX_OBJECTS {
+                return Ok(found);
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Writers that wake up late, across a trim.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use telesto_common::Lsn;
+use telesto_log::{Append, Error};
+use tokio::sync::Notify;
+
+use crate::support::*;
+
+const RETENTION: Duration = Duration::from_secs(1000);
+
+fn short() -> telesto_log::LogOptions {
+    let mut options = options(1, 1);
+    options.retention = RETENTION;
+    options
+}
+
+/// Writes nine more entries, lets them age, writes one, trims all that may go.
+async fn outlive(objects: &Arc<Objects>, active: &mut Process) -> Lsn {
+    for n in 0..9 {
+        active.say(&format!("later {n}")).await.expect("said");
+    }
+    objects.advance(RETENTION + Duration::from_secs(1));
+    let last = active.say("newest").await.expect("said");
+    let trimmed = active.log.trim(last, soon(&active.env)).await.expect("trimmed");
+    assert_eq!(trimmed.start, last);
+    last
+}
+
+#[tokio::test]
+async fn trim_before_the_retention_deletes_nothing_and_after_it_only_what_is_below() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut process = create(&bucket, &env, short()).await;
+    for n in 0..5 {
+        process.say(&n.to_string()).await.unwrap();
+    }
+    let none = process.log.trim(Lsn(4), soon(&env)).await.unwrap();
+    assert_eq!((none.start, none.deleted), (Lsn(1), 0));
+    objects.advance(RETENTION + Duration::from_secs(1));
+    process.say("young").await.unwrap();
+    let some = process.log.trim(Lsn(4), soon(&env)).await.unwrap();
+    assert_eq!((some.start, some.deleted), (Lsn(4), 3));
+    let more = process.log.trim(Lsn(100), soon(&env)).await.unwrap();
+    assert_eq!((more.start, more.deleted), (Lsn(6), 2), "the young one stays");
+
+    // A fresh process starts at the trim point, with the hash before it.
+    let mut fresh = open(&bucket, &env, options(2, 1)).await.unwrap();
+    assert_eq!(fresh.next, Lsn(6));
+    fresh.catch_up().await.unwrap();
+    assert_eq!(fresh.said(), ["young"]);
+    fresh.say("goes on").await.unwrap();
+    let below = fresh.log.read(Lsn(2), 1, telesto_bucket::Cause::Read, soon(&env)).await;
+    assert!(matches!(below, Err(Error::Trimmed { start: Lsn(6), .. })));
+}
+
+#[tokio::test]
+async fn trim_of_everything_leaves_a_log_that_goes_on() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut process = create(&bucket, &env, short()).await;
+    for n in 0..5 {
+        process.say(&n.to_string()).await.unwrap();
+    }
+    objects.advance(RETENTION + Duration::from_secs(1));
+    let all = process.log.trim(Lsn(6), soon(&env)).await.unwrap();
+    assert_eq!((all.start, all.deleted), (Lsn(6), 5));
+    let mut fresh = open(&bucket, &env, options(2, 1)).await.unwrap();
+    fresh.say("six").await.unwrap();
+    process.catch_up().await.unwrap();
+    assert_eq!(process.said().last().map(String::as_str), Some("six"));
+}
+
+#[tokio::test]
+async fn writer_frozen_past_the_retention_is_refused_before_it_appends() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut active = create(&bucket, &env, short()).await;
+    let (late_env, late_clock) = shifted();
+    let late_bucket = MemBucket::new(&objects);
+    let mut late = open(&late_bucket, &late_env, options(2, 1)).await.unwrap();
+    late.catch_up().await.unwrap();
+    outlive(&objects, &mut active).await;
+    assert!(objects.body(&format!("shards/1/log/{:020}/{:020}", 1, 1)).is_none());
+
+    late_clock.advance(RETENTION * 2);
+    let error = late.try_say("zombie").await.unwrap_err();
+    assert!(matches!(error, Error::Trimmed { .. }), "{error}");
+    let error = late.catch_up().await.unwrap_err();
+    assert!(matches!(error, Error::Trimmed { .. }), "{error}");
+    assert!(objects.body(&format!("shards/1/log/{:020}/{:020}", 1, 1)).is_none(), "no stray");
+}
+
+#[tokio::test]
+async fn put_in_flight_across_a_trim_is_not_acknowledged_and_its_stray_is_collected() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut active = create(&bucket, &env, short()).await;
+    let (late_env, late_clock) = shifted();
+    let late_bucket = MemBucket::new(&objects);
+    let mut late = open(&late_bucket, &late_env, options(2, 1)).await.unwrap();
+    late.catch_up().await.unwrap();
+
+    let (gate, begun) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let (held, seen) = (Arc::clone(&gate), Arc::clone(&begun));
+    late_bucket.hook(move |class, _| {
+        if class == "put" && !seen.swap(true, Ordering::SeqCst) {
+            Fault::Delay(Arc::clone(&held))
+        } else {
+            Fault::None
+        }
+    });
+    let by = late_env.deadline(RETENTION * 10);
+    let (log, next, hash) = (late.log.clone(), late.next, late.hash);
+    let put = tokio::spawn(async move { log.append(next, hash, saying("zombie"), by).await });
+    while !begun.load(Ordering::SeqCst) {
+        tokio::task::yield_now().await;
+    }
+    let newest = outlive(&objects, &mut active).await;
+    late_clock.advance(RETENTION * 2);
+    gate.notify_one();
+    let error = put.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Trimmed { .. }), "{error}");
+
+    // Its object is there, and harms nobody: not a reader, not another late one, not a fresh one.
+    let stray = format!("shards/1/log/{:020}/{:020}", 1, 1);
+    assert!(objects.body(&stray).is_some());
+    active.say("after").await.unwrap();
+    active.catch_up().await.unwrap();
+    let mut fresh = open(&bucket, &env, options(3, 1)).await.unwrap();
+    fresh.catch_up().await.unwrap();
+    assert_eq!(fresh.next, newest.next().next());
+    assert_eq!(fresh.said(), ["newest", "after"]);
+
+    objects.advance(RETENTION + Duration::from_secs(1));
+    active.say("tick").await.unwrap();
+    active.log.trim(newest, soon(&env)).await.unwrap();
+    assert!(objects.body(&stray).is_none(), "collected");
+}
+
+#[tokio::test]
+async fn late_reader_does_not_believe_what_another_late_writer_left_below_the_trim_point() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut active = create(&bucket, &env, short()).await;
+    let (late_env, late_clock) = shifted();
+    let mut late = open(&MemBucket::new(&objects), &late_env, options(2, 1)).await.unwrap();
+    late.catch_up().await.unwrap();
+    outlive(&objects, &mut active).await;
+    let stray = telesto_log::codec::encode(
+        telesto_log::codec::Place { shard: SHARD, loglet: 1, lsn: Lsn(1) },
+        env.writer_token(),
+        [0; 16],
+        &saying("stray"),
+    );
+    objects.replace(&format!("shards/1/log/{:020}/{:020}", 1, 1), stray.unwrap().0);
+    late_clock.advance(RETENTION * 2);
+    let error = late.catch_up().await.unwrap_err();
+    assert!(matches!(error, Error::Trimmed { .. }), "{error}");
+    assert!(late.applied.is_empty());
+    let fresh = open(&MemBucket::new(&objects), &late_env, options(3, 1)).await;
+    fresh.unwrap().catch_up().await.unwrap();
+}
+
+#[tokio::test]
+async fn writer_away_for_less_than_half_the_retention_pays_nothing_extra() {
+    let objects = Arc::new(Objects::default());
+    let (env, clock) = shifted();
+    let bucket = MemBucket::new(&objects);
+    let mut process = create(&bucket, &env, short()).await;
+    process.catch_up().await.unwrap();
+    clock.advance(RETENTION / 2 - Duration::from_secs(10));
+    bucket.take_requests();
+    process.say("in time").await.unwrap();
+    assert_eq!(bucket.take_requests().into_values().sum::<usize>(), 1);
+    clock.advance(RETENTION);
+    assert!(matches!(process.try_say("late, nothing trimmed").await, Ok(Append::Committed(_))));
+    assert_eq!(bucket.take_requests()["get"], 2, "the chain before and after");
+    process.say("in contact again").await.unwrap();
+    assert_eq!(bucket.take_requests().into_values().sum::<usize>(), 1);
+}

@@ -1,0 +1,191 @@
+//! Three log servers: a majority decides, a minority may be slow, gone or behind.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use telesto_common::{Deadline, Env, Lsn, WriterToken};
+use telesto_log::Append;
+use telesto_log::chain::{Loglet, Medium};
+use telesto_log::disk::{Disk, SimDisk};
+use telesto_log::quorum::{Sequenced, Sequencer, recover};
+use telesto_log::server::{LocalLogServer, LogServer, LogletKey, Reply, Request};
+use telesto_log::{Error, Result};
+
+use crate::support::*;
+
+const KEY: LogletKey = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5) };
+
+/// A server that can be cut off.
+#[derive(Debug)]
+struct Cut {
+    server: Arc<LocalLogServer>,
+    cut: Mutex<bool>,
+}
+
+#[async_trait::async_trait]
+impl LogServer for Cut {
+    async fn call(&self, request: Request, by: Deadline) -> Result<Reply> {
+        tokio::task::yield_now().await;
+        if *self.cut.lock() {
+            return Err(Error::Unavailable { shard: SHARD, reason: "cut off".into() });
+        }
+        self.server.call(request, by).await
+    }
+}
+
+struct Cluster {
+    env: Env,
+    cuts: Vec<Arc<Cut>>,
+    loglet: Loglet,
+}
+
+impl Cluster {
+    async fn new() -> Self {
+        let env = telesto_runtime::env();
+        let mut cuts = Vec::new();
+        for _ in 0..3 {
+            let disk = SimDisk::new() as Arc<dyn Disk>;
+            let server =
+                LocalLogServer::open(disk, env.clone(), SHARD, 1 << 20).await.expect("opened");
+            let create = Request::Create { key: KEY, start: Lsn(1) };
+            server.call(create, soon(&env)).await.expect("created");
+            cuts.push(Arc::new(Cut { server, cut: Mutex::new(false) }));
+        }
+        let loglet = Loglet { id: 1, start: Lsn(1), start_hash: [0; 16], medium: Medium::Bucket };
+        Self { env, cuts, loglet }
+    }
+
+    fn servers(&self) -> Vec<Arc<dyn LogServer>> {
+        self.cuts.iter().map(|c| Arc::clone(c) as Arc<dyn LogServer>).collect()
+    }
+
+    fn sequencer(&self) -> Arc<Sequencer> {
+        Sequencer::new(KEY, self.env.clone(), &self.loglet, self.servers(), 1 << 20)
+    }
+
+    fn cut(&self, which: [bool; 3]) {
+        for (cut, now) in self.cuts.iter().zip(which) {
+            *cut.cut.lock() = now;
+        }
+    }
+
+    async fn tail(&self, index: usize) -> Lsn {
+        let tail = Request::Tail { key: KEY };
+        match self.cuts[index].server.call(tail, soon(&self.env)).await {
+            Ok(Reply::Tail { next, .. }) => next,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn recover(&self) -> Result<(Lsn, [u8; 16])> {
+        recover(KEY, &self.loglet, &self.servers(), soon(&self.env)).await
+    }
+}
+
+async fn append(
+    cluster: &Cluster,
+    sequencer: &Sequencer,
+    at: u64,
+    hash: [u8; 16],
+) -> Result<[u8; 16]> {
+    let records = saying(&at.to_string());
+    match sequencer.append(Lsn(at), hash, records, soon(&cluster.env)).await? {
+        Sequenced::Done(Append::Committed(entry), _) => Ok(entry.hash),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn append_with_one_server_cut_commits_and_the_server_catches_up_later() {
+    let cluster = Cluster::new().await;
+    let sequencer = cluster.sequencer();
+    let mut hash = [0; 16];
+    for at in 1..=10 {
+        cluster.cut([false, at < 8, false]);
+        hash = append(&cluster, &sequencer, at, hash).await.unwrap();
+    }
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    for server in 0..3 {
+        assert_eq!(cluster.tail(server).await, Lsn(11));
+    }
+}
+
+#[tokio::test]
+async fn append_without_a_majority_is_indeterminate_and_stops_the_sequencer() {
+    let cluster = Cluster::new().await;
+    let sequencer = cluster.sequencer();
+    let hash = append(&cluster, &sequencer, 1, [0; 16]).await.unwrap();
+    cluster.cut([false, true, true]);
+    let error = append(&cluster, &sequencer, 2, hash).await.unwrap_err();
+    assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+    assert_eq!(sequencer.next(), Lsn(2), "not readable");
+    cluster.cut([false; 3]);
+    let stopped = sequencer.append(Lsn(2), hash, saying("x"), soon(&cluster.env)).await.unwrap();
+    assert!(matches!(stopped, Sequenced::Stopped(_)));
+}
+
+#[tokio::test]
+async fn recovery_from_any_majority_keeps_every_committed_entry_and_fences_the_sequencer() {
+    // Which server misses the last committed entries, and which one is gone at recovery.
+    for missing in 0..3 {
+        for gone in 0..3 {
+            let cluster = Cluster::new().await;
+            let sequencer = cluster.sequencer();
+            let mut hash = [0; 16];
+            for at in 1..=9 {
+                let cut = at > 4;
+                cluster.cut([cut && missing == 0, cut && missing == 1, cut && missing == 2]);
+                hash = append(&cluster, &sequencer, at, hash).await.unwrap();
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            cluster.cut([gone == 0, gone == 1, gone == 2]);
+            let (end, recovered) = cluster.recover().await.unwrap();
+            assert_eq!((end, recovered), (Lsn(10), hash), "missing {missing} gone {gone}");
+            let mut safe = 0;
+            for server in 0..3 {
+                safe += usize::from(cluster.tail(server).await == Lsn(10));
+            }
+            assert!(safe >= 2, "made safe at a majority");
+            cluster.cut([false; 3]);
+            let zombie = append(&cluster, &sequencer, 10, hash).await;
+            assert!(matches!(zombie, Err(Error::Indeterminate { .. })), "{zombie:?}");
+            assert_eq!(cluster.recover().await.unwrap().1, hash, "nothing was added");
+        }
+    }
+}
+
+#[tokio::test]
+async fn recovery_without_a_majority_fails_clearly() {
+    let cluster = Cluster::new().await;
+    cluster.cut([true, true, false]);
+    let error = cluster.recover().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn server_accepts_only_its_next_entry_and_nothing_once_sealed() {
+    let cluster = Cluster::new().await;
+    let server = &cluster.cuts[0].server;
+    let by = soon(&cluster.env);
+    let store = |first, repair| Request::Store {
+        key: KEY,
+        first: Lsn(first),
+        entries: vec![bytes::Bytes::from_static(b"entry")],
+        repair,
+    };
+    let refused = |next, sealed| Reply::Refused { next: Lsn(next), sealed };
+    assert_eq!(server.call(store(2, false), by).await.unwrap(), refused(1, false));
+    let stored = server.call(store(1, false), by).await.unwrap();
+    assert_eq!(stored, Reply::Stored { next: Lsn(2) });
+    assert_eq!(server.call(store(1, false), by).await.unwrap(), refused(2, false));
+    server.call(Request::Seal { key: KEY }, by).await.unwrap();
+    assert_eq!(server.call(store(2, false), by).await.unwrap(), refused(2, true));
+    let repaired = server.call(store(2, true), by).await.unwrap();
+    assert_eq!(repaired, Reply::Stored { next: Lsn(3) });
+    let other = LogletKey { token: WriterToken(6), ..KEY };
+    assert_eq!(server.call(Request::Seal { key: other }, by).await.unwrap(), Reply::Unknown);
+}

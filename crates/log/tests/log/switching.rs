@@ -1,0 +1,164 @@
+//! Changing the medium of a live log, with appenders at work and crashes everywhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use telesto_log::disk::SimDisk;
+use telesto_log::{Error, LogKind, LogOptions};
+
+use crate::support::*;
+
+fn with_disk(node: u128, life: u64, disk: &Arc<SimDisk>) -> LogOptions {
+    let mut options = quorum_options(node, life, disk);
+    options.kind = LogKind::Bucket;
+    options
+}
+
+#[tokio::test]
+async fn switch_there_and_back_keeps_every_entry_and_tells_other_processes() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let disk = SimDisk::new();
+    let mut process = create(&bucket, &env, with_disk(1, 1, &disk)).await;
+    let mut other = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
+    other.say("from the other").await.unwrap();
+    process.say("one").await.unwrap();
+    process.log.switch(LogKind::Quorum, soon(&env)).await.unwrap();
+    assert_eq!(process.log.kind(), LogKind::Quorum);
+    process.say("two").await.unwrap();
+
+    let error = other.say("refused").await.unwrap_err();
+    assert!(matches!(error, Error::NotOwner { .. }), "{error}");
+    assert!(error.to_string().contains("host1"), "{error}");
+    assert!(other.log.switch(LogKind::Bucket, soon(&env)).await.is_err());
+
+    process.log.switch(LogKind::Quorum, soon(&env)).await.unwrap();
+    process.log.switch(LogKind::Bucket, soon(&env)).await.unwrap();
+    process.say("three").await.unwrap();
+    assert!(disk.paths().is_empty(), "nothing is left on the local disk: {:?}", disk.paths());
+    let mut fresh = open(&MemBucket::new(&objects), &env, options(3, 1)).await.unwrap();
+    fresh.say("four").await.unwrap();
+    process.catch_up().await.unwrap();
+    let expected = ["from the other", "one", "two", "three", "four"];
+    assert_eq!(process.said(), expected);
+    fresh.catch_up().await.unwrap();
+    assert_eq!(fresh.said(), expected);
+}
+
+#[tokio::test]
+async fn switch_under_load_loses_and_doubles_nothing() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let disk = SimDisk::new();
+    let process = create(&bucket, &env, with_disk(1, 1, &disk)).await;
+    let log = process.log.clone();
+    drop(process);
+    let mut tasks = tokio::task::JoinSet::new();
+    for writer in 0..3 {
+        let (log, env) = (log.clone(), env.clone());
+        tasks.spawn(async move {
+            let mut process = Process::new(log, &env).await;
+            for n in 0..60 {
+                process.say(&format!("{writer}:{n}")).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            process
+        });
+    }
+    for to in [LogKind::Quorum, LogKind::Bucket, LogKind::Quorum, LogKind::Bucket] {
+        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+        log.switch(to, soon(&env)).await.unwrap();
+    }
+    let mut processes = tasks.join_all().await;
+    let mut all = processes.pop().unwrap();
+    all.catch_up().await.unwrap();
+    let mut said = all.said();
+    assert_eq!(said.len(), 180);
+    said.sort();
+    said.dedup();
+    assert_eq!(said.len(), 180);
+    assert!(log.chain().loglets.len() >= 5);
+}
+
+/// Lets the process die at its `at`-th bucket request, which takes effect or not.
+fn die_at(bucket: &MemBucket, at: usize, effect: bool) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&count);
+    bucket.hook(move |class, _| {
+        let now = seen.fetch_add(1, Ordering::SeqCst);
+        if now < at {
+            Fault::None
+        } else if now == at && effect && class != "get" && class != "list" {
+            Fault::LoseReply
+        } else {
+            Fault::Fail
+        }
+    });
+    count
+}
+
+#[tokio::test]
+async fn crash_at_every_bucket_request_of_a_switch_is_healed_by_whoever_comes_next() {
+    for to in [LogKind::Quorum, LogKind::Bucket] {
+        for effect in [false, true] {
+            for at in 0.. {
+                let objects = Arc::new(Objects::default());
+                let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+                let disk = SimDisk::new();
+                let mut start = with_disk(1, 1, &disk);
+                start.kind = if to == LogKind::Quorum { LogKind::Bucket } else { LogKind::Quorum };
+                let mut process = create(&bucket, &env, start).await;
+                for n in 0..3 {
+                    process.say(&n.to_string()).await.unwrap();
+                }
+                let requests = die_at(&bucket, at, effect);
+                let switched = process.log.switch(to, soon(&env)).await;
+                let done = requests.load(Ordering::SeqCst) <= at;
+                assert_eq!(switched.is_ok(), done, "to {to} at {at} effect {effect}: {switched:?}");
+                drop(process);
+                disk.crash(&Seeded::new(at as u64));
+
+                // The same node comes back, then (when the log is shared) another one.
+                let fresh = MemBucket::new(&objects);
+                let mut next = open(&fresh, &env, with_disk(1, 2, &disk)).await.unwrap();
+                next.catch_up().await.unwrap();
+                next.say("after").await.unwrap_or_else(|e| panic!("to {to} at {at}: {e}"));
+                assert_eq!(next.said(), ["0", "1", "2", "after"], "to {to} at {at} {effect}");
+                next.log.switch(LogKind::Bucket, soon(&env)).await.unwrap();
+                let mut other = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
+                other.say("other").await.unwrap();
+                assert_eq!(other.said(), ["0", "1", "2", "after", "other"]);
+                if done {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn process_that_survives_a_failed_switch_goes_on() {
+    for to in [LogKind::Quorum, LogKind::Bucket] {
+        for effect in [false, true] {
+            for at in 0..12 {
+                let objects = Arc::new(Objects::default());
+                let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+                let disk = SimDisk::new();
+                let mut start = with_disk(1, 1, &disk);
+                start.kind = if to == LogKind::Quorum { LogKind::Bucket } else { LogKind::Quorum };
+                let mut process = create(&bucket, &env, start).await;
+                process.say("before").await.unwrap();
+                die_at(&bucket, at, effect);
+                let _ = process.log.switch(to, soon(&env)).await;
+                bucket.unhook();
+                process.say("after").await.unwrap_or_else(|e| panic!("to {to} at {at}: {e}"));
+                process.log.switch(to, soon(&env)).await.unwrap();
+                process.say("switched").await.unwrap();
+                assert_eq!(process.log.kind(), to);
+                let mut reader = Process::new(process.log.clone(), &env).await;
+                reader.catch_up().await.unwrap();
+                assert_eq!(reader.said(), ["before", "after", "switched"]);
+            }
+        }
+    }
+}
