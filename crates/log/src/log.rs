@@ -125,11 +125,11 @@ impl VirtualLog {
         let inner = &self.inner;
         loop {
             let (chain, sequencer) = inner.view()?;
-            let Medium::Quorum { owner, .. } = &chain.active().medium else {
+            let Medium::Quorum { .. } = &chain.active().medium else {
                 return inner.append_slot(at, previous_hash, records, by).await;
             };
             let Some(sequencer) = sequencer else {
-                inner.claim_own(owner, by).await?;
+                inner.claim(by).await?;
                 continue;
             };
             match sequencer.append(at, previous_hash, records, by).await? {

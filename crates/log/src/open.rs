@@ -309,22 +309,16 @@ impl Inner {
         }
     }
 
-    /// The active loglet is `owner`'s and nobody sequences it here: when that is this very process (a
-    /// seal of ours was found to have succeeded after all), it begins to; otherwise it is an error.
-    pub async fn claim_own(self: &Arc<Self>, owner: &Owner, by: Deadline) -> Result<()> {
-        let identity = &self.options.identity;
-        if (owner.node, owner.incarnation, owner.pid)
-            != (identity.node, identity.incarnation, identity.pid)
-        {
-            return Err(Error::NotOwner {
-                shard: self.store.shard,
-                owner: Box::new(owner.clone()),
-                live: false,
-            });
-        }
+    /// The active loglet is a quorum loglet that nobody sequences here: takes it over when its files
+    /// are here and its owner is gone (also when that was this process: a seal of ours was found to
+    /// have succeeded after all).
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] otherwise.
+    pub async fn claim(self: &Arc<Self>, by: Deadline) -> Result<()> {
         let waiting = "waiting for a change of the log";
         let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
-        if self.sequencer().is_none() { self.take_over(by).await } else { Ok(()) }
+        if self.view()?.1.is_none() { self.take_over(by).await } else { Ok(()) }
     }
 
     /// Goes on after `stopped` has stopped, unless that was done meanwhile.

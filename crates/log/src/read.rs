@@ -43,11 +43,11 @@ impl VirtualLog {
     ) -> Result<Batch> {
         let inner = &self.inner;
         let (mut chain, sequencer) = inner.view()?;
-        if let Medium::Quorum { owner, .. } = &chain.active().medium
+        if let Medium::Quorum { .. } = &chain.active().medium
             && sequencer.is_none()
             && from >= chain.active().start
         {
-            inner.claim_own(owner, by).await?;
+            inner.claim(by).await?;
             chain = inner.chain();
         }
         let trimmed = || Error::Trimmed { shard: chain.shard, asked: from, start: chain.trim.lsn };

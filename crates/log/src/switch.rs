@@ -46,7 +46,7 @@ impl VirtualLog {
         match (self.kind(), to) {
             (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(by).await,
             (LogKind::Quorum, LogKind::Bucket) => inner.to_bucket(by).await,
-            (LogKind::Quorum, LogKind::Quorum) => self.settle_switch(by).await,
+            (LogKind::Quorum, LogKind::Quorum) => inner.settle_switch(by).await,
             (LogKind::Bucket, LogKind::Bucket) => Ok(()),
         }
     }
@@ -58,7 +58,7 @@ impl VirtualLog {
             let (at, hash) = self.tail(by).await?;
             let chain = inner.chain();
             if chain.active().medium.kind() == LogKind::Quorum {
-                return self.settle_switch(by).await;
+                return inner.settle_switch(by).await;
             }
             let start = at.next();
             let id = chain.active().id + 1;
@@ -78,21 +78,6 @@ impl VirtualLog {
                 }
             }
         }
-    }
-
-    /// The chain names a quorum loglet now: sequence it if it is ours.
-    async fn settle_switch(&self, by: Deadline) -> Result<()> {
-        let chain = self.chain();
-        if let Medium::Quorum { owner, .. } = &chain.active().medium {
-            let identity = &self.inner.options.identity;
-            let ours = owner.node == identity.node
-                && owner.incarnation == identity.incarnation
-                && owner.pid == identity.pid;
-            if ours && self.inner.sequencer().is_none() {
-                self.inner.take_over(by).await?;
-            }
-        }
-        self.inner.check_owner()
     }
 
     /// Reads to the tail; gives it and the hash before it.
@@ -115,6 +100,11 @@ impl VirtualLog {
 }
 
 impl Inner {
+    /// The chain names a quorum loglet now: sequence it if it is ours, or nobody's any more.
+    async fn settle_switch(self: &Arc<Self>, by: Deadline) -> Result<()> {
+        if self.sequencer().is_none() { self.take_over(by).await } else { Ok(()) }
+    }
+
     fn check_owner(&self) -> Result<()> {
         let state = self.state.lock();
         match &state.chain.active().medium {

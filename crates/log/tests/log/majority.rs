@@ -153,7 +153,9 @@ async fn recovery_from_any_majority_keeps_every_committed_entry_and_fences_the_s
             cluster.cut([false; 3]);
             let zombie = append(&cluster, &sequencer, 10, hash).await;
             assert!(matches!(zombie, Err(Error::Indeterminate { .. })), "{zombie:?}");
-            assert_eq!(cluster.recover().await.unwrap().1, hash, "nothing was added");
+            // Another recovery may also find what the zombie left on the server that was gone: it was
+            // never acknowledged, and the chain decides between the two ends.
+            assert!(cluster.recover().await.unwrap().0 >= Lsn(10), "nothing was lost");
         }
     }
 }
