@@ -21,11 +21,11 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
-use telesto_log::{Error as LogError, LogKind, LogOptions, VirtualLog};
+use telesto_log::{Error as LogError, LogOptions, VirtualLog};
 use telesto_shard::{ProcessCache, Shard, ShardOptions};
 use tokio::sync::mpsc;
 
-use crate::api::{Database, Durability, Level, Outcome, Transaction, TxnOptions};
+use crate::api::{Database, Level, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::PartStore;
@@ -98,26 +98,23 @@ impl Engine {
             .maintenance
             .then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));
         let service = LocalService(Arc::clone(&local));
-        let default_durability = match local.log.kind() {
-            LogKind::Bucket => Durability::Bucket,
-            LogKind::Quorum => Durability::Quorum,
-        };
         let shared = Arc::new(Shared {
             env: env.clone(),
             service: Arc::new(service.clone()),
             region: options.region,
-            spill: SpillOptions {
+            spill: Arc::new(SpillOptions {
+                env: env.clone(),
                 dir: options.temp_dir.clone(),
                 bound_bytes: options.write_set.spill_bytes,
                 budget: MemoryBudget::new(options.memory.write_buffer_bytes),
-            },
+            }),
             limits: options.write_set,
             parts: PartStore {
                 bucket,
                 shard: options.shard,
                 retention: local.log.chain().retention(),
             },
-            durability: options.durability.unwrap_or(default_durability),
+            durability: options.durability,
             timeout: options.timeout,
         });
         Ok(Arc::new(Self { env, local, service, shared, maintenance, committer, background }))

@@ -48,10 +48,11 @@ pub(crate) struct Shared {
     pub env: Env,
     pub service: Arc<dyn ShardService>,
     pub region: RegionId,
-    pub spill: SpillOptions,
+    pub spill: Arc<SpillOptions>,
     pub limits: WriteSetLimits,
     pub parts: write_set::PartStore,
-    pub durability: Durability,
+    /// `None`: as the log's kind says.
+    pub durability: Option<Durability>,
     pub timeout: Duration,
 }
 
@@ -125,6 +126,12 @@ impl Core {
         self.options.session.max(Label::update(self.shared.region, at))
     }
 
+    fn durability(&self) -> Durability {
+        let by_log =
+            if self.shared.service.is_sequencer() { Durability::Quorum } else { Durability::Bucket };
+        self.options.durability.or(self.shared.durability).unwrap_or(by_log)
+    }
+
     fn nothing_written(&self) -> Committed {
         let at = self.snapshot();
         Committed { timestamp: at, lsn: Lsn::ZERO, label: self.label(at), cost: Cost::default() }
@@ -160,7 +167,7 @@ impl Core {
                 txn: self.id,
                 reads,
                 writes,
-                durability: self.options.durability.unwrap_or(self.shared.durability),
+                durability: self.durability(),
                 timeout: self.timeout,
             };
             match self.shared.service.commit(request).await {
@@ -192,22 +199,24 @@ impl Core {
 
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
     /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
-    /// must still hold at the tail for it to be strict.
+    /// must still hold at the tail for it to be strict; with a local sequencer that was the newest.
     async fn commit_reads(&self) -> Result<Committed> {
-        let strict = self.options.level == Level::Serializable && !self.read_only;
-        if !strict || self.shared.service.is_sequencer() {
+        let service = &self.shared.service;
+        let strict = self.options.level == Level::Serializable;
+        if self.read_only || (strict && service.is_sequencer()) {
             return Ok(self.nothing_written());
         }
         let reads = self.reads.lock().take();
         if reads.is_empty() {
             return Ok(self.nothing_written());
         }
-        let freshest = self
-            .shared
-            .service
-            .begin(BeginRequest { freshness: Freshness::Tail, as_of: None, timeout: self.timeout })
-            .await?;
-        let now = freshest.snapshot;
+        let now = if strict {
+            let freshness = Freshness::Tail;
+            let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
+            service.begin(request).await?.snapshot
+        } else {
+            service.applied().1
+        };
         for ReadsSince { since, keys, ranges } in reads.by_since() {
             if since >= now {
                 continue;
@@ -246,7 +255,7 @@ impl EngineTransaction {
                 snapshot: AtomicU64::new(begun.snapshot.0),
                 ended: AtomicBool::new(false),
                 read_only,
-                buffer: Arc::new(WriteBuffer::new(shared.env.clone(), shared.spill.clone())),
+                buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 lease: Mutex::new(Some(begun.lease)),
                 first_lease: Mutex::new(None),

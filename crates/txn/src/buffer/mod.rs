@@ -49,8 +49,10 @@ const RESERVE_STEP_BYTES: u64 = 64 << 10;
 const WRITE_OVERHEAD_BYTES: u64 = 128;
 
 /// Where and when to spill.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct SpillOptions {
+    /// Runs what blocks.
+    pub env: Env,
     /// Directory for temporary files.
     pub dir: PathBuf,
     /// Bytes one transaction keeps in memory before it spills.
@@ -158,8 +160,7 @@ pub(crate) enum Own {
 /// The write buffer.
 #[derive(Debug)]
 pub(crate) struct WriteBuffer {
-    env: Env,
-    options: SpillOptions,
+    options: Arc<SpillOptions>,
     state: Mutex<State>,
     used: AtomicBool,
     /// One spill at a time.
@@ -167,9 +168,8 @@ pub(crate) struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    pub fn new(env: Env, options: SpillOptions) -> Self {
+    pub fn new(options: Arc<SpillOptions>) -> Self {
         Self {
-            env,
             options,
             state: Mutex::new(State {
                 memory: Memory::new(),
@@ -268,6 +268,7 @@ impl WriteBuffer {
             let dir = self.options.dir.clone();
             let source = Arc::clone(&frozen);
             let written = self
+                .options
                 .env
                 .blocking("spilling a write set", move || Run::write(&dir, &source))
                 .await
@@ -359,7 +360,8 @@ impl WriteBuffer {
                 Layer::Frozen(memory) => memory.get(key).cloned(),
                 Layer::Spilled(run) if run.may_hold(key) => {
                     let (run, key) = (Arc::clone(run), Bytes::copy_from_slice(key));
-                    self.env
+                    self.options
+                        .env
                         .blocking("reading a spilled write set", move || run.get(&key))
                         .await
                         .map_err(|error| Error::Unavailable(error.to_string()))??

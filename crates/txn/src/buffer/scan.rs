@@ -258,6 +258,7 @@ impl BufferScan {
                     let run = Arc::clone(run);
                     let rows = self
                         .buffer
+                        .options
                         .env
                         .blocking("reading a spilled write set", move || run.block(index))
                         .await

@@ -6,11 +6,12 @@ use super::*;
 
 fn buffer(bound_bytes: u64, budget_bytes: u64) -> Arc<WriteBuffer> {
     let options = SpillOptions {
+        env: telesto_runtime::env(),
         dir: std::env::temp_dir(),
         bound_bytes,
         budget: MemoryBudget::new(budget_bytes),
     };
-    Arc::new(WriteBuffer::new(telesto_runtime::env(), options))
+    Arc::new(WriteBuffer::new(Arc::new(options)))
 }
 
 fn key(n: u8) -> Bytes {
@@ -202,11 +203,12 @@ async fn rollback_to_a_discarded_savepoint_fails_and_to_a_kept_one_works_again()
 async fn spill_to_an_unusable_directory_fails_and_keeps_everything() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let options = SpillOptions {
+        env: telesto_runtime::env(),
         dir: file.path().to_owned(),
         bound_bytes: 500,
         budget: MemoryBudget::new(1 << 20),
     };
-    let buffer = Arc::new(WriteBuffer::new(telesto_runtime::env(), options));
+    let buffer = Arc::new(WriteBuffer::new(Arc::new(options)));
     let mut failures = 0;
     for k in 0..20 {
         match buffer.put(key(k), None, Timestamp(1), false).await {

@@ -22,6 +22,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use telesto_bucket::ScopeMeter;
+use telesto_bucket::meter::scoped;
 use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId, WriterToken};
 use telesto_log::record::{Commit, Config, Entry, Record, Writes};
 use telesto_log::{Append, Error as LogError};
@@ -117,7 +119,8 @@ impl Committer {
             };
             self.give_way().await;
             let group = self.gather(first);
-            self.commit(group).await;
+            let scope = ScopeMeter::new();
+            scoped(Arc::clone(&scope), self.commit(group, &scope)).await;
         }
     }
 
@@ -151,7 +154,7 @@ impl Committer {
         group
     }
 
-    async fn commit(&mut self, group: Vec<Pending>) {
+    async fn commit(&mut self, group: Vec<Pending>, scope: &ScopeMeter) {
         let now = self.local.env.clock.monotonic();
         let mut live = Vec::with_capacity(group.len());
         for pending in group {
@@ -181,7 +184,7 @@ impl Committer {
             let result = self.append(&live, &survivors, at, by).await;
             match result {
                 Ok(Attempt::Committed(entry)) => {
-                    return self.acknowledge(live, &survivors, beaten, &entry);
+                    return self.acknowledge(live, &survivors, beaten, &entry, scope);
                 }
                 Ok(Attempt::Lost) => {
                     metrics::counter!("telesto_txn_slots_lost_total").increment(1);
@@ -367,15 +370,17 @@ impl Committer {
         survivors: &[(usize, Timestamp)],
         beaten: Vec<(usize, Error)>,
         entry: &Entry,
+        scope: &ScopeMeter,
     ) {
         let mut answers: Vec<Option<Result<CommitReply>>> = Vec::new();
         answers.resize_with(live.len(), || None);
-        let share = if self.local.log.is_local_sequencer() {
-            0.0
-        } else {
-            1.0 / survivors.len() as f64
+        let spent = scope.totals();
+        let sharers = survivors.len() as f64;
+        let cost = Cost {
+            gets: spent.gets as f64 / sharers,
+            puts: spent.puts as f64 / sharers,
+            dollars: spent.dollars / sharers,
         };
-        let cost = Cost { puts: share, ..Cost::default() };
         for (position, timestamp) in survivors {
             answers[*position] =
                 Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn: entry.lsn, cost }));

@@ -1,0 +1,11 @@
+//! The engine on one bucket, one or several processes, in virtual time.
+#![allow(clippy::disallowed_methods, reason = "virtual time of a paused runtime is the seam here")]
+#![allow(missing_docs, reason = "tests")]
+
+mod crash;
+mod harness;
+mod large;
+mod levels;
+mod model;
+mod requests;
+mod writers;
