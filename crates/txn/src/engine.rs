@@ -64,7 +64,7 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Arc<Self>> {
         let by = env.deadline(options.timeout * 4);
-        let (log, created) = open_log(&bucket, &env, &options).await?;
+        let log = open_log(&bucket, &env, &options).await?;
         let shard_options = ShardOptions {
             engine: options.checkpoint.clone(),
             // The log's retention was fixed when it was created and is the same for everyone.
@@ -93,7 +93,7 @@ impl Engine {
         ));
         let committer =
             env.spawn("committer", Committer::new(Arc::clone(&local), requests).run());
-        let maintenance = Arc::new(Maintenance::new(Arc::clone(&local), created));
+        let maintenance = Arc::new(Maintenance::new(Arc::clone(&local)));
         let background = options
             .maintenance
             .then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));
@@ -141,12 +141,12 @@ impl Engine {
     }
 }
 
-/// Opens the log, or creates it when there is none; whether it was created here.
+/// Opens the log, or creates it when there is none.
 async fn open_log(
     bucket: &Arc<dyn Bucket>,
     env: &Env,
     options: &EngineOptions,
-) -> Result<(VirtualLog, bool)> {
+) -> Result<VirtualLog> {
     let log_options = LogOptions {
         kind: options.log,
         disk: options.log_disk.clone(),
@@ -158,7 +158,7 @@ async fn open_log(
         VirtualLog::open(Arc::clone(bucket), env.clone(), options.shard, log_options.clone())
     };
     match open().await {
-        Ok(log) => return Ok((log, false)),
+        Ok(log) => return Ok(log),
         Err(LogError::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -169,9 +169,9 @@ async fn open_log(
         log_options.clone(),
     );
     match created.await {
-        Ok(log) => Ok((log, true)),
+        Ok(log) => Ok(log),
         // Another process was first.
-        Err(LogError::AlreadyExists { .. }) => Ok((open().await?, false)),
+        Err(LogError::AlreadyExists { .. }) => Ok(open().await?),
         Err(error) => Err(error.into()),
     }
 }

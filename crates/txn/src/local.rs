@@ -243,7 +243,8 @@ impl Local {
             .await
     }
 
-    fn in_contact(&self) -> bool {
+    /// Whether this process may go by what it has applied without a look.
+    pub fn in_contact(&self) -> bool {
         self.log.is_local_sequencer() || self.log.in_contact()
     }
 

@@ -53,9 +53,8 @@ struct Done {
 }
 
 impl Maintenance {
-    /// `folds`: this process created the database or alone sequences its log.
-    pub fn new(local: Arc<Local>, folds: bool) -> Self {
-        Self { local, folds: AtomicBool::new(folds) }
+    pub fn new(local: Arc<Local>) -> Self {
+        Self { local, folds: AtomicBool::new(false) }
     }
 
     /// Runs until aborted.
@@ -90,14 +89,8 @@ impl Maintenance {
             }
             metrics::counter!("telesto_txn_refreshes_total").increment(1);
         }
-        let fold = match shard.fold_need() {
-            FoldNeed::None => false,
-            FoldNeed::Due => {
-                self.folds.load(Ordering::Relaxed) || local.log.is_local_sequencer()
-            }
-            FoldNeed::Overdue | FoldNeed::Full => true,
-        };
-        if fold {
+        // The shard says `Due` only to the process that folded last.
+        if shard.fold_need() != FoldNeed::None {
             self.fold().await?;
         }
         let now = local.env.clock.monotonic();

@@ -193,7 +193,8 @@ impl WriteBuffer {
     }
 
     /// Whether anything was spilled.
-    pub fn spilled(&self) -> bool {
+    #[cfg(test)]
+    fn spilled(&self) -> bool {
         !self.state.lock().layers.is_empty()
     }
 

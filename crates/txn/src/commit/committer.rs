@@ -170,7 +170,7 @@ impl Committer {
             }
         }
         let by = self.local.env.deadline(self.local.options.timeout);
-        if let Err(error) = self.hold_back(by).await {
+        if let Err(error) = self.ready(by).await {
             return self.abort_all(live, &error);
         }
         while !live.is_empty() {
@@ -205,6 +205,15 @@ impl Committer {
                 }
             }
         }
+    }
+
+    /// Waits until an append may be tried.
+    async fn ready(&self, by: Deadline) -> Result<()> {
+        if !self.local.in_contact() {
+            // Slept for long: learn what became of the log before anything is put into it.
+            self.local.catch_up(by).await?;
+        }
+        self.hold_back(by).await
     }
 
     /// Holds commits back while the tail is at its memory limit.
@@ -286,6 +295,10 @@ impl Committer {
             let started = env.clock.monotonic();
             let appended = match local.hash_before(at, by).await {
                 Ok(hash) => local.log.append(at, hash, records, by).await,
+                // Nothing was appended by this attempt.
+                Err(error @ LogError::Trimmed { .. }) if tried.is_empty() => {
+                    return Err(Failed::Certain(error.into()));
+                }
                 Err(error) => Err(error),
             };
             let took = env.clock.monotonic().saturating_sub(started);

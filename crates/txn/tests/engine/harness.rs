@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_bucket::{
-    BucketOptions, Cause, Class, Faults, FaultRates, LatencyModel, MemoryStore, MeterSnapshot,
+    BucketOptions, Class, Faults, FaultRates, LatencyModel, MemoryStore, MeterSnapshot,
     OpenBucket,
 };
 use telesto_common::env::{Clock, Random, Spawn, Task};
@@ -213,12 +213,6 @@ pub fn between(before: &MeterSnapshot, after: &MeterSnapshot) -> (u64, u64) {
     let gets = used.requests(Class::Get) + used.requests(Class::Head);
     let puts = used.requests(Class::Put) + used.requests(Class::List) + used.requests(Class::Copy);
     (gets, puts)
-}
-
-/// Requests for anything but background work.
-pub fn foreground(before: &MeterSnapshot, after: &MeterSnapshot) -> u64 {
-    let used = after.since(before);
-    used.total(|_, cause| matches!(cause, Cause::Read | Cause::Commit)).requests
 }
 
 pub fn bytes(text: &str) -> Bytes {
