@@ -230,7 +230,7 @@ impl Database for Engine {
         }
         let closed = self.env.within(by, "closing", async {
             self.local.shard().close().await;
-            self.local.close_log().await
+            Ok(self.local.log.close(by).await?)
         });
         closed.await.map_err(Error::from)?
     }

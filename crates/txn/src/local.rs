@@ -248,18 +248,12 @@ impl Local {
         self.log.is_local_sequencer() || self.log.in_contact()
     }
 
-    /// Waits until `lsn` is in the bucket.
-    pub async fn in_bucket(&self, _lsn: Lsn, _by: Deadline) -> Result<()> {
-        Ok(())
-    }
-
-    /// Deletes log entries below `below` that are older than the retention.
-    pub async fn trim(&self, _below: Lsn) -> Result<()> {
-        Ok(())
-    }
-
-    /// Releases the log.
-    pub async fn close_log(&self) -> Result<()> {
+    /// Deletes log entries the checkpoint holds, up to `checkpointed`, that are older than the
+    /// retention.
+    pub async fn trim(&self, checkpointed: Lsn) -> Result<()> {
+        let by = self.env.deadline(self.options.timeout);
+        let trimmed = self.log.trim(checkpointed.next(), by).await?;
+        metrics::counter!("telesto_txn_trimmed_objects_total").increment(trimmed.deleted as u64);
         Ok(())
     }
 
@@ -459,7 +453,11 @@ impl ShardService for LocalService {
             .map_err(|_| unknown("the database stopped while committing".to_owned()))??;
         if let CommitReply::Committed { lsn, .. } = &committed {
             if durability == Durability::Bucket && local.log.is_local_sequencer() {
-                local.in_bucket(*lsn, by).await.map_err(|error| unknown(error.to_string()))?;
+                local
+                    .log
+                    .archive_through(*lsn, by)
+                    .await
+                    .map_err(|error| unknown(error.to_string()))?;
             }
             let took = local.env.clock.monotonic().saturating_sub(started);
             metrics::histogram!("telesto_txn_commit_seconds").record(took.as_secs_f64());
