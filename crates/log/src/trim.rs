@@ -19,7 +19,7 @@
 //! # Limits
 //! One call looks at [`MAX_OBJECTS`] objects at most; the next call goes on.
 
-use futures::{TryStreamExt as _, stream};
+use futures::future::try_join_all;
 use telesto_bucket::{Cause, ListedObject};
 use telesto_common::{Deadline, Lsn};
 
@@ -83,10 +83,9 @@ impl VirtualLog {
             .filter(below_start)
             .map(|o| o.key.as_str())
             .collect();
-        stream::iter(dead.iter().map(|key| Ok(inner.store.delete(Cause::Gc, key, by))))
-            .try_buffer_unordered(PARALLEL_DELETES)
-            .try_for_each(|()| async { Ok(()) })
-            .await?;
+        for some in dead.chunks(PARALLEL_DELETES) {
+            try_join_all(some.iter().map(|key| inner.store.delete(Cause::Gc, key, by))).await?;
+        }
         if !dead.is_empty() {
             inner.archive.forget().await;
         }

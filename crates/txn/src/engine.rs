@@ -91,12 +91,10 @@ impl Engine {
             shard,
             queue,
         ));
-        let committer =
-            env.spawn("committer", Committer::new(Arc::clone(&local), requests).run());
+        let committer = env.spawn("committer", Committer::new(Arc::clone(&local), requests).run());
         let maintenance = Arc::new(Maintenance::new(Arc::clone(&local)));
-        let background = options
-            .maintenance
-            .then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));
+        let background =
+            options.maintenance.then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));
         let service = LocalService(Arc::clone(&local));
         let shared = Arc::new(Shared {
             env: env.clone(),
@@ -154,20 +152,15 @@ async fn open_log(
         timeout: options.timeout,
         ..LogOptions::new(options.identity.clone())
     };
-    let open = || {
-        VirtualLog::open(Arc::clone(bucket), env.clone(), options.shard, log_options.clone())
-    };
+    let open =
+        || VirtualLog::open(Arc::clone(bucket), env.clone(), options.shard, log_options.clone());
     match open().await {
         Ok(log) => return Ok(log),
         Err(LogError::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    let created = VirtualLog::create(
-        Arc::clone(bucket),
-        env.clone(),
-        options.shard,
-        log_options.clone(),
-    );
+    let created =
+        VirtualLog::create(Arc::clone(bucket), env.clone(), options.shard, log_options.clone());
     match created.await {
         Ok(log) => Ok(log),
         // Another process was first.

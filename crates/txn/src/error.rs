@@ -10,7 +10,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// Validation failed: something this transaction read or writes was changed by another.
     /// SQLSTATE 40001.
-    #[error("transaction {txn} conflicts with {other}, which committed at {at}; run the transaction again")]
+    #[error(
+        "transaction {txn} conflicts with {other}, which committed at {at}; run the transaction again"
+    )]
     Conflict {
         /// This transaction.
         txn: TxnId,
@@ -22,7 +24,9 @@ pub enum Error {
         key: bytes::Bytes,
     },
     /// The snapshot is older than the retention window. SQLSTATE 72000.
-    #[error("the snapshot at {at} is older than what is kept (since {oldest}); begin again, or raise the retention")]
+    #[error(
+        "the snapshot at {at} is older than what is kept (since {oldest}); begin again, or raise the retention"
+    )]
     SnapshotTooOld {
         /// The snapshot asked for.
         at: Timestamp,
@@ -39,7 +43,9 @@ pub enum Error {
     #[error("the savepoint does not exist any more; roll back the whole transaction")]
     NoSavepoint,
     /// Whether the commit took effect is not known. SQLSTATE 08007.
-    #[error("whether transaction {txn} committed could not be learned ({reason}); ask with telesto_txn_status('{txn}') before repeating it")]
+    #[error(
+        "whether transaction {txn} committed could not be learned ({reason}); ask with telesto_txn_status('{txn}') before repeating it"
+    )]
     OutcomeUnknown {
         /// The transaction.
         txn: TxnId,
@@ -47,7 +53,9 @@ pub enum Error {
         reason: String,
     },
     /// The log belongs to another live process. SQLSTATE 57P03.
-    #[error("this database's log is sequenced by {owner}; connect to that node, or run `telesto log switch bucket` there to let every process write")]
+    #[error(
+        "this database's log is sequenced by {owner}; connect to that node, or run `telesto log switch bucket` there to let every process write"
+    )]
     NotOwner {
         /// The owner, as told by the chain.
         owner: String,

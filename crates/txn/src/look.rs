@@ -117,8 +117,7 @@ mod tests {
         let gate = Arc::new(tokio::sync::Semaphore::new(0));
         let ask = || {
             let (started, gate) = (Arc::clone(&started), Arc::clone(&gate));
-            let (looker, deadline) =
-                (Arc::clone(&looker), env.deadline(Duration::from_secs(10)));
+            let (looker, deadline) = (Arc::clone(&looker), env.deadline(Duration::from_secs(10)));
             async move {
                 looker
                     .look(deadline, move || {

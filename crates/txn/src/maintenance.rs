@@ -61,14 +61,15 @@ impl Maintenance {
     pub async fn run(self: Arc<Self>) {
         let local = &self.local;
         let env = &local.env;
-        let round =
-            (local.options.checkpoint_interval / 4).clamp(SHORTEST_ROUND, LONGEST_ROUND);
+        let round = (local.options.checkpoint_interval / 4).clamp(SHORTEST_ROUND, LONGEST_ROUND);
         let now = env.clock.monotonic();
         let mut done = Done { collected: now, trimmed: now, ..Done::default() };
         loop {
             let pause = round + env.jitter(round / 4);
             // Either someone wants a fold or it is time to look.
-            let _ = env.within(env.deadline(pause), "the next round", local.fold_wanted.notified()).await;
+            let _ = env
+                .within(env.deadline(pause), "the next round", local.fold_wanted.notified())
+                .await;
             if let Err(error) = self.round(&mut done).await {
                 metrics::counter!("telesto_txn_maintenance_failures_total").increment(1);
                 tracing::warn!(%error, "background work failed; it is tried again");
@@ -139,14 +140,13 @@ impl Maintenance {
     async fn collect_parts(&self) -> Result<()> {
         let local = &self.local;
         let prefix = parts_prefix(local.options.shard);
-        let keep = 2 * u64::try_from(local.log.chain().retention().as_micros()).unwrap_or(u64::MAX / 4);
+        let keep =
+            2 * u64::try_from(local.log.chain().retention().as_micros()).unwrap_or(u64::MAX / 4);
         let mut after: Option<String> = None;
         let mut listed = Vec::new();
         loop {
-            let page = local
-                .bucket
-                .list_after(Cause::Gc, &prefix, after.as_deref(), PARTS_LISTED)
-                .await?;
+            let page =
+                local.bucket.list_after(Cause::Gc, &prefix, after.as_deref(), PARTS_LISTED).await?;
             let full = page.len() == PARTS_LISTED;
             after = page.last().map(|object| object.key.clone());
             listed.extend(page.into_iter().map(|object| (object.modified_micros, object.key)));

@@ -40,7 +40,11 @@ impl State {
         value.clone()
     }
 
-    fn changed_since(&self, range: &KeyRange, since: Timestamp) -> Option<(Bytes, TxnId, Timestamp)> {
+    fn changed_since(
+        &self,
+        range: &KeyRange,
+        since: Timestamp,
+    ) -> Option<(Bytes, TxnId, Timestamp)> {
         self.keys.range(range.start.clone()..).take_while(|(key, _)| range.contains(key)).find_map(
             |(key, versions)| {
                 let (at, (txn, _)) = versions.range(since..).find(|(at, _)| **at > since)?;
@@ -79,7 +83,12 @@ impl Database for MemoryDatabase {
     }
 
     async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
-        Ok(self.state.lock().outcomes.get(&txn).map_or(Outcome::Unknown, |at| Outcome::Committed(*at)))
+        Ok(self
+            .state
+            .lock()
+            .outcomes
+            .get(&txn)
+            .map_or(Outcome::Unknown, |at| Outcome::Committed(*at)))
     }
 
     fn applied(&self) -> (Lsn, Timestamp) {
@@ -263,8 +272,7 @@ impl Transaction for MemoryTransaction {
                 cost: Cost::default(),
             });
         }
-        let timestamp =
-            Timestamp::after(state.newest, self.database.env.clock.wall_micros());
+        let timestamp = Timestamp::after(state.newest, self.database.env.clock.wall_micros());
         for (key, value, _) in std::mem::take(&mut inner.writes) {
             state.keys.entry(key).or_default().insert(timestamp, (self.id, value));
         }

@@ -127,8 +127,11 @@ impl Core {
     }
 
     fn durability(&self) -> Durability {
-        let by_log =
-            if self.shared.service.is_sequencer() { Durability::Quorum } else { Durability::Bucket };
+        let by_log = if self.shared.service.is_sequencer() {
+            Durability::Quorum
+        } else {
+            Durability::Bucket
+        };
         self.options.durability.or(self.shared.durability).unwrap_or(by_log)
     }
 
@@ -171,7 +174,9 @@ impl Core {
                 timeout: self.timeout,
             };
             match self.shared.service.commit(request).await {
-                Ok(CommitReply::Committed { timestamp, lsn, cost }) => break (timestamp, lsn, cost),
+                Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
+                    break (timestamp, lsn, cost);
+                }
                 Ok(CommitReply::Recheck(change)) => {
                     rechecks += 1;
                     if rechecks > MAX_RECHECKS {
@@ -284,11 +289,8 @@ impl Transaction for EngineTransaction {
         if core.options.level != Level::ReadCommitted || core.options.as_of.is_some() {
             return Ok(());
         }
-        let request = BeginRequest {
-            freshness: Freshness::Applied,
-            as_of: None,
-            timeout: core.timeout,
-        };
+        let request =
+            BeginRequest { freshness: Freshness::Applied, as_of: None, timeout: core.timeout };
         let begun = match core.shared.service.try_begin(&request) {
             Some(begun) => begun?,
             None => core.shared.service.begin(request).await?,

@@ -455,10 +455,7 @@ fn thaw(state: &mut State, layer: usize) {
 }
 
 fn bytes_of(memory: &Memory) -> u64 {
-    memory
-        .iter()
-        .flat_map(|(key, chain)| chain.iter().map(|write| write_bytes(key, write)))
-        .sum()
+    memory.iter().flat_map(|(key, chain)| chain.iter().map(|write| write_bytes(key, write))).sum()
 }
 
 fn write_bytes(key: &Bytes, write: &Buffered) -> u64 {

@@ -67,11 +67,7 @@ struct Head {
 impl Ord for Head {
     fn cmp(&self, other: &Self) -> Ordering {
         // A max-heap: the key that comes first is the greatest; of equal keys the newest layer.
-        let by_key = if self.reverse {
-            self.key.cmp(&other.key)
-        } else {
-            other.key.cmp(&self.key)
-        };
+        let by_key = if self.reverse { self.key.cmp(&other.key) } else { other.key.cmp(&self.key) };
         by_key.then(self.layer.cmp(&other.layer))
     }
 }

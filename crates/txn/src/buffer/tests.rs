@@ -120,7 +120,10 @@ async fn scan_while_writing_and_spilling_sees_only_earlier_writes() {
     for reverse in [false, true] {
         let buffer = buffer(4000, 1 << 20);
         for k in 0..100 {
-            buffer.put(key(k), Some(Bytes::from(vec![k])), Timestamp(1), false).await.expect("puts");
+            buffer
+                .put(key(k), Some(Bytes::from(vec![k])), Timestamp(1), false)
+                .await
+                .expect("puts");
         }
         let mut scan = buffer.scan(KeyRange::default(), reverse);
         let mut seen = Vec::new();
@@ -128,10 +131,17 @@ async fn scan_while_writing_and_spilling_sees_only_earlier_writes() {
             let k = merged.value.as_ref().expect("never deleted")[0];
             seen.push(k);
             // Each row seen is overwritten, and another one written where the scan has yet to come.
-            buffer.put(merged.key, Some(Bytes::from(vec![200])), Timestamp(1), false).await
+            buffer
+                .put(merged.key, Some(Bytes::from(vec![200])), Timestamp(1), false)
+                .await
                 .expect("puts");
             buffer
-                .put(Bytes::from(format!("key-{k:03}-new")), Some(Bytes::from(vec![201])), Timestamp(1), false)
+                .put(
+                    Bytes::from(format!("key-{k:03}-new")),
+                    Some(Bytes::from(vec![201])),
+                    Timestamp(1),
+                    false,
+                )
                 .await
                 .expect("puts");
         }
@@ -168,14 +178,13 @@ async fn overwritten_write_keeps_the_oldest_snapshot_and_freshness() {
     buffer.put(k.clone(), Some(Bytes::new()), Timestamp(5), true).await.expect("puts");
     buffer.put(k.clone(), None, Timestamp(9), false).await.expect("puts");
     buffer.savepoint();
-    buffer.put(k.clone(), Some(Bytes::from_static(b"x")), Timestamp(12), false).await.expect("puts");
+    buffer
+        .put(k.clone(), Some(Bytes::from_static(b"x")), Timestamp(12), false)
+        .await
+        .expect("puts");
     let merged = buffer.scan(KeyRange::default(), false).next().await.expect("scans");
-    let expected = Merged {
-        key: k,
-        value: Some(Bytes::from_static(b"x")),
-        since: Timestamp(5),
-        fresh: true,
-    };
+    let expected =
+        Merged { key: k, value: Some(Bytes::from_static(b"x")), since: Timestamp(5), fresh: true };
     assert_eq!(merged, Some(expected));
 }
 

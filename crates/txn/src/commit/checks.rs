@@ -152,7 +152,8 @@ impl GroupIndex {
         } else {
             Bound::Excluded(range.end.clone())
         };
-        let (key, (txn, at)) = self.keys.range((Bound::Included(range.start.clone()), end)).next()?;
+        let (key, (txn, at)) =
+            self.keys.range((Bound::Included(range.start.clone()), end)).next()?;
         Some(Change { key: key.clone(), at: *at, txn: *txn })
     }
 }

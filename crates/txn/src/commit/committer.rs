@@ -313,20 +313,18 @@ impl Committer {
                         Err(error) => Err(Failed::Unknown(at, error.to_string())),
                     };
                 }
-                Ok(Append::Taken) => {
-                    match local.catch_up_past(at, !tried.is_empty(), by).await {
-                        Ok(Some(entry)) if tried.contains(&entry.writer) => {
-                            return Ok(Attempt::Committed(entry));
-                        }
-                        Ok(_) => return Ok(Attempt::Lost),
-                        Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
-                        Err(error) => {
-                            if by.passed(env.clock.monotonic()) {
-                                return Err(Failed::Unknown(at, error.to_string()));
-                            }
+                Ok(Append::Taken) => match local.catch_up_past(at, !tried.is_empty(), by).await {
+                    Ok(Some(entry)) if tried.contains(&entry.writer) => {
+                        return Ok(Attempt::Committed(entry));
+                    }
+                    Ok(_) => return Ok(Attempt::Lost),
+                    Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
+                    Err(error) => {
+                        if by.passed(env.clock.monotonic()) {
+                            return Err(Failed::Unknown(at, error.to_string()));
                         }
                     }
-                }
+                },
                 Err(error @ LogError::Trimmed { .. }) => {
                     return match local.reopen(by).await {
                         Ok(()) => Err(Failed::Reopened(at, error.into())),
@@ -427,7 +425,13 @@ impl Committer {
     }
 
     /// Nobody knows whether the survivors are in the log; the others certainly are not.
-    fn unknown(&self, live: Vec<Pending>, survivors: &[(usize, Timestamp)], slot: Lsn, reason: &str) {
+    fn unknown(
+        &self,
+        live: Vec<Pending>,
+        survivors: &[(usize, Timestamp)],
+        slot: Lsn,
+        reason: &str,
+    ) {
         let tried: Vec<TxnId> =
             survivors.iter().map(|(position, _)| live[*position].request.txn).collect();
         self.local.outcomes.limbo(slot, tried.iter().copied());

@@ -73,9 +73,8 @@ pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
     let mut inline: Vec<CheckedWrite> = Vec::new();
     let mut bytes = 0;
     while let Some(merged) = scan.next().await? {
-        bytes += merged.key.len()
-            + merged.value.as_ref().map_or(0, Bytes::len)
-            + WRITE_OVERHEAD_BYTES;
+        bytes +=
+            merged.key.len() + merged.value.as_ref().map_or(0, Bytes::len) + WRITE_OVERHEAD_BYTES;
         inline.push(checked(merged));
         if bytes > inline_bytes {
             let mut upload = Upload::new(core);
@@ -178,11 +177,8 @@ impl External {
             .collect();
         let mut foreign = 0;
         while !pending.is_empty() {
-            let request = ChangedRequest {
-                keys: Vec::new(),
-                ranges: pending.clone(),
-                since: self.since,
-            };
+            let request =
+                ChangedRequest { keys: Vec::new(), ranges: pending.clone(), since: self.since };
             let reply = shared.service.changed(request, core.timeout).await?;
             through = through.min(reply.through);
             let Some(change) = reply.change else { break };

@@ -41,10 +41,15 @@ async fn lost_reply_of_the_put_is_resolved_and_commits_once() {
     let world = World::new(42);
     let process = world.start().await;
     process.put("k", "0").await;
-    for (n, fault) in
-        [Fault::ResetAfter, Fault::ResetBefore, Fault::ServerErrorAfter, Fault::HangAfter, Fault::Hang]
-            .into_iter()
-            .enumerate()
+    for (n, fault) in [
+        Fault::ResetAfter,
+        Fault::ResetBefore,
+        Fault::ServerErrorAfter,
+        Fault::HangAfter,
+        Fault::Hang,
+    ]
+    .into_iter()
+    .enumerate()
     {
         process.faults.add(FaultRule::next(Class::Put, "/log/", fault));
         let (lsn, _) = process.engine.applied();

@@ -8,8 +8,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_bucket::{
-    BucketOptions, Class, Faults, FaultRates, LatencyModel, MemoryStore, MeterSnapshot,
-    OpenBucket,
+    BucketOptions, Class, FaultRates, Faults, LatencyModel, MemoryStore, MeterSnapshot, OpenBucket,
 };
 use telesto_common::env::{Clock, Random, Spawn, Task};
 use telesto_common::key::KeyRange;
@@ -170,9 +169,12 @@ impl World {
         .expect("opens");
         let mut options = self.options(&env);
         change(&mut options);
-        let engine =
-            Engine::open(Arc::clone(&bucket) as Arc<dyn telesto_bucket::Bucket>, env.clone(), options)
-                .await?;
+        let engine = Engine::open(
+            Arc::clone(&bucket) as Arc<dyn telesto_bucket::Bucket>,
+            env.clone(),
+            options,
+        )
+        .await?;
         Ok(Process { engine, bucket, env, faults, tasks })
     }
 }

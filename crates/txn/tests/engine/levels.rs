@@ -59,12 +59,9 @@ async fn scan_with_a_limit_validates_only_what_it_walked_over() {
     for key in ["k1", "k3", "k5"] {
         process.put(key, "x").await;
     }
-    for (reverse, into, conflicts) in [
-        (false, "k2", true),
-        (false, "k4", false),
-        (true, "k4", true),
-        (true, "k2", false),
-    ] {
+    for (reverse, into, conflicts) in
+        [(false, "k2", true), (false, "k4", false), (true, "k4", true), (true, "k2", false)]
+    {
         let txn = process.begin(Level::Serializable).await;
         let range = telesto_common::key::KeyRange::new(bytes("k"), bytes("l"));
         let options = ScanOptions { reverse, limit: Some(2), ..ScanOptions::default() };
@@ -188,8 +185,7 @@ async fn strict_read_sees_what_another_process_acknowledged_and_weaker_reads_nee
     let writer = world.start().await;
     let reader = world.start().await;
     let at = writer.put("k", "new").await;
-    let eventual =
-        TxnOptions { level: Level::Eventual, read_only: true, ..TxnOptions::default() };
+    let eventual = TxnOptions { level: Level::Eventual, read_only: true, ..TxnOptions::default() };
     let stale = reader.engine.begin(eventual).await.expect("begins");
     assert_eq!(get(&stale, "k").await, None, "nothing was looked up");
     let session = TxnOptions {

@@ -30,11 +30,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let txn = 0..OPEN;
-    let level = prop_oneof![
-        Just(Level::Serializable),
-        Just(Level::Snapshot),
-        Just(Level::ReadCommitted)
-    ];
+    let level =
+        prop_oneof![Just(Level::Serializable), Just(Level::Snapshot), Just(Level::ReadCommitted)];
     prop_oneof![
         3 => (txn.clone(), level).prop_map(|(t, l)| Step::Begin(t, l)),
         5 => (txn.clone(), 0_u8..12, any::<bool>()).prop_map(|(t, k, c)| Step::Get(t, k, c)),

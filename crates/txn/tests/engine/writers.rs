@@ -26,7 +26,12 @@ fn list(text: Option<String>) -> Vec<u64> {
     text.unwrap_or_default().split_whitespace().map(|n| n.parse().expect("a number")).collect()
 }
 
-async fn append_lists(process: Arc<Process>, seed: u64, rounds: u64, history: Arc<Mutex<Vec<Done>>>) {
+async fn append_lists(
+    process: Arc<Process>,
+    seed: u64,
+    rounds: u64,
+    history: Arc<Mutex<Vec<Done>>>,
+) {
     let random = Arc::clone(&process.env.random);
     for round in 0..rounds {
         let unique = seed * 1_000_000 + round;
@@ -180,7 +185,8 @@ fn checker_finds_a_planted_write_skew() {
         from: Duration::ZERO,
         to: Duration::from_secs(1),
     };
-    let history = [done(1, &[("a", &[]), ("b", &[])], &["a"]), done(2, &[("a", &[]), ("b", &[])], &["b"])];
+    let history =
+        [done(1, &[("a", &[]), ("b", &[])], &["a"]), done(2, &[("a", &[]), ("b", &[])], &["b"])];
     let finals = BTreeMap::from([("a".to_owned(), vec![1]), ("b".to_owned(), vec![2])]);
     check(&history, &finals);
 }
@@ -188,7 +194,8 @@ fn checker_finds_a_planted_write_skew() {
 #[tokio::test(start_paused = true)]
 async fn two_processes_that_create_at_once_share_one_database() {
     let world = World::new(31);
-    let (first, second) = futures::join!(world.start_slow("s3-standard"), world.start_slow("s3-standard"));
+    let (first, second) =
+        futures::join!(world.start_slow("s3-standard"), world.start_slow("s3-standard"));
     first.put("a", "1").await;
     second.put("b", "2").await;
     assert_eq!(second.read("a").await.as_deref(), Some("1"));
