@@ -231,13 +231,13 @@ impl Process {
     pub fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
-    ) -> impl Future<Output = Option<T>> + use<T> {
+    ) -> BoxFuture<'static, Option<T>> {
         let (reply, value) = futures::channel::oneshot::channel();
         self.env.spawn("client", async move {
             // The waiter may have lost interest.
             let _ = reply.send(future.await);
         });
-        async move { value.await.ok() }
+        Box::pin(async move { value.await.ok() })
     }
 }
 

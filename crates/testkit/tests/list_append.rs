@@ -1,6 +1,8 @@
 //! The cycle checker against planted anomalies of every class it claims, and against histories of a
 //! correct execution.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use proptest::prelude::*;
 use telesto_testkit::list_append::{Ended, Isolation, Observed, Step, check};
 
@@ -17,8 +19,9 @@ fn read(key: u64, list: &[u64]) -> Step {
 
 /// A committed transaction of its own session, over the interval.
 fn txn(invoked: u64, completed: u64, steps: &[Step]) -> Observed {
-    let ended = Ended::Committed;
-    Observed { session: 1000 + invoked, invoked, completed, ended, steps: steps.to_vec() }
+    static SESSION: AtomicU64 = AtomicU64::new(1000);
+    let session = SESSION.fetch_add(1, Ordering::Relaxed);
+    Observed { session, invoked, completed, ended: Ended::Committed, steps: steps.to_vec() }
 }
 
 fn names(history: &[Observed], level: Isolation) -> Vec<String> {
@@ -45,7 +48,7 @@ fn anomaly_of_each_class_is_named() {
         ("internal", ReadCommitted, vec![txn(0, 1, &[append(X, 1), read(X, &[])])]),
         (
             "internal",
-            ReadCommitted,
+            Snapshot,
             vec![txn(0, 9, &[append(X, 1)]), txn(0, 9, &[read(X, &[]), read(X, &[1])])],
         ),
         (
@@ -183,8 +186,11 @@ fn weaker_level_permits_what_it_permits() {
         txn(20, 29, &[read(X, &[1, 2])]),
     ];
     assert!(names(&lost_update, ReadCommitted).is_empty());
+    let unrepeatable = [txn(0, 9, &[append(X, 1)]), txn(0, 9, &[read(X, &[]), read(X, &[1])])];
+    assert!(names(&unrepeatable, ReadCommitted).is_empty());
     let stale = [txn(0, 1, &[append(X, 1)]), txn(2, 3, &[read(X, &[])])];
     assert!(names(&stale, Serializable).is_empty());
+    assert!(names(&stale, Snapshot).is_empty());
     let unknown = [
         Observed { ended: Ended::Unknown, ..txn(0, 1, &[append(X, 1)]) },
         txn(2, 3, &[read(X, &[])]),

@@ -1,0 +1,68 @@
+//! Plays simulation seeds: `telesto-sim --seed 7 --verbose`.
+
+use std::process::ExitCode;
+
+use telesto_sim::{Plant, run};
+
+const HELP: &str = "\
+Plays seeds of the deterministic simulation.
+
+  telesto-sim [--seed N] [--count N] [--verbose] [--plant NAME]
+
+  --seed N      the first seed (default 1)
+  --count N     how many seeds, one after the other (default 1)
+  --verbose     print every event of the run
+  --plant NAME  plant a bug: two-winners, ack-before-durable, no-validation, stale-reads
+
+Exits with 1 when a seed shows a violation.";
+
+struct Arguments {
+    seed: u64,
+    count: u64,
+    verbose: bool,
+    plant: Option<Plant>,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = Arguments { seed: 1, count: 1, verbose: false, plant: None };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--seed" => arguments.seed = number(&value()?)?,
+            "--count" => arguments.count = number(&value()?)?,
+            "--plant" => arguments.plant = Some(value()?.parse()?),
+            "--verbose" => arguments.verbose = true,
+            _ => return Err(format!("{word:?} is not an option\n\n{HELP}")),
+        }
+    }
+    Ok(arguments)
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        println!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let arguments = match parse(words.into_iter()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut violated = false;
+    for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
+        let report = run(seed, arguments.plant, arguments.verbose);
+        for event in &report.events {
+            println!("{event}");
+        }
+        println!("{report}");
+        violated |= !report.violations.is_empty();
+    }
+    if violated { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,128 @@
+//! A node of the simulation: a process with its way to the bucket, its disk and its engine.
+//!
+//! # Invariants
+//! A crash takes the process, its requests under way and what its disk had not synced; the bucket,
+//! what was synced and late writes already on the wire stay.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_bucket::{BucketOptions, FaultRates, Faults, MemoryStore, over};
+use telesto_common::{Incarnation, NodeId};
+use telesto_log::Identity;
+use telesto_log::disk::Disk;
+use telesto_shard::EngineKind;
+use telesto_testkit::{Process, World};
+use telesto_txn::{Database, Engine, EngineOptions, Error, WriteSetLimits};
+
+use crate::disk::SimDisk;
+use crate::plan::Plan;
+use crate::plant::{Plant, Planted};
+use crate::store::Connection;
+
+/// Bound on each wait of the engine, virtual time.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A node; its process may be dead.
+pub(crate) struct Node {
+    pub(crate) number: usize,
+    pub(crate) life: u64,
+    pub(crate) process: Process,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) disk: SimDisk,
+    pub(crate) engine: Option<Arc<Engine>>,
+}
+
+/// What all nodes share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) world: World,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) store: MemoryStore,
+    pub(crate) checkpoints: EngineKind,
+    pub(crate) plant: Option<Plant>,
+}
+
+impl Node {
+    /// A node that was never started.
+    pub(crate) fn new(shared: &Shared, number: usize) -> Self {
+        let process = shared.world.process(&format!("node {number}"), 0);
+        process.kill();
+        let faults = Faults::new(shared.world.env.clone(), FaultRates::NONE);
+        let disk = SimDisk::new(shared.world.clone());
+        Self { number, life: 0, process, faults, disk, engine: None }
+    }
+
+    /// Starts a new life and opens the database, bounded.
+    pub(crate) async fn start(&mut self, shared: &Shared) -> Result<(), Error> {
+        self.life += 1;
+        let process = shared.world.process(&format!("node {}", self.number), self.life);
+        // The way to the store outlives the process: its late writes still land.
+        let wire = shared.world.process(&format!("wire {}", self.number), self.life);
+        self.faults = Faults::new(wire.env, shared.plan.rates);
+        self.process = process;
+        let connection = Connection {
+            store: shared.store.clone(),
+            world: shared.world.clone(),
+            node: self.number,
+            process: self.process.env.clone(),
+            plant: shared.plant,
+        };
+        let options = BucketOptions {
+            request_timeout: Duration::from_secs(2),
+            operation_timeout: Duration::from_secs(6),
+            latency: Some(shared.plan.latency),
+            faults: Some(Arc::clone(&self.faults)),
+            ..BucketOptions::default()
+        };
+        let env = self.process.env.clone();
+        let bucket = over(Arc::new(connection), "memory://simulated", &options, env.clone())
+            .map_err(|error| Error::Unavailable(error.to_string()))?;
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.mounted(&self.process));
+        let defaults = EngineOptions::new(
+            Identity {
+                node: NodeId(self.number as u128 + 1),
+                incarnation: Incarnation(self.life),
+                host: "simulation".to_owned(),
+                pid: self.number as u32,
+                address: String::new(),
+            },
+            PathBuf::from("/nonexistent/simulation-spill"),
+        );
+        let options = EngineOptions {
+            log: shared.plan.log,
+            log_disk: Some(disk),
+            checkpoint_interval: shared.plan.checkpoint_interval,
+            retention: shared.plan.retention,
+            timeout: ENGINE_TIMEOUT,
+            checkpoint: shared.checkpoints.clone(),
+            write_set: WriteSetLimits {
+                inline_bytes: shared.plan.inline_bytes,
+                ..defaults.write_set
+            },
+            ..defaults
+        };
+        let opening = Engine::open(bucket, env, options);
+        let opened = self.process.run(opening).await;
+        let engine = opened.ok_or_else(|| Error::Unavailable("the process died".to_owned()))??;
+        self.engine = Some(engine);
+        Ok(())
+    }
+
+    /// The database as clients see it.
+    pub(crate) fn database(&self, plant: Option<Plant>) -> Option<Arc<dyn Database>> {
+        let engine: Arc<dyn Database> = self.engine.clone()?;
+        Some(match plant {
+            Some(plant) => Arc::new(Planted { inner: engine, plant }),
+            None => engine,
+        })
+    }
+
+    /// Kills it.
+    pub(crate) fn crash(&mut self) {
+        self.process.kill();
+        self.disk.crash();
+        self.engine = None;
+    }
+}

@@ -1,0 +1,125 @@
+//! What a seed asks for: workload, processes, faults, time.
+//!
+//! # Invariants
+//! A plan depends on the seed alone.
+
+use std::time::Duration;
+
+use telesto_bucket::FaultRates;
+use telesto_bucket::latency::{LatencyModel, Spread};
+use telesto_log::LogKind;
+use telesto_testkit::list_append::Isolation;
+use telesto_txn::Level;
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Append to lists, read lists, checked by dependency cycles.
+    Append,
+    /// Move money, read all accounts.
+    Bank,
+    /// Read, write, compare-and-set single keys, checked for linearizability.
+    Register,
+    /// Write and read under session guarantees.
+    Session,
+}
+
+/// What happens in one run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// What the clients do.
+    pub workload: Workload,
+    /// Isolation of read-write transactions.
+    pub level: Level,
+    /// Kind of log the database is created with.
+    pub log: LogKind,
+    /// Processes.
+    pub nodes: usize,
+    /// Clients a process.
+    pub clients: usize,
+    /// Keys.
+    pub keys: u64,
+    /// How long the clients work, virtual time.
+    pub duration: Duration,
+    /// Faults of the way to the bucket.
+    pub rates: FaultRates,
+    /// Times of the bucket.
+    pub latency: LatencyModel,
+    /// Log retention.
+    pub retention: Duration,
+    /// Checkpoint interval.
+    pub checkpoint_interval: Duration,
+    /// Mean time between misfortunes (crash, freeze, clock jump, outage).
+    pub misfortune_every: Option<Duration>,
+    /// Largest write set inside an entry, bytes; larger ones go to part objects.
+    pub inline_bytes: usize,
+}
+
+/// Small numbers out of a seed, one after the other (SplitMix64).
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+impl Plan {
+    /// The plan of `seed`.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut draws = Draws(seed);
+        let workload = match draws.below(8) {
+            0..=3 => Workload::Append,
+            4 | 5 => Workload::Bank,
+            6 => Workload::Register,
+            _ => Workload::Session,
+        };
+        let level = match (workload, draws.below(10)) {
+            (Workload::Append, 7 | 8) => Level::Snapshot,
+            (Workload::Append, 9) => Level::ReadCommitted,
+            _ => Level::Serializable,
+        };
+        let rates = match draws.below(4) {
+            0 => FaultRates::NONE,
+            1 => FaultRates { reset_after: 0.05, late: 0.02, ..FaultRates::HARSH },
+            _ => FaultRates::HARSH,
+        };
+        let millis = |n: u64| Duration::from_millis(n);
+        let p50 = 2 + draws.below(25);
+        let spread = Spread { p50: millis(p50), p90: millis(p50 * 2) };
+        let latency = LatencyModel { get: spread, put: spread, ..LatencyModel::S3_STANDARD };
+        Self {
+            seed,
+            workload,
+            level,
+            log: LogKind::Bucket,
+            nodes: 2 + draws.below(3) as usize,
+            clients: 1 + draws.below(3) as usize,
+            keys: 2 + draws.below(5),
+            duration: Duration::from_secs(60 + draws.below(120)),
+            rates,
+            latency,
+            retention: Duration::from_secs(20 + draws.below(20)),
+            checkpoint_interval: millis(500 + draws.below(4000)),
+            misfortune_every: (draws.below(6) > 0).then(|| millis(2000 + draws.below(15_000))),
+            inline_bytes: if draws.below(4) == 0 { 200 } else { 1 << 20 },
+        }
+    }
+
+    /// What an append history of this plan is held to.
+    #[must_use]
+    pub fn isolation(&self) -> Isolation {
+        match self.level {
+            Level::ReadCommitted => Isolation::ReadCommitted,
+            Level::Snapshot => Isolation::Snapshot,
+            _ => Isolation::StrictSerializable,
+        }
+    }
+}

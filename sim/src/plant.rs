@@ -1,0 +1,81 @@
+//! Planted bugs: they prove that the simulation finds what it is there to find.
+//!
+//! # Invariants
+//! A plant is chosen by the caller of [`crate::run`], never by a seed.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_txn::{Database, Level, Outcome, Result, Transaction, TxnOptions};
+
+/// A bug planted on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// A store whose put-if-absent sometimes lets a second writer win.
+    TwoWinners,
+    /// A store that acknowledges a put before it is there; a crash loses it.
+    AckBeforeDurable,
+    /// Serializable transactions are not validated against what they read.
+    NoValidation,
+    /// Strict reads are served from whatever the process has.
+    StaleReads,
+}
+
+impl Plant {
+    /// All plants.
+    pub const ALL: [Self; 4] =
+        [Self::TwoWinners, Self::AckBeforeDurable, Self::NoValidation, Self::StaleReads];
+}
+
+impl FromStr for Plant {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "two-winners" => Ok(Self::TwoWinners),
+            "ack-before-durable" => Ok(Self::AckBeforeDurable),
+            "no-validation" => Ok(Self::NoValidation),
+            "stale-reads" => Ok(Self::StaleReads),
+            _ => Err(format!(
+                "no plant called {text:?}; there are two-winners, ack-before-durable, no-validation and stale-reads"
+            )),
+        }
+    }
+}
+
+/// A database with a planted bug.
+#[derive(Debug)]
+pub(crate) struct Planted {
+    pub(crate) inner: Arc<dyn Database>,
+    pub(crate) plant: Plant,
+}
+
+#[async_trait]
+impl Database for Planted {
+    async fn begin(&self, mut options: TxnOptions) -> Result<Arc<dyn Transaction>> {
+        match self.plant {
+            Plant::NoValidation if options.level == Level::Serializable && !options.read_only => {
+                options.level = Level::ReadCommitted;
+            }
+            Plant::StaleReads if options.level == Level::Serializable && options.read_only => {
+                options.level = Level::Eventual;
+            }
+            _ => {}
+        }
+        self.inner.begin(options).await
+    }
+
+    async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
+        self.inner.outcome(txn).await
+    }
+
+    fn applied(&self) -> (Lsn, Timestamp) {
+        self.inner.applied()
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.inner.shutdown().await
+    }
+}

@@ -1,0 +1,314 @@
+//! One run: build the world, let clients work while misfortunes strike, heal, read everything, judge.
+//!
+//! # Invariants
+//! After healing, every node must open and answer a strict read within [`RECOVERY`]: a database that
+//! stays unavailable once its bucket is well again is broken too.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use telesto_bucket::{FaultRates, MemoryStore};
+use telesto_common::Label;
+use telesto_shard::{EngineKind, MemoryCheckpoints};
+use telesto_testkit::{World, bank, list_append, register, session};
+
+use crate::client::{Client, OPENING_BALANCE};
+use crate::history::{Counts, History};
+use crate::node::{Node, Shared};
+use crate::plan::{Plan, Workload};
+use crate::plant::Plant;
+
+/// How long a healed node may take to answer, virtual time.
+const RECOVERY: Duration = Duration::from_secs(120);
+
+/// Violations printed of one run: the first ones tell most.
+const SHOWN: usize = 8;
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was run.
+    pub plan: Plan,
+    /// What was broken; empty when all is well.
+    pub violations: Vec<String>,
+    /// Transactions by outcome.
+    pub counts: Counts,
+    /// Faults that struck requests.
+    pub faults: u64,
+    /// Crashes, freezes, clock jumps and outages.
+    pub misfortunes: u64,
+    /// Hash of the whole trace, and number of events in it.
+    pub trace: (u64, u64),
+    /// The trace as text, when asked for.
+    pub events: Vec<String>,
+    plant: Option<Plant>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Plan { seed, workload, level, nodes, .. } = &self.plan;
+        let Counts { committed, aborted, unknown } = self.counts;
+        writeln!(
+            f,
+            "seed {seed}: {workload:?} at {level:?} on {nodes} nodes: {committed} committed, {aborted} aborted, {unknown} unknown; {} faults, {} misfortunes; trace {:016x} of {} events",
+            self.faults, self.misfortunes, self.trace.0, self.trace.1
+        )?;
+        for violation in self.violations.iter().take(SHOWN) {
+            writeln!(f, "  VIOLATION {violation}")?;
+        }
+        if self.violations.len() > SHOWN {
+            writeln!(f, "  and {} more", self.violations.len() - SHOWN)?;
+        }
+        if !self.violations.is_empty() {
+            match self.plant {
+                None => write!(f, "  replay: make sim SEED={seed}")?,
+                Some(plant) => write!(f, "  planted: {plant:?}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs the plan of `seed`, with a planted bug if one is given; keeps the trace as text on demand.
+#[must_use]
+pub fn run(seed: u64, plant: Option<Plant>, keep_events: bool) -> Report {
+    let plan = Plan::of(seed);
+    World::run(seed, keep_events, async |world| Run::new(world, plan, plant).play().await)
+}
+
+struct Run {
+    shared: Shared,
+    history: Arc<History>,
+    nodes: Vec<Node>,
+    values: Arc<AtomicU64>,
+    next_session: u64,
+    faults: u64,
+    misfortunes: u64,
+    until: Duration,
+}
+
+impl Run {
+    fn new(world: World, plan: Plan, plant: Option<Plant>) -> Self {
+        let until = world.now() + plan.duration;
+        let shared = Shared {
+            store: MemoryStore::new(Arc::clone(&world.env.clock)),
+            checkpoints: EngineKind::Memory(MemoryCheckpoints::new()),
+            world,
+            plan: Arc::new(plan),
+            plant,
+        };
+        let nodes = (0..shared.plan.nodes).map(|number| Node::new(&shared, number)).collect();
+        Self {
+            shared,
+            history: Arc::default(),
+            nodes,
+            values: Arc::default(),
+            next_session: 0,
+            faults: 0,
+            misfortunes: 0,
+            until,
+        }
+    }
+
+    async fn play(mut self) -> Report {
+        for number in 0..self.nodes.len() {
+            self.start(number).await;
+        }
+        self.strike_until_time_is_up().await;
+        self.heal().await;
+        let violations = self.judge();
+        let world = &self.shared.world;
+        Report {
+            plan: (*self.shared.plan).clone(),
+            violations,
+            counts: self.history.counts(),
+            faults: self.faults,
+            misfortunes: self.misfortunes,
+            trace: world.trace_hash(),
+            events: world.events(),
+            plant: self.shared.plant,
+        }
+    }
+
+    fn client(&mut self, number: usize) -> Option<Client> {
+        self.next_session += 1;
+        let node = &self.nodes[number];
+        Some(Client {
+            world: self.shared.world.clone(),
+            env: node.process.env.clone(),
+            plan: Arc::clone(&self.shared.plan),
+            history: Arc::clone(&self.history),
+            db: node.database(self.shared.plant)?,
+            session: self.next_session,
+            label: Label::default(),
+            values: Arc::clone(&self.values),
+        })
+    }
+
+    /// Starts a node and its clients; whether it opened.
+    async fn start(&mut self, number: usize) -> bool {
+        let shared = self.shared.clone();
+        let node = &mut self.nodes[number];
+        self.faults += node.faults.struck();
+        let opened = node.start(&shared).await;
+        shared.world.trace(|| match &opened {
+            Ok(()) => format!("node {number} opened"),
+            Err(error) => format!("node {number} did not open: {error}"),
+        });
+        if let Err(error) = opened {
+            if matches!(error, telesto_txn::Error::Corrupt(_)) {
+                self.history.broken(format!("damage reported without any, at opening: {error}"));
+            }
+            self.nodes[number].crash();
+            return false;
+        }
+        for _ in 0..self.shared.plan.clients {
+            if let Some(client) = self.client(number) {
+                self.nodes[number].process.env.spawn("client", client.work(self.until));
+            }
+        }
+        true
+    }
+
+    async fn strike_until_time_is_up(&mut self) {
+        let world = self.shared.world.clone();
+        let Some(every) = self.shared.plan.misfortune_every else {
+            world.sleep(self.until.saturating_sub(world.now())).await;
+            return;
+        };
+        while world.now() < self.until {
+            world.sleep(world.env.jitter(every * 2)).await;
+            let number = world.draw(self.nodes.len() as u64) as usize;
+            if self.nodes[number].process.is_dead() {
+                self.start(number).await;
+                continue;
+            }
+            self.misfortunes += 1;
+            self.strike(number).await;
+        }
+    }
+
+    async fn strike(&mut self, number: usize) {
+        let world = self.shared.world.clone();
+        let retention = self.shared.plan.retention;
+        match world.draw(10) {
+            0..=3 => {
+                world.trace(|| format!("node {number} crashes"));
+                self.nodes[number].crash();
+            }
+            4 | 5 => {
+                // Now and then longer than entries are kept.
+                let past = world.draw(3) == 0;
+                let frozen = if past {
+                    retention * 4 + world.env.jitter(retention)
+                } else {
+                    world.env.jitter(retention / 2)
+                };
+                world.trace(|| format!("node {number} freezes for {frozen:?}"));
+                let process = self.nodes[number].process.clone();
+                process.freeze();
+                let hand = world.clone();
+                world.env.spawn("thaw", async move {
+                    hand.sleep(frozen).await;
+                    hand.trace(|| format!("{} thaws", process.name));
+                    process.thaw();
+                });
+            }
+            6 | 7 => {
+                let skew = world.draw(240_000_000) as i64 - 120_000_000;
+                world.trace(|| format!("clock of node {number} is off by {skew} us"));
+                self.nodes[number].process.set_clock_skew(skew);
+            }
+            8 => {
+                let outage = world.env.jitter(Duration::from_secs(20));
+                world.trace(|| format!("node {number} has no bucket for {outage:?}"));
+                let faults = Arc::clone(&self.nodes[number].faults);
+                faults.stop_answering();
+                let hand = world.clone();
+                world.env.spawn("resume", async move {
+                    hand.sleep(outage).await;
+                    faults.resume();
+                });
+            }
+            _ => {
+                world.trace(|| format!("node {number} folds"));
+                if let Some(engine) = self.nodes[number].engine.clone() {
+                    let fold = self.nodes[number].process.run(async move {
+                        // Failing is one of the things a fold may do under faults.
+                        let _ = engine.fold().await;
+                    });
+                    world.env.spawn("fold", async move {
+                        fold.await;
+                    });
+                }
+            }
+        }
+    }
+
+    /// Ends all misfortunes, then asks every node for everything.
+    async fn heal(&mut self) {
+        let world = self.shared.world.clone();
+        world.trace(|| "all misfortunes end".to_owned());
+        let mut plan = (*self.shared.plan).clone();
+        plan.rates = FaultRates::NONE;
+        self.shared.plan = Arc::new(plan);
+        for node in &self.nodes {
+            node.faults.set_rates(FaultRates::NONE);
+            node.faults.resume();
+            node.process.thaw();
+        }
+        // Clients finish what they have begun.
+        world.sleep(Duration::from_secs(60)).await;
+        for number in 0..self.nodes.len() {
+            let by = world.now() + RECOVERY;
+            while self.nodes[number].process.is_dead() && world.now() < by {
+                self.start(number).await;
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            let mut answered = false;
+            while !answered && world.now() < by {
+                let Some(mut client) = self.client(number) else { break };
+                let read = self.nodes[number].process.run(async move { client.final_read().await });
+                let left = by.saturating_sub(world.now());
+                let read = world.env.within(world.env.deadline(left), "a final read", read).await;
+                answered = matches!(read, Ok(Some(true)));
+                world.sleep(Duration::from_millis(500)).await;
+            }
+            if !answered {
+                self.history.broken(format!(
+                    "node {number} does not answer within {RECOVERY:?} though all is well again"
+                ));
+            }
+        }
+        for node in &mut self.nodes {
+            self.faults += node.faults.struck();
+            node.crash();
+        }
+    }
+
+    fn judge(&self) -> Vec<String> {
+        let plan = &self.shared.plan;
+        let mut violations = self.history.all_broken();
+        let total = OPENING_BALANCE * plan.keys as i64;
+        match plan.workload {
+            Workload::Append => violations.extend(
+                list_append::check(&self.history.appends(), plan.isolation())
+                    .iter()
+                    .map(ToString::to_string),
+            ),
+            Workload::Bank => violations.extend(
+                bank::check(&self.history.bank(), plan.keys as usize, total)
+                    .iter()
+                    .map(ToString::to_string),
+            ),
+            Workload::Register => violations.extend(
+                register::check(&self.history.operations()).iter().map(ToString::to_string),
+            ),
+            Workload::Session => violations
+                .extend(session::check(&self.history.sessions()).iter().map(ToString::to_string)),
+        }
+        violations
+    }
+}
