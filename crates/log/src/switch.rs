@@ -156,9 +156,7 @@ impl Inner {
             let writer = self.store.env.writer_token();
             let next = chain.followed_by(writer, end, hash, Medium::Bucket);
             if self.put_chain(next, by).await? {
-                let mut state = self.state.lock();
-                state.sequencer = None;
-                drop(state);
+                self.state.lock().sequencer = None;
                 if let Err(error) = self.clean_local(&self.chain(), by).await {
                     tracing::warn!(%error, "cleaning the local log failed; again at the next start");
                 }

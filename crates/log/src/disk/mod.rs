@@ -60,7 +60,7 @@ pub trait DiskFile: Debug + Send + Sync {
     fn location(&self) -> String;
 
     /// Its size, bytes.
-    async fn len(&self) -> Result<u64>;
+    async fn size_bytes(&self) -> Result<u64>;
 
     /// Reads `length` bytes at `offset`; fewer when the file ends before.
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes>;

@@ -252,7 +252,7 @@ impl DiskFile for LocalFile {
         self.path.display().to_string()
     }
 
-    async fn len(&self) -> Result<u64> {
+    async fn size_bytes(&self) -> Result<u64> {
         self.run("reading a local log file", |o| Ok(o.file.metadata()?.len())).await
     }
 

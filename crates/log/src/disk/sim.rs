@@ -107,7 +107,7 @@ fn tear(bytes: &[u8], random: &dyn Random) -> Vec<u8> {
         };
         to[..written].copy_from_slice(&from[..written]);
     }
-    if random.next_u64() % 2 == 0 {
+    if random.next_u64().is_multiple_of(2) {
         let mut end = (random.next_u64() as usize) % (left.len() + 1);
         if end % SECTOR == SECTOR - 1 {
             end -= 1;
@@ -217,7 +217,7 @@ impl DiskFile for SimFile {
         self.path.clone()
     }
 
-    async fn len(&self) -> Result<u64> {
+    async fn size_bytes(&self) -> Result<u64> {
         self.with(|s| Ok(s.files.get(&self.path).map_or(0, Vec::len) as u64))
     }
 

@@ -191,7 +191,7 @@ impl Segment {
     pub async fn recover(disk: &dyn Disk, key: &LogletKey, number: u64) -> Result<Option<Self>> {
         let path = path(key, number);
         let file = disk.open(&path).await?;
-        let size = file.len().await?;
+        let size = file.size_bytes().await?;
         let bytes = file.read(0, usize::try_from(size).unwrap_or(usize::MAX)).await?;
         let corrupt = |offset: u64, lsn: Option<Lsn>, reason: String| Error::Corrupt {
             object: format!("{} (byte {offset})", file.location()),

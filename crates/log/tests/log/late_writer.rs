@@ -182,3 +182,44 @@ async fn writer_away_for_less_than_half_the_retention_pays_nothing_extra() {
     process.say("in contact again").await.unwrap();
     assert_eq!(bucket.take_requests().into_values().sum::<usize>(), 1);
 }
+
+#[tokio::test]
+async fn seal_in_flight_across_a_trim_decides_nothing() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut active = create(&bucket, &env, short()).await;
+    let (late_env, late_clock) = shifted();
+    let late_bucket = MemBucket::new(&objects);
+    let mut late_options = quorum_options(2, 1, &telesto_log::disk::SimDisk::new());
+    late_options.timeout = RETENTION * 10;
+    let mut late = open(&late_bucket, &late_env, late_options).await.unwrap();
+    late.catch_up().await.unwrap();
+    let mut witness = open(&MemBucket::new(&objects), &late_env, options(3, 1)).await.unwrap();
+    witness.catch_up().await.unwrap();
+
+    let (gate, begun) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let (held, seen) = (Arc::clone(&gate), Arc::clone(&begun));
+    late_bucket.hook(move |class, _| {
+        if class == "put" && !seen.swap(true, Ordering::SeqCst) {
+            Fault::Delay(Arc::clone(&held))
+        } else {
+            Fault::None
+        }
+    });
+    let by = late_env.deadline(RETENTION * 10);
+    let log = late.log.clone();
+    let switch = tokio::spawn(async move { log.switch(telesto_log::LogKind::Quorum, by).await });
+    while !begun.load(Ordering::SeqCst) {
+        tokio::task::yield_now().await;
+    }
+    outlive(&objects, &mut active).await;
+    late_clock.advance(RETENTION * 2);
+    gate.notify_one();
+    let error = switch.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Trimmed { .. }), "{error}");
+    let error = witness.catch_up().await.unwrap_err();
+    assert!(matches!(error, Error::Trimmed { .. }), "{error}");
+    active.say("unharmed").await.unwrap();
+    let fresh = open(&bucket, &env, options(4, 1)).await.unwrap();
+    assert_eq!(fresh.log.chain().loglets.len(), 1, "no loglet came of it");
+}

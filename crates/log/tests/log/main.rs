@@ -1,4 +1,8 @@
 //! The virtual log from outside: many writers, faults, crashes, late writers, local disks.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these tests run on the real runtime and wait for background work"
+)]
 
 mod bucket_log;
 mod late_writer;
