@@ -1,13 +1,13 @@
 //! Trimming: deleting entries that the checkpoint holds and that are older than the retention.
 //!
 //! ```text
-//! bucket's clock -> how far -> chain n+1 with the trim point -> delete what lies below and is old
+//! bucket's clock -> how far -> chain n+1 with the trim point -> delete what lies below
 //! ```
 //! # Invariants
 //! - The trim point moves in the chain first; only objects below it are deleted.
 //! - Age is measured on the bucket's own clock: an object's modification time against that of an
 //!   object written just before. No process's clock matters.
-//! - An object is deleted only when it is older than the retention. So a slot that a writer saw empty
+//! - The trim point passes an entry only when its object is older than the retention. So a slot that a writer saw empty
 //!   stays as it is for a whole retention after it was filled, and a writer that believes an empty or
 //!   created slot within half a retention of its last contact is right (`crate::log`, Late writers).
 //!   A stray object that a later one leaves below the trim point is never read, and a later trim
@@ -58,7 +58,6 @@ impl VirtualLog {
             inner.bucket_clock(by).await?.saturating_sub(self.chain().retention_micros);
         let slots = inner.list_old(&keys::log_prefix(inner.store.shard), below, by).await?;
         let archived = inner.list_old(&keys::archive_prefix(inner.store.shard), below, by).await?;
-        let old = |object: &&ListedObject| object.modified_micros < oldest_kept;
         loop {
             let chain = self.chain();
             let start = reach(&chain, &slots, &archived, below, oldest_kept);
@@ -76,13 +75,8 @@ impl VirtualLog {
         }
         let start = self.chain().trim.lsn;
         let below_start = |o: &&ListedObject| last_lsn(&o.key).is_some_and(|last| last < start);
-        let dead: Vec<&str> = slots
-            .iter()
-            .chain(&archived)
-            .filter(old)
-            .filter(below_start)
-            .map(|o| o.key.as_str())
-            .collect();
+        let dead: Vec<&str> =
+            slots.iter().chain(&archived).filter(below_start).map(|o| o.key.as_str()).collect();
         for some in dead.chunks(PARALLEL_DELETES) {
             try_join_all(some.iter().map(|key| inner.store.delete(Cause::Gc, key, by))).await?;
         }

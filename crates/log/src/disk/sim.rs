@@ -38,6 +38,8 @@ struct Shared {
     appends_left: Option<u64>,
     /// The append that failed so: path, offset, bytes.
     under_way: Option<(String, u64, Bytes)>,
+    /// The next append writes half of its bytes and fails; later ones succeed.
+    tear_next: bool,
     /// Bytes that still fit.
     space_bytes: Option<u64>,
 }
@@ -56,6 +58,11 @@ impl SimDisk {
     /// After `appends` more appends, the next one fails and stays unfinished until the crash.
     pub fn fail_after(&self, appends: u64) {
         self.shared.lock().appends_left = Some(appends);
+    }
+
+    /// The next append writes half of its bytes and fails; later ones succeed.
+    pub fn tear_next(&self) {
+        self.shared.lock().tear_next = true;
     }
 
     /// From now on only `bytes` more fit; `None` lifts the limit.
@@ -246,9 +253,18 @@ impl DiskFile for SimFile {
                 }
                 *space -= bytes.len() as u64;
             }
+            let torn = std::mem::take(&mut s.tear_next);
+            let written = if torn { bytes.slice(..bytes.len() / 2) } else { bytes };
             let file = s.files.entry(self.path.clone()).or_default();
-            file.resize(usize::try_from(offset).unwrap_or(usize::MAX), 0);
-            file.extend_from_slice(&bytes);
+            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            let end = start + written.len();
+            if file.len() < end {
+                file.resize(end, 0);
+            }
+            file[start..end].copy_from_slice(&written);
+            if torn {
+                return Err(fault(&self.path, DiskFault::Io, "the write failed half-way"));
+            }
             Ok(())
         })
     }

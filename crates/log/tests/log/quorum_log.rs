@@ -118,6 +118,23 @@ async fn append_that_failed_is_decided_by_the_next_one_in_the_same_process() {
 }
 
 #[tokio::test]
+async fn write_that_failed_half_way_is_cut_off_before_anything_follows_it() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let disk = SimDisk::new();
+    let mut process = create(&bucket, &env, quorum_options(1, 1, &disk)).await;
+    process.say("one").await.unwrap();
+    disk.tear_next();
+    let error = process.try_say(&"two".repeat(2000)).await.unwrap_err();
+    assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+    process.say("three").await.unwrap();
+    drop(process);
+    let mut process = open(&bucket, &env, quorum_options(1, 2, &disk)).await.unwrap();
+    process.catch_up().await.unwrap();
+    assert_eq!(process.said(), ["one", "three"]);
+}
+
+#[tokio::test]
 async fn local_log_with_any_byte_flipped_is_refused_naming_file_offset_and_next_step() {
     let objects = Arc::new(Objects::default());
     let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());

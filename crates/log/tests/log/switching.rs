@@ -80,6 +80,35 @@ async fn switch_under_load_loses_and_doubles_nothing() {
     assert!(log.chain().loglets.len() >= 5);
 }
 
+#[tokio::test]
+async fn entry_appended_while_a_switch_archives_is_in_the_bucket_when_it_is_done() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut process = create(&bucket, &env, quorum_options(1, 1, &SimDisk::new())).await;
+    process.say("before").await.unwrap();
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let puts = Arc::new(AtomicUsize::new(0));
+    let (held, seen) = (Arc::clone(&gate), Arc::clone(&puts));
+    bucket.hook(move |class, _| {
+        if class == "put" && seen.fetch_add(1, Ordering::SeqCst) == 0 {
+            Fault::Delay(Arc::clone(&held))
+        } else {
+            Fault::None
+        }
+    });
+    let (log, by) = (process.log.clone(), soon(&env));
+    let switch = tokio::spawn(async move { log.switch(LogKind::Bucket, by).await });
+    while puts.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    process.say("meanwhile").await.unwrap();
+    gate.notify_one();
+    switch.await.unwrap().unwrap();
+    let mut other = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
+    other.catch_up().await.unwrap();
+    assert_eq!(other.said(), ["before", "meanwhile"]);
+}
+
 /// Lets the process die at its `at`-th bucket request, which takes effect or not.
 fn die_at(bucket: &MemBucket, at: usize, effect: bool) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
