@@ -3,9 +3,12 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod crash;
+mod frozen;
 mod harness;
 mod large;
 mod levels;
 mod model;
+mod quorum;
 mod requests;
+mod slate;
 mod writers;

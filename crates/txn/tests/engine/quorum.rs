@@ -1,0 +1,129 @@
+//! A log on local disk: one sequencer, no looks, live switch, durability.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_bucket::Class;
+use telesto_log::LogKind;
+use telesto_log::disk::{Disk, SimDisk};
+use telesto_txn::{Database as _, Durability, EngineOptions, Error, Level, ReadFor, TxnOptions};
+
+use crate::harness::{Process, World, between, get, put};
+
+fn on(disk: &Arc<SimDisk>) -> impl FnOnce(&mut EngineOptions) + use<> {
+    let disk = Arc::clone(disk) as Arc<dyn Disk>;
+    move |options| {
+        options.log = LogKind::Quorum;
+        options.log_disk = Some(disk);
+    }
+}
+
+async fn commit_with(process: &Process, key: &str, durability: Durability) {
+    let options = TxnOptions { durability: Some(durability), ..TxnOptions::default() };
+    let txn = process.engine.begin(options).await.expect("begins");
+    put(&txn, key, "v").await;
+    txn.commit().await.expect("commits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn local_sequencer_reads_strictly_and_commits_without_a_bucket_request() {
+    let world = World::new(71);
+    let process = world.start_with(on(&SimDisk::new())).await;
+    process.put("k", "v").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = process.requests();
+    let strict = TxnOptions { read_only: true, ..TxnOptions::default() };
+    let txn = process.engine.begin(strict).await.expect("begins");
+    assert!(txn.try_get(b"k", ReadFor::Query).is_some());
+    let reading = process.begin(Level::Serializable).await;
+    get(&reading, "k").await;
+    reading.commit().await.expect("its snapshot was the newest");
+    commit_with(&process, "q", Durability::Quorum).await;
+    assert_eq!(between(&before, &process.requests()), (0, 0));
+    commit_with(&process, "b", Durability::Bucket).await;
+    let puts = process.requests().since(&before).requests(Class::Put);
+    assert_eq!(puts, 1, "one archive object");
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_process_on_an_owned_log_gets_the_owners_name() {
+    let world = World::new(72);
+    let disk = SimDisk::new();
+    let owner = world.start_with(on(&disk)).await;
+    owner.put("k", "v").await;
+    let error = world.try_start(None, |_| {}).await.err().expect("refused");
+    assert!(matches!(&error, Error::NotOwner { owner } if owner.contains("test")), "{error}");
+    assert!(error.to_string().contains("log switch bucket"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn crash_of_the_owner_loses_nothing_its_disk_acknowledged() {
+    let world = World::new(73);
+    let disk = SimDisk::new();
+    let mut node = None;
+    for round in 0..4 {
+        let process = world
+            .start_with(|options| {
+                on(&disk)(options);
+                let node = *node.get_or_insert(options.identity.node);
+                options.identity.node = node;
+            })
+            .await;
+        for n in 0..30 {
+            process.put(&format!("row-{round}-{n}"), "x").await;
+            if n == 10 {
+                tokio::time::sleep(Duration::from_secs(15)).await;
+            }
+        }
+        for earlier in 0..=round {
+            for n in 0..30 {
+                let key = format!("row-{earlier}-{n}");
+                assert_eq!(process.read(&key).await.as_deref(), Some("x"), "{key} in {round}");
+            }
+        }
+        let env = process.env.clone();
+        process.crash();
+        disk.crash(&*env.random);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn live_switch_in_both_directions_interrupts_nobody() {
+    let world = World::new(74);
+    let disk = SimDisk::new();
+    let process = world
+        .start_with(|options| options.log_disk = Some(Arc::clone(&disk) as Arc<dyn Disk>))
+        .await;
+    let other = world.start().await;
+    other.put("theirs", "1").await;
+    let done = std::cell::Cell::new(false);
+    let writing = async {
+        let mut count = 0;
+        while !done.get() {
+            count += 1;
+            process.put("count", &count.to_string()).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        count
+    };
+    let switching = async {
+        let by = |seconds| process.env.deadline(Duration::from_secs(seconds));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        process.engine.log().switch(LogKind::Quorum, by(20)).await.expect("switches");
+        assert!(process.engine.log().is_local_sequencer());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let txn = other.begin(Level::Serializable).await;
+        put(&txn, "theirs", "2").await;
+        let error = txn.commit().await.expect_err("the log is owned now");
+        assert!(matches!(error, Error::NotOwner { .. }), "{error}");
+        process.engine.log().switch(LogKind::Bucket, by(20)).await.expect("switches back");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        done.set(true);
+    };
+    let (count, ()) = futures::join!(writing, switching);
+    assert!(count > 20);
+    assert_eq!(process.read("count").await, Some(count.to_string()));
+    other.put("theirs", "3").await;
+    assert_eq!(process.read("theirs").await.as_deref(), Some("3"));
+    assert_eq!(other.read("count").await, Some(count.to_string()));
+}

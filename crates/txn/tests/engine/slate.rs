@@ -1,0 +1,58 @@
+//! The engine on the checkpoint engine it is shipped with.
+
+use std::time::Duration;
+
+use telesto_shard::EngineKind;
+use telesto_txn::{Database as _, EngineOptions, Level, TxnOptions};
+
+use crate::harness::{World, bytes, get, scan};
+
+fn slate(options: &mut EngineOptions) {
+    options.checkpoint = EngineKind::SlateDb;
+}
+
+#[tokio::test(start_paused = true)]
+async fn folded_data_is_read_again_by_a_cold_process_with_few_requests() {
+    let world = World::new(91);
+    let process = world.start_with(slate).await;
+    let mut first = None;
+    for round in 0..10 {
+        let txn = process.begin(Level::Serializable).await;
+        for n in 0..500 {
+            txn.put(bytes(&format!("row-{n:05}")), bytes(&format!("{round}"))).await.expect("puts");
+        }
+        let at = txn.commit().await.expect("commits").timestamp;
+        first.get_or_insert(at);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    process.engine.shutdown().await.expect("stops");
+    let cold = world.start_with(slate).await;
+    let opened = cold.requests().all_requests();
+    assert!(opened <= 20, "{opened} requests to open");
+    assert_eq!(cold.read("row-00017").await.as_deref(), Some("9"));
+    let past = TxnOptions { as_of: first, ..TxnOptions::default() };
+    let txn = cold.engine.begin(past).await.expect("inside the retention");
+    assert_eq!(get(&txn, "row-00499").await.as_deref(), Some("0"));
+    let rows = scan(&txn, "row-", "row.").await;
+    assert_eq!(rows.len(), 500);
+    assert!(rows.iter().all(|(_, value)| value == "0"));
+    cold.engine.shutdown().await.expect("stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_process_on_the_real_checkpoint_makes_at_most_two_requests_a_minute() {
+    let world = World::new(92);
+    let process = world.start_with(slate).await;
+    let follower = world.start_with(slate).await;
+    for n in 0..50 {
+        process.put(&format!("k{n}"), "v").await;
+    }
+    follower.read("k1").await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    for one in [&process, &follower] {
+        let before = one.requests();
+        tokio::time::sleep(Duration::from_secs(1200)).await;
+        let requests = one.requests().since(&before).all_requests();
+        assert!(requests <= 40, "{requests} requests in 20 idle minutes");
+    }
+}
