@@ -318,7 +318,15 @@ impl Inner {
     pub async fn claim(self: &Arc<Self>, by: Deadline) -> Result<()> {
         let waiting = "waiting for a change of the log";
         let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
-        if self.view()?.1.is_none() { self.take_over(by).await } else { Ok(()) }
+        if self.view()?.1.is_some() {
+            return Ok(());
+        }
+        // Its owner may have gone on with a bucket loglet meanwhile.
+        let chain = self.newest_chain(Cause::Registry, by).await?;
+        match chain.active().medium.kind() {
+            LogKind::Quorum => self.take_over(by).await,
+            LogKind::Bucket => Ok(()),
+        }
     }
 
     /// Goes on after `stopped` has stopped, unless that was done meanwhile.
