@@ -1,0 +1,61 @@
+#!/bin/sh
+# A private PostgreSQL 15 on 127.0.0.1:PORT, the reference that answers are compared with.
+#
+#   postgres.sh start PORT [DIR]    starts it (installs Debian's postgresql when missing), waits until it answers
+#   postgres.sh stop  PORT [DIR]    stops it and removes DIR
+#   postgres.sh url   PORT          prints its URL
+#
+# User `postgres`, database `postgres`, no password, C collation, UTC, fsync off unless FSYNC=on.
+# DIR defaults to a folder of its own under $TMPDIR. Nothing outside DIR is touched; a server that Debian's
+# package may have started on 5432 is left alone.
+set -eu
+command=${1:?usage: postgres.sh start|stop|url PORT [DIR]}
+port=${2:?usage: postgres.sh start|stop|url PORT [DIR]}
+dir=${3:-${TMPDIR:-/tmp}/telesto-postgres-$port}
+bin=/usr/lib/postgresql/15/bin
+
+# PostgreSQL refuses to run as root: as root, run it as the package's own user.
+as_owner() {
+    if [ "$(id -u)" = 0 ]; then runuser -u postgres -- "$@"; else "$@"; fi
+}
+
+case $command in
+url)
+    echo "postgres://postgres@127.0.0.1:$port/postgres?sslmode=disable"
+    ;;
+start)
+    if [ ! -x $bin/postgres ]; then
+        if [ "$(id -u)" != 0 ]; then
+            echo "PostgreSQL 15 is not installed; install Debian's package postgresql-15" >&2
+            exit 1
+        fi
+        apt-get update -q >&2
+        # Do not let the package create and start a cluster of its own.
+        mkdir -p /etc/postgresql-common
+        [ -e /etc/postgresql-common/createcluster.conf ] ||
+            echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf
+        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql-15 >&2
+    fi
+    if [ ! -d "$dir/data" ]; then
+        mkdir -p "$dir"
+        [ "$(id -u)" != 0 ] || chown postgres "$dir"
+        as_owner $bin/initdb -D "$dir/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >/dev/null
+    fi
+    as_owner $bin/pg_ctl -D "$dir/data" -l "$dir/log" -w -t 30 -o "-p $port -k $dir -c listen_addresses=127.0.0.1 \
+        -c fsync=${FSYNC:-off} -c timezone=UTC -c log_timezone=UTC -c max_connections=50" start >/dev/null || {
+        tail -n 20 "$dir/log" >&2
+        exit 1
+    }
+    "$0" url "$port"
+    ;;
+stop)
+    if [ -d "$dir/data" ]; then
+        as_owner $bin/pg_ctl -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 || true
+        rm -rf "$dir"
+    fi
+    ;;
+*)
+    echo "unknown command $command; use start, stop or url" >&2
+    exit 2
+    ;;
+esac
