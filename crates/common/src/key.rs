@@ -215,6 +215,12 @@ impl<'a> KeyReader<'a> {
         self.at >= self.bytes.len()
     }
 
+    /// What has not been read yet.
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or(&[])
+    }
+
     fn malformed(&self, reason: &'static str) -> Error {
         Error::MalformedKey { offset: self.at, reason }
     }

@@ -1,17 +1,58 @@
 //! The key path: planner and executor for reads and writes by key, constraint checks, index maintenance.
+//!
+//! # Parts
+//! - [`access`] chooses keys and ranges for a condition, [`read`] reads rows along them.
+//! - `select` plans and runs single-table queries; `dml` plans INSERT, UPDATE, DELETE, `run` executes them.
+//! - [`info`] is a table compiled for writing; [`write`] writes rows with their index entries; [`foreign`] settles
+//!   foreign keys; [`bulk`] takes the rows of COPY.
+//!
+//! # Invariants
+//! - A plan is immutable, holds for one catalog and serves every set of parameters.
+//! - A statement sees the state at its start; its effects are complete when [`KeyPlan::execute`] returns.
+//! - A prepared read of one row by a whole unique key takes one look-up and decodes only the columns it needs.
+//!
+//! # On failure
+//! The statement's error; the caller undoes its writes by a savepoint.
+//!
+//! # Limits
+//! Queries that are not of this shape are declined, with the reason in the trace log. Rows of RETURNING are held in
+//! memory, counted against the statement's budget.
+
+pub mod access;
+pub mod bulk;
+mod dml;
+pub mod foreign;
+pub mod info;
+pub mod read;
+mod run;
+mod select;
+mod source;
+pub mod storage;
+pub mod write;
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::catalog::{Relation, Table};
+use crate::error::{Error, Result, SqlState};
+use crate::expr::fold;
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{ResultColumn, StatementResult};
-use crate::sqlparser::ast::Statement;
+use crate::sqlparser::ast::{ObjectName, Statement};
 
 /// A statement planned for the key path. Immutable; used by many executions.
 #[derive(Debug)]
 pub struct KeyPlan {
     columns: Option<Arc<[ResultColumn]>>,
     read_only: bool,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Select(Arc<select::SelectPlan>),
+    Insert(dml::InsertPlan),
+    Update(dml::UpdatePlan),
+    Delete(dml::DeletePlan),
 }
 
 impl KeyPlan {
@@ -27,13 +68,28 @@ impl KeyPlan {
         self.read_only
     }
 
+    /// One line for EXPLAIN: what is read, and how.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.kind {
+            Kind::Select(plan) => plan.describe(),
+            Kind::Insert(plan) => plan.describe(),
+            Kind::Update(plan) => plan.describe(),
+            Kind::Delete(plan) => plan.describe(),
+        }
+    }
+
     /// Runs it once.
     ///
     /// # Errors
     /// Whatever the statement runs into; its writes are then undone by the caller (a savepoint).
     pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
-        let _ = context;
-        Err(crate::Error::unsupported("this statement"))
+        match &self.kind {
+            Kind::Select(plan) => plan.execute(context, self.columns.as_ref()).await,
+            Kind::Insert(plan) => plan.execute(context, self.columns.as_ref()).await,
+            Kind::Update(plan) => plan.execute(context, self.columns.as_ref()).await,
+            Kind::Delete(plan) => plan.execute(context, self.columns.as_ref()).await,
+        }
     }
 }
 
@@ -46,6 +102,65 @@ pub async fn plan(
     statement: &Statement,
     context: &mut PlanContext<'_>,
 ) -> Result<Option<Arc<KeyPlan>>> {
-    let _ = (statement, context);
-    Ok(None)
+    let plan = match statement {
+        Statement::Query(query) => {
+            // What was inferred while trying must not bind the other executor's hands.
+            let before = context.parameters.clone();
+            match select::plan(query, context) {
+                Ok(plan) => plan,
+                Err(error) if declines(&error) => {
+                    tracing::debug!(reason = %error, "not on the key path");
+                    *context.parameters = before;
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Statement::Insert(insert) => dml::insert(insert, context).await?,
+        Statement::Update(update) => dml::update(update, context).await?,
+        Statement::Delete(delete) => dml::delete(delete, context).await?,
+        _ => return Ok(None),
+    };
+    Ok(Some(Arc::new(plan)))
+}
+
+/// Errors after which a query is left to the other executor, which knows more functions and relations.
+fn declines(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        SqlState::FEATURE_NOT_SUPPORTED
+            | SqlState::UNDEFINED_TABLE
+            | SqlState::UNDEFINED_FUNCTION
+            | SqlState::GROUPING_ERROR
+            | SqlState::WRONG_OBJECT_TYPE
+    )
+}
+
+/// The parts of a possibly qualified name: schema and name.
+fn name_parts(name: &ObjectName) -> Result<(Option<String>, String)> {
+    let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+    match parts.as_slice() {
+        [name] => Ok((None, name.clone())),
+        [.., schema, name] => Ok((Some(schema.clone()), name.clone())),
+        [] => Err(Error::syntax("a name is missing")),
+    }
+}
+
+/// The table of that name.
+fn find_table(name: &ObjectName, context: &PlanContext<'_>) -> Result<Arc<Table>> {
+    let (schema, relation) = name_parts(name)?;
+    let found = context.catalog.resolve(schema.as_deref(), &relation, &context.settings.effective_search_path());
+    match found {
+        Some(Relation::Table(table)) => Ok(Arc::clone(table)),
+        Some(Relation::View(_)) => Err(Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("\"{relation}\" is a view, which cannot be written or read by key"),
+        )
+        .hint("Write to the tables below it.")),
+        Some(_) => Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{relation}\" is not a table"))),
+        None => Err(Error::new(
+            SqlState::UNDEFINED_TABLE,
+            format!("relation \"{}\" does not exist", schema.map_or_else(|| relation.clone(), |s| format!("{s}.{relation}"))),
+        )),
+    }
 }

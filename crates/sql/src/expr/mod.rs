@@ -1,1 +1,44 @@
 //! Bound scalar expressions and PostgreSQL's functions and operators.
+//!
+//! # Parts
+//! - [`bind`] turns syntax into typed [`Expr`]s, [`bound`] evaluates them over rows.
+//! - [`registry`] holds every function and operator; [`functions`] are their tables. Both executors resolve here.
+//! - [`ty`] and [`cast`]: which conversions there are, and how they are done.
+//! - [`context`]: what evaluation sees beside the row.
+//!
+//! # Invariants
+//! - One expression has one type and one answer, whichever executor asks.
+//! - Evaluation does not wait and does not allocate for numbers, comparisons and logic.
+//!
+//! # On failure
+//! PostgreSQL's SQLSTATEs and messages.
+//!
+//! # Limits
+//! `docs/sql.md` lists the functions that are missing.
+
+mod array;
+pub mod bind;
+mod bind_ops;
+pub mod bound;
+pub mod calendar;
+pub mod cast;
+pub mod context;
+mod decimal;
+pub mod fault;
+mod from_char;
+pub mod functions;
+mod json;
+pub mod pattern;
+pub mod registry;
+mod to_char;
+mod text_form;
+pub mod ty;
+pub mod types;
+pub mod value;
+
+pub use bind::{Binder, Scope, ScopeColumn, ScopeRelation, fold};
+pub use bind_ops::{comparison_type, is_aggregate, negate, no_operator, symbol_of};
+pub use bound::{Comparison, Expr, Node};
+pub use context::EvalContext;
+pub use registry::{Resolved, Volatility, registry};
+pub use ty::{CastContext, Tag};

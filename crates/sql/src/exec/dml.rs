@@ -1,0 +1,663 @@
+//! Planning of INSERT, UPDATE and DELETE.
+//!
+//! # Invariants
+//! - Values are cast to their columns by assignment, length and precision included.
+//! - A statement whose condition or values need other tables becomes a query that gives the keys (and new values) of
+//!   the rows to write; DataFusion runs it, the rows are written by key.
+//!
+//! # Limits
+//! `UPDATE … FROM`, `DELETE … USING` and subqueries need a primary key on the table written. No `SET (a, b) = (SELECT …)`,
+//! no WITH in front.
+
+use std::sync::Arc;
+
+use super::access::{Access, Conditions};
+use super::info::{TableInfo, relation};
+use super::select::{column_name, describe_access, plain_wildcard, result_column, wildcard};
+use super::source::QuerySource;
+use super::write::OnConflict;
+use super::{KeyPlan, Kind, find_table};
+use crate::catalog::{Generated, Table};
+use crate::error::{Error, Result, SqlState};
+use crate::expr::{Binder, CastContext, EvalContext, Expr, Scope, fault, fold};
+use crate::plan::PlanContext;
+use crate::session::ResultColumn;
+use crate::sqlparser::ast::{
+    self, AssignmentTarget, ConflictTarget, FromTable, Insert, ObjectName, OnConflictAction, OnInsert, SelectItem,
+    SetExpr, TableFactor, TableObject, TableWithJoins, UpdateTableFromKind,
+};
+use crate::types::SqlType;
+
+/// A value given to a column of a new row.
+#[derive(Debug)]
+pub(super) enum Given {
+    /// This.
+    Expr(Expr),
+    /// The column's default.
+    Default,
+}
+
+/// Where the rows of an INSERT come from.
+#[derive(Debug)]
+pub(super) enum Rows {
+    /// VALUES: one entry for each column of `targets`.
+    Values(Vec<Vec<Given>>),
+    /// A query.
+    Query(QuerySource, Vec<Expr>),
+}
+
+/// An INSERT.
+#[derive(Debug)]
+pub(super) struct InsertPlan {
+    pub info: Arc<TableInfo>,
+    /// Columns given, by position.
+    pub targets: Vec<usize>,
+    pub rows: Rows,
+    pub conflict: OnConflict,
+    pub returning: Option<Vec<Expr>>,
+}
+
+/// How the rows to write are found.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// By a path.
+    Path(Access, Option<Expr>),
+    /// By a query that gives the primary key's columns first.
+    Query(QuerySource),
+}
+
+/// An UPDATE.
+#[derive(Debug)]
+pub(super) struct UpdatePlan {
+    pub info: Arc<TableInfo>,
+    pub target: Target,
+    /// Columns and their new values: over the old row, or over the columns of the query.
+    pub set: Vec<(usize, Given)>,
+    /// Keys may change: all old rows go before the new ones come.
+    pub moves_keys: bool,
+    pub returning: Option<Vec<Expr>>,
+}
+
+/// A DELETE.
+#[derive(Debug)]
+pub(super) struct DeletePlan {
+    pub info: Arc<TableInfo>,
+    pub target: Target,
+    pub returning: Option<Vec<Expr>>,
+}
+
+impl InsertPlan {
+    /// One line for EXPLAIN.
+    pub fn describe(&self) -> String {
+        let from = match &self.rows {
+            Rows::Values(rows) => format!("{} rows of values", rows.len()),
+            Rows::Query(..) => "a query".to_owned(),
+        };
+        format!("Key path: insert into {} from {from}", self.info.table.name)
+    }
+}
+
+impl UpdatePlan {
+    /// One line for EXPLAIN.
+    pub fn describe(&self) -> String {
+        format!("Update; {}", self.target.describe(&self.info))
+    }
+}
+
+impl DeletePlan {
+    /// One line for EXPLAIN.
+    pub fn describe(&self) -> String {
+        format!("Delete; {}", self.target.describe(&self.info))
+    }
+}
+
+impl Target {
+    fn describe(&self, info: &TableInfo) -> String {
+        match self {
+            Self::Path(access, filter) => describe_access(&info.table, access, filter.is_some()),
+            Self::Query(_) => format!("Key path: rows of {} by a query", info.table.name),
+        }
+    }
+}
+
+fn no_column(table: &Table, name: &str) -> Error {
+    Error::new(
+        SqlState::UNDEFINED_COLUMN,
+        format!("column \"{name}\" of relation \"{}\" does not exist", table.name),
+    )
+}
+
+fn target_column(table: &Table, name: &ObjectName) -> Result<usize> {
+    let last = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
+    table.column_position(&last).ok_or_else(|| no_column(table, &last))
+}
+
+fn is_default(expr: &ast::Expr) -> bool {
+    matches!(expr, ast::Expr::Identifier(i) if i.quote_style.is_none() && i.value.eq_ignore_ascii_case("default"))
+}
+
+/// Casts a value to a column, as an assignment.
+fn assign(binder: &mut Binder<'_>, expr: Expr, table: &Table, column: usize) -> Result<Expr> {
+    let column = &table.columns[column];
+    let from = expr.ty.clone();
+    binder.coerce(expr, &column.ty, CastContext::Assignment).map_err(|error| {
+        if error.code() != SqlState::CANNOT_COERCE {
+            return error;
+        }
+        fault::mismatch(format!(
+            "column \"{}\" is of type {} but expression is of type {}",
+            column.name,
+            column.ty.without_modifier(),
+            from.without_modifier()
+        ))
+        .hint("You will need to rewrite or cast the expression.")
+    })
+}
+
+/// Binds RETURNING.
+fn returning(
+    items: Option<&Vec<SelectItem>>,
+    table: &Arc<Table>,
+    scope: &Scope,
+    context: &mut PlanContext<'_>,
+) -> Result<(Option<Vec<Expr>>, Option<Arc<[ResultColumn]>>)> {
+    let Some(items) = items else { return Ok((None, None)) };
+    let eval = EvalContext::planning(context.settings, context.catalog);
+    let (mut output, mut columns) = (Vec::new(), Vec::new());
+    for item in items {
+        match item {
+            SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options) if plain_wildcard(options) => {
+                wildcard(table, &mut output, &mut columns);
+            }
+            SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
+                let bound = Binder::new(scope, context.parameters, &eval, "RETURNING").bind_known(expr)?;
+                let name = match item {
+                    SelectItem::ExprWithAlias { alias, .. } => fold(alias),
+                    _ => column_name(expr),
+                };
+                columns.push(result_column(name, &bound, Some(table)));
+                output.push(bound);
+            }
+            _ => return Err(fault::unsupported("this item of RETURNING")),
+        }
+    }
+    Ok((Some(output), Some(columns.into())))
+}
+
+/// A column an identity or a generated expression fills may not be given a value.
+fn may_assign(table: &Table, column: usize, updating: bool) -> Result<()> {
+    let name = &table.columns[column].name;
+    match &table.columns[column].generated {
+        Some(Generated::Stored(_)) => Err(if updating {
+            Error::new(SqlState::GENERATED_ALWAYS, format!("column \"{name}\" can only be updated to DEFAULT"))
+                .detail(format!("Column \"{name}\" is a generated column."))
+        } else {
+            Error::new(SqlState::GENERATED_ALWAYS, format!("cannot insert a non-DEFAULT value into column \"{name}\""))
+                .detail(format!("Column \"{name}\" is a generated column."))
+        }),
+        Some(Generated::IdentityAlways(_)) => Err(if updating {
+            Error::new(SqlState::GENERATED_ALWAYS, format!("column \"{name}\" can only be updated to DEFAULT"))
+                .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
+        } else {
+            Error::new(SqlState::GENERATED_ALWAYS, format!("cannot insert a non-DEFAULT value into column \"{name}\""))
+                .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
+                .hint("Leave the column out, or give DEFAULT.")
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Plans an INSERT.
+///
+/// # Errors
+/// Errors of the statement.
+pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
+    let TableObject::TableName(name) = &insert.table else {
+        return Err(fault::unsupported("INSERT into a function"));
+    };
+    let table = find_table(name, context)?;
+    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
+    let shown = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
+    let all: Vec<usize> = table.visible_columns().map(|(at, _)| at).collect();
+    let explicit = !insert.columns.is_empty();
+    let mut targets =
+        if explicit { insert.columns.iter().map(|c| target_column(&table, c)).collect::<Result<Vec<_>>>()? } else { all };
+    for (at, target) in targets.iter().enumerate() {
+        if targets[..at].contains(target) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_COLUMN,
+                format!("column \"{}\" specified more than once", table.columns[*target].name),
+            ));
+        }
+    }
+    let eval = EvalContext::planning(context.settings, context.catalog);
+    let empty = Scope::default();
+    let rows = match insert.source.as_deref() {
+        // DEFAULT VALUES
+        None => {
+            targets.clear();
+            Rows::Values(vec![Vec::new()])
+        }
+        Some(query) => {
+            let plain = query.with.is_none() && query.order_by.is_none() && query.limit_clause.is_none();
+            match &*query.body {
+                SetExpr::Values(values) if plain => {
+                    let before = context.parameters.clone();
+                    match bind_values(values, &table, &mut targets, explicit, &empty, context, &eval) {
+                        Ok(rows) => Rows::Values(rows),
+                        Err(error) if error.code() == SqlState::FEATURE_NOT_SUPPORTED => {
+                            *context.parameters = before;
+                            from_query(query, &table, &mut targets, explicit, context, &eval).await?
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                _ => from_query(query, &table, &mut targets, explicit, context, &eval).await?,
+            }
+        }
+    };
+    let conflict = on_conflict(insert, &table, &shown, context, &eval)?;
+    let scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
+    let (returning, columns) = returning(insert.returning.as_ref(), &table, &scope, context)?;
+    Ok(KeyPlan {
+        columns,
+        read_only: false,
+        kind: Kind::Insert(InsertPlan { info, targets, rows, conflict, returning }),
+    })
+}
+
+fn too_many(more_values: bool) -> Error {
+    Error::syntax(if more_values {
+        "INSERT has more expressions than target columns"
+    } else {
+        "INSERT has more target columns than expressions"
+    })
+}
+
+fn bind_values(
+    values: &ast::Values,
+    table: &Table,
+    targets: &mut Vec<usize>,
+    explicit: bool,
+    empty: &Scope,
+    context: &mut PlanContext<'_>,
+    eval: &EvalContext<'_>,
+) -> Result<Vec<Vec<Given>>> {
+    let width = values.rows.first().map_or(0, |row| row.content.len());
+    if width > targets.len() {
+        return Err(too_many(true));
+    }
+    if explicit && width < targets.len() {
+        return Err(too_many(false));
+    }
+    targets.truncate(width);
+    let mut out = Vec::with_capacity(values.rows.len());
+    for row in &values.rows {
+        if row.content.len() != width {
+            return Err(Error::syntax("VALUES lists must all be the same length"));
+        }
+        let mut given = Vec::with_capacity(width);
+        for (expr, column) in row.content.iter().zip(targets.iter()) {
+            if is_default(expr) {
+                given.push(Given::Default);
+                continue;
+            }
+            may_assign(table, *column, false)?;
+            let mut binder = Binder::new(empty, context.parameters, eval, "VALUES");
+            let bound = binder.bind(expr)?;
+            given.push(Given::Expr(assign(&mut binder, bound, table, *column)?));
+        }
+        out.push(given);
+    }
+    Ok(out)
+}
+
+async fn from_query(
+    query: &ast::Query,
+    table: &Table,
+    targets: &mut Vec<usize>,
+    explicit: bool,
+    context: &mut PlanContext<'_>,
+    eval: &EvalContext<'_>,
+) -> Result<Rows> {
+    let source = QuerySource::plan(query.clone(), &table.name, context).await?;
+    let types = source.types();
+    if types.len() > targets.len() {
+        return Err(too_many(true));
+    }
+    if explicit && types.len() < targets.len() {
+        return Err(too_many(false));
+    }
+    targets.truncate(types.len());
+    let empty = Scope::default();
+    let mut values = Vec::with_capacity(types.len());
+    for (at, (ty, column)) in types.into_iter().zip(targets.iter()).enumerate() {
+        may_assign(table, *column, false)?;
+        let mut binder = Binder::new(&empty, context.parameters, eval, "INSERT");
+        values.push(assign(&mut binder, Expr::column(at, ty), table, *column)?);
+    }
+    Ok(Rows::Query(source, values))
+}
+
+fn on_conflict(
+    insert: &Insert,
+    table: &Arc<Table>,
+    shown: &str,
+    context: &mut PlanContext<'_>,
+    eval: &EvalContext<'_>,
+) -> Result<OnConflict> {
+    let on = match &insert.on {
+        None => return Ok(OnConflict::Fail),
+        Some(OnInsert::OnConflict(on)) => on,
+        Some(_) => return Err(Error::syntax("ON DUPLICATE KEY is not PostgreSQL; use ON CONFLICT")),
+    };
+    let arbiters = match &on.conflict_target {
+        None => None,
+        Some(ConflictTarget::OnConstraint(name)) => {
+            let name = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
+            let found = table.all_indexes().find(|i| i.name == name && i.unique_or_primary());
+            let found = found.ok_or_else(|| {
+                Error::new(
+                    SqlState::UNDEFINED_OBJECT,
+                    format!("constraint \"{name}\" for table \"{}\" does not exist", table.name),
+                )
+            })?;
+            Some(vec![found.id])
+        }
+        Some(ConflictTarget::Columns(columns)) => {
+            let mut wanted: Vec<usize> = columns
+                .iter()
+                .map(|c| table.column_position(&fold(c)).ok_or_else(|| {
+                    Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{}\" does not exist", fold(c)))
+                }))
+                .collect::<Result<_>>()?;
+            wanted.sort_unstable();
+            wanted.dedup();
+            let found: Vec<u32> = table
+                .all_indexes()
+                .filter(|i| i.unique_or_primary() && i.predicate.is_none())
+                .filter(|i| {
+                    let mut own: Vec<usize> = i.columns.iter().map(|c| c.column).collect();
+                    own.sort_unstable();
+                    own == wanted
+                })
+                .map(|i| i.id)
+                .collect();
+            if found.is_empty() {
+                return Err(Error::new(
+                    SqlState::INVALID_COLUMN_REFERENCE,
+                    "there is no unique or exclusion constraint matching the ON CONFLICT specification",
+                ));
+            }
+            Some(found)
+        }
+    };
+    match &on.action {
+        OnConflictAction::DoNothing => Ok(OnConflict::Nothing(arbiters)),
+        OnConflictAction::DoUpdate(update) => {
+            let arbiter = arbiters.and_then(|a| a.first().copied()).ok_or_else(|| {
+                Error::syntax("ON CONFLICT DO UPDATE requires inference specification or constraint name")
+                    .hint("For example, ON CONFLICT (column_name).")
+            })?;
+            let offset = table.columns.len();
+            let scope = Scope {
+                relations: vec![relation(table, shown, 0, true), relation(table, "excluded", offset, false)],
+            };
+            let set = assignments(&update.assignments, table, &scope, context, eval)?
+                .into_iter()
+                .map(|(at, given)| match given {
+                    Given::Expr(expr) => Ok((at, expr)),
+                    Given::Default => Err(fault::unsupported("DEFAULT in ON CONFLICT DO UPDATE")),
+                })
+                .collect::<Result<_>>()?;
+            let filter = match &update.selection {
+                None => None,
+                Some(expr) => Some(Binder::new(&scope, context.parameters, eval, "WHERE").condition(expr)?),
+            };
+            Ok(OnConflict::Update { arbiter, set, filter })
+        }
+    }
+}
+
+fn assignments(
+    assignments: &[ast::Assignment],
+    table: &Table,
+    scope: &Scope,
+    context: &mut PlanContext<'_>,
+    eval: &EvalContext<'_>,
+) -> Result<Vec<(usize, Given)>> {
+    let mut out: Vec<(usize, Given)> = Vec::new();
+    for assignment in assignments {
+        let pairs: Vec<(usize, &ast::Expr)> = match (&assignment.target, &assignment.value) {
+            (AssignmentTarget::ColumnName(name), value) => vec![(target_column(table, name)?, value)],
+            (AssignmentTarget::Tuple(names), ast::Expr::Tuple(values)) if names.len() == values.len() => {
+                names.iter().zip(values).map(|(n, v)| Ok((target_column(table, n)?, v))).collect::<Result<_>>()?
+            }
+            (AssignmentTarget::Tuple(_), _) => return Err(fault::unsupported("SET (…) = from a row or subquery")),
+        };
+        for (column, value) in pairs {
+            if out.iter().any(|(c, _)| *c == column) {
+                return Err(Error::syntax(format!(
+                    "multiple assignments to same column \"{}\"",
+                    table.columns[column].name
+                )));
+            }
+            if is_default(value) {
+                out.push((column, Given::Default));
+                continue;
+            }
+            may_assign(table, column, true)?;
+            let mut binder = Binder::new(scope, context.parameters, eval, "UPDATE");
+            let bound = binder.bind(value)?;
+            out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
+        }
+    }
+    Ok(out)
+}
+
+/// The one table a statement writes, and its alias.
+fn written(target: &TableWithJoins, context: &PlanContext<'_>) -> Result<(Arc<Table>, String)> {
+    match &target.relation {
+        TableFactor::Table { name, alias, args: None, .. } if target.joins.is_empty() => {
+            let table = find_table(name, context)?;
+            let shown = alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.name));
+            Ok((table, shown))
+        }
+        _ => Err(fault::unsupported("writing to anything but one table")),
+    }
+}
+
+/// Whether setting these columns may change a primary or unique key.
+fn moves_keys(info: &TableInfo, set: &[(usize, Given)]) -> bool {
+    !info.predicates.is_empty()
+        || info.unique.iter().any(|index| {
+            index.columns.iter().any(|c| {
+                set.iter().any(|(at, _)| *at == c.column) || info.generated.iter().any(|(at, _)| *at == c.column)
+            })
+        })
+}
+
+/// Plans an UPDATE.
+///
+/// # Errors
+/// Errors of the statement.
+pub(super) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
+    if update.limit.is_some() || !update.order_by.is_empty() {
+        return Err(Error::syntax("UPDATE takes no ORDER BY or LIMIT"));
+    }
+    let (table, shown) = written(&update.table, context)?;
+    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
+    let scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
+    let before = context.parameters.clone();
+    let from = match &update.from {
+        None => None,
+        Some(UpdateTableFromKind::BeforeSet(f) | UpdateTableFromKind::AfterSet(f)) => Some(f),
+    };
+    let bound = if from.is_some() {
+        None
+    } else {
+        let eval = EvalContext::planning(context.settings, context.catalog);
+        let bound = (|| {
+            let condition = match &update.selection {
+                None => None,
+                Some(e) => Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(e)?),
+            };
+            Ok((condition, assignments(&update.assignments, &table, &scope, context, &eval)?))
+        })();
+        match bound {
+            Ok(bound) => Some(bound),
+            Err(error) if error_needs_query(&error) => {
+                *context.parameters = before;
+                None
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let (target, set) = match bound {
+        Some((condition, set)) => {
+            let (access, filter) = Conditions::new(condition).choose(&table, None);
+            (Target::Path(access, filter), set)
+        }
+        None => update_by_query(update, from, &table, &shown, context).await?,
+    };
+    let (returning, columns) = returning(update.returning.as_ref(), &table, &scope, context)?;
+    let moves_keys = moves_keys(&info, &set);
+    Ok(KeyPlan {
+        columns,
+        read_only: false,
+        kind: Kind::Update(UpdatePlan { info, target, set, moves_keys, returning }),
+    })
+}
+
+fn error_needs_query(error: &Error) -> bool {
+    error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.message().contains("subquery")
+}
+
+/// The select list that gives a table's primary key.
+fn key_list(table: &Table, shown: &str) -> Result<Vec<String>> {
+    let primary = table.primary.as_ref().ok_or_else(|| {
+        fault::unsupported("FROM, USING or a subquery in a statement that writes a table without primary key")
+    })?;
+    Ok(primary
+        .columns
+        .iter()
+        .map(|c| format!("{}.{}", quoted(shown), quoted(&table.columns[c.column].name)))
+        .collect())
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn from_list(target: &TableWithJoins, others: Option<&Vec<TableWithJoins>>) -> String {
+    let mut from = vec![target.to_string()];
+    from.extend(others.into_iter().flatten().map(ToString::to_string));
+    from.join(", ")
+}
+
+async fn update_by_query(
+    update: &ast::Update,
+    from: Option<&Vec<TableWithJoins>>,
+    table: &Table,
+    shown: &str,
+    context: &mut PlanContext<'_>,
+) -> Result<(Target, Vec<(usize, Given)>)> {
+    let mut list = key_list(table, shown)?;
+    let first = list.len();
+    let mut columns = Vec::new();
+    for assignment in &update.assignments {
+        let AssignmentTarget::ColumnName(name) = &assignment.target else {
+            return Err(fault::unsupported("SET (…) = together with FROM or a subquery"));
+        };
+        let column = target_column(table, name)?;
+        if is_default(&assignment.value) {
+            columns.push((column, None));
+            continue;
+        }
+        may_assign(table, column, true)?;
+        let value = &assignment.value;
+        // An untyped literal or parameter takes the column's type, as in an assignment.
+        list.push(match value {
+            ast::Expr::Value(_) => format!("CAST({value} AS {})", table.columns[column].ty.without_modifier()),
+            _ => format!("({value})"),
+        });
+        columns.push((column, Some(list.len() - 1)));
+    }
+    let condition = update.selection.as_ref().map_or_else(String::new, |e| format!(" WHERE {e}"));
+    let sql = format!("SELECT {} FROM {}{condition}", list.join(", "), from_list(&update.table, from));
+    let source = QuerySource::plan_text(&sql, context).await?;
+    let types = source.types();
+    let eval = EvalContext::planning(context.settings, context.catalog);
+    let empty = Scope::default();
+    let mut set = Vec::with_capacity(columns.len());
+    for (column, at) in columns {
+        set.push((column, match at {
+            None => Given::Default,
+            Some(at) => {
+                let ty = types.get(at).cloned().unwrap_or(SqlType::Text);
+                let mut binder = Binder::new(&empty, context.parameters, &eval, "UPDATE");
+                Given::Expr(assign(&mut binder, Expr::column(at, ty), table, column)?)
+            }
+        }));
+    }
+    debug_assert!(first <= types.len());
+    Ok((Target::Query(source), set))
+}
+
+/// Plans a DELETE.
+///
+/// # Errors
+/// Errors of the statement.
+pub(super) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
+    if delete.limit.is_some() || !delete.order_by.is_empty() || !delete.tables.is_empty() {
+        return Err(Error::syntax("DELETE takes no ORDER BY, LIMIT or list of tables"));
+    }
+    let (FromTable::WithFromKeyword(tables) | FromTable::WithoutKeyword(tables)) = &delete.from;
+    let [target] = tables.as_slice() else { return Err(fault::unsupported("DELETE from several tables")) };
+    let (table, shown) = written(target, context)?;
+    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
+    let scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
+    let before = context.parameters.clone();
+    let bound = if delete.using.is_some() {
+        None
+    } else {
+        let eval = EvalContext::planning(context.settings, context.catalog);
+        let bound = delete
+            .selection
+            .as_ref()
+            .map(|e| Binder::new(&scope, context.parameters, &eval, "WHERE").condition(e))
+            .transpose();
+        match bound {
+            Ok(bound) => Some(bound),
+            Err(error) if error_needs_query(&error) => {
+                *context.parameters = before;
+                None
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let target = match bound {
+        Some(condition) => {
+            let (access, filter) = Conditions::new(condition).choose(&table, None);
+            Target::Path(access, filter)
+        }
+        None => {
+            let list = key_list(&table, &shown)?.join(", ");
+            let condition = delete.selection.as_ref().map_or_else(String::new, |e| format!(" WHERE {e}"));
+            let sql = format!("SELECT {list} FROM {}{condition}", from_list(target, delete.using.as_ref()));
+            Target::Query(QuerySource::plan_text(&sql, context).await?)
+        }
+    };
+    let (returning, columns) = returning(delete.returning.as_ref(), &table, &scope, context)?;
+    Ok(KeyPlan { columns, read_only: false, kind: Kind::Delete(DeletePlan { info, target, returning }) })
+}
+
+trait UniqueOrPrimary {
+    fn unique_or_primary(&self) -> bool;
+}
+
+impl UniqueOrPrimary for crate::catalog::Index {
+    fn unique_or_primary(&self) -> bool {
+        self.unique || self.id == 0
+    }
+}

@@ -1,0 +1,447 @@
+//! Foreign keys: parents that must exist, and what happens to children.
+//!
+//! ```text
+//! row written   -> MissingParent: key looked up, at the latest at the end of the statement
+//! row removed   -> LostParent:   children found by index (or scan); CASCADE, SET … act, NO ACTION fails
+//!                                unless the key is there again
+//! ```
+//!
+//! # Invariants
+//! - Parents and children are read with `ReadFor::Constraint`: a transaction that adds a child and one that removes its
+//!   parent cannot both commit.
+//! - A cascade writes through the same [`Statement`], so its effects cascade further until nothing is left.
+//!
+//! # Limits
+//! At most [`MAX_ROUNDS`] rounds of cascading. Without an index on the referencing columns the referencing table is
+//! scanned once for each round, not once for each key. Deferred constraints are checked at the end of the statement.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustc_hash::{FxHashMap, FxHashSet};
+use telesto_common::TableId;
+use telesto_common::key::KeyRange;
+use telesto_txn::{ReadFor, ScanOptions};
+
+use crate::catalog::{ForeignKey, ForeignKeyAction, ForeignKeyMatch};
+use crate::codec;
+use crate::error::{Error, Result, SqlState};
+use crate::exec::info::{DefaultValue, TableInfo};
+use crate::exec::read::{BATCH, eval_waiting, get_many};
+use crate::exec::storage;
+use crate::exec::write::{Change, Statement, same};
+use crate::session::Row;
+use crate::types::Datum;
+
+/// Rounds of cascading before the statement is refused.
+pub const MAX_ROUNDS: usize = 256;
+/// Parents waiting to be looked up before they are, early.
+const LOOK_UP_AT: usize = 4096;
+/// Parents that may still be missing before the end of a statement.
+const MAX_MISSING: usize = 1_000_000;
+
+/// A key some written row needs in another table.
+#[derive(Clone, Debug)]
+pub struct MissingParent {
+    child: Arc<TableInfo>,
+    constraint: usize,
+    key: Bytes,
+    values: Vec<Datum>,
+    /// Looked up once and not found: settled at the end.
+    late: bool,
+}
+
+/// A key that a row had which was removed or changed.
+#[derive(Clone, Debug)]
+pub struct LostParent {
+    parent: Arc<TableInfo>,
+    child: TableId,
+    constraint: Arc<ForeignKey>,
+    values: Vec<Datum>,
+    /// What the columns are now, for an update.
+    new_values: Option<Vec<Datum>>,
+}
+
+impl Statement<'_> {
+    /// Notes the parents a written row needs.
+    pub(super) fn need_parents(&mut self, info: &Arc<TableInfo>, old: Option<&Row>, row: &Row) -> Result<()> {
+        for (at, constraint) in info.table.foreign_keys.iter().enumerate() {
+            if old.is_some_and(|old| constraint.columns.iter().all(|c| same(&old[*c], &row[*c]))) {
+                continue;
+            }
+            let values: Vec<Datum> = constraint.columns.iter().map(|c| row[*c].clone()).collect();
+            let nulls = values.iter().filter(|v| v.is_null()).count();
+            if nulls > 0 {
+                if constraint.match_kind == ForeignKeyMatch::Full && nulls < values.len() {
+                    return Err(Error::new(
+                        SqlState::FOREIGN_KEY_VIOLATION,
+                        format!(
+                            "insert or update on table \"{}\" violates foreign key constraint \"{}\"",
+                            info.table.name, constraint.name
+                        ),
+                    )
+                    .detail("MATCH FULL does not allow mixing of null and nonnull key values.")
+                    .table(&info.schema, &info.table.name)
+                    .constraint(&constraint.name));
+                }
+                continue;
+            }
+            let parent = self.info(constraint.referenced)?;
+            let key = parent_key(info, &parent, constraint, &values)?;
+            self.missing.push(MissingParent {
+                child: Arc::clone(info),
+                constraint: at,
+                key,
+                values,
+                late: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// Notes the keys other tables may reference that this row no longer has.
+    pub(super) fn lose_keys(&mut self, info: &Arc<TableInfo>, old: &Row, new: Option<&Row>) {
+        for (child, constraint) in self.exec.catalog.referencing(info.table.id) {
+            let columns = &constraint.referenced_columns;
+            if columns.iter().any(|c| old[*c].is_null()) {
+                continue;
+            }
+            if new.is_some_and(|new| columns.iter().all(|c| same(&old[*c], &new[*c]))) {
+                continue;
+            }
+            self.lost.push(LostParent {
+                parent: Arc::clone(info),
+                child: *child,
+                constraint: Arc::clone(constraint),
+                values: columns.iter().map(|c| old[*c].clone()).collect(),
+                new_values: new.map(|new| columns.iter().map(|c| new[*c].clone()).collect()),
+            });
+        }
+    }
+
+    /// Looks parents up early when many wait, so that a large INSERT holds few.
+    pub(super) async fn settle_parents_when_many(&mut self) -> Result<()> {
+        let fresh = self.missing.iter().rev().take_while(|m| !m.late).count();
+        if fresh >= LOOK_UP_AT {
+            self.look_up(false).await?;
+            if self.missing.len() > MAX_MISSING {
+                return Err(Error::new(
+                    SqlState::PROGRAM_LIMIT_EXCEEDED,
+                    "too many rows reference rows that come later in the same statement",
+                )
+                .hint("Insert referenced rows first, or in smaller statements."));
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_up(&mut self, last: bool) -> Result<()> {
+        let waiting = std::mem::take(&mut self.missing);
+        let (late, fresh): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|m| m.late && !last);
+        self.missing = late;
+        for chunk in fresh.chunks(BATCH) {
+            let mut keys: Vec<Bytes> = chunk.iter().map(|m| m.key.clone()).collect();
+            keys.sort();
+            keys.dedup();
+            let found = get_many(self.exec, &keys, ReadFor::Constraint).await?;
+            for wanted in chunk {
+                let there = keys.binary_search(&wanted.key).is_ok_and(|at| found[at].is_some());
+                if there {
+                    continue;
+                }
+                if last {
+                    return Err(self.no_parent(wanted));
+                }
+                self.missing.push(MissingParent { late: true, ..wanted.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn no_parent(&self, wanted: &MissingParent) -> Error {
+        let constraint = &wanted.child.table.foreign_keys[wanted.constraint];
+        let parent = self.exec.catalog.table(constraint.referenced).map_or("?", |t| t.name.as_str());
+        Error::new(
+            SqlState::FOREIGN_KEY_VIOLATION,
+            format!(
+                "insert or update on table \"{}\" violates foreign key constraint \"{}\"",
+                wanted.child.table.name, constraint.name
+            ),
+        )
+        .detail(format!(
+            "Key {} is not present in table \"{parent}\".",
+            wanted.child.key_text(&constraint.columns, &wanted.values, self.context)
+        ))
+        .table(&wanted.child.schema, &wanted.child.table.name)
+        .constraint(&constraint.name)
+    }
+
+    /// Settles foreign keys: acts on children until nothing is left, then looks the parents up.
+    ///
+    /// # Errors
+    /// 23503, 54001.
+    pub async fn finish(&mut self) -> Result<()> {
+        let mut unhandled: Vec<LostParent> = Vec::new();
+        for round in 0.. {
+            let lost = std::mem::take(&mut self.lost);
+            if lost.is_empty() {
+                break;
+            }
+            if round >= MAX_ROUNDS {
+                return Err(Error::new(
+                    SqlState::STATEMENT_TOO_COMPLEX,
+                    format!("foreign keys cascade more than {MAX_ROUNDS} levels deep"),
+                )
+                .hint("Delete from the referencing tables first."));
+            }
+            // One search in each referencing table for all keys of a constraint.
+            let mut groups: Vec<(TableId, Arc<ForeignKey>, Vec<LostParent>)> = Vec::new();
+            for key in lost {
+                match groups.iter_mut().find(|(child, fk, _)| *child == key.child && fk.oid == key.constraint.oid) {
+                    Some((_, _, keys)) => keys.push(key),
+                    None => groups.push((key.child, Arc::clone(&key.constraint), vec![key])),
+                }
+            }
+            for (child, constraint, keys) in groups {
+                unhandled.extend(self.act(child, &constraint, keys).await?);
+            }
+        }
+        for key in unhandled {
+            self.still_referenced(key).await?;
+        }
+        self.look_up(true).await
+    }
+
+    /// Acts on the children of removed or changed keys; gives back those that are to have no children in the end.
+    async fn act(&mut self, child: TableId, constraint: &ForeignKey, keys: Vec<LostParent>) -> Result<Vec<LostParent>> {
+        let info = self.info(child)?;
+        let (mut changes, mut deletes, mut unhandled) = (Vec::new(), Vec::new(), Vec::new());
+        let children = self.children(&info, constraint, &keys).await?;
+        for (key, rows) in keys.into_iter().zip(children) {
+            if rows.is_empty() {
+                continue;
+            }
+            let action = if key.new_values.is_some() { constraint.on_update } else { constraint.on_delete };
+            match action {
+                ForeignKeyAction::NoAction | ForeignKeyAction::Restrict => unhandled.push(key),
+                ForeignKeyAction::Cascade if key.new_values.is_none() => deletes.extend(rows),
+                ForeignKeyAction::Cascade | ForeignKeyAction::SetNull | ForeignKeyAction::SetDefault => {
+                    for (row_key, old) in rows {
+                        let mut new = old.clone();
+                        for (at, column) in constraint.columns.iter().enumerate() {
+                            new[*column] = match (action, &key.new_values) {
+                                (ForeignKeyAction::Cascade, Some(values)) => values[at].clone(),
+                                (ForeignKeyAction::SetDefault, _) => self.default_value(&info, *column).await?,
+                                _ => Datum::Null,
+                            };
+                        }
+                        self.generate(&info, &mut new)?;
+                        changes.push(Change { key: row_key, old, new });
+                    }
+                }
+            }
+        }
+        if !deletes.is_empty() {
+            self.delete(&info, deletes).await?;
+        }
+        if !changes.is_empty() {
+            self.update(&info, changes).await?;
+        }
+        Ok(unhandled)
+    }
+
+    /// The default of a column.
+    ///
+    /// # Errors
+    /// Those of its expression.
+    pub async fn default_value(&self, info: &TableInfo, column: usize) -> Result<Datum> {
+        match &info.defaults[column] {
+            DefaultValue::Null => Ok(Datum::Null),
+            DefaultValue::Expr(expr) => eval_waiting(expr, &[], self.context).await,
+            DefaultValue::Sequence(oid) => {
+                let value = self.exec.sequences.next(*oid).await?;
+                let ty = &info.table.columns[column].ty;
+                crate::expr::cast::cast(
+                    Datum::Int8(value),
+                    &crate::types::SqlType::Int8,
+                    ty,
+                    crate::expr::CastContext::Assignment,
+                    self.context,
+                )
+            }
+        }
+    }
+
+    async fn still_referenced(&mut self, key: LostParent) -> Result<()> {
+        let info = self.info(key.child)?;
+        let parent_key = parent_key(&info, &key.parent, &key.constraint, &key.values)?;
+        if get_many(self.exec, &[parent_key], ReadFor::Constraint).await?.into_iter().flatten().next().is_some() {
+            return Ok(());
+        }
+        let rows = self.children(&info, &key.constraint, std::slice::from_ref(&key)).await?;
+        if rows.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        Err(Error::new(
+            SqlState::FOREIGN_KEY_VIOLATION,
+            format!(
+                "update or delete on table \"{}\" violates foreign key constraint \"{}\" on table \"{}\"",
+                key.parent.table.name, key.constraint.name, info.table.name
+            ),
+        )
+        .detail(format!(
+            "Key {} is still referenced from table \"{}\".",
+            key.parent.key_text(&key.constraint.referenced_columns, &key.values, self.context),
+            info.table.name
+        ))
+        .table(&info.schema, &info.table.name)
+        .constraint(&key.constraint.name))
+    }
+
+    /// The rows that reference each of `keys`.
+    async fn children(
+        &self,
+        info: &TableInfo,
+        constraint: &ForeignKey,
+        keys: &[LostParent],
+    ) -> Result<Vec<Vec<(Bytes, Row)>>> {
+        let mut out = vec![Vec::new(); keys.len()];
+        let options = ScanOptions { read_for: ReadFor::Constraint, ..ScanOptions::default() };
+        let count = constraint.columns.len();
+        // An index whose leading columns are the referencing ones, in any order.
+        let index = info.table.all_indexes().filter(|i| i.predicate.is_none()).find(|i| {
+            i.columns.len() >= count
+                && i.columns[..count].iter().all(|c| constraint.columns.contains(&c.column))
+        });
+        if let Some(index) = index {
+            for (at, key) in keys.iter().enumerate() {
+                let mut prefix = storage::prefix(info.database, &info.table, index.id);
+                for column in &index.columns[..count] {
+                    let position = constraint.columns.iter().position(|c| *c == column.column).unwrap_or(0);
+                    let ty = &info.table.columns[column.column].ty;
+                    let value = self.as_type(&key.values[position], key, position, ty)?;
+                    storage::append_key(&mut prefix, &value, ty, column.direction)?;
+                }
+                let mut scan = self.exec.txn.scan(KeyRange::with_prefix(prefix.as_slice()), options);
+                loop {
+                    self.exec.check_cancelled()?;
+                    let batch = scan.next_batch(BATCH).await?;
+                    if batch.is_empty() {
+                        break;
+                    }
+                    let pairs = if index.id == 0 {
+                        batch
+                    } else {
+                        let row_keys = batch
+                            .iter()
+                            .map(|(k, v)| storage::primary_of_entry(info.database, &info.table, index, k, v))
+                            .collect::<Result<Vec<_>>>()?;
+                        let values = get_many(self.exec, &row_keys, ReadFor::Constraint).await?;
+                        row_keys.into_iter().zip(values).filter_map(|(k, v)| v.map(|v| (k, v))).collect()
+                    };
+                    for (row_key, value) in pairs {
+                        out[at].push((row_key, info.codec.decode(&value)?));
+                    }
+                }
+            }
+            return Ok(out);
+        }
+        // Without an index: one scan, and a look into a table of the wanted keys for each row.
+        let mut wanted: FxHashMap<Vec<u8>, usize> = FxHashMap::default();
+        let encode = |values: &[Datum]| -> Result<Vec<u8>> {
+            let mut key = telesto_common::key::KeyWriter::new();
+            for (value, column) in values.iter().zip(&constraint.columns) {
+                storage::append_key(&mut key, value, &info.table.columns[*column].ty, Default::default())?;
+            }
+            Ok(key.as_slice().to_vec())
+        };
+        for (at, key) in keys.iter().enumerate() {
+            let values = (0..count)
+                .map(|p| self.as_type(&key.values[p], key, p, &info.table.columns[constraint.columns[p]].ty))
+                .collect::<Result<Vec<_>>>()?;
+            wanted.insert(encode(&values)?, at);
+        }
+        let mut seen: FxHashSet<Bytes> = FxHashSet::default();
+        let mut scan = self.exec.txn.scan(codec::table_range(info.database, &info.table, 0), options);
+        loop {
+            self.exec.check_cancelled()?;
+            let batch = scan.next_batch(BATCH).await?;
+            if batch.is_empty() {
+                return Ok(out);
+            }
+            for (row_key, value) in batch {
+                let row = info.codec.decode(&value)?;
+                let values: Vec<Datum> = constraint.columns.iter().map(|c| row[*c].clone()).collect();
+                if values.iter().any(Datum::is_null) {
+                    continue;
+                }
+                if let Some(at) = wanted.get(&encode(&values)?) {
+                    if seen.insert(row_key.clone()) {
+                        out[*at].push((row_key, row));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A parent's value as the child's column has it (integer widths may differ).
+    fn as_type(&self, value: &Datum, key: &LostParent, at: usize, ty: &crate::types::SqlType) -> Result<Datum> {
+        let from = &key.parent.table.columns[key.constraint.referenced_columns[at]].ty;
+        let target = ty.without_modifier();
+        crate::expr::cast::cast(
+            value.clone(),
+            &from.without_modifier(),
+            &target,
+            crate::expr::CastContext::Explicit,
+            self.context,
+        )
+        .or_else(|error| if error.code() == SqlState::NUMERIC_OUT_OF_RANGE { Ok(Datum::Null) } else { Err(error) })
+    }
+}
+
+/// The key of the referenced row, or of its entry in the referenced unique index.
+fn parent_key(
+    child: &TableInfo,
+    parent: &TableInfo,
+    constraint: &ForeignKey,
+    values: &[Datum],
+) -> Result<Bytes> {
+    let index = parent.table.index(constraint.referenced_index).ok_or_else(|| {
+        Error::internal(format!("foreign key {} of {} refers to no index", constraint.name, child.table.name))
+    })?;
+    let mut key = storage::prefix(parent.database, &parent.table, index.id);
+    for column in &index.columns {
+        let at = constraint.referenced_columns.iter().position(|c| *c == column.column).unwrap_or(0);
+        let ty = &parent.table.columns[column.column].ty;
+        let value = match (ty, values[at].as_i64()) {
+            (crate::types::SqlType::Int2, Some(v)) => i16::try_from(v).map_or(Datum::Null, Datum::Int2),
+            (crate::types::SqlType::Int4, Some(v)) => i32::try_from(v).map_or(Datum::Null, Datum::Int4),
+            (crate::types::SqlType::Int8, Some(v)) => Datum::Int8(v),
+            _ => values[at].clone(),
+        };
+        storage::append_key(&mut key, &value, ty, column.direction)?;
+    }
+    Ok(key.finish())
+}
+
+/// Foreign keys still to be settled, kept between the batches of one statement.
+#[derive(Debug, Default)]
+pub struct Pending {
+    missing: Vec<MissingParent>,
+    lost: Vec<LostParent>,
+    infos: std::collections::BTreeMap<TableId, Arc<TableInfo>>,
+}
+
+impl Statement<'_> {
+    /// Takes up what an earlier batch left.
+    pub fn resume(&mut self, pending: Pending) {
+        self.missing = pending.missing;
+        self.lost = pending.lost;
+        self.infos.extend(pending.infos);
+    }
+
+    /// Leaves what is to be settled to a later batch.
+    pub fn suspend(self) -> Pending {
+        Pending { missing: self.missing, lost: self.lost, infos: self.infos }
+    }
+}

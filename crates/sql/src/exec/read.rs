@@ -1,0 +1,241 @@
+//! Reading rows along an access path, in bounded batches.
+//!
+//! # Invariants
+//! - All scans of a statement that writes are opened before its first write, so it sees the state at its start
+//!   (`Transaction::scan` includes only writes made before the call).
+//! - A batch holds at most [`BATCH`] rows; rows found through a secondary index are fetched together.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use telesto_txn::{ReadFor, Scan, ScanOptions};
+
+use crate::catalog::{Index, Table};
+use crate::codec::RowCodec;
+use crate::error::{Error, Result};
+use crate::exec::access::{Access, Keys};
+use crate::exec::storage;
+use crate::expr::{EvalContext, Expr};
+use crate::plan::ExecContext;
+use crate::session::Row;
+
+/// Rows a batch holds at most.
+pub const BATCH: usize = 512;
+
+/// A row with its key.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its primary key, prefix included.
+    pub key: Bytes,
+    /// Its columns; those the codec does not decode are NULL.
+    pub row: Row,
+}
+
+enum Source {
+    Points(VecDeque<Bytes>),
+    Scans(VecDeque<Box<dyn Scan>>),
+}
+
+/// Reads rows along a path.
+pub struct Reader {
+    table: Arc<Table>,
+    index: Option<Index>,
+    codec: RowCodec,
+    filter: Option<Expr>,
+    source: Source,
+    read_for: ReadFor,
+    first: bool,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("table", &self.table.name).finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Opens every scan of the path. `limit` bounds the rows of a path whose filter is empty.
+    ///
+    /// # Errors
+    /// Those of evaluating the path's values.
+    pub fn open(
+        table: &Arc<Table>,
+        codec: &RowCodec,
+        access: &Access,
+        filter: Option<&Expr>,
+        limit: Option<u64>,
+        read_for: ReadFor,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Self> {
+        let index = if access.index == 0 { None } else { table.index(access.index).cloned() };
+        let prefix = storage::prefix(exec.catalog.database, table, access.index);
+        let source = match access.keys(table, prefix, context)? {
+            Keys::Points(points) => Source::Points(points.into()),
+            Keys::Ranges(ranges) => {
+                let options =
+                    ScanOptions { reverse: access.reverse, limit: limit.filter(|_| filter.is_none()), read_for };
+                Source::Scans(ranges.into_iter().map(|range| exec.txn.scan(range, options)).collect())
+            }
+        };
+        Ok(Self {
+            table: Arc::clone(table),
+            index,
+            codec: codec.clone(),
+            filter: filter.cloned(),
+            source,
+            read_for,
+            first: true,
+        })
+    }
+
+    /// The next rows that pass the filter; empty at the end.
+    ///
+    /// # Errors
+    /// Those of the transaction and of the filter; 57014 when cancelled.
+    pub async fn next(&mut self, max_rows: usize, exec: &ExecContext, context: &EvalContext<'_>) -> Result<Vec<Found>> {
+        // A first small batch serves LIMIT 1 without reading ahead.
+        let max_rows = max_rows.clamp(1, BATCH);
+        loop {
+            exec.check_cancelled()?;
+            let pairs = match self.pairs(max_rows, exec).await? {
+                Some(pairs) => pairs,
+                None => return Ok(Vec::new()),
+            };
+            self.first = false;
+            let mut rows = Vec::with_capacity(pairs.len());
+            for (key, value) in pairs {
+                let row = self.codec.decode(&value)?;
+                let keep = match &self.filter {
+                    None => true,
+                    Some(filter) => holds_waiting(filter, &row, context).await?,
+                };
+                if keep {
+                    rows.push(Found { key, row });
+                }
+            }
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// Keys and values of rows; `None` at the end.
+    async fn pairs(&mut self, max_rows: usize, exec: &ExecContext) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        match &mut self.source {
+            Source::Points(points) => {
+                if points.is_empty() {
+                    return Ok(None);
+                }
+                let keys: Vec<Bytes> = points.drain(..points.len().min(max_rows)).collect();
+                let values = get_many(exec, &keys, self.read_for).await?;
+                let found = keys.into_iter().zip(values).filter_map(|(k, v)| v.map(|v| (k, v)));
+                match &self.index {
+                    None => Ok(Some(found.collect())),
+                    Some(index) => {
+                        let keys = found
+                            .map(|(k, v)| {
+                                storage::primary_of_entry(exec.catalog.database, &self.table, index, &k, &v)
+                            })
+                            .collect::<Result<Vec<_>>>()?;
+                        fetch(&self.table, index, keys, self.read_for, exec).await.map(Some)
+                    }
+                }
+            }
+            Source::Scans(scans) => loop {
+                let Some(scan) = scans.front_mut() else { return Ok(None) };
+                let batch = scan.next_batch(max_rows).await?;
+                if batch.is_empty() {
+                    scans.pop_front();
+                    continue;
+                }
+                let Some(index) = &self.index else { return Ok(Some(batch)) };
+                let keys = batch
+                    .iter()
+                    .map(|(k, v)| storage::primary_of_entry(exec.catalog.database, &self.table, index, k, v))
+                    .collect::<Result<Vec<_>>>()?;
+                return fetch(&self.table, index, keys, self.read_for, exec).await.map(Some);
+            },
+        }
+    }
+}
+
+/// Rows by keys taken from an index: each must be there.
+async fn fetch(
+    table: &Table,
+    index: &Index,
+    keys: Vec<Bytes>,
+    read_for: ReadFor,
+    exec: &ExecContext,
+) -> Result<Vec<(Bytes, Bytes)>> {
+    let values = get_many(exec, &keys, read_for).await?;
+    keys.into_iter()
+        .zip(values)
+        .map(|(key, value)| {
+            let value = value.ok_or_else(|| {
+                Error::corrupt(format!("index {} names a row of {} that is not there", index.name, table.name))
+            })?;
+            Ok((key, value))
+        })
+        .collect()
+}
+
+/// Values by keys: from memory where they are.
+///
+/// # Errors
+/// Those of the transaction.
+pub async fn get_many(exec: &ExecContext, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {
+    match keys {
+        [] => Ok(Vec::new()),
+        [key] => match exec.txn.try_get(key, read_for) {
+            Some(value) => Ok(vec![value?]),
+            None => Ok(vec![exec.txn.get(key, read_for).await?]),
+        },
+        many => Ok(exec.txn.get_many(many, read_for).await?),
+    }
+}
+
+/// Evaluates a condition, waiting for what it asks for.
+///
+/// # Errors
+/// Those of evaluation.
+pub async fn holds_waiting(expr: &Expr, row: &Row, context: &EvalContext<'_>) -> Result<bool> {
+    Ok(eval_waiting(expr, row, context).await?.as_bool() == Some(true))
+}
+
+/// Evaluates an expression, waiting for what it asks for (nextval).
+///
+/// # Errors
+/// Those of evaluation.
+pub async fn eval_waiting(expr: &Expr, row: &[crate::Datum], context: &EvalContext<'_>) -> Result<crate::Datum> {
+    loop {
+        match expr.eval(row, context) {
+            Ok(value) => {
+                context.row_done();
+                return Ok(value);
+            }
+            Err(error) if EvalContext::is_pending(&error) => context.satisfy(error).await?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Evaluates several expressions over one row, waiting for what they ask for.
+///
+/// # Errors
+/// Those of evaluation.
+pub async fn eval_all(exprs: &[Expr], row: &[crate::Datum], context: &EvalContext<'_>) -> Result<Row> {
+    let mut out = Vec::with_capacity(exprs.len());
+    for expr in exprs {
+        match expr.eval(row, context) {
+            Ok(value) => out.push(value),
+            Err(error) if EvalContext::is_pending(&error) => {
+                context.satisfy(error).await?;
+                out.push(eval_waiting(expr, row, context).await?);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(out)
+}

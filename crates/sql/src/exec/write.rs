@@ -1,0 +1,353 @@
+//! Writing rows: uniqueness, index maintenance, and the order in which a statement's effects happen.
+//!
+//! # Invariants
+//! - Rows and index entries change in one transaction; a key that decides a constraint is read with
+//!   `ReadFor::Constraint`, so that commit fails if somebody else changed it.
+//! - A statement that changes keys removes all old rows before it puts the new ones: `SET id = id + 1` does not collide
+//!   with itself.
+//! - Foreign keys are settled by [`Statement::finish`], when all rows of the statement are written.
+//!
+//! # On failure
+//! The caller undoes the statement (a savepoint): nothing here cleans up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustc_hash::FxHashSet;
+use telesto_common::TableId;
+use telesto_txn::ReadFor;
+
+use crate::catalog::Index;
+use crate::error::{Error, Result, SqlState};
+use crate::exec::foreign::{LostParent, MissingParent};
+use crate::exec::info::{self, TableInfo};
+use crate::exec::read::get_many;
+use crate::exec::storage;
+use crate::expr::{EvalContext, Expr};
+use crate::plan::ExecContext;
+use crate::session::Row;
+use crate::types::Datum;
+
+/// What an INSERT does about a row that is there.
+#[derive(Clone, Debug)]
+pub enum OnConflict {
+    /// 23505.
+    Fail,
+    /// Leaves it out; the unique indexes concerned, `None` for all.
+    Nothing(Option<Vec<u32>>),
+    /// Updates the row that is there.
+    Update {
+        /// The unique index that decides.
+        arbiter: u32,
+        /// Column positions and their new values, over (row there, row proposed).
+        set: Vec<(usize, Expr)>,
+        /// Whether to update, over the same.
+        filter: Option<Expr>,
+    },
+}
+
+/// A row replaced by another.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Its key before.
+    pub key: Bytes,
+    /// The row before.
+    pub old: Row,
+    /// The row after.
+    pub new: Row,
+}
+
+/// The effects of one statement under way.
+pub struct Statement<'a> {
+    /// The execution.
+    pub exec: &'a ExecContext,
+    /// For evaluation.
+    pub context: &'a EvalContext<'a>,
+    /// Tables met, compiled.
+    pub(super) infos: BTreeMap<TableId, Arc<TableInfo>>,
+    /// Keys that referencing rows need.
+    pub(super) missing: Vec<MissingParent>,
+    /// Keys that referenced rows had.
+    pub(super) lost: Vec<LostParent>,
+    /// Rows this statement inserted or updated by ON CONFLICT DO UPDATE.
+    touched: FxHashSet<Bytes>,
+}
+
+impl std::fmt::Debug for Statement<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Statement").field("tables", &self.infos.len()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Statement<'a> {
+    /// A statement that writes `table` first of all.
+    #[must_use]
+    pub fn new(exec: &'a ExecContext, context: &'a EvalContext<'a>, table: &Arc<TableInfo>) -> Self {
+        Self {
+            exec,
+            context,
+            infos: BTreeMap::from([(table.table.id, Arc::clone(table))]),
+            missing: Vec::new(),
+            lost: Vec::new(),
+            touched: FxHashSet::default(),
+        }
+    }
+
+    /// The compiled table `id`.
+    ///
+    /// # Errors
+    /// XX000 when the catalog has none.
+    pub fn info(&mut self, id: TableId) -> Result<Arc<TableInfo>> {
+        if let Some(found) = self.infos.get(&id) {
+            return Ok(Arc::clone(found));
+        }
+        let catalog = &self.exec.catalog;
+        let table = catalog.table(id).ok_or_else(|| Error::internal(format!("no table {id} in the catalog")))?;
+        let info = Arc::new(TableInfo::new(catalog, &self.exec.settings, table)?);
+        self.infos.insert(id, Arc::clone(&info));
+        Ok(info)
+    }
+
+    /// Computes stored generated columns.
+    ///
+    /// # Errors
+    /// Those of their expressions.
+    pub fn generate(&self, info: &TableInfo, row: &mut Row) -> Result<()> {
+        for (at, expr) in &info.generated {
+            row[*at] = expr.eval(row, self.context)?;
+        }
+        Ok(())
+    }
+
+    /// Inserts rows; gives back those inserted or updated, in order.
+    ///
+    /// # Errors
+    /// 23502, 23505, 23514, 21000 and those of evaluation.
+    pub async fn insert(&mut self, info: &Arc<TableInfo>, rows: Vec<Row>, conflict: &OnConflict) -> Result<Vec<Row>> {
+        let mut prepared = Vec::with_capacity(rows.len());
+        let mut keys = Vec::new();
+        for mut row in rows {
+            self.generate(info, &mut row)?;
+            info.check_row(&row, self.context)?;
+            let key = info.new_key(&row, &self.exec.env)?;
+            let first = keys.len();
+            // Row ids are drawn at random: a collision is as unlikely as of transaction ids.
+            let mut indexes: Vec<Arc<Index>> = Vec::new();
+            for index in &info.unique {
+                if index.id == 0 {
+                    keys.push(key.clone());
+                } else if info::enforces(index, &row) && info.indexed(index, &row, self.context)? {
+                    keys.push(info.entry(index, &row, &key)?.0);
+                } else {
+                    continue;
+                }
+                indexes.push(Arc::clone(index));
+            }
+            prepared.push((row, key, first, indexes));
+        }
+        let there = get_many(self.exec, &keys, ReadFor::Constraint).await?;
+        // Keys put by earlier rows of this batch, which the look-up above could not see.
+        let mut own: FxHashSet<Bytes> = FxHashSet::default();
+        let mut stale = false;
+        let mut out = Vec::with_capacity(prepared.len());
+        for (row, key, first, indexes) in prepared {
+            let mut clash: Option<(Arc<Index>, Option<Bytes>, Bytes)> = None;
+            for (offset, index) in indexes.iter().enumerate() {
+                let at = first + offset;
+                let value = if stale {
+                    get_many(self.exec, &keys[at..=at], ReadFor::Constraint).await?.pop().flatten()
+                } else {
+                    there[at].clone()
+                };
+                if value.is_some() || own.contains(&keys[at]) {
+                    let better = match conflict {
+                        OnConflict::Update { arbiter, .. } => index.id == *arbiter,
+                        OnConflict::Fail | OnConflict::Nothing(_) => false,
+                    };
+                    if clash.is_none() || better {
+                        clash = Some((Arc::clone(index), value, keys[at].clone()));
+                    }
+                }
+            }
+            if let Some((index, value, entry)) = clash {
+                match conflict {
+                    OnConflict::Nothing(targets) if targets.as_ref().is_none_or(|t| t.contains(&index.id)) => {}
+                    OnConflict::Update { arbiter, set, filter } if *arbiter == index.id => {
+                        let existing = match (index.id, value) {
+                            (_, None) => return Err(second_time()),
+                            (0, Some(_)) => entry,
+                            (_, Some(elements)) => {
+                                storage::primary_from_elements(info.database, &info.table, &elements)
+                            }
+                        };
+                        if let Some(updated) = self.upsert(info, existing, &row, set, filter.as_ref()).await? {
+                            out.push(updated);
+                        }
+                        stale = true;
+                    }
+                    _ => return Err(info.duplicate(&index, &row, self.context)),
+                }
+                continue;
+            }
+            own.extend(keys[first..first + indexes.len()].iter().cloned());
+            info::put_row(info, &key, &row, self.exec, self.context).await?;
+            if matches!(conflict, OnConflict::Update { .. }) {
+                self.touched.insert(key.clone());
+            }
+            if !info.table.foreign_keys.is_empty() {
+                self.need_parents(info, None, &row)?;
+            }
+            out.push(row);
+        }
+        self.settle_parents_when_many().await?;
+        Ok(out)
+    }
+
+    async fn upsert(
+        &mut self,
+        info: &Arc<TableInfo>,
+        key: Bytes,
+        proposed: &Row,
+        set: &[(usize, Expr)],
+        filter: Option<&Expr>,
+    ) -> Result<Option<Row>> {
+        if !self.touched.insert(key.clone()) {
+            return Err(second_time());
+        }
+        let value = get_many(self.exec, std::slice::from_ref(&key), ReadFor::Constraint).await?.pop().flatten();
+        let value = value.ok_or_else(|| Error::corrupt(format!("a unique index of {} names no row", info.table.name)))?;
+        let old = info.codec.decode(&value)?;
+        let both: Row = old.iter().chain(proposed).cloned().collect();
+        if let Some(filter) = filter {
+            if !filter.holds(&both, self.context)? {
+                return Ok(None);
+            }
+        }
+        let mut new = old.clone();
+        for (at, expr) in set {
+            new[*at] = crate::exec::read::eval_waiting(expr, &both, self.context).await?;
+        }
+        self.generate(info, &mut new)?;
+        self.update(info, vec![Change { key, old, new: new.clone() }]).await?;
+        Ok(Some(new))
+    }
+
+    /// Replaces rows: all old ones go before the new ones come. Generated columns are computed by the caller.
+    ///
+    /// # Errors
+    /// 23502, 23505, 23514.
+    pub async fn update(&mut self, info: &Arc<TableInfo>, changes: Vec<Change>) -> Result<()> {
+        for change in &changes {
+            info.check_row(&change.new, self.context)?;
+        }
+        let mut moved = Vec::new();
+        for change in changes {
+            if self.keeps_keys(info, &change) {
+                self.rewrite(info, &change).await?;
+                self.note_update(info, &change)?;
+            } else {
+                info::remove_row(info, &change.key, &change.old, self.exec, self.context).await?;
+                moved.push(change);
+            }
+        }
+        self.put_moved(info, moved).await?;
+        self.settle_parents_when_many().await
+    }
+
+    /// Whether primary and unique keys stay as they are.
+    fn keeps_keys(&self, info: &TableInfo, change: &Change) -> bool {
+        info.predicates.is_empty()
+            && info.unique.iter().all(|index| {
+                index.columns.iter().all(|c| same(&change.old[c.column], &change.new[c.column]))
+            })
+    }
+
+    /// Removes the old row of a change whose new one [`Statement::put_moved`] will put.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub async fn remove_old(&self, info: &TableInfo, change: &Change) -> Result<()> {
+        info.check_row(&change.new, self.context)?;
+        info::remove_row(info, &change.key, &change.old, self.exec, self.context).await
+    }
+
+    /// Puts the new rows of changes whose old ones are removed, checking uniqueness.
+    ///
+    /// # Errors
+    /// 23505.
+    pub async fn put_moved(&mut self, info: &Arc<TableInfo>, changes: Vec<Change>) -> Result<()> {
+        for change in changes {
+            let key = match &info.table.primary {
+                Some(_) => info.new_key(&change.new, &self.exec.env)?,
+                None => change.key.clone(),
+            };
+            for index in &info.unique {
+                if !info::enforces(index, &change.new) || !info.indexed(index, &change.new, self.context)? {
+                    continue;
+                }
+                let entry = if index.id == 0 { key.clone() } else { info.entry(index, &change.new, &key)?.0 };
+                let there = get_many(self.exec, std::slice::from_ref(&entry), ReadFor::Constraint).await?;
+                if there.into_iter().flatten().next().is_some() {
+                    return Err(info.duplicate(index, &change.new, self.context));
+                }
+            }
+            info::put_row(info, &key, &change.new, self.exec, self.context).await?;
+            self.note_update(info, &change)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a row under its old key and moves the entries that differ.
+    async fn rewrite(&self, info: &TableInfo, change: &Change) -> Result<()> {
+        let value = crate::codec::encode_row(&info.table, &change.new)?;
+        self.exec.txn.put(change.key.clone(), value).await?;
+        for index in &info.plain {
+            let (old, _) = info.entry(index, &change.old, &change.key)?;
+            let (new, value) = info.entry(index, &change.new, &change.key)?;
+            if old != new {
+                self.exec.txn.delete(old).await?;
+                self.exec.txn.put(new, value).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_update(&mut self, info: &Arc<TableInfo>, change: &Change) -> Result<()> {
+        if info.has_foreign_keys {
+            if !info.table.foreign_keys.is_empty() {
+                self.need_parents(info, Some(&change.old), &change.new)?;
+            }
+            self.lose_keys(info, &change.old, Some(&change.new));
+        }
+        Ok(())
+    }
+
+    /// Deletes rows.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub async fn delete(&mut self, info: &Arc<TableInfo>, rows: Vec<(Bytes, Row)>) -> Result<()> {
+        for (key, row) in rows {
+            info::remove_row(info, &key, &row, self.exec, self.context).await?;
+            if info.has_foreign_keys {
+                self.lose_keys(info, &row, None);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two values are the same in every respect an index key shows.
+#[must_use]
+pub fn same(a: &Datum, b: &Datum) -> bool {
+    a.cmp_values(b).is_eq()
+}
+
+fn second_time() -> Error {
+    Error::new(
+        SqlState::CARDINALITY_VIOLATION,
+        "ON CONFLICT DO UPDATE command cannot affect row a second time",
+    )
+    .hint("Ensure that no rows proposed for insertion within the same command have duplicate constrained values.")
+}

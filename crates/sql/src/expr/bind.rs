@@ -1,0 +1,582 @@
+//! Binding: from syntax to typed [`Expr`]s.
+//!
+//! # Invariants
+//! - What is bound has PostgreSQL 15's type; every implicit cast is an explicit node.
+//! - An untyped literal or parameter stays "unknown" until its context decides its type; a parameter's type is noted
+//!   in [`ParameterTypes`] the first time.
+//! - Nothing volatile or stable is evaluated here, but casts of literals are: plans are made per settings and catalog.
+//!
+//! # On failure
+//! PostgreSQL's errors: 42703, 42702, 42P01, 42883, 42804, 42846, 22P02, …; 0A000 for what the key path does not bind
+//! (subqueries, window functions), which for a query means that the other executor takes it.
+//!
+//! # Limits
+//! Nesting is bounded by [`MAX_DEPTH`].
+
+use super::bound::{Expr, Node};
+use super::cast;
+use super::context::EvalContext;
+use super::fault;
+use super::registry::Volatility;
+use super::ty::{CastContext, can_cast, common_type, tag};
+use super::types;
+use crate::error::{Error, Result, SqlState};
+use crate::plan::ParameterTypes;
+use crate::sqlparser::ast::{self, Ident, Value};
+use crate::types::{Datum, Numeric, SqlType};
+
+/// Deepest nesting of an expression.
+pub const MAX_DEPTH: usize = 200;
+
+/// A column in view.
+#[derive(Clone, Debug)]
+pub struct ScopeColumn {
+    /// Name.
+    pub name: String,
+    /// Type.
+    pub ty: SqlType,
+    /// Position in the row that is evaluated.
+    pub position: usize,
+}
+
+/// A relation in view.
+#[derive(Clone, Debug)]
+pub struct ScopeRelation {
+    /// Alias, or name.
+    pub name: String,
+    /// Its columns.
+    pub columns: Vec<ScopeColumn>,
+    /// Whether its columns are found without its name too (`excluded` is not).
+    pub unqualified: bool,
+}
+
+/// The relations in view.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// In order of the FROM clause.
+    pub relations: Vec<ScopeRelation>,
+}
+
+/// What a function that is no scalar function means here.
+pub trait CallHook {
+    /// Binds an aggregate (or says `None`: not one).
+    ///
+    /// # Errors
+    /// Those of binding.
+    fn aggregate(&mut self, binder: &mut Binder<'_>, name: &str, call: &ast::Function) -> Result<Option<Expr>>;
+}
+
+/// Binds expressions of one statement.
+pub struct Binder<'a> {
+    /// Relations in view.
+    pub scope: &'a Scope,
+    /// Types of the parameters.
+    pub parameters: &'a mut ParameterTypes,
+    /// For constants.
+    pub context: &'a EvalContext<'a>,
+    /// Where we are, for errors: `WHERE`, `RETURNING`, `DEFAULT`.
+    pub clause: &'static str,
+    /// Who takes aggregates; `None`: 42803.
+    pub hook: Option<&'a mut dyn CallHook>,
+    depth: usize,
+}
+
+impl std::fmt::Debug for Binder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Binder").field("clause", &self.clause).finish_non_exhaustive()
+    }
+}
+
+/// An identifier as stored: folded to lower case unless quoted.
+#[must_use]
+pub fn fold(ident: &Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+impl Scope {
+    /// Finds a column.
+    ///
+    /// # Errors
+    /// 42703, 42702, 42P01.
+    pub fn resolve(&self, table: Option<&str>, name: &str) -> Result<&ScopeColumn> {
+        let mut found = None;
+        let mut table_known = false;
+        for relation in &self.relations {
+            match table {
+                Some(table) if table != relation.name => continue,
+                None if !relation.unqualified => continue,
+                _ => table_known = true,
+            }
+            if let Some(column) = relation.columns.iter().find(|c| c.name == name) {
+                if found.is_some() {
+                    return Err(Error::new(
+                        SqlState::AMBIGUOUS_COLUMN,
+                        format!("column reference \"{name}\" is ambiguous"),
+                    ));
+                }
+                found = Some(column);
+            }
+        }
+        found.ok_or_else(|| match table {
+            Some(table) if !table_known => Error::new(
+                SqlState::UNDEFINED_TABLE,
+                format!("missing FROM-clause entry for table \"{table}\""),
+            ),
+            Some(table) => {
+                Error::new(SqlState::UNDEFINED_COLUMN, format!("column {table}.{name} does not exist"))
+            }
+            None => Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")),
+        })
+    }
+}
+
+impl<'a> Binder<'a> {
+    /// A binder over `scope`.
+    pub fn new(
+        scope: &'a Scope,
+        parameters: &'a mut ParameterTypes,
+        context: &'a EvalContext<'a>,
+        clause: &'static str,
+    ) -> Self {
+        Self { scope, parameters, context, clause, hook: None, depth: 0 }
+    }
+
+    /// Binds an expression; its type may be unknown.
+    ///
+    /// # Errors
+    /// See the module.
+    pub fn bind(&mut self, expr: &ast::Expr) -> Result<Expr> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(Error::new(SqlState::STATEMENT_TOO_COMPLEX, "expression is nested too deeply")
+                .hint("Split it, or use IN or ANY instead of a long chain of operators."));
+        }
+        let bound = self.bind_inner(expr);
+        self.depth -= 1;
+        bound
+    }
+
+    /// Binds an expression and casts it to `ty`, implicitly.
+    ///
+    /// # Errors
+    /// 42804 when it does not fit.
+    pub fn bind_as(&mut self, expr: &ast::Expr, ty: &SqlType) -> Result<Expr> {
+        let bound = self.bind(expr)?;
+        self.implicit(bound, ty)
+    }
+
+    /// Binds a condition.
+    ///
+    /// # Errors
+    /// 42804 when it is not boolean.
+    pub fn condition(&mut self, expr: &ast::Expr) -> Result<Expr> {
+        let bound = self.bind(expr)?;
+        self.boolean(bound, self.clause)
+    }
+
+    /// Binds an expression whose type, if still unknown, is text.
+    ///
+    /// # Errors
+    /// See the module.
+    pub fn bind_known(&mut self, expr: &ast::Expr) -> Result<Expr> {
+        let bound = self.bind(expr)?;
+        self.known(bound)
+    }
+
+    /// Unknown becomes text.
+    ///
+    /// # Errors
+    /// Those of the cast.
+    pub fn known(&mut self, expr: Expr) -> Result<Expr> {
+        if expr.ty == SqlType::Unknown { self.coerce(expr, &SqlType::Text, CastContext::Implicit) } else { Ok(expr) }
+    }
+
+    pub(super) fn boolean(&mut self, expr: Expr, what: &str) -> Result<Expr> {
+        if !matches!(expr.ty, SqlType::Bool | SqlType::Unknown) {
+            return Err(fault::mismatch(format!(
+                "argument of {what} must be type boolean, not type {}",
+                expr.ty.without_modifier()
+            )));
+        }
+        self.coerce(expr, &SqlType::Bool, CastContext::Implicit)
+    }
+
+    /// Casts implicitly.
+    ///
+    /// # Errors
+    /// 42846 when there is no implicit cast.
+    pub fn implicit(&mut self, expr: Expr, ty: &SqlType) -> Result<Expr> {
+        self.coerce(expr, ty, CastContext::Implicit)
+    }
+
+    /// Casts to `ty` as `how` allows.
+    ///
+    /// # Errors
+    /// 42846 when there is no such cast; the value's errors for literals.
+    pub fn coerce(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
+        if expr.ty == *ty {
+            return Ok(expr);
+        }
+        if expr.ty == SqlType::Unknown {
+            return self.coerce_unknown(expr, ty, how);
+        }
+        if *ty == expr.ty.without_modifier() {
+            // Only a modifier is dropped: no work.
+            return Ok(Expr { ty: ty.clone(), ..expr });
+        }
+        if !castable(&expr.ty, ty, how) {
+            return Err(fault::cannot_cast(&expr.ty, ty));
+        }
+        // ARRAY[…] casts its elements, so that unknown literals inside are read as the wanted type.
+        let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(expr), how) };
+        Ok(self.folded(cast, true)?)
+    }
+
+    fn coerce_unknown(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
+        match expr.node {
+            Node::Const(Datum::Null) => Ok(Expr::constant(Datum::Null, ty.clone())),
+            Node::Const(value) => {
+                let moment = matches!(ty, SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_))
+                    && value.as_str().is_some_and(names_a_moment);
+                let literal = Expr::constant(value, SqlType::Unknown);
+                let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(literal), how) };
+                if moment { Ok(cast) } else { self.folded(cast, true) }
+            }
+            Node::Param(number) => {
+                let plain = ty.without_modifier();
+                self.parameters.infer(number, plain.clone());
+                let typed = Expr { ty: plain, node: Node::Param(number) };
+                if typed.ty == *ty { Ok(typed) } else { self.coerce(typed, ty, how) }
+            }
+            node => {
+                // NULL-valued constructs such as CASE over unknown branches: cast their text.
+                let unknown = Expr { ty: SqlType::Text, node };
+                Ok(Expr { ty: ty.clone(), node: Node::Cast(Box::new(unknown), CastContext::Explicit) })
+            }
+        }
+    }
+
+    /// Evaluates what is constant. With `strict` an error is reported now, else the node stays and fails when it runs.
+    pub(super) fn folded(&mut self, expr: Expr, strict: bool) -> Result<Expr> {
+        let constant = match &expr.node {
+            Node::Cast(inner, _) => matches!(inner.node, Node::Const(_)),
+            Node::Call(function, args, _) => {
+                function.volatility == Volatility::Immutable
+                    && args.iter().all(|a| matches!(a.node, Node::Const(_)))
+            }
+            Node::Compare(_, a, b) => matches!((&a.node, &b.node), (Node::Const(_), Node::Const(_))),
+            _ => false,
+        };
+        if !constant {
+            return Ok(expr);
+        }
+        match expr.eval(&[], self.context) {
+            Ok(value) => Ok(Expr::constant(value, expr.ty)),
+            Err(error) if strict => Err(error),
+            Err(_) => Ok(expr),
+        }
+    }
+
+    /// Casts all to their common type.
+    ///
+    /// # Errors
+    /// 42804, naming `what`.
+    pub fn unify(&mut self, exprs: Vec<Expr>, what: &str) -> Result<(Vec<Expr>, SqlType)> {
+        let types: Vec<SqlType> = exprs.iter().map(|e| e.ty.clone()).collect();
+        let ty = common_type(&types).map_err(|(a, b)| {
+            fault::mismatch(format!(
+                "{what} types {} and {} cannot be matched",
+                a.without_modifier(),
+                b.without_modifier()
+            ))
+        })?;
+        let cast = exprs.into_iter().map(|e| self.implicit(e, &ty)).collect::<Result<_>>()?;
+        Ok((cast, ty))
+    }
+
+    fn bind_inner(&mut self, expr: &ast::Expr) -> Result<Expr> {
+        use ast::Expr as E;
+        match expr {
+            E::Identifier(ident) => self.identifier(ident),
+            E::CompoundIdentifier(parts) => {
+                let names: Vec<String> = parts.iter().map(fold).collect();
+                match names.as_slice() {
+                    [.., table, name] => self.column(Some(table), name),
+                    _ => Err(Error::syntax("syntax error in a name")),
+                }
+            }
+            E::Nested(inner) => self.bind(inner),
+            E::Value(value) => self.literal(&value.value),
+            E::TypedString(typed) => {
+                let ty = types::named(&typed.data_type)?;
+                let text = self.literal(&typed.value.value)?;
+                self.coerce(text, &ty, CastContext::Explicit)
+            }
+            E::Cast { kind: ast::CastKind::TryCast | ast::CastKind::SafeCast, .. } => {
+                Err(fault::unsupported("TRY_CAST"))
+            }
+            E::Cast { expr, data_type, .. } => {
+                let ty = types::named(data_type)?;
+                if let (E::Array(array), SqlType::Array(element)) = (&**expr, &ty) {
+                    return self.array_of(&array.elem, Some(element));
+                }
+                let bound = self.bind(expr)?;
+                self.coerce(bound, &ty, CastContext::Explicit)
+            }
+            E::Collate { expr, collation } => {
+                let name = collation.0.last().and_then(|p| p.as_ident()).map(|i| i.value.to_lowercase());
+                match name.as_deref() {
+                    Some("c" | "posix" | "default" | "ucs_basic") => self.bind(expr),
+                    other => Err(fault::unsupported(format!("collation \"{}\"; use \"C\"", other.unwrap_or("")))),
+                }
+            }
+            E::IsNull(e) => self.null_test(e, false),
+            E::IsNotNull(e) => self.null_test(e, true),
+            E::IsTrue(e) => self.truth_test(e, Some(true), false),
+            E::IsNotTrue(e) => self.truth_test(e, Some(true), true),
+            E::IsFalse(e) => self.truth_test(e, Some(false), false),
+            E::IsNotFalse(e) => self.truth_test(e, Some(false), true),
+            E::IsUnknown(e) => self.truth_test(e, None, false),
+            E::IsNotUnknown(e) => self.truth_test(e, None, true),
+            E::Array(array) => self.array_of(&array.elem, None),
+            E::CompoundFieldAccess { root, access_chain } => self.access(root, access_chain),
+            E::Interval(interval) => self.interval(interval),
+            E::Case { operand, conditions, else_result, .. } => {
+                self.case(operand.as_deref(), conditions, else_result.as_deref())
+            }
+            E::Subquery(_) | E::Exists { .. } | E::InSubquery { .. } => {
+                Err(fault::unsupported(format!("a subquery in {}", self.clause)))
+            }
+            other => self.operator(other),
+        }
+    }
+
+    fn identifier(&mut self, ident: &Ident) -> Result<Expr> {
+        let name = fold(ident);
+        match self.column(None, &name) {
+            Err(error) if error.code() == SqlState::UNDEFINED_COLUMN && ident.quote_style.is_none() => {
+                // Functions that are written without parentheses.
+                match name.as_str() {
+                    "current_role" | "current_schema" | "current_catalog" | "localtime" | "localtimestamp"
+                    | "current_user" | "session_user" | "user" | "current_date" | "current_timestamp"
+                    | "current_time" => self.call_named(&name, Vec::new()),
+                    _ => Err(position(error, ident)),
+                }
+            }
+            other => other,
+        }
+    }
+
+    fn column(&mut self, table: Option<&str>, name: &str) -> Result<Expr> {
+        let column = self.scope.resolve(table, name)?;
+        Ok(Expr::column(column.position, column.ty.clone()))
+    }
+
+    pub(super) fn literal(&mut self, value: &Value) -> Result<Expr> {
+        let unknown = |text: &str| Ok(Expr::constant(Datum::text(text), SqlType::Unknown));
+        match value {
+            Value::Number(text, _) => number(text, false),
+            Value::SingleQuotedString(text)
+            | Value::EscapedStringLiteral(text)
+            | Value::UnicodeStringLiteral(text)
+            | Value::NationalStringLiteral(text) => unknown(text),
+            Value::DollarQuotedString(text) => unknown(&text.value),
+            Value::Boolean(v) => Ok(Expr::constant(Datum::Bool(*v), SqlType::Bool)),
+            Value::Null => Ok(Expr::constant(Datum::Null, SqlType::Unknown)),
+            Value::Placeholder(text) => {
+                let number = text.strip_prefix('$').and_then(|n| n.parse::<usize>().ok()).filter(|n| *n > 0 && *n <= 65_535);
+                let number = number.ok_or_else(|| {
+                    Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter {text}"))
+                })?;
+                self.parameters.mention(number);
+                let ty = self.parameters.get(number).cloned().unwrap_or(SqlType::Unknown);
+                Ok(Expr { node: Node::Param(number), ty })
+            }
+            other => Err(fault::unsupported(format!("the literal {other}"))),
+        }
+    }
+
+    fn null_test(&mut self, expr: &ast::Expr, negated: bool) -> Result<Expr> {
+        if matches!(expr, ast::Expr::Tuple(_)) {
+            return Err(fault::unsupported("IS NULL of a row"));
+        }
+        let bound = self.bind_known(expr)?;
+        Ok(Expr::bool(Node::IsNull(negated, Box::new(bound))))
+    }
+
+    fn truth_test(&mut self, expr: &ast::Expr, wanted: Option<bool>, negated: bool) -> Result<Expr> {
+        let bound = self.bind(expr)?;
+        let what = match wanted {
+            Some(true) => "IS TRUE",
+            Some(false) => "IS FALSE",
+            None => "IS UNKNOWN",
+        };
+        let bound = self.boolean(bound, what)?;
+        Ok(Expr::bool(Node::IsTruth(wanted, negated, Box::new(bound))))
+    }
+
+    fn array_of(&mut self, items: &[ast::Expr], wanted: Option<&SqlType>) -> Result<Expr> {
+        if items.is_empty() {
+            let element = wanted.ok_or_else(|| {
+                Error::new(SqlState::INDETERMINATE_DATATYPE, "cannot determine type of empty array")
+                    .hint("Explicitly cast to the desired type, for example ARRAY[]::integer[].")
+            })?;
+            let ty = element.clone().array_of();
+            return Ok(Expr { node: Node::Array(Vec::new(), false), ty });
+        }
+        let nested = items.iter().all(|i| matches!(i, ast::Expr::Array(_)));
+        let mut bound = Vec::with_capacity(items.len());
+        for item in items {
+            bound.push(match item {
+                ast::Expr::Array(inner) => self.array_of(&inner.elem, wanted)?,
+                other => self.bind(other)?,
+            });
+        }
+        let nested = nested || bound.iter().all(|e| matches!(e.ty, SqlType::Array(_)));
+        match wanted {
+            Some(element) => {
+                let target = if nested { element.clone().array_of() } else { element.clone() };
+                let items =
+                    bound.into_iter().map(|e| self.coerce(e, &target, CastContext::Explicit)).collect::<Result<_>>()?;
+                Ok(Expr { node: Node::Array(items, nested), ty: element.clone().array_of() })
+            }
+            None => {
+                let (items, element) = self.unify(bound, "ARRAY")?;
+                let ty = if nested { element } else { element.array_of() };
+                Ok(Expr { node: Node::Array(items, nested), ty })
+            }
+        }
+    }
+
+    fn access(&mut self, root: &ast::Expr, chain: &[ast::AccessExpr]) -> Result<Expr> {
+        let mut value = self.bind(root)?;
+        let mut subscripts = Vec::new();
+        for step in chain {
+            let ast::AccessExpr::Subscript(subscript) = step else {
+                return Err(fault::unsupported("access to a field of a composite value"));
+            };
+            match subscript {
+                ast::Subscript::Index { index } if value.ty == SqlType::Jsonb => {
+                    let key = self.bind(index)?;
+                    value = self.resolve_call("->", vec![value, key])?;
+                }
+                ast::Subscript::Index { index } => subscripts.push(self.bind_as(index, &SqlType::Int4)?),
+                ast::Subscript::Slice { lower_bound, upper_bound, stride: None } => {
+                    let mut bound = |e: &Option<ast::Expr>| {
+                        e.as_ref().map(|e| self.bind_as(e, &SqlType::Int4).map(Box::new)).transpose()
+                    };
+                    let (low, high) = (bound(lower_bound)?, bound(upper_bound)?);
+                    if !matches!(value.ty, SqlType::Array(_)) {
+                        return Err(not_subscriptable(&value.ty));
+                    }
+                    let ty = value.ty.clone();
+                    value = Expr { node: Node::Slice(Box::new(value), low, high), ty };
+                }
+                ast::Subscript::Slice { .. } => return Err(Error::syntax("syntax error at or near \":\"")),
+            }
+        }
+        if subscripts.is_empty() {
+            return Ok(value);
+        }
+        let SqlType::Array(element) = &value.ty else { return Err(not_subscriptable(&value.ty)) };
+        let ty = (**element).clone();
+        Ok(Expr { node: Node::Subscript(Box::new(value), subscripts), ty })
+    }
+
+    fn interval(&mut self, interval: &ast::Interval) -> Result<Expr> {
+        let value = self.bind(&interval.value)?;
+        let Node::Const(Datum::Text(text)) = &value.node else {
+            return Err(Error::syntax("an interval literal must be a string; use make_interval() or a product"));
+        };
+        let unit = interval.leading_field.as_ref().map(|f| f.to_string().to_lowercase());
+        let plain = text.trim().parse::<f64>().is_ok();
+        let full = match unit {
+            Some(unit) if plain => format!("{text} {unit}"),
+            _ => text.to_string(),
+        };
+        self.coerce(Expr::constant(Datum::text(full), SqlType::Unknown), &SqlType::Interval, CastContext::Explicit)
+    }
+
+    fn case(
+        &mut self,
+        operand: Option<&ast::Expr>,
+        conditions: &[ast::CaseWhen],
+        otherwise: Option<&ast::Expr>,
+    ) -> Result<Expr> {
+        let mut tests = Vec::with_capacity(conditions.len());
+        let mut results = Vec::with_capacity(conditions.len() + 1);
+        // The ELSE result comes first when types are chosen, as in PostgreSQL.
+        if let Some(otherwise) = otherwise {
+            results.push(self.bind(otherwise)?);
+        }
+        for when in conditions {
+            tests.push(match operand {
+                Some(operand) => {
+                    let (left, right) = (self.bind(operand)?, self.bind(&when.condition)?);
+                    self.compare(super::bound::Comparison::Eq, left, right)?
+                }
+                None => {
+                    let condition = self.bind(&when.condition)?;
+                    self.boolean(condition, "CASE/WHEN")?
+                }
+            });
+            results.push(self.bind(&when.result)?);
+        }
+        let (results, ty) = self.unify(results, "CASE")?;
+        let mut results = results.into_iter();
+        let otherwise = if otherwise.is_some() { results.next().map(Box::new) } else { None };
+        Ok(Expr { node: Node::Case(tests.into_iter().zip(results).collect(), otherwise), ty })
+    }
+}
+
+/// Whether there is a cast; arrays by their elements.
+#[must_use]
+pub fn castable(from: &SqlType, to: &SqlType, how: CastContext) -> bool {
+    match (from, to) {
+        (SqlType::Array(a), SqlType::Array(b)) => castable(a, b, how),
+        (_, SqlType::Array(_)) => from.is_string() && how == CastContext::Explicit,
+        _ => can_cast(tag(from), tag(to), how),
+    }
+}
+
+/// A number literal: integer, bigint or numeric by its size.
+pub(super) fn number(text: &str, negative: bool) -> Result<Expr> {
+    let signed = if negative { format!("-{text}") } else { text.to_owned() };
+    if let Ok(value) = signed.parse::<i32>() {
+        return Ok(Expr::constant(Datum::Int4(value), SqlType::Int4));
+    }
+    if let Ok(value) = signed.parse::<i64>() {
+        return Ok(Expr::constant(Datum::Int8(value), SqlType::Int8));
+    }
+    Numeric::parse(&signed)
+        .map(|value| Expr::constant(Datum::numeric(value), SqlType::Numeric(None)))
+        .ok_or_else(|| fault::out_of_range(&SqlType::Numeric(None)))
+}
+
+fn names_a_moment(text: &str) -> bool {
+    let lower = text.trim().to_ascii_lowercase();
+    ["now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.starts_with(word))
+}
+
+fn not_subscriptable(ty: &SqlType) -> Error {
+    fault::mismatch(format!("cannot subscript type {} because it does not support subscripting", ty.without_modifier()))
+}
+
+/// Adds the position of an identifier, where the parser kept it.
+fn position(error: Error, ident: &Ident) -> Error {
+    let start = ident.span.start;
+    if start.line == 1 {
+        if let Ok(column) = u32::try_from(start.column) {
+            return error.position(column);
+        }
+    }
+    error
+}
+
+/// Casts a value given from outside (a parameter in text, a default) to a column's type.
+///
+/// # Errors
+/// Those of the cast.
+pub fn input_value(text: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
+    cast::fit(cast::input(text, ty, context)?, ty)
+}

@@ -1,0 +1,219 @@
+//! What evaluation sees beside the row: settings, catalog, the statement's execution, and requests that must wait.
+//!
+//! # Invariants
+//! - Evaluation never waits. A function that needs to (nextval, setval, telesto_txn_status) leaves a
+//!   [`Request`] here and fails with a private error; [`EvalContext::satisfy`] does the waiting and the row is evaluated
+//!   again, the answers so far replayed in order. So effects happen once a row, in the order of evaluation.
+//! - Without an execution (planning), only what is immutable or depends on settings and catalog can be computed.
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use telesto_common::TxnId;
+use telesto_txn::Outcome;
+
+use super::calendar::Zone;
+use super::fault;
+use crate::catalog::CatalogSnapshot;
+use crate::error::{Error, Result, SqlState};
+use crate::plan::ExecContext;
+use crate::session::Settings;
+use crate::types::{Datum, SqlType};
+
+/// One call of a function body.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// What evaluation sees.
+    pub context: &'a EvalContext<'a>,
+    /// Types of the arguments, after casts.
+    pub args: &'a [SqlType],
+    /// Type of the result.
+    pub returns: &'a SqlType,
+}
+
+/// Something evaluation has to wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// `nextval`.
+    NextValue(u32),
+    /// `setval`.
+    SetValue(u32, i64, bool),
+    /// `telesto_txn_status`.
+    Outcome(TxnId),
+}
+
+#[derive(Debug, Default)]
+struct Replay {
+    answers: Vec<Datum>,
+    at: usize,
+    wanted: Option<Request>,
+}
+
+/// What evaluation sees beside the row.
+#[derive(Debug)]
+pub struct EvalContext<'a> {
+    /// The session's settings.
+    pub settings: &'a Settings,
+    /// The catalog.
+    pub catalog: &'a Arc<CatalogSnapshot>,
+    /// The execution; `None` while planning.
+    pub exec: Option<&'a ExecContext>,
+    zone: OnceLock<Zone>,
+    replay: Mutex<Replay>,
+    regex: Mutex<Option<(String, &'static str, regex::Regex)>>,
+}
+
+/// Marks the private error of [`EvalContext::request`].
+const PENDING: SqlState = SqlState("TWAIT");
+
+impl<'a> EvalContext<'a> {
+    /// While planning.
+    #[must_use]
+    pub fn planning(settings: &'a Settings, catalog: &'a Arc<CatalogSnapshot>) -> Self {
+        Self {
+            settings,
+            catalog,
+            exec: None,
+            zone: OnceLock::new(),
+            replay: Mutex::default(),
+            regex: Mutex::default(),
+        }
+    }
+
+    /// While executing.
+    #[must_use]
+    pub fn executing(exec: &'a ExecContext) -> Self {
+        Self { exec: Some(exec), ..Self::planning(&exec.settings, &exec.catalog) }
+    }
+
+    /// The session's time zone.
+    pub fn zone(&self) -> Zone {
+        *self.zone.get_or_init(|| Zone::parse(&self.settings.time_zone).unwrap_or(Zone::UTC))
+    }
+
+    /// The execution.
+    ///
+    /// # Errors
+    /// XX000 while planning: the planner must not evaluate what is not constant.
+    pub fn execution(&self) -> Result<&'a ExecContext> {
+        self.exec.ok_or_else(|| Error::internal("a function that needs a running statement was evaluated while planning"))
+    }
+
+    /// The regular expression `pattern`, compiled once as long as it stays the same.
+    ///
+    /// # Errors
+    /// Those of `compile`.
+    pub fn regex(
+        &self,
+        pattern: &str,
+        flags: &'static str,
+        compile: impl FnOnce(&str) -> Result<regex::Regex>,
+    ) -> Result<regex::Regex> {
+        let mut cached = self.regex.lock();
+        if let Some((text, own_flags, regex)) = cached.as_ref() {
+            if text == pattern && *own_flags == flags {
+                return Ok(regex.clone());
+            }
+        }
+        let regex = compile(pattern)?;
+        *cached = Some((pattern.to_owned(), flags, regex.clone()));
+        Ok(regex)
+    }
+
+    /// The answer to `request`, or the private error that makes the executor wait for it.
+    ///
+    /// # Errors
+    /// The private error; XX000 while planning.
+    pub fn request(&self, request: Request) -> Result<Datum> {
+        self.execution()?;
+        let mut replay = self.replay.lock();
+        if let Some(answer) = replay.answers.get(replay.at).cloned() {
+            replay.at += 1;
+            return Ok(answer);
+        }
+        replay.wanted = Some(request);
+        Err(Error::new(PENDING, "this function cannot be used here; use it in a plain SELECT, INSERT or UPDATE"))
+    }
+
+    /// Whether `error` is the private one of [`EvalContext::request`].
+    #[must_use]
+    pub fn is_pending(error: &Error) -> bool {
+        error.code() == PENDING
+    }
+
+    /// Waits for what the failed evaluation asked for; afterwards the same row can be evaluated again.
+    ///
+    /// # Errors
+    /// Those of the sequence or the database; `error` itself when nothing was asked for.
+    pub async fn satisfy(&self, error: Error) -> Result<()> {
+        let wanted = self.replay.lock().wanted.take();
+        let (Some(wanted), Some(exec)) = (wanted, self.exec) else { return Err(error) };
+        let answer = match wanted {
+            Request::NextValue(oid) => Datum::Int8(exec.sequences.next(oid).await?),
+            Request::SetValue(oid, value, called) => Datum::Int8(exec.sequences.set(oid, value, called).await?),
+            Request::Outcome(txn) => Datum::text(match exec.database.outcome(txn).await? {
+                Outcome::Committed(_) => "committed",
+                Outcome::Aborted => "aborted",
+                Outcome::Unknown => "unknown",
+            }),
+        };
+        let mut replay = self.replay.lock();
+        replay.answers.push(answer);
+        replay.at = 0;
+        Ok(())
+    }
+
+    /// Forgets the answers: the row they belonged to is done.
+    pub fn row_done(&self) {
+        let mut replay = self.replay.lock();
+        replay.answers.clear();
+        replay.at = 0;
+    }
+
+    /// OID of the relation `name` (perhaps with schema and quotes).
+    ///
+    /// # Errors
+    /// 42P01 when there is none.
+    pub fn relation_oid(&self, name: &str) -> Result<u32> {
+        use crate::catalog::Relation;
+        if let Ok(oid) = name.parse() {
+            return Ok(oid);
+        }
+        let parts = identifier_parts(name);
+        let (schema, relation) = match parts.as_slice() {
+            [relation] => (None, relation),
+            [.., schema, relation] => (Some(schema.as_str()), relation),
+            [] => return Err(fault::error("42602", "invalid name syntax")),
+        };
+        match self.catalog.resolve(schema, relation, &self.settings.effective_search_path()) {
+            Some(Relation::Table(table)) => Ok(table.id.0),
+            Some(Relation::View(view)) => Ok(view.oid),
+            Some(Relation::Sequence(sequence)) => Ok(sequence.oid),
+            Some(Relation::Index(_, index)) => Ok(index.oid),
+            None => Err(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
+        }
+    }
+}
+
+/// Splits a dotted name; parts without quotes are folded to lower case.
+#[must_use]
+pub fn identifier_parts(name: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    let mut part = String::new();
+    let mut chars = name.trim().chars().peekable();
+    let mut quoted = false;
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                chars.next();
+                part.push('"');
+            }
+            '"' => quoted = !quoted,
+            '.' if !quoted => parts.push(std::mem::take(&mut part)),
+            c if quoted => part.push(c),
+            c => part.extend(c.to_lowercase()),
+        }
+    }
+    parts.push(part);
+    parts
+}

@@ -1,0 +1,156 @@
+//! Arrays.
+//!
+//! # Limits
+//! Functions that build arrays give one-dimensional ones with lower bound 1; slices and element access understand any
+//! lower bound of one dimension.
+
+use crate::error::Result;
+use crate::expr::fault;
+use crate::expr::registry::{Function, Returns, function, function_returning};
+use crate::expr::ty::Tag::{Any, AnyArray, AnyElement, Bool, Int4, Text};
+use crate::expr::value::{array, array_of, bool_datum, i32_datum, i64_of, text};
+use crate::types::{ArrayValue, Datum};
+
+const fn building(name: &'static str, args: &'static [crate::expr::ty::Tag], body: crate::expr::registry::Body) -> Function {
+    function_returning(name, args, Returns::ElementArray, body).lax()
+}
+
+/// The functions of this module.
+pub const TABLE: &[Function] = &[
+    building("||", &[AnyArray, AnyArray], |a, _| concat(&a[0], &a[1])),
+    building("||", &[AnyArray, AnyElement], |a, _| append(&a[0], &a[1], &a[1])),
+    building("||", &[AnyElement, AnyArray], |a, _| prepend(&a[0], &a[1])),
+    building("array_cat", &[AnyArray, AnyArray], |a, _| concat(&a[0], &a[1])),
+    building("array_append", &[AnyArray, AnyElement], |a, _| append(&a[0], &a[1], &a[1])),
+    building("array_prepend", &[AnyElement, AnyArray], |a, _| prepend(&a[0], &a[1])),
+    building("array_remove", &[AnyArray, AnyElement], |a, _| rebuilt(&a[0], |items| {
+        items.iter().filter(|v| **v != a[1]).cloned().collect()
+    })),
+    building("array_replace", &[AnyArray, AnyElement, AnyElement], |a, _| rebuilt(&a[0], |items| {
+        items.iter().map(|v| if *v == a[1] { a[2].clone() } else { v.clone() }).collect()
+    })),
+    function("@>", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[0], &a[1])),
+    function("<@", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[1], &a[0])),
+    function("&&", &[AnyArray, AnyArray], Bool, |a, _| {
+        let (x, y) = (array_of(&a[0])?, array_of(&a[1])?);
+        Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && y.elements.contains(v))))
+    }),
+    function("array_length", &[AnyArray, Int4], Int4, |a, _| Ok(dimension(a)?.map_or(Datum::Null, |(length, _)| Datum::Int4(length)))),
+    function("array_lower", &[AnyArray, Int4], Int4, |a, _| Ok(dimension(a)?.map_or(Datum::Null, |(_, low)| Datum::Int4(low)))),
+    function("array_upper", &[AnyArray, Int4], Int4, |a, _| {
+        Ok(dimension(a)?.map_or(Datum::Null, |(length, low)| Datum::Int4(low + length - 1)))
+    }),
+    function("array_ndims", &[AnyArray], Int4, |a, _| match array_of(&a[0])?.dimensions.len() {
+        0 => Ok(Datum::Null),
+        count => i32_datum(count),
+    }),
+    function("array_dims", &[AnyArray], Text, |a, _| {
+        let dimensions = &array_of(&a[0])?.dimensions;
+        if dimensions.is_empty() {
+            return Ok(Datum::Null);
+        }
+        Ok(text(dimensions.iter().map(|(length, low)| format!("[{low}:{}]", low + length - 1)).collect::<String>()))
+    }),
+    function("cardinality", &[AnyArray], Int4, |a, _| i32_datum(array_of(&a[0])?.elements.len())),
+    function("array_position", &[AnyArray, AnyElement], Int4, |a, _| {
+        if a[0].is_null() {
+            return Ok(Datum::Null);
+        }
+        let found = array_of(&a[0])?.elements.iter().position(|v| *v == a[1]);
+        found.map_or(Ok(Datum::Null), |at| i32_datum(at + 1))
+    }).lax(),
+    function_returning("array_positions", &[AnyArray, AnyElement], Returns::ArrayOf(Int4), |a, _| {
+        if a[0].is_null() {
+            return Ok(Datum::Null);
+        }
+        let found = array_of(&a[0])?.elements.iter().enumerate().filter(|(_, v)| **v == a[1]);
+        Ok(array(crate::types::SqlType::Int4, found.map(|(at, _)| i32_datum(at + 1)).collect::<Result<_>>()?))
+    }).lax(),
+    building("trim_array", &[AnyArray, Int4], |a, _| {
+        let count = i64_of(&a[1])?;
+        let items = &array_of(&a[0])?.elements;
+        let keep = usize::try_from(count).ok().and_then(|c| items.len().checked_sub(c)).ok_or_else(|| {
+            fault::error("2202E", format!("number of elements to trim must be between 0 and {}", items.len()))
+        })?;
+        rebuilt(&a[0], |items| items[..keep].to_vec())
+    }),
+    function("num_nulls", &[Any], Int4, |a, _| i32_datum(a.iter().filter(|v| v.is_null()).count())).lax().variadic(),
+    function("num_nonnulls", &[Any], Int4, |a, _| i32_datum(a.iter().filter(|v| !v.is_null()).count())).lax().variadic(),
+];
+
+fn one_dimension(value: &ArrayValue) -> Result<()> {
+    if value.dimensions.len() > 1 {
+        return Err(fault::unsupported("changing multi-dimensional arrays"));
+    }
+    Ok(())
+}
+
+fn rebuilt(value: &Datum, change: impl FnOnce(&[Datum]) -> Vec<Datum>) -> Result<Datum> {
+    if value.is_null() {
+        return Ok(Datum::Null);
+    }
+    let value = array_of(value)?;
+    one_dimension(value)?;
+    Ok(array(value.element.clone(), change(&value.elements)))
+}
+
+fn concat(a: &Datum, b: &Datum) -> Result<Datum> {
+    match (a.is_null(), b.is_null()) {
+        (true, _) => return Ok(b.clone()),
+        (_, true) => return Ok(a.clone()),
+        _ => {}
+    }
+    let other = array_of(b)?;
+    one_dimension(other)?;
+    rebuilt(a, |items| items.iter().chain(&other.elements).cloned().collect())
+}
+
+fn append(value: &Datum, item: &Datum, like: &Datum) -> Result<Datum> {
+    if value.is_null() {
+        return Ok(array(element_type(like), vec![item.clone()]));
+    }
+    rebuilt(value, |items| items.iter().chain([item]).cloned().collect())
+}
+
+fn prepend(item: &Datum, value: &Datum) -> Result<Datum> {
+    if value.is_null() {
+        return Ok(array(element_type(item), vec![item.clone()]));
+    }
+    rebuilt(value, |items| std::iter::once(item).chain(items).cloned().collect())
+}
+
+/// The element type of an array made of this value alone.
+fn element_type(value: &Datum) -> crate::types::SqlType {
+    use crate::types::SqlType;
+    match value {
+        Datum::Bool(_) => SqlType::Bool,
+        Datum::Int2(_) => SqlType::Int2,
+        Datum::Int4(_) => SqlType::Int4,
+        Datum::Int8(_) => SqlType::Int8,
+        Datum::Float4(_) => SqlType::Float4,
+        Datum::Float8(_) => SqlType::Float8,
+        Datum::Numeric(_) => SqlType::Numeric(None),
+        Datum::Bytea(_) => SqlType::Bytea,
+        Datum::Uuid(_) => SqlType::Uuid,
+        Datum::Date(_) => SqlType::Date,
+        Datum::Time(_) => SqlType::Time(None),
+        Datum::Timestamp(_) => SqlType::Timestamp(None),
+        Datum::TimestampTz(_) => SqlType::TimestampTz(None),
+        Datum::Interval(_) => SqlType::Interval,
+        Datum::Json(_) => SqlType::Json,
+        Datum::Jsonb(_) => SqlType::Jsonb,
+        Datum::Oid(_) => SqlType::Oid,
+        Datum::InternalChar(_) => SqlType::InternalChar,
+        Datum::Null | Datum::Text(_) | Datum::Array(_) => SqlType::Text,
+    }
+}
+
+fn contains(outer: &Datum, inner: &Datum) -> Result<Datum> {
+    let (outer, inner) = (array_of(outer)?, array_of(inner)?);
+    Ok(bool_datum(inner.elements.iter().all(|v| !v.is_null() && outer.elements.contains(v))))
+}
+
+fn dimension(a: &[Datum]) -> Result<Option<(i32, i32)>> {
+    let at = i64_of(&a[1])?;
+    Ok(usize::try_from(at - 1).ok().and_then(|at| array_of(&a[0]).ok()?.dimensions.get(at).copied()))
+}

@@ -1,0 +1,184 @@
+//! Session information, identifiers, sequences, transactions.
+//!
+//! # Limits
+//! `set_config` with effect on the session and advisory locks are the session's affair and refused here.
+
+use telesto_common::TxnId;
+
+use crate::error::Result;
+use crate::expr::context::{Call, Request};
+use crate::expr::fault;
+use crate::expr::registry::{Function, Returns, function, function_returning};
+use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Name, Oid, Reg, RegType, Text, Uuid};
+use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
+use crate::types::{Datum, SqlType};
+
+/// The functions of this module.
+pub const TABLE: &[Function] = &[
+    function("version", &[], Text, |_, _| Ok(text(version()))).stable(),
+    function("telesto_version", &[], Text, |_, _| Ok(text(env!("CARGO_PKG_VERSION")))),
+    function("current_user", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str()))).stable(),
+    function("user", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str()))).stable(),
+    function("current_role", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str()))).stable(),
+    function("session_user", &[], Name, |_, c| Ok(text(c.context.settings.session_user.as_str()))).stable(),
+    function("current_database", &[], Name, |_, c| Ok(text(c.context.settings.database.as_str()))).stable(),
+    function("current_catalog", &[], Name, |_, c| Ok(text(c.context.settings.database.as_str()))).stable(),
+    function("current_schema", &[], Name, |_, c| Ok(schemas(c).into_iter().next().map_or(Datum::Null, text))).stable(),
+    function_returning("current_schemas", &[Bool], Returns::ArrayOf(Name), |a, c| {
+        let implicit = bool_of(&a[0])?.then(|| "pg_catalog".to_owned());
+        Ok(text_array(implicit.into_iter().chain(schemas(c)).map(Some)))
+    }).stable(),
+    function("pg_typeof", &[Any], RegType, |_, c| Ok(Datum::Oid(c.args.first().map_or(0, |ty| ty.without_modifier().oid())))).lax().stable(),
+    function("gen_random_uuid", &[], Uuid, |_, c| random_uuid(c)).volatile(),
+    function("nextval", &[Reg], Int8, |a, c| c.context.request(Request::NextValue(oid_of(&a[0])?))).volatile(),
+    function("currval", &[Reg], Int8, |a, c| Ok(Datum::Int8(c.context.execution()?.sequences.current(oid_of(&a[0])?)?))).volatile(),
+    function("lastval", &[], Int8, |_, c| Ok(Datum::Int8(c.context.execution()?.sequences.last()?))).volatile(),
+    function("setval", &[Reg, Int8], Int8, |a, c| {
+        c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, true))
+    }).volatile(),
+    function("setval", &[Reg, Int8, Bool], Int8, |a, c| {
+        c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, bool_of(&a[2])?))
+    }).volatile(),
+    function("telesto_txn_id", &[], Text, |_, c| Ok(text(c.context.execution()?.txn.id().to_string()))).stable(),
+    function("telesto_txn_status", &[Text], Text, |a, c| {
+        let id: TxnId = str_of(&a[0])?.parse().map_err(|e: telesto_common::Error| fault::error("22P02", e.to_string()))?;
+        c.context.request(Request::Outcome(id))
+    }).volatile(),
+    function("txid_current", &[], Int8, |_, c| txid(c)).stable(),
+    function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
+    function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
+    function("pg_is_in_recovery", &[], Bool, |_, _| Ok(bool_datum(false))).stable(),
+    function("pg_get_serial_sequence", &[Text, Text], Text, serial_sequence).stable(),
+    function("current_setting", &[Text], Text, |a, c| setting(str_of(&a[0])?, false, c)).stable(),
+    function("current_setting", &[Text, Bool], Text, |a, c| setting(str_of(&a[0])?, bool_of(&a[1])?, c)).stable(),
+    function("to_regclass", &[Text], Reg, |a, c| Ok(c.context.relation_oid(str_of(&a[0])?).map_or(Datum::Null, Datum::Oid))).stable(),
+    function("pg_table_is_visible", &[Oid], Bool, |_, _| Ok(bool_datum(true))).stable(),
+    function("format_type", &[Oid, Int4], Text, |a, _| format_type(a)).lax().stable(),
+    function("has_table_privilege", &[Reg, Text], Bool, |_, _| Ok(bool_datum(true))).stable(),
+    function("has_schema_privilege", &[Text, Text], Bool, |_, _| Ok(bool_datum(true))).stable(),
+    function("obj_description", &[Oid, Name], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_client_encoding", &[], Name, |_, _| Ok(text("UTF8"))).stable(),
+    function("inet_server_port", &[], Int4, |_, _| Ok(Datum::Null)).stable(),
+];
+
+/// `version()`: drivers look for the number after the first word.
+#[must_use]
+pub fn version() -> String {
+    format!("PostgreSQL 15.0 (Telesto {})", env!("CARGO_PKG_VERSION"))
+}
+
+fn schemas(call: &Call<'_>) -> Vec<String> {
+    let settings = call.context.settings;
+    settings.effective_search_path().into_iter().filter(|s| call.context.catalog.schema(s).is_some()).collect()
+}
+
+fn oid_of(value: &Datum) -> Result<u32> {
+    match value {
+        Datum::Oid(oid) => Ok(*oid),
+        _ => Err(fault::kind("a relation")),
+    }
+}
+
+fn random_uuid(call: &Call<'_>) -> Result<Datum> {
+    let mut bytes = call.context.execution()?.env.random_u128().to_be_bytes();
+    // Version 4, variant 1 (RFC 4122, section 4.4).
+    bytes[6] = bytes[6] & 0x0F | 0x40;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    Ok(Datum::Uuid(bytes))
+}
+
+/// The low bits of the transaction id: unique enough for display, not a clock.
+fn txid(call: &Call<'_>) -> Result<Datum> {
+    let id = call.context.execution()?.txn.id().0;
+    Ok(Datum::Int8((id & (i64::MAX as u128)) as i64))
+}
+
+fn backend_pid(call: &Call<'_>) -> i32 {
+    call.context.settings.others.get("telesto.backend_pid").and_then(|v| v.parse().ok()).unwrap_or(1)
+}
+
+fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
+    let settings = call.context.settings;
+    let lower = name.to_ascii_lowercase();
+    let value = match lower.as_str() {
+        "timezone" => Some(settings.time_zone.clone()),
+        "search_path" => Some(
+            settings
+                .search_path
+                .iter()
+                .map(|s| super::text::quote_ident(s))
+                .collect::<Vec<_>>()
+                .join(", "),
+        ),
+        "application_name" => Some(settings.application_name.clone()),
+        "server_version" => Some("15.0".to_owned()),
+        "server_version_num" => Some("150000".to_owned()),
+        "server_encoding" | "client_encoding" => Some("UTF8".to_owned()),
+        "standard_conforming_strings" | "integer_datetimes" => Some("on".to_owned()),
+        "datestyle" => Some("ISO, MDY".to_owned()),
+        "intervalstyle" => Some("postgres".to_owned()),
+        "max_identifier_length" => Some("63".to_owned()),
+        "transaction_isolation" | "default_transaction_isolation" => {
+            use telesto_txn::Level;
+            let level = call.context.exec.map_or(settings.default_level, |e| e.txn.options().level);
+            Some(
+                match level {
+                    Level::ReadCommitted => "read committed",
+                    Level::Snapshot => "repeatable read",
+                    Level::Serializable | Level::Session | Level::Eventual => "serializable",
+                }
+                .to_owned(),
+            )
+        }
+        "statement_timeout" => Some(settings.statement_timeout_ms.to_string()),
+        "bytea_output" => Some(if settings.bytea_hex { "hex" } else { "escape" }.to_owned()),
+        "extra_float_digits" => Some(settings.extra_float_digits.to_string()),
+        other => settings.others.get(other).cloned(),
+    };
+    match value {
+        Some(value) => Ok(text(value)),
+        None if missing_ok => Ok(Datum::Null),
+        None => Err(fault::error("42704", format!("unrecognized configuration parameter \"{name}\""))),
+    }
+}
+
+fn serial_sequence(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    use crate::catalog::Generated;
+    let oid = call.context.relation_oid(str_of(&a[0])?)?;
+    let catalog = call.context.catalog;
+    let table = catalog.table(telesto_common::TableId(oid)).ok_or_else(|| fault::kind("a table"))?;
+    let column = str_of(&a[1])?;
+    let position = table.column_position(column).ok_or_else(|| {
+        fault::error("42703", format!("column \"{column}\" of relation \"{}\" does not exist", table.name))
+    })?;
+    let identity = match &table.columns[position].generated {
+        Some(Generated::IdentityAlways(oid) | Generated::IdentityByDefault(oid)) => Some(*oid),
+        _ => None,
+    };
+    let found = catalog
+        .sequences()
+        .find(|s| Some(s.oid) == identity || s.owned_by == Some((table.id, position)));
+    Ok(found.map_or(Datum::Null, |s| {
+        let schema = super::text::quote_ident(catalog.schema_name(s.schema));
+        text(format!("{schema}.{}", super::text::quote_ident(&s.name)))
+    }))
+}
+
+fn format_type(a: &[Datum]) -> Result<Datum> {
+    if a[0].is_null() {
+        return Ok(Datum::Null);
+    }
+    let typmod = if a[1].is_null() { -1 } else { i64_of(&a[1])? };
+    let Some(ty) = SqlType::from_oid(oid_of(&a[0])?) else { return Ok(text("???")) };
+    let length = u32::try_from(typmod - 4).ok();
+    let ty = match (&ty, length) {
+        (SqlType::Varchar(_), Some(n)) => SqlType::Varchar(Some(n)),
+        (SqlType::Char(_), Some(n)) => SqlType::Char(Some(n)),
+        (SqlType::Numeric(_), Some(n)) => SqlType::Numeric(Some(crate::types::sql_type::NumericMod {
+            precision: (n >> 16) as u16,
+            scale: (n & 0x7FF) as i16,
+        })),
+        _ => ty,
+    };
+    Ok(text(ty.to_string()))
+}

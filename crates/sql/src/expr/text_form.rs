@@ -1,0 +1,42 @@
+//! Text forms, with the session's style.
+
+use super::context::EvalContext;
+use crate::error::Result;
+use crate::types::datetime::TimeZone;
+use crate::types::text::TextStyle;
+use crate::types::{Datum, SqlType};
+
+fn style(context: &EvalContext<'_>) -> TextStyle {
+    TextStyle {
+        zone: TimeZone::parse(&context.settings.time_zone, false).unwrap_or_default(),
+        now_micros: context.exec.map_or(0, |e| e.transaction_micros),
+        bytea_hex: context.settings.bytea_hex,
+        extra_float_digits: context.settings.extra_float_digits,
+    }
+}
+
+/// The value of a text form; the type's modifier is not applied.
+pub fn input(shown: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
+    Datum::from_text(shown, &ty.without_modifier(), &style(context))
+}
+
+/// The text form of a value; reg* types show names.
+pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<String> {
+    if let (Datum::Oid(oid), SqlType::RegType) = (value, ty) {
+        return Ok(SqlType::from_oid(*oid).map_or_else(|| oid.to_string(), |ty| ty.to_string()));
+    }
+    if let (Datum::Oid(oid), SqlType::RegClass) = (value, ty) {
+        let catalog = context.catalog;
+        let name = catalog
+            .table(telesto_common::TableId(*oid))
+            .map(|t| t.name.clone())
+            .or_else(|| catalog.sequence(*oid).map(|s| s.name.clone()));
+        return Ok(name.unwrap_or_else(|| oid.to_string()));
+    }
+    Ok(value.to_text(ty, &style(context)))
+}
+
+/// The text form of a jsonb value.
+pub fn jsonb_text(value: &serde_json::Value) -> String {
+    crate::types::json::jsonb_text(value)
+}

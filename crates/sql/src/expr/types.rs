@@ -1,0 +1,162 @@
+//! From type names to types.
+//!
+//! # Limits
+//! Types that are not in [`SqlType`] give 42704, or 0A000 where PostgreSQL has them.
+
+use crate::error::{Error, Result, SqlState};
+use crate::expr::fault;
+use crate::sqlparser::ast::{
+    ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
+};
+use crate::types::SqlType;
+use crate::types::sql_type::NumericMod;
+
+/// The type a statement names.
+///
+/// # Errors
+/// 42704 for no such type, 22023 for a bad modifier, 0A000 for types Telesto has not.
+pub fn named(data_type: &DataType) -> Result<SqlType> {
+    Ok(match data_type {
+        DataType::Bool | DataType::Boolean => SqlType::Bool,
+        DataType::SmallInt(_) | DataType::Int2(_) => SqlType::Int2,
+        DataType::Int(_) | DataType::Integer(_) | DataType::Int4(_) => SqlType::Int4,
+        DataType::BigInt(_) | DataType::Int8(_) => SqlType::Int8,
+        DataType::Real | DataType::Float4 => SqlType::Float4,
+        DataType::Double(_) | DataType::DoublePrecision | DataType::Float8 => SqlType::Float8,
+        DataType::Float(info) => match info {
+            ExactNumberInfo::Precision(p) if *p <= 24 => SqlType::Float4,
+            _ => SqlType::Float8,
+        },
+        DataType::Numeric(info) | DataType::Decimal(info) | DataType::Dec(info) => {
+            SqlType::Numeric(numeric_modifier(info)?)
+        }
+        DataType::Text => SqlType::Text,
+        DataType::Varchar(length) | DataType::CharacterVarying(length) | DataType::CharVarying(length) => {
+            SqlType::Varchar(length.as_ref().map(char_length).transpose()?)
+        }
+        DataType::Char(length) | DataType::Character(length) => {
+            SqlType::Char(Some(length.as_ref().map_or(Ok(1), char_length)?))
+        }
+        DataType::Bytea => SqlType::Bytea,
+        DataType::Uuid => SqlType::Uuid,
+        DataType::Date => SqlType::Date,
+        DataType::Time(precision, zone) => match zone {
+            TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => SqlType::Time(digits(*precision)?),
+            _ => return Err(fault::unsupported("time with time zone; use timestamp with time zone")),
+        },
+        DataType::Timestamp(precision, zone) => match zone {
+            TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => SqlType::Timestamp(digits(*precision)?),
+            TimezoneInfo::WithTimeZone | TimezoneInfo::Tz => SqlType::TimestampTz(digits(*precision)?),
+        },
+        DataType::Interval { .. } => SqlType::Interval,
+        DataType::JSON => SqlType::Json,
+        DataType::JSONB => SqlType::Jsonb,
+        DataType::Regclass => SqlType::RegClass,
+        DataType::Array(ArrayElemTypeDef::SquareBracket(inner, _)) => match named(inner)? {
+            // int[][] is the same type as int[].
+            array @ SqlType::Array(_) => array,
+            element => element.array_of(),
+        },
+        DataType::Custom(name, modifiers) => custom(name, modifiers)?,
+        other => return Err(no_such(&other.to_string().to_lowercase())),
+    })
+}
+
+/// The type of a name written as text, such as `'numeric(10,2)'::regtype`.
+///
+/// # Errors
+/// As [`named`]; 42601 when the text is no type name.
+pub fn parse_name(text: &str) -> Result<SqlType> {
+    let dialect = crate::sqlparser::dialect::PostgreSqlDialect {};
+    let parsed = crate::sqlparser::parser::Parser::new(&dialect)
+        .try_with_sql(text)
+        .and_then(|mut parser| parser.parse_data_type())
+        .map_err(|_| no_such(text))?;
+    named(&parsed)
+}
+
+fn no_such(name: &str) -> Error {
+    Error::new(SqlState::UNDEFINED_OBJECT, format!("type \"{name}\" does not exist"))
+}
+
+fn custom(name: &ObjectName, modifiers: &[String]) -> Result<SqlType> {
+    let last = name.0.last().and_then(|part| part.as_ident());
+    let Some(ident) = last else { return Err(no_such(&name.to_string())) };
+    let folded = if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+    let number = || modifiers.first().and_then(|m| m.parse::<u32>().ok());
+    Ok(match folded.as_str() {
+        "char" if ident.quote_style.is_some() => SqlType::InternalChar,
+        "bool" => SqlType::Bool,
+        "int2" => SqlType::Int2,
+        "int4" | "int" => SqlType::Int4,
+        "int8" => SqlType::Int8,
+        "float4" => SqlType::Float4,
+        "float8" => SqlType::Float8,
+        "numeric" | "decimal" => SqlType::Numeric(None),
+        "text" => SqlType::Text,
+        "varchar" => SqlType::Varchar(number()),
+        "bpchar" => SqlType::Char(number()),
+        "name" => SqlType::Name,
+        "bytea" => SqlType::Bytea,
+        "uuid" => SqlType::Uuid,
+        "date" => SqlType::Date,
+        "time" => SqlType::Time(None),
+        "timestamp" => SqlType::Timestamp(None),
+        "timestamptz" => SqlType::TimestampTz(digits(number().map(u64::from))?),
+        "interval" => SqlType::Interval,
+        "json" => SqlType::Json,
+        "jsonb" => SqlType::Jsonb,
+        "oid" | "xid" => SqlType::Oid,
+        "regclass" => SqlType::RegClass,
+        "regtype" => SqlType::RegType,
+        "regproc" => SqlType::RegProc,
+        "regnamespace" => SqlType::RegNamespace,
+        "regrole" => SqlType::RegRole,
+        "serial" | "serial4" | "bigserial" | "serial8" | "smallserial" | "serial2" => {
+            return Err(no_such(&folded));
+        }
+        other => match other.strip_prefix('_') {
+            Some(element) => parse_name(element)?.array_of(),
+            None => return Err(no_such(other)),
+        },
+    })
+}
+
+fn char_length(length: &CharacterLength) -> Result<u32> {
+    match length {
+        CharacterLength::IntegerLength { length, .. } => u32::try_from(*length)
+            .ok()
+            .filter(|n| (1..=10_485_760).contains(n))
+            .ok_or_else(|| {
+                let (what, side) = if *length == 0 { ("at least 1", "") } else { ("exceed 10485760", " cannot") };
+                fault::error("22023", format!("length for type varchar{side} {what}").replace("varchar at", "varchar must be at"))
+            }),
+        CharacterLength::Max => Err(fault::error("42601", "syntax error at or near \"MAX\"")),
+    }
+}
+
+fn digits(precision: Option<u64>) -> Result<Option<u8>> {
+    Ok(match precision {
+        None => None,
+        // PostgreSQL reduces what is too much with a warning.
+        Some(p) => Some(u8::try_from(p.min(6)).unwrap_or(6)),
+    })
+}
+
+fn numeric_modifier(info: &ExactNumberInfo) -> Result<Option<NumericMod>> {
+    let (precision, scale) = match info {
+        ExactNumberInfo::None => return Ok(None),
+        ExactNumberInfo::Precision(p) => (*p as i64, 0),
+        ExactNumberInfo::PrecisionAndScale(p, s) => (*p as i64, *s),
+    };
+    if !(1..=1000).contains(&precision) {
+        return Err(fault::error("22023", format!("NUMERIC precision {precision} must be between 1 and 1000")));
+    }
+    if !(-1000..=1000).contains(&scale) {
+        return Err(fault::error("22023", format!("NUMERIC scale {scale} must be between -1000 and 1000")));
+    }
+    Ok(Some(NumericMod {
+        precision: u16::try_from(precision).unwrap_or(1000),
+        scale: i16::try_from(scale).unwrap_or(0),
+    }))
+}
