@@ -74,7 +74,15 @@ impl Access {
     /// Reads the whole table in primary key order.
     #[must_use]
     pub fn full() -> Self {
-        Self { index: 0, parts: Vec::new(), low: None, high: None, reverse: false, unique: false, ordered: false }
+        Self {
+            index: 0,
+            parts: Vec::new(),
+            low: None,
+            high: None,
+            reverse: false,
+            unique: false,
+            ordered: false,
+        }
     }
 
     /// Whether nothing narrows it.
@@ -103,7 +111,9 @@ impl Conditions {
         let mut found = Self::default();
         let conjuncts = match condition {
             None => Vec::new(),
-            Some(Expr { node: Node::And(items), .. }) => items.into_iter().flat_map(flatten).collect(),
+            Some(Expr { node: Node::And(items), .. }) => {
+                items.into_iter().flat_map(flatten).collect()
+            }
             Some(other) => vec![other],
         };
         for (at, conjunct) in conjuncts.iter().enumerate() {
@@ -131,7 +141,10 @@ impl Conditions {
             Node::InList(value, list, false) => {
                 if let Some((column, ty)) = key_column(value) {
                     if list.iter().all(usable) {
-                        let values = list.iter().map(|e| KeyValue { expr: e.clone(), ty: ty.clone() }).collect();
+                        let values = list
+                            .iter()
+                            .map(|e| KeyValue { expr: e.clone(), ty: ty.clone() })
+                            .collect();
                         self.eq.push((column, Part::In(values), at));
                     }
                 }
@@ -139,7 +152,11 @@ impl Conditions {
             Node::Quantified(value, Comparison::Eq, list, false) => {
                 if let Some((column, ty)) = key_column(value) {
                     if usable(list) {
-                        self.eq.push((column, Part::Any(KeyValue { expr: (**list).clone(), ty }), at));
+                        self.eq.push((
+                            column,
+                            Part::Any(KeyValue { expr: (**list).clone(), ty }),
+                            at,
+                        ));
                     }
                 }
             }
@@ -158,7 +175,8 @@ impl Conditions {
                 best = Some((score, access, proved));
             }
         }
-        let (access, proved) = best.map_or_else(|| (Access::full(), Vec::new()), |(_, a, p)| (a, p));
+        let (access, proved) =
+            best.map_or_else(|| (Access::full(), Vec::new()), |(_, a, p)| (a, p));
         let mut at = 0;
         self.conjuncts.retain(|_| {
             at += 1;
@@ -218,7 +236,10 @@ impl Conditions {
                     access.reverse = reverse;
                     access.ordered = true;
                 }
-                None => access.ordered = access.unique && access.parts.iter().all(|p| matches!(p, Part::Eq(_))),
+                None => {
+                    access.ordered =
+                        access.unique && access.parts.iter().all(|p| matches!(p, Part::Eq(_)))
+                }
             }
         }
         (access, proved)
@@ -344,7 +365,12 @@ impl Access {
     ///
     /// # Errors
     /// Those of evaluating the values.
-    pub fn keys(&self, table: &Table, prefix: KeyWriter, context: &EvalContext<'_>) -> Result<Keys> {
+    pub fn keys(
+        &self,
+        table: &Table,
+        prefix: KeyWriter,
+        context: &EvalContext<'_>,
+    ) -> Result<Keys> {
         let index = table.index(self.index);
         let columns = index.map_or(&[][..], |i| &i.columns);
         let mut writers = vec![prefix];

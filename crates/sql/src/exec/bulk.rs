@@ -48,7 +48,14 @@ impl BulkInsert {
             }
         }
         let info = Arc::new(TableInfo::new(&exec.catalog, &exec.settings, table)?);
-        Ok(Self { exec: exec.clone(), info, targets, waiting: Vec::new(), pending: Pending::default(), count: 0 })
+        Ok(Self {
+            exec: exec.clone(),
+            info,
+            targets,
+            waiting: Vec::new(),
+            pending: Pending::default(),
+            count: 0,
+        })
     }
 
     /// Takes one row: values of the target columns' types, in their order.

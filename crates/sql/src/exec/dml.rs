@@ -23,8 +23,8 @@ use crate::expr::{Binder, CastContext, EvalContext, Expr, Scope, fault, fold};
 use crate::plan::PlanContext;
 use crate::session::ResultColumn;
 use crate::sqlparser::ast::{
-    self, AssignmentTarget, ConflictTarget, FromTable, Insert, ObjectName, OnConflictAction, OnInsert, SelectItem,
-    SetExpr, TableFactor, TableObject, TableWithJoins, UpdateTableFromKind,
+    self, AssignmentTarget, ConflictTarget, FromTable, Insert, ObjectName, OnConflictAction,
+    OnInsert, SelectItem, SetExpr, TableFactor, TableObject, TableWithJoins, UpdateTableFromKind,
 };
 use crate::types::SqlType;
 
@@ -166,11 +166,14 @@ fn returning(
     let (mut output, mut columns) = (Vec::new(), Vec::new());
     for item in items {
         match item {
-            SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options) if plain_wildcard(options) => {
+            SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options)
+                if plain_wildcard(options) =>
+            {
                 wildcard(table, &mut output, &mut columns);
             }
             SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
-                let bound = Binder::new(scope, context.parameters, &eval, "RETURNING").bind_known(expr)?;
+                let bound =
+                    Binder::new(scope, context.parameters, &eval, "RETURNING").bind_known(expr)?;
                 let name = match item {
                     SelectItem::ExprWithAlias { alias, .. } => fold(alias),
                     _ => column_name(expr),
@@ -189,19 +192,31 @@ fn may_assign(table: &Table, column: usize, updating: bool) -> Result<()> {
     let name = &table.columns[column].name;
     match &table.columns[column].generated {
         Some(Generated::Stored(_)) => Err(if updating {
-            Error::new(SqlState::GENERATED_ALWAYS, format!("column \"{name}\" can only be updated to DEFAULT"))
-                .detail(format!("Column \"{name}\" is a generated column."))
+            Error::new(
+                SqlState::GENERATED_ALWAYS,
+                format!("column \"{name}\" can only be updated to DEFAULT"),
+            )
+            .detail(format!("Column \"{name}\" is a generated column."))
         } else {
-            Error::new(SqlState::GENERATED_ALWAYS, format!("cannot insert a non-DEFAULT value into column \"{name}\""))
-                .detail(format!("Column \"{name}\" is a generated column."))
+            Error::new(
+                SqlState::GENERATED_ALWAYS,
+                format!("cannot insert a non-DEFAULT value into column \"{name}\""),
+            )
+            .detail(format!("Column \"{name}\" is a generated column."))
         }),
         Some(Generated::IdentityAlways(_)) => Err(if updating {
-            Error::new(SqlState::GENERATED_ALWAYS, format!("column \"{name}\" can only be updated to DEFAULT"))
-                .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
+            Error::new(
+                SqlState::GENERATED_ALWAYS,
+                format!("column \"{name}\" can only be updated to DEFAULT"),
+            )
+            .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
         } else {
-            Error::new(SqlState::GENERATED_ALWAYS, format!("cannot insert a non-DEFAULT value into column \"{name}\""))
-                .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
-                .hint("Leave the column out, or give DEFAULT.")
+            Error::new(
+                SqlState::GENERATED_ALWAYS,
+                format!("cannot insert a non-DEFAULT value into column \"{name}\""),
+            )
+            .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
+            .hint("Leave the column out, or give DEFAULT.")
         }),
         _ => Ok(()),
     }
@@ -220,8 +235,11 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     let shown = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
     let all: Vec<usize> = table.visible_columns().map(|(at, _)| at).collect();
     let explicit = !insert.columns.is_empty();
-    let mut targets =
-        if explicit { insert.columns.iter().map(|c| target_column(&table, c)).collect::<Result<Vec<_>>>()? } else { all };
+    let mut targets = if explicit {
+        insert.columns.iter().map(|c| target_column(&table, c)).collect::<Result<Vec<_>>>()?
+    } else {
+        all
+    };
     for (at, target) in targets.iter().enumerate() {
         if targets[..at].contains(target) {
             return Err(Error::new(
@@ -239,15 +257,25 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
             Rows::Values(vec![Vec::new()])
         }
         Some(query) => {
-            let plain = query.with.is_none() && query.order_by.is_none() && query.limit_clause.is_none();
+            let plain =
+                query.with.is_none() && query.order_by.is_none() && query.limit_clause.is_none();
             match &*query.body {
                 SetExpr::Values(values) if plain => {
                     let before = context.parameters.clone();
-                    match bind_values(values, &table, &mut targets, explicit, &empty, context, &eval) {
+                    match bind_values(
+                        values,
+                        &table,
+                        &mut targets,
+                        explicit,
+                        &empty,
+                        context,
+                        &eval,
+                    ) {
                         Ok(rows) => Rows::Values(rows),
                         Err(error) if error.code() == SqlState::FEATURE_NOT_SUPPORTED => {
                             *context.parameters = before;
-                            from_query(query, &table, &mut targets, explicit, context, &eval).await?
+                            from_query(query, &table, &mut targets, explicit, context, &eval)
+                                .await?
                         }
                         Err(error) => return Err(error),
                     }
@@ -349,7 +377,9 @@ fn on_conflict(
     let on = match &insert.on {
         None => return Ok(OnConflict::Fail),
         Some(OnInsert::OnConflict(on)) => on,
-        Some(_) => return Err(Error::syntax("ON DUPLICATE KEY is not PostgreSQL; use ON CONFLICT")),
+        Some(_) => {
+            return Err(Error::syntax("ON DUPLICATE KEY is not PostgreSQL; use ON CONFLICT"));
+        }
     };
     let arbiters = match &on.conflict_target {
         None => None,
@@ -367,9 +397,14 @@ fn on_conflict(
         Some(ConflictTarget::Columns(columns)) => {
             let mut wanted: Vec<usize> = columns
                 .iter()
-                .map(|c| table.column_position(&fold(c)).ok_or_else(|| {
-                    Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{}\" does not exist", fold(c)))
-                }))
+                .map(|c| {
+                    table.column_position(&fold(c)).ok_or_else(|| {
+                        Error::new(
+                            SqlState::UNDEFINED_COLUMN,
+                            format!("column \"{}\" does not exist", fold(c)),
+                        )
+                    })
+                })
                 .collect::<Result<_>>()?;
             wanted.sort_unstable();
             wanted.dedup();
@@ -396,12 +431,17 @@ fn on_conflict(
         OnConflictAction::DoNothing => Ok(OnConflict::Nothing(arbiters)),
         OnConflictAction::DoUpdate(update) => {
             let arbiter = arbiters.and_then(|a| a.first().copied()).ok_or_else(|| {
-                Error::syntax("ON CONFLICT DO UPDATE requires inference specification or constraint name")
-                    .hint("For example, ON CONFLICT (column_name).")
+                Error::syntax(
+                    "ON CONFLICT DO UPDATE requires inference specification or constraint name",
+                )
+                .hint("For example, ON CONFLICT (column_name).")
             })?;
             let offset = table.columns.len();
             let scope = Scope {
-                relations: vec![relation(table, shown, 0, true), relation(table, "excluded", offset, false)],
+                relations: vec![
+                    relation(table, shown, 0, true),
+                    relation(table, "excluded", offset, false),
+                ],
             };
             let set = assignments(&update.assignments, table, &scope, context, eval)?
                 .into_iter()
@@ -412,7 +452,9 @@ fn on_conflict(
                 .collect::<Result<_>>()?;
             let filter = match &update.selection {
                 None => None,
-                Some(expr) => Some(Binder::new(&scope, context.parameters, eval, "WHERE").condition(expr)?),
+                Some(expr) => {
+                    Some(Binder::new(&scope, context.parameters, eval, "WHERE").condition(expr)?)
+                }
             };
             Ok(OnConflict::Update { arbiter, set, filter })
         }
@@ -429,11 +471,21 @@ fn assignments(
     let mut out: Vec<(usize, Given)> = Vec::new();
     for assignment in assignments {
         let pairs: Vec<(usize, &ast::Expr)> = match (&assignment.target, &assignment.value) {
-            (AssignmentTarget::ColumnName(name), value) => vec![(target_column(table, name)?, value)],
-            (AssignmentTarget::Tuple(names), ast::Expr::Tuple(values)) if names.len() == values.len() => {
-                names.iter().zip(values).map(|(n, v)| Ok((target_column(table, n)?, v))).collect::<Result<_>>()?
+            (AssignmentTarget::ColumnName(name), value) => {
+                vec![(target_column(table, name)?, value)]
             }
-            (AssignmentTarget::Tuple(_), _) => return Err(fault::unsupported("SET (…) = from a row or subquery")),
+            (AssignmentTarget::Tuple(names), ast::Expr::Tuple(values))
+                if names.len() == values.len() =>
+            {
+                names
+                    .iter()
+                    .zip(values)
+                    .map(|(n, v)| Ok((target_column(table, n)?, v)))
+                    .collect::<Result<_>>()?
+            }
+            (AssignmentTarget::Tuple(_), _) => {
+                return Err(fault::unsupported("SET (…) = from a row or subquery"));
+            }
         };
         for (column, value) in pairs {
             if out.iter().any(|(c, _)| *c == column) {
@@ -472,7 +524,8 @@ fn moves_keys(info: &TableInfo, set: &[(usize, Given)]) -> bool {
     !info.predicates.is_empty()
         || info.unique.iter().any(|index| {
             index.columns.iter().any(|c| {
-                set.iter().any(|(at, _)| *at == c.column) || info.generated.iter().any(|(at, _)| *at == c.column)
+                set.iter().any(|(at, _)| *at == c.column)
+                    || info.generated.iter().any(|(at, _)| *at == c.column)
             })
         })
 }
@@ -500,7 +553,9 @@ pub(super) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
         let bound = (|| {
             let condition = match &update.selection {
                 None => None,
-                Some(e) => Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(e)?),
+                Some(e) => {
+                    Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(e)?)
+                }
             };
             Ok((condition, assignments(&update.assignments, &table, &scope, context, &eval)?))
         })();
@@ -536,7 +591,9 @@ fn error_needs_query(error: &Error) -> bool {
 /// The select list that gives a table's primary key.
 fn key_list(table: &Table, shown: &str) -> Result<Vec<String>> {
     let primary = table.primary.as_ref().ok_or_else(|| {
-        fault::unsupported("FROM, USING or a subquery in a statement that writes a table without primary key")
+        fault::unsupported(
+            "FROM, USING or a subquery in a statement that writes a table without primary key",
+        )
     })?;
     Ok(primary
         .columns
@@ -578,27 +635,33 @@ async fn update_by_query(
         let value = &assignment.value;
         // An untyped literal or parameter takes the column's type, as in an assignment.
         list.push(match value {
-            ast::Expr::Value(_) => format!("CAST({value} AS {})", table.columns[column].ty.without_modifier()),
+            ast::Expr::Value(_) => {
+                format!("CAST({value} AS {})", table.columns[column].ty.without_modifier())
+            }
             _ => format!("({value})"),
         });
         columns.push((column, Some(list.len() - 1)));
     }
     let condition = update.selection.as_ref().map_or_else(String::new, |e| format!(" WHERE {e}"));
-    let sql = format!("SELECT {} FROM {}{condition}", list.join(", "), from_list(&update.table, from));
+    let sql =
+        format!("SELECT {} FROM {}{condition}", list.join(", "), from_list(&update.table, from));
     let source = QuerySource::plan_text(&sql, context).await?;
     let types = source.types();
     let eval = EvalContext::planning(context.settings, context.catalog);
     let empty = Scope::default();
     let mut set = Vec::with_capacity(columns.len());
     for (column, at) in columns {
-        set.push((column, match at {
-            None => Given::Default,
-            Some(at) => {
-                let ty = types.get(at).cloned().unwrap_or(SqlType::Text);
-                let mut binder = Binder::new(&empty, context.parameters, &eval, "UPDATE");
-                Given::Expr(assign(&mut binder, Expr::column(at, ty), table, column)?)
-            }
-        }));
+        set.push((
+            column,
+            match at {
+                None => Given::Default,
+                Some(at) => {
+                    let ty = types.get(at).cloned().unwrap_or(SqlType::Text);
+                    let mut binder = Binder::new(&empty, context.parameters, &eval, "UPDATE");
+                    Given::Expr(assign(&mut binder, Expr::column(at, ty), table, column)?)
+                }
+            },
+        ));
     }
     debug_assert!(first <= types.len());
     Ok((Target::Query(source), set))
@@ -613,7 +676,9 @@ pub(super) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
         return Err(Error::syntax("DELETE takes no ORDER BY, LIMIT or list of tables"));
     }
     let (FromTable::WithFromKeyword(tables) | FromTable::WithoutKeyword(tables)) = &delete.from;
-    let [target] = tables.as_slice() else { return Err(fault::unsupported("DELETE from several tables")) };
+    let [target] = tables.as_slice() else {
+        return Err(fault::unsupported("DELETE from several tables"));
+    };
     let (table, shown) = written(target, context)?;
     let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
     let scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
@@ -643,13 +708,21 @@ pub(super) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
         }
         None => {
             let list = key_list(&table, &shown)?.join(", ");
-            let condition = delete.selection.as_ref().map_or_else(String::new, |e| format!(" WHERE {e}"));
-            let sql = format!("SELECT {list} FROM {}{condition}", from_list(target, delete.using.as_ref()));
+            let condition =
+                delete.selection.as_ref().map_or_else(String::new, |e| format!(" WHERE {e}"));
+            let sql = format!(
+                "SELECT {list} FROM {}{condition}",
+                from_list(target, delete.using.as_ref())
+            );
             Target::Query(QuerySource::plan_text(&sql, context).await?)
         }
     };
     let (returning, columns) = returning(delete.returning.as_ref(), &table, &scope, context)?;
-    Ok(KeyPlan { columns, read_only: false, kind: Kind::Delete(DeletePlan { info, target, returning }) })
+    Ok(KeyPlan {
+        columns,
+        read_only: false,
+        kind: Kind::Delete(DeletePlan { info, target, returning }),
+    })
 }
 
 trait UniqueOrPrimary {

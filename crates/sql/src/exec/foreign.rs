@@ -64,7 +64,12 @@ pub struct LostParent {
 
 impl Statement<'_> {
     /// Notes the parents a written row needs.
-    pub(super) fn need_parents(&mut self, info: &Arc<TableInfo>, old: Option<&Row>, row: &Row) -> Result<()> {
+    pub(super) fn need_parents(
+        &mut self,
+        info: &Arc<TableInfo>,
+        old: Option<&Row>,
+        row: &Row,
+    ) -> Result<()> {
         for (at, constraint) in info.table.foreign_keys.iter().enumerate() {
             if old.is_some_and(|old| constraint.columns.iter().all(|c| same(&old[*c], &row[*c]))) {
                 continue;
@@ -160,7 +165,8 @@ impl Statement<'_> {
 
     fn no_parent(&self, wanted: &MissingParent) -> Error {
         let constraint = &wanted.child.table.foreign_keys[wanted.constraint];
-        let parent = self.exec.catalog.table(constraint.referenced).map_or("?", |t| t.name.as_str());
+        let parent =
+            self.exec.catalog.table(constraint.referenced).map_or("?", |t| t.name.as_str());
         Error::new(
             SqlState::FOREIGN_KEY_VIOLATION,
             format!(
@@ -197,7 +203,10 @@ impl Statement<'_> {
             // One search in each referencing table for all keys of a constraint.
             let mut groups: Vec<(TableId, Arc<ForeignKey>, Vec<LostParent>)> = Vec::new();
             for key in lost {
-                match groups.iter_mut().find(|(child, fk, _)| *child == key.child && fk.oid == key.constraint.oid) {
+                match groups
+                    .iter_mut()
+                    .find(|(child, fk, _)| *child == key.child && fk.oid == key.constraint.oid)
+                {
                     Some((_, _, keys)) => keys.push(key),
                     None => groups.push((key.child, Arc::clone(&key.constraint), vec![key])),
                 }
@@ -213,7 +222,12 @@ impl Statement<'_> {
     }
 
     /// Acts on the children of removed or changed keys; gives back those that are to have no children in the end.
-    async fn act(&mut self, child: TableId, constraint: &ForeignKey, keys: Vec<LostParent>) -> Result<Vec<LostParent>> {
+    async fn act(
+        &mut self,
+        child: TableId,
+        constraint: &ForeignKey,
+        keys: Vec<LostParent>,
+    ) -> Result<Vec<LostParent>> {
         let info = self.info(child)?;
         let (mut changes, mut deletes, mut unhandled) = (Vec::new(), Vec::new(), Vec::new());
         let children = self.children(&info, constraint, &keys).await?;
@@ -221,17 +235,22 @@ impl Statement<'_> {
             if rows.is_empty() {
                 continue;
             }
-            let action = if key.new_values.is_some() { constraint.on_update } else { constraint.on_delete };
+            let action =
+                if key.new_values.is_some() { constraint.on_update } else { constraint.on_delete };
             match action {
                 ForeignKeyAction::NoAction | ForeignKeyAction::Restrict => unhandled.push(key),
                 ForeignKeyAction::Cascade if key.new_values.is_none() => deletes.extend(rows),
-                ForeignKeyAction::Cascade | ForeignKeyAction::SetNull | ForeignKeyAction::SetDefault => {
+                ForeignKeyAction::Cascade
+                | ForeignKeyAction::SetNull
+                | ForeignKeyAction::SetDefault => {
                     for (row_key, old) in rows {
                         let mut new = old.clone();
                         for (at, column) in constraint.columns.iter().enumerate() {
                             new[*column] = match (action, &key.new_values) {
                                 (ForeignKeyAction::Cascade, Some(values)) => values[at].clone(),
-                                (ForeignKeyAction::SetDefault, _) => self.default_value(&info, *column).await?,
+                                (ForeignKeyAction::SetDefault, _) => {
+                                    self.default_value(&info, *column).await?
+                                }
                                 _ => Datum::Null,
                             };
                         }
@@ -275,7 +294,13 @@ impl Statement<'_> {
     async fn still_referenced(&mut self, key: LostParent) -> Result<()> {
         let info = self.info(key.child)?;
         let parent_key = parent_key(&info, &key.parent, &key.constraint, &key.values)?;
-        if get_many(self.exec, &[parent_key], ReadFor::Constraint).await?.into_iter().flatten().next().is_some() {
+        if get_many(self.exec, &[parent_key], ReadFor::Constraint)
+            .await?
+            .into_iter()
+            .flatten()
+            .next()
+            .is_some()
+        {
             return Ok(());
         }
         let rows = self.children(&info, &key.constraint, std::slice::from_ref(&key)).await?;
@@ -317,12 +342,14 @@ impl Statement<'_> {
             for (at, key) in keys.iter().enumerate() {
                 let mut prefix = storage::prefix(info.database, &info.table, index.id);
                 for column in &index.columns[..count] {
-                    let position = constraint.columns.iter().position(|c| *c == column.column).unwrap_or(0);
+                    let position =
+                        constraint.columns.iter().position(|c| *c == column.column).unwrap_or(0);
                     let ty = &info.table.columns[column.column].ty;
                     let value = self.as_type(&key.values[position], key, position, ty)?;
                     storage::append_key(&mut prefix, &value, ty, column.direction)?;
                 }
-                let mut scan = self.exec.txn.scan(KeyRange::with_prefix(prefix.as_slice()), options);
+                let mut scan =
+                    self.exec.txn.scan(KeyRange::with_prefix(prefix.as_slice()), options);
                 loop {
                     self.exec.check_cancelled()?;
                     let batch = scan.next_batch(BATCH).await?;
@@ -334,10 +361,16 @@ impl Statement<'_> {
                     } else {
                         let row_keys = batch
                             .iter()
-                            .map(|(k, v)| storage::primary_of_entry(info.database, &info.table, index, k, v))
+                            .map(|(k, v)| {
+                                storage::primary_of_entry(info.database, &info.table, index, k, v)
+                            })
                             .collect::<Result<Vec<_>>>()?;
                         let values = get_many(self.exec, &row_keys, ReadFor::Constraint).await?;
-                        row_keys.into_iter().zip(values).filter_map(|(k, v)| v.map(|v| (k, v))).collect()
+                        row_keys
+                            .into_iter()
+                            .zip(values)
+                            .filter_map(|(k, v)| v.map(|v| (k, v)))
+                            .collect()
                     };
                     for (row_key, value) in pairs {
                         out[at].push((row_key, info.codec.decode(&value)?));
@@ -351,18 +384,31 @@ impl Statement<'_> {
         let encode = |values: &[Datum]| -> Result<Vec<u8>> {
             let mut key = telesto_common::key::KeyWriter::new();
             for (value, column) in values.iter().zip(&constraint.columns) {
-                storage::append_key(&mut key, value, &info.table.columns[*column].ty, Default::default())?;
+                storage::append_key(
+                    &mut key,
+                    value,
+                    &info.table.columns[*column].ty,
+                    Default::default(),
+                )?;
             }
             Ok(key.as_slice().to_vec())
         };
         for (at, key) in keys.iter().enumerate() {
             let values = (0..count)
-                .map(|p| self.as_type(&key.values[p], key, p, &info.table.columns[constraint.columns[p]].ty))
+                .map(|p| {
+                    self.as_type(
+                        &key.values[p],
+                        key,
+                        p,
+                        &info.table.columns[constraint.columns[p]].ty,
+                    )
+                })
                 .collect::<Result<Vec<_>>>()?;
             wanted.insert(encode(&values)?, at);
         }
         let mut seen: FxHashSet<Bytes> = FxHashSet::default();
-        let mut scan = self.exec.txn.scan(codec::table_range(info.database, &info.table, 0), options);
+        let mut scan =
+            self.exec.txn.scan(codec::table_range(info.database, &info.table, 0), options);
         loop {
             self.exec.check_cancelled()?;
             let batch = scan.next_batch(BATCH).await?;
@@ -371,7 +417,8 @@ impl Statement<'_> {
             }
             for (row_key, value) in batch {
                 let row = info.codec.decode(&value)?;
-                let values: Vec<Datum> = constraint.columns.iter().map(|c| row[*c].clone()).collect();
+                let values: Vec<Datum> =
+                    constraint.columns.iter().map(|c| row[*c].clone()).collect();
                 if values.iter().any(Datum::is_null) {
                     continue;
                 }
@@ -385,7 +432,13 @@ impl Statement<'_> {
     }
 
     /// A parent's value as the child's column has it (integer widths may differ).
-    fn as_type(&self, value: &Datum, key: &LostParent, at: usize, ty: &crate::types::SqlType) -> Result<Datum> {
+    fn as_type(
+        &self,
+        value: &Datum,
+        key: &LostParent,
+        at: usize,
+        ty: &crate::types::SqlType,
+    ) -> Result<Datum> {
         let from = &key.parent.table.columns[key.constraint.referenced_columns[at]].ty;
         let target = ty.without_modifier();
         crate::expr::cast::cast(
@@ -395,7 +448,13 @@ impl Statement<'_> {
             crate::expr::CastContext::Explicit,
             self.context,
         )
-        .or_else(|error| if error.code() == SqlState::NUMERIC_OUT_OF_RANGE { Ok(Datum::Null) } else { Err(error) })
+        .or_else(|error| {
+            if error.code() == SqlState::NUMERIC_OUT_OF_RANGE {
+                Ok(Datum::Null)
+            } else {
+                Err(error)
+            }
+        })
     }
 }
 
@@ -407,15 +466,23 @@ fn parent_key(
     values: &[Datum],
 ) -> Result<Bytes> {
     let index = parent.table.index(constraint.referenced_index).ok_or_else(|| {
-        Error::internal(format!("foreign key {} of {} refers to no index", constraint.name, child.table.name))
+        Error::internal(format!(
+            "foreign key {} of {} refers to no index",
+            constraint.name, child.table.name
+        ))
     })?;
     let mut key = storage::prefix(parent.database, &parent.table, index.id);
     for column in &index.columns {
-        let at = constraint.referenced_columns.iter().position(|c| *c == column.column).unwrap_or(0);
+        let at =
+            constraint.referenced_columns.iter().position(|c| *c == column.column).unwrap_or(0);
         let ty = &parent.table.columns[column.column].ty;
         let value = match (ty, values[at].as_i64()) {
-            (crate::types::SqlType::Int2, Some(v)) => i16::try_from(v).map_or(Datum::Null, Datum::Int2),
-            (crate::types::SqlType::Int4, Some(v)) => i32::try_from(v).map_or(Datum::Null, Datum::Int4),
+            (crate::types::SqlType::Int2, Some(v)) => {
+                i16::try_from(v).map_or(Datum::Null, Datum::Int2)
+            }
+            (crate::types::SqlType::Int4, Some(v)) => {
+                i32::try_from(v).map_or(Datum::Null, Datum::Int4)
+            }
             (crate::types::SqlType::Int8, Some(v)) => Datum::Int8(v),
             _ => values[at].clone(),
         };

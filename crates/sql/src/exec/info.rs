@@ -64,7 +64,11 @@ pub fn relation(table: &Table, name: &str, offset: usize, unqualified: bool) -> 
         unqualified,
         columns: table
             .visible_columns()
-            .map(|(at, c)| ScopeColumn { name: c.name.clone(), ty: c.ty.clone(), position: offset + at })
+            .map(|(at, c)| ScopeColumn {
+                name: c.name.clone(),
+                ty: c.ty.clone(),
+                position: offset + at,
+            })
             .collect(),
     }
 }
@@ -85,7 +89,11 @@ impl TableInfo {
     ///
     /// # Errors
     /// XX001 when a stored expression does not bind.
-    pub fn new(catalog: &Arc<CatalogSnapshot>, settings: &Settings, table: &Arc<Table>) -> Result<Self> {
+    pub fn new(
+        catalog: &Arc<CatalogSnapshot>,
+        settings: &Settings,
+        table: &Arc<Table>,
+    ) -> Result<Self> {
         let context = EvalContext::planning(settings, catalog);
         let scope = Scope { relations: vec![relation(table, &table.name, 0, true)] };
         let empty = Scope::default();
@@ -101,14 +109,19 @@ impl TableInfo {
                 Some(Generated::Stored(text)) if !column.dropped => {
                     let mut binder = Binder::new(&scope, &mut parameters, &context, "GENERATED");
                     let bound = binder.bind(&parse_stored(text)?)?;
-                    generated.push((at, binder.coerce(bound, &column.ty, CastContext::Assignment)?));
+                    generated
+                        .push((at, binder.coerce(bound, &column.ty, CastContext::Assignment)?));
                 }
                 _ => {}
             }
             if let (Some(text), false) = (&column.default, column.dropped) {
                 let mut binder = Binder::new(&empty, &mut parameters, &context, "DEFAULT");
                 let bound = binder.bind(&parse_stored(text)?)?;
-                default = DefaultValue::Expr(binder.coerce(bound, &column.ty, CastContext::Assignment)?);
+                default = DefaultValue::Expr(binder.coerce(
+                    bound,
+                    &column.ty,
+                    CastContext::Assignment,
+                )?);
             }
             defaults.push(default);
         }
@@ -136,9 +149,15 @@ impl TableInfo {
             generated,
             checks,
             predicates,
-            unique: table.primary.iter().chain(table.indexes.iter().filter(|i| i.unique)).map(shared).collect(),
+            unique: table
+                .primary
+                .iter()
+                .chain(table.indexes.iter().filter(|i| i.unique))
+                .map(shared)
+                .collect(),
             plain: table.indexes.iter().filter(|i| !i.unique).map(shared).collect(),
-            has_foreign_keys: !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty(),
+            has_foreign_keys: !table.foreign_keys.is_empty()
+                || !catalog.referencing(table.id).is_empty(),
         })
     }
 
@@ -161,7 +180,11 @@ impl TableInfo {
         match &self.table.primary {
             Some(primary) => codec::primary_key(self.database, &self.table, primary, row),
             // Half of the numbers are kept for other uses: ids are positive.
-            None => Ok(codec::row_id_key(self.database, &self.table, (env.random.next_u64() >> 1) as i64)),
+            None => Ok(codec::row_id_key(
+                self.database,
+                &self.table,
+                (env.random.next_u64() >> 1) as i64,
+            )),
         }
     }
 
@@ -197,7 +220,10 @@ impl TableInfo {
             if check.eval(row, context)?.as_bool() == Some(false) {
                 return Err(Error::new(
                     SqlState::CHECK_VIOLATION,
-                    format!("new row for relation \"{}\" violates check constraint \"{name}\"", self.table.name),
+                    format!(
+                        "new row for relation \"{}\" violates check constraint \"{name}\"",
+                        self.table.name
+                    ),
                 )
                 .detail(self.failing_row(row, context))
                 .table(&self.schema, &self.table.name)
@@ -215,8 +241,14 @@ impl TableInfo {
 
     /// `(a, b)=(1, 2)`, for the details of errors.
     #[must_use]
-    pub fn key_text(&self, columns: &[usize], values: &[Datum], context: &EvalContext<'_>) -> String {
-        let names: Vec<&str> = columns.iter().map(|at| self.table.columns[*at].name.as_str()).collect();
+    pub fn key_text(
+        &self,
+        columns: &[usize],
+        values: &[Datum],
+        context: &EvalContext<'_>,
+    ) -> String {
+        let names: Vec<&str> =
+            columns.iter().map(|at| self.table.columns[*at].name.as_str()).collect();
         let values: Vec<String> = columns
             .iter()
             .zip(values)
@@ -245,7 +277,11 @@ fn shown(value: &Datum, ty: &crate::types::SqlType, context: &EvalContext<'_>) -
         return "null".to_owned();
     }
     let text = crate::expr::cast::output(value, ty, context).unwrap_or_default();
-    if text.chars().count() > 64 { text.chars().take(64).chain("...".chars()).collect() } else { text }
+    if text.chars().count() > 64 {
+        text.chars().take(64).chain("...".chars()).collect()
+    } else {
+        text
+    }
 }
 
 /// Removes the entries of a row from every index.

@@ -149,7 +149,11 @@ fn name_parts(name: &ObjectName) -> Result<(Option<String>, String)> {
 /// The table of that name.
 fn find_table(name: &ObjectName, context: &PlanContext<'_>) -> Result<Arc<Table>> {
     let (schema, relation) = name_parts(name)?;
-    let found = context.catalog.resolve(schema.as_deref(), &relation, &context.settings.effective_search_path());
+    let found = context.catalog.resolve(
+        schema.as_deref(),
+        &relation,
+        &context.settings.effective_search_path(),
+    );
     match found {
         Some(Relation::Table(table)) => Ok(Arc::clone(table)),
         Some(Relation::View(_)) => Err(Error::new(
@@ -157,10 +161,15 @@ fn find_table(name: &ObjectName, context: &PlanContext<'_>) -> Result<Arc<Table>
             format!("\"{relation}\" is a view, which cannot be written or read by key"),
         )
         .hint("Write to the tables below it.")),
-        Some(_) => Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{relation}\" is not a table"))),
+        Some(_) => {
+            Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{relation}\" is not a table")))
+        }
         None => Err(Error::new(
             SqlState::UNDEFINED_TABLE,
-            format!("relation \"{}\" does not exist", schema.map_or_else(|| relation.clone(), |s| format!("{s}.{relation}"))),
+            format!(
+                "relation \"{}\" does not exist",
+                schema.map_or_else(|| relation.clone(), |s| format!("{s}.{relation}"))
+            ),
         )),
     }
 }

@@ -74,9 +74,14 @@ impl Reader {
         let source = match access.keys(table, prefix, context)? {
             Keys::Points(points) => Source::Points(points.into()),
             Keys::Ranges(ranges) => {
-                let options =
-                    ScanOptions { reverse: access.reverse, limit: limit.filter(|_| filter.is_none()), read_for };
-                Source::Scans(ranges.into_iter().map(|range| exec.txn.scan(range, options)).collect())
+                let options = ScanOptions {
+                    reverse: access.reverse,
+                    limit: limit.filter(|_| filter.is_none()),
+                    read_for,
+                };
+                Source::Scans(
+                    ranges.into_iter().map(|range| exec.txn.scan(range, options)).collect(),
+                )
             }
         };
         Ok(Self {
@@ -94,7 +99,12 @@ impl Reader {
     ///
     /// # Errors
     /// Those of the transaction and of the filter; 57014 when cancelled.
-    pub async fn next(&mut self, max_rows: usize, exec: &ExecContext, context: &EvalContext<'_>) -> Result<Vec<Found>> {
+    pub async fn next(
+        &mut self,
+        max_rows: usize,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Vec<Found>> {
         // A first small batch serves LIMIT 1 without reading ahead.
         let max_rows = max_rows.clamp(1, BATCH);
         loop {
@@ -122,7 +132,11 @@ impl Reader {
     }
 
     /// Keys and values of rows; `None` at the end.
-    async fn pairs(&mut self, max_rows: usize, exec: &ExecContext) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+    async fn pairs(
+        &mut self,
+        max_rows: usize,
+        exec: &ExecContext,
+    ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
         match &mut self.source {
             Source::Points(points) => {
                 if points.is_empty() {
@@ -136,7 +150,13 @@ impl Reader {
                     Some(index) => {
                         let keys = found
                             .map(|(k, v)| {
-                                storage::primary_of_entry(exec.catalog.database, &self.table, index, &k, &v)
+                                storage::primary_of_entry(
+                                    exec.catalog.database,
+                                    &self.table,
+                                    index,
+                                    &k,
+                                    &v,
+                                )
                             })
                             .collect::<Result<Vec<_>>>()?;
                         fetch(&self.table, index, keys, self.read_for, exec).await.map(Some)
@@ -153,7 +173,9 @@ impl Reader {
                 let Some(index) = &self.index else { return Ok(Some(batch)) };
                 let keys = batch
                     .iter()
-                    .map(|(k, v)| storage::primary_of_entry(exec.catalog.database, &self.table, index, k, v))
+                    .map(|(k, v)| {
+                        storage::primary_of_entry(exec.catalog.database, &self.table, index, k, v)
+                    })
                     .collect::<Result<Vec<_>>>()?;
                 return fetch(&self.table, index, keys, self.read_for, exec).await.map(Some);
             },
@@ -174,7 +196,10 @@ async fn fetch(
         .zip(values)
         .map(|(key, value)| {
             let value = value.ok_or_else(|| {
-                Error::corrupt(format!("index {} names a row of {} that is not there", index.name, table.name))
+                Error::corrupt(format!(
+                    "index {} names a row of {} that is not there",
+                    index.name, table.name
+                ))
             })?;
             Ok((key, value))
         })
@@ -185,7 +210,11 @@ async fn fetch(
 ///
 /// # Errors
 /// Those of the transaction.
-pub async fn get_many(exec: &ExecContext, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {
+pub async fn get_many(
+    exec: &ExecContext,
+    keys: &[Bytes],
+    read_for: ReadFor,
+) -> Result<Vec<Option<Bytes>>> {
     match keys {
         [] => Ok(Vec::new()),
         [key] => match exec.txn.try_get(key, read_for) {
@@ -208,7 +237,11 @@ pub async fn holds_waiting(expr: &Expr, row: &Row, context: &EvalContext<'_>) ->
 ///
 /// # Errors
 /// Those of evaluation.
-pub async fn eval_waiting(expr: &Expr, row: &[crate::Datum], context: &EvalContext<'_>) -> Result<crate::Datum> {
+pub async fn eval_waiting(
+    expr: &Expr,
+    row: &[crate::Datum],
+    context: &EvalContext<'_>,
+) -> Result<crate::Datum> {
     loop {
         match expr.eval(row, context) {
             Ok(value) => {
@@ -225,7 +258,11 @@ pub async fn eval_waiting(expr: &Expr, row: &[crate::Datum], context: &EvalConte
 ///
 /// # Errors
 /// Those of evaluation.
-pub async fn eval_all(exprs: &[Expr], row: &[crate::Datum], context: &EvalContext<'_>) -> Result<Row> {
+pub async fn eval_all(
+    exprs: &[Expr],
+    row: &[crate::Datum],
+    context: &EvalContext<'_>,
+) -> Result<Row> {
     let mut out = Vec::with_capacity(exprs.len());
     for expr in exprs {
         match expr.eval(row, context) {

@@ -50,9 +50,11 @@ impl<'p> Output<'p> {
 
     fn finish(self, tag: &'static str, columns: Option<&Arc<[ResultColumn]>>) -> StatementResult {
         match columns {
-            Some(columns) => {
-                StatementResult::Rows { columns: Arc::clone(columns), rows: Rows::Ready(self.rows), tag }
-            }
+            Some(columns) => StatementResult::Rows {
+                columns: Arc::clone(columns),
+                rows: Rows::Ready(self.rows),
+                tag,
+            },
             None => StatementResult::Command { tag: format!("{tag} {}", self.count) },
         }
     }
@@ -104,7 +106,12 @@ impl InsertPlan {
         Ok(output.finish("INSERT 0", columns))
     }
 
-    async fn row(&self, given: &[Given], statement: &Statement<'_>, context: &EvalContext<'_>) -> Result<Row> {
+    async fn row(
+        &self,
+        given: &[Given],
+        statement: &Statement<'_>,
+        context: &EvalContext<'_>,
+    ) -> Result<Row> {
         let mut values = Vec::with_capacity(given.len());
         for (given, column) in given.iter().zip(&self.targets) {
             values.push(match given {
@@ -139,7 +146,12 @@ enum Rowset {
 }
 
 impl Rowset {
-    async fn open(target: &Target, info: &TableInfo, exec: &ExecContext, context: &EvalContext<'_>) -> Result<Self> {
+    async fn open(
+        target: &Target,
+        info: &TableInfo,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Self> {
         Ok(match target {
             Target::Path(access, filter) => Self::Path(Reader::open(
                 &info.table,
@@ -156,11 +168,19 @@ impl Rowset {
     }
 
     /// The next rows, each with the row that the new values are computed over.
-    async fn next(&mut self, info: &TableInfo, exec: &ExecContext, context: &EvalContext<'_>) -> Result<Vec<(Found, Option<Row>)>> {
+    async fn next(
+        &mut self,
+        info: &TableInfo,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Vec<(Found, Option<Row>)>> {
         match self {
-            Self::Path(reader) => {
-                Ok(reader.next(BATCH, exec, context).await?.into_iter().map(|found| (found, None)).collect())
-            }
+            Self::Path(reader) => Ok(reader
+                .next(BATCH, exec, context)
+                .await?
+                .into_iter()
+                .map(|found| (found, None))
+                .collect()),
             Self::Query(batches, seen) => loop {
                 exec.check_cancelled()?;
                 let batch = batches.next(BATCH).await?;
@@ -176,7 +196,13 @@ impl Rowset {
                 let mut inputs = Vec::with_capacity(batch.len());
                 for input in batch {
                     let width = primary.columns.len().min(input.len());
-                    let key = codec::index_prefix_key(info.database, &info.table, primary, &input[..width])?.finish();
+                    let key = codec::index_prefix_key(
+                        info.database,
+                        &info.table,
+                        primary,
+                        &input[..width],
+                    )?
+                    .finish();
                     // A row joined several times is written once, with the first match.
                     if seen.insert(key.clone()) {
                         keys.push(key);
@@ -223,7 +249,8 @@ impl UpdatePlan {
                     new[*column] = match given {
                         Given::Default => statement.default_value(&self.info, *column).await?,
                         Given::Expr(expr) => {
-                            eval_waiting(expr, input.as_ref().unwrap_or(&found.row), &context).await?
+                            eval_waiting(expr, input.as_ref().unwrap_or(&found.row), &context)
+                                .await?
                         }
                     };
                 }
@@ -234,7 +261,8 @@ impl UpdatePlan {
             if self.moves_keys {
                 // All old rows go first: the new keys of one batch may be the old ones of another.
                 for change in changes {
-                    held.grow(row_bytes(&change.old) + row_bytes(&change.new)).map_err(out_of_memory)?;
+                    held.grow(row_bytes(&change.old) + row_bytes(&change.new))
+                        .map_err(out_of_memory)?;
                     statement.remove_old(&self.info, &change).await?;
                     moved.push(change);
                 }

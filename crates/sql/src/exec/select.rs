@@ -16,19 +16,17 @@ use telesto_txn::ReadFor;
 use super::access::{Access, Conditions, Keys, Order};
 use super::read::{BATCH, Reader, eval_all, eval_waiting, get_many};
 use super::source::{out_of_memory, row_bytes};
-use super::{Kind, KeyPlan, find_table, info, storage};
+use super::{KeyPlan, Kind, find_table, info, storage};
 use crate::catalog::Table;
 use crate::codec::RowCodec;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::bind::CallHook;
-use crate::expr::{
-    Binder, EvalContext, Expr, Node, Scope, Volatility, fault, fold,
-};
+use crate::expr::{Binder, EvalContext, Expr, Node, Scope, Volatility, fault, fold};
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{ResultColumn, Row, Rows, StatementResult};
 use crate::sqlparser::ast::{
-    self, GroupByExpr, LimitClause, OrderByKind, Query, SelectItem, SelectItemQualifiedWildcardKind, SetExpr,
-    TableFactor,
+    self, GroupByExpr, LimitClause, OrderByKind, Query, SelectItem,
+    SelectItemQualifiedWildcardKind, SetExpr, TableFactor,
 };
 use crate::types::{Datum, Numeric, SqlType};
 
@@ -84,25 +82,35 @@ struct Aggregates {
 }
 
 impl CallHook for Aggregates {
-    fn aggregate(&mut self, binder: &mut Binder<'_>, name: &str, call: &ast::Function) -> Result<Option<Expr>> {
+    fn aggregate(
+        &mut self,
+        binder: &mut Binder<'_>,
+        name: &str,
+        call: &ast::Function,
+    ) -> Result<Option<Expr>> {
         let kind = match name {
             "count" => AggregateKind::Count,
             "sum" => AggregateKind::Sum,
             "avg" => AggregateKind::Avg,
             "min" => AggregateKind::Min,
             "max" => AggregateKind::Max,
-            other if crate::expr::is_aggregate(other) => return Err(fault::unsupported(format!("{other}() by key"))),
+            other if crate::expr::is_aggregate(other) => {
+                return Err(fault::unsupported(format!("{other}() by key")));
+            }
             _ => return Ok(None),
         };
         let ast::FunctionArguments::List(list) = &call.args else {
             return Err(fault::unsupported("this aggregate"));
         };
-        let plain = list.duplicate_treatment.is_none() && list.clauses.is_empty() && call.filter.is_none();
+        let plain =
+            list.duplicate_treatment.is_none() && list.clauses.is_empty() && call.filter.is_none();
         if !plain || list.args.len() != 1 {
             return Err(fault::unsupported("this aggregate by key"));
         }
         let (kind, arg, ty) = match &list.args[0] {
-            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard) if kind == AggregateKind::Count => {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)
+                if kind == AggregateKind::Count =>
+            {
                 (AggregateKind::CountRows, None, SqlType::Int8)
             }
             ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
@@ -123,12 +131,21 @@ fn aggregate_type(kind: AggregateKind, ty: &SqlType) -> Result<SqlType> {
         (AggregateKind::Sum, SqlType::Int2 | SqlType::Int4) => SqlType::Int8,
         (AggregateKind::Sum, SqlType::Int8 | SqlType::Numeric(_)) => SqlType::Numeric(None),
         (AggregateKind::Sum, SqlType::Float8) => SqlType::Float8,
-        (AggregateKind::Avg, SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_)) => {
-            SqlType::Numeric(None)
-        }
+        (
+            AggregateKind::Avg,
+            SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_),
+        ) => SqlType::Numeric(None),
         (AggregateKind::Avg, SqlType::Float8) => SqlType::Float8,
         (AggregateKind::Min | AggregateKind::Max, ty)
-            if ty.is_number() || matches!(ty, SqlType::Text | SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_)) =>
+            if ty.is_number()
+                || matches!(
+                    ty,
+                    SqlType::Text
+                        | SqlType::Date
+                        | SqlType::Time(_)
+                        | SqlType::Timestamp(_)
+                        | SqlType::TimestampTz(_)
+                ) =>
         {
             ty.without_modifier()
         }
@@ -145,11 +162,16 @@ fn decline(reason: &str) -> Error {
 /// # Errors
 /// 0A000 with the reason when it is not of this shape; else the statement's errors.
 pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
-    if query.with.is_some() || !query.locks.is_empty() || query.fetch.is_some() || query.for_clause.is_some() {
+    if query.with.is_some()
+        || !query.locks.is_empty()
+        || query.fetch.is_some()
+        || query.for_clause.is_some()
+    {
         return Err(decline("WITH, FETCH or FOR"));
     }
     let SetExpr::Select(select) = &*query.body else { return Err(decline("not a plain SELECT")) };
-    let grouped = !matches!(&select.group_by, GroupByExpr::Expressions(g, m) if g.is_empty() && m.is_empty());
+    let grouped =
+        !matches!(&select.group_by, GroupByExpr::Expressions(g, m) if g.is_empty() && m.is_empty());
     if select.distinct.is_some()
         || grouped
         || select.having.is_some()
@@ -182,7 +204,9 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
     let eval = EvalContext::planning(context.settings, context.catalog);
     let filter = match &select.selection {
         None => None,
-        Some(expr) => Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(expr)?),
+        Some(expr) => {
+            Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(expr)?)
+        }
     };
     let mut aggregates = Aggregates::default();
     let mut output = Vec::new();
@@ -195,12 +219,15 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
                 };
                 wildcard(table, &mut output, &mut columns);
             }
-            SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), options)
-                if plain_wildcard(options) =>
-            {
+            SelectItem::QualifiedWildcard(
+                SelectItemQualifiedWildcardKind::ObjectName(name),
+                options,
+            ) if plain_wildcard(options) => {
                 let (_, wanted) = super::name_parts(name)?;
                 match &table {
-                    Some((table, shown)) if *shown == wanted => wildcard(table, &mut output, &mut columns),
+                    Some((table, shown)) if *shown == wanted => {
+                        wildcard(table, &mut output, &mut columns)
+                    }
                     _ => {
                         return Err(Error::new(
                             SqlState::UNDEFINED_TABLE,
@@ -249,16 +276,18 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
             if access.is_full() {
                 // Without any key condition only "the first rows in key order" is short.
                 let wanted = order.clone().unwrap_or_default();
-                let along = table.all_indexes().filter(|i| i.predicate.is_none()).find_map(|index| {
-                    let columns = index.columns.iter().map(|c| c.column);
-                    let leading = wanted.iter().map(|(c, _)| *c).eq(columns.take(wanted.len()));
-                    let same = index.columns.iter().zip(&wanted).map(|(c, (_, d))| {
-                        (c.direction == telesto_common::key::Direction::Descending) != *d
+                let along =
+                    table.all_indexes().filter(|i| i.predicate.is_none()).find_map(|index| {
+                        let columns = index.columns.iter().map(|c| c.column);
+                        let leading = wanted.iter().map(|(c, _)| *c).eq(columns.take(wanted.len()));
+                        let same = index.columns.iter().zip(&wanted).map(|(c, (_, d))| {
+                            (c.direction == telesto_common::key::Direction::Descending) != *d
+                        });
+                        let reverse: Vec<bool> = same.collect();
+                        let uniform = reverse.windows(2).all(|w| w[0] == w[1]);
+                        (leading && uniform)
+                            .then(|| (index.id, reverse.first().copied().unwrap_or(false)))
                     });
-                    let reverse: Vec<bool> = same.collect();
-                    let uniform = reverse.windows(2).all(|w| w[0] == w[1]);
-                    (leading && uniform).then(|| (index.id, reverse.first().copied().unwrap_or(false)))
-                });
                 let short = limit.is_some() && aggregates.found.is_empty() && rest.is_none();
                 match (short, sort.is_empty(), along) {
                     (true, true, _) => {}
@@ -328,7 +357,9 @@ fn mixes_columns(select: &ast::Select, scope: &Scope) -> bool {
         type Break = ();
         fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
             match expr {
-                ast::Expr::Function(f) if crate::expr::is_aggregate(&f.name.to_string().to_lowercase()) => {
+                ast::Expr::Function(f)
+                    if crate::expr::is_aggregate(&f.name.to_string().to_lowercase()) =>
+                {
                     self.depth += 1;
                 }
                 ast::Expr::Identifier(i) if self.depth == 0 => {
@@ -378,7 +409,11 @@ pub(super) fn wildcard(table: &Table, output: &mut Vec<Expr>, columns: &mut Vec<
 }
 
 /// A result column; a plain column of the table keeps its origin.
-pub(super) fn result_column(name: String, bound: &Expr, table: Option<&Arc<Table>>) -> ResultColumn {
+pub(super) fn result_column(
+    name: String,
+    bound: &Expr,
+    table: Option<&Arc<Table>>,
+) -> ResultColumn {
     let mut column = ResultColumn::new(name, bound.ty.clone());
     if let (Node::Column(at), Some(table)) = (&bound.node, table) {
         if let Some(own) = table.columns.get(*at) {
@@ -394,7 +429,9 @@ pub(super) fn column_name(expr: &ast::Expr) -> String {
     match expr {
         ast::Expr::Identifier(i) => fold(i),
         ast::Expr::CompoundIdentifier(parts) => parts.last().map(fold).unwrap_or_default(),
-        ast::Expr::Function(f) => f.name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default(),
+        ast::Expr::Function(f) => {
+            f.name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default()
+        }
         ast::Expr::Nested(inner) | ast::Expr::Collate { expr: inner, .. } => column_name(inner),
         ast::Expr::CompoundFieldAccess { root, .. } => column_name(root),
         ast::Expr::Cast { expr, data_type, .. } => {
@@ -402,7 +439,8 @@ pub(super) fn column_name(expr: &ast::Expr) -> String {
             if inner != "?column?" {
                 return inner;
             }
-            crate::expr::types::named(data_type).map_or(inner, |ty| ty.internal_name().trim_start_matches('_').to_owned())
+            crate::expr::types::named(data_type)
+                .map_or(inner, |ty| ty.internal_name().trim_start_matches('_').to_owned())
         }
         ast::Expr::TypedString(typed) => crate::expr::types::named(&typed.data_type)
             .map_or_else(|_| "?column?".to_owned(), |ty| ty.internal_name()),
@@ -414,8 +452,12 @@ pub(super) fn column_name(expr: &ast::Expr) -> String {
         ast::Expr::Extract { .. } => "extract".to_owned(),
         ast::Expr::Substring { .. } => "substring".to_owned(),
         ast::Expr::Position { .. } => "position".to_owned(),
-        ast::Expr::Trim { trim_where: Some(ast::TrimWhereField::Leading), .. } => "ltrim".to_owned(),
-        ast::Expr::Trim { trim_where: Some(ast::TrimWhereField::Trailing), .. } => "rtrim".to_owned(),
+        ast::Expr::Trim { trim_where: Some(ast::TrimWhereField::Leading), .. } => {
+            "ltrim".to_owned()
+        }
+        ast::Expr::Trim { trim_where: Some(ast::TrimWhereField::Trailing), .. } => {
+            "rtrim".to_owned()
+        }
         ast::Expr::Trim { .. } => "btrim".to_owned(),
         ast::Expr::Overlay { .. } => "overlay".to_owned(),
         ast::Expr::Ceil { .. } => "ceil".to_owned(),
@@ -447,7 +489,11 @@ fn sort_keys(
                 // A number or an alias means an output column, before a column of the table.
                 ast::Expr::Value(v) => match &v.value {
                     ast::Value::Number(n, _) => {
-                        let at = n.parse::<usize>().ok().and_then(|n| n.checked_sub(1)).filter(|at| *at < output.len());
+                        let at = n
+                            .parse::<usize>()
+                            .ok()
+                            .and_then(|n| n.checked_sub(1))
+                            .filter(|at| *at < output.len());
                         Some(at.ok_or_else(|| {
                             Error::new(
                                 SqlState::INVALID_COLUMN_REFERENCE,
@@ -468,9 +514,14 @@ fn sort_keys(
             };
             let expr = match alias {
                 Some(at) => output[at].clone(),
-                None => Binder::new(scope, context.parameters, eval, "ORDER BY").bind_known(&item.expr)?,
+                None => Binder::new(scope, context.parameters, eval, "ORDER BY")
+                    .bind_known(&item.expr)?,
             };
-            Ok(SortKey { expr, descending, nulls_first: item.options.nulls_first.unwrap_or(descending) })
+            Ok(SortKey {
+                expr,
+                descending,
+                nulls_first: item.options.nulls_first.unwrap_or(descending),
+            })
         })
         .collect()
 }
@@ -515,8 +566,11 @@ fn bound_value(expr: &Option<Expr>, context: &EvalContext<'_>, what: &str) -> Re
     match expr.eval(&[], context)? {
         Datum::Null => Ok(None),
         value => u64::try_from(value.as_i64().unwrap_or(0)).map(Some).map_err(|_| {
-            let code =
-                if what == "LIMIT" { SqlState::INVALID_ROW_COUNT_IN_LIMIT } else { SqlState::INVALID_ROW_COUNT_IN_OFFSET };
+            let code = if what == "LIMIT" {
+                SqlState::INVALID_ROW_COUNT_IN_LIMIT
+            } else {
+                SqlState::INVALID_ROW_COUNT_IN_OFFSET
+            };
             Error::new(code, format!("{what} must not be negative"))
         }),
     }
@@ -548,7 +602,9 @@ impl SelectPlan {
         }
         let limit = bound_value(&self.limit, &context, "LIMIT")?;
         let offset = bound_value(&self.offset, &context, "OFFSET")?.unwrap_or(0);
-        let rows_needed = limit.map(|l| l.saturating_add(offset)).filter(|_| self.sort.is_empty() && self.aggregates.is_empty());
+        let rows_needed = limit
+            .map(|l| l.saturating_add(offset))
+            .filter(|_| self.sort.is_empty() && self.aggregates.is_empty());
         let mut reader = Reader::open(
             &from.table,
             &from.codec,
@@ -565,7 +621,9 @@ impl SelectPlan {
             return result(Rows::Ready(if keep { vec![row] } else { Vec::new() }));
         }
         if !self.sort.is_empty() {
-            return result(Rows::Ready(self.sorted(&mut reader, limit, offset, exec, &context).await?));
+            return result(Rows::Ready(
+                self.sorted(&mut reader, limit, offset, exec, &context).await?,
+            ));
         }
         // Short results are read at once; only what is longer becomes a stream.
         let mut skip = offset;
@@ -575,7 +633,8 @@ impl SelectPlan {
             let mut rows = first;
             if !rows.is_empty() && left > 0 {
                 loop {
-                    let more = self.batch(&mut reader, &mut skip, &mut left, exec, &context).await?;
+                    let more =
+                        self.batch(&mut reader, &mut skip, &mut left, exec, &context).await?;
                     if more.is_empty() {
                         return result(Rows::Ready(rows));
                     }
@@ -591,7 +650,14 @@ impl SelectPlan {
         result(self.stream(first, reader, skip, left, exec))
     }
 
-    fn stream(self: &Arc<Self>, first: Vec<Row>, reader: Reader, skip: u64, left: u64, exec: &ExecContext) -> Rows {
+    fn stream(
+        self: &Arc<Self>,
+        first: Vec<Row>,
+        reader: Reader,
+        skip: u64,
+        left: u64,
+        exec: &ExecContext,
+    ) -> Rows {
         let state = (Arc::clone(self), exec.clone(), Some(first), reader, skip, left);
         Rows::Stream(Box::pin(futures::stream::try_unfold(
             state,
@@ -621,7 +687,8 @@ impl SelectPlan {
         context: &EvalContext<'_>,
     ) -> Result<Vec<Row>> {
         while *left > 0 {
-            let wanted = usize::try_from(left.saturating_add(*skip)).unwrap_or(usize::MAX).min(BATCH);
+            let wanted =
+                usize::try_from(left.saturating_add(*skip)).unwrap_or(usize::MAX).min(BATCH);
             let found = reader.next(wanted, exec, context).await?;
             if found.is_empty() {
                 break;
@@ -660,9 +727,16 @@ impl SelectPlan {
     }
 
     /// Rows by whole keys: no scan, no task switch when everything is in memory.
-    async fn point(&self, from: &From, exec: &ExecContext, context: &EvalContext<'_>) -> Result<Vec<Row>> {
+    async fn point(
+        &self,
+        from: &From,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Vec<Row>> {
         let prefix = storage::prefix(exec.catalog.database, &from.table, 0);
-        let Keys::Points(keys) = from.access.keys(&from.table, prefix, context)? else { return Ok(Vec::new()) };
+        let Keys::Points(keys) = from.access.keys(&from.table, prefix, context)? else {
+            return Ok(Vec::new());
+        };
         let mut rows = Vec::with_capacity(keys.len());
         for value in get_many(exec, &keys, ReadFor::Query).await?.into_iter().flatten() {
             let row = from.codec.decode(&value)?;
@@ -671,7 +745,8 @@ impl SelectPlan {
                     continue;
                 }
             }
-            let output = self.output.iter().map(|e| e.eval(&row, context)).collect::<Result<Row>>()?;
+            let output =
+                self.output.iter().map(|e| e.eval(&row, context)).collect::<Result<Row>>()?;
             rows.push(output);
         }
         Ok(rows)
@@ -693,7 +768,11 @@ impl SelectPlan {
                 break;
             }
             for found in found {
-                let keys = self.sort.iter().map(|k| k.expr.eval(&found.row, context)).collect::<Result<Vec<_>>>()?;
+                let keys = self
+                    .sort
+                    .iter()
+                    .map(|k| k.expr.eval(&found.row, context))
+                    .collect::<Result<Vec<_>>>()?;
                 let output = eval_all(&self.output, &found.row, context).await?;
                 held.grow(row_bytes(&output) + row_bytes(&keys)).map_err(out_of_memory)?;
                 rows.push((keys, output));
@@ -721,7 +800,12 @@ impl SelectPlan {
         Ok(rows.into_iter().skip(skip).take(take).map(|(_, row)| row).collect())
     }
 
-    async fn aggregate(&self, reader: &mut Reader, exec: &ExecContext, context: &EvalContext<'_>) -> Result<Row> {
+    async fn aggregate(
+        &self,
+        reader: &mut Reader,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Row> {
         let mut states: Vec<State> = self.aggregates.iter().map(State::new).collect();
         loop {
             let found = reader.next(BATCH, exec, context).await?;
@@ -781,25 +865,40 @@ impl State {
         Self { count: 0, value: Datum::Null }
     }
 
-    fn add(&mut self, aggregate: &Aggregate, value: Datum, context: &EvalContext<'_>) -> Result<()> {
+    fn add(
+        &mut self,
+        aggregate: &Aggregate,
+        value: Datum,
+        context: &EvalContext<'_>,
+    ) -> Result<()> {
         self.count += 1;
         let ty = aggregate.arg.as_ref().map_or(&SqlType::Int8, |a| &a.ty);
         match aggregate.kind {
             AggregateKind::CountRows | AggregateKind::Count => {}
             AggregateKind::Min | AggregateKind::Max => {
                 let order = value.cmp_typed(&self.value, ty);
-                let better = if aggregate.kind == AggregateKind::Max { order.is_gt() } else { order.is_lt() };
+                let better = if aggregate.kind == AggregateKind::Max {
+                    order.is_gt()
+                } else {
+                    order.is_lt()
+                };
                 if self.value.is_null() || better {
                     self.value = value;
                 }
             }
             AggregateKind::Sum | AggregateKind::Avg => {
-                let wide = crate::expr::cast::cast(value, ty, &aggregate.ty, crate::expr::CastContext::Explicit, context)?;
+                let wide = crate::expr::cast::cast(
+                    value,
+                    ty,
+                    &aggregate.ty,
+                    crate::expr::CastContext::Explicit,
+                    context,
+                )?;
                 self.value = match (&self.value, &wide) {
                     (Datum::Null, _) => wide,
-                    (Datum::Int8(a), Datum::Int8(b)) => {
-                        Datum::Int8(a.checked_add(*b).ok_or_else(|| fault::out_of_range(&SqlType::Int8))?)
-                    }
+                    (Datum::Int8(a), Datum::Int8(b)) => Datum::Int8(
+                        a.checked_add(*b).ok_or_else(|| fault::out_of_range(&SqlType::Int8))?,
+                    ),
                     (Datum::Float8(a), Datum::Float8(b)) => Datum::Float8(a + b),
                     (Datum::Numeric(a), Datum::Numeric(b)) => Datum::numeric(a.add(b)),
                     _ => return Err(fault::kind("numbers")),

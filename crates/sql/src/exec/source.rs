@@ -76,7 +76,8 @@ impl QuerySource {
         match rows {
             Rows::Ready(rows) => Ok(Batches::Ready(rows.into_iter())),
             Rows::Stream(mut stream) if self.whole => {
-                let mut held = exec.memory.reserve("rows read before writing", 0).map_err(out_of_memory)?;
+                let mut held =
+                    exec.memory.reserve("rows read before writing", 0).map_err(out_of_memory)?;
                 let mut all = Vec::new();
                 while let Some(batch) = stream.try_next().await? {
                     held.grow(batch.iter().map(row_bytes).sum()).map_err(out_of_memory)?;

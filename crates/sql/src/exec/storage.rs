@@ -38,7 +38,8 @@ pub fn primary_of_entry(
     if index.unique {
         return Ok(primary_from_elements(database, table, value));
     }
-    let damaged = |e: telesto_common::Error| Error::corrupt(format!("an entry of index {}: {e}", index.name));
+    let damaged =
+        |e: telesto_common::Error| Error::corrupt(format!("an entry of index {}: {e}", index.name));
     let mut reader = KeyReader::new(key);
     reader.prefix().map_err(damaged)?;
     for column in &index.columns {

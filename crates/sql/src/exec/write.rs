@@ -83,7 +83,11 @@ impl std::fmt::Debug for Statement<'_> {
 impl<'a> Statement<'a> {
     /// A statement that writes `table` first of all.
     #[must_use]
-    pub fn new(exec: &'a ExecContext, context: &'a EvalContext<'a>, table: &Arc<TableInfo>) -> Self {
+    pub fn new(
+        exec: &'a ExecContext,
+        context: &'a EvalContext<'a>,
+        table: &Arc<TableInfo>,
+    ) -> Self {
         Self {
             exec,
             context,
@@ -103,7 +107,9 @@ impl<'a> Statement<'a> {
             return Ok(Arc::clone(found));
         }
         let catalog = &self.exec.catalog;
-        let table = catalog.table(id).ok_or_else(|| Error::internal(format!("no table {id} in the catalog")))?;
+        let table = catalog
+            .table(id)
+            .ok_or_else(|| Error::internal(format!("no table {id} in the catalog")))?;
         let info = Arc::new(TableInfo::new(catalog, &self.exec.settings, table)?);
         self.infos.insert(id, Arc::clone(&info));
         Ok(info)
@@ -124,7 +130,12 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// 23502, 23505, 23514, 21000 and those of evaluation.
-    pub async fn insert(&mut self, info: &Arc<TableInfo>, rows: Vec<Row>, conflict: &OnConflict) -> Result<Vec<Row>> {
+    pub async fn insert(
+        &mut self,
+        info: &Arc<TableInfo>,
+        rows: Vec<Row>,
+        conflict: &OnConflict,
+    ) -> Result<Vec<Row>> {
         let mut prepared = Vec::with_capacity(rows.len());
         let mut keys = Vec::new();
         for mut row in rows {
@@ -172,16 +183,21 @@ impl<'a> Statement<'a> {
             }
             if let Some((index, value, entry)) = clash {
                 match conflict {
-                    OnConflict::Nothing(targets) if targets.as_ref().is_none_or(|t| t.contains(&index.id)) => {}
+                    OnConflict::Nothing(targets)
+                        if targets.as_ref().is_none_or(|t| t.contains(&index.id)) => {}
                     OnConflict::Update { arbiter, set, filter } if *arbiter == index.id => {
                         let existing = match (index.id, value) {
                             (_, None) => return Err(second_time()),
                             (0, Some(_)) => entry,
-                            (_, Some(elements)) => {
-                                storage::primary_from_elements(info.database, &info.table, &elements)
-                            }
+                            (_, Some(elements)) => storage::primary_from_elements(
+                                info.database,
+                                &info.table,
+                                &elements,
+                            ),
                         };
-                        if let Some(updated) = self.upsert(info, existing, &row, set, filter.as_ref()).await? {
+                        if let Some(updated) =
+                            self.upsert(info, existing, &row, set, filter.as_ref()).await?
+                        {
                             out.push(updated);
                         }
                         stale = true;
@@ -215,8 +231,13 @@ impl<'a> Statement<'a> {
         if !self.touched.insert(key.clone()) {
             return Err(second_time());
         }
-        let value = get_many(self.exec, std::slice::from_ref(&key), ReadFor::Constraint).await?.pop().flatten();
-        let value = value.ok_or_else(|| Error::corrupt(format!("a unique index of {} names no row", info.table.name)))?;
+        let value = get_many(self.exec, std::slice::from_ref(&key), ReadFor::Constraint)
+            .await?
+            .pop()
+            .flatten();
+        let value = value.ok_or_else(|| {
+            Error::corrupt(format!("a unique index of {} names no row", info.table.name))
+        })?;
         let old = info.codec.decode(&value)?;
         let both: Row = old.iter().chain(proposed).cloned().collect();
         if let Some(filter) = filter {
@@ -283,11 +304,18 @@ impl<'a> Statement<'a> {
                 None => change.key.clone(),
             };
             for index in &info.unique {
-                if !info::enforces(index, &change.new) || !info.indexed(index, &change.new, self.context)? {
+                if !info::enforces(index, &change.new)
+                    || !info.indexed(index, &change.new, self.context)?
+                {
                     continue;
                 }
-                let entry = if index.id == 0 { key.clone() } else { info.entry(index, &change.new, &key)?.0 };
-                let there = get_many(self.exec, std::slice::from_ref(&entry), ReadFor::Constraint).await?;
+                let entry = if index.id == 0 {
+                    key.clone()
+                } else {
+                    info.entry(index, &change.new, &key)?.0
+                };
+                let there =
+                    get_many(self.exec, std::slice::from_ref(&entry), ReadFor::Constraint).await?;
                 if there.into_iter().flatten().next().is_some() {
                     return Err(info.duplicate(index, &change.new, self.context));
                 }

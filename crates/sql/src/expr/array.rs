@@ -69,8 +69,12 @@ pub fn slice(value: &Datum, low: Option<Datum>, high: Option<Datum>) -> Result<D
         return Err(fault::unsupported("slices of multi-dimensional arrays"));
     };
     let low = low.map_or(Ok(i64::from(first)), |v| i64_of(&v))?.max(i64::from(first));
-    let high = high.map_or(Ok(i64::MAX), |v| i64_of(&v))?.min(i64::from(first) + i64::from(length) - 1);
+    let high =
+        high.map_or(Ok(i64::MAX), |v| i64_of(&v))?.min(i64::from(first) + i64::from(length) - 1);
     let from = usize::try_from(low - i64::from(first)).unwrap_or(usize::MAX);
     let count = usize::try_from(high.saturating_sub(low).saturating_add(1)).unwrap_or(0);
-    Ok(array(source.element.clone(), source.elements.iter().skip(from).take(count).cloned().collect()))
+    Ok(array(
+        source.element.clone(),
+        source.elements.iter().skip(from).take(count).cloned().collect(),
+    ))
 }

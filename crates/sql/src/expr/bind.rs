@@ -63,7 +63,12 @@ pub trait CallHook {
     ///
     /// # Errors
     /// Those of binding.
-    fn aggregate(&mut self, binder: &mut Binder<'_>, name: &str, call: &ast::Function) -> Result<Option<Expr>>;
+    fn aggregate(
+        &mut self,
+        binder: &mut Binder<'_>,
+        name: &str,
+        call: &ast::Function,
+    ) -> Result<Option<Expr>>;
 }
 
 /// Binds expressions of one statement.
@@ -122,10 +127,13 @@ impl Scope {
                 SqlState::UNDEFINED_TABLE,
                 format!("missing FROM-clause entry for table \"{table}\""),
             ),
-            Some(table) => {
-                Error::new(SqlState::UNDEFINED_COLUMN, format!("column {table}.{name} does not exist"))
+            Some(table) => Error::new(
+                SqlState::UNDEFINED_COLUMN,
+                format!("column {table}.{name} does not exist"),
+            ),
+            None => {
+                Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist"))
             }
-            None => Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")),
         })
     }
 }
@@ -148,8 +156,11 @@ impl<'a> Binder<'a> {
     pub fn bind(&mut self, expr: &ast::Expr) -> Result<Expr> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(Error::new(SqlState::STATEMENT_TOO_COMPLEX, "expression is nested too deeply")
-                .hint("Split it, or use IN or ANY instead of a long chain of operators."));
+            return Err(Error::new(
+                SqlState::STATEMENT_TOO_COMPLEX,
+                "expression is nested too deeply",
+            )
+            .hint("Split it, or use IN or ANY instead of a long chain of operators."));
         }
         let bound = self.bind_inner(expr);
         self.depth -= 1;
@@ -188,7 +199,11 @@ impl<'a> Binder<'a> {
     /// # Errors
     /// Those of the cast.
     pub fn known(&mut self, expr: Expr) -> Result<Expr> {
-        if expr.ty == SqlType::Unknown { self.coerce(expr, &SqlType::Text, CastContext::Implicit) } else { Ok(expr) }
+        if expr.ty == SqlType::Unknown {
+            self.coerce(expr, &SqlType::Text, CastContext::Implicit)
+        } else {
+            Ok(expr)
+        }
     }
 
     pub(super) fn boolean(&mut self, expr: Expr, what: &str) -> Result<Expr> {
@@ -236,8 +251,13 @@ impl<'a> Binder<'a> {
         match expr.node {
             Node::Const(Datum::Null) => Ok(Expr::constant(Datum::Null, ty.clone())),
             Node::Const(value) => {
-                let moment = matches!(ty, SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_))
-                    && value.as_str().is_some_and(names_a_moment);
+                let moment = matches!(
+                    ty,
+                    SqlType::Date
+                        | SqlType::Time(_)
+                        | SqlType::Timestamp(_)
+                        | SqlType::TimestampTz(_)
+                ) && value.as_str().is_some_and(names_a_moment);
                 let literal = Expr::constant(value, SqlType::Unknown);
                 let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(literal), how) };
                 if moment { Ok(cast) } else { self.folded(cast, true) }
@@ -251,7 +271,10 @@ impl<'a> Binder<'a> {
             node => {
                 // NULL-valued constructs such as CASE over unknown branches: cast their text.
                 let unknown = Expr { ty: SqlType::Text, node };
-                Ok(Expr { ty: ty.clone(), node: Node::Cast(Box::new(unknown), CastContext::Explicit) })
+                Ok(Expr {
+                    ty: ty.clone(),
+                    node: Node::Cast(Box::new(unknown), CastContext::Explicit),
+                })
             }
         }
     }
@@ -264,7 +287,9 @@ impl<'a> Binder<'a> {
                 function.volatility == Volatility::Immutable
                     && args.iter().all(|a| matches!(a.node, Node::Const(_)))
             }
-            Node::Compare(_, a, b) => matches!((&a.node, &b.node), (Node::Const(_), Node::Const(_))),
+            Node::Compare(_, a, b) => {
+                matches!((&a.node, &b.node), (Node::Const(_), Node::Const(_)))
+            }
             _ => false,
         };
         if !constant {
@@ -324,10 +349,14 @@ impl<'a> Binder<'a> {
                 self.coerce(bound, &ty, CastContext::Explicit)
             }
             E::Collate { expr, collation } => {
-                let name = collation.0.last().and_then(|p| p.as_ident()).map(|i| i.value.to_lowercase());
+                let name =
+                    collation.0.last().and_then(|p| p.as_ident()).map(|i| i.value.to_lowercase());
                 match name.as_deref() {
                     Some("c" | "posix" | "default" | "ucs_basic") => self.bind(expr),
-                    other => Err(fault::unsupported(format!("collation \"{}\"; use \"C\"", other.unwrap_or("")))),
+                    other => Err(fault::unsupported(format!(
+                        "collation \"{}\"; use \"C\"",
+                        other.unwrap_or("")
+                    ))),
                 }
             }
             E::IsNull(e) => self.null_test(e, false),
@@ -354,12 +383,16 @@ impl<'a> Binder<'a> {
     fn identifier(&mut self, ident: &Ident) -> Result<Expr> {
         let name = fold(ident);
         match self.column(None, &name) {
-            Err(error) if error.code() == SqlState::UNDEFINED_COLUMN && ident.quote_style.is_none() => {
+            Err(error)
+                if error.code() == SqlState::UNDEFINED_COLUMN && ident.quote_style.is_none() =>
+            {
                 // Functions that are written without parentheses.
                 match name.as_str() {
-                    "current_role" | "current_schema" | "current_catalog" | "localtime" | "localtimestamp"
-                    | "current_user" | "session_user" | "user" | "current_date" | "current_timestamp"
-                    | "current_time" => self.call_named(&name, Vec::new()),
+                    "current_role" | "current_schema" | "current_catalog" | "localtime"
+                    | "localtimestamp" | "current_user" | "session_user" | "user"
+                    | "current_date" | "current_timestamp" | "current_time" => {
+                        self.call_named(&name, Vec::new())
+                    }
                     _ => Err(position(error, ident)),
                 }
             }
@@ -384,9 +417,15 @@ impl<'a> Binder<'a> {
             Value::Boolean(v) => Ok(Expr::constant(Datum::Bool(*v), SqlType::Bool)),
             Value::Null => Ok(Expr::constant(Datum::Null, SqlType::Unknown)),
             Value::Placeholder(text) => {
-                let number = text.strip_prefix('$').and_then(|n| n.parse::<usize>().ok()).filter(|n| *n > 0 && *n <= 65_535);
+                let number = text
+                    .strip_prefix('$')
+                    .and_then(|n| n.parse::<usize>().ok())
+                    .filter(|n| *n > 0 && *n <= 65_535);
                 let number = number.ok_or_else(|| {
-                    Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter {text}"))
+                    Error::new(
+                        SqlState::UNDEFINED_PARAMETER,
+                        format!("there is no parameter {text}"),
+                    )
                 })?;
                 self.parameters.mention(number);
                 let ty = self.parameters.get(number).cloned().unwrap_or(SqlType::Unknown);
@@ -404,7 +443,12 @@ impl<'a> Binder<'a> {
         Ok(Expr::bool(Node::IsNull(negated, Box::new(bound))))
     }
 
-    fn truth_test(&mut self, expr: &ast::Expr, wanted: Option<bool>, negated: bool) -> Result<Expr> {
+    fn truth_test(
+        &mut self,
+        expr: &ast::Expr,
+        wanted: Option<bool>,
+        negated: bool,
+    ) -> Result<Expr> {
         let bound = self.bind(expr)?;
         let what = match wanted {
             Some(true) => "IS TRUE",
@@ -436,8 +480,10 @@ impl<'a> Binder<'a> {
         match wanted {
             Some(element) => {
                 let target = if nested { element.clone().array_of() } else { element.clone() };
-                let items =
-                    bound.into_iter().map(|e| self.coerce(e, &target, CastContext::Explicit)).collect::<Result<_>>()?;
+                let items = bound
+                    .into_iter()
+                    .map(|e| self.coerce(e, &target, CastContext::Explicit))
+                    .collect::<Result<_>>()?;
                 Ok(Expr { node: Node::Array(items, nested), ty: element.clone().array_of() })
             }
             None => {
@@ -460,10 +506,14 @@ impl<'a> Binder<'a> {
                     let key = self.bind(index)?;
                     value = self.resolve_call("->", vec![value, key])?;
                 }
-                ast::Subscript::Index { index } => subscripts.push(self.bind_as(index, &SqlType::Int4)?),
+                ast::Subscript::Index { index } => {
+                    subscripts.push(self.bind_as(index, &SqlType::Int4)?)
+                }
                 ast::Subscript::Slice { lower_bound, upper_bound, stride: None } => {
                     let mut bound = |e: &Option<ast::Expr>| {
-                        e.as_ref().map(|e| self.bind_as(e, &SqlType::Int4).map(Box::new)).transpose()
+                        e.as_ref()
+                            .map(|e| self.bind_as(e, &SqlType::Int4).map(Box::new))
+                            .transpose()
                     };
                     let (low, high) = (bound(lower_bound)?, bound(upper_bound)?);
                     if !matches!(value.ty, SqlType::Array(_)) {
@@ -472,7 +522,9 @@ impl<'a> Binder<'a> {
                     let ty = value.ty.clone();
                     value = Expr { node: Node::Slice(Box::new(value), low, high), ty };
                 }
-                ast::Subscript::Slice { .. } => return Err(Error::syntax("syntax error at or near \":\"")),
+                ast::Subscript::Slice { .. } => {
+                    return Err(Error::syntax("syntax error at or near \":\""));
+                }
             }
         }
         if subscripts.is_empty() {
@@ -486,7 +538,9 @@ impl<'a> Binder<'a> {
     fn interval(&mut self, interval: &ast::Interval) -> Result<Expr> {
         let value = self.bind(&interval.value)?;
         let Node::Const(Datum::Text(text)) = &value.node else {
-            return Err(Error::syntax("an interval literal must be a string; use make_interval() or a product"));
+            return Err(Error::syntax(
+                "an interval literal must be a string; use make_interval() or a product",
+            ));
         };
         let unit = interval.leading_field.as_ref().map(|f| f.to_string().to_lowercase());
         let plain = text.trim().parse::<f64>().is_ok();
@@ -494,7 +548,11 @@ impl<'a> Binder<'a> {
             Some(unit) if plain => format!("{text} {unit}"),
             _ => text.to_string(),
         };
-        self.coerce(Expr::constant(Datum::text(full), SqlType::Unknown), &SqlType::Interval, CastContext::Explicit)
+        self.coerce(
+            Expr::constant(Datum::text(full), SqlType::Unknown),
+            &SqlType::Interval,
+            CastContext::Explicit,
+        )
     }
 
     fn case(
@@ -559,7 +617,10 @@ fn names_a_moment(text: &str) -> bool {
 }
 
 fn not_subscriptable(ty: &SqlType) -> Error {
-    fault::mismatch(format!("cannot subscript type {} because it does not support subscripting", ty.without_modifier()))
+    fault::mismatch(format!(
+        "cannot subscript type {} because it does not support subscripting",
+        ty.without_modifier()
+    ))
 }
 
 /// Adds the position of an identifier, where the parser kept it.

@@ -9,13 +9,15 @@ use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::{self, BinaryOperator, UnaryOperator, Value};
 use crate::types::{Datum, SqlType};
 
-const NO_OPERATOR_HINT: &str =
-    "No operator matches the given name and argument types. You might need to add explicit type casts.";
+const NO_OPERATOR_HINT: &str = "No operator matches the given name and argument types. You might need to add explicit type casts.";
 
 /// The type two values are compared in; `None` when there is no such operator.
 #[must_use]
 pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
-    use Tag::{Bpchar, Date, Float4, Float8, Int2, Int4, Int8, Numeric, Oid, Reg, Timestamp, TimestampTz, Unknown};
+    use Tag::{
+        Bpchar, Date, Float4, Float8, Int2, Int4, Int8, Numeric, Oid, Reg, Timestamp, TimestampTz,
+        Unknown,
+    };
     let (a, b) = (tag(left), tag(right));
     if a == Tag::Json || b == Tag::Json || a == Tag::Void || b == Tag::Void {
         return None;
@@ -29,7 +31,9 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
             if x.same_base(y) { comparable(left) } else { comparison_type(x, y)?.array_of() }
         }
         (Bpchar, Bpchar) => SqlType::Char(None),
-        (x, y) if x.category() == Category::String && y.category() == Category::String => SqlType::Text,
+        (x, y) if x.category() == Category::String && y.category() == Category::String => {
+            SqlType::Text
+        }
         (Tag::InternalChar, y) if y.category() == Category::String => SqlType::Text,
         (x, Tag::InternalChar) if x.category() == Category::String => SqlType::Text,
         (Int2, Int2) => SqlType::Int2,
@@ -37,15 +41,18 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
         (Int2 | Int4 | Int8, Int2 | Int4 | Int8) => SqlType::Int8,
         (Int2 | Int4 | Int8 | Numeric, Int2 | Int4 | Int8 | Numeric) => SqlType::Numeric(None),
         (Float4, Float4) => SqlType::Float4,
-        (Int2 | Int4 | Int8 | Numeric | Float4 | Float8, Int2 | Int4 | Int8 | Numeric | Float4 | Float8) => {
-            SqlType::Float8
-        }
+        (
+            Int2 | Int4 | Int8 | Numeric | Float4 | Float8,
+            Int2 | Int4 | Int8 | Numeric | Float4 | Float8,
+        ) => SqlType::Float8,
         (Oid | Reg, Oid | Reg) => SqlType::Oid,
         (Oid | Reg, Int2 | Int4 | Int8) | (Int2 | Int4 | Int8, Oid | Reg) => SqlType::Oid,
         (Reg, y) if y.category() == Category::String => SqlType::RegClass,
         (Date, Date) => SqlType::Date,
         (Date | Timestamp, Date | Timestamp) => SqlType::Timestamp(None),
-        (Date | Timestamp | TimestampTz, Date | Timestamp | TimestampTz) => SqlType::TimestampTz(None),
+        (Date | Timestamp | TimestampTz, Date | Timestamp | TimestampTz) => {
+            SqlType::TimestampTz(None)
+        }
         (Tag::Interval, Tag::Time) | (Tag::Time, Tag::Interval) => SqlType::Interval,
         (x, y) if x == y => comparable(left),
         _ => return None,
@@ -100,14 +107,26 @@ impl Binder<'_> {
             E::SimilarTo { negated, expr, pattern, escape_char } => {
                 self.like("similar", expr, pattern, escape_char.as_ref(), *negated)
             }
-            E::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, false),
+            E::AnyOp { left, compare_op, right, .. } => {
+                self.quantified(left, compare_op, right, false)
+            }
             E::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, true),
             E::AtTimeZone { timestamp, time_zone } => {
                 let (zone, at) = (self.bind(time_zone)?, self.bind(timestamp)?);
                 self.resolve_call("timezone", vec![zone, at])
             }
             E::Extract { field, expr, .. } => {
-                let field = Expr::constant(Datum::text(field.to_string().to_lowercase().trim_matches('"').trim_matches('\'').to_owned()), SqlType::Text);
+                let field = Expr::constant(
+                    Datum::text(
+                        field
+                            .to_string()
+                            .to_lowercase()
+                            .trim_matches('"')
+                            .trim_matches('\'')
+                            .to_owned(),
+                    ),
+                    SqlType::Text,
+                );
                 let value = self.bind(expr)?;
                 self.resolve_call("extract", vec![field, value])
             }
@@ -180,16 +199,20 @@ impl Binder<'_> {
             _ => {}
         }
         let symbol = symbol_of(op)?;
+        if let (BinaryOperator::Overlaps, ast::Expr::Tuple(a), ast::Expr::Tuple(b)) =
+            (op, left, right)
+        {
+            return self.call_exprs("overlaps", &a.iter().chain(b).collect::<Vec<_>>());
+        }
         if let (ast::Expr::Tuple(a), ast::Expr::Tuple(b)) = (left, right) {
-            let comparison = Comparison::of_symbol(&symbol).ok_or_else(|| fault::unsupported("this operator on rows"))?;
+            let comparison = Comparison::of_symbol(&symbol)
+                .ok_or_else(|| fault::unsupported("this operator on rows"))?;
             return self.row_comparison(comparison, a, b);
         }
         if let Some((a, b)) = rows(left, right) {
-            let comparison = Comparison::of_symbol(&symbol).ok_or_else(|| fault::unsupported("this operator on rows"))?;
+            let comparison = Comparison::of_symbol(&symbol)
+                .ok_or_else(|| fault::unsupported("this operator on rows"))?;
             return self.row_comparison(comparison, &a, &b);
-        }
-        if symbol == "overlaps" {
-            return Err(fault::unsupported("OVERLAPS of rows; use overlaps(start1, end1, start2, end2)"));
         }
         let (left, right) = (self.bind(left)?, self.bind(right)?);
         self.binary_bound(&symbol, left, right)
@@ -206,7 +229,12 @@ impl Binder<'_> {
         }
     }
 
-    fn row_comparison(&mut self, comparison: Comparison, a: &[ast::Expr], b: &[ast::Expr]) -> Result<Expr> {
+    fn row_comparison(
+        &mut self,
+        comparison: Comparison,
+        a: &[ast::Expr],
+        b: &[ast::Expr],
+    ) -> Result<Expr> {
         if a.len() != b.len() {
             return Err(Error::syntax("unequal number of entries in row expressions"));
         }
@@ -224,7 +252,9 @@ impl Binder<'_> {
                     .map(|e| match e.node {
                         Node::Compare(_, a, b) => Ok((*a, *b)),
                         // Two constants were folded: compare what they folded to with true.
-                        node => Ok((Expr::bool(node), Expr::constant(Datum::Bool(true), SqlType::Bool))),
+                        node => {
+                            Ok((Expr::bool(node), Expr::constant(Datum::Bool(true), SqlType::Bool)))
+                        }
                     })
                     .collect::<Result<Vec<_>>>()?;
                 if pairs.iter().any(|(a, _)| matches!(a.node, Node::Const(Datum::Bool(_)))) {
@@ -236,7 +266,12 @@ impl Binder<'_> {
         }
     }
 
-    fn row_order(&mut self, comparison: Comparison, a: &[ast::Expr], b: &[ast::Expr]) -> Result<Expr> {
+    fn row_order(
+        &mut self,
+        comparison: Comparison,
+        a: &[ast::Expr],
+        b: &[ast::Expr],
+    ) -> Result<Expr> {
         let mut pairs = Vec::with_capacity(a.len());
         for (a, b) in a.iter().zip(b) {
             let (a, b) = (self.bind(a)?, self.bind(b)?);
@@ -293,7 +328,8 @@ impl Binder<'_> {
         let items = list.iter().map(|e| self.bind(e)).collect::<Result<Vec<_>>>()?;
         let mut ty = value.ty.clone();
         for item in &items {
-            ty = comparison_type(&ty, &item.ty).ok_or_else(|| no_operator("=", &[&value.ty, &item.ty]))?;
+            ty = comparison_type(&ty, &item.ty)
+                .ok_or_else(|| no_operator("=", &[&value.ty, &item.ty]))?;
         }
         let value = self.implicit(value, &ty)?;
         let items = items.into_iter().map(|e| self.implicit(e, &ty)).collect::<Result<_>>()?;
@@ -319,7 +355,9 @@ impl Binder<'_> {
             ("ilike", true) => "!~~*",
             _ => "similar",
         };
-        if args.len() == 2 && registry().resolve(name, &[args[0].ty.clone(), args[1].ty.clone()]).is_err() {
+        if args.len() == 2
+            && registry().resolve(name, &[args[0].ty.clone(), args[1].ty.clone()]).is_err()
+        {
             return Err(no_operator(symbol, &[&args[0].ty, &args[1].ty]));
         }
         let matched = self.resolve_call(name, args)?;
@@ -348,17 +386,21 @@ impl Binder<'_> {
                 ));
             }
         };
-        let ty = comparison_type(&value.ty, &element).ok_or_else(|| no_operator(&symbol, &[&value.ty, &element]))?;
+        let ty = comparison_type(&value.ty, &element)
+            .ok_or_else(|| no_operator(&symbol, &[&value.ty, &element]))?;
         let value = self.implicit(value, &ty)?;
         let list = self.implicit(list, &ty.array_of())?;
         Ok(Expr::bool(Node::Quantified(Box::new(value), comparison, Box::new(list), all)))
     }
 
     fn function(&mut self, call: &ast::Function) -> Result<Expr> {
-        let parts: Vec<String> = call.name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        let parts: Vec<String> =
+            call.name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
         let name = match parts.as_slice() {
             [name] => name.clone(),
-            [schema, name] if schema == "pg_catalog" || schema == "information_schema" => name.clone(),
+            [schema, name] if schema == "pg_catalog" || schema == "information_schema" => {
+                name.clone()
+            }
             _ => {
                 return Err(Error::new(
                     SqlState::UNDEFINED_FUNCTION,
@@ -383,12 +425,19 @@ impl Binder<'_> {
         }
         let args = match &call.args {
             ast::FunctionArguments::None => Vec::new(),
-            ast::FunctionArguments::Subquery(_) => return Err(fault::unsupported("a subquery as an argument")),
+            ast::FunctionArguments::Subquery(_) => {
+                return Err(fault::unsupported("a subquery as an argument"));
+            }
             ast::FunctionArguments::List(list) => {
-                if list.duplicate_treatment.is_some() || call.filter.is_some() || !call.within_group.is_empty() {
+                if list.duplicate_treatment.is_some()
+                    || call.filter.is_some()
+                    || !call.within_group.is_empty()
+                {
                     return Err(Error::new(
                         SqlState::WRONG_OBJECT_TYPE,
-                        format!("DISTINCT, FILTER or WITHIN GROUP specified, but {name} is not an aggregate function"),
+                        format!(
+                            "DISTINCT, FILTER or WITHIN GROUP specified, but {name} is not an aggregate function"
+                        ),
                     ));
                 }
                 list.args.iter().map(|a| self.argument(a)).collect::<Result<_>>()?
@@ -429,7 +478,9 @@ impl Binder<'_> {
                 return Ok(Expr { node: Node::NullIf(Box::new(equal), Box::new(first)), ty });
             }
             // The precision of CURRENT_TIMESTAMP(n) and its kin.
-            "current_timestamp" | "localtimestamp" | "localtime" | "current_time" if args.len() == 1 => {
+            "current_timestamp" | "localtimestamp" | "localtime" | "current_time"
+                if args.len() == 1 =>
+            {
                 let precision = match &args[0].node {
                     Node::Const(Datum::Int4(p)) => u8::try_from((*p).clamp(0, 6)).unwrap_or(6),
                     _ => return Err(Error::syntax("a precision must be a number")),
@@ -445,7 +496,8 @@ impl Binder<'_> {
             // `type(value)` is a cast where there is no such function.
             _ if args.len() == 1 && !registry().knows(name) => {
                 if let Ok(ty) = super::types::parse_name(name) {
-                    let [value] = <[Expr; 1]>::try_from(args).map_err(|_| fault::kind("one argument"))?;
+                    let [value] =
+                        <[Expr; 1]>::try_from(args).map_err(|_| fault::kind("one argument"))?;
                     return self.coerce(value, &ty, CastContext::Explicit);
                 }
                 return Err(no_function(name, &args));
@@ -493,10 +545,33 @@ impl Binder<'_> {
 pub fn is_aggregate(name: &str) -> bool {
     matches!(
         name,
-        "count" | "sum" | "avg" | "min" | "max" | "bool_and" | "bool_or" | "every" | "string_agg" | "array_agg"
-            | "json_agg" | "jsonb_agg" | "json_object_agg" | "jsonb_object_agg" | "stddev" | "stddev_pop"
-            | "stddev_samp" | "variance" | "var_pop" | "var_samp" | "bit_and" | "bit_or" | "corr" | "mode"
-            | "percentile_cont" | "percentile_disc" | "any_value"
+        "count"
+            | "sum"
+            | "avg"
+            | "min"
+            | "max"
+            | "bool_and"
+            | "bool_or"
+            | "every"
+            | "string_agg"
+            | "array_agg"
+            | "json_agg"
+            | "jsonb_agg"
+            | "json_object_agg"
+            | "jsonb_object_agg"
+            | "stddev"
+            | "stddev_pop"
+            | "stddev_samp"
+            | "variance"
+            | "var_pop"
+            | "var_samp"
+            | "bit_and"
+            | "bit_or"
+            | "corr"
+            | "mode"
+            | "percentile_cont"
+            | "percentile_disc"
+            | "any_value"
     )
 }
 
@@ -586,7 +661,9 @@ fn comparison_symbol(comparison: Comparison) -> &'static str {
 fn operator_text(symbol: &str, types: &[&SqlType]) -> String {
     match types {
         [one] => format!("{symbol} {}", one.without_modifier()),
-        [left, right] => format!("{} {symbol} {}", left.without_modifier(), right.without_modifier()),
+        [left, right] => {
+            format!("{} {symbol} {}", left.without_modifier(), right.without_modifier())
+        }
         _ => symbol.to_owned(),
     }
 }

@@ -180,7 +180,9 @@ impl Expr {
                 let (a, b) = (a.eval(row, context)?, b.eval(row, context)?);
                 Ok(Datum::Bool(a.cmp_typed(&b, ty).is_ne() != *negated))
             }
-            Node::IsNull(negated, item) => Ok(Datum::Bool(item.eval(row, context)?.is_null() != *negated)),
+            Node::IsNull(negated, item) => {
+                Ok(Datum::Bool(item.eval(row, context)?.is_null() != *negated))
+            }
             Node::IsTruth(wanted, negated, item) => {
                 Ok(Datum::Bool((item.eval(row, context)?.as_bool() == *wanted) != *negated))
             }
@@ -214,7 +216,10 @@ impl Expr {
                         continue;
                     }
                     let order = value.cmp_typed(&best, &item.ty);
-                    if best.is_null() || (*greatest && order.is_gt()) || (!*greatest && order.is_lt()) {
+                    if best.is_null()
+                        || (*greatest && order.is_gt())
+                        || (!*greatest && order.is_lt())
+                    {
                         best = value;
                     }
                 }
@@ -235,17 +240,20 @@ impl Expr {
             }
             Node::Call(function, args, types) => self.call(function, args, types, row, context),
             Node::Array(items, nested) => {
-                let values = items.iter().map(|i| i.eval(row, context)).collect::<Result<Vec<_>>>()?;
+                let values =
+                    items.iter().map(|i| i.eval(row, context)).collect::<Result<Vec<_>>>()?;
                 super::array::build(values, &self.ty, *nested)
             }
             Node::Subscript(value, subscripts) => {
                 let value = value.eval(row, context)?;
-                let at = subscripts.iter().map(|s| s.eval(row, context)).collect::<Result<Vec<_>>>()?;
+                let at =
+                    subscripts.iter().map(|s| s.eval(row, context)).collect::<Result<Vec<_>>>()?;
                 super::array::element(&value, &at)
             }
             Node::Slice(value, low, high) => {
                 let value = value.eval(row, context)?;
-                let bound = |e: &Option<Box<Expr>>| e.as_ref().map(|e| e.eval(row, context)).transpose();
+                let bound =
+                    |e: &Option<Box<Expr>>| e.as_ref().map(|e| e.eval(row, context)).transpose();
                 super::array::slice(&value, bound(low)?, bound(high)?)
             }
         }
@@ -278,7 +286,8 @@ impl Expr {
                 (function.body)(&values, &call)
             }
             many => {
-                let values = many.iter().map(|a| a.eval(row, context)).collect::<Result<Vec<_>>>()?;
+                let values =
+                    many.iter().map(|a| a.eval(row, context)).collect::<Result<Vec<_>>>()?;
                 if function.strict && values.iter().any(Datum::is_null) {
                     return Ok(Datum::Null);
                 }
@@ -310,7 +319,9 @@ impl Expr {
             | Node::Extreme(_, items)
             | Node::Call(_, items, _)
             | Node::Array(items, _) => items.iter().for_each(visit),
-            Node::Not(a) | Node::IsNull(_, a) | Node::IsTruth(_, _, a) | Node::Cast(a, _) => visit(a),
+            Node::Not(a) | Node::IsNull(_, a) | Node::IsTruth(_, _, a) | Node::Cast(a, _) => {
+                visit(a)
+            }
             Node::Compare(_, a, b)
             | Node::Distinct(_, a, b)
             | Node::NullIf(a, b)
@@ -384,7 +395,12 @@ impl Expr {
     }
 }
 
-fn truth_chain(items: &[Expr], row: &[Datum], context: &EvalContext<'_>, decides: bool) -> Result<Datum> {
+fn truth_chain(
+    items: &[Expr],
+    row: &[Datum],
+    context: &EvalContext<'_>,
+    decides: bool,
+) -> Result<Datum> {
     let mut unknown = false;
     for item in items {
         match item.eval(row, context)?.as_bool() {
@@ -396,7 +412,13 @@ fn truth_chain(items: &[Expr], row: &[Datum], context: &EvalContext<'_>, decides
     Ok(if unknown { Datum::Null } else { Datum::Bool(!decides) })
 }
 
-fn in_list(value: &Expr, list: &[Expr], negated: bool, row: &[Datum], context: &EvalContext<'_>) -> Result<Datum> {
+fn in_list(
+    value: &Expr,
+    list: &[Expr],
+    negated: bool,
+    row: &[Datum],
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
     let ty = &value.ty;
     let value = value.eval(row, context)?;
     if value.is_null() {

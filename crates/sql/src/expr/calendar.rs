@@ -50,7 +50,11 @@ pub fn civil_from_days(days: i64) -> (i64, i64, i64) {
 #[must_use]
 pub fn days_in_month(year: i64, month: i64) -> i64 {
     match month {
-        2 if year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0) => 29,
+        2 if year.rem_euclid(4) == 0
+            && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0) =>
+        {
+            29
+        }
         2 => 28,
         4 | 6 | 9 | 11 => 30,
         _ => 31,
@@ -222,9 +226,10 @@ pub fn extract(field: Field, local_micros: i64, source: Source) -> Option<Scaled
         Field::Epoch => {
             return Some(match source {
                 Source::Date => Scaled::int(days * 86_400),
-                Source::TimestampTz(offset) => {
-                    Scaled::new(i128::from(local_micros) - i128::from(offset) * i128::from(SECOND), 6)
-                }
+                Source::TimestampTz(offset) => Scaled::new(
+                    i128::from(local_micros) - i128::from(offset) * i128::from(SECOND),
+                    6,
+                ),
                 Source::Time | Source::Timestamp => Scaled::new(local_micros.into(), 6),
             });
         }
@@ -288,7 +293,9 @@ pub fn extract_interval(field: Field, months: i64, days: i64, micros: i64) -> Op
         Field::Microsecond => Scaled::int(micros % (60 * SECOND)),
         Field::Epoch => {
             // A year counts 365.25 days, a month 30.
-            let seconds = i128::from(years) * 31_557_600 + i128::from(rest) * 2_592_000 + i128::from(days) * 86_400;
+            let seconds = i128::from(years) * 31_557_600
+                + i128::from(rest) * 2_592_000
+                + i128::from(days) * 86_400;
             Scaled::new(seconds * i128::from(SECOND) + i128::from(micros), 6)
         }
         _ => return None,
@@ -323,7 +330,12 @@ pub fn truncate(field: Field, local_micros: i64) -> Option<i64> {
 
 /// `date_trunc` of an interval; `None` when the field cannot be truncated to.
 #[must_use]
-pub fn truncate_interval(field: Field, months: i32, days: i32, micros: i64) -> Option<(i32, i32, i64)> {
+pub fn truncate_interval(
+    field: Field,
+    months: i32,
+    days: i32,
+    micros: i64,
+) -> Option<(i32, i32, i64)> {
     let cut = |unit: i64| micros - micros % unit;
     Some(match field {
         Field::Microsecond => (months, days, micros),
@@ -392,7 +404,8 @@ impl Zone {
             // ISO: positive is east.
             return parse_offset(name).map(Self::Fixed);
         }
-        let known = chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(name));
+        let known =
+            chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(name));
         if let Some(zone) = known {
             return Some(Self::Named(*zone));
         }
@@ -409,11 +422,10 @@ impl Zone {
     pub fn offset_at(self, utc_micros: i64) -> i32 {
         match self {
             Self::Fixed(offset) => offset,
-            Self::Named(zone) => {
-                chrono::DateTime::from_timestamp_micros(utc_micros).map_or(0, |at| {
+            Self::Named(zone) => chrono::DateTime::from_timestamp_micros(utc_micros)
+                .map_or(0, |at| {
                     zone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc()
-                })
-            }
+                }),
         }
     }
 

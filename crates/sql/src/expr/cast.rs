@@ -50,8 +50,9 @@ pub fn cast(
 /// To the base type, without looking at the modifier.
 fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     use Tag::{
-        Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, InternalChar, Interval as Iv, Json, Jsonb, Name,
-        Numeric as Num, Oid, Reg, Text, Time, Timestamp, TimestampTz, Unknown, Varchar,
+        Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, InternalChar, Interval as Iv, Json,
+        Jsonb, Name, Numeric as Num, Oid, Reg, Text, Time, Timestamp, TimestampTz, Unknown,
+        Varchar,
     };
     let (source, target) = (tag(from), tag(to));
     Ok(match (source, target) {
@@ -61,17 +62,23 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Int2 | Int4 | Int8, Float4) => Datum::Float4(i64_of(&value)? as f32),
         (Int2 | Int4 | Int8, Float8) => Datum::Float8(i64_of(&value)? as f64),
         (Int2 | Int4 | Int8, Oid | Reg) => Datum::Oid(
-            u32::try_from(i64_of(&value)?).map_err(|_| Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "OID out of range"))?,
+            u32::try_from(i64_of(&value)?)
+                .map_err(|_| Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "OID out of range"))?,
         ),
         (Oid | Reg, Oid | Reg) => value,
         (Oid | Reg, Int4 | Int8) => integer(i64_of(&value)?, to)?,
+        (Bool, Text | Varchar | Bpchar) => {
+            text(if value.as_bool() == Some(true) { "true" } else { "false" })
+        }
         (Int4, Bool) => Datum::Bool(i64_of(&value)? != 0),
         (Bool, Int4) => Datum::Int4(i32::from(value.as_bool() == Some(true))),
         (Num, Int2 | Int4 | Int8) => {
             let number = numeric_of(&value)?;
             let whole = match number {
                 Numeric::Finite { .. } => number.to_i64(),
-                Numeric::NaN => return Err(fault::error("0A000", format!("cannot convert NaN to {to}"))),
+                Numeric::NaN => {
+                    return Err(fault::error("0A000", format!("cannot convert NaN to {to}")));
+                }
                 _ => return Err(fault::error("0A000", format!("cannot convert infinity to {to}"))),
             };
             integer(whole.ok_or_else(|| fault::out_of_range(to))?, to)?
@@ -109,7 +116,9 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         // Blanks that only pad do not survive the way out of char(n).
         (Bpchar, Text | Varchar | Name) => text(str_of(&value)?.trim_end_matches(' ')),
         (Text | Varchar | Name | Unknown, Text | Varchar | Bpchar) => value,
-        (Text | Varchar | Unknown, Name) => text(str_of(&value)?.chars().take(63).collect::<String>()),
+        (Text | Varchar | Unknown, Name) => {
+            text(str_of(&value)?.chars().take(63).collect::<String>())
+        }
         (Date, Timestamp) => time::date_to_timestamp(&value)?,
         (Date, TimestampTz) => time::to_zoned(&time::date_to_timestamp(&value)?, context.zone())?,
         (Timestamp, TimestampTz) => time::to_zoned(&value, context.zone())?,
@@ -118,11 +127,15 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (TimestampTz, Timestamp) => time::to_local(&value, context.zone())?,
         (TimestampTz, Date) => time::timestamp_to_date(&time::to_local(&value, context.zone())?)?,
         (TimestampTz, Time) => time::timestamp_to_time(&time::to_local(&value, context.zone())?)?,
-        (Time, Iv) => Datum::Interval(Interval { micros: time::micros_of(&value)?, ..Interval::default() }),
+        (Time, Iv) => {
+            Datum::Interval(Interval { micros: time::micros_of(&value)?, ..Interval::default() })
+        }
         (Iv, Time) => Datum::Time(interval_of(&value)?.micros.rem_euclid(calendar::DAY)),
         (Json, Jsonb) => input(str_of(&value)?, &SqlType::Jsonb, context)?,
         (Jsonb, Json) => Datum::Json(output(&value, from, context)?.into()),
-        (Jsonb, Bool | Int2 | Int4 | Int8 | Num | Float4 | Float8) => from_jsonb(&value, to, context)?,
+        (Jsonb, Bool | Int2 | Int4 | Int8 | Num | Float4 | Float8) => {
+            from_jsonb(&value, to, context)?
+        }
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
         (Text | Varchar | Name | Unknown | Bpchar, Reg) => reg_input(str_of(&value)?, to, context)?,
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
@@ -147,7 +160,8 @@ fn from_jsonb(value: &Datum, to: &SqlType, context: &EvalContext<'_>) -> Result<
     match (&**json, to) {
         (Value::Bool(v), SqlType::Bool) => Ok(Datum::Bool(*v)),
         (Value::Number(n), ty) if *ty != SqlType::Bool => {
-            let number = Datum::numeric(Numeric::parse(&n.to_string()).unwrap_or_else(Numeric::zero));
+            let number =
+                Datum::numeric(Numeric::parse(&n.to_string()).unwrap_or_else(Numeric::zero));
             convert(number, &SqlType::Numeric(None), to, context)
         }
         (Value::Null, _) => Ok(Datum::Null),
@@ -171,7 +185,8 @@ fn modifier(value: Datum, to: &SqlType, how: CastContext) -> Result<Datum> {
         }
         SqlType::Numeric(Some(m)) => {
             let rounded = numeric_of(&value)?.rounded(m.scale.into());
-            let limit = Numeric::from(1).mul(&power_of_ten(i32::from(m.precision) - i32::from(m.scale)));
+            let limit =
+                Numeric::from(1).mul(&power_of_ten(i32::from(m.precision) - i32::from(m.scale)));
             let fits = match (&rounded, limit) {
                 (Numeric::Finite { .. }, Some(limit)) => rounded.abs() < limit,
                 (Numeric::NaN, _) => true,
@@ -233,7 +248,10 @@ fn limited(value: Datum, length: usize, how: CastContext, to: &SqlType) -> Resul
     }
     let cut = shown.char_indices().nth(length).map_or(shown.len(), |(at, _)| at);
     if how != CastContext::Explicit && !shown[cut..].bytes().all(|b| b == b' ') {
-        return Err(Error::new(SqlState::STRING_RIGHT_TRUNCATION, format!("value too long for type {to}")));
+        return Err(Error::new(
+            SqlState::STRING_RIGHT_TRUNCATION,
+            format!("value too long for type {to}"),
+        ));
     }
     Ok(text(&shown[..cut]))
 }

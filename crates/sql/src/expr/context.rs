@@ -96,7 +96,11 @@ impl<'a> EvalContext<'a> {
     /// # Errors
     /// XX000 while planning: the planner must not evaluate what is not constant.
     pub fn execution(&self) -> Result<&'a ExecContext> {
-        self.exec.ok_or_else(|| Error::internal("a function that needs a running statement was evaluated while planning"))
+        self.exec.ok_or_else(|| {
+            Error::internal(
+                "a function that needs a running statement was evaluated while planning",
+            )
+        })
     }
 
     /// The regular expression `pattern`, compiled once as long as it stays the same.
@@ -132,7 +136,10 @@ impl<'a> EvalContext<'a> {
             return Ok(answer);
         }
         replay.wanted = Some(request);
-        Err(Error::new(PENDING, "this function cannot be used here; use it in a plain SELECT, INSERT or UPDATE"))
+        Err(Error::new(
+            PENDING,
+            "this function cannot be used here; use it in a plain SELECT, INSERT or UPDATE",
+        ))
     }
 
     /// Whether `error` is the private one of [`EvalContext::request`].
@@ -150,7 +157,9 @@ impl<'a> EvalContext<'a> {
         let (Some(wanted), Some(exec)) = (wanted, self.exec) else { return Err(error) };
         let answer = match wanted {
             Request::NextValue(oid) => Datum::Int8(exec.sequences.next(oid).await?),
-            Request::SetValue(oid, value, called) => Datum::Int8(exec.sequences.set(oid, value, called).await?),
+            Request::SetValue(oid, value, called) => {
+                Datum::Int8(exec.sequences.set(oid, value, called).await?)
+            }
             Request::Outcome(txn) => Datum::text(match exec.database.outcome(txn).await? {
                 Outcome::Committed(_) => "committed",
                 Outcome::Aborted => "aborted",
@@ -190,7 +199,10 @@ impl<'a> EvalContext<'a> {
             Some(Relation::View(view)) => Ok(view.oid),
             Some(Relation::Sequence(sequence)) => Ok(sequence.oid),
             Some(Relation::Index(_, index)) => Ok(index.oid),
-            None => Err(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
+            None => Err(Error::new(
+                SqlState::UNDEFINED_TABLE,
+                format!("relation \"{name}\" does not exist"),
+            )),
         }
     }
 }

@@ -34,7 +34,11 @@ fn leading(unscaled: &BigInt, scale: u32) -> i64 {
 
 /// To fixed point with `digits` after the point, cut.
 fn fixed(unscaled: &BigInt, scale: u32, digits: u32) -> BigInt {
-    if digits >= scale { unscaled * pow10(digits - scale) } else { unscaled / pow10(scale - digits) }
+    if digits >= scale {
+        unscaled * pow10(digits - scale)
+    } else {
+        unscaled / pow10(scale - digits)
+    }
 }
 
 fn shown(value: BigInt, digits: u32, scale: u32) -> Numeric {
@@ -70,7 +74,8 @@ fn negative_root() -> crate::error::Error {
 /// `e^value` in fixed point; the argument has `digits` after the point too.
 fn exp_fixed(value: &BigInt, digits: u32) -> BigInt {
     // e^x = (e^(x / 2^k))^(2^k) with x / 2^k small enough for the series.
-    let halvings: u32 = 32 + u32::try_from(value.bits().saturating_sub(u64::from(digits) * 10 / 3)).unwrap_or(0);
+    let halvings: u32 =
+        32 + u32::try_from(value.bits().saturating_sub(u64::from(digits) * 10 / 3)).unwrap_or(0);
     let extra = digits + halvings / 3 + 10;
     let one = pow10(extra);
     let x = (value * pow10(extra - digits)) >> halvings;
@@ -125,7 +130,8 @@ pub fn exp(value: &Numeric) -> Result<Numeric> {
     if approximate.abs() > 300_000.0 {
         return if approximate < 0.0 { Ok(Numeric::new(0, 1000)) } else { Err(overflow()) };
     }
-    let result_scale = scale_of(SIGNIFICANT - (approximate * std::f64::consts::LOG10_E) as i64, *scale);
+    let result_scale =
+        scale_of(SIGNIFICANT - (approximate * std::f64::consts::LOG10_E) as i64, *scale);
     let digits = result_scale + GUARD + (approximate.max(0.0) * std::f64::consts::LOG10_E) as u32;
     let result = exp_fixed(&fixed(unscaled, *scale, digits), digits);
     shown(result, digits, result_scale).checked().ok_or_else(overflow)
@@ -145,7 +151,9 @@ fn positive<'a>(value: &'a Numeric) -> Result<Option<(&'a BigInt, u32)>> {
             Sign::Minus => Err(fault::error("2201E", "cannot take logarithm of a negative number")),
             Sign::Plus => Ok(Some((unscaled, *scale))),
         },
-        Numeric::NegInfinity => Err(fault::error("2201E", "cannot take logarithm of a negative number")),
+        Numeric::NegInfinity => {
+            Err(fault::error("2201E", "cannot take logarithm of a negative number"))
+        }
         Numeric::NaN | Numeric::Infinity => Ok(None),
     }
 }
@@ -184,7 +192,8 @@ pub fn log(base: &Numeric, value: &Numeric) -> Result<Numeric> {
 
 /// `base` to the power of `exponent`.
 pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
-    let (Numeric::Finite { unscaled: b, scale: bs }, Numeric::Finite { unscaled: e, scale: es }) = (base, exponent)
+    let (Numeric::Finite { unscaled: b, scale: bs }, Numeric::Finite { unscaled: e, scale: es }) =
+        (base, exponent)
     else {
         return Ok(Numeric::from_f64(base.to_f64().powf(exponent.to_f64())));
     };
@@ -193,7 +202,10 @@ pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
     }
     let whole = exponent.truncated(0) == *exponent;
     if b.is_negative() && !whole {
-        return Err(fault::error("2201F", "a negative number raised to a non-integer power yields a complex result"));
+        return Err(fault::error(
+            "2201F",
+            "a negative number raised to a non-integer power yields a complex result",
+        ));
     }
     if e.is_zero() {
         return Ok(Numeric::from(1).rounded(16));
@@ -210,7 +222,8 @@ pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
     if approximate < -310_000.0 {
         return Ok(Numeric::new(0, result_scale));
     }
-    let whole_exponent = if whole { exponent.to_i64().filter(|n| n.unsigned_abs() <= 100_000) } else { None };
+    let whole_exponent =
+        if whole { exponent.to_i64().filter(|n| n.unsigned_abs() <= 100_000) } else { None };
     let result = if let Some(n) = whole_exponent {
         let magnitude = u32::try_from(n.unsigned_abs()).unwrap_or(u32::MAX);
         let (raised, scale) = (b.pow(magnitude), bs * magnitude);

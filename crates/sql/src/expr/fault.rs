@@ -26,7 +26,9 @@ pub fn division_by_zero() -> Error {
 /// 22003 for a type.
 pub fn out_of_range(ty: &SqlType) -> Error {
     let name = match ty {
-        SqlType::Numeric(_) => return Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "value overflows numeric format"),
+        SqlType::Numeric(_) => {
+            return Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "value overflows numeric format");
+        }
         SqlType::Float4 | SqlType::Float8 => {
             return Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: overflow");
         }

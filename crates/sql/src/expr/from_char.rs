@@ -38,14 +38,25 @@ struct Fields {
 }
 
 const MONTHS: [&str; 12] = [
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
-    "november", "december",
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
 ];
-const DAYS: [&str; 7] = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
+const DAYS: [&str; 7] =
+    ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 const PATTERNS: [&str; 32] = [
-    "SSSSS", "MONTH", "Y,YYY", "HH24", "HH12", "A.M.", "P.M.", "B.C.", "A.D.", "YYYY", "SSSS", "DAY", "DDD",
-    "YYY", "MON", "DY", "HH", "MI", "MM", "SS", "MS", "US", "DD", "YY", "AM", "PM", "BC", "AD", "FM", "TH",
-    "D", "Y",
+    "SSSSS", "MONTH", "Y,YYY", "HH24", "HH12", "A.M.", "P.M.", "B.C.", "A.D.", "YYYY", "SSSS",
+    "DAY", "DDD", "YYY", "MON", "DY", "HH", "MI", "MM", "SS", "MS", "US", "DD", "YY", "AM", "PM",
+    "BC", "AD", "FM", "TH", "D", "Y",
 ];
 
 /// Reads `text` by `template`: microseconds since 1970-01-01, local time.
@@ -72,7 +83,8 @@ pub fn timestamp(template: &str, text: &str) -> Result<i64, FromCharError> {
         if let Some(found) = PATTERNS.iter().find(|p| upper.starts_with(**p)) {
             pattern = &pattern[found.len()..];
             rest = rest.trim_start();
-            let next_is_field = PATTERNS.iter().any(|p| pattern.to_ascii_uppercase().starts_with(p));
+            let next_is_field =
+                PATTERNS.iter().any(|p| pattern.to_ascii_uppercase().starts_with(p));
             rest = read(found, rest, next_is_field, &mut fields)?;
             continue;
         }
@@ -96,7 +108,11 @@ fn skip_chars(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or("", |(at, _)| &text[at..])
 }
 
-fn number<'a>(text: &'a str, width: usize, what: &str) -> Result<(i64, &'a str, usize), FromCharError> {
+fn number<'a>(
+    text: &'a str,
+    width: usize,
+    what: &str,
+) -> Result<(i64, &'a str, usize), FromCharError> {
     let digits = text.bytes().take(width).take_while(u8::is_ascii_digit).count();
     if digits == 0 {
         if text.is_empty() {
@@ -111,7 +127,12 @@ fn number<'a>(text: &'a str, width: usize, what: &str) -> Result<(i64, &'a str, 
     Ok((value, &text[digits..], digits))
 }
 
-fn name<'a>(text: &'a str, names: &[&str], short: bool, what: &str) -> Result<(i64, &'a str), FromCharError> {
+fn name<'a>(
+    text: &'a str,
+    names: &[&str],
+    short: bool,
+    what: &str,
+) -> Result<(i64, &'a str), FromCharError> {
     let lower = text.to_lowercase();
     for (at, full) in names.iter().enumerate() {
         let name = if short { &full[..3] } else { full };
@@ -138,8 +159,20 @@ fn read<'a>(
             if digits > 0 {
                 let century = match digits {
                     // The year nearest to 2020, as PostgreSQL completes it.
-                    1 | 2 if pattern.len() < 4 => if value < 70 { 2000 } else { 1900 },
-                    3 if pattern.len() < 4 => if value < 520 { 2000 } else { 1000 },
+                    1 | 2 if pattern.len() < 4 => {
+                        if value < 70 {
+                            2000
+                        } else {
+                            1900
+                        }
+                    }
+                    3 if pattern.len() < 4 => {
+                        if value < 520 {
+                            2000
+                        } else {
+                            1000
+                        }
+                    }
                     _ => 0,
                 };
                 fields.year = Some(value + century);
@@ -152,20 +185,48 @@ fn read<'a>(
             fields.year = Some(thousands * 1000 + ones);
             rest
         }
-        "MM" => { let (v, rest, _) = take(wide(2))?; fields.month = v; rest }
-        "DD" => { let (v, rest, _) = take(wide(2))?; fields.day = v; rest }
-        "DDD" => { let (v, rest, _) = take(wide(3))?; fields.yearday = Some(v); rest }
+        "MM" => {
+            let (v, rest, _) = take(wide(2))?;
+            fields.month = v;
+            rest
+        }
+        "DD" => {
+            let (v, rest, _) = take(wide(2))?;
+            fields.day = v;
+            rest
+        }
+        "DDD" => {
+            let (v, rest, _) = take(wide(3))?;
+            fields.yearday = Some(v);
+            rest
+        }
         "D" => take(1)?.1,
-        "HH24" => { let (v, rest, _) = take(wide(2))?; fields.hour = v; rest }
+        "HH24" => {
+            let (v, rest, _) = take(wide(2))?;
+            fields.hour = v;
+            rest
+        }
         "HH12" | "HH" => {
             let (v, rest, _) = take(wide(2))?;
             fields.hour = v;
             fields.twelve = true;
             rest
         }
-        "MI" => { let (v, rest, _) = take(wide(2))?; fields.minute = v; rest }
-        "SS" => { let (v, rest, _) = take(wide(2))?; fields.second = v; rest }
-        "SSSS" | "SSSSS" => { let (v, rest, _) = take(wide(5))?; fields.seconds_of_day = Some(v); rest }
+        "MI" => {
+            let (v, rest, _) = take(wide(2))?;
+            fields.minute = v;
+            rest
+        }
+        "SS" => {
+            let (v, rest, _) = take(wide(2))?;
+            fields.second = v;
+            rest
+        }
+        "SSSS" | "SSSSS" => {
+            let (v, rest, _) = take(wide(5))?;
+            fields.seconds_of_day = Some(v);
+            rest
+        }
         "MS" | "US" => {
             let width = if pattern == "MS" { 3 } else { 6 };
             let (v, rest, digits) = take(width)?;
@@ -187,18 +248,20 @@ fn read<'a>(
         "DY" => name(text, &DAYS, true, pattern)?.1,
         "AM" | "PM" | "A.M." | "P.M." => {
             let lower = text.to_lowercase();
-            let found = ["a.m.", "p.m.", "am", "pm"].iter().find(|m| lower.starts_with(**m)).ok_or_else(|| {
-                FromCharError::Malformed(format!("invalid value for \"{pattern}\""))
-            })?;
+            let found =
+                ["a.m.", "p.m.", "am", "pm"].iter().find(|m| lower.starts_with(**m)).ok_or_else(
+                    || FromCharError::Malformed(format!("invalid value for \"{pattern}\"")),
+                )?;
             fields.afternoon = Some(found.starts_with('p'));
             fields.twelve = true;
             &text[found.len()..]
         }
         "BC" | "AD" | "B.C." | "A.D." => {
             let lower = text.to_lowercase();
-            let found = ["b.c.", "a.d.", "bc", "ad"].iter().find(|m| lower.starts_with(**m)).ok_or_else(|| {
-                FromCharError::Malformed(format!("invalid value for \"{pattern}\""))
-            })?;
+            let found =
+                ["b.c.", "a.d.", "bc", "ad"].iter().find(|m| lower.starts_with(**m)).ok_or_else(
+                    || FromCharError::Malformed(format!("invalid value for \"{pattern}\"")),
+                )?;
             fields.before_christ = found.starts_with('b');
             &text[found.len()..]
         }
@@ -209,17 +272,22 @@ fn read<'a>(
 
 impl Fields {
     fn finish(self, text: &str) -> Result<i64, FromCharError> {
-        let out = || FromCharError::OutOfRange(format!("date/time field value out of range: \"{text}\""));
+        let out =
+            || FromCharError::OutOfRange(format!("date/time field value out of range: \"{text}\""));
         let mut year = self.year.unwrap_or(0);
         if self.before_christ && year > 0 {
             year = 1 - year;
         }
         // Without a year PostgreSQL answers 1 BC.
         let days = match self.yearday {
-            Some(yearday) if (1..=366).contains(&yearday) => days_from_civil(year, 1, 1) + yearday - 1,
+            Some(yearday) if (1..=366).contains(&yearday) => {
+                days_from_civil(year, 1, 1) + yearday - 1
+            }
             Some(_) => return Err(out()),
             None => {
-                if !(1..=12).contains(&self.month) || !(1..=days_in_month(year, self.month)).contains(&self.day) {
+                if !(1..=12).contains(&self.month)
+                    || !(1..=days_in_month(year, self.month)).contains(&self.day)
+                {
                     return Err(out());
                 }
                 days_from_civil(year, self.month, self.day)
@@ -253,10 +321,11 @@ impl Fields {
 /// # Errors
 /// [`FromCharError::Malformed`] when there is no digit.
 pub fn decimal(template: &str, text: &str) -> Result<String, FromCharError> {
-    let fraction_digits = template.split_once(['.', 'D', 'd']).map_or(0, |(_, f)| {
-        f.chars().filter(|c| matches!(c, '9' | '0')).count()
-    });
-    let negative = text.contains('-') || (template.to_ascii_uppercase().contains("PR") && text.contains('<'));
+    let fraction_digits = template
+        .split_once(['.', 'D', 'd'])
+        .map_or(0, |(_, f)| f.chars().filter(|c| matches!(c, '9' | '0')).count());
+    let negative =
+        text.contains('-') || (template.to_ascii_uppercase().contains("PR") && text.contains('<'));
     let mut digits = String::new();
     let mut fraction: Option<usize> = None;
     for c in text.chars() {
@@ -278,7 +347,9 @@ pub fn decimal(template: &str, text: &str) -> Result<String, FromCharError> {
         }
     }
     if !digits.contains(|c: char| c.is_ascii_digit()) {
-        return Err(FromCharError::Malformed(format!("invalid input syntax for type numeric: \"{text}\"")));
+        return Err(FromCharError::Malformed(format!(
+            "invalid input syntax for type numeric: \"{text}\""
+        )));
     }
     Ok(format!("{}{}", if negative { "-" } else { "" }, digits.trim_end_matches('.')))
 }
@@ -291,7 +362,10 @@ mod tests {
     fn texts_by_template_read_as_in_postgres() {
         let at = |y, m, d, s: i64| days_from_civil(y, m, d) * DAY + s * SECOND;
         assert_eq!(timestamp("YYYY-MM-DD", "2024-02-09"), Ok(at(2024, 2, 9, 0)));
-        assert_eq!(timestamp("DD Mon YYYY HH12:MI AM", "09 Feb 2024 03:30 PM"), Ok(at(2024, 2, 9, 55_800)));
+        assert_eq!(
+            timestamp("DD Mon YYYY HH12:MI AM", "09 Feb 2024 03:30 PM"),
+            Ok(at(2024, 2, 9, 55_800))
+        );
         assert_eq!(timestamp("YYYYMMDD", "20240209"), Ok(at(2024, 2, 9, 0)));
         assert!(matches!(timestamp("YYYY-MM-DD", "2024-02-31"), Err(FromCharError::OutOfRange(_))));
         assert!(matches!(timestamp("YYYY-MM-DD", "abc"), Err(FromCharError::Malformed(_))));

@@ -44,14 +44,18 @@ pub fn contains(outer: &Value, inner: &Value) -> bool {
             inner.iter().all(|want| outer.iter().any(|have| contains_element(have, want)))
         }
         // An array may contain a primitive; the reverse does not hold.
-        (Value::Array(outer), scalar) if is_scalar(scalar) => outer.iter().any(|have| equal(have, scalar)),
+        (Value::Array(outer), scalar) if is_scalar(scalar) => {
+            outer.iter().any(|have| equal(have, scalar))
+        }
         (outer, inner) => is_scalar(outer) && equal(outer, inner),
     }
 }
 
 fn contains_element(have: &Value, want: &Value) -> bool {
     match (have, want) {
-        (Value::Object(_), Value::Object(_)) | (Value::Array(_), Value::Array(_)) => contains(have, want),
+        (Value::Object(_), Value::Object(_)) | (Value::Array(_), Value::Array(_)) => {
+            contains(have, want)
+        }
         _ => equal(have, want),
     }
 }
@@ -256,8 +260,18 @@ pub enum SetMode {
 ///
 /// # Errors
 /// A message when `value` is a scalar, a step into an array is no integer, or an inserted key exists.
-pub fn set_path(mut value: Value, path: &[&str], new: &Value, mode: SetMode) -> Result<Value, &'static str> {
-    fn walk(value: &mut Value, path: &[&str], new: &Value, mode: SetMode) -> Result<(), &'static str> {
+pub fn set_path(
+    mut value: Value,
+    path: &[&str],
+    new: &Value,
+    mode: SetMode,
+) -> Result<Value, &'static str> {
+    fn walk(
+        value: &mut Value,
+        path: &[&str],
+        new: &Value,
+        mode: SetMode,
+    ) -> Result<(), &'static str> {
         let Some((step, rest)) = path.split_first() else { return Ok(()) };
         match value {
             Value::Object(map) if rest.is_empty() => {
@@ -274,7 +288,9 @@ pub fn set_path(mut value: Value, path: &[&str], new: &Value, mode: SetMode) -> 
                 }
                 Ok(())
             }
-            Value::Object(map) => map.get_mut(*step).map_or(Ok(()), |inner| walk(inner, rest, new, mode)),
+            Value::Object(map) => {
+                map.get_mut(*step).map_or(Ok(()), |inner| walk(inner, rest, new, mode))
+            }
             Value::Array(items) => {
                 let index: i64 = step.trim().parse().map_err(|_| NOT_INTEGER)?;
                 match position(items.len(), index) {
@@ -283,7 +299,9 @@ pub fn set_path(mut value: Value, path: &[&str], new: &Value, mode: SetMode) -> 
                     Some(at) => {
                         match mode {
                             SetMode::Set { .. } => items[at] = new.clone(),
-                            SetMode::Insert { after } => items.insert(at + usize::from(after), new.clone()),
+                            SetMode::Insert { after } => {
+                                items.insert(at + usize::from(after), new.clone())
+                            }
                         }
                         Ok(())
                     }
@@ -325,7 +343,10 @@ pub fn type_name(value: &Value) -> &'static str {
 pub fn strip_nulls(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(
-            map.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, strip_nulls(v))).collect(),
+            map.into_iter()
+                .filter(|(_, v)| !v.is_null())
+                .map(|(k, v)| (k, strip_nulls(v)))
+                .collect(),
         ),
         Value::Array(items) => Value::Array(items.into_iter().map(strip_nulls).collect()),
         other => other,
@@ -349,9 +370,16 @@ mod tests {
     #[test]
     fn set_and_insert_and_remove_follow_postgres_examples() {
         let doc = json!([{"f1": 1, "f2": null}, 2, null, 3]);
-        let set = set_path(doc.clone(), &["0", "f1"], &json!([2]), SetMode::Set { create: false }).unwrap();
+        let set = set_path(doc.clone(), &["0", "f1"], &json!([2]), SetMode::Set { create: false })
+            .unwrap();
         assert_eq!(set, json!([{"f1": [2], "f2": null}, 2, null, 3]));
-        let insert = set_path(json!({"a": [0, 1, 2]}), &["a", "1"], &json!(9), SetMode::Insert { after: true }).unwrap();
+        let insert = set_path(
+            json!({"a": [0, 1, 2]}),
+            &["a", "1"],
+            &json!(9),
+            SetMode::Insert { after: true },
+        )
+        .unwrap();
         assert_eq!(insert, json!({"a": [0, 1, 9, 2]}));
         assert_eq!(remove_path(doc, &["0", "f2"]).unwrap(), json!([{"f1": 1}, 2, null, 3]));
         assert_eq!(at_path(&json!({"a": [1, {"b": 2}]}), &["a", "-1", "b"]), Some(&json!(2)));

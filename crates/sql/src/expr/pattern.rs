@@ -41,6 +41,8 @@ pub fn like(text: &str, pattern: &str, escape: Option<char>) -> Result<bool, Pat
                 resume = Some((pat, at));
                 continue;
             }
+            // The text is used up: what is left of the pattern cannot match, whatever it is.
+            Some(_) if at.is_empty() => false,
             Some(c) => {
                 let literal = if Some(c) == escape {
                     Some(pattern_chars.next().ok_or(PatternError::TrailingEscape)?)
@@ -94,7 +96,8 @@ pub fn like_prefix(pattern: &str, escape: Option<char>) -> (String, PrefixShape)
                 None => return (prefix, PrefixShape::Other),
             }
         } else if c == '%' {
-            let shape = if chars.as_str().is_empty() { PrefixShape::Prefix } else { PrefixShape::Other };
+            let shape =
+                if chars.as_str().is_empty() { PrefixShape::Prefix } else { PrefixShape::Other };
             return (prefix, shape);
         } else if c == '_' {
             return (prefix, PrefixShape::Other);
@@ -134,7 +137,9 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Regex, PatternError> {
             'x' => extended = true,
             'q' => literal = true,
             other => {
-                return Err(PatternError::Regex(format!("invalid regular expression option: \"{other}\"")));
+                return Err(PatternError::Regex(format!(
+                    "invalid regular expression option: \"{other}\""
+                )));
             }
         }
     }
@@ -172,9 +177,13 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
                 Some('Y') => out.push_str("\\B"),
                 Some('Z') => out.push_str("\\z"),
                 Some(d @ '1'..='9') if !in_class => {
-                    return Err(PatternError::Regex(format!("back reference \\{d} is not supported")));
+                    return Err(PatternError::Regex(format!(
+                        "back reference \\{d} is not supported"
+                    )));
                 }
-                Some(e @ ('d' | 'D' | 'w' | 'W' | 's' | 'S' | 'A' | 'n' | 't' | 'r' | 'f' | 'v')) => {
+                Some(
+                    e @ ('d' | 'D' | 'w' | 'W' | 's' | 'S' | 'A' | 'n' | 't' | 'r' | 'f' | 'v'),
+                ) => {
                     out.push('\\');
                     out.push(e);
                 }
@@ -273,7 +282,14 @@ mod tests {
 
     #[test]
     fn like_wildcards_and_escapes_match_as_in_postgres() {
-        let yes = [("abc", "a%"), ("abc", "_b_"), ("a%c", "a\\%c"), ("", "%"), ("aXbXc", "a%b%c"), ("zoë", "zo_")];
+        let yes = [
+            ("abc", "a%"),
+            ("abc", "_b_"),
+            ("a%c", "a\\%c"),
+            ("", "%"),
+            ("aXbXc", "a%b%c"),
+            ("zoë", "zo_"),
+        ];
         let no = [("abc", "a"), ("abc", "a\\%"), ("", "_"), ("ab", "a_c%"), ("abcd", "%bc")];
         for (text, pattern) in yes {
             assert_eq!(like(text, pattern, Some('\\')), Ok(true), "{text} like {pattern}");

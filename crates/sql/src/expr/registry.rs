@@ -110,7 +110,12 @@ impl Function {
 
 /// A strict immutable function with a result of fixed type.
 #[must_use]
-pub const fn function(name: &'static str, args: &'static [Tag], returns: Tag, body: Body) -> Function {
+pub const fn function(
+    name: &'static str,
+    args: &'static [Tag],
+    returns: Tag,
+    body: Body,
+) -> Function {
     function_returning(name, args, Returns::Type(returns), body)
 }
 
@@ -122,7 +127,15 @@ pub const fn function_returning(
     returns: Returns,
     body: Body,
 ) -> Function {
-    Function { name, args, variadic: false, returns, volatility: Volatility::Immutable, strict: true, body }
+    Function {
+        name,
+        args,
+        variadic: false,
+        returns,
+        volatility: Volatility::Immutable,
+        strict: true,
+        body,
+    }
 }
 
 /// An overload chosen for given argument types.
@@ -181,7 +194,11 @@ impl Registry {
     ///
     /// # Errors
     /// [`ResolveError`] when none or no single best fits.
-    pub fn resolve(&self, name: &str, types: &[SqlType]) -> std::result::Result<Resolved, ResolveError> {
+    pub fn resolve(
+        &self,
+        name: &str,
+        types: &[SqlType],
+    ) -> std::result::Result<Resolved, ResolveError> {
         let all = self.by_name.get(name).ok_or(ResolveError::NoSuch)?;
         let tags: Vec<Tag> = types.iter().map(tag).collect();
         let operator = !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -197,7 +214,7 @@ impl Registry {
             return Ok(exact.resolved());
         }
         if candidates.len() > 1 {
-            keep_best(&mut candidates, |c| c.exact(&tags));
+            keep_best(&mut candidates, |c| c.exact_as_declared(&tags));
             keep_best(&mut candidates, |c| c.preferred(&tags));
             if candidates.len() > 1 && tags.contains(&Tag::Unknown) {
                 choose_for_unknowns(&mut candidates, &tags);
@@ -215,7 +232,10 @@ impl Registry {
 struct Candidate {
     function: &'static Function,
     args: Vec<SqlType>,
+    /// What the arguments become.
     tags: Vec<Tag>,
+    /// What the overload declares; pseudo-types win no points for exactness.
+    declared: Vec<Tag>,
     element: Option<SqlType>,
 }
 
@@ -228,8 +248,8 @@ impl Candidate {
         for ((declared, ty), own) in declared.iter().zip(types).zip(tags) {
             let (arg, arg_tag) = match declared {
                 // An untyped literal given as "any" is text.
-                Tag::Any if *own == Tag::Unknown => (SqlType::Text, Tag::Text),
-                Tag::Any => (ty.clone(), *own),
+                Tag::Any if *own == Tag::Unknown => (SqlType::Text, Tag::Any),
+                Tag::Any => (ty.clone(), Tag::Any),
                 Tag::AnyElement => {
                     let element = element.clone()?;
                     let element_tag = tag(&element);
@@ -254,7 +274,9 @@ impl Candidate {
                 }
                 Tag::TextArray => {
                     match ty {
-                        SqlType::Array(inner) if tag(inner).category() != Category::String => return None,
+                        SqlType::Array(inner) if tag(inner).category() != Category::String => {
+                            return None;
+                        }
                         SqlType::Array(_) => {}
                         _ if *own == Tag::Unknown => {}
                         _ => return None,
@@ -271,15 +293,19 @@ impl Candidate {
             args.push(arg);
             chosen.push(arg_tag);
         }
-        Some(Self { function, args, tags: chosen, element })
+        Some(Self { function, args, tags: chosen, declared, element })
     }
 
     fn exact(&self, tags: &[Tag]) -> usize {
         self.tags.iter().zip(tags).filter(|(declared, own)| same(**declared, **own)).count()
     }
 
+    fn exact_as_declared(&self, tags: &[Tag]) -> usize {
+        self.declared.iter().zip(tags).filter(|(declared, own)| same(**declared, **own)).count()
+    }
+
     fn preferred(&self, tags: &[Tag]) -> usize {
-        self.tags
+        self.declared
             .iter()
             .zip(tags)
             .filter(|(declared, own)| {
@@ -297,7 +323,9 @@ impl Candidate {
             Returns::ArrayOf(tag) => SqlType::Array(Box::new(plain_type(tag))),
             Returns::Same(at) => self.args[at].without_modifier(),
             Returns::Element => self.element.clone().unwrap_or(SqlType::Text),
-            Returns::ElementArray => SqlType::Array(Box::new(self.element.clone().unwrap_or(SqlType::Text))),
+            Returns::ElementArray => {
+                SqlType::Array(Box::new(self.element.clone().unwrap_or(SqlType::Text)))
+            }
         };
         Resolved { function: self.function, args: self.args.clone(), returns }
     }
@@ -338,7 +366,11 @@ fn polymorphic_element(declared: &[Tag], types: &[SqlType]) -> Option<Option<Sql
     common_type(&found).ok().map(Some)
 }
 
-fn exact_match<'a>(candidates: &'a [Candidate], tags: &[Tag], operator: bool) -> Option<&'a Candidate> {
+fn exact_match<'a>(
+    candidates: &'a [Candidate],
+    tags: &[Tag],
+    operator: bool,
+) -> Option<&'a Candidate> {
     let matches = |tags: &[Tag]| {
         let mut found = candidates.iter().filter(|c| c.exact(tags) == tags.len());
         // Fixed declarations win over polymorphic ones.
@@ -369,7 +401,8 @@ fn choose_for_unknowns(candidates: &mut Vec<Candidate>, tags: &[Tag]) {
     let before = candidates.clone();
     let mut decided = true;
     for (at, _) in tags.iter().enumerate().filter(|(_, t)| **t == Tag::Unknown) {
-        let categories: Vec<Category> = candidates.iter().map(|c| c.tags[at].category()).collect();
+        let categories: Vec<Category> =
+            candidates.iter().map(|c| c.declared[at].category()).collect();
         let category = if categories.contains(&Category::String) {
             Category::String
         } else if categories.iter().all(|c| *c == categories[0]) {
@@ -378,9 +411,9 @@ fn choose_for_unknowns(candidates: &mut Vec<Candidate>, tags: &[Tag]) {
             decided = false;
             break;
         };
-        candidates.retain(|c| c.tags[at].category() == category);
-        if candidates.iter().any(|c| c.tags[at].preferred()) {
-            candidates.retain(|c| c.tags[at].preferred());
+        candidates.retain(|c| c.declared[at].category() == category);
+        if candidates.iter().any(|c| c.declared[at].preferred()) {
+            candidates.retain(|c| c.declared[at].preferred());
         }
     }
     if decided && candidates.len() == 1 {
@@ -395,8 +428,10 @@ fn choose_for_unknowns(candidates: &mut Vec<Candidate>, tags: &[Tag]) {
             let assumed: Vec<&Candidate> = candidates
                 .iter()
                 .filter(|c| {
-                    tags.iter().zip(&c.tags).all(|(own, declared)| {
-                        *own != Tag::Unknown || can_cast(first, *declared, CastContext::Implicit)
+                    tags.iter().zip(&c.declared).all(|(own, declared)| {
+                        *own != Tag::Unknown
+                            || declared.polymorphic()
+                            || can_cast(first, *declared, CastContext::Implicit)
                     })
                 })
                 .collect();

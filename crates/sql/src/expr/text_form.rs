@@ -23,7 +23,8 @@ pub fn input(shown: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Dat
 /// The text form of a value; reg* types show names.
 pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<String> {
     if let (Datum::Oid(oid), SqlType::RegType) = (value, ty) {
-        return Ok(SqlType::from_oid(*oid).map_or_else(|| oid.to_string(), |ty| ty.to_string()));
+        return Ok(SqlType::from_oid(*oid)
+            .map_or_else(|| oid.to_string(), |ty| ty.to_string().replace("bpchar", "character")));
     }
     if let (Datum::Oid(oid), SqlType::RegClass) = (value, ty) {
         let catalog = context.catalog;

@@ -37,8 +37,18 @@ pub struct Civil {
 }
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-    "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const DAYS: [&str; 7] =
     ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -47,13 +57,14 @@ const ROMAN: [&str; 12] =
 
 /// Longest first, so that the first that fits is the right one.
 const PATTERNS: [&str; 42] = [
-    "IYYY", "YYYY", "MONTH", "Month", "month", "HH24", "HH12", "SSSSS", "Y,YYY", "A.M.", "P.M.", "a.m.",
-    "p.m.", "B.C.", "A.D.", "IDDD", "SSSS", "DAY", "Day", "day", "DDD", "YYY", "IYY", "MON", "Mon", "mon",
-    "TZH", "TZM", "FF3", "FF6", "DY", "Dy", "dy", "HH", "MI", "MM", "SS", "MS", "US", "DD", "YY", "IY",
+    "IYYY", "YYYY", "MONTH", "Month", "month", "HH24", "HH12", "SSSSS", "Y,YYY", "A.M.", "P.M.",
+    "a.m.", "p.m.", "B.C.", "A.D.", "IDDD", "SSSS", "DAY", "Day", "day", "DDD", "YYY", "IYY",
+    "MON", "Mon", "mon", "TZH", "TZM", "FF3", "FF6", "DY", "Dy", "dy", "HH", "MI", "MM", "SS",
+    "MS", "US", "DD", "YY", "IY",
 ];
 const SHORT: [&str; 19] = [
-    "AM", "PM", "am", "pm", "BC", "AD", "WW", "IW", "CC", "RM", "rm", "TZ", "tz", "OF", "ID", "D", "W",
-    "Q", "J",
+    "AM", "PM", "am", "pm", "BC", "AD", "WW", "IW", "CC", "RM", "rm", "TZ", "tz", "OF", "ID", "D",
+    "W", "Q", "J",
 ];
 
 fn roman_case(c: &Civil, upper: bool) -> String {
@@ -119,7 +130,11 @@ pub fn timestamp(template: &str, c: &Civil) -> String {
         if let Some(suffix) = suffix {
             if text.chars().all(|ch| ch.is_ascii_digit()) {
                 let ordinal = ordinal(&text);
-                text.push_str(&if suffix == "TH" { ordinal.to_uppercase() } else { ordinal.to_owned() });
+                text.push_str(&if suffix == "TH" {
+                    ordinal.to_uppercase()
+                } else {
+                    ordinal.to_owned()
+                });
                 rest = &rest[2..];
             }
         }
@@ -178,9 +193,7 @@ fn field(pattern: &str, written: &str, c: &Civil, fill: bool) -> String {
         "SS" => number(c.second.into(), 2),
         "MS" | "FF3" => number((c.micros / 1000).into(), 3),
         "US" | "FF6" => number(c.micros.into(), 6),
-        "SSSS" | "SSSSS" => {
-            number(i64::from(c.hour * 3600 + c.minute * 60 + c.second), 0)
-        }
+        "SSSS" | "SSSSS" => number(i64::from(c.hour * 3600 + c.minute * 60 + c.second), 0),
         "AM" | "PM" => {
             let text = if c.hour >= 12 { "PM" } else { "AM" };
             if written.starts_with(['a', 'p']) { text.to_lowercase() } else { text.to_owned() }
@@ -220,7 +233,11 @@ fn field(pattern: &str, written: &str, c: &Civil, fill: bool) -> String {
         "WW" => number(i64::from((c.yearday - 1) / 7 + 1), 2),
         "IW" => number(c.iso_week.into(), 2),
         "CC" => {
-            let century = if c.year > 0 { (i64::from(c.year) - 1) / 100 + 1 } else { (i64::from(c.year) - 100) / 100 };
+            let century = if c.year > 0 {
+                (i64::from(c.year) - 1) / 100 + 1
+            } else {
+                (i64::from(c.year) - 100) / 100
+            };
             number(century, 2)
         }
         "Q" => number(i64::from((c.month - 1) / 3 + 1), 1),
@@ -231,7 +248,13 @@ fn field(pattern: &str, written: &str, c: &Civil, fill: bool) -> String {
         }
         "TZ" => match c.offset_seconds {
             None => String::new(),
-            Some(0) => if pattern == "TZ" { "UTC".into() } else { "utc".into() },
+            Some(0) => {
+                if pattern == "TZ" {
+                    "UTC".into()
+                } else {
+                    "utc".into()
+                }
+            }
             Some(_) => offset_text(offset),
         },
         "OF" => offset_text(offset),
@@ -244,7 +267,11 @@ fn field(pattern: &str, written: &str, c: &Civil, fill: bool) -> String {
 fn offset_text(offset: i32) -> String {
     let sign = if offset < 0 { '-' } else { '+' };
     let (hours, minutes) = (offset.abs() / 3600, offset.abs() / 60 % 60);
-    if minutes == 0 { format!("{sign}{hours:02}") } else { format!("{sign}{hours:02}:{minutes:02}") }
+    if minutes == 0 {
+        format!("{sign}{hours:02}")
+    } else {
+        format!("{sign}{hours:02}:{minutes:02}")
+    }
 }
 
 fn julian_day(c: &Civil) -> i64 {
@@ -280,7 +307,10 @@ pub fn number(template: &str, decimal: &str) -> Result<String, String> {
 /// Rounds a non-negative decimal text to `digits` after the point, half away from zero.
 fn round_text(text: &str, digits: usize) -> String {
     let (integer, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let mut all: Vec<u8> = integer.bytes().chain(fraction.bytes().chain(std::iter::repeat(b'0')).take(digits)).collect();
+    let mut all: Vec<u8> = integer
+        .bytes()
+        .chain(fraction.bytes().chain(std::iter::repeat(b'0')).take(digits))
+        .collect();
     if fraction.as_bytes().get(digits).is_some_and(|d| *d >= b'5') {
         let mut at = all.len();
         loop {
@@ -380,7 +410,9 @@ impl NumberFormat {
                     format.parts.push(Part::Point);
                 }
                 (_, ',' | 'G' | 'g') => format.parts.push(Part::Group),
-                (_, 'S' | 's') if format.integer_digits == 0 && !after_point => format.leading_sign = true,
+                (_, 'S' | 's') if format.integer_digits == 0 && !after_point => {
+                    format.leading_sign = true
+                }
                 (_, 'S' | 's') => {
                     format.parts.push(Part::Sign);
                     format.explicit_sign = true;
@@ -407,7 +439,9 @@ impl NumberFormat {
         // A zero is written before the point only where the template asks for it or nothing else is left.
         let zero_from = match self.zero_from {
             Some(at) => at,
-            None if integer.is_empty() && self.fraction_digits == 0 => self.integer_digits.saturating_sub(1),
+            None if integer.is_empty() && self.fraction_digits == 0 => {
+                self.integer_digits.saturating_sub(1)
+            }
             None => usize::MAX,
         };
         let first_written = missing.min(zero_from);
@@ -428,17 +462,18 @@ impl NumberFormat {
         let mut position = 0;
         let mut fraction_at = 0;
         let mut after_point = false;
-        let kept_fraction = if self.fill {
-            fraction.len()
-        } else {
-            self.last_kept_fraction(fraction)
-        };
+        let kept_fraction =
+            if self.fill { fraction.len() } else { self.last_kept_fraction(fraction) };
         // Where the sign goes: in front of the first digit written; blanks stand before it.
         for part in &self.parts {
             match part {
                 Part::Nine | Part::Zero if after_point => {
                     if fraction_at < kept_fraction {
-                        out.push_str(if overflow { "#" } else { &fraction[fraction_at..=fraction_at] });
+                        out.push_str(if overflow {
+                            "#"
+                        } else {
+                            &fraction[fraction_at..=fraction_at]
+                        });
                     }
                     fraction_at += 1;
                 }
@@ -532,8 +567,18 @@ mod tests {
     #[test]
     fn timestamp_templates_render_as_in_postgres() {
         let c = Civil {
-            year: 2024, month: 2, day: 9, hour: 15, minute: 4, second: 5, micros: 78_900, weekday: 5,
-            yearday: 40, iso_year: 2024, iso_week: 6, offset_seconds: Some(0),
+            year: 2024,
+            month: 2,
+            day: 9,
+            hour: 15,
+            minute: 4,
+            second: 5,
+            micros: 78_900,
+            weekday: 5,
+            yearday: 40,
+            iso_year: 2024,
+            iso_week: 6,
+            offset_seconds: Some(0),
         };
         for (template, expected) in [
             ("YYYY-MM-DD HH24:MI:SS.MS", "2024-02-09 15:04:05.078"),

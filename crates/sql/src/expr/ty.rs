@@ -87,13 +87,19 @@ impl Tag {
         match self {
             Self::Unknown => Category::Unknown,
             Self::Bool => Category::Boolean,
-            Self::Int2 | Self::Int4 | Self::Int8 | Self::Float4 | Self::Float8 | Self::Numeric | Self::Oid | Self::Reg | Self::RegType => {
-                Category::Numeric
-            }
+            Self::Int2
+            | Self::Int4
+            | Self::Int8
+            | Self::Float4
+            | Self::Float8
+            | Self::Numeric
+            | Self::Oid
+            | Self::Reg
+            | Self::RegType => Category::Numeric,
             Self::Text | Self::Varchar | Self::Bpchar | Self::Name => Category::String,
             Self::Date | Self::Time | Self::Timestamp | Self::TimestampTz => Category::DateTime,
             Self::Interval => Category::Timespan,
-            Self::Array | Self::AnyArray | Self::TextArray => Category::Array,
+            Self::Array | Self::TextArray => Category::Array,
             _ => Category::User,
         }
     }
@@ -129,8 +135,8 @@ pub enum CastContext {
 #[must_use]
 pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
     use Tag::{
-        Array, Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, Interval, Json, Jsonb, Name, Numeric,
-        Oid, Reg, Text, TextArray, Time, Timestamp, TimestampTz, Unknown, Varchar,
+        Array, Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, Interval, Json, Jsonb, Name,
+        Numeric, Oid, Reg, Text, TextArray, Time, Timestamp, TimestampTz, Unknown, Varchar,
     };
     if from == to || from == Unknown {
         return true;
@@ -144,13 +150,17 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         | (Numeric, Float4 | Float8)
         | (Float4, Float8) => CastContext::Implicit,
         (Oid, Int4 | Int8) => CastContext::Assignment,
-        (Int4 | Int8 | Numeric | Float4 | Float8, Int2 | Int4 | Int8 | Numeric | Float4) => CastContext::Assignment,
+        (Int4 | Int8 | Numeric | Float4 | Float8, Int2 | Int4 | Int8 | Numeric | Float4) => {
+            CastContext::Assignment
+        }
         (Int4, Bool) | (Bool, Int4) => CastContext::Explicit,
         // Strings.
         (Varchar | Bpchar | Text | Name, Text | Varchar | Bpchar) => CastContext::Implicit,
         (Text | Varchar | Bpchar, Name) => CastContext::Implicit,
         // Dates and times.
-        (Date, Timestamp | TimestampTz) | (Timestamp, TimestampTz) | (Time, Interval) => CastContext::Implicit,
+        (Date, Timestamp | TimestampTz) | (Timestamp, TimestampTz) | (Time, Interval) => {
+            CastContext::Implicit
+        }
         (TimestampTz, Timestamp | Date | Time) | (Timestamp, Date | Time) | (Interval, Time) => {
             CastContext::Assignment
         }
@@ -191,7 +201,10 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
         if a.category() != b.category() {
             return Err((current.clone(), ty.clone()));
         }
-        if !a.preferred() && can_cast(a, b, CastContext::Implicit) && !can_cast(b, a, CastContext::Implicit) {
+        if !a.preferred()
+            && can_cast(a, b, CastContext::Implicit)
+            && !can_cast(b, a, CastContext::Implicit)
+        {
             chosen = Some(ty);
         }
     }

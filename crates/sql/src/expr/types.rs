@@ -31,7 +31,9 @@ pub fn named(data_type: &DataType) -> Result<SqlType> {
             SqlType::Numeric(numeric_modifier(info)?)
         }
         DataType::Text => SqlType::Text,
-        DataType::Varchar(length) | DataType::CharacterVarying(length) | DataType::CharVarying(length) => {
+        DataType::Varchar(length)
+        | DataType::CharacterVarying(length)
+        | DataType::CharVarying(length) => {
             SqlType::Varchar(length.as_ref().map(char_length).transpose()?)
         }
         DataType::Char(length) | DataType::Character(length) => {
@@ -41,12 +43,22 @@ pub fn named(data_type: &DataType) -> Result<SqlType> {
         DataType::Uuid => SqlType::Uuid,
         DataType::Date => SqlType::Date,
         DataType::Time(precision, zone) => match zone {
-            TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => SqlType::Time(digits(*precision)?),
-            _ => return Err(fault::unsupported("time with time zone; use timestamp with time zone")),
+            TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => {
+                SqlType::Time(digits(*precision)?)
+            }
+            _ => {
+                return Err(fault::unsupported(
+                    "time with time zone; use timestamp with time zone",
+                ));
+            }
         },
         DataType::Timestamp(precision, zone) => match zone {
-            TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => SqlType::Timestamp(digits(*precision)?),
-            TimezoneInfo::WithTimeZone | TimezoneInfo::Tz => SqlType::TimestampTz(digits(*precision)?),
+            TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => {
+                SqlType::Timestamp(digits(*precision)?)
+            }
+            TimezoneInfo::WithTimeZone | TimezoneInfo::Tz => {
+                SqlType::TimestampTz(digits(*precision)?)
+            }
         },
         DataType::Interval { .. } => SqlType::Interval,
         DataType::JSON => SqlType::Json,
@@ -82,7 +94,8 @@ fn no_such(name: &str) -> Error {
 fn custom(name: &ObjectName, modifiers: &[String]) -> Result<SqlType> {
     let last = name.0.last().and_then(|part| part.as_ident());
     let Some(ident) = last else { return Err(no_such(&name.to_string())) };
-    let folded = if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+    let folded =
+        if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
     let number = || modifiers.first().and_then(|m| m.parse::<u32>().ok());
     Ok(match folded.as_str() {
         "char" if ident.quote_style.is_some() => SqlType::InternalChar,
@@ -124,13 +137,17 @@ fn custom(name: &ObjectName, modifiers: &[String]) -> Result<SqlType> {
 
 fn char_length(length: &CharacterLength) -> Result<u32> {
     match length {
-        CharacterLength::IntegerLength { length, .. } => u32::try_from(*length)
-            .ok()
-            .filter(|n| (1..=10_485_760).contains(n))
-            .ok_or_else(|| {
-                let (what, side) = if *length == 0 { ("at least 1", "") } else { ("exceed 10485760", " cannot") };
-                fault::error("22023", format!("length for type varchar{side} {what}").replace("varchar at", "varchar must be at"))
-            }),
+        CharacterLength::IntegerLength { length, .. } => {
+            u32::try_from(*length).ok().filter(|n| (1..=10_485_760).contains(n)).ok_or_else(|| {
+                let (what, side) =
+                    if *length == 0 { ("at least 1", "") } else { ("exceed 10485760", " cannot") };
+                fault::error(
+                    "22023",
+                    format!("length for type varchar{side} {what}")
+                        .replace("varchar at", "varchar must be at"),
+                )
+            })
+        }
         CharacterLength::Max => Err(fault::error("42601", "syntax error at or near \"MAX\"")),
     }
 }
@@ -150,10 +167,16 @@ fn numeric_modifier(info: &ExactNumberInfo) -> Result<Option<NumericMod>> {
         ExactNumberInfo::PrecisionAndScale(p, s) => (*p as i64, *s),
     };
     if !(1..=1000).contains(&precision) {
-        return Err(fault::error("22023", format!("NUMERIC precision {precision} must be between 1 and 1000")));
+        return Err(fault::error(
+            "22023",
+            format!("NUMERIC precision {precision} must be between 1 and 1000"),
+        ));
     }
     if !(-1000..=1000).contains(&scale) {
-        return Err(fault::error("22023", format!("NUMERIC scale {scale} must be between -1000 and 1000")));
+        return Err(fault::error(
+            "22023",
+            format!("NUMERIC scale {scale} must be between -1000 and 1000"),
+        ));
     }
     Ok(Some(NumericMod {
         precision: u16::try_from(precision).unwrap_or(1000),

@@ -133,7 +133,9 @@ pub fn to_text<'a>(value: &'a Datum, call: &Call<'_>, at: usize) -> Result<Cow<'
         other => {
             let ty = call.args.get(at.min(call.args.len().saturating_sub(1)));
             let ty = match (ty, other) {
-                (Some(SqlType::Array(element)), value) if !matches!(value, Datum::Array(_)) => Some(&**element),
+                (Some(SqlType::Array(element)), value) if !matches!(value, Datum::Array(_)) => {
+                    Some(&**element)
+                }
                 (ty, _) => ty,
             };
             super::cast::output(other, ty.unwrap_or(&SqlType::Text), call.context).map(Cow::Owned)

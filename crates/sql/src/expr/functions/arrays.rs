@@ -11,7 +11,11 @@ use crate::expr::ty::Tag::{Any, AnyArray, AnyElement, Bool, Int4, Text};
 use crate::expr::value::{array, array_of, bool_datum, i32_datum, i64_of, text};
 use crate::types::{ArrayValue, Datum};
 
-const fn building(name: &'static str, args: &'static [crate::expr::ty::Tag], body: crate::expr::registry::Body) -> Function {
+const fn building(
+    name: &'static str,
+    args: &'static [crate::expr::ty::Tag],
+    body: crate::expr::registry::Body,
+) -> Function {
     function_returning(name, args, Returns::ElementArray, body).lax()
 }
 
@@ -23,20 +27,26 @@ pub const TABLE: &[Function] = &[
     building("array_cat", &[AnyArray, AnyArray], |a, _| concat(&a[0], &a[1])),
     building("array_append", &[AnyArray, AnyElement], |a, _| append(&a[0], &a[1], &a[1])),
     building("array_prepend", &[AnyElement, AnyArray], |a, _| prepend(&a[0], &a[1])),
-    building("array_remove", &[AnyArray, AnyElement], |a, _| rebuilt(&a[0], |items| {
-        items.iter().filter(|v| **v != a[1]).cloned().collect()
-    })),
-    building("array_replace", &[AnyArray, AnyElement, AnyElement], |a, _| rebuilt(&a[0], |items| {
-        items.iter().map(|v| if *v == a[1] { a[2].clone() } else { v.clone() }).collect()
-    })),
+    building("array_remove", &[AnyArray, AnyElement], |a, _| {
+        rebuilt(&a[0], |items| items.iter().filter(|v| **v != a[1]).cloned().collect())
+    }),
+    building("array_replace", &[AnyArray, AnyElement, AnyElement], |a, _| {
+        rebuilt(&a[0], |items| {
+            items.iter().map(|v| if *v == a[1] { a[2].clone() } else { v.clone() }).collect()
+        })
+    }),
     function("@>", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[0], &a[1])),
     function("<@", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[1], &a[0])),
     function("&&", &[AnyArray, AnyArray], Bool, |a, _| {
         let (x, y) = (array_of(&a[0])?, array_of(&a[1])?);
         Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && y.elements.contains(v))))
     }),
-    function("array_length", &[AnyArray, Int4], Int4, |a, _| Ok(dimension(a)?.map_or(Datum::Null, |(length, _)| Datum::Int4(length)))),
-    function("array_lower", &[AnyArray, Int4], Int4, |a, _| Ok(dimension(a)?.map_or(Datum::Null, |(_, low)| Datum::Int4(low)))),
+    function("array_length", &[AnyArray, Int4], Int4, |a, _| {
+        Ok(dimension(a)?.map_or(Datum::Null, |(length, _)| Datum::Int4(length)))
+    }),
+    function("array_lower", &[AnyArray, Int4], Int4, |a, _| {
+        Ok(dimension(a)?.map_or(Datum::Null, |(_, low)| Datum::Int4(low)))
+    }),
     function("array_upper", &[AnyArray, Int4], Int4, |a, _| {
         Ok(dimension(a)?.map_or(Datum::Null, |(length, low)| Datum::Int4(low + length - 1)))
     }),
@@ -49,7 +59,12 @@ pub const TABLE: &[Function] = &[
         if dimensions.is_empty() {
             return Ok(Datum::Null);
         }
-        Ok(text(dimensions.iter().map(|(length, low)| format!("[{low}:{}]", low + length - 1)).collect::<String>()))
+        Ok(text(
+            dimensions
+                .iter()
+                .map(|(length, low)| format!("[{low}:{}]", low + length - 1))
+                .collect::<String>(),
+        ))
     }),
     function("cardinality", &[AnyArray], Int4, |a, _| i32_datum(array_of(&a[0])?.elements.len())),
     function("array_position", &[AnyArray, AnyElement], Int4, |a, _| {
@@ -58,24 +73,46 @@ pub const TABLE: &[Function] = &[
         }
         let found = array_of(&a[0])?.elements.iter().position(|v| *v == a[1]);
         found.map_or(Ok(Datum::Null), |at| i32_datum(at + 1))
-    }).lax(),
-    function_returning("array_positions", &[AnyArray, AnyElement], Returns::ArrayOf(Int4), |a, _| {
-        if a[0].is_null() {
-            return Ok(Datum::Null);
-        }
-        let found = array_of(&a[0])?.elements.iter().enumerate().filter(|(_, v)| **v == a[1]);
-        Ok(array(crate::types::SqlType::Int4, found.map(|(at, _)| i32_datum(at + 1)).collect::<Result<_>>()?))
-    }).lax(),
+    })
+    .lax(),
+    function_returning(
+        "array_positions",
+        &[AnyArray, AnyElement],
+        Returns::ArrayOf(Int4),
+        |a, _| {
+            if a[0].is_null() {
+                return Ok(Datum::Null);
+            }
+            let found = array_of(&a[0])?.elements.iter().enumerate().filter(|(_, v)| **v == a[1]);
+            Ok(array(
+                crate::types::SqlType::Int4,
+                found.map(|(at, _)| i32_datum(at + 1)).collect::<Result<_>>()?,
+            ))
+        },
+    )
+    .lax(),
     building("trim_array", &[AnyArray, Int4], |a, _| {
         let count = i64_of(&a[1])?;
         let items = &array_of(&a[0])?.elements;
-        let keep = usize::try_from(count).ok().and_then(|c| items.len().checked_sub(c)).ok_or_else(|| {
-            fault::error("2202E", format!("number of elements to trim must be between 0 and {}", items.len()))
-        })?;
+        let keep = usize::try_from(count)
+            .ok()
+            .and_then(|c| items.len().checked_sub(c))
+            .ok_or_else(|| {
+                fault::error(
+                    "2202E",
+                    format!("number of elements to trim must be between 0 and {}", items.len()),
+                )
+            })?;
         rebuilt(&a[0], |items| items[..keep].to_vec())
     }),
-    function("num_nulls", &[Any], Int4, |a, _| i32_datum(a.iter().filter(|v| v.is_null()).count())).lax().variadic(),
-    function("num_nonnulls", &[Any], Int4, |a, _| i32_datum(a.iter().filter(|v| !v.is_null()).count())).lax().variadic(),
+    function("num_nulls", &[Any], Int4, |a, _| i32_datum(a.iter().filter(|v| v.is_null()).count()))
+        .lax()
+        .variadic(),
+    function("num_nonnulls", &[Any], Int4, |a, _| {
+        i32_datum(a.iter().filter(|v| !v.is_null()).count())
+    })
+    .lax()
+    .variadic(),
 ];
 
 fn one_dimension(value: &ArrayValue) -> Result<()> {
@@ -152,5 +189,7 @@ fn contains(outer: &Datum, inner: &Datum) -> Result<Datum> {
 
 fn dimension(a: &[Datum]) -> Result<Option<(i32, i32)>> {
     let at = i64_of(&a[1])?;
-    Ok(usize::try_from(at - 1).ok().and_then(|at| array_of(&a[0]).ok()?.dimensions.get(at).copied()))
+    Ok(usize::try_from(at - 1)
+        .ok()
+        .and_then(|at| array_of(&a[0]).ok()?.dimensions.get(at).copied()))
 }

@@ -10,7 +10,12 @@ pub fn md5_hex(data: &[u8]) -> String {
     let mut state: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
     for block in padded(data, false).chunks_exact(64) {
         let word = |at: usize| {
-            u32::from_le_bytes([block[at * 4], block[at * 4 + 1], block[at * 4 + 2], block[at * 4 + 3]])
+            u32::from_le_bytes([
+                block[at * 4],
+                block[at * 4 + 1],
+                block[at * 4 + 2],
+                block[at * 4 + 3],
+            ])
         };
         let [mut a, mut b, mut c, mut d] = state;
         for round in 0..64_usize {
@@ -52,7 +57,11 @@ pub fn sha256(data: &[u8]) -> [u8; 32] {
         for at in 0..64 {
             let s1 = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
             let choice = (e & f) ^ (!e & g);
-            let t1 = h.wrapping_add(s1).wrapping_add(choice).wrapping_add(constants[at]).wrapping_add(w[at]);
+            let t1 = h
+                .wrapping_add(s1)
+                .wrapping_add(choice)
+                .wrapping_add(constants[at])
+                .wrapping_add(w[at]);
             let s0 = a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22);
             let t2 = s0.wrapping_add((a & b) ^ (a & c) ^ (b & c));
             (h, g, f, e, d, c, b, a) = (g, f, e, d.wrapping_add(t1), c, b, a, t1.wrapping_add(t2));
@@ -71,7 +80,11 @@ pub fn sha256(data: &[u8]) -> [u8; 32] {
 /// The first 32 bits of the fractional parts of the roots of the first primes.
 fn fractional_roots(count: usize, root: fn(f64) -> f64) -> Vec<u32> {
     let is_prime = |n: &u32| (2..*n).take_while(|d| d * d <= *n).all(|d| n % d != 0);
-    (2..).filter(is_prime).take(count).map(|p| (root(f64::from(p)).fract() * 4_294_967_296.0) as u32).collect()
+    (2..)
+        .filter(is_prime)
+        .take(count)
+        .map(|p| (root(f64::from(p)).fract() * 4_294_967_296.0) as u32)
+        .collect()
 }
 
 /// The message, a one bit, zeros, and its length in bits, to a multiple of 64 bytes.
@@ -100,7 +113,8 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
         .filter(|c| !c.is_ascii_whitespace())
         .map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok()))
         .collect::<Option<_>>()?;
-    (digits.len() % 2 == 0).then(|| digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    (digits.len() % 2 == 0)
+        .then(|| digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -113,7 +127,8 @@ pub fn base64(data: &[u8]) -> String {
         if at > 0 && at % 19 == 0 {
             out.push('\n');
         }
-        let word = chunk.iter().enumerate().fold(0_u32, |w, (i, b)| w | u32::from(*b) << (16 - 8 * i));
+        let word =
+            chunk.iter().enumerate().fold(0_u32, |w, (i, b)| w | u32::from(*b) << (16 - 8 * i));
         for digit in 0..4 {
             if digit <= chunk.len() {
                 out.push(char::from(BASE64[(word >> (18 - 6 * digit)) as usize & 63]));
@@ -157,7 +172,10 @@ mod tests {
     fn digests_of_published_messages_are_the_published_ones() {
         assert_eq!(md5_hex(b""), "d41d8cd98f00b204e9800998ecf8427e");
         assert_eq!(md5_hex(b"message digest"), "f96b697d7cb7938d525a2f31aaf161d0");
-        assert_eq!(hex(&sha256(b"abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            hex(&sha256(b"abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
         let long = vec![b'a'; 200];
         assert_eq!(md5_hex(&long), "887f30b43b2867f4a9accceee7d16e6c");
     }

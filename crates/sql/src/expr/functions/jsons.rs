@@ -14,7 +14,9 @@ use crate::expr::fault;
 use crate::expr::json::{self, SetMode};
 use crate::expr::registry::{Function, function};
 use crate::expr::ty::Tag::{Any, Bool, Int4, Json, Jsonb, Text, TextArray};
-use crate::expr::value::{array_of, bool_datum, bool_of, i32_datum, i64_of, json_of, jsonb, str_of, text, to_text};
+use crate::expr::value::{
+    array_of, bool_datum, bool_of, i32_datum, i64_of, json_of, jsonb, str_of, text, to_text,
+};
 use crate::types::{ArrayValue, Datum, SqlType};
 
 /// The functions of this module.
@@ -27,21 +29,39 @@ pub const TABLE: &[Function] = &[
     function("->>", &[Jsonb, Int4], Text, |a, _| item(a).map(|v| as_text(v, true))),
     function("->>", &[Json, Text], Text, |a, _| field(a).map(|v| as_text(v, false))),
     function("->>", &[Json, Int4], Text, |a, _| item(a).map(|v| as_text(v, false))),
-    function("#>", &[Jsonb, TextArray], Jsonb, |a, _| deep(a).map(|v| v.map_or(Datum::Null, jsonb))),
-    function("#>", &[Json, TextArray], Json, |a, _| deep(a).map(|v| v.map_or(Datum::Null, json_text))),
+    function("#>", &[Jsonb, TextArray], Jsonb, |a, _| {
+        deep(a).map(|v| v.map_or(Datum::Null, jsonb))
+    }),
+    function("#>", &[Json, TextArray], Json, |a, _| {
+        deep(a).map(|v| v.map_or(Datum::Null, json_text))
+    }),
     function("#>>", &[Jsonb, TextArray], Text, |a, _| deep(a).map(|v| as_text(v, true))),
     function("#>>", &[Json, TextArray], Text, |a, _| deep(a).map(|v| as_text(v, false))),
-    function("@>", &[Jsonb, Jsonb], Bool, |a, _| Ok(bool_datum(json::contains(&*json_of(&a[0])?, &*json_of(&a[1])?)))),
-    function("<@", &[Jsonb, Jsonb], Bool, |a, _| Ok(bool_datum(json::contains(&*json_of(&a[1])?, &*json_of(&a[0])?)))),
-    function("?", &[Jsonb, Text], Bool, |a, _| Ok(bool_datum(json::has_key(&*json_of(&a[0])?, str_of(&a[1])?)))),
+    function("@>", &[Jsonb, Jsonb], Bool, |a, _| {
+        Ok(bool_datum(json::contains(&*json_of(&a[0])?, &*json_of(&a[1])?)))
+    }),
+    function("<@", &[Jsonb, Jsonb], Bool, |a, _| {
+        Ok(bool_datum(json::contains(&*json_of(&a[1])?, &*json_of(&a[0])?)))
+    }),
+    function("?", &[Jsonb, Text], Bool, |a, _| {
+        Ok(bool_datum(json::has_key(&*json_of(&a[0])?, str_of(&a[1])?)))
+    }),
     function("?|", &[Jsonb, TextArray], Bool, |a, _| keys(a, false)),
     function("?&", &[Jsonb, TextArray], Bool, |a, _| keys(a, true)),
-    function("jsonb_exists", &[Jsonb, Text], Bool, |a, _| Ok(bool_datum(json::has_key(&*json_of(&a[0])?, str_of(&a[1])?)))),
+    function("jsonb_exists", &[Jsonb, Text], Bool, |a, _| {
+        Ok(bool_datum(json::has_key(&*json_of(&a[0])?, str_of(&a[1])?)))
+    }),
     function("jsonb_exists_any", &[Jsonb, TextArray], Bool, |a, _| keys(a, false)),
     function("jsonb_exists_all", &[Jsonb, TextArray], Bool, |a, _| keys(a, true)),
-    function("||", &[Jsonb, Jsonb], Jsonb, |a, _| change(json::concat(json_of(&a[0])?.into_owned(), json_of(&a[1])?.into_owned()))),
-    function("-", &[Jsonb, Text], Jsonb, |a, _| change(json::remove_key(json_of(&a[0])?.into_owned(), str_of(&a[1])?))),
-    function("-", &[Jsonb, Int4], Jsonb, |a, _| change(json::remove_index(json_of(&a[0])?.into_owned(), i64_of(&a[1])?))),
+    function("||", &[Jsonb, Jsonb], Jsonb, |a, _| {
+        change(json::concat(json_of(&a[0])?.into_owned(), json_of(&a[1])?.into_owned()))
+    }),
+    function("-", &[Jsonb, Text], Jsonb, |a, _| {
+        change(json::remove_key(json_of(&a[0])?.into_owned(), str_of(&a[1])?))
+    }),
+    function("-", &[Jsonb, Int4], Jsonb, |a, _| {
+        change(json::remove_index(json_of(&a[0])?.into_owned(), i64_of(&a[1])?))
+    }),
     function("-", &[Jsonb, TextArray], Jsonb, |a, _| {
         let mut value = json_of(&a[0])?.into_owned();
         for key in path_of(&a[1])? {
@@ -52,35 +72,79 @@ pub const TABLE: &[Function] = &[
     function("#-", &[Jsonb, TextArray], Jsonb, |a, _| {
         change(json::remove_path(json_of(&a[0])?.into_owned(), &path_of(&a[1])?))
     }),
-    function("jsonb_set", &[Jsonb, TextArray, Jsonb], Jsonb, |a, _| set(a, SetMode::Set { create: true })),
-    function("jsonb_set", &[Jsonb, TextArray, Jsonb, Bool], Jsonb, |a, _| set(a, SetMode::Set { create: bool_of(&a[3])? })),
-    function("jsonb_insert", &[Jsonb, TextArray, Jsonb], Jsonb, |a, _| set(a, SetMode::Insert { after: false })),
-    function("jsonb_insert", &[Jsonb, TextArray, Jsonb, Bool], Jsonb, |a, _| set(a, SetMode::Insert { after: bool_of(&a[3])? })),
+    function("jsonb_set", &[Jsonb, TextArray, Jsonb], Jsonb, |a, _| {
+        set(a, SetMode::Set { create: true })
+    }),
+    function("jsonb_set", &[Jsonb, TextArray, Jsonb, Bool], Jsonb, |a, _| {
+        set(a, SetMode::Set { create: bool_of(&a[3])? })
+    }),
+    function("jsonb_insert", &[Jsonb, TextArray, Jsonb], Jsonb, |a, _| {
+        set(a, SetMode::Insert { after: false })
+    }),
+    function("jsonb_insert", &[Jsonb, TextArray, Jsonb, Bool], Jsonb, |a, _| {
+        set(a, SetMode::Insert { after: bool_of(&a[3])? })
+    }),
     function("jsonb_typeof", &[Jsonb], Text, |a, _| Ok(text(json::type_name(&*json_of(&a[0])?)))),
     function("json_typeof", &[Json], Text, |a, _| Ok(text(json::type_name(&*json_of(&a[0])?)))),
     function("jsonb_array_length", &[Jsonb], Int4, |a, _| length(a)),
     function("json_array_length", &[Json], Int4, |a, _| length(a)),
-    function("jsonb_strip_nulls", &[Jsonb], Jsonb, |a, _| Ok(jsonb(json::strip_nulls(json_of(&a[0])?.into_owned())))),
-    function("json_strip_nulls", &[Json], Json, |a, _| Ok(json_compact(&json::strip_nulls(json_of(&a[0])?.into_owned())))),
+    function("jsonb_strip_nulls", &[Jsonb], Jsonb, |a, _| {
+        Ok(jsonb(json::strip_nulls(json_of(&a[0])?.into_owned())))
+    }),
+    function("json_strip_nulls", &[Json], Json, |a, _| {
+        Ok(json_compact(&json::strip_nulls(json_of(&a[0])?.into_owned())))
+    }),
     function("jsonb_pretty", &[Jsonb], Text, |a, _| {
         let mut out = String::new();
         pretty(&*json_of(&a[0])?, 0, &mut out);
         Ok(text(out))
     }),
-    function("jsonb_extract_path", &[Jsonb, Text], Jsonb, |a, _| extract(a).map(|v| v.map_or(Datum::Null, jsonb))).variadic(),
-    function("jsonb_extract_path_text", &[Jsonb, Text], Text, |a, _| extract(a).map(|v| as_text(v, true))).variadic(),
-    function("json_extract_path", &[Json, Text], Json, |a, _| extract(a).map(|v| v.map_or(Datum::Null, json_text))).variadic(),
-    function("json_extract_path_text", &[Json, Text], Text, |a, _| extract(a).map(|v| as_text(v, false))).variadic(),
-    function("to_jsonb", &[Any], Jsonb, |a, c| Ok(jsonb(to_json_value(&a[0], &c.args[0], c)?))).lax().stable(),
-    function("to_json", &[Any], Json, |a, c| Ok(json_compact(&to_json_value(&a[0], &c.args[0], c)?))).stable(),
-    function("array_to_json", &[crate::expr::ty::Tag::AnyArray], Json, |a, c| Ok(json_compact(&to_json_value(&a[0], &c.args[0], c)?))).stable(),
-    function("jsonb_build_object", &[Any], Jsonb, |a, c| Ok(jsonb(build_object(a, c)?))).lax().variadic().stable(),
+    function("jsonb_extract_path", &[Jsonb, Text], Jsonb, |a, _| {
+        extract(a).map(|v| v.map_or(Datum::Null, jsonb))
+    })
+    .variadic(),
+    function("jsonb_extract_path_text", &[Jsonb, Text], Text, |a, _| {
+        extract(a).map(|v| as_text(v, true))
+    })
+    .variadic(),
+    function("json_extract_path", &[Json, Text], Json, |a, _| {
+        extract(a).map(|v| v.map_or(Datum::Null, json_text))
+    })
+    .variadic(),
+    function("json_extract_path_text", &[Json, Text], Text, |a, _| {
+        extract(a).map(|v| as_text(v, false))
+    })
+    .variadic(),
+    function("to_jsonb", &[Any], Jsonb, |a, c| Ok(jsonb(to_json_value(&a[0], &c.args[0], c)?)))
+        .lax()
+        .stable(),
+    function("to_json", &[Any], Json, |a, c| {
+        Ok(json_compact(&to_json_value(&a[0], &c.args[0], c)?))
+    })
+    .stable(),
+    function("array_to_json", &[crate::expr::ty::Tag::AnyArray], Json, |a, c| {
+        Ok(json_compact(&to_json_value(&a[0], &c.args[0], c)?))
+    })
+    .stable(),
+    function("jsonb_build_object", &[Any], Jsonb, |a, c| Ok(jsonb(build_object(a, c)?)))
+        .lax()
+        .variadic()
+        .stable(),
     function("jsonb_build_object", &[], Jsonb, |_, _| Ok(jsonb(Value::Object(Map::new())))),
-    function("jsonb_build_array", &[Any], Jsonb, |a, c| Ok(jsonb(build_array(a, c)?))).lax().variadic().stable(),
+    function("jsonb_build_array", &[Any], Jsonb, |a, c| Ok(jsonb(build_array(a, c)?)))
+        .lax()
+        .variadic()
+        .stable(),
     function("jsonb_build_array", &[], Jsonb, |_, _| Ok(jsonb(Value::Array(Vec::new())))),
-    function("json_build_object", &[Any], Json, |a, c| json_object_text(a, c)).lax().variadic().stable(),
+    function("json_build_object", &[Any], Json, |a, c| json_object_text(a, c))
+        .lax()
+        .variadic()
+        .stable(),
     function("json_build_object", &[], Json, |_, _| Ok(Datum::Json("{}".into()))),
-    function("json_build_array", &[Any], Json, |a, c| json_array_text(a, c)).lax().variadic().stable(),
+    function("json_build_array", &[Any], Json, |a, c| json_array_text(a, c))
+        .lax()
+        .variadic()
+        .stable(),
     function("json_build_array", &[], Json, |_, _| Ok(Datum::Json("[]".into()))),
 ];
 
@@ -225,7 +289,8 @@ pub fn to_json_value(value: &Datum, ty: &SqlType, call: &Call<'_>) -> Result<Val
         Datum::Array(array) => Value::Array(array_values(array, call)?),
         Datum::Timestamp(_) | Datum::TimestampTz(_) => {
             // ISO 8601 with a T.
-            Value::String(cast::output(value, ty, call.context)?.replacen(' ', "T", 1)).normal_zone(value)
+            Value::String(cast::output(value, ty, call.context)?.replacen(' ', "T", 1))
+                .normal_zone(value)
         }
         other => Value::String(cast::output(other, ty, call.context)?),
     })
@@ -245,8 +310,11 @@ impl NormalZone for Value {
 }
 
 fn array_values(array: &ArrayValue, call: &Call<'_>) -> Result<Vec<Value>> {
-    let flat: Vec<Value> =
-        array.elements.iter().map(|v| to_json_value(v, &array.element, call)).collect::<Result<_>>()?;
+    let flat: Vec<Value> = array
+        .elements
+        .iter()
+        .map(|v| to_json_value(v, &array.element, call))
+        .collect::<Result<_>>()?;
     // Inner dimensions become nested arrays, from the last to the second.
     let mut values = flat;
     for (length, _) in array.dimensions.iter().skip(1).rev() {
@@ -280,7 +348,11 @@ fn build_object(a: &[Datum], call: &Call<'_>) -> Result<Value> {
 }
 
 fn build_array(a: &[Datum], call: &Call<'_>) -> Result<Value> {
-    a.iter().zip(call.args).map(|(v, ty)| to_json_value(v, ty, call)).collect::<Result<Vec<_>>>().map(Value::Array)
+    a.iter()
+        .zip(call.args)
+        .map(|(v, ty)| to_json_value(v, ty, call))
+        .collect::<Result<Vec<_>>>()
+        .map(Value::Array)
 }
 
 /// `json` keeps the order of keys and has PostgreSQL's blanks.

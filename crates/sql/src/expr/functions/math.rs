@@ -48,6 +48,14 @@ pub const TABLE: &[Function] = &[
     function("-", &[Int4, Int8], Int8, |a, _| int8(i64_of(&a[0])?.checked_sub(i64_of(&a[1])?))),
     function("*", &[Int4, Int8], Int8, |a, _| int8(i64_of(&a[0])?.checked_mul(i64_of(&a[1])?))),
     function("/", &[Int4, Int8], Int8, |a, _| quotient(a).map(Datum::Int8)),
+    function("+", &[Int2, Int8], Int8, |a, _| int8(i64_of(&a[0])?.checked_add(i64_of(&a[1])?))),
+    function("-", &[Int2, Int8], Int8, |a, _| int8(i64_of(&a[0])?.checked_sub(i64_of(&a[1])?))),
+    function("*", &[Int2, Int8], Int8, |a, _| int8(i64_of(&a[0])?.checked_mul(i64_of(&a[1])?))),
+    function("/", &[Int2, Int8], Int8, |a, _| quotient(a).map(Datum::Int8)),
+    function("+", &[Int8, Int2], Int8, |a, _| int8(i64_of(&a[0])?.checked_add(i64_of(&a[1])?))),
+    function("-", &[Int8, Int2], Int8, |a, _| int8(i64_of(&a[0])?.checked_sub(i64_of(&a[1])?))),
+    function("*", &[Int8, Int2], Int8, |a, _| int8(i64_of(&a[0])?.checked_mul(i64_of(&a[1])?))),
+    function("/", &[Int8, Int2], Int8, |a, _| quotient(a).map(Datum::Int8)),
     function("mod", &[Int2, Int2], Int2, |a, _| int2(remainder(a)?)),
     function("mod", &[Int4, Int4], Int4, |a, _| int4(remainder(a)?)),
     function("mod", &[Int8, Int8], Int8, |a, _| remainder(a).map(Datum::Int8)),
@@ -77,16 +85,28 @@ pub const TABLE: &[Function] = &[
     function("~", &[Int2], Int2, |a, _| int2(!i64_of(&a[0])?)),
     function("~", &[Int4], Int4, |a, _| int4(!i64_of(&a[0])?)),
     function("~", &[Int8], Int8, |a, _| int8(Some(!i64_of(&a[0])?))),
-    function("<<", &[Int4, Int4], Int4, |a, _| Ok(Datum::Int4((i64_of(&a[0])? as i32).wrapping_shl(i64_of(&a[1])? as u32)))),
-    function("<<", &[Int8, Int4], Int8, |a, _| Ok(Datum::Int8(i64_of(&a[0])?.wrapping_shl(i64_of(&a[1])? as u32)))),
-    function(">>", &[Int4, Int4], Int4, |a, _| Ok(Datum::Int4((i64_of(&a[0])? as i32).wrapping_shr(i64_of(&a[1])? as u32)))),
-    function(">>", &[Int8, Int4], Int8, |a, _| Ok(Datum::Int8(i64_of(&a[0])?.wrapping_shr(i64_of(&a[1])? as u32)))),
+    function("<<", &[Int4, Int4], Int4, |a, _| {
+        Ok(Datum::Int4((i64_of(&a[0])? as i32).wrapping_shl(i64_of(&a[1])? as u32)))
+    }),
+    function("<<", &[Int8, Int4], Int8, |a, _| {
+        Ok(Datum::Int8(i64_of(&a[0])?.wrapping_shl(i64_of(&a[1])? as u32)))
+    }),
+    function(">>", &[Int4, Int4], Int4, |a, _| {
+        Ok(Datum::Int4((i64_of(&a[0])? as i32).wrapping_shr(i64_of(&a[1])? as u32)))
+    }),
+    function(">>", &[Int8, Int4], Int8, |a, _| {
+        Ok(Datum::Int8(i64_of(&a[0])?.wrapping_shr(i64_of(&a[1])? as u32)))
+    }),
     function("gcd", &[Int4, Int4], Int4, |a, _| int4(gcd(i64_of(&a[0])?, i64_of(&a[1])?))),
     function("gcd", &[Int8, Int8], Int8, |a, _| int8(Some(gcd(i64_of(&a[0])?, i64_of(&a[1])?)))),
     function("lcm", &[Int4, Int4], Int4, |a, _| lcm(a).and_then(|v| int4(v.unwrap_or(i64::MAX)))),
     function("lcm", &[Int8, Int8], Int8, |a, _| int8(lcm(a)?)),
-    function("+", &[Num, Num], Num, |a, _| checked(Some(numeric_of(&a[0])?.add(numeric_of(&a[1])?)))),
-    function("-", &[Num, Num], Num, |a, _| checked(Some(numeric_of(&a[0])?.sub(numeric_of(&a[1])?)))),
+    function("+", &[Num, Num], Num, |a, _| {
+        checked(Some(numeric_of(&a[0])?.add(numeric_of(&a[1])?)))
+    }),
+    function("-", &[Num, Num], Num, |a, _| {
+        checked(Some(numeric_of(&a[0])?.sub(numeric_of(&a[1])?)))
+    }),
     function("*", &[Num, Num], Num, |a, _| checked(numeric_of(&a[0])?.mul(numeric_of(&a[1])?))),
     function("/", &[Num, Num], Num, |a, _| divide(a)),
     function("%", &[Num, Num], Num, |a, _| num_rem(a)),
@@ -97,15 +117,27 @@ pub const TABLE: &[Function] = &[
         let whole = x.sub(&rest).div(y).ok_or_else(fault::division_by_zero)?;
         num(whole.rounded(0))
     }),
-    function("^", &[Num, Num], Num, |a, _| decimal::power(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)),
-    function("power", &[Num, Num], Num, |a, _| decimal::power(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)),
-    function("pow", &[Num, Num], Num, |a, _| decimal::power(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)),
+    function("^", &[Num, Num], Num, |a, _| {
+        decimal::power(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)
+    }),
+    function("power", &[Num, Num], Num, |a, _| {
+        decimal::power(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)
+    }),
+    function("pow", &[Num, Num], Num, |a, _| {
+        decimal::power(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)
+    }),
     function("sqrt", &[Num], Num, |a, _| decimal::sqrt(numeric_of(&a[0])?).map(Datum::numeric)),
     function("exp", &[Num], Num, |a, _| decimal::exp(numeric_of(&a[0])?).map(Datum::numeric)),
     function("ln", &[Num], Num, |a, _| decimal::ln(numeric_of(&a[0])?).map(Datum::numeric)),
-    function("log", &[Num], Num, |a, _| decimal::log(&Numeric::from(10), numeric_of(&a[0])?).map(Datum::numeric)),
-    function("log10", &[Num], Num, |a, _| decimal::log(&Numeric::from(10), numeric_of(&a[0])?).map(Datum::numeric)),
-    function("log", &[Num, Num], Num, |a, _| decimal::log(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)),
+    function("log", &[Num], Num, |a, _| {
+        decimal::log(&Numeric::from(10), numeric_of(&a[0])?).map(Datum::numeric)
+    }),
+    function("log10", &[Num], Num, |a, _| {
+        decimal::log(&Numeric::from(10), numeric_of(&a[0])?).map(Datum::numeric)
+    }),
+    function("log", &[Num, Num], Num, |a, _| {
+        decimal::log(numeric_of(&a[0])?, numeric_of(&a[1])?).map(Datum::numeric)
+    }),
     function("round", &[Num], Num, |a, _| num(numeric_of(&a[0])?.rounded(0))),
     function("round", &[Num, Int4], Num, |a, _| num(numeric_of(&a[0])?.rounded(digits(&a[1])?))),
     function("trunc", &[Num], Num, |a, _| num(numeric_of(&a[0])?.truncated(0))),
@@ -113,13 +145,22 @@ pub const TABLE: &[Function] = &[
     function("ceil", &[Num], Num, |a, _| num(ceil(numeric_of(&a[0])?))),
     function("ceiling", &[Num], Num, |a, _| num(ceil(numeric_of(&a[0])?))),
     function("floor", &[Num], Num, |a, _| num(ceil(&numeric_of(&a[0])?.neg()).neg())),
-    function("sign", &[Num], Num, |a, _| num(numeric_of(&a[0])?.signum().map_or(Numeric::NaN, |s| Numeric::from(i64::from(s))))),
+    function("sign", &[Num], Num, |a, _| {
+        num(numeric_of(&a[0])?.signum().map_or(Numeric::NaN, |s| Numeric::from(i64::from(s))))
+    }),
     function("scale", &[Num], Int4, |a, _| Ok(Datum::Int4(numeric_of(&a[0])?.scale() as i32))),
-    function("min_scale", &[Num], Int4, |a, _| Ok(Datum::Int4(numeric_of(&a[0])?.normalized().scale() as i32))),
+    function("min_scale", &[Num], Int4, |a, _| {
+        Ok(Datum::Int4(numeric_of(&a[0])?.normalized().scale() as i32))
+    }),
     function("trim_scale", &[Num], Num, |a, _| num(numeric_of(&a[0])?.normalized())),
     function("factorial", &[Int8], Num, |a, _| factorial(i64_of(&a[0])?)),
     function("width_bucket", &[Num, Num, Num, Int4], Int4, |a, _| {
-        width_bucket(numeric_of(&a[0])?.to_f64(), numeric_of(&a[1])?.to_f64(), numeric_of(&a[2])?.to_f64(), i64_of(&a[3])?)
+        width_bucket(
+            numeric_of(&a[0])?.to_f64(),
+            numeric_of(&a[1])?.to_f64(),
+            numeric_of(&a[2])?.to_f64(),
+            i64_of(&a[3])?,
+        )
     }),
 ];
 
@@ -136,6 +177,20 @@ pub const FLOATS: &[Function] = &[
     function("-", &[Float8, Float8], Float8, |a, _| float8(f64_of(&a[0])? - f64_of(&a[1])?, a)),
     function("*", &[Float8, Float8], Float8, |a, _| float8(f64_of(&a[0])? * f64_of(&a[1])?, a)),
     function("/", &[Float8, Float8], Float8, |a, _| {
+        nonzero(&a[1])?;
+        float8(f64_of(&a[0])? / f64_of(&a[1])?, a)
+    }),
+    function("+", &[Float4, Float8], Float8, |a, _| float8(f64_of(&a[0])? + f64_of(&a[1])?, a)),
+    function("-", &[Float4, Float8], Float8, |a, _| float8(f64_of(&a[0])? - f64_of(&a[1])?, a)),
+    function("*", &[Float4, Float8], Float8, |a, _| float8(f64_of(&a[0])? * f64_of(&a[1])?, a)),
+    function("/", &[Float4, Float8], Float8, |a, _| {
+        nonzero(&a[1])?;
+        float8(f64_of(&a[0])? / f64_of(&a[1])?, a)
+    }),
+    function("+", &[Float8, Float4], Float8, |a, _| float8(f64_of(&a[0])? + f64_of(&a[1])?, a)),
+    function("-", &[Float8, Float4], Float8, |a, _| float8(f64_of(&a[0])? - f64_of(&a[1])?, a)),
+    function("*", &[Float8, Float4], Float8, |a, _| float8(f64_of(&a[0])? * f64_of(&a[1])?, a)),
+    function("/", &[Float8, Float4], Float8, |a, _| {
         nonzero(&a[1])?;
         float8(f64_of(&a[0])? / f64_of(&a[1])?, a)
     }),
@@ -156,18 +211,30 @@ pub const FLOATS: &[Function] = &[
     function("ln", &[Float8], Float8, |a, _| logarithm(f64_of(&a[0])?, f64::ln)),
     function("log", &[Float8], Float8, |a, _| logarithm(f64_of(&a[0])?, f64::log10)),
     function("log10", &[Float8], Float8, |a, _| logarithm(f64_of(&a[0])?, f64::log10)),
-    function("round", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.round_ties_even()))),
+    function("round", &[Float8], Float8, |a, _| {
+        Ok(Datum::Float8(f64_of(&a[0])?.round_ties_even()))
+    }),
     function("trunc", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.trunc()))),
     function("ceil", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.ceil()))),
     function("ceiling", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.ceil()))),
     function("floor", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.floor()))),
     function("sign", &[Float8], Float8, |a, _| {
         let v = f64_of(&a[0])?;
-        Ok(Datum::Float8(if v > 0.0 { 1.0 } else if v < 0.0 { -1.0 } else { v }))
+        Ok(Datum::Float8(if v > 0.0 {
+            1.0
+        } else if v < 0.0 {
+            -1.0
+        } else {
+            v
+        }))
     }),
     function("pi", &[], Float8, |_, _| Ok(Datum::Float8(std::f64::consts::PI))),
-    function("degrees", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])? / (std::f64::consts::PI / 180.0)))),
-    function("radians", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])? * (std::f64::consts::PI / 180.0)))),
+    function("degrees", &[Float8], Float8, |a, _| {
+        Ok(Datum::Float8(f64_of(&a[0])? / (std::f64::consts::PI / 180.0)))
+    }),
+    function("radians", &[Float8], Float8, |a, _| {
+        Ok(Datum::Float8(f64_of(&a[0])? * (std::f64::consts::PI / 180.0)))
+    }),
     function("sin", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.sin()))),
     function("cos", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.cos()))),
     function("tan", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.tan()))),
@@ -175,7 +242,9 @@ pub const FLOATS: &[Function] = &[
     function("asin", &[Float8], Float8, |a, _| in_domain(f64_of(&a[0])?.asin())),
     function("acos", &[Float8], Float8, |a, _| in_domain(f64_of(&a[0])?.acos())),
     function("atan", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.atan()))),
-    function("atan2", &[Float8, Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.atan2(f64_of(&a[1])?)))),
+    function("atan2", &[Float8, Float8], Float8, |a, _| {
+        Ok(Datum::Float8(f64_of(&a[0])?.atan2(f64_of(&a[1])?)))
+    }),
     function("sinh", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.sinh()))),
     function("cosh", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.cosh()))),
     function("tanh", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.tanh()))),
@@ -345,7 +414,10 @@ fn power(base: f64, exponent: f64) -> Result<Datum> {
         return Err(fault::error("2201F", "zero raised to a negative power is undefined"));
     }
     if base < 0.0 && exponent.fract() != 0.0 {
-        return Err(fault::error("2201F", "a negative number raised to a non-integer power yields a complex result"));
+        return Err(fault::error(
+            "2201F",
+            "a negative number raised to a non-integer power yields a complex result",
+        ));
     }
     float8(base.powf(exponent), &[Datum::Float8(base), Datum::Float8(exponent)])
 }

@@ -11,5 +11,13 @@ pub mod time;
 use super::registry::Function;
 
 /// All tables.
-pub const TABLES: &[&[Function]] =
-    &[math::TABLE, math::FLOATS, text::TABLE, time::TABLE, time::OPERATORS, jsons::TABLE, arrays::TABLE, system::TABLE];
+pub const TABLES: &[&[Function]] = &[
+    math::TABLE,
+    math::FLOATS,
+    text::TABLE,
+    time::TABLE,
+    time::OPERATORS,
+    jsons::TABLE,
+    arrays::TABLE,
+    system::TABLE,
+];

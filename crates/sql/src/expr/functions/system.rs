@@ -17,41 +17,75 @@ use crate::types::{Datum, SqlType};
 pub const TABLE: &[Function] = &[
     function("version", &[], Text, |_, _| Ok(text(version()))).stable(),
     function("telesto_version", &[], Text, |_, _| Ok(text(env!("CARGO_PKG_VERSION")))),
-    function("current_user", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str()))).stable(),
+    function("current_user", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str())))
+        .stable(),
     function("user", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str()))).stable(),
-    function("current_role", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str()))).stable(),
-    function("session_user", &[], Name, |_, c| Ok(text(c.context.settings.session_user.as_str()))).stable(),
-    function("current_database", &[], Name, |_, c| Ok(text(c.context.settings.database.as_str()))).stable(),
-    function("current_catalog", &[], Name, |_, c| Ok(text(c.context.settings.database.as_str()))).stable(),
-    function("current_schema", &[], Name, |_, c| Ok(schemas(c).into_iter().next().map_or(Datum::Null, text))).stable(),
+    function("current_role", &[], Name, |_, c| Ok(text(c.context.settings.current_user.as_str())))
+        .stable(),
+    function("session_user", &[], Name, |_, c| Ok(text(c.context.settings.session_user.as_str())))
+        .stable(),
+    function("current_database", &[], Name, |_, c| Ok(text(c.context.settings.database.as_str())))
+        .stable(),
+    function("current_catalog", &[], Name, |_, c| Ok(text(c.context.settings.database.as_str())))
+        .stable(),
+    function("current_schema", &[], Name, |_, c| {
+        Ok(schemas(c).into_iter().next().map_or(Datum::Null, text))
+    })
+    .stable(),
     function_returning("current_schemas", &[Bool], Returns::ArrayOf(Name), |a, c| {
         let implicit = bool_of(&a[0])?.then(|| "pg_catalog".to_owned());
         Ok(text_array(implicit.into_iter().chain(schemas(c)).map(Some)))
-    }).stable(),
-    function("pg_typeof", &[Any], RegType, |_, c| Ok(Datum::Oid(c.args.first().map_or(0, |ty| ty.without_modifier().oid())))).lax().stable(),
+    })
+    .stable(),
+    function("pg_typeof", &[Any], RegType, |_, c| {
+        Ok(Datum::Oid(c.args.first().map_or(0, |ty| ty.without_modifier().oid())))
+    })
+    .lax()
+    .stable(),
     function("gen_random_uuid", &[], Uuid, |_, c| random_uuid(c)).volatile(),
-    function("nextval", &[Reg], Int8, |a, c| c.context.request(Request::NextValue(oid_of(&a[0])?))).volatile(),
-    function("currval", &[Reg], Int8, |a, c| Ok(Datum::Int8(c.context.execution()?.sequences.current(oid_of(&a[0])?)?))).volatile(),
-    function("lastval", &[], Int8, |_, c| Ok(Datum::Int8(c.context.execution()?.sequences.last()?))).volatile(),
+    function("nextval", &[Reg], Int8, |a, c| c.context.request(Request::NextValue(oid_of(&a[0])?)))
+        .volatile(),
+    function("currval", &[Reg], Int8, |a, c| {
+        Ok(Datum::Int8(c.context.execution()?.sequences.current(oid_of(&a[0])?)?))
+    })
+    .volatile(),
+    function("lastval", &[], Int8, |_, c| {
+        Ok(Datum::Int8(c.context.execution()?.sequences.last()?))
+    })
+    .volatile(),
     function("setval", &[Reg, Int8], Int8, |a, c| {
         c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, true))
-    }).volatile(),
+    })
+    .volatile(),
     function("setval", &[Reg, Int8, Bool], Int8, |a, c| {
         c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, bool_of(&a[2])?))
-    }).volatile(),
-    function("telesto_txn_id", &[], Text, |_, c| Ok(text(c.context.execution()?.txn.id().to_string()))).stable(),
+    })
+    .volatile(),
+    function("telesto_txn_id", &[], Text, |_, c| {
+        Ok(text(c.context.execution()?.txn.id().to_string()))
+    })
+    .stable(),
     function("telesto_txn_status", &[Text], Text, |a, c| {
-        let id: TxnId = str_of(&a[0])?.parse().map_err(|e: telesto_common::Error| fault::error("22P02", e.to_string()))?;
+        let id: TxnId = str_of(&a[0])?
+            .parse()
+            .map_err(|e: telesto_common::Error| fault::error("22P02", e.to_string()))?;
         c.context.request(Request::Outcome(id))
-    }).volatile(),
+    })
+    .volatile(),
     function("txid_current", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
     function("pg_is_in_recovery", &[], Bool, |_, _| Ok(bool_datum(false))).stable(),
     function("pg_get_serial_sequence", &[Text, Text], Text, serial_sequence).stable(),
     function("current_setting", &[Text], Text, |a, c| setting(str_of(&a[0])?, false, c)).stable(),
-    function("current_setting", &[Text, Bool], Text, |a, c| setting(str_of(&a[0])?, bool_of(&a[1])?, c)).stable(),
-    function("to_regclass", &[Text], Reg, |a, c| Ok(c.context.relation_oid(str_of(&a[0])?).map_or(Datum::Null, Datum::Oid))).stable(),
+    function("current_setting", &[Text, Bool], Text, |a, c| {
+        setting(str_of(&a[0])?, bool_of(&a[1])?, c)
+    })
+    .stable(),
+    function("to_regclass", &[Text], Reg, |a, c| {
+        Ok(c.context.relation_oid(str_of(&a[0])?).map_or(Datum::Null, Datum::Oid))
+    })
+    .stable(),
     function("pg_table_is_visible", &[Oid], Bool, |_, _| Ok(bool_datum(true))).stable(),
     function("format_type", &[Oid, Int4], Text, |a, _| format_type(a)).lax().stable(),
     function("has_table_privilege", &[Reg, Text], Bool, |_, _| Ok(bool_datum(true))).stable(),
@@ -69,7 +103,11 @@ pub fn version() -> String {
 
 fn schemas(call: &Call<'_>) -> Vec<String> {
     let settings = call.context.settings;
-    settings.effective_search_path().into_iter().filter(|s| call.context.catalog.schema(s).is_some()).collect()
+    settings
+        .effective_search_path()
+        .into_iter()
+        .filter(|s| call.context.catalog.schema(s).is_some())
+        .collect()
 }
 
 fn oid_of(value: &Datum) -> Result<u32> {
@@ -94,7 +132,12 @@ fn txid(call: &Call<'_>) -> Result<Datum> {
 }
 
 fn backend_pid(call: &Call<'_>) -> i32 {
-    call.context.settings.others.get("telesto.backend_pid").and_then(|v| v.parse().ok()).unwrap_or(1)
+    call.context
+        .settings
+        .others
+        .get("telesto.backend_pid")
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(1)
 }
 
 fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
@@ -138,7 +181,9 @@ fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
     match value {
         Some(value) => Ok(text(value)),
         None if missing_ok => Ok(Datum::Null),
-        None => Err(fault::error("42704", format!("unrecognized configuration parameter \"{name}\""))),
+        None => {
+            Err(fault::error("42704", format!("unrecognized configuration parameter \"{name}\"")))
+        }
     }
 }
 
@@ -146,10 +191,14 @@ fn serial_sequence(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     use crate::catalog::Generated;
     let oid = call.context.relation_oid(str_of(&a[0])?)?;
     let catalog = call.context.catalog;
-    let table = catalog.table(telesto_common::TableId(oid)).ok_or_else(|| fault::kind("a table"))?;
+    let table =
+        catalog.table(telesto_common::TableId(oid)).ok_or_else(|| fault::kind("a table"))?;
     let column = str_of(&a[1])?;
     let position = table.column_position(column).ok_or_else(|| {
-        fault::error("42703", format!("column \"{column}\" of relation \"{}\" does not exist", table.name))
+        fault::error(
+            "42703",
+            format!("column \"{column}\" of relation \"{}\" does not exist", table.name),
+        )
     })?;
     let identity = match &table.columns[position].generated {
         Some(Generated::IdentityAlways(oid) | Generated::IdentityByDefault(oid)) => Some(*oid),
@@ -174,10 +223,12 @@ fn format_type(a: &[Datum]) -> Result<Datum> {
     let ty = match (&ty, length) {
         (SqlType::Varchar(_), Some(n)) => SqlType::Varchar(Some(n)),
         (SqlType::Char(_), Some(n)) => SqlType::Char(Some(n)),
-        (SqlType::Numeric(_), Some(n)) => SqlType::Numeric(Some(crate::types::sql_type::NumericMod {
-            precision: (n >> 16) as u16,
-            scale: (n & 0x7FF) as i16,
-        })),
+        (SqlType::Numeric(_), Some(n)) => {
+            SqlType::Numeric(Some(crate::types::sql_type::NumericMod {
+                precision: (n >> 16) as u16,
+                scale: (n & 0x7FF) as i16,
+            }))
+        }
         _ => ty,
     };
     Ok(text(ty.to_string()))

@@ -14,7 +14,9 @@ use crate::expr::functions::hash;
 use crate::expr::pattern::{self, PatternError};
 use crate::expr::registry::{Function, Returns, function, function_returning};
 use crate::expr::ty::Tag;
-use crate::expr::value::{array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array, to_text};
+use crate::expr::value::{
+    array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array, to_text,
+};
 use crate::types::Datum;
 
 /// Longest text a function builds, bytes.
@@ -23,7 +25,9 @@ pub const MAX_TEXT_BYTES: usize = 1 << 28;
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     function("length", &[Text], Int4, |a, _| chars_len(&a[0])),
-    function("length", &[Tag::Bpchar], Int4, |a, _| i32_datum(str_of(&a[0])?.trim_end_matches(' ').chars().count())),
+    function("length", &[Tag::Bpchar], Int4, |a, _| {
+        i32_datum(str_of(&a[0])?.trim_end_matches(' ').chars().count())
+    }),
     function("length", &[Bytea], Int4, |a, _| i32_datum(bytes_of(&a[0])?.len())),
     function("char_length", &[Text], Int4, |a, _| chars_len(&a[0])),
     function("character_length", &[Text], Int4, |a, _| chars_len(&a[0])),
@@ -35,11 +39,17 @@ pub const TABLE: &[Function] = &[
     function("lower", &[Text], Text, |a, _| Ok(text(str_of(&a[0])?.to_lowercase()))),
     function("initcap", &[Text], Text, |a, _| Ok(text(initcap(str_of(&a[0])?)))),
     function("substring", &[Text, Int4], Text, |a, _| substring(&a[0], i64_of(&a[1])?, None)),
-    function("substring", &[Text, Int4, Int4], Text, |a, _| substring(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))),
+    function("substring", &[Text, Int4, Int4], Text, |a, _| {
+        substring(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))
+    }),
     function("substr", &[Text, Int4], Text, |a, _| substring(&a[0], i64_of(&a[1])?, None)),
-    function("substr", &[Text, Int4, Int4], Text, |a, _| substring(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))),
+    function("substr", &[Text, Int4, Int4], Text, |a, _| {
+        substring(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))
+    }),
     function("substring", &[Bytea, Int4], Bytea, |a, _| sub_bytes(&a[0], i64_of(&a[1])?, None)),
-    function("substring", &[Bytea, Int4, Int4], Bytea, |a, _| sub_bytes(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))),
+    function("substring", &[Bytea, Int4, Int4], Bytea, |a, _| {
+        sub_bytes(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))
+    }),
     function("substring", &[Text, Text], Text, |a, _| substring_regex(&a[0], &a[1])),
     function("strpos", &[Text, Text], Int4, |a, _| position(str_of(&a[0])?, str_of(&a[1])?)),
     function("position", &[Text, Text], Int4, |a, _| position(str_of(&a[0])?, str_of(&a[1])?)),
@@ -56,11 +66,15 @@ pub const TABLE: &[Function] = &[
     function("rtrim", &[Text], Text, |a, _| Ok(text(str_of(&a[0])?.trim_end_matches(' ')))),
     function("rtrim", &[Text, Text], Text, |a, _| trim(&a[0], &a[1], false, true)),
     function("replace", &[Text, Text, Text], Text, |a, _| replace(&a[0], &a[1], &a[2])),
-    function("reverse", &[Text], Text, |a, _| Ok(text(str_of(&a[0])?.chars().rev().collect::<String>()))),
+    function("reverse", &[Text], Text, |a, _| {
+        Ok(text(str_of(&a[0])?.chars().rev().collect::<String>()))
+    }),
     function("repeat", &[Text, Int4], Text, |a, _| repeat(str_of(&a[0])?, i64_of(&a[1])?)),
     function("split_part", &[Text, Text, Int4], Text, |a, _| split_part(a)),
     function("translate", &[Text, Text, Text], Text, |a, _| translate(a)),
-    function("ascii", &[Text], Int4, |a, _| Ok(Datum::Int4(str_of(&a[0])?.chars().next().map_or(0, |c| c as i32)))),
+    function("ascii", &[Text], Int4, |a, _| {
+        Ok(Datum::Int4(str_of(&a[0])?.chars().next().map_or(0, |c| c as i32)))
+    }),
     function("chr", &[Int4], Text, |a, _| chr(i64_of(&a[0])?)),
     function("md5", &[Text], Text, |a, _| Ok(text(hash::md5_hex(str_of(&a[0])?.as_bytes())))),
     function("md5", &[Bytea], Text, |a, _| Ok(text(hash::md5_hex(bytes_of(&a[0])?)))),
@@ -70,26 +84,37 @@ pub const TABLE: &[Function] = &[
     function("starts_with", &[Text, Text], Tag::Bool, |a, _| starts_with(a)),
     function("^@", &[Text, Text], Tag::Bool, |a, _| starts_with(a)),
     function("quote_ident", &[Text], Text, |a, _| Ok(text(quote_ident(str_of(&a[0])?)))),
-    function("quote_literal", &[Tag::Any], Text, |a, c| Ok(text(quote_literal(&to_text(&a[0], c, 0)?)))),
+    function("quote_literal", &[Tag::Any], Text, |a, c| {
+        Ok(text(quote_literal(&to_text(&a[0], c, 0)?)))
+    }),
     function("quote_nullable", &[Tag::Any], Text, |a, c| match &a[0] {
         Datum::Null => Ok(text("NULL")),
         value => Ok(text(quote_literal(&to_text(value, c, 0)?))),
-    }).lax(),
+    })
+    .lax(),
     function("to_hex", &[Int4], Text, |a, _| Ok(text(format!("{:x}", i64_of(&a[0])? as u32)))),
     function("to_hex", &[Int8], Text, |a, _| Ok(text(format!("{:x}", i64_of(&a[0])?)))),
     function("concat", &[Tag::Any], Text, |a, c| concat(a, c, "", 0)).lax().variadic().stable(),
     function("concat_ws", &[Text, Tag::Any], Text, |a, c| match &a[0] {
         Datum::Null => Ok(Datum::Null),
         separator => concat(a, c, str_of(separator)?, 1),
-    }).lax().variadic().stable(),
+    })
+    .lax()
+    .variadic()
+    .stable(),
     function("format", &[Text], Text, format_text).lax().stable(),
     function("format", &[Text, Tag::Any], Text, format_text).lax().variadic().stable(),
     function("||", &[Text, Text], Text, |a, _| join(str_of(&a[0])?, str_of(&a[1])?)),
-    function("||", &[Text, Tag::Any], Text, |a, c| join(str_of(&a[0])?, &to_text(&a[1], c, 1)?)).stable(),
-    function("||", &[Tag::Any, Text], Text, |a, c| join(&to_text(&a[0], c, 0)?, str_of(&a[1])?)).stable(),
-    function("||", &[Bytea, Bytea], Bytea, |a, _| Ok(bytea([bytes_of(&a[0])?, bytes_of(&a[1])?].concat()))),
+    function("||", &[Text, Tag::Any], Text, |a, c| join(str_of(&a[0])?, &to_text(&a[1], c, 1)?))
+        .stable(),
+    function("||", &[Tag::Any, Text], Text, |a, c| join(&to_text(&a[0], c, 0)?, str_of(&a[1])?))
+        .stable(),
+    function("||", &[Bytea, Bytea], Bytea, |a, _| {
+        Ok(bytea([bytes_of(&a[0])?, bytes_of(&a[1])?].concat()))
+    }),
     function("string_to_array", &[Text, Text], Tag::TextArray, |a, _| string_to_array(a)).lax(),
-    function("string_to_array", &[Text, Text, Text], Tag::TextArray, |a, _| string_to_array(a)).lax(),
+    function("string_to_array", &[Text, Text, Text], Tag::TextArray, |a, _| string_to_array(a))
+        .lax(),
     function("array_to_string", &[AnyArray, Text], Text, |a, c| array_to_string(a, c)),
     function("array_to_string", &[AnyArray, Text, Text], Text, |a, c| array_to_string(a, c)).lax(),
     function("like", &[Text, Text], Tag::Bool, |a, _| like(a, false, false)),
@@ -107,11 +132,17 @@ pub const TABLE: &[Function] = &[
     function("!~", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "", true)),
     function("!~*", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "i", true)),
     function("regexp_replace", &[Text, Text, Text], Text, |a, _| regexp_replace(a, "")),
-    function("regexp_replace", &[Text, Text, Text, Text], Text, |a, _| regexp_replace(a, str_of(&a[3])?)),
+    function("regexp_replace", &[Text, Text, Text, Text], Text, |a, _| {
+        regexp_replace(a, str_of(&a[3])?)
+    }),
     function("regexp_match", &[Text, Text], TextArray, |a, _| regexp_match(a, "")),
-    function("regexp_match", &[Text, Text, Text], TextArray, |a, _| regexp_match(a, str_of(&a[2])?)),
+    function("regexp_match", &[Text, Text, Text], TextArray, |a, _| {
+        regexp_match(a, str_of(&a[2])?)
+    }),
     function("regexp_split_to_array", &[Text, Text], TextArray, |a, _| regexp_split(a, "")),
-    function("regexp_split_to_array", &[Text, Text, Text], TextArray, |a, _| regexp_split(a, str_of(&a[2])?)),
+    function("regexp_split_to_array", &[Text, Text, Text], TextArray, |a, _| {
+        regexp_split(a, str_of(&a[2])?)
+    }),
     function("regexp_like", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "", false)),
     function("regexp_count", &[Text, Text], Int4, |a, _| {
         i32_datum(compile(str_of(&a[1])?, "")?.find_iter(str_of(&a[0])?).count())
@@ -119,7 +150,9 @@ pub const TABLE: &[Function] = &[
     function("encode", &[Bytea, Text], Text, |a, _| encode(bytes_of(&a[0])?, str_of(&a[1])?)),
     function("decode", &[Text, Text], Bytea, |a, _| decode(str_of(&a[0])?, str_of(&a[1])?)),
     function("convert_from", &[Bytea, Name], Text, |a, _| convert_from(a)),
-    function("convert_to", &[Text, Name], Bytea, |a, _| Ok(bytea(str_of(&a[0])?.as_bytes().to_vec()))),
+    function("convert_to", &[Text, Name], Bytea, |a, _| {
+        Ok(bytea(str_of(&a[0])?.as_bytes().to_vec()))
+    }),
     function("get_byte", &[Bytea, Int4], Int4, |a, _| get_byte(a)),
     function_returning("parse_ident", &[Text], Returns::ArrayOf(Text), |a, _| {
         Ok(text_array(str_of(&a[0])?.split('.').map(|p| Some(p.trim_matches('"').to_owned()))))
@@ -207,7 +240,10 @@ fn pattern_fault(error: PatternError) -> crate::error::Error {
 fn substring_regex(value: &Datum, pattern: &Datum) -> Result<Datum> {
     let regex = compile(str_of(pattern)?, "")?;
     let value = str_of(value)?;
-    Ok(regex.captures(value).and_then(|c| c.get(usize::from(c.len() > 1))).map_or(Datum::Null, |m| text(m.as_str())))
+    Ok(regex
+        .captures(value)
+        .and_then(|c| c.get(usize::from(c.len() > 1)))
+        .map_or(Datum::Null, |m| text(m.as_str())))
 }
 
 fn position(hay: &str, needle: &str) -> Result<Datum> {
@@ -218,13 +254,18 @@ fn position(hay: &str, needle: &str) -> Result<Datum> {
 }
 
 fn left(value: &str, count: i64) -> String {
-    let count = if count >= 0 { count } else { (value.chars().count() as i64).saturating_add(count).max(0) };
+    let count = if count >= 0 {
+        count
+    } else {
+        (value.chars().count() as i64).saturating_add(count).max(0)
+    };
     value.chars().take(usize::try_from(count).unwrap_or(usize::MAX)).collect()
 }
 
 fn right(value: &str, count: i64) -> String {
     let total = value.chars().count() as i64;
-    let skip = if count >= 0 { (total - count).max(0) } else { count.checked_neg().unwrap_or(i64::MAX) };
+    let skip =
+        if count >= 0 { (total - count).max(0) } else { count.checked_neg().unwrap_or(i64::MAX) };
     value.chars().skip(usize::try_from(skip).unwrap_or(usize::MAX)).collect()
 }
 
@@ -272,7 +313,8 @@ fn split_part(args: &[Datum]) -> Result<Datum> {
     if field == 0 {
         return Err(fault::error("22023", "field position must not be zero"));
     }
-    let parts: Vec<&str> = if separator.is_empty() { vec![value] } else { value.split(separator).collect() };
+    let parts: Vec<&str> =
+        if separator.is_empty() { vec![value] } else { value.split(separator).collect() };
     let at = if field > 0 { field - 1 } else { parts.len() as i64 + field };
     Ok(text(usize::try_from(at).ok().and_then(|at| parts.get(at)).copied().unwrap_or("")))
 }
@@ -291,10 +333,9 @@ fn chr(code: i64) -> Result<Datum> {
     if code == 0 {
         return Err(fault::error("54000", "null character not permitted"));
     }
-    let c = u32::try_from(code)
-        .ok()
-        .and_then(char::from_u32)
-        .ok_or_else(|| fault::error("54000", format!("requested character not valid for encoding: {code}")))?;
+    let c = u32::try_from(code).ok().and_then(char::from_u32).ok_or_else(|| {
+        fault::error("54000", format!("requested character not valid for encoding: {code}"))
+    })?;
     Ok(text(c.to_string()))
 }
 
@@ -316,12 +357,71 @@ fn starts_with(args: &[Datum]) -> Result<Datum> {
 
 /// Words that need quotes as identifiers.
 const RESERVED: &[&str] = &[
-    "all", "and", "any", "array", "as", "asc", "both", "case", "cast", "check", "collate", "column", "constraint",
-    "create", "current_date", "current_time", "current_timestamp", "current_user", "default", "desc", "distinct",
-    "do", "else", "end", "except", "false", "fetch", "for", "foreign", "from", "grant", "group", "having", "in",
-    "into", "join", "leading", "left", "like", "limit", "not", "null", "offset", "on", "only", "or", "order",
-    "primary", "references", "returning", "right", "select", "table", "then", "to", "trailing", "true", "union",
-    "unique", "user", "using", "when", "where", "window", "with",
+    "all",
+    "and",
+    "any",
+    "array",
+    "as",
+    "asc",
+    "both",
+    "case",
+    "cast",
+    "check",
+    "collate",
+    "column",
+    "constraint",
+    "create",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "default",
+    "desc",
+    "distinct",
+    "do",
+    "else",
+    "end",
+    "except",
+    "false",
+    "fetch",
+    "for",
+    "foreign",
+    "from",
+    "grant",
+    "group",
+    "having",
+    "in",
+    "into",
+    "join",
+    "leading",
+    "left",
+    "like",
+    "limit",
+    "not",
+    "null",
+    "offset",
+    "on",
+    "only",
+    "or",
+    "order",
+    "primary",
+    "references",
+    "returning",
+    "right",
+    "select",
+    "table",
+    "then",
+    "to",
+    "trailing",
+    "true",
+    "union",
+    "unique",
+    "user",
+    "using",
+    "when",
+    "where",
+    "window",
+    "with",
 ];
 
 /// An identifier, quoted where it must be.
@@ -337,7 +437,11 @@ pub fn quote_ident(name: &str) -> String {
 #[must_use]
 pub fn quote_literal(value: &str) -> String {
     let quoted = value.replace('\'', "''");
-    if value.contains('\\') { format!("E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
+    if value.contains('\\') {
+        format!("E'{}'", quoted.replace('\\', "\\\\"))
+    } else {
+        format!("'{quoted}'")
+    }
 }
 
 fn concat(args: &[Datum], call: &Call<'_>, separator: &str, from: usize) -> Result<Datum> {
@@ -398,19 +502,27 @@ fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
             width = digits.parse().map_err(|_| bad("number is out of range".into()))?;
             checked_len(width)?;
         }
-        let kind = chars.next().ok_or_else(|| bad("unterminated format() type specifier".into()))?;
+        let kind =
+            chars.next().ok_or_else(|| bad("unterminated format() type specifier".into()))?;
         if !matches!(kind, 's' | 'I' | 'L') {
             return Err(bad(format!("unrecognized format() type specifier \"{kind}\"")));
         }
         let at = position.unwrap_or(next);
         if at == 0 {
-            return Err(bad("format specifies argument 0, but arguments are numbered from 1".into()));
+            return Err(bad(
+                "format specifies argument 0, but arguments are numbered from 1".into()
+            ));
         }
         next = at + 1;
         let value = args.get(at).ok_or_else(|| bad("too few arguments for format()".into()))?;
         let shown = match (kind, value) {
             ('s', Datum::Null) => String::new(),
-            ('I', Datum::Null) => return Err(fault::error("22004", "null values cannot be formatted as an SQL identifier")),
+            ('I', Datum::Null) => {
+                return Err(fault::error(
+                    "22004",
+                    "null values cannot be formatted as an SQL identifier",
+                ));
+            }
             ('L', Datum::Null) => "NULL".to_owned(),
             ('s', value) => to_text(value, call, at)?.into_owned(),
             ('I', value) => quote_ident(&to_text(value, call, at)?),
@@ -498,7 +610,8 @@ fn similar(args: &[Datum]) -> Result<Datum> {
 
 fn matches(args: &[Datum], call: &Call<'_>, flags: &'static str, negated: bool) -> Result<Datum> {
     let pattern = str_of(&args[1])?;
-    let found = call.context.regex(pattern, flags, |p| compile(p, flags))?.is_match(str_of(&args[0])?);
+    let found =
+        call.context.regex(pattern, flags, |p| compile(p, flags))?.is_match(str_of(&args[0])?);
     Ok(bool_datum(found != negated))
 }
 
@@ -582,7 +695,14 @@ fn convert_from(args: &[Datum]) -> Result<Datum> {
 fn get_byte(args: &[Datum]) -> Result<Datum> {
     let value = bytes_of(&args[0])?;
     let at = i64_of(&args[1])?;
-    usize::try_from(at).ok().and_then(|at| value.get(at)).map(|byte| Datum::Int4((*byte).into())).ok_or_else(|| {
-        fault::error("2202E", format!("index {at} out of valid range, 0..{}", value.len() as i64 - 1))
-    })
+    usize::try_from(at)
+        .ok()
+        .and_then(|at| value.get(at))
+        .map(|byte| Datum::Int4((*byte).into()))
+        .ok_or_else(|| {
+            fault::error(
+                "2202E",
+                format!("index {at} out of valid range, 0..{}", value.len() as i64 - 1),
+            )
+        })
 }

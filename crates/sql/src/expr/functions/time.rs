@@ -13,9 +13,12 @@ use crate::expr::from_char::{self, FromCharError};
 use crate::expr::registry::{Function, function};
 use crate::expr::to_char;
 use crate::expr::ty::Tag::{
-    Bool, Date, Float8, Int4, Int8, Interval as Iv, Numeric as Num, Text, Time, Timestamp as Ts, TimestampTz as Tz,
+    Bool, Date, Float8, Int4, Int8, Interval as Iv, Numeric as Num, Text, Time, Timestamp as Ts,
+    TimestampTz as Tz,
 };
-use crate::expr::value::{EPOCH_DAYS, f64_of, i64_of, interval_of, numeric_of, str_of, stored_micros, text, unix_micros};
+use crate::expr::value::{
+    EPOCH_DAYS, f64_of, i64_of, interval_of, numeric_of, stored_micros, str_of, text, unix_micros,
+};
 use crate::types::{Datum, Interval, Numeric};
 
 /// Operators.
@@ -24,9 +27,15 @@ pub const OPERATORS: &[Function] = &[
     function("+", &[Int4, Date], Date, |a, _| date_add(&a[1], i64_of(&a[0])?)),
     function("-", &[Date, Int4], Date, |a, _| date_add(&a[0], -i64_of(&a[1])?)),
     function("-", &[Date, Date], Int4, |a, _| date_minus(&a[0], &a[1])),
-    function("+", &[Date, Iv], Ts, |a, _| shift_local(&date_to_timestamp(&a[0])?, interval_of(&a[1])?, 1)),
-    function("-", &[Date, Iv], Ts, |a, _| shift_local(&date_to_timestamp(&a[0])?, interval_of(&a[1])?, -1)),
-    function("+", &[Iv, Date], Ts, |a, _| shift_local(&date_to_timestamp(&a[1])?, interval_of(&a[0])?, 1)),
+    function("+", &[Date, Iv], Ts, |a, _| {
+        shift_local(&date_to_timestamp(&a[0])?, interval_of(&a[1])?, 1)
+    }),
+    function("-", &[Date, Iv], Ts, |a, _| {
+        shift_local(&date_to_timestamp(&a[0])?, interval_of(&a[1])?, -1)
+    }),
+    function("+", &[Iv, Date], Ts, |a, _| {
+        shift_local(&date_to_timestamp(&a[1])?, interval_of(&a[0])?, 1)
+    }),
     function("+", &[Date, Time], Ts, |a, _| date_time(&a[0], &a[1])),
     function("+", &[Time, Date], Ts, |a, _| date_time(&a[1], &a[0])),
     function("+", &[Ts, Iv], Ts, |a, _| shift_local(&a[0], interval_of(&a[1])?, 1)),
@@ -40,7 +49,12 @@ pub const OPERATORS: &[Function] = &[
     function("+", &[Time, Iv], Time, |a, _| time_add(&a[0], interval_of(&a[1])?.micros)),
     function("+", &[Iv, Time], Time, |a, _| time_add(&a[1], interval_of(&a[0])?.micros)),
     function("-", &[Time, Iv], Time, |a, _| time_add(&a[0], -interval_of(&a[1])?.micros)),
-    function("-", &[Time, Time], Iv, |a, _| Ok(Datum::Interval(Interval { micros: micros_of(&a[0])? - micros_of(&a[1])?, ..Interval::default() }))),
+    function("-", &[Time, Time], Iv, |a, _| {
+        Ok(Datum::Interval(Interval {
+            micros: micros_of(&a[0])? - micros_of(&a[1])?,
+            ..Interval::default()
+        }))
+    }),
     function("+", &[Iv, Iv], Iv, |a, _| combine(interval_of(&a[0])?, interval_of(&a[1])?, 1)),
     function("-", &[Iv, Iv], Iv, |a, _| combine(interval_of(&a[0])?, interval_of(&a[1])?, -1)),
     function("-", &[Iv], Iv, |a, _| combine(Interval::default(), interval_of(&a[0])?, -1)),
@@ -48,29 +62,55 @@ pub const OPERATORS: &[Function] = &[
     function("*", &[Float8, Iv], Iv, |a, _| scale(interval_of(&a[1])?, f64_of(&a[0])?)),
     function("/", &[Iv, Float8], Iv, |a, _| {
         let by = f64_of(&a[1])?;
-        if by == 0.0 { Err(fault::division_by_zero()) } else { scale(interval_of(&a[0])?, 1.0 / by) }
+        if by == 0.0 {
+            Err(fault::division_by_zero())
+        } else {
+            scale(interval_of(&a[0])?, 1.0 / by)
+        }
     }),
 ];
 
 /// Functions.
 pub const TABLE: &[Function] = &[
-    function("now", &[], Tz, |_, c| Ok(Datum::TimestampTz(c.context.execution()?.transaction_micros))).stable(),
-    function("transaction_timestamp", &[], Tz, |_, c| Ok(Datum::TimestampTz(c.context.execution()?.transaction_micros))).stable(),
-    function("statement_timestamp", &[], Tz, |_, c| Ok(Datum::TimestampTz(c.context.execution()?.statement_micros))).stable(),
-    function("clock_timestamp", &[], Tz, |_, c| Ok(Datum::TimestampTz(c.context.execution()?.clock_micros()))).volatile(),
+    function("now", &[], Tz, |_, c| {
+        Ok(Datum::TimestampTz(c.context.execution()?.transaction_micros))
+    })
+    .stable(),
+    function("transaction_timestamp", &[], Tz, |_, c| {
+        Ok(Datum::TimestampTz(c.context.execution()?.transaction_micros))
+    })
+    .stable(),
+    function("statement_timestamp", &[], Tz, |_, c| {
+        Ok(Datum::TimestampTz(c.context.execution()?.statement_micros))
+    })
+    .stable(),
+    function("clock_timestamp", &[], Tz, |_, c| {
+        Ok(Datum::TimestampTz(c.context.execution()?.clock_micros()))
+    })
+    .volatile(),
     function("timeofday", &[], Text, |_, c| {
         let zone = c.context.zone();
         let at = c.context.execution()?.clock_micros() + crate::expr::value::EPOCH_MICROS;
         Ok(text(to_char::timestamp("Dy Mon DD HH24:MI:SS.US YYYY TZ", &civil_at(at, zone))))
-    }).volatile(),
-    function("current_timestamp", &[], Tz, |_, c| Ok(Datum::TimestampTz(c.context.execution()?.transaction_micros))).stable(),
+    })
+    .volatile(),
+    function("current_timestamp", &[], Tz, |_, c| {
+        Ok(Datum::TimestampTz(c.context.execution()?.transaction_micros))
+    })
+    .stable(),
     function("localtimestamp", &[], Ts, |_, c| local_now(c)).stable(),
     function("current_date", &[], Date, |_, c| timestamp_to_date(&local_now(c)?)).stable(),
     function("localtime", &[], Time, |_, c| timestamp_to_time(&local_now(c)?)).stable(),
     function("current_time", &[], Time, |_, c| timestamp_to_time(&local_now(c)?)).stable(),
     function("date_trunc", &[Text, Ts], Ts, |a, _| trunc_local(str_of(&a[0])?, &a[1])),
-    function("date_trunc", &[Text, Tz], Tz, |a, c| trunc_zoned(str_of(&a[0])?, &a[1], c.context.zone())).stable(),
-    function("date_trunc", &[Text, Tz, Text], Tz, |a, _| trunc_zoned(str_of(&a[0])?, &a[1], zone_named(str_of(&a[2])?)?)).stable(),
+    function("date_trunc", &[Text, Tz], Tz, |a, c| {
+        trunc_zoned(str_of(&a[0])?, &a[1], c.context.zone())
+    })
+    .stable(),
+    function("date_trunc", &[Text, Tz, Text], Tz, |a, _| {
+        trunc_zoned(str_of(&a[0])?, &a[1], zone_named(str_of(&a[2])?)?)
+    })
+    .stable(),
     function("date_trunc", &[Text, Iv], Iv, |a, _| {
         let field = field_named(str_of(&a[0])?, "interval")?;
         let i = interval_of(&a[1])?;
@@ -81,12 +121,16 @@ pub const TABLE: &[Function] = &[
     function("extract", &[Text, Date], Num, |a, _| extract(a, Part::Date)),
     function("extract", &[Text, Time], Num, |a, _| extract(a, Part::Time)),
     function("extract", &[Text, Ts], Num, |a, _| extract(a, Part::Timestamp)),
-    function("extract", &[Text, Tz], Num, |a, c| extract(a, Part::Zoned(c.context.zone()))).stable(),
+    function("extract", &[Text, Tz], Num, |a, c| extract(a, Part::Zoned(c.context.zone())))
+        .stable(),
     function("extract", &[Text, Iv], Num, |a, _| extract(a, Part::Interval)),
     function("date_part", &[Text, Date], Float8, |a, _| as_double(extract(a, Part::Date)?)),
     function("date_part", &[Text, Time], Float8, |a, _| as_double(extract(a, Part::Time)?)),
     function("date_part", &[Text, Ts], Float8, |a, _| as_double(extract(a, Part::Timestamp)?)),
-    function("date_part", &[Text, Tz], Float8, |a, c| as_double(extract(a, Part::Zoned(c.context.zone()))?)).stable(),
+    function("date_part", &[Text, Tz], Float8, |a, c| {
+        as_double(extract(a, Part::Zoned(c.context.zone()))?)
+    })
+    .stable(),
     function("date_part", &[Text, Iv], Float8, |a, _| as_double(extract(a, Part::Interval)?)),
     function("age", &[Ts, Ts], Iv, |a, _| age(&a[0], &a[1], Zone::UTC)),
     function("age", &[Tz, Tz], Iv, |a, c| age(&a[0], &a[1], c.context.zone())).stable(),
@@ -94,26 +138,50 @@ pub const TABLE: &[Function] = &[
     function("age", &[Tz], Iv, |a, c| {
         let zone = c.context.zone();
         age(&midnight(c)?, &to_local(&a[0], zone)?, Zone::UTC)
-    }).stable(),
+    })
+    .stable(),
     function("timezone", &[Text, Tz], Ts, |a, _| to_local(&a[1], zone_named(str_of(&a[0])?)?)),
     function("timezone", &[Text, Ts], Tz, |a, _| to_zoned(&a[1], zone_named(str_of(&a[0])?)?)),
     function("timezone", &[Iv, Tz], Ts, |a, _| to_local(&a[1], zone_of(interval_of(&a[0])?))),
     function("timezone", &[Iv, Ts], Tz, |a, _| to_zoned(&a[1], zone_of(interval_of(&a[0])?))),
-    function("to_char", &[Ts, Text], Text, |a, _| format_time(&a[0], str_of(&a[1])?, None)).stable(),
-    function("to_char", &[Tz, Text], Text, |a, c| format_time(&a[0], str_of(&a[1])?, Some(c.context.zone()))).stable(),
-    function("to_char", &[Iv, Text], Text, |a, _| format_interval(interval_of(&a[0])?, str_of(&a[1])?)).stable(),
-    function("to_char", &[Int4, Text], Text, |a, _| format_number(&i64_of(&a[0])?.to_string(), &a[1])).stable(),
-    function("to_char", &[Int8, Text], Text, |a, _| format_number(&i64_of(&a[0])?.to_string(), &a[1])).stable(),
-    function("to_char", &[Num, Text], Text, |a, _| format_number(&numeric_of(&a[0])?.to_string(), &a[1])).stable(),
-    function("to_char", &[Float8, Text], Text, |a, _| format_number(&Numeric::from_f64(f64_of(&a[0])?).to_string(), &a[1])).stable(),
+    function("to_char", &[Ts, Text], Text, |a, _| format_time(&a[0], str_of(&a[1])?, None))
+        .stable(),
+    function("to_char", &[Tz, Text], Text, |a, c| {
+        format_time(&a[0], str_of(&a[1])?, Some(c.context.zone()))
+    })
+    .stable(),
+    function("to_char", &[Iv, Text], Text, |a, _| {
+        format_interval(interval_of(&a[0])?, str_of(&a[1])?)
+    })
+    .stable(),
+    function("to_char", &[Int4, Text], Text, |a, _| {
+        format_number(&i64_of(&a[0])?.to_string(), &a[1])
+    })
+    .stable(),
+    function("to_char", &[Int8, Text], Text, |a, _| {
+        format_number(&i64_of(&a[0])?.to_string(), &a[1])
+    })
+    .stable(),
+    function("to_char", &[Num, Text], Text, |a, _| {
+        format_number(&numeric_of(&a[0])?.to_string(), &a[1])
+    })
+    .stable(),
+    function("to_char", &[Float8, Text], Text, |a, _| {
+        format_number(&Numeric::from_f64(f64_of(&a[0])?).to_string(), &a[1])
+    })
+    .stable(),
     function("to_date", &[Text, Text], Date, |a, _| {
-        let micros = from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
+        let micros =
+            from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
         date(micros.div_euclid(DAY))
-    }).stable(),
+    })
+    .stable(),
     function("to_timestamp", &[Text, Text], Tz, |a, c| {
-        let local = from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
+        let local =
+            from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
         Ok(Datum::TimestampTz(stored_micros(c.context.zone().to_utc(local))?))
-    }).stable(),
+    })
+    .stable(),
     function("to_timestamp", &[Float8], Tz, |a, _| {
         let seconds = f64_of(&a[0])?;
         if seconds.is_infinite() {
@@ -127,29 +195,55 @@ pub const TABLE: &[Function] = &[
     function("to_number", &[Text, Text], Num, |a, _| {
         let found = from_char::decimal(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
         Ok(Datum::numeric(Numeric::parse(&found).unwrap_or_else(Numeric::zero)))
-    }).stable(),
+    })
+    .stable(),
     function("make_date", &[Int4, Int4, Int4], Date, |a, _| make_date(a)),
-    function("make_time", &[Int4, Int4, Float8], Time, |a, _| Ok(Datum::Time(make_time(&a[0], &a[1], &a[2])?))),
+    function("make_time", &[Int4, Int4, Float8], Time, |a, _| {
+        Ok(Datum::Time(make_time(&a[0], &a[1], &a[2])?))
+    }),
     function("make_timestamp", &[Int4, Int4, Int4, Int4, Int4, Float8], Ts, |a, _| {
         date_time(&make_date(a)?, &Datum::Time(make_time(&a[3], &a[4], &a[5])?))
     }),
     function("make_timestamptz", &[Int4, Int4, Int4, Int4, Int4, Float8], Tz, |a, c| {
-        to_zoned(&date_time(&make_date(a)?, &Datum::Time(make_time(&a[3], &a[4], &a[5])?))?, c.context.zone())
-    }).stable(),
+        to_zoned(
+            &date_time(&make_date(a)?, &Datum::Time(make_time(&a[3], &a[4], &a[5])?))?,
+            c.context.zone(),
+        )
+    })
+    .stable(),
     function("make_interval", &[Int4], Iv, |a, _| make_interval(a)).variadic(),
     function("make_interval", &[], Iv, |_, _| Ok(Datum::Interval(Interval::default()))),
-    function("justify_days", &[Iv], Iv, |a, _| Ok(Datum::Interval(justify_days(interval_of(&a[0])?)))),
-    function("justify_hours", &[Iv], Iv, |a, _| Ok(Datum::Interval(justify_hours(interval_of(&a[0])?)))),
-    function("justify_interval", &[Iv], Iv, |a, _| Ok(Datum::Interval(justify_interval(interval_of(&a[0])?)))),
-    function("isfinite", &[Date], Bool, |a, _| Ok(Datum::Bool(!matches!(a[0], Datum::Date(i32::MIN | i32::MAX))))),
-    function("isfinite", &[Ts], Bool, |a, _| Ok(Datum::Bool(unix_micros(micros_of(&a[0])?).is_some()))),
-    function("isfinite", &[Tz], Bool, |a, _| Ok(Datum::Bool(unix_micros(micros_of(&a[0])?).is_some()))),
+    function("justify_days", &[Iv], Iv, |a, _| {
+        Ok(Datum::Interval(justify_days(interval_of(&a[0])?)))
+    }),
+    function("justify_hours", &[Iv], Iv, |a, _| {
+        Ok(Datum::Interval(justify_hours(interval_of(&a[0])?)))
+    }),
+    function("justify_interval", &[Iv], Iv, |a, _| {
+        Ok(Datum::Interval(justify_interval(interval_of(&a[0])?)))
+    }),
+    function("isfinite", &[Date], Bool, |a, _| {
+        Ok(Datum::Bool(!matches!(a[0], Datum::Date(i32::MIN | i32::MAX))))
+    }),
+    function("isfinite", &[Ts], Bool, |a, _| {
+        Ok(Datum::Bool(unix_micros(micros_of(&a[0])?).is_some()))
+    }),
+    function("isfinite", &[Tz], Bool, |a, _| {
+        Ok(Datum::Bool(unix_micros(micros_of(&a[0])?).is_some()))
+    }),
     function("isfinite", &[Iv], Bool, |_, _| Ok(Datum::Bool(true))),
     function("date_bin", &[Iv, Ts, Ts], Ts, |a, _| date_bin(a).map(Datum::Timestamp)),
     function("date_bin", &[Iv, Tz, Tz], Tz, |a, _| date_bin(a).map(Datum::TimestampTz)),
-    function("overlaps", &[Ts, Ts, Ts, Ts], Bool, |a, _| Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))).lax(),
-    function("overlaps", &[Time, Time, Time, Time], Bool, |a, _| Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))).lax(),
-    function("pg_sleep", &[Float8], crate::expr::ty::Tag::Void, |_, _| Err(fault::unsupported("pg_sleep"))).volatile(),
+    function("overlaps", &[Ts, Ts, Ts, Ts], Bool, |a, _| Ok(overlaps(&a[0], &a[1], &a[2], &a[3])))
+        .lax(),
+    function("overlaps", &[Time, Time, Time, Time], Bool, |a, _| {
+        Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))
+    })
+    .lax(),
+    function("pg_sleep", &[Float8], crate::expr::ty::Tag::Void, |_, _| {
+        Err(fault::unsupported("pg_sleep"))
+    })
+    .volatile(),
 ];
 
 /// Microseconds inside a time, timestamp or instant, as stored.
@@ -210,7 +304,9 @@ pub fn timestamp_to_date(value: &Datum) -> Result<Datum> {
     Ok(Datum::Date(match micros_of(value)? {
         i64::MIN => i32::MIN,
         i64::MAX => i32::MAX,
-        micros => i32::try_from(micros.div_euclid(DAY)).map_err(|_| fault::time_out_of_range("date"))?,
+        micros => {
+            i32::try_from(micros.div_euclid(DAY)).map_err(|_| fault::time_out_of_range("date"))?
+        }
     }))
 }
 
@@ -249,8 +345,13 @@ fn date_time(date: &Datum, time: &Datum) -> Result<Datum> {
 }
 
 fn shifted(local: i64, by: Interval, sign: i64) -> Result<i64> {
-    calendar::add(local, sign * i64::from(by.months), sign * i64::from(by.days), by.micros.wrapping_mul(sign))
-        .ok_or_else(|| fault::time_out_of_range("timestamp"))
+    calendar::add(
+        local,
+        sign * i64::from(by.months),
+        sign * i64::from(by.days),
+        by.micros.wrapping_mul(sign),
+    )
+    .ok_or_else(|| fault::time_out_of_range("timestamp"))
 }
 
 fn shift_local(value: &Datum, by: Interval, sign: i64) -> Result<Datum> {
@@ -271,7 +372,9 @@ fn shift_zoned(value: &Datum, by: Interval, sign: i64, call: &Call<'_>) -> Resul
     } else {
         zone.to_utc(shifted(zone.to_local(utc), Interval { micros: 0, ..by }, sign)?)
     };
-    let moved = civil.checked_add(by.micros.wrapping_mul(sign)).ok_or_else(|| fault::time_out_of_range("timestamp"))?;
+    let moved = civil
+        .checked_add(by.micros.wrapping_mul(sign))
+        .ok_or_else(|| fault::time_out_of_range("timestamp"))?;
     Ok(Datum::TimestampTz(stored_micros(moved)?))
 }
 
@@ -292,20 +395,26 @@ fn combine(a: Interval, b: Interval, sign: i32) -> Result<Datum> {
     Ok(Datum::Interval(Interval {
         months: b.months.checked_mul(sign).and_then(|m| a.months.checked_add(m)).ok_or_else(out)?,
         days: b.days.checked_mul(sign).and_then(|d| a.days.checked_add(d)).ok_or_else(out)?,
-        micros: b.micros.checked_mul(sign.into()).and_then(|m| a.micros.checked_add(m)).ok_or_else(out)?,
+        micros: b
+            .micros
+            .checked_mul(sign.into())
+            .and_then(|m| a.micros.checked_add(m))
+            .ok_or_else(out)?,
     }))
 }
 
 /// Fractions of months become days (30 a month), fractions of days become time, as PostgreSQL cascades them.
 fn scale(value: Interval, by: f64) -> Result<Datum> {
     let out = || fault::time_out_of_range("interval");
-    let whole = |v: f64| if v.is_nan() || v.abs() >= 2_147_483_648.0 { Err(out()) } else { Ok(v as i32) };
+    let whole =
+        |v: f64| if v.is_nan() || v.abs() >= 2_147_483_648.0 { Err(out()) } else { Ok(v as i32) };
     let round = |v: f64| (v * 1e6).round() / 1e6;
     let months = f64::from(value.months) * by;
     let days = f64::from(value.days) * by;
     let (month_part, mut day_part) = (whole(months)?, whole(days)?);
     let mut month_days = round((months - f64::from(month_part)) * 30.0);
-    let mut rest_seconds = round((days - f64::from(day_part) + month_days - month_days.trunc()) * 86_400.0);
+    let mut rest_seconds =
+        round((days - f64::from(day_part) + month_days - month_days.trunc()) * 86_400.0);
     month_days = month_days.trunc();
     if rest_seconds.abs() >= 86_400.0 {
         day_part += (rest_seconds / 86_400.0) as i32;
@@ -331,8 +440,12 @@ fn midnight(call: &Call<'_>) -> Result<Datum> {
 }
 
 fn field_named(name: &str, ty: &str) -> Result<Field> {
-    Field::parse(name)
-        .ok_or_else(|| fault::error("22023", format!("unit \"{}\" not recognized for type {ty}", name.to_lowercase())))
+    Field::parse(name).ok_or_else(|| {
+        fault::error(
+            "22023",
+            format!("unit \"{}\" not recognized for type {ty}", name.to_lowercase()),
+        )
+    })
 }
 
 fn not_supported(name: &str, ty: &str) -> crate::error::Error {
@@ -343,7 +456,8 @@ fn trunc_local(name: &str, value: &Datum) -> Result<Datum> {
     let field = field_named(name, "timestamp without time zone")?;
     let stored = micros_of(value)?;
     let Some(local) = unix_micros(stored) else { return Ok(Datum::Timestamp(stored)) };
-    let cut = calendar::truncate(field, local).ok_or_else(|| not_supported(name, "timestamp without time zone"))?;
+    let cut = calendar::truncate(field, local)
+        .ok_or_else(|| not_supported(name, "timestamp without time zone"))?;
     Ok(Datum::Timestamp(stored_micros(cut)?))
 }
 
@@ -383,7 +497,11 @@ fn extract(a: &[Datum], part: Part) -> Result<Datum> {
         Part::Date => match days_of(&a[1])? {
             i32::MIN => return Ok(infinite_field(field, false)),
             i32::MAX => return Ok(infinite_field(field, true)),
-            days => calendar::extract(field, (i64::from(days) + EPOCH_DAYS).saturating_mul(DAY), Source::Date),
+            days => calendar::extract(
+                field,
+                (i64::from(days) + EPOCH_DAYS).saturating_mul(DAY),
+                Source::Date,
+            ),
         },
         Part::Timestamp => match unix_micros(micros_of(&a[1])?) {
             None => return Ok(infinite_field(field, micros_of(&a[1])? > 0)),
@@ -391,9 +509,11 @@ fn extract(a: &[Datum], part: Part) -> Result<Datum> {
         },
         Part::Zoned(zone) => match unix_micros(micros_of(&a[1])?) {
             None => return Ok(infinite_field(field, micros_of(&a[1])? > 0)),
-            Some(utc) => {
-                calendar::extract(field, zone.to_local(utc), Source::TimestampTz(zone.offset_at(utc)))
-            }
+            Some(utc) => calendar::extract(
+                field,
+                zone.to_local(utc),
+                Source::TimestampTz(zone.offset_at(utc)),
+            ),
         },
     };
     let Scaled { unscaled, scale } = found.ok_or_else(|| not_supported(name, ty))?;
@@ -403,7 +523,13 @@ fn extract(a: &[Datum], part: Part) -> Result<Datum> {
 /// Fields that grow without bound are infinite, the others NULL.
 fn infinite_field(field: Field, positive: bool) -> Datum {
     match field {
-        Field::Epoch | Field::Year | Field::IsoYear | Field::Decade | Field::Century | Field::Millennium | Field::Julian => {
+        Field::Epoch
+        | Field::Year
+        | Field::IsoYear
+        | Field::Decade
+        | Field::Century
+        | Field::Millennium
+        | Field::Julian => {
             Datum::numeric(if positive { Numeric::Infinity } else { Numeric::NegInfinity })
         }
         _ => Datum::Null,
@@ -427,7 +553,8 @@ fn age(a: &Datum, b: &Datum, zone: Zone) -> Result<Datum> {
 
 /// The zone of that name.
 pub fn zone_named(name: &str) -> Result<Zone> {
-    Zone::parse(name).ok_or_else(|| fault::error("22023", format!("time zone \"{name}\" not recognized")))
+    Zone::parse(name)
+        .ok_or_else(|| fault::error("22023", format!("time zone \"{name}\" not recognized")))
 }
 
 fn zone_of(offset: Interval) -> Zone {
@@ -464,7 +591,9 @@ fn format_interval(value: Interval, template: &str) -> Result<Datum> {
 }
 
 fn format_number(decimal: &str, template: &Datum) -> Result<Datum> {
-    to_char::number(str_of(template)?, decimal).map(text).map_err(|message| fault::error("0A000", message))
+    to_char::number(str_of(template)?, decimal)
+        .map(text)
+        .map_err(|message| fault::error("0A000", message))
 }
 
 fn from_char_fault(error: FromCharError) -> crate::error::Error {
@@ -476,9 +605,14 @@ fn from_char_fault(error: FromCharError) -> crate::error::Error {
 
 fn make_date(a: &[Datum]) -> Result<Datum> {
     let (year, month, day) = (i64_of(&a[0])?, i64_of(&a[1])?, i64_of(&a[2])?);
-    let out = || fault::error("22008", format!("date field value out of range: {year}-{month:02}-{day:02}"));
+    let out = || {
+        fault::error("22008", format!("date field value out of range: {year}-{month:02}-{day:02}"))
+    };
     let civil_year = if year < 0 { year + 1 } else { year };
-    if year == 0 || !(1..=12).contains(&month) || !(1..=calendar::days_in_month(civil_year, month)).contains(&day) {
+    if year == 0
+        || !(1..=12).contains(&month)
+        || !(1..=calendar::days_in_month(civil_year, month)).contains(&day)
+    {
         return Err(out());
     }
     date(calendar::days_from_civil(civil_year, month, day))
@@ -486,10 +620,15 @@ fn make_date(a: &[Datum]) -> Result<Datum> {
 
 fn make_time(hour: &Datum, minute: &Datum, second: &Datum) -> Result<i64> {
     let (hour, minute, second) = (i64_of(hour)?, i64_of(minute)?, f64_of(second)?);
-    let fits = (0..=24).contains(&hour) && (0..60).contains(&minute) && (0.0..=60.0).contains(&second);
-    let micros = hour * 3600 * SECOND + minute * 60 * SECOND + (second * SECOND as f64).round() as i64;
+    let fits =
+        (0..=24).contains(&hour) && (0..60).contains(&minute) && (0.0..=60.0).contains(&second);
+    let micros =
+        hour * 3600 * SECOND + minute * 60 * SECOND + (second * SECOND as f64).round() as i64;
     if !fits || micros > DAY {
-        return Err(fault::error("22008", format!("time field value out of range: {hour}:{minute:02}:{second:02}")));
+        return Err(fault::error(
+            "22008",
+            format!("time field value out of range: {hour}:{minute:02}:{second:02}"),
+        ));
     }
     Ok(micros)
 }
@@ -555,7 +694,9 @@ fn justify_interval(value: Interval) -> Interval {
 fn date_bin(a: &[Datum]) -> Result<i64> {
     let stride = interval_of(&a[0])?;
     if stride.months != 0 {
-        return Err(fault::unsupported("timestamps cannot be binned into intervals containing months or years"));
+        return Err(fault::unsupported(
+            "timestamps cannot be binned into intervals containing months or years",
+        ));
     }
     let micros = i64::from(stride.days) * DAY + stride.micros;
     if micros <= 0 {
@@ -577,7 +718,9 @@ fn overlaps(s1: &Datum, e1: &Datum, s2: &Datum, e2: &Datum) -> Datum {
             (false, false) => Some((s.clone(), e.clone())),
         }
     };
-    let (Some((s1, e1)), Some((s2, e2))) = (order(s1, e1), order(s2, e2)) else { return Datum::Null };
+    let (Some((s1, e1)), Some((s2, e2))) = (order(s1, e1), order(s2, e2)) else {
+        return Datum::Null;
+    };
     let (first_end, later, later_end) = match s1.cmp_values(&s2) {
         std::cmp::Ordering::Equal => {
             return if e1.is_null() || e2.is_null() { Datum::Null } else { Datum::Bool(true) };
