@@ -19,6 +19,7 @@
 
 pub mod catalog;
 pub mod codec;
+mod ddl;
 pub mod engine_df;
 pub mod error;
 pub mod exec;

@@ -9,13 +9,17 @@
 //!   means the same content, committed or not.
 
 pub mod model;
+pub mod sequence;
 pub mod snapshot;
+pub mod store;
 
 pub use model::{
     CheckConstraint, Column, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Generated, Index,
     IndexColumn, Owner, Role, Schema, Sequence, Table, TableKind, View,
 };
+pub use sequence::SequenceSession;
 pub use snapshot::{CatalogSnapshot, Relation, Stamp};
+pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
 
 /// Name of the default database.
 pub const DEFAULT_DATABASE: &str = "telesto";

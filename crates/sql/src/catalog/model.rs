@@ -265,6 +265,9 @@ pub struct Sequence {
     pub cycle: bool,
     /// OWNED BY: table and column position; dropped with it.
     pub owned_by: Option<(TableId, usize)>,
+    /// Counts restarts: values that processes took before one are not given after it.
+    #[serde(default)]
+    pub epoch: u32,
     /// Belongs to an identity column (cannot be dropped by itself).
     #[serde(default)]
     pub identity: bool,

@@ -19,7 +19,8 @@ use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result};
 use crate::session::cancel::CancelToken;
 use crate::session::settings::Settings;
-use crate::session::{NoticeQueue, SequenceSession};
+use crate::session::{NoticeQueue, ResultColumn, Rows, SequenceSession, StatementResult};
+use crate::sqlparser::ast::Statement;
 use crate::types::{Datum, SqlType};
 
 /// What planning sees.
@@ -143,4 +144,58 @@ pub enum Plan {
     DataFusion(Arc<crate::engine_df::DfPlan>),
     /// By the session itself.
     Session,
+}
+
+impl Plan {
+    /// The result columns; `None` when the statement returns no rows.
+    #[must_use]
+    pub fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
+        match self {
+            Self::Key(plan) => plan.columns(),
+            Self::DataFusion(plan) => Some(plan.columns()),
+            Self::Session => None,
+        }
+    }
+}
+
+/// Plans and runs one statement inside another one's transaction, catalog and cancellation, as definitions do to
+/// check or fill a table. The statement has no parameters.
+///
+/// # Errors
+/// Those of planning and execution.
+pub async fn query(context: &ExecContext, sql: &str) -> Result<(Arc<[ResultColumn]>, Rows)> {
+    let parsed = crate::session::parse::parse(sql)?.pop().and_then(|parsed| parsed.statement);
+    let statement = parsed.ok_or_else(|| Error::internal("an empty inner statement"))?;
+    query_statement(context, &statement).await
+}
+
+/// [`query`] for a statement already parsed. A statement without rows gives none.
+///
+/// # Errors
+/// Those of planning and execution.
+pub async fn query_statement(
+    context: &ExecContext,
+    statement: &Statement,
+) -> Result<(Arc<[ResultColumn]>, Rows)> {
+    let mut parameters = ParameterTypes::default();
+    let plan = crate::session::plan_statement(
+        statement,
+        &mut PlanContext {
+            catalog: &context.catalog,
+            settings: &context.settings,
+            parameters: &mut parameters,
+            txn: Some(&context.txn),
+            env: &context.env,
+        },
+    )
+    .await?;
+    let result = match plan {
+        Plan::Key(plan) => plan.execute(context).await?,
+        Plan::DataFusion(plan) => plan.execute(context).await?,
+        Plan::Session => return Err(Error::unsupported("this inner statement")),
+    };
+    match result {
+        StatementResult::Rows { columns, rows, .. } => Ok((columns, rows)),
+        _ => Ok((Arc::from([]), Rows::Ready(Vec::new()))),
+    }
 }

@@ -36,6 +36,11 @@ impl CancelHandle {
         CancelToken { shared: Arc::clone(&self.0), statement: number }
     }
 
+    /// The token of statement `number`.
+    pub(crate) fn token(&self, number: u64) -> CancelToken {
+        CancelToken { shared: Arc::clone(&self.0), statement: number }
+    }
+
     /// Ends the statement under way.
     pub(crate) fn end(&self) {
         self.0.statement.store(0, Ordering::SeqCst);

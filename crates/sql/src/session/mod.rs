@@ -14,24 +14,42 @@
 //!   savepoint) leaves it (25P02).
 
 pub mod cancel;
+mod conflict;
+mod control;
+mod engine;
+pub mod parse;
 pub mod result;
+mod run;
+mod seen;
 pub mod settings;
+mod transaction;
+mod utility;
 
-use std::fmt;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use telesto_common::{Env, Label};
-use telesto_txn::Database;
+use parking_lot::Mutex;
+use telesto_common::Label;
 
+pub use crate::catalog::SequenceSession;
 pub use cancel::{CancelHandle, CancelToken};
+pub use engine::{SessionOptions, SqlEngine, SqlOptions};
 pub use result::{
     CopyFormat, CopyInTarget, Notice, NoticeQueue, ResultColumn, ResultSink, Row, RowStream, Rows,
     StatementResult,
 };
+pub(crate) use run::plan_statement;
 pub use settings::Settings;
 
-use crate::error::{Error, Result};
+use crate::catalog::{CatalogSnapshot, Stamp};
+use crate::error::{Error, Result, SqlState};
+use crate::plan::{ParameterTypes, Plan};
+use crate::sqlparser::ast::Statement;
 use crate::types::{Datum, SqlType};
+use transaction::Block;
 
 /// Seconds from 1970-01-01 to 2000-01-01.
 pub const PG_EPOCH_SECONDS: i64 = 946_684_800;
@@ -40,46 +58,6 @@ pub const PG_EPOCH_SECONDS: i64 = 946_684_800;
 #[must_use]
 pub fn pg_micros(wall_micros: u64) -> i64 {
     i64::try_from(wall_micros).unwrap_or(i64::MAX) - PG_EPOCH_SECONDS * 1_000_000
-}
-
-/// Options of an engine.
-#[derive(Clone, Debug)]
-pub struct SqlOptions {
-    /// Bound on the memory statements may hold together, bytes.
-    pub memory_bytes: u64,
-    /// How often a transaction is executed again after a conflict before the client gets 40001.
-    pub retry_attempts: u32,
-    /// Bound on the statements an explicit transaction may record for re-execution.
-    pub retry_statements: usize,
-}
-
-impl Default for SqlOptions {
-    fn default() -> Self {
-        Self { memory_bytes: 256 << 20, retry_attempts: 20, retry_statements: 1000 }
-    }
-}
-
-/// Options of a session.
-#[derive(Clone, Debug, Default)]
-pub struct SessionOptions {
-    /// The authenticated user; empty for `telesto`.
-    pub user: String,
-    /// The database; empty for `telesto`.
-    pub database: String,
-    /// application_name
-    pub application_name: String,
-    /// Further start-up parameters, as if SET.
-    pub parameters: Vec<(String, String)>,
-    /// The greatest label the client has seen (a session continued elsewhere).
-    pub label: Label,
-}
-
-/// SQL over one [`Database`].
-#[derive(Debug)]
-pub struct SqlEngine {
-    database: Arc<dyn Database>,
-    env: Env,
-    options: SqlOptions,
 }
 
 /// State of a session's transaction, as ReadyForQuery tells it.
@@ -102,53 +80,27 @@ pub struct Prepared {
     pub parameter_types: Vec<SqlType>,
     /// Result columns; `None` when the statement returns no rows.
     pub columns: Option<Arc<[ResultColumn]>>,
+    /// The statement; `None` for an empty string.
+    pub(crate) statement: Option<Statement>,
+    /// AS OF SYSTEM TIME.
+    pub(crate) as_of: Option<String>,
+    /// It was described to a client: its columns may not change any more.
+    described: bool,
+    plan: Mutex<Option<(Stamp, Arc<Settings>, Plan)>>,
 }
 
-/// Sequence values of one session (`nextval`, `currval`, `setval`, `lastval`).
-pub struct SequenceSession {
-    engine: Arc<SqlEngine>,
-}
-
-impl fmt::Debug for SequenceSession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SequenceSession")
-    }
-}
-
-impl SequenceSession {
-    /// `nextval`: the next value of the sequence with this OID. Never rolled back.
-    ///
-    /// # Errors
-    /// 42P01 for no such sequence, 2200H at its end.
-    pub async fn next(&self, sequence: u32) -> Result<i64> {
-        let _ = (sequence, &self.engine);
-        Err(Error::unsupported("nextval"))
-    }
-
-    /// `currval`: the value [`SequenceSession::next`] gave last in this session.
-    ///
-    /// # Errors
-    /// 55000 when there was none.
-    pub fn current(&self, sequence: u32) -> Result<i64> {
-        let _ = sequence;
-        Err(Error::unsupported("currval"))
-    }
-
-    /// `lastval`.
-    ///
-    /// # Errors
-    /// 55000 when there was none.
-    pub fn last(&self) -> Result<i64> {
-        Err(Error::unsupported("lastval"))
-    }
-
-    /// `setval`. Never rolled back.
-    ///
-    /// # Errors
-    /// 22003 when out of the sequence's bounds.
-    pub async fn set(&self, sequence: u32, value: i64, is_called: bool) -> Result<i64> {
-        let _ = (sequence, value, is_called);
-        Err(Error::unsupported("setval"))
+impl Prepared {
+    /// A statement of a simple query, planned when it runs.
+    fn simple(parsed: parse::Parsed) -> Arc<Self> {
+        Arc::new(Self {
+            sql: String::new(),
+            parameter_types: Vec::new(),
+            columns: None,
+            statement: parsed.statement,
+            as_of: parsed.as_of,
+            described: false,
+            plan: Mutex::default(),
+        })
     }
 }
 
@@ -157,58 +109,17 @@ impl SequenceSession {
 pub struct Session {
     engine: Arc<SqlEngine>,
     settings: Arc<Settings>,
+    defaults: Arc<Settings>,
     cancel: CancelHandle,
+    statement: u64,
     notices: Arc<NoticeQueue>,
-}
-
-impl SqlEngine {
-    /// Opens SQL over `database`; creates the catalog in a fresh one.
-    ///
-    /// # Errors
-    /// Whatever the database runs into.
-    pub async fn open(
-        database: Arc<dyn Database>,
-        env: Env,
-        options: SqlOptions,
-    ) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { database, env, options }))
-    }
-
-    /// A new session.
-    ///
-    /// # Errors
-    /// 3D000 when the database does not exist, 22023 for a bad start-up parameter.
-    pub async fn session(self: &Arc<Self>, options: SessionOptions) -> Result<Session> {
-        let _ = options;
-        Ok(Session {
-            engine: Arc::clone(self),
-            settings: Arc::default(),
-            cancel: CancelHandle::default(),
-            notices: Arc::default(),
-        })
-    }
-
-    /// The database below.
-    #[must_use]
-    pub fn database(&self) -> &Arc<dyn Database> {
-        &self.database
-    }
-
-    /// The seams.
-    #[must_use]
-    pub fn env(&self) -> &Env {
-        &self.env
-    }
-
-    /// The SCRAM-SHA-256 verifier of `user`, in PostgreSQL's form; outer `None`: no such role (or it may not
-    /// log in); inner `None`: it has no password.
-    ///
-    /// # Errors
-    /// Whatever the database runs into.
-    pub async fn password_verifier(&self, user: &str) -> Result<Option<Option<String>>> {
-        let _ = (user, &self.options);
-        Err(Error::unsupported("password authentication"))
-    }
+    sequences: Arc<SequenceSession>,
+    block: Option<Block>,
+    /// The catalog the last statement used, to describe conflicts with.
+    catalog: Option<Arc<CatalogSnapshot>>,
+    label: Label,
+    prepared: BTreeMap<String, Arc<Prepared>>,
+    reported: BTreeMap<&'static str, String>,
 }
 
 impl Session {
@@ -218,8 +129,30 @@ impl Session {
     /// # Errors
     /// The first error; later statements did not run.
     pub async fn execute_simple(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
-        let _ = (sql, sink, &self.engine);
-        Err(Error::unsupported("execution"))
+        let parsed = match parse::parse(sql) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        };
+        if parsed.is_empty() {
+            return sink.result(StatementResult::Empty).await;
+        }
+        let alone = parsed.len() == 1;
+        for parsed in parsed {
+            let prepared = Prepared::simple(parsed);
+            let result = if alone && self.block.is_none() {
+                self.run_alone(&prepared).await?
+            } else {
+                self.run(&prepared, Vec::new()).await?
+            };
+            if let Err(error) = sink.result(result).await {
+                self.fail();
+                return Err(error);
+            }
+        }
+        self.sync().await
     }
 
     /// Parses and plans one statement.
@@ -231,8 +164,24 @@ impl Session {
         sql: &str,
         parameter_types: &[Option<SqlType>],
     ) -> Result<Arc<Prepared>> {
-        let _ = (sql, parameter_types);
-        Err(Error::unsupported("execution"))
+        let result = self.prepare_inner(sql, parameter_types).await;
+        if result.is_err() {
+            self.fail();
+        }
+        result
+    }
+
+    async fn prepare_inner(
+        &mut self,
+        sql: &str,
+        parameter_types: &[Option<SqlType>],
+    ) -> Result<Arc<Prepared>> {
+        let mut parsed = parse::parse(sql)?;
+        if parsed.len() > 1 {
+            return Err(Error::syntax("cannot insert multiple commands into a prepared statement"));
+        }
+        let parsed = parsed.pop().unwrap_or(parse::Parsed { statement: None, as_of: None });
+        self.prepare_statement(sql.to_owned(), parsed, ParameterTypes::new(parameter_types)).await
     }
 
     /// Executes a prepared statement. Outside a transaction block this starts an implicit transaction which
@@ -245,8 +194,18 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
-        let _ = (prepared, parameters);
-        Err(Error::unsupported("execution"))
+        if parameters.len() != prepared.parameter_types.len() {
+            self.fail();
+            return Err(Error::new(
+                SqlState::PROTOCOL_VIOLATION,
+                format!(
+                    "bind message supplies {} parameters, but prepared statement requires {}",
+                    parameters.len(),
+                    prepared.parameter_types.len()
+                ),
+            ));
+        }
+        self.run(prepared, parameters).await
     }
 
     /// Sync: commits the implicit transaction, if one is open.
@@ -254,17 +213,32 @@ impl Session {
     /// # Errors
     /// Those of the commit.
     pub async fn sync(&mut self) -> Result<()> {
-        Ok(())
+        let result = match &self.block {
+            Some(block) if !block.explicit => self.commit_block().await,
+            _ => Ok(()),
+        };
+        self.cancel.end();
+        result
     }
 
     /// Told by the server when it meets an error outside the session (a row stream, a COPY, a protocol
     /// error): rolls an implicit transaction back, puts an explicit one in the failed state.
-    pub fn fail(&mut self) {}
+    pub fn fail(&mut self) {
+        match &mut self.block {
+            Some(block) if block.explicit => block.failed = true,
+            Some(_) => self.abandon_block(),
+            None => {}
+        }
+    }
 
     /// State of the transaction.
     #[must_use]
     pub fn transaction_status(&self) -> TransactionStatus {
-        TransactionStatus::Idle
+        match &self.block {
+            Some(block) if block.explicit && block.failed => TransactionStatus::Failed,
+            Some(block) if block.explicit => TransactionStatus::InTransaction,
+            _ => TransactionStatus::Idle,
+        }
     }
 
     /// Cancels the running statement from elsewhere.
@@ -287,15 +261,31 @@ impl Session {
 
     /// Reported parameters (ParameterStatus) that are new or changed since the last call.
     pub fn take_parameter_changes(&mut self) -> Vec<(String, String)> {
-        Vec::new()
+        let mut changes = Vec::new();
+        for name in settings::REPORTED {
+            let Ok(value) = self.settings.show(name) else { continue };
+            if self.reported.get(name) != Some(&value) {
+                self.reported.insert(name, value.clone());
+                changes.push(((*name).to_owned(), value));
+            }
+        }
+        changes
     }
 
     /// The greatest label seen.
     #[must_use]
     pub fn label(&self) -> Label {
-        Label::default()
+        self.label
     }
 
     /// Ends the session: rolls back what is open.
-    pub fn close(&mut self) {}
+    pub fn close(&mut self) {
+        self.abandon_block();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.abandon_block();
+    }
 }

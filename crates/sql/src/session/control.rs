@@ -1,0 +1,259 @@
+//! Transaction control: BEGIN, COMMIT, ROLLBACK, savepoints, SET TRANSACTION.
+
+use std::sync::Arc;
+
+use telesto_txn::{Level, TxnOptions};
+
+use super::transaction::Step;
+use super::{Session, StatementResult};
+use crate::error::{Error, Result, SqlState};
+use crate::sqlparser::ast::{
+    Set, Statement, TransactionAccessMode, TransactionIsolationLevel, TransactionMode,
+};
+
+fn level_of(level: TransactionIsolationLevel) -> Level {
+    match level {
+        TransactionIsolationLevel::Serializable => Level::Serializable,
+        TransactionIsolationLevel::RepeatableRead | TransactionIsolationLevel::Snapshot => {
+            Level::Snapshot
+        }
+        TransactionIsolationLevel::ReadCommitted | TransactionIsolationLevel::ReadUncommitted => {
+            Level::ReadCommitted
+        }
+    }
+}
+
+fn done(tag: &str) -> Option<StatementResult> {
+    Some(StatementResult::Command { tag: tag.to_owned() })
+}
+
+fn fold(ident: &crate::sqlparser::ast::Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+impl Session {
+    /// Runs a transaction control statement; `None` when it is none.
+    pub(super) async fn control(
+        &mut self,
+        statement: &Statement,
+        as_of: Option<&str>,
+    ) -> Result<Option<StatementResult>> {
+        match statement {
+            Statement::StartTransaction { modes, begin, .. } => {
+                self.begin(modes, as_of)?;
+                Ok(done(if *begin { "BEGIN" } else { "START TRANSACTION" }))
+            }
+            Statement::Commit { chain, .. } => {
+                let options = self.block.as_ref().map(|block| block.options);
+                let tag = self.commit().await?;
+                self.chain(*chain, options);
+                Ok(done(tag))
+            }
+            Statement::Rollback { chain, savepoint: None } => {
+                if !self.block.as_ref().is_some_and(|block| block.explicit) {
+                    self.notices.warning(
+                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                        "there is no transaction in progress",
+                    );
+                }
+                let options = self.block.as_ref().map(|block| block.options);
+                self.abandon_block();
+                self.chain(*chain, options);
+                Ok(done("ROLLBACK"))
+            }
+            Statement::Rollback { savepoint: Some(name), .. } => {
+                self.require_block("ROLLBACK TO SAVEPOINT")?;
+                let name = fold(name);
+                self.rollback_to_savepoint(&name)?;
+                self.record(Step::RollbackTo(name));
+                Ok(done("ROLLBACK"))
+            }
+            Statement::Savepoint { name } => {
+                self.require_block("SAVEPOINT")?;
+                self.require_healthy()?;
+                let name = fold(name);
+                self.make_savepoint(&name).await?;
+                self.record(Step::Savepoint(name));
+                Ok(done("SAVEPOINT"))
+            }
+            Statement::ReleaseSavepoint { name } => {
+                self.require_block("RELEASE SAVEPOINT")?;
+                self.require_healthy()?;
+                let name = fold(name);
+                self.release_savepoint(&name)?;
+                self.record(Step::Release(name));
+                Ok(done("RELEASE"))
+            }
+            Statement::Set(Set::SetTransaction { modes, session, snapshot }) => {
+                self.require_healthy()?;
+                if snapshot.is_some() {
+                    return Err(Error::unsupported("SET TRANSACTION SNAPSHOT"));
+                }
+                if *session {
+                    let mut settings = (*self.settings).clone();
+                    for mode in modes {
+                        match mode {
+                            TransactionMode::IsolationLevel(level) => {
+                                settings.default_level = level_of(*level);
+                            }
+                            TransactionMode::AccessMode(mode) => {
+                                settings.default_read_only =
+                                    *mode == TransactionAccessMode::ReadOnly;
+                            }
+                        }
+                    }
+                    self.change_settings(settings, false);
+                } else if self.block.as_ref().is_some_and(|block| block.explicit) {
+                    self.apply_modes(modes)?;
+                } else {
+                    self.notices.warning(
+                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                        "SET TRANSACTION can only be used in transaction blocks",
+                    );
+                }
+                Ok(done("SET"))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn begin(&mut self, modes: &[TransactionMode], as_of: Option<&str>) -> Result<()> {
+        self.require_healthy()?;
+        match &mut self.block {
+            Some(block) if block.explicit => {
+                self.notices.warning(
+                    SqlState::ACTIVE_SQL_TRANSACTION,
+                    "there is already a transaction in progress",
+                );
+            }
+            // BEGIN inside a string of several statements makes their implicit block explicit.
+            Some(block) => {
+                if block.options.read_only && block.txn.is_some() {
+                    // What was read stays valid; writing needs a transaction that may write.
+                    block.explicit = true;
+                } else {
+                    block.explicit = true;
+                    block.options.read_only = self.settings.default_read_only;
+                }
+            }
+            None => {
+                let read_only = self.settings.default_read_only;
+                self.open_block(true, read_only);
+            }
+        }
+        if let Some(text) = as_of {
+            let at = self.as_of_timestamp(text)?;
+            if let Some(block) = &mut self.block {
+                block.options.as_of = Some(at);
+                block.options.read_only = true;
+            }
+        }
+        self.apply_modes(modes)
+    }
+
+    fn apply_modes(&mut self, modes: &[TransactionMode]) -> Result<()> {
+        let consistency = self.settings.consistency;
+        let Some(block) = &mut self.block else { return Ok(()) };
+        for mode in modes {
+            match mode {
+                TransactionMode::IsolationLevel(level) => {
+                    let level = level_of(*level);
+                    if block.txn.is_some() && block.options.level != level {
+                        return Err(Error::new(
+                            SqlState::ACTIVE_SQL_TRANSACTION,
+                            "SET TRANSACTION ISOLATION LEVEL must be called before any query",
+                        ));
+                    }
+                    block.options.level = level;
+                }
+                TransactionMode::AccessMode(mode) => {
+                    let read_only = *mode == TransactionAccessMode::ReadOnly;
+                    if block.txn.is_some() && block.options.read_only && !read_only {
+                        return Err(Error::new(
+                            SqlState::ACTIVE_SQL_TRANSACTION,
+                            "transaction read-write mode must be set before any query",
+                        ));
+                    }
+                    if block.txn.is_some() && read_only != block.options.read_only {
+                        return Err(Error::unsupported("READ ONLY after the first query"));
+                    }
+                    if block.options.as_of.is_some() && !read_only {
+                        return Err(Error::new(
+                            SqlState::READ_ONLY_TRANSACTION,
+                            "a transaction AS OF SYSTEM TIME is read-only",
+                        ));
+                    }
+                    block.options.read_only = read_only;
+                }
+            }
+        }
+        if let (true, Some(level), true) =
+            (block.options.read_only, consistency, block.txn.is_none())
+        {
+            block.options.level = level;
+        }
+        Ok(())
+    }
+
+    async fn commit(&mut self) -> Result<&'static str> {
+        match &self.block {
+            Some(block) if block.failed => {
+                self.abandon_block();
+                Ok("ROLLBACK")
+            }
+            Some(block) => {
+                if !block.explicit {
+                    self.warn_no_transaction();
+                }
+                self.commit_block().await?;
+                Ok("COMMIT")
+            }
+            None => {
+                self.warn_no_transaction();
+                Ok("COMMIT")
+            }
+        }
+    }
+
+    fn warn_no_transaction(&self) {
+        self.notices
+            .warning(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
+    }
+
+    fn chain(&mut self, chain: bool, options: Option<TxnOptions>) {
+        if let (true, Some(before)) = (chain, options) {
+            self.open_block(true, before.read_only);
+            let session = self.label;
+            if let Some(block) = &mut self.block {
+                block.options = TxnOptions { session, ..before };
+            }
+        }
+    }
+
+    fn require_block(&self, what: &str) -> Result<()> {
+        if self.block.as_ref().is_some_and(|block| block.explicit) {
+            return Ok(());
+        }
+        Err(Error::new(
+            SqlState::NO_ACTIVE_SQL_TRANSACTION,
+            format!("{what} can only be used in transaction blocks"),
+        ))
+    }
+
+    fn require_healthy(&self) -> Result<()> {
+        if self.block.as_ref().is_some_and(|block| block.failed) {
+            return Err(super::run::failed_transaction());
+        }
+        Ok(())
+    }
+
+    /// Replaces the settings; inside a block they come into force after COMMIT too unless `local`.
+    pub(super) fn change_settings(&mut self, settings: super::Settings, local: bool) {
+        self.settings = Arc::new(settings);
+        if let Some(block) = &mut self.block {
+            if !local {
+                block.settings_after = Arc::clone(&self.settings);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The engine: what all sessions of a process share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use telesto_common::limits::MemoryBudget;
+use telesto_common::{DatabaseId, Env, Label};
+use telesto_txn::{Database, TxnOptions};
+
+use super::settings::Settings;
+use super::{CancelHandle, Session};
+use crate::catalog::sequence::SequenceCache;
+use crate::catalog::store::{DEFAULT_DATABASE_ID, bootstrap};
+use crate::catalog::{CatalogCache, DEFAULT_DATABASE, SequenceSession};
+use crate::error::{Error, Result, SqlState};
+
+/// Options of an engine.
+#[derive(Clone, Debug)]
+pub struct SqlOptions {
+    /// Bound on the memory statements may hold together, bytes.
+    pub memory_bytes: u64,
+    /// How often a transaction is executed again after a conflict before the client gets 40001.
+    pub retry_attempts: u32,
+    /// Bound on the statements an explicit transaction may record for re-execution.
+    pub retry_statements: usize,
+}
+
+impl Default for SqlOptions {
+    fn default() -> Self {
+        Self { memory_bytes: 256 << 20, retry_attempts: 20, retry_statements: 1000 }
+    }
+}
+
+/// Options of a session.
+#[derive(Clone, Debug, Default)]
+pub struct SessionOptions {
+    /// The authenticated user; empty for `telesto`.
+    pub user: String,
+    /// The database; empty for `telesto`.
+    pub database: String,
+    /// application_name
+    pub application_name: String,
+    /// Further start-up parameters, as if SET.
+    pub parameters: Vec<(String, String)>,
+    /// The greatest label the client has seen (a session continued elsewhere).
+    pub label: Label,
+}
+
+/// SQL over one [`Database`].
+#[derive(Debug)]
+pub struct SqlEngine {
+    pub(super) database: Arc<dyn Database>,
+    pub(super) env: Env,
+    pub(super) options: SqlOptions,
+    pub(super) database_id: DatabaseId,
+    pub(crate) catalogs: CatalogCache,
+    sequences: Arc<SequenceCache>,
+    pub(super) memory: Arc<MemoryBudget>,
+}
+
+impl SqlEngine {
+    /// Opens SQL over `database`; creates the catalog in a fresh one.
+    ///
+    /// # Errors
+    /// Whatever the database runs into.
+    pub async fn open(
+        database: Arc<dyn Database>,
+        env: Env,
+        options: SqlOptions,
+    ) -> Result<Arc<Self>> {
+        // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
+        let mut attempt = 0;
+        loop {
+            let txn = database.begin(TxnOptions::default()).await?;
+            let created = bootstrap(&txn, DEFAULT_DATABASE_ID, &env).await?;
+            if !created {
+                txn.rollback();
+                break;
+            }
+            match txn.commit().await {
+                Ok(_) => break,
+                Err(telesto_txn::Error::Conflict { .. }) if attempt < options.retry_attempts => {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let memory = MemoryBudget::new(options.memory_bytes);
+        Ok(Arc::new(Self {
+            database,
+            env,
+            options,
+            database_id: DEFAULT_DATABASE_ID,
+            catalogs: CatalogCache::default(),
+            sequences: Arc::default(),
+            memory,
+        }))
+    }
+
+    /// A new session.
+    ///
+    /// # Errors
+    /// 3D000 when the database does not exist, 22023 for a bad start-up parameter.
+    pub async fn session(self: &Arc<Self>, options: SessionOptions) -> Result<Session> {
+        let or_default = |name: String| {
+            if name.is_empty() { DEFAULT_DATABASE.to_owned() } else { name }
+        };
+        let database = or_default(options.database);
+        if database != DEFAULT_DATABASE && database != "postgres" {
+            return Err(Error::new(
+                SqlState::INVALID_CATALOG_NAME,
+                format!("database \"{database}\" does not exist"),
+            )
+            .hint("There is one database, called telesto."));
+        }
+        let user = or_default(options.user);
+        let mut settings = Settings {
+            session_user: user.clone(),
+            current_user: user,
+            database: DEFAULT_DATABASE.to_owned(),
+            application_name: options.application_name,
+            ..Settings::default()
+        };
+        for (name, value) in options.parameters {
+            settings.set(&name, &[value])?;
+        }
+        let settings = Arc::new(settings);
+        Ok(Session {
+            sequences: Arc::new(SequenceSession::new(
+                Arc::clone(&self.database),
+                self.env.clone(),
+                Arc::clone(&self.sequences),
+            )),
+            engine: Arc::clone(self),
+            defaults: Arc::clone(&settings),
+            settings,
+            cancel: CancelHandle::default(),
+            statement: 0,
+            notices: Arc::default(),
+            block: None,
+            catalog: None,
+            label: options.label,
+            prepared: BTreeMap::new(),
+            reported: BTreeMap::new(),
+        })
+    }
+
+    /// The database below.
+    #[must_use]
+    pub fn database(&self) -> &Arc<dyn Database> {
+        &self.database
+    }
+
+    /// The seams.
+    #[must_use]
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The SCRAM-SHA-256 verifier of `user`, in PostgreSQL's form; outer `None`: no such role (or it may not
+    /// log in); inner `None`: it has no password.
+    ///
+    /// # Errors
+    /// Whatever the database runs into.
+    pub async fn password_verifier(&self, user: &str) -> Result<Option<Option<String>>> {
+        let txn =
+            self.database.begin(TxnOptions { read_only: true, ..TxnOptions::default() }).await?;
+        let catalog = self.catalogs.read(&txn, self.database_id).await?;
+        txn.rollback();
+        let role = catalog.roles().find(|role| role.name == user && role.login);
+        Ok(role.map(|role| role.password.clone()))
+    }
+}

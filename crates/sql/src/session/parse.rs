@@ -1,0 +1,184 @@
+//! From SQL text to statements.
+//!
+//! Text is split at top-level semicolons before it is parsed, so that an error in the third statement lets
+//! PostgreSQL's order hold (it parses all first: a syntax error anywhere runs nothing). `AS OF SYSTEM TIME '…'`,
+//! which the parser does not know, is taken out of the tokens here.
+
+use crate::error::{Error, Result};
+use crate::sqlparser::ast::Statement;
+use crate::sqlparser::dialect::PostgreSqlDialect;
+use crate::sqlparser::parser::{Parser, ParserError};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+
+/// Greatest length of a query string, bytes.
+pub const MAX_SQL_BYTES: usize = 64 << 20;
+
+/// A parsed statement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The statement; `None` when there was nothing between two semicolons.
+    pub statement: Option<Statement>,
+    /// `AS OF SYSTEM TIME`: the text after it.
+    pub as_of: Option<String>,
+}
+
+/// Parses a query string into its statements; empty ones are dropped unless there is nothing else.
+///
+/// # Errors
+/// 42601, with the position where there is one.
+pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
+    if sql.len() > MAX_SQL_BYTES {
+        return Err(Error::new(
+            crate::SqlState::PROGRAM_LIMIT_EXCEEDED,
+            format!(
+                "the query string is longer than {MAX_SQL_BYTES} bytes; use COPY for much data"
+            ),
+        ));
+    }
+    let tokens =
+        Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location().map_err(|error| {
+            Error::syntax(error.message.clone()).position(offset(
+                sql,
+                error.location.line,
+                error.location.column,
+            ))
+        })?;
+    let mut out = Vec::new();
+    let mut current: Vec<TokenWithSpan> = Vec::new();
+    for token in tokens {
+        match token.token {
+            Token::SemiColon => finish(sql, std::mem::take(&mut current), &mut out)?,
+            Token::EOF => {}
+            _ => current.push(token),
+        }
+    }
+    finish(sql, current, &mut out)?;
+    Ok(out)
+}
+
+fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> Result<()> {
+    if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
+        return Ok(());
+    }
+    let as_of = take_as_of(&mut tokens)?;
+    let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
+    let statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
+    let rest = parser.peek_token();
+    if rest.token != Token::EOF {
+        return Err(Error::syntax(format!("syntax error at or near \"{}\"", rest.token))
+            .position(offset(sql, rest.span.start.line, rest.span.start.column)));
+    }
+    out.push(Parsed { statement: Some(statement), as_of });
+    Ok(())
+}
+
+/// Removes `AS OF SYSTEM TIME <literal>`.
+fn take_as_of(tokens: &mut Vec<TokenWithSpan>) -> Result<Option<String>> {
+    let solid: Vec<usize> = tokens
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| !matches!(t.token, Token::Whitespace(_)))
+        .map(|(i, _)| i)
+        .collect();
+    let is = |at: usize, word: &str| {
+        solid.get(at).is_some_and(|i| {
+            matches!(&tokens[*i].token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
+        })
+    };
+    let Some(at) = (0..solid.len())
+        .find(|at| is(*at, "AS") && is(at + 1, "OF") && is(at + 2, "SYSTEM") && is(at + 3, "TIME"))
+    else {
+        return Ok(None);
+    };
+    let literal = solid.get(at + 4).map(|i| (*i, tokens[*i].token.clone()));
+    let (end, text) = match literal {
+        Some((i, Token::SingleQuotedString(text))) => (i, text),
+        Some((i, Token::Number(text, _))) => (i, text),
+        _ => {
+            return Err(Error::syntax("AS OF SYSTEM TIME wants a literal")
+                .hint("Write a timestamp ('2024-01-31 12:00:00+00'), an age ('-10s') or a commit timestamp."));
+        }
+    };
+    let start = solid[at];
+    tokens.drain(start..=end);
+    Ok(Some(text))
+}
+
+/// 1-based character offset of a line and column.
+fn offset(sql: &str, line: u64, column: u64) -> u32 {
+    let mut position = 0;
+    for (i, text) in sql.split('\n').enumerate() {
+        if i as u64 + 1 >= line {
+            break;
+        }
+        position += text.chars().count() + 1;
+    }
+    u32::try_from(position as u64 + column.max(1)).unwrap_or(u32::MAX)
+}
+
+/// From the parser's words to PostgreSQL's.
+fn syntax(sql: &str, error: &ParserError) -> Error {
+    let text = match error {
+        ParserError::TokenizerError(text) | ParserError::ParserError(text) => text.as_str(),
+        ParserError::RecursionLimitExceeded => {
+            return Error::new(
+                crate::SqlState::STATEMENT_TOO_COMPLEX,
+                "the statement is nested too deeply",
+            );
+        }
+    };
+    let (body, place) = match text.rfind(" at Line: ") {
+        Some(at) => (&text[..at], Some(&text[at + 10..])),
+        None => (text, None),
+    };
+    let position = place.and_then(|place| {
+        let (line, column) = place.split_once(", Column: ")?;
+        Some(offset(sql, line.trim().parse().ok()?, column.trim().parse().ok()?))
+    });
+    let near = body.rfind("found: ").map(|at| body[at + 7..].trim());
+    let mut out = match near {
+        Some("EOF") => Error::syntax("syntax error at end of input"),
+        Some(near) => Error::syntax(format!("syntax error at or near \"{near}\"")),
+        None => Error::syntax(format!("syntax error: {body}")),
+    };
+    if let Some(position) = position {
+        out = out.position(position);
+    }
+    if near.is_some() {
+        let expected = body.split(", found: ").next().unwrap_or(body);
+        out = out.detail(expected.to_owned());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_split_into_statements_and_empty_ones_vanish() {
+        let parsed = parse("select 1; ; select ';' ;").expect("parse");
+        assert_eq!(parsed.len(), 2);
+        assert!(parse("  -- nothing\n;").expect("parse").is_empty());
+    }
+
+    #[test]
+    fn as_of_system_time_is_taken_out() {
+        let parsed = parse("select * from t as of system time '-10s' where a = 1").expect("parse");
+        assert_eq!(parsed[0].as_of.as_deref(), Some("-10s"));
+        assert_eq!(
+            parsed[0].statement.as_ref().map(ToString::to_string).as_deref(),
+            Some("SELECT * FROM t WHERE a = 1")
+        );
+        assert!(parse("begin as of system time now()").is_err());
+    }
+
+    #[test]
+    fn syntax_errors_name_the_token_and_its_position() {
+        let error = parse("select 1;\nselekt 2").expect_err("bad");
+        assert_eq!(error.code().0, "42601");
+        assert_eq!(error.fields().position, Some(11));
+        let error = parse("select * from").expect_err("bad");
+        assert_eq!(error.message(), "syntax error at end of input");
+    }
+}

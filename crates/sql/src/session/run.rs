@@ -1,0 +1,463 @@
+//! Running one statement: control, settings, planning, execution, recording.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use telesto_txn::{Level, Transaction, TxnOptions};
+
+use super::cancel::CancelToken;
+use super::seen::{Seen, observe};
+use super::transaction::Step;
+use super::{Prepared, Rows, Session, StatementResult, parse, pg_micros};
+use crate::catalog::CatalogSnapshot;
+use crate::catalog::sequence::SequenceScope;
+use crate::error::{Error, Result, SqlState};
+use crate::plan::{ExecContext, ParameterTypes, Plan, PlanContext};
+use crate::sqlparser::ast::{Query, SetExpr, Statement};
+use crate::types::Datum;
+
+/// Whether a statement surely writes nothing through its transaction.
+fn only_reads(statement: &Statement) -> bool {
+    fn query_reads(query: &Query) -> bool {
+        query.locks.is_empty()
+            && body_reads(&query.body)
+            && query
+                .with
+                .as_ref()
+                .is_none_or(|with| with.cte_tables.iter().all(|cte| query_reads(&cte.query)))
+    }
+    fn body_reads(body: &SetExpr) -> bool {
+        match body {
+            SetExpr::Select(select) => select.into.is_none(),
+            SetExpr::Query(query) => query_reads(query),
+            SetExpr::SetOperation { left, right, .. } => body_reads(left) && body_reads(right),
+            SetExpr::Values(_) | SetExpr::Table(_) => true,
+            _ => false,
+        }
+    }
+    match statement {
+        Statement::Query(query) => query_reads(query),
+        Statement::Explain { analyze, options, statement, .. } => {
+            (!analyze && options.is_none()) || only_reads(statement)
+        }
+        Statement::Copy { to, .. } => *to,
+        _ => false,
+    }
+}
+
+/// Whether a statement goes to the planners.
+fn is_planned(statement: &Statement) -> bool {
+    match statement {
+        Statement::Query(query) => {
+            !matches!(&*query.body, SetExpr::Select(select) if select.into.is_some())
+        }
+        Statement::Insert(_)
+        | Statement::Update(_)
+        | Statement::Delete(_)
+        | Statement::Merge(_)
+        | Statement::Explain { .. }
+        | Statement::Copy { .. } => true,
+        _ => false,
+    }
+}
+
+/// Plans a statement for whichever executor takes it.
+pub(crate) async fn plan_statement(
+    statement: &Statement,
+    context: &mut PlanContext<'_>,
+) -> Result<Plan> {
+    if !is_planned(statement) {
+        return Ok(Plan::Session);
+    }
+    if let Some(plan) = Box::pin(crate::exec::plan(statement, context)).await? {
+        return Ok(Plan::Key(plan));
+    }
+    Ok(Plan::DataFusion(Box::pin(crate::engine_df::plan(statement, context)).await?))
+}
+
+impl Session {
+    /// Runs the only statement of a simple query: nothing has been shown to the client, so a conflict just
+    /// executes it again.
+    pub(super) async fn run_alone(&mut self, prepared: &Arc<Prepared>) -> Result<StatementResult> {
+        let mut attempt = 0;
+        loop {
+            let result = self.run(prepared, Vec::new()).await;
+            let error = match result {
+                Ok(result) => {
+                    let lazy = match &self.block {
+                        Some(block) if !block.explicit => block.options.read_only,
+                        _ => true,
+                    };
+                    let result = match result {
+                        StatementResult::Rows { columns, rows, tag } if !lazy => {
+                            match rows.collect().await {
+                                Ok(rows) => {
+                                    StatementResult::Rows { columns, rows: Rows::Ready(rows), tag }
+                                }
+                                Err(error) => {
+                                    self.abandon_block();
+                                    return Err(error);
+                                }
+                            }
+                        }
+                        other => other,
+                    };
+                    if lazy
+                        || matches!(
+                            result,
+                            StatementResult::CopyIn { .. } | StatementResult::CopyOut { .. }
+                        )
+                    {
+                        return Ok(result);
+                    }
+                    if let Some(block) = &mut self.block {
+                        block.repeatable = false;
+                    }
+                    match self.commit_block().await {
+                        Ok(()) => return Ok(result),
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            if error.conflict().is_none() || attempt >= self.engine.options.retry_attempts {
+                return Err(error);
+            }
+            attempt += 1;
+            self.pause(attempt).await;
+        }
+    }
+
+    /// Runs a statement inside the block there is, or an implicit one.
+    pub(super) async fn run(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> Result<StatementResult> {
+        self.statement += 1;
+        let token = self.cancel.begin(self.statement);
+        let Some(statement) = &prepared.statement else {
+            return Ok(StatementResult::Empty);
+        };
+        match self.control(statement, prepared.as_of.as_deref()).await {
+            Ok(None) => {}
+            Ok(Some(result)) => return Ok(result),
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        }
+        if self.block.as_ref().is_some_and(|block| block.failed) {
+            return Err(failed_transaction());
+        }
+        if let Statement::Execute { .. } = statement {
+            return match self.execute_prepared(statement).await {
+                Ok((inner, values)) => Box::pin(self.run(&inner, values)).await,
+                Err(error) => {
+                    self.fail();
+                    Err(error)
+                }
+            };
+        }
+        match self.utility(statement).await {
+            Ok(None) => {}
+            Ok(Some(result)) => return Ok(result),
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        }
+        if let Err(error) = self.enter(statement, prepared.as_of.as_deref()).await {
+            self.fail();
+            return Err(error);
+        }
+        let mut tries = 0;
+        loop {
+            match self.attempt(prepared, &parameters, &token).await {
+                Ok(result) => {
+                    if matches!(
+                        result,
+                        StatementResult::CopyIn { .. } | StatementResult::CopyOut { .. }
+                    ) {
+                        if let Some(block) = &mut self.block {
+                            block.repeatable = false;
+                        }
+                    }
+                    let (result, seen) = observe(result, token);
+                    self.record_statement(prepared, parameters, seen);
+                    return Ok(result);
+                }
+                Err(error) => {
+                    let retry = error.conflict().is_some()
+                        && self.block.as_ref().is_some_and(|block| block.repeatable)
+                        && tries < self.engine.options.retry_attempts;
+                    if retry {
+                        tries += 1;
+                        self.pause(tries).await;
+                        if let Err(error) = self.repeat(error.conflict().cloned(), None).await {
+                            self.fail();
+                            return Err(error);
+                        }
+                        continue;
+                    }
+                    let error = self.explain_conflict(error);
+                    self.record_statement(prepared, parameters, Seen::of_error(&error));
+                    self.fail();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn record_statement(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+        seen: Arc<Mutex<Seen>>,
+    ) {
+        let settings = Arc::clone(&self.settings);
+        let prepared = Arc::clone(prepared);
+        self.record(Step::Statement { prepared, parameters, settings, seen });
+    }
+
+    /// Opens the implicit block a statement needs, or makes the one there is fit for it.
+    async fn enter(&mut self, statement: &Statement, as_of: Option<&str>) -> Result<()> {
+        let reads = only_reads(statement);
+        if self.block.is_none() {
+            let read_only = reads || self.settings.default_read_only;
+            self.open_block(false, read_only);
+        }
+        let as_of = as_of.map(|text| self.as_of_timestamp(text)).transpose()?;
+        let Some(block) = &mut self.block else { return Ok(()) };
+        if let Some(at) = as_of {
+            if block.options.as_of == Some(at) {
+                return Ok(());
+            }
+            if block.txn.is_some() || !reads {
+                return Err(Error::new(
+                    SqlState::ACTIVE_SQL_TRANSACTION,
+                    "AS OF SYSTEM TIME must come with the first query of a transaction, and only with queries",
+                )
+                .hint("Write BEGIN AS OF SYSTEM TIME '…' for several queries at one time."));
+            }
+            block.options.as_of = Some(at);
+            block.options.read_only = true;
+        }
+        let upgrade = !block.explicit
+            && !reads
+            && block.options.read_only
+            && block.options.as_of.is_none()
+            && !self.settings.default_read_only;
+        if upgrade {
+            let options = TxnOptions {
+                read_only: false,
+                level: self.settings.default_level,
+                ..block.options
+            };
+            self.repeat(None, Some(options)).await?;
+        }
+        Ok(())
+    }
+
+    /// One execution in the block's transaction.
+    pub(super) async fn attempt(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: &[Datum],
+        token: &CancelToken,
+    ) -> Result<StatementResult> {
+        let statement =
+            prepared.statement.as_ref().ok_or_else(|| Error::internal("an empty statement"))?;
+        let txn = self.transaction().await?;
+        txn.next_statement().await?;
+        let catalog = self.engine.catalogs.read(&txn, self.engine.database_id).await?;
+        self.catalog = Some(Arc::clone(&catalog));
+        let plan = self.plan(prepared, statement, &catalog, &txn).await?;
+        let context = self.context(txn, catalog, parameters);
+        let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
+        let work = async {
+            match plan {
+                Plan::Key(plan) => plan.execute(&context).await,
+                Plan::DataFusion(plan) => plan.execute(&context).await,
+                Plan::Session => {
+                    crate::ddl::execute(statement, &context, &self.engine.catalogs, base).await
+                }
+            }
+        };
+        let timeout = match context.settings.statement_timeout_ms {
+            0 => None,
+            ms => Some(self.engine.env.clock.sleep(Duration::from_millis(ms))),
+        };
+        let timeout = async {
+            match timeout {
+                Some(timer) => timer.await,
+                None => futures::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = token.cancelled() => {
+                token.check()?;
+                Err(Error::internal("cancelled without a reason"))
+            }
+            result = work => result,
+            () = timeout => Err(Error::new(
+                SqlState::QUERY_CANCELED,
+                "canceling statement due to statement timeout",
+            )),
+        }
+    }
+
+    pub(super) fn context(
+        &self,
+        txn: Arc<dyn Transaction>,
+        catalog: Arc<CatalogSnapshot>,
+        parameters: &[Datum],
+    ) -> ExecContext {
+        let now = pg_micros(self.engine.env.clock.wall_micros());
+        let block = self.block.as_ref();
+        self.sequences.enter(SequenceScope {
+            catalog: Arc::clone(&catalog),
+            txn: Arc::clone(&txn),
+            base: block.and_then(|block| block.base.clone()),
+        });
+        ExecContext {
+            txn,
+            database: Arc::clone(&self.engine.database),
+            catalog,
+            settings: Arc::clone(&self.settings),
+            parameters: Arc::from(parameters),
+            transaction_micros: block.map_or(now, |block| block.started_micros),
+            statement_micros: now,
+            sequences: Arc::clone(&self.sequences),
+            notices: Arc::clone(&self.notices),
+            cancel: self.cancel.token(self.statement),
+            env: self.engine.env.clone(),
+            memory: Arc::clone(&self.engine.memory),
+        }
+    }
+
+    /// The statement's plan, from its cache if that still holds.
+    async fn plan(
+        &self,
+        prepared: &Prepared,
+        statement: &Statement,
+        catalog: &Arc<CatalogSnapshot>,
+        txn: &Arc<dyn Transaction>,
+    ) -> Result<Plan> {
+        if let Some((stamp, settings, plan)) = &*prepared.plan.lock() {
+            if *stamp == catalog.stamp && Arc::ptr_eq(settings, &self.settings) {
+                return Ok(plan.clone());
+            }
+        }
+        let known: Vec<_> = prepared.parameter_types.iter().cloned().map(Some).collect();
+        let mut parameters = ParameterTypes::new(&known);
+        let plan = plan_statement(
+            statement,
+            &mut PlanContext {
+                catalog,
+                settings: &self.settings,
+                parameters: &mut parameters,
+                txn: Some(txn),
+                env: &self.engine.env,
+            },
+        )
+        .await?;
+        if parameters.resolved().len() > prepared.parameter_types.len() {
+            return Err(Error::new(
+                SqlState::UNDEFINED_PARAMETER,
+                format!("there is no parameter ${}", prepared.parameter_types.len() + 1),
+            ));
+        }
+        if prepared.described && plan.columns().map(|c| &**c) != prepared.columns.as_deref() {
+            return Err(Error::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "cached plan must not change result type",
+            )
+            .hint("Prepare the statement again."));
+        }
+        *prepared.plan.lock() = Some((catalog.stamp, Arc::clone(&self.settings), plan.clone()));
+        Ok(plan)
+    }
+
+    /// Plans a statement to be described and executed later.
+    pub(super) async fn prepare_statement(
+        &mut self,
+        sql: String,
+        parsed: parse::Parsed,
+        mut parameters: ParameterTypes,
+    ) -> Result<Arc<Prepared>> {
+        let failed = self.block.as_ref().is_some_and(|block| block.failed);
+        let mut prepared = Prepared {
+            sql,
+            parameter_types: Vec::new(),
+            columns: None,
+            statement: parsed.statement,
+            as_of: parsed.as_of,
+            described: true,
+            plan: Mutex::default(),
+        };
+        let Some(statement) = &prepared.statement else {
+            prepared.parameter_types = parameters.resolved();
+            return Ok(Arc::new(prepared));
+        };
+        if failed {
+            if !matches!(statement, Statement::Commit { .. } | Statement::Rollback { .. }) {
+                return Err(failed_transaction());
+            }
+            return Ok(Arc::new(prepared));
+        }
+        if let Some(columns) = self.utility_columns(statement) {
+            prepared.columns = Some(columns);
+            prepared.described = false;
+            return Ok(Arc::new(prepared));
+        }
+        if !is_planned(statement) {
+            prepared.described = false;
+            prepared.parameter_types = parameters.resolved();
+            return Ok(Arc::new(prepared));
+        }
+        let open = self.block.as_ref().and_then(|block| block.txn.clone());
+        let (txn, own) = match open {
+            Some(txn) => (txn, false),
+            None => {
+                // Planning needs a catalog, not the newest: execution checks the stamp again.
+                let options = TxnOptions {
+                    level: Level::Session,
+                    read_only: true,
+                    session: self.label,
+                    ..TxnOptions::default()
+                };
+                (self.engine.database.begin(options).await?, true)
+            }
+        };
+        let catalog = self.engine.catalogs.read(&txn, self.engine.database_id).await?;
+        let plan = plan_statement(
+            statement,
+            &mut PlanContext {
+                catalog: &catalog,
+                settings: &self.settings,
+                parameters: &mut parameters,
+                txn: Some(&txn),
+                env: &self.engine.env,
+            },
+        )
+        .await;
+        if own {
+            txn.rollback();
+        }
+        let plan = plan?;
+        prepared.columns = plan.columns().cloned();
+        prepared.parameter_types = parameters.resolved();
+        prepared.plan = Mutex::new(Some((catalog.stamp, Arc::clone(&self.settings), plan)));
+        Ok(Arc::new(prepared))
+    }
+}
+
+pub(super) fn failed_transaction() -> Error {
+    Error::new(
+        SqlState::IN_FAILED_TRANSACTION,
+        "current transaction is aborted, commands ignored until end of transaction block",
+    )
+}

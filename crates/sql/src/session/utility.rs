@@ -1,0 +1,340 @@
+//! Statements the session answers by itself: SET, SHOW, RESET, DISCARD, PREPARE, EXECUTE, DEALLOCATE, and those
+//! that are accepted without effect.
+
+use std::sync::Arc;
+
+use super::settings::level_name;
+use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
+use crate::error::{Error, Result, SqlState};
+use crate::plan::{ExecContext, ParameterTypes, query};
+use crate::sqlparser::ast::{
+    ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
+};
+use crate::types::{CastContext, Datum, SqlType, cast, parse::sql_type};
+
+fn tag(tag: &str) -> Option<StatementResult> {
+    Some(StatementResult::Command { tag: tag.to_owned() })
+}
+
+/// The text of a value in SET: a literal, a word, a number.
+fn set_value(value: &Expr) -> Result<String> {
+    Ok(match value {
+        Expr::Value(value) => match &value.value {
+            Value::SingleQuotedString(text) | Value::EscapedStringLiteral(text) => text.clone(),
+            Value::Number(text, _) => text.clone(),
+            Value::Boolean(on) => if *on { "on" } else { "off" }.to_owned(),
+            other => other.to_string(),
+        },
+        Expr::Identifier(ident) => ident_text(ident),
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr } => format!("-{}", set_value(expr)?),
+        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => set_value(expr)?,
+        Expr::Interval(interval) => set_value(&interval.value)?,
+        Expr::Tuple(items) => items.iter().map(set_value).collect::<Result<Vec<_>>>()?.join(", "),
+        other => {
+            return Err(Error::syntax(format!("SET does not take the value {other}")));
+        }
+    })
+}
+
+fn ident_text(ident: &Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+fn is_default(values: &[Expr]) -> bool {
+    matches!(values, [Expr::Identifier(word)] if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("default"))
+}
+
+fn show_name(words: &[Ident]) -> String {
+    let joined = words.iter().map(|w| w.value.as_str()).collect::<Vec<_>>().join(" ");
+    match joined.to_ascii_lowercase().as_str() {
+        "transaction isolation level" => "transaction_isolation".to_owned(),
+        "time zone" => "TimeZone".to_owned(),
+        "session authorization" => "session_authorization".to_owned(),
+        _ => {
+            let dotted = words.iter().map(|w| w.value.as_str()).collect::<Vec<_>>().join(".");
+            dotted.replace("..", ".")
+        }
+    }
+}
+
+impl Session {
+    /// Runs a statement that needs no transaction; `None` when it is none of these.
+    pub(super) async fn utility(
+        &mut self,
+        statement: &Statement,
+    ) -> Result<Option<StatementResult>> {
+        match statement {
+            Statement::Set(set) => self.set(set).map(|()| tag("SET")),
+            Statement::Reset(reset) => {
+                let mut settings = (*self.settings).clone();
+                match &reset.reset {
+                    Reset::ALL => settings = (*self.defaults).clone(),
+                    Reset::ConfigurationParameter(name) => {
+                        settings.reset(&name.to_string(), &self.defaults)?;
+                    }
+                }
+                self.change_settings(settings, false);
+                Ok(tag("RESET"))
+            }
+            Statement::ShowVariable { variable } => self.show(variable).map(Some),
+            Statement::Discard { object_type } => {
+                if matches!(object_type, DiscardObject::ALL) {
+                    if self.block.as_ref().is_some_and(|block| block.explicit) {
+                        return Err(Error::new(
+                            SqlState::ACTIVE_SQL_TRANSACTION,
+                            "DISCARD ALL cannot run inside a transaction block",
+                        ));
+                    }
+                    self.prepared.clear();
+                    self.settings = Arc::clone(&self.defaults);
+                }
+                if matches!(object_type, DiscardObject::ALL | DiscardObject::SEQUENCES) {
+                    self.sequences.discard();
+                }
+                Ok(tag(&format!("DISCARD {object_type}")))
+            }
+            Statement::Prepare { name, data_types, statement } => {
+                let name = ident_text(name);
+                if self.prepared.contains_key(&name) {
+                    return Err(Error::new(
+                        SqlState::DUPLICATE_PREPARED_STATEMENT,
+                        format!("prepared statement \"{name}\" already exists"),
+                    ));
+                }
+                let types = data_types
+                    .iter()
+                    .map(|ty| sql_type(ty).map(Some))
+                    .collect::<Result<Vec<_>>>()?;
+                let parsed = parse::Parsed { statement: Some((**statement).clone()), as_of: None };
+                let prepared = self
+                    .prepare_statement(statement.to_string(), parsed, ParameterTypes::new(&types))
+                    .await?;
+                self.prepared.insert(name, prepared);
+                Ok(tag("PREPARE"))
+            }
+            Statement::Deallocate { name, .. } => {
+                let text = ident_text(name);
+                if name.quote_style.is_none() && text == "all" {
+                    self.prepared.clear();
+                    return Ok(tag("DEALLOCATE ALL"));
+                }
+                self.prepared.remove(&text).ok_or_else(|| no_prepared(&text))?;
+                Ok(tag("DEALLOCATE"))
+            }
+            Statement::LISTEN { .. } | Statement::NOTIFY { .. } | Statement::UNLISTEN { .. } => {
+                Err(Error::unsupported("LISTEN, NOTIFY and UNLISTEN"))
+            }
+            Statement::Declare { .. } | Statement::Fetch { .. } | Statement::Close { .. } => {
+                Err(Error::unsupported("a cursor").hint("Let the driver fetch rows in portions."))
+            }
+            Statement::LockTables { .. } | Statement::Lock { .. } => Ok(tag("LOCK TABLE")),
+            // Statistics and space look after themselves.
+            Statement::Analyze(_) => Ok(tag("ANALYZE")),
+            Statement::Vacuum(_) => {
+                if self.block.as_ref().is_some_and(|block| block.explicit) {
+                    return Err(Error::new(
+                        SqlState::ACTIVE_SQL_TRANSACTION,
+                        "VACUUM cannot run inside a transaction block",
+                    ));
+                }
+                Ok(tag("VACUUM"))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn set(&mut self, set: &Set) -> Result<()> {
+        let mut settings = (*self.settings).clone();
+        let mut local = false;
+        match set {
+            Set::SingleAssignment { scope, variable, values, .. } => {
+                local = matches!(scope, Some(ContextModifier::Local));
+                let name = variable.to_string().replace('"', "");
+                if name.eq_ignore_ascii_case("transaction_isolation")
+                    || name.eq_ignore_ascii_case("transaction_read_only")
+                {
+                    return self.set_transaction_variable(&name, values);
+                }
+                if is_default(values) {
+                    settings.reset(&name, &self.defaults)?;
+                } else {
+                    let values = values.iter().map(set_value).collect::<Result<Vec<_>>>()?;
+                    settings.set(&name, &values)?;
+                }
+            }
+            Set::SetTimeZone { local: is_local, value } => {
+                local = *is_local;
+                let text = set_value(value)?;
+                if text == "default" || text == "local" {
+                    settings.reset("TimeZone", &self.defaults)?;
+                } else if let Ok(hours) = text.parse::<f64>() {
+                    let minutes = (hours * 60.0).round() as i32;
+                    let sign = if minutes < 0 { '+' } else { '-' };
+                    // SET TIME ZONE counts east; the POSIX form counts west.
+                    let text = format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60);
+                    settings.set("TimeZone", &[text])?;
+                } else {
+                    settings.set("TimeZone", &[text])?;
+                }
+            }
+            Set::SetNames { charset_name, .. } => {
+                settings.set("client_encoding", &[charset_name.value.clone()])?;
+            }
+            Set::SetNamesDefault {} => {}
+            Set::SetRole { role_name, context_modifier } => {
+                local = matches!(context_modifier, Some(ContextModifier::Local));
+                let role = role_name.as_ref().map_or("none".to_owned(), ident_text);
+                settings.set("role", &[role])?;
+            }
+            other => return Err(Error::unsupported(format!("{other}"))),
+        }
+        if local && !self.block.as_ref().is_some_and(|block| block.explicit) {
+            self.notices.warning(
+                SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                "SET LOCAL can only be used in transaction blocks",
+            );
+            return Ok(());
+        }
+        self.change_settings(settings, local);
+        Ok(())
+    }
+
+    fn set_transaction_variable(&mut self, name: &str, values: &[Expr]) -> Result<()> {
+        let value = values.first().map(set_value).transpose()?.unwrap_or_default();
+        let Some(block) = self.block.as_mut().filter(|block| block.txn.is_none()) else {
+            return Err(Error::new(
+                SqlState::ACTIVE_SQL_TRANSACTION,
+                format!("{name} can only be set at the start of a transaction block"),
+            ));
+        };
+        if name.eq_ignore_ascii_case("transaction_isolation") {
+            block.options.level = super::settings::level_named(&value).ok_or_else(|| {
+                Error::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("invalid value for parameter \"{name}\": \"{value}\""),
+                )
+            })?;
+        } else {
+            block.options.read_only = matches!(value.as_str(), "on" | "true");
+        }
+        Ok(())
+    }
+
+    /// The columns of a statement answered here; `None` when it returns no rows or is not answered here.
+    pub(super) fn utility_columns(&self, statement: &Statement) -> Option<Arc<[ResultColumn]>> {
+        match statement {
+            Statement::ShowVariable { variable } => Some(show_columns(&show_name(variable))),
+            Statement::Execute { name: Some(name), .. } => {
+                let name = name.to_string().replace('"', "").to_lowercase();
+                self.prepared.get(&name).and_then(|prepared| prepared.columns.clone())
+            }
+            _ => None,
+        }
+    }
+
+    fn show(&self, variable: &[Ident]) -> Result<StatementResult> {
+        let name = show_name(variable);
+        let columns = show_columns(&name);
+        let rows = if name.eq_ignore_ascii_case("all") {
+            self.settings
+                .all()
+                .into_iter()
+                .map(|(name, value)| vec![Datum::text(name), Datum::text(value), Datum::text("")])
+                .collect()
+        } else {
+            let lower = name.to_ascii_lowercase();
+            let options = self.block.as_ref().map(|block| block.options);
+            let value = match lower.as_str() {
+                "transaction_isolation" => {
+                    level_name(options.map_or(self.settings.default_level, |o| o.level)).to_owned()
+                }
+                "transaction_read_only" => {
+                    let on = options.map_or(self.settings.default_read_only, |o| o.read_only);
+                    if on { "on" } else { "off" }.to_owned()
+                }
+                _ => self.settings.show(&name)?,
+            };
+            vec![vec![Datum::text(value)]]
+        };
+        Ok(StatementResult::Rows { columns, rows: Rows::Ready(rows), tag: "SHOW" })
+    }
+
+    /// The statement and the values of EXECUTE.
+    pub(super) async fn execute_prepared(
+        &mut self,
+        statement: &Statement,
+    ) -> Result<(Arc<Prepared>, Vec<Datum>)> {
+        let Statement::Execute { name: Some(name), parameters, .. } = statement else {
+            return Err(Error::unsupported("EXECUTE IMMEDIATE"));
+        };
+        let name = match name.0.last().and_then(|part| part.as_ident()) {
+            Some(ident) => ident_text(ident),
+            None => name.to_string(),
+        };
+        let prepared = self.prepared.get(&name).cloned().ok_or_else(|| no_prepared(&name))?;
+        if parameters.len() != prepared.parameter_types.len() {
+            return Err(Error::syntax(format!(
+                "wrong number of parameters for prepared statement \"{name}\""
+            ))
+            .detail(format!(
+                "Expected {} parameters but got {}.",
+                prepared.parameter_types.len(),
+                parameters.len()
+            )));
+        }
+        if parameters.is_empty() {
+            return Ok((prepared, Vec::new()));
+        }
+        let text = parameters.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let context = self.side_context().await?;
+        let (columns, rows) = query(&context, &format!("SELECT {text}")).await?;
+        let row = rows.collect().await?.pop().unwrap_or_default();
+        let style = context.settings.text_style(context.transaction_micros);
+        let values = row
+            .iter()
+            .zip(columns.iter())
+            .zip(&prepared.parameter_types)
+            .map(|((value, column), to)| {
+                // Literals come back as text: read them as the parameter's type.
+                let from = match &column.ty {
+                    SqlType::Text => &SqlType::Unknown,
+                    ty => ty,
+                };
+                cast(value, from, to, CastContext::Assignment, &style)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok((prepared, values))
+    }
+
+    async fn side_context(&mut self) -> Result<ExecContext> {
+        if self.block.is_none() {
+            self.open_block(false, false);
+        }
+        let txn = self.transaction().await?;
+        let catalog = self.engine.catalogs.read(&txn, self.engine.database_id).await?;
+        Ok(self.context(txn, catalog, &[]))
+    }
+}
+
+fn no_prepared(name: &str) -> Error {
+    Error::new(
+        SqlState::INVALID_STATEMENT_NAME,
+        format!("prepared statement \"{name}\" does not exist"),
+    )
+}
+
+fn show_columns(name: &str) -> Arc<[ResultColumn]> {
+    if name.eq_ignore_ascii_case("all") {
+        return ["name", "setting", "description"]
+            .map(|name| ResultColumn::new(name, SqlType::Text))
+            .into();
+    }
+    let shown = if name.eq_ignore_ascii_case("timezone") {
+        "TimeZone".to_owned()
+    } else if name.eq_ignore_ascii_case("datestyle") {
+        "DateStyle".to_owned()
+    } else {
+        name.to_ascii_lowercase()
+    };
+    Arc::from([ResultColumn::new(shown, SqlType::Text)])
+}
