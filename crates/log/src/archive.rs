@@ -285,6 +285,7 @@ impl Inner {
         let (shard, writer) = (self.store.shard, self.store.env.writer_token());
         let body = encode(shard, loglet.id, *from, writer, &entries);
         let key = keys::archive(shard, loglet.id, *from, last);
+        metrics::counter!("telesto_log_archived_entries_total").increment(entries.len() as u64);
         match self.store.put(Cause::Archive, &key, body, by).await? {
             // An object of that name holds the same entries, whoever wrote it.
             Put::Created | Put::Exists => {}

@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //! - LSNs are contiguous: a loglet ends where the next starts; the last one is active.
-//! - A loglet's id is one more than its predecessor's; it never comes back. A trim drops loglets from
+//! - A loglet's id is one more than that of the one active before it; it never comes back. A trim drops loglets from
 //!   the front only.
 //! - The trim point only grows.
 //! - **Versions are never deleted.** A writer that slept holds version *n* and would create *n+1*
@@ -195,6 +195,11 @@ impl Chain {
         medium: Medium,
     ) -> Self {
         let mut next = self.successor(writer);
+        // A sequencer that never wrote leaves no trace, or restarts would make the chain grow.
+        let empty = self.active().start == start && self.active().medium.kind() == LogKind::Quorum;
+        if empty {
+            next.loglets.pop();
+        }
         next.loglets.push(Loglet { id: self.active().id + 1, start, start_hash, medium });
         next
     }
@@ -244,7 +249,7 @@ impl Chain {
             return Err("its trim point lies before its first loglet".into());
         }
         for pair in self.loglets.windows(2) {
-            if pair[1].id != pair[0].id + 1 || pair[1].start < pair[0].start {
+            if pair[1].id <= pair[0].id || pair[1].start < pair[0].start {
                 return Err(format!("loglet {} does not follow {}", pair[1].id, pair[0].id));
             }
         }

@@ -119,6 +119,28 @@ impl VirtualLog {
         &self,
         at: Lsn,
         previous_hash: [u8; 16],
+        records: Vec<Record>,
+        by: Deadline,
+    ) -> Result<Append> {
+        let clock = &self.inner.store.env.clock;
+        let started = clock.monotonic();
+        let result = self.append_on_medium(at, previous_hash, records, by).await;
+        let outcome = match &result {
+            Ok(Append::Committed(_)) => "committed",
+            Ok(Append::Taken) => "taken",
+            Err(Error::Indeterminate { .. }) => "indeterminate",
+            Err(_) => "failed",
+        };
+        metrics::counter!("telesto_log_appends_total", "outcome" => outcome).increment(1);
+        metrics::histogram!("telesto_log_append_seconds")
+            .record(clock.monotonic().saturating_sub(started).as_secs_f64());
+        result
+    }
+
+    async fn append_on_medium(
+        &self,
+        at: Lsn,
+        previous_hash: [u8; 16],
         mut records: Vec<Record>,
         by: Deadline,
     ) -> Result<Append> {

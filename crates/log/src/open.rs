@@ -321,12 +321,9 @@ impl Inner {
         if self.view()?.1.is_some() {
             return Ok(());
         }
-        // Its owner may have gone on with a bucket loglet meanwhile.
-        let chain = self.newest_chain(Cause::Registry, by).await?;
-        match chain.active().medium.kind() {
-            LogKind::Quorum => self.take_over(by).await,
-            LogKind::Bucket => Ok(()),
-        }
+        // The owner may have given it back to all meanwhile.
+        self.newest_chain(Cause::Open, by).await?;
+        self.take_over(by).await
     }
 
     /// Goes on after `stopped` has stopped, unless that was done meanwhile.

@@ -72,7 +72,18 @@ impl VirtualLog {
         if let Some(hash) = self.inner.known_hash(at) {
             return Ok(hash);
         }
-        let batch = self.read(at.prev(), 1, Cause::Read, by).await?;
+        let before = at.prev();
+        let batch = match chain.loglet_at(before) {
+            // Exactly the one slot, however many there are after it.
+            Some((loglet, _))
+                if matches!(loglet.medium, Medium::Bucket) && before >= chain.trim.lsn =>
+            {
+                let mut reader = SlotReader::new(&self.inner, loglet, before, Cause::Open, by);
+                reader.fetch(1).await?;
+                reader.done().await?
+            }
+            _ => self.read(before, 1, Cause::Open, by).await?,
+        };
         match batch.entries.first() {
             Some(entry) => Ok(entry.hash),
             None => Err(Error::Corrupt {
@@ -122,14 +133,12 @@ impl Inner {
         cause: Cause,
         by: Deadline,
     ) -> Result<Batch> {
-        let batch = Batch::default();
-        let mut reader =
-            SlotReader { inner: self, loglet, cause, by, batch, bytes: 0, from, next: from };
+        let mut reader = SlotReader::new(self, loglet, from, cause, by);
         let started = self.store.env.clock.monotonic();
         let ahead = self.options.fetch_ahead.max(1);
         if let Some(end) = end {
             while reader.bytes < max_bytes && reader.next < end {
-                let count = (end.0 - reader.next.0).min(ahead as u64);
+                let count = (end.0 - reader.next.0).min(reader.affordable(max_bytes, ahead));
                 if !reader.fetch(count).await? {
                     return reader.missing().await;
                 }
@@ -140,7 +149,8 @@ impl Inner {
             let listed = reader.list().await?;
             let last = Lsn(from.0 + listed);
             while reader.bytes < max_bytes && reader.next < last {
-                if !reader.fetch((last.0 - reader.next.0).min(ahead as u64)).await? {
+                let count = (last.0 - reader.next.0).min(reader.affordable(max_bytes, ahead));
+                if !reader.fetch(count).await? {
                     return reader.missing().await;
                 }
                 if reader.met_seal() {
@@ -154,7 +164,7 @@ impl Inner {
                 if reader.met_seal() {
                     return reader.done().await;
                 }
-                window = (window * 2).min(ahead as u64);
+                window = (window * 2).min(reader.affordable(max_bytes, ahead));
             }
             reader.batch.at_tail = reader.bytes < max_bytes && !reader.met_seal();
         }
@@ -252,11 +262,26 @@ struct SlotReader<'a> {
     by: Deadline,
     batch: Batch,
     bytes: usize,
+    /// The largest entry met.
+    largest: usize,
     from: Lsn,
     next: Lsn,
 }
 
-impl SlotReader<'_> {
+impl<'a> SlotReader<'a> {
+    fn new(inner: &'a Inner, loglet: &'a Loglet, from: Lsn, cause: Cause, by: Deadline) -> Self {
+        let batch = Batch::default();
+        Self { inner, loglet, cause, by, batch, bytes: 0, largest: 0, from, next: from }
+    }
+
+    /// How many slots to fetch together, so that they probably fit in what is left of `max_bytes`.
+    fn affordable(&self, max_bytes: usize, ahead: usize) -> u64 {
+        let left = max_bytes.saturating_sub(self.bytes);
+        // Nothing is known before the first: a few are a fair guess.
+        let fit = if self.largest == 0 { 4 } else { left / self.largest };
+        fit.clamp(1, ahead) as u64
+    }
+
     fn slot(&self, lsn: Lsn) -> String {
         keys::slot(self.inner.store.shard, self.loglet.id, lsn)
     }
@@ -288,6 +313,7 @@ impl SlotReader<'_> {
                 self.inner.heal_seal(self.loglet, &entry, self.cause, self.by).await?;
             }
             self.bytes += object.body.len();
+            self.largest = self.largest.max(object.body.len());
             self.next = self.next.next();
             self.inner.reached(self.next, entry.hash);
             self.batch.entries.push(entry);

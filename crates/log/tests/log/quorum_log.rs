@@ -264,6 +264,14 @@ async fn trim_of_an_archived_quorum_log_moves_the_start_across_restarts() {
         process.catch_up().await.unwrap();
     }
     assert_eq!(process.log.chain().loglets.len(), 4);
+    for life in 5..8 {
+        drop(process);
+        options.identity.incarnation.0 = life;
+        process = open(&bucket, &env, options.clone()).await.unwrap();
+    }
+    assert_eq!(process.log.chain().loglets.len(), 4, "idle lives leave no trace");
+    process.catch_up().await.unwrap();
+    assert_eq!(disk.paths().len(), 1, "{:?}", disk.paths());
     objects.advance(Duration::from_secs(101));
     let trimmed = process.log.trim(Lsn(13), soon(&env)).await.unwrap();
     assert_eq!((trimmed.start, trimmed.deleted), (Lsn(11), 2));
