@@ -1,5 +1,4 @@
 //! A bucket in memory that counts requests and can be killed after a number of them.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fmt::{Debug, Display, Formatter};
 use std::ops::Range;
@@ -267,7 +266,7 @@ pub fn options(env: &Env, bucket: &Arc<TestBucket>, which: &Which) -> ShardOptio
         Which::Slate => EngineKind::SlateDb,
         Which::Memory(checkpoints) => EngineKind::Memory(Arc::clone(checkpoints)),
     };
-    options.io_timeout = Duration::from_secs(10);
+    options.io_timeout = Duration::from_secs(3600);
     options
 }
 
@@ -304,4 +303,29 @@ pub fn simple(lsn: u64, at: u64, writes: Vec<Write>) -> Entry {
 
 pub fn advanced(lsn: u64, upto: Lsn, version: u64) -> Entry {
     entry(lsn, vec![Record::Config(Config::CheckpointAdvanced { lsn: upto, version })])
+}
+
+/// The real environment with sleeps shortened fifty times: polls of a compaction take milliseconds. Time-outs
+/// shorten too, so tests set generous ones.
+pub fn hasty_env() -> Env {
+    let mut env = telesto_runtime::env();
+    env.clock = Arc::new(HastyClock(env.clock));
+    env
+}
+
+#[derive(Debug)]
+struct HastyClock(Arc<dyn telesto_common::env::Clock>);
+
+impl telesto_common::env::Clock for HastyClock {
+    fn wall_micros(&self) -> u64 {
+        self.0.wall_micros()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+
+    fn sleep(&self, duration: Duration) -> futures::future::BoxFuture<'static, ()> {
+        self.0.sleep(duration / 50)
+    }
 }

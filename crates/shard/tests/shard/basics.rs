@@ -1,11 +1,9 @@
 //! The shard's interface on both engines.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{TestBucket, Which, delete, options, put, simple, txn};
 use bytes::Bytes;
-use support::{TestBucket, Which, delete, options, put, simple, txn};
 use telesto_common::key::KeyRange;
 use telesto_common::{Lsn, Timestamp};
 use telesto_shard::{FoldOutcome, Read, ScanSpec, Shard, Version};

@@ -1,0 +1,272 @@
+//! Random commits, folds, compactions, crashes and reads against a reference model.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use telesto_common::key::KeyRange;
+use telesto_common::{Env, Timestamp, WriterToken};
+use telesto_log::record::{Entry, Part, Write, Writes};
+use telesto_shard::part::PartWriter;
+use telesto_shard::{Error, Read, ScanSpec, Shard, ShardOptions, SnapshotGuard};
+
+use crate::support::{self, TestBucket, Which, commit, entry, txn};
+
+/// One step of a random run. Keys are 0..KEYS; values are made from the step's number.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// One entry of several commits, each of several writes (`None` deletes).
+    Commit(Vec<Vec<(u8, bool)>>),
+    /// One commit whose writes lie in part objects.
+    External(Vec<(u8, bool)>),
+    Fold,
+    Compact(bool),
+    /// Dropped without a word and opened again.
+    Crash,
+    Register,
+    Release,
+    /// Reads at a timestamp this many steps back.
+    Check(u8),
+}
+
+const KEYS: u8 = 12;
+
+pub fn step() -> impl Strategy<Value = Step> {
+    let writes = || prop::collection::btree_map(0..KEYS, any::<bool>(), 1..4);
+    let writes = move || writes().prop_map(|w| w.into_iter().collect::<Vec<_>>());
+    prop_oneof![
+        6 => prop::collection::vec(writes(), 1..3).prop_map(Step::Commit),
+        1 => writes().prop_map(Step::External),
+        2 => Just(Step::Fold),
+        1 => any::<bool>().prop_map(Step::Compact),
+        1 => Just(Step::Crash),
+        1 => Just(Step::Register),
+        1 => Just(Step::Release),
+        5 => (0..40_u8).prop_map(Step::Check),
+    ]
+}
+
+/// What the shard must answer.
+#[derive(Default)]
+pub struct Model {
+    pub log: Vec<Entry>,
+    versions: BTreeMap<Bytes, Vec<(u64, Option<Bytes>)>>,
+    pub now: u64,
+}
+
+fn key(number: u8) -> Bytes {
+    Bytes::from(format!("key-{number:02}"))
+}
+
+impl Model {
+    fn tick(&mut self) -> u64 {
+        // One microsecond of commit time a step.
+        self.now += 1 << 12;
+        self.now
+    }
+
+    fn write(&mut self, at: u64, number: u8, put: bool) -> Write {
+        let key = key(number);
+        let value = put.then(|| Bytes::from(format!("value-{at}-{number}").repeat(3)));
+        let versions = self.versions.entry(key.clone()).or_default();
+        let fresh = versions.is_empty() && number % 2 == 0;
+        versions.push((at, value.clone()));
+        Write { key, value, fresh }
+    }
+
+    pub fn commit(&mut self, commits: &[Vec<(u8, bool)>]) -> Entry {
+        let mut records = Vec::new();
+        for writes in commits {
+            let at = self.tick();
+            let writes = writes.iter().map(|(k, put)| self.write(at, *k, *put)).collect();
+            records.push(commit(at, Writes::Inline(writes)));
+        }
+        self.push(records)
+    }
+
+    fn push(&mut self, records: Vec<telesto_log::record::Record>) -> Entry {
+        let entry = entry(self.log.len() as u64 + 1, records);
+        self.log.push(entry.clone());
+        entry
+    }
+
+    pub async fn external(&mut self, bucket: &TestBucket, writes: &[(u8, bool)]) -> Entry {
+        use telesto_bucket::{Bucket as _, Cause};
+        let at = self.tick();
+        let mut writer = PartWriter::new(1, WriterToken(u128::from(at)));
+        let mut parts: Vec<Part> = Vec::new();
+        for (number, put) in writes {
+            let write = self.write(at, *number, *put);
+            let part = writer.push(&write).unwrap();
+            if let Some(part) = part {
+                parts.push(part.named(format!("shards/0/parts/{at}-{}", parts.len())));
+                let object = &parts.last().unwrap().object;
+                bucket.put_if_absent(Cause::Commit, object, part.body).await.unwrap();
+            }
+        }
+        if let Some(part) = writer.finish().unwrap() {
+            parts.push(part.named(format!("shards/0/parts/{at}-{}", parts.len())));
+            let object = &parts.last().unwrap().object;
+            bucket.put_if_absent(Cause::Commit, object, part.body).await.unwrap();
+        }
+        self.push(vec![commit(at, Writes::External(parts))])
+    }
+
+    fn at(&self, key: &Bytes, at: u64) -> Option<(u64, Option<Bytes>)> {
+        self.versions.get(key)?.iter().rev().find(|(t, _)| *t <= at).cloned()
+    }
+
+    fn rows(&self, at: u64) -> Vec<(Bytes, Bytes, u64)> {
+        let row = |key: &Bytes| {
+            let (t, value) = self.at(key, at)?;
+            Some((key.clone(), value?, t))
+        };
+        self.versions.keys().filter_map(row).collect()
+    }
+
+    /// Compares every read at `at` with the model.
+    pub async fn check(&self, shard: &Arc<Shard>, at: u64) {
+        let timestamp = Timestamp(at);
+        for number in 0..=KEYS {
+            let key = key(number);
+            if let Some(read) = shard.try_get(&key, timestamp) {
+                self.check_read(&key, at, &read.unwrap());
+            }
+            self.check_read(&key, at, &shard.get(&key, timestamp).await.unwrap());
+        }
+        for reverse in [false, true] {
+            for batch in [1, 100] {
+                let spec = ScanSpec { reverse, limit: None };
+                let mut scan = shard.scan(KeyRange::default(), timestamp, spec);
+                let mut rows = Vec::new();
+                loop {
+                    let more = scan.next_batch(batch).await.unwrap();
+                    if more.is_empty() {
+                        break;
+                    }
+                    rows.extend(more.into_iter().map(|row| {
+                        assert_eq!(row.txn, txn(row.at.0));
+                        (row.key, row.value, row.at.0)
+                    }));
+                }
+                if reverse {
+                    rows.reverse();
+                }
+                assert_eq!(rows, self.rows(at), "scan at {at}, reverse {reverse}");
+            }
+        }
+        let range = KeyRange::new(key(3), key(8));
+        let change =
+            shard.changed_since(&[], std::slice::from_ref(&range), timestamp).await.unwrap();
+        let expected = self.versions.range(key(3)..key(8)).any(|(_, v)| newest(v) > at);
+        assert_eq!(change.is_some(), expected, "range changed since {at}: {change:?}");
+        for number in 0..=KEYS {
+            let key = key(number);
+            let keys = [key.clone()];
+            let change = shard.changed_since(&keys, &[], timestamp).await.unwrap();
+            let newest = self.versions.get(&key).map_or(0, |versions| newest(versions));
+            assert_eq!(change.is_some(), newest > at, "{key:?} since {at}: {change:?}");
+            if let Some(change) = change {
+                assert!(change.key == key && change.at.0 == newest && change.txn == txn(newest));
+            }
+        }
+    }
+
+    fn check_read(&self, key: &Bytes, at: u64, read: &Read) {
+        let expected = self.at(key, at);
+        let exists = self.versions.contains_key(key);
+        match (read, expected) {
+            (Read::Found(version), Some((t, value))) => {
+                assert_eq!((version.at.0, &version.value), (t, &value), "{key:?} at {at}");
+                assert_eq!(version.txn, txn(t));
+            }
+            // A delete mark that was superseded, or collected, need not be found.
+            (Read::Hidden | Read::Absent, Some((_, None))) => {}
+            (Read::Hidden, None) => assert!(exists, "{key:?} at {at} has no version"),
+            (Read::Absent, None) => {}
+            (read, expected) => panic!("{key:?} at {at}: {read:?}, not {expected:?}"),
+        }
+    }
+
+    /// Applies what the shard lacks.
+    pub fn replay(&self, shard: &Shard) {
+        let from = usize::try_from(shard.replay_from().0).unwrap() - 1;
+        for entry in &self.log[from..] {
+            shard.apply(entry).unwrap();
+        }
+    }
+}
+
+fn newest(versions: &[(u64, Option<Bytes>)]) -> u64 {
+    versions.last().map_or(0, |(at, _)| *at)
+}
+
+fn options(env: &Env, bucket: &Arc<TestBucket>, which: &Which) -> ShardOptions {
+    // Thirty commits of history.
+    let retention = Duration::from_micros(30);
+    ShardOptions { retention, ..support::options(env, bucket, which) }
+}
+
+async fn run(which: Which, steps: Vec<Step>) {
+    let env = support::hasty_env();
+    let bucket = TestBucket::new();
+    let mut model = Model::default();
+    let mut shard = Shard::open(options(&env, &bucket, &which)).await.unwrap();
+    let mut guards: Vec<SnapshotGuard> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Commit(commits) => shard.apply(&model.commit(&commits)).unwrap(),
+            Step::External(writes) => {
+                shard.apply(&model.external(&bucket, &writes).await).unwrap();
+            }
+            Step::Fold => {
+                shard.fold().await.unwrap();
+            }
+            Step::Compact(all) => shard.compact(all).await.unwrap(),
+            Step::Crash => {
+                guards.clear();
+                shard = Shard::open(options(&env, &bucket, &which)).await.unwrap();
+                model.replay(&shard);
+            }
+            Step::Register => guards.push(shard.register_snapshot(Timestamp(model.now)).unwrap()),
+            Step::Release => drop(guards.pop()),
+            Step::Check(back) => {
+                let at = model.now.saturating_sub(u64::from(back) << 12);
+                if Timestamp(at) >= shard.oldest_readable() {
+                    model.check(&shard, at).await;
+                } else {
+                    let read = shard.get(&key(1), Timestamp(at)).await;
+                    assert!(matches!(read, Err(Error::SnapshotTooOld { .. })));
+                }
+                for guard in &guards {
+                    model.check(&shard, guard.at().0).await;
+                }
+            }
+        }
+    }
+    model.check(&shard, model.now).await;
+}
+
+fn block_on(future: impl Future<Output = ()>) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.unwrap().block_on(future);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn memory_engine_under_random_steps_answers_like_the_model(steps in prop::collection::vec(step(), 1..120)) {
+        block_on(run(Which::memory(), steps));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn slatedb_engine_under_random_steps_answers_like_the_model(steps in prop::collection::vec(step(), 1..120)) {
+        block_on(run(Which::Slate, steps));
+    }
+}
