@@ -30,7 +30,8 @@ use telesto_common::Timestamp;
 use crate::api::Version;
 use crate::engine::block_cache::BlockCache;
 
-const SHARDS: usize = 16;
+/// Locks of a cache with small entries.
+pub(crate) const LOCKS: u64 = 16;
 const STRIPES: usize = 512;
 /// Bookkeeping counted for each entry, bytes.
 const OVERHEAD: u64 = 128;
@@ -52,7 +53,7 @@ impl ProcessCache {
         Self {
             rows: RowCache::new(total_bytes / 8 * 3),
             blocks: Arc::new(BlockCache::new(total_bytes / 2)),
-            parts: ClockCache::new(total_bytes / 8),
+            parts: ClockCache::new(total_bytes / 8, 1),
             next_scope: AtomicU64::new(1),
         }
     }
@@ -164,9 +165,10 @@ pub struct ClockCache<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> ClockCache<K, V> {
-    /// A cache of at most `limit_bytes`.
+    /// A cache of at most `limit_bytes` behind `segments` locks, each with its share of the limit: an entry
+    /// larger than a share is never kept.
     #[must_use]
-    pub fn new(limit_bytes: u64) -> Self {
+    pub fn new(limit_bytes: u64, segments: u64) -> Self {
         let segment = || {
             Mutex::new(Segment {
                 table: HashTable::new(),
@@ -174,16 +176,16 @@ impl<K: Eq + Hash, V: Clone> ClockCache<K, V> {
                 free: Vec::new(),
                 hand: 0,
                 used: 0,
-                limit: limit_bytes / SHARDS as u64,
+                limit: limit_bytes / segments,
                 stamps: Vec::new(),
             })
         };
-        Self { segments: (0..SHARDS).map(|_| segment()).collect() }
+        Self { segments: (0..segments).map(|_| segment()).collect() }
     }
 
     fn segment(&self, hash: u64) -> &Mutex<Segment<K, V>> {
         // The table uses the low and the top bits; take others.
-        &self.segments[(hash >> 24) as usize % SHARDS]
+        &self.segments[(hash >> 24) as usize % self.segments.len()]
     }
 
     /// The value of `key`.
@@ -248,7 +250,7 @@ pub(crate) struct RowCache {
 
 impl RowCache {
     fn new(limit_bytes: u64) -> Self {
-        let cache = ClockCache::new(limit_bytes);
+        let cache = ClockCache::new(limit_bytes, LOCKS);
         for segment in &cache.segments {
             segment.lock().stamps = vec![0; STRIPES];
         }
@@ -371,7 +373,7 @@ mod tests {
 
     #[test]
     fn clock_cache_past_its_bound_evicts_what_was_not_read() {
-        let cache: ClockCache<u64, u64> = ClockCache::new(16 * 100 * (100 + OVERHEAD));
+        let cache: ClockCache<u64, u64> = ClockCache::new(16 * 100 * (100 + OVERHEAD), LOCKS);
         cache.insert(0, 0, 100);
         for key in 1..20_000 {
             assert_eq!(cache.get(&0), Some(0), "read between every two inserts");

@@ -141,9 +141,12 @@ impl Shard {
         self.folder.store(false, Ordering::Release);
         let Some(writer) = folding.writer.take() else { return Ok(()) };
         let failed = Some(Arc::clone(&writer).view());
-        let reopened = self.reopen(&failed).await.map_err(|fault| self.error(fault));
+        let reopened = self.reopen(&failed).await;
+        if reopened.is_err() {
+            self.lost(&failed);
+        }
         writer.close().await;
-        reopened
+        reopened.map_err(|fault| self.error(fault))
     }
 
     async fn fold_locked(

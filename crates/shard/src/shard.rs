@@ -21,7 +21,7 @@ use telesto_log::record::Entry;
 use crate::api::{EngineKind, ShardOptions};
 use crate::cache::ProcessCache;
 use crate::engine::slate::SlateEngine;
-use crate::engine::{Engine, Fault, Outcome, View};
+use crate::engine::{Engine, Fault, LostView, Outcome, View};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::fold::Folding;
@@ -265,12 +265,7 @@ impl Shard {
     /// Replaces `failed` (if it is still in use) by the newest checkpoint.
     pub(crate) async fn reopen(&self, failed: &Base) -> Outcome<()> {
         let _one = self.opening.lock().await;
-        let same = match (&*self.base.read(), failed) {
-            (Some(now), Some(failed)) => std::ptr::addr_eq(Arc::as_ptr(now), Arc::as_ptr(failed)),
-            (None, None) => true,
-            _ => false,
-        };
-        if !same {
+        if !same(&self.base.read(), failed) {
             return Ok(());
         }
         let (view, meta) = open_newest(self.engine.as_ref()).await?;
@@ -288,6 +283,14 @@ impl Shard {
             old.close().await;
         }
         Ok(())
+    }
+
+    /// `failed` is of no use any more and nothing could be opened in its place: the next read tries again.
+    pub(crate) fn lost(&self, failed: &Base) {
+        let mut base = self.base.write();
+        if same(&base, failed) {
+            *base = Some(Arc::new(LostView));
+        }
     }
 
     /// Reads a stored row; opens the checkpoint again when it must.
@@ -318,6 +321,14 @@ impl Shard {
         *reopens += 1;
         tracing::info!(path = self.engine.path(), ?fault, "opening the checkpoint again");
         self.reopen(base).await.map_err(|fault| self.error(fault))
+    }
+}
+
+fn same(a: &Base, b: &Base) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)),
+        (None, None) => true,
+        _ => false,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use slatedb::db_cache::{CachedEntry, CachedKey, DbCache, SplitCache};
 
-use crate::cache::ClockCache;
+use crate::cache::{ClockCache, LOCKS};
 
 /// A bounded cache of blocks and metadata.
 pub struct BlockCache {
@@ -30,8 +30,9 @@ impl BlockCache {
     #[must_use]
     pub fn new(limit_bytes: u64) -> Self {
         Self {
-            data: Arc::new(Half(ClockCache::new(limit_bytes / 4 * 3))),
-            meta: Arc::new(Half(ClockCache::new(limit_bytes / 4))),
+            data: Arc::new(Half(ClockCache::new(limit_bytes / 4 * 3, LOCKS))),
+            // One lock: the filter of a full table is large, and a share of the limit must hold it.
+            meta: Arc::new(Half(ClockCache::new(limit_bytes / 4, 1))),
         }
     }
 

@@ -19,6 +19,7 @@ mod compaction;
 pub mod memory;
 pub(crate) mod slate;
 mod slate_clock;
+mod witness;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -85,6 +86,40 @@ pub(crate) trait View: Debug + Send + Sync {
     fn shape(&self) -> Shape;
     /// Ends its background work, losing what was not flushed.
     async fn close(&self);
+}
+
+/// Stands where a writer failed and nothing could be opened in its place: every read asks for another try.
+#[derive(Debug)]
+pub(crate) struct LostView;
+
+#[async_trait]
+impl View for LostView {
+    async fn get(&self, _key: &[u8]) -> Outcome<Option<Bytes>> {
+        Err(Fault::Gone("it was closed by a failure".to_owned()))
+    }
+
+    async fn scan(
+        &self,
+        _range: KeyRange,
+        _reverse: bool,
+        _ahead: ReadAhead,
+    ) -> Outcome<Box<dyn RowScan>> {
+        Err(Fault::Gone("it was closed by a failure".to_owned()))
+    }
+
+    fn durable_seq(&self) -> u64 {
+        0
+    }
+
+    fn version(&self) -> u64 {
+        0
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::default()
+    }
+
+    async fn close(&self) {}
 }
 
 /// How a checkpoint is laid out.

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use object_store::ObjectStore;
 use slatedb::config::{
     CloseOptions, DbReaderOptions, FlushOptions, FlushType, PutOptions, ReadOptions, ScanOptions,
     Settings, WriteOptions,
@@ -35,6 +36,7 @@ use telesto_common::Env;
 use telesto_common::key::KeyRange;
 
 use super::slate_clock::SlateClock;
+use super::witness::{LastRead, Witness};
 use super::{
     Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, Writer, compaction,
 };
@@ -60,6 +62,7 @@ pub(crate) struct SlateEngine {
     pub(super) table_bytes: usize,
     cache: Arc<ProcessCache>,
     cache_id: u64,
+    last_read: LastRead,
 }
 
 impl Debug for SlateEngine {
@@ -86,6 +89,7 @@ impl SlateEngine {
             table_bytes,
             cache: Arc::clone(cache),
             cache_id: cache.scope(),
+            last_read: LastRead::default(),
         }
     }
 
@@ -95,7 +99,12 @@ impl SlateEngine {
         what: &'static str,
         call: impl Future<Output = Result<T, slatedb::Error>>,
     ) -> Outcome<T> {
-        bounded(&self.env, self.io_timeout, what, call).await
+        let call = bounded(&self.env, self.io_timeout, what, call).await;
+        call.map_err(|fault| witnessed(fault, &self.last_read))
+    }
+
+    fn store(&self, cause: Cause) -> Arc<dyn ObjectStore> {
+        Witness::new(self.bucket.object_store(cause), &self.last_read)
     }
 
     fn settings(&self) -> Settings {
@@ -161,6 +170,17 @@ fn named_object(text: &str) -> Option<String> {
     Some(rest.split([' ', ':', ')', ',']).next().unwrap_or(rest).to_owned())
 }
 
+/// Names the object last read when the fault names none.
+fn witnessed(fault: Fault, last: &LastRead) -> Fault {
+    match fault {
+        Fault::Corrupt { object: None, reason } => Fault::Corrupt {
+            object: last.lock().as_ref().map(ToString::to_string),
+            reason: format!("{reason} (the object named is the last one read)"),
+        },
+        other => other,
+    }
+}
+
 fn is_empty_database(error: &slatedb::Error) -> bool {
     error.kind() == ErrorKind::Data
         && error.to_string().contains("failed to find latest transactional object")
@@ -179,7 +199,7 @@ impl Engine for SlateEngine {
             object_store_max_retries: Some(RETRIES),
             ..DbReaderOptions::default()
         };
-        let build = DbReader::builder(self.path.as_str(), self.bucket.object_store(Cause::Read))
+        let build = DbReader::builder(self.path.as_str(), self.store(Cause::Read))
             .with_reader_mode(DbReaderMode::FollowLatest)
             .with_options(options)
             .with_db_cache(self.cache.blocks.as_db_cache(), self.cache_id)
@@ -196,13 +216,18 @@ impl Engine for SlateEngine {
             })
             .await?;
         Ok(opened.map(|reader| {
-            let view = SlateReader { env: self.env.clone(), io_timeout: self.io_timeout, reader };
+            let view = SlateReader {
+                env: self.env.clone(),
+                io_timeout: self.io_timeout,
+                reader,
+                last_read: Arc::clone(&self.last_read),
+            };
             Arc::new(view) as Arc<dyn View>
         }))
     }
 
     async fn open_writer(&self) -> Outcome<Arc<dyn Writer>> {
-        let build = Db::builder(self.path.as_str(), self.bucket.object_store(Cause::Checkpoint))
+        let build = Db::builder(self.path.as_str(), self.store(Cause::Checkpoint))
             .with_settings(self.settings())
             .with_sst_block_size(BLOCK_SIZE)
             .with_wal_writer(Box::new(NoWal))
@@ -216,6 +241,7 @@ impl Engine for SlateEngine {
             io_timeout: self.io_timeout,
             db,
             contact: parking_lot::Mutex::new(self.env.clock.monotonic()),
+            last_read: Arc::clone(&self.last_read),
         }))
     }
 
@@ -232,6 +258,7 @@ struct SlateReader {
     env: Env,
     io_timeout: Duration,
     reader: DbReader,
+    last_read: LastRead,
 }
 
 struct SlateWriter {
@@ -240,6 +267,20 @@ struct SlateWriter {
     db: Db,
     /// When the manifest was last known to be ours, monotonic.
     contact: parking_lot::Mutex<Duration>,
+    last_read: LastRead,
+}
+
+impl SlateWriter {
+    /// A failure of a closed instance stays for ever, whatever its kind: only another one can help.
+    fn lasting(&self, fault: Fault) -> Fault {
+        match witnessed(fault, &self.last_read) {
+            Fault::Fenced => Fault::Fenced,
+            Fault::Unavailable(reason) if self.db.status().close_reason.is_some() => {
+                Fault::Gone(reason)
+            }
+            other => other,
+        }
+    }
 }
 
 impl Debug for SlateReader {
@@ -284,13 +325,15 @@ struct SlateScan {
     env: Env,
     io_timeout: Duration,
     rows: DbIterator,
+    last_read: LastRead,
 }
 
 #[async_trait]
 impl RowScan for SlateScan {
     async fn next(&mut self) -> Outcome<Option<StoredRow>> {
         let next = self.rows.next();
-        let row = bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await?;
+        let row = bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await;
+        let row = row.map_err(|fault| witnessed(fault, &self.last_read))?;
         Ok(row.map(|row| (row.key, row.value)))
     }
 }
@@ -300,7 +343,8 @@ impl View for SlateReader {
     async fn get(&self, key: &[u8]) -> Outcome<Option<Bytes>> {
         let options = ReadOptions::default();
         let get = self.reader.get_with_options(key, &options);
-        bounded(&self.env, self.io_timeout, "reading a checkpoint", get).await
+        let read = bounded(&self.env, self.io_timeout, "reading a checkpoint", get).await;
+        read.map_err(|fault| witnessed(fault, &self.last_read))
     }
 
     async fn scan(
@@ -311,8 +355,15 @@ impl View for SlateReader {
     ) -> Outcome<Box<dyn RowScan>> {
         let options = scan_options(reverse, ahead);
         let open = self.reader.scan_with_options::<StoredRange>(stored_range(range), &options);
-        let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open).await?;
-        Ok(Box::new(SlateScan { env: self.env.clone(), io_timeout: self.io_timeout, rows }))
+        let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open)
+            .await
+            .map_err(|fault| witnessed(fault, &self.last_read))?;
+        Ok(Box::new(SlateScan {
+            env: self.env.clone(),
+            io_timeout: self.io_timeout,
+            rows,
+            last_read: Arc::clone(&self.last_read),
+        }))
     }
 
     fn durable_seq(&self) -> u64 {
@@ -338,7 +389,8 @@ impl View for SlateWriter {
     async fn get(&self, key: &[u8]) -> Outcome<Option<Bytes>> {
         let options = ReadOptions::default();
         let get = self.db.get_with_options(key, &options);
-        bounded(&self.env, self.io_timeout, "reading a checkpoint", get).await
+        let read = bounded(&self.env, self.io_timeout, "reading a checkpoint", get).await;
+        read.map_err(|fault| self.lasting(fault))
     }
 
     async fn scan(
@@ -349,8 +401,15 @@ impl View for SlateWriter {
     ) -> Outcome<Box<dyn RowScan>> {
         let options = scan_options(reverse, ahead);
         let open = self.db.scan_with_options::<StoredRange>(stored_range(range), &options);
-        let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open).await?;
-        Ok(Box::new(SlateScan { env: self.env.clone(), io_timeout: self.io_timeout, rows }))
+        let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open)
+            .await
+            .map_err(|fault| self.lasting(fault))?;
+        Ok(Box::new(SlateScan {
+            env: self.env.clone(),
+            io_timeout: self.io_timeout,
+            rows,
+            last_read: Arc::clone(&self.last_read),
+        }))
     }
 
     fn durable_seq(&self) -> u64 {

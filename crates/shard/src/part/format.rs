@@ -176,7 +176,7 @@ mod tests {
             let footer = Footer { index_offset: offset, index_len: len, index_crc: crc, writes };
             let mut bytes = footer.encode().to_vec();
             prop_assert_eq!(Footer::decode("o", &bytes).unwrap(), footer);
-            bytes[at] ^= 1 << bit;
+            bytes[at] ^= 1_u8 << bit;
             prop_assert!(Footer::decode("o", &bytes).is_err());
         }
     }

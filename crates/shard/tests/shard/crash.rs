@@ -15,7 +15,7 @@ fn options(env: &telesto_common::Env, bucket: &Arc<TestBucket>) -> ShardOptions 
 /// Some entries with updates, deletes and new keys.
 fn grow(model: &mut Model, entries: u8) {
     for i in 0..entries {
-        model.commit(&[vec![(i % 12, true), ((i + 5) % 12, i % 3 != 0)].into_iter().collect()]);
+        model.commit(&[vec![(i % 12, true), ((i + 5) % 12, i % 3 != 0)]]);
     }
 }
 
@@ -79,7 +79,9 @@ async fn zombie_folder_is_fenced_and_changes_nothing() {
     zombie.fold().await.unwrap();
 
     // Another process takes over, folds more and compacts.
-    grow(&mut model, 6);
+    grow(&mut model, 1);
+    let known = model.clone();
+    grow(&mut model, 5);
     let heir = Shard::open(options(&env, &bucket.another())).await.unwrap();
     model.replay(&heir);
     let FoldOutcome::Advanced(folded) = heir.fold().await.unwrap() else { panic!("must advance") };
@@ -87,7 +89,7 @@ async fn zombie_folder_is_fenced_and_changes_nothing() {
 
     // The zombie wakes up knowing a part of it.
     zombie.apply(&model.log[6]).unwrap();
-    model.check(&zombie, model.now - (5 << 12)).await;
+    known.check(&zombie, known.now).await;
     assert_eq!(zombie.fold().await.unwrap(), FoldOutcome::Fenced);
     assert_eq!(zombie.checkpointed(), folded.lsn, "it reads the heir's checkpoint now");
     model.replay(&zombie);
@@ -142,6 +144,8 @@ async fn bucket_outage_fails_a_fold_and_the_next_one_recovers() {
     assert!(shard.fold().await.is_err());
     bucket.revive();
     model.check(&shard, model.now).await;
-    assert!(matches!(shard.fold().await.unwrap(), FoldOutcome::Advanced(_)));
+    // The failed flush may have come through after all.
+    shard.fold().await.unwrap();
+    assert_eq!(shard.checkpointed(), Lsn(model.log.len() as u64));
     model.check(&shard, model.now).await;
 }

@@ -35,7 +35,7 @@ async fn store(bucket: &Arc<TestBucket>, part: &FinishedPart, name: &str) -> Par
 
 fn reader(bucket: &Arc<TestBucket>, part: Part) -> Arc<PartReader> {
     let bucket: Arc<dyn Bucket> = bucket.clone();
-    Arc::new(PartReader::new(bucket, Arc::new(ProcessCache::new(1 << 20)), part))
+    Arc::new(PartReader::new(bucket, Arc::new(ProcessCache::new(16 << 20)), part))
 }
 
 async fn scan(

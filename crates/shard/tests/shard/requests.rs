@@ -44,16 +44,17 @@ async fn cold_open_and_first_reads_of_many_rows_make_few_requests() {
     let bucket = TestBucket::new();
     filled(&bucket, rows).await;
     let env = hasty_env();
+    bucket.asked();
     let (before, puts) = (bucket.requests(), bucket.puts());
     let shard = Shard::open(options(&env, &bucket, &Which::Slate)).await.unwrap();
     let opened = bucket.requests() - before;
-    assert!(opened <= 6, "opening made {opened} requests");
+    assert!(opened <= 8, "opening made {opened} requests: {:#?}", bucket.asked());
     assert_eq!(bucket.puts(), puts, "opening wrote something");
     let now = shard.applied().1;
     let read = shard.get(&key(rows / 2), now).await.unwrap();
     assert_eq!(read.into_value(), Some(key(rows / 2)));
     let first = bucket.requests() - before;
-    assert!(first <= 10, "opening and the first read made {first} requests");
+    assert!(first <= 11, "opening and the first read made {first} requests");
     for _ in 0..100 {
         assert!(shard.try_get(&key(rows / 2), now).is_some());
     }

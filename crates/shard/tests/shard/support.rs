@@ -17,7 +17,7 @@ use object_store::{
 };
 use telesto_bucket::{Bucket, Cause, Error, ListedObject, Object, PutOutcome, Result};
 use telesto_common::{Env, Label, Lsn, NodeId, ShardId, Timestamp, TxnId, WriterToken};
-use telesto_log::record::{Commit, Config, Entry, Record, Write, Writes};
+use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 use telesto_shard::{EngineKind, ProcessCache, ShardOptions};
 
 /// What one process sees of the bucket: its own counters and its own kill switch over shared objects.
@@ -31,6 +31,8 @@ pub struct TestBucket {
 pub struct Gate {
     pub requests: AtomicU64,
     pub puts: AtomicU64,
+    /// What was asked for, for messages.
+    pub asked: std::sync::Mutex<Vec<String>>,
     /// Requests left before every request fails; negative: no limit.
     left: AtomicI64,
     /// Whether the request that reaches zero takes effect and only its reply is lost.
@@ -66,6 +68,7 @@ impl TestBucket {
         let gate = Gate {
             requests: AtomicU64::new(0),
             puts: AtomicU64::new(0),
+            asked: std::sync::Mutex::default(),
             left: AtomicI64::new(-1),
             last_takes_effect: std::sync::atomic::AtomicBool::new(false),
         };
@@ -83,6 +86,11 @@ impl TestBucket {
 
     pub fn requests(&self) -> u64 {
         self.gate.requests.load(Ordering::SeqCst)
+    }
+
+    /// The gets and lists made, forgotten by this call.
+    pub fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.gate.asked.lock().unwrap())
     }
 
     pub fn puts(&self) -> u64 {
@@ -208,6 +216,7 @@ impl ObjectStore for Gated {
         location: &Path,
         options: GetOptions,
     ) -> object_store::Result<GetResult> {
+        self.gate.asked.lock().unwrap().push(format!("get {location} {:?}", options.range));
         self.gate.pass()?;
         self.store.get_opts(location, options).await
     }
@@ -223,6 +232,7 @@ impl ObjectStore for Gated {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.gate.asked.lock().unwrap().push(format!("list {prefix:?}"));
         match self.gate.pass() {
             Ok(_) => self.store.list(prefix),
             Err(error) => stream::once(async { Err(error) }).boxed(),
@@ -266,7 +276,8 @@ pub fn options(env: &Env, bucket: &Arc<TestBucket>, which: &Which) -> ShardOptio
         Which::Slate => EngineKind::SlateDb,
         Which::Memory(checkpoints) => EngineKind::Memory(Arc::clone(checkpoints)),
     };
-    options.io_timeout = Duration::from_secs(3600);
+    // Ten seconds of real time under `hasty_env`.
+    options.io_timeout = Duration::from_secs(500);
     options
 }
 
@@ -299,10 +310,6 @@ pub fn entry(lsn: u64, records: Vec<Record>) -> Entry {
 /// An entry with one inline commit.
 pub fn simple(lsn: u64, at: u64, writes: Vec<Write>) -> Entry {
     entry(lsn, vec![commit(at, Writes::Inline(writes))])
-}
-
-pub fn advanced(lsn: u64, upto: Lsn, version: u64) -> Entry {
-    entry(lsn, vec![Record::Config(Config::CheckpointAdvanced { lsn: upto, version })])
 }
 
 /// The real environment with sleeps shortened fifty times: polls of a compaction take milliseconds. Time-outs
