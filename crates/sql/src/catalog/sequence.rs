@@ -156,6 +156,13 @@ pub(crate) async fn write_position(
     Ok(())
 }
 
+/// What a transaction of its own does to a sequence.
+#[derive(Clone, Copy)]
+enum Work {
+    Take(i64),
+    Set(Option<Position>),
+}
+
 /// What a session is inside of: set by the session before each statement.
 #[derive(Clone, Debug)]
 pub(crate) struct SequenceScope {
@@ -227,8 +234,7 @@ impl SequenceSession {
             value
         } else {
             let count = sequence.cache.max(BLOCK);
-            let mut values =
-                self.alone(async |txn| advance(txn, database, &sequence, count).await).await?;
+            let mut values = self.alone(database, &sequence, Work::Take(count)).await?;
             let first = values.remove(0);
             self.cache.fill(database, &sequence, values);
             first
@@ -240,11 +246,22 @@ impl SequenceSession {
     }
 
     /// Runs `work` in a transaction of its own until it does not conflict.
-    async fn alone<T>(&self, work: impl AsyncFn(&Arc<dyn Transaction>) -> Result<T>) -> Result<T> {
+    async fn alone(
+        &self,
+        database: DatabaseId,
+        sequence: &Sequence,
+        work: Work,
+    ) -> Result<Vec<i64>> {
         let mut attempt = 0;
         loop {
             let txn = self.database.begin(TxnOptions::default()).await?;
-            let result = match work(&txn).await {
+            let done = match work {
+                Work::Take(count) => advance(&txn, database, sequence, count).await,
+                Work::Set(position) => write_position(&txn, database, sequence.oid, position)
+                    .await
+                    .map(|()| Vec::new()),
+            };
+            let result = match done {
                 Ok(value) => txn.commit().await.map(|_| value).map_err(Error::from),
                 Err(error) => {
                     txn.rollback();
@@ -313,7 +330,7 @@ impl SequenceSession {
         if Self::is_private(&scope, &sequence) {
             write_position(&scope.txn, database, oid, position).await?;
         } else {
-            self.alone(async |txn| write_position(txn, database, oid, position).await).await?;
+            self.alone(database, &sequence, Work::Set(position)).await?;
             self.cache.forget(database, oid);
         }
         if is_called {

@@ -14,25 +14,26 @@ use crate::types::{CastContext, Datum, TextStyle, cast};
 
 const BATCH: usize = 1000;
 
-/// Calls `each` with every stored row of `table`.
-async fn for_each_row(
-    context: &ExecContext,
-    table: &Table,
-    mut each: impl AsyncFnMut(Bytes, Row) -> Result<()>,
-) -> Result<()> {
-    let codec = RowCodec::new(table)?;
-    let prefix = index_prefix(context.catalog.database, table, 0);
-    let range = KeyRange::with_prefix(prefix.as_slice());
-    let mut scan = context.txn.scan(range, ScanOptions::default());
-    loop {
-        context.check_cancelled()?;
-        let batch = scan.next_batch(BATCH).await?;
-        if batch.is_empty() {
-            return Ok(());
-        }
-        for (key, value) in batch {
-            each(key, codec.decode(&value)?).await?;
-        }
+/// Reads the stored rows of a table in batches.
+struct RowReader<'a> {
+    context: &'a ExecContext,
+    codec: RowCodec,
+    scan: Box<dyn telesto_txn::Scan>,
+}
+
+impl<'a> RowReader<'a> {
+    fn new(context: &'a ExecContext, table: &Table) -> Result<Self> {
+        let prefix = index_prefix(context.catalog.database, table, 0);
+        let range = KeyRange::with_prefix(prefix.as_slice());
+        let scan = context.txn.scan(range, ScanOptions::default());
+        Ok(Self { context, codec: RowCodec::new(table)?, scan })
+    }
+
+    /// The next rows with their keys; empty at the end.
+    async fn next(&mut self) -> Result<Vec<(Bytes, Row)>> {
+        self.context.check_cancelled()?;
+        let batch = self.scan.next_batch(BATCH).await?;
+        batch.into_iter().map(|(key, value)| Ok((key, self.codec.decode(&value)?))).collect()
     }
 }
 
@@ -72,10 +73,16 @@ async fn put_entry(
 pub(super) async fn fill_index(context: &ExecContext, table: TableId, index: u32) -> Result<()> {
     let table = context.catalog.table(table).ok_or_else(|| Error::internal("a table is gone"))?;
     let Some(index) = table.index(index) else { return Ok(()) };
-    for_each_row(context, table, async |key, row| {
-        put_entry(context, table, index, &row, &key).await
-    })
-    .await
+    let mut reader = RowReader::new(context, table)?;
+    loop {
+        let batch = reader.next().await?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        for (key, row) in batch {
+            put_entry(context, table, index, &row, &key).await?;
+        }
+    }
 }
 
 /// Writes one new row with all its index entries. Returns its key.
@@ -141,25 +148,32 @@ pub(super) async fn delete_rows(context: &ExecContext, table: &Table) -> Result<
 pub(super) async fn rewrite(context: &ExecContext, id: TableId, old: &Table) -> Result<()> {
     let table = context.catalog.table(id).ok_or_else(|| Error::internal("a table is gone"))?;
     let style = context.settings.text_style(context.transaction_micros);
-    for_each_row(context, old, async |_, mut row| {
-        row.resize(table.columns.len(), Datum::Null);
-        for (i, column) in table.columns.iter().enumerate() {
-            match old.columns.get(i) {
-                _ if column.dropped => row[i] = Datum::Null,
-                Some(before) if before.ty != column.ty => {
-                    row[i] = cast(&row[i], &before.ty, &column.ty, CastContext::Explicit, &style)?;
-                }
-                Some(_) => {}
-                None => {
-                    if let Some(text) = &column.missing {
-                        row[i] = Datum::from_text(text, &column.ty, &style)?;
+    let mut reader = RowReader::new(context, old)?;
+    loop {
+        let batch = reader.next().await?;
+        if batch.is_empty() {
+            break;
+        }
+        for (_, mut row) in batch {
+            row.resize(table.columns.len(), Datum::Null);
+            for (i, column) in table.columns.iter().enumerate() {
+                match old.columns.get(i) {
+                    _ if column.dropped => row[i] = Datum::Null,
+                    Some(before) if before.ty != column.ty => {
+                        row[i] =
+                            cast(&row[i], &before.ty, &column.ty, CastContext::Explicit, &style)?;
+                    }
+                    Some(_) => {}
+                    None => {
+                        if let Some(text) = &column.missing {
+                            row[i] = Datum::from_text(text, &column.ty, &style)?;
+                        }
                     }
                 }
             }
+            insert_row(context, table, &row).await?;
         }
-        insert_row(context, table, &row).await
-    })
-    .await?;
+    }
     delete_rows(context, old).await?;
     Ok(())
 }

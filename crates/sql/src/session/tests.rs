@@ -71,7 +71,10 @@ async fn table_names(session: &mut Session) -> Vec<String> {
 async fn definitions_in_a_rolled_back_transaction_leave_no_trace() {
     let engine = engine().await;
     let mut a = session(&engine).await;
-    assert_eq!(run(&mut a, "create table t (a int primary key, b text unique)").await, ["CREATE TABLE"]);
+    assert_eq!(
+        run(&mut a, "create table t (a int primary key, b text unique)").await,
+        ["CREATE TABLE"]
+    );
     assert_eq!(
         run(&mut a, "begin; create table u (x int references t); drop index nosuch").await,
         ["BEGIN", "CREATE TABLE", "42704: index \"nosuch\" does not exist"]
