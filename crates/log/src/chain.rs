@@ -274,3 +274,105 @@ pub(crate) mod hex16 {
         Ok(number.to_be_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn quorum(node: u128, token: u128, host: &str) -> Medium {
+        Medium::Quorum {
+            owner: Owner {
+                node: NodeId(node),
+                incarnation: Incarnation(3),
+                host: host.to_owned(),
+                pid: 7,
+                address: "h:1".into(),
+                directory: "/d".into(),
+            },
+            servers: vec![ServerInfo { node: NodeId(node), address: String::new() }],
+            token: WriterToken(token),
+        }
+    }
+
+    fn first() -> Chain {
+        Chain {
+            shard: ShardId(1),
+            version: 1,
+            writer: WriterToken(2),
+            previous: [0; 16],
+            retention_micros: 5,
+            trim: TrimPoint { lsn: Lsn(1), previous_hash: [0; 16] },
+            loglets: vec![Loglet {
+                id: 1,
+                start: Lsn(1),
+                start_hash: [0; 16],
+                medium: Medium::Bucket,
+            }],
+        }
+    }
+
+    #[test]
+    fn chain_encoding_is_the_documented_bytes() {
+        let bytes = first().encode();
+        let zeros = "0".repeat(32);
+        let json = format!(
+            concat!(
+                r#"{{"shard":1,"version":1,"writer":"00000000000000000000000000000002","#,
+                r#""previous":"{z}","retention_micros":5,"trim":{{"lsn":1,"previous_hash":"{z}"}},"#,
+                r#""loglets":[{{"id":1,"start":1,"start_hash":"{z}","medium":"bucket"}}]}}"#
+            ),
+            z = zeros
+        );
+        assert_eq!(&bytes[16..], json.as_bytes());
+        assert_eq!(&bytes[..8], b"TLSC\x01\0\0\0");
+        let text = String::from_utf8(
+            first().followed_by(WriterToken(1), Lsn(2), [1; 16], quorum(9, 8, "h")).encode()[16..]
+                .to_vec(),
+        )
+        .unwrap();
+        assert!(text.contains(r#""medium":{"quorum":{"owner":{"node":"#), "{text}");
+        assert!(text.contains(r#""start_hash":"01010101010101010101010101010101""#), "{text}");
+    }
+
+    #[test]
+    fn chain_of_another_shard_or_version_or_format_is_refused() {
+        let bytes = first().encode();
+        assert_eq!(Chain::decode(ShardId(1), 1, &bytes).unwrap(), first());
+        assert!(matches!(Chain::decode(ShardId(2), 1, &bytes), Err(Error::Corrupt { .. })));
+        assert!(matches!(Chain::decode(ShardId(1), 2, &bytes), Err(Error::Corrupt { .. })));
+        let mut newer = bytes.to_vec();
+        newer[4] = 2;
+        let checksum = checksum_without(&newer, 8);
+        newer[8..12].copy_from_slice(&checksum.to_le_bytes());
+        assert!(matches!(Chain::decode(ShardId(1), 1, &newer), Err(Error::TooNew { .. })));
+        let mut none = first();
+        none.loglets.clear();
+        assert!(Chain::decode(ShardId(1), 1, &none.encode()).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn chains_of_any_history_round_trip(
+            steps in prop::collection::vec((1_u64..50, any::<bool>(), any::<[u8; 16]>(), ".{0,12}"), 0..8),
+        ) {
+            let mut chain = first();
+            for (length, is_quorum, hash, host) in steps {
+                let medium = if is_quorum { quorum(1, 2, &host) } else { Medium::Bucket };
+                let start = Lsn(chain.active().start.0 + length);
+                let next = chain.followed_by(WriterToken(3), start, hash, medium);
+                prop_assert_eq!(next.previous, hash16(&chain.encode()));
+                let decoded = Chain::decode(next.shard, next.version, &next.encode()).unwrap();
+                prop_assert_eq!(&decoded, &next);
+                for lsn in [chain.active().start, start.prev(), start] {
+                    let (loglet, end) = next.loglet_at(lsn).unwrap();
+                    prop_assert!(loglet.start <= lsn && end.is_none_or(|e| lsn < e));
+                }
+                chain = next;
+            }
+        }
+    }
+}

@@ -69,6 +69,11 @@ pub fn archive_of(key: &str) -> Option<(u64, Lsn, Lsn)> {
     Some((loglet, Lsn(first.parse().ok()?), Lsn(last.parse().ok()?)))
 }
 
+/// Prefix of the clock objects.
+pub fn clock_prefix(shard: ShardId) -> String {
+    format!("shards/{shard}/clock")
+}
+
 /// A short-lived object whose modification time is the bucket's clock.
 pub fn clock(shard: ShardId, token: WriterToken) -> String {
     format!("shards/{shard}/clock/{token}")

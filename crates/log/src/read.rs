@@ -278,7 +278,7 @@ impl<'a> SlotReader<'a> {
     fn affordable(&self, max_bytes: usize, ahead: usize) -> u64 {
         let left = max_bytes.saturating_sub(self.bytes);
         // Nothing is known before the first: a few are a fair guess.
-        let fit = if self.largest == 0 { 4 } else { left / self.largest };
+        let fit = left.checked_div(self.largest).unwrap_or(4);
         fit.clamp(1, ahead) as u64
     }
 

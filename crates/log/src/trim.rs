@@ -138,7 +138,10 @@ impl Inner {
         let object = self.store.get(Cause::Gc, &key, by).await?;
         self.store.delete(Cause::Gc, &key, by).await?;
         match (object, put) {
-            (Some(object), _) => Ok(object.modified_micros),
+            (Some(object), _) => {
+                self.collect_clocks(object.modified_micros, by).await?;
+                Ok(object.modified_micros)
+            }
             (None, Put::Unknown(reason)) => {
                 Err(Error::Unavailable { shard: self.store.shard, reason })
             }
@@ -147,6 +150,18 @@ impl Inner {
                 reason: format!("{key} vanished"),
             }),
         }
+    }
+
+    /// Deletes clock objects that crashed trims left behind.
+    async fn collect_clocks(&self, now_micros: u64, by: Deadline) -> Result<()> {
+        let prefix = keys::clock_prefix(self.store.shard);
+        let oldest_kept = now_micros.saturating_sub(self.chain().retention_micros);
+        for object in self.store.list(Cause::Gc, &prefix, None, LIST_LIMIT, by).await? {
+            if object.modified_micros < oldest_kept {
+                self.store.delete(Cause::Gc, &object.key, by).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Objects under `prefix` with entries below `below`, in order.

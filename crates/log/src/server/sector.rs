@@ -199,7 +199,33 @@ fn unfinished(file: &[u8], first: u64, number: u64) -> Result<Next, Damage> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn batches_of_any_payloads_round_trip_and_garbage_never_panics(
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2000), 1..6),
+            garbage in prop::collection::vec(any::<u8>(), 0..3000),
+        ) {
+            let mut file = Vec::new();
+            for payload in &payloads {
+                let first = (file.len() / SECTOR) as u64;
+                file.extend_from_slice(&encode_batch(first, 0, payload));
+            }
+            let mut next = 0;
+            for payload in &payloads {
+                let Ok(Next::Batch(batch)) = next_batch(&file, next) else { panic!("no batch") };
+                prop_assert_eq!(&batch.payload[..], &payload[..]);
+                next += batch.sectors;
+            }
+            prop_assert_eq!(next_batch(&file, next), Ok(Next::End));
+            let _ = next_batch(&garbage, 0);
+        }
+    }
 
     fn file() -> (Vec<u8>, Vec<u64>) {
         let mut file = encode_batch(0, HEADER, b"header").to_vec();

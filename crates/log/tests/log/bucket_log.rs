@@ -29,6 +29,25 @@ async fn create_of_an_existing_log_is_refused_and_open_of_none_too() {
 }
 
 #[tokio::test]
+async fn creators_at_the_same_time_have_one_winner_and_the_losers_can_open() {
+    for round in 0..20_u128 {
+        let objects = Arc::new(Objects::default());
+        let env = telesto_runtime::env();
+        let buckets = [1, 2, 3].map(|_| MemBucket::new(&objects));
+        let disk = telesto_log::disk::SimDisk::new();
+        let creates = buckets.iter().zip(1..).map(|(bucket, node)| {
+            let mut options = quorum_options(node, 1, &disk);
+            if (round + node) % 2 == 0 {
+                options = crate::support::options(node, 1);
+            }
+            VirtualLog::create(Arc::clone(bucket) as Arc<dyn Bucket>, env.clone(), SHARD, options)
+        });
+        let results = futures::future::join_all(creates).await;
+        assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 1, "{results:?}");
+    }
+}
+
+#[tokio::test]
 async fn append_costs_one_put_and_a_look_at_the_tail_one_get() {
     let objects = Arc::new(Objects::default());
     let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());

@@ -223,3 +223,40 @@ async fn seal_in_flight_across_a_trim_decides_nothing() {
     let fresh = open(&bucket, &env, options(4, 1)).await.unwrap();
     assert_eq!(fresh.log.chain().loglets.len(), 1, "no loglet came of it");
 }
+
+#[tokio::test]
+async fn crash_at_every_bucket_request_of_a_trim_is_finished_by_the_next_trim() {
+    for effect in [false, true] {
+        for at in 0.. {
+            let objects = Arc::new(Objects::default());
+            let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+            let mut process = create(&bucket, &env, short()).await;
+            for n in 0..5 {
+                process.say(&n.to_string()).await.unwrap();
+            }
+            objects.advance(RETENTION + Duration::from_secs(1));
+            process.say("young").await.unwrap();
+            let requests = die_at(&bucket, at, effect);
+            let trimmed = process.log.trim(Lsn(4), soon(&env)).await;
+            let done = requests.load(Ordering::SeqCst) <= at;
+            assert_eq!(trimmed.is_ok(), done, "at {at} effect {effect}: {trimmed:?}");
+            drop(process);
+
+            let fresh = MemBucket::new(&objects);
+            let mut next = open(&fresh, &env, options(2, 1)).await.unwrap();
+            next.catch_up().await.unwrap();
+            let start = next.applied[0].lsn;
+            assert!(start == Lsn(1) || start == Lsn(4), "at {at}: {start}");
+            assert_eq!(next.said().last().map(String::as_str), Some("young"));
+            next.log.trim(Lsn(4), soon(&env)).await.unwrap();
+            assert_eq!(objects.keys("shards/1/log/").len(), 3, "at {at} effect {effect}");
+            next.say("after").await.unwrap();
+            objects.advance(RETENTION + Duration::from_secs(1));
+            next.log.trim(Lsn(4), soon(&env)).await.unwrap();
+            assert!(objects.keys("shards/1/clock/").is_empty(), "nothing is left behind");
+            if done {
+                break;
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -359,4 +359,21 @@ pub async fn open(
     let bucket = Arc::clone(bucket) as Arc<dyn Bucket>;
     let log = VirtualLog::open(bucket, env.clone(), SHARD, options).await?;
     Ok(Process::new(log, env).await)
+}
+
+/// Lets the process die at its `at`-th bucket request, which takes effect or not.
+pub fn die_at(bucket: &MemBucket, at: usize, effect: bool) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&count);
+    bucket.hook(move |class, _| {
+        let now = seen.fetch_add(1, Ordering::SeqCst);
+        if now < at {
+            Fault::None
+        } else if now == at && effect && class != "get" && class != "list" {
+            Fault::LoseReply
+        } else {
+            Fault::Fail
+        }
+    });
+    count
 }

@@ -112,23 +112,6 @@ async fn entry_appended_while_a_switch_archives_is_in_the_bucket_when_it_is_done
     assert_eq!(other.said(), ["before", "meanwhile"]);
 }
 
-/// Lets the process die at its `at`-th bucket request, which takes effect or not.
-fn die_at(bucket: &MemBucket, at: usize, effect: bool) -> Arc<AtomicUsize> {
-    let count = Arc::new(AtomicUsize::new(0));
-    let seen = Arc::clone(&count);
-    bucket.hook(move |class, _| {
-        let now = seen.fetch_add(1, Ordering::SeqCst);
-        if now < at {
-            Fault::None
-        } else if now == at && effect && class != "get" && class != "list" {
-            Fault::LoseReply
-        } else {
-            Fault::Fail
-        }
-    });
-    count
-}
-
 #[tokio::test]
 async fn crash_at_every_bucket_request_of_a_switch_is_healed_by_whoever_comes_next() {
     for to in [LogKind::Quorum, LogKind::Bucket] {
