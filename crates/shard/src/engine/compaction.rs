@@ -216,7 +216,7 @@ pub(super) async fn run(engine: &SlateEngine, rules: GcRules, all: bool) -> Outc
         }),
         ..CompactorOptions::default()
     };
-    let store = engine.bucket.object_store(Cause::Compaction);
+    let store = engine.store(Cause::Compaction);
     let compactor = CompactorBuilder::new(engine.path.as_str(), store)
         .with_options(options)
         .with_scheduler_supplier(Arc::new(OneJobSupplier { all, done: Arc::clone(&done) }))
@@ -255,7 +255,7 @@ pub(super) async fn collect(engine: &SlateEngine) -> Outcome<()> {
         boundary_files_enabled: false,
         object_store_max_retries: Some(RETRIES),
     };
-    let store = engine.bucket.object_store(Cause::Gc);
+    let store = engine.store(Cause::Gc);
     let admin = slatedb::admin::Admin::builder(engine.path.as_str(), store)
         .with_system_clock(engine.clock.clone())
         .with_seed(engine.env.random.next_u64())

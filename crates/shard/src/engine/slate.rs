@@ -36,7 +36,7 @@ use telesto_common::Env;
 use telesto_common::key::KeyRange;
 
 use super::slate_clock::SlateClock;
-use super::witness::{LastRead, Witness};
+use super::witness::{LastRead, Witness, damaged_object};
 use super::{
     Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, Writer, compaction,
 };
@@ -103,7 +103,8 @@ impl SlateEngine {
         call.map_err(|fault| witnessed(fault, &self.last_read))
     }
 
-    fn store(&self, cause: Cause) -> Arc<dyn ObjectStore> {
+    /// The bucket as SlateDB gets it.
+    pub(super) fn store(&self, cause: Cause) -> Arc<dyn ObjectStore> {
         Witness::new(self.bucket.object_store(cause), &self.last_read)
     }
 
@@ -154,6 +155,9 @@ pub(super) fn fault(error: &slatedb::Error) -> Fault {
             text = format!("{text}: {more}");
         }
         source = cause.source();
+    }
+    if let Some(object) = damaged_object(&text) {
+        return Fault::Corrupt { object: Some(object), reason: text };
     }
     match error.kind() {
         ErrorKind::Closed(CloseReason::Fenced) => Fault::Fenced,

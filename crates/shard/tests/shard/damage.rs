@@ -89,7 +89,7 @@ async fn checkpoint_object_with_a_flipped_byte_gives_an_error_naming_it_or_the_r
         }
         store.put(object, body.into()).await.unwrap();
     }
-    assert!(errors > 100, "{errors} errors, {unharmed} unharmed");
+    assert!(errors > 60, "{errors} errors, {unharmed} unharmed");
     read_all(&bucket).await.unwrap();
 }
 
