@@ -20,6 +20,7 @@
 pub mod catalog;
 pub mod codec;
 mod ddl;
+pub mod copy;
 pub mod engine_df;
 pub mod error;
 pub mod exec;

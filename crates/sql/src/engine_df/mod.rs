@@ -1,20 +1,67 @@
 //! The DataFusion executor: every query that is not on the key path.
+//!
+//! # Protocol
+//! ```text
+//! statement --bind (PostgreSQL's names and types)--> logical plan --DataFusion--> operators
+//!                                                                        |
+//!     rows out <-- Datum <-- Arrow batches <-- operators <-- SourceExec: transaction scans, system tables
+//! ```
+//! Planning ([`plan`]) binds the statement once for its result columns and parameter types. Each execution binds
+//! again with the parameter values as constants, so that DataFusion plans for what is asked.
+//!
+//! # Invariants
+//! - Every read goes through the statement's transaction and is recorded there for validation.
+//! - A query holds at most its memory bound; beyond it operators spill to files.
+//! - Rows are produced as they are pulled; dropping the stream stops everything.
+//!
+//! # On failure
+//! Errors keep their SQLSTATE through DataFusion ([`fault`]).
 
+mod aggregate;
+mod bind;
+mod decimal;
+mod evaluate;
+mod explain;
+mod fault;
+mod pushdown;
+mod runtime;
+mod sets;
+mod source;
+mod stored;
+mod tables;
+mod types;
+mod udf;
+mod virtual_table;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use futures::StreamExt;
+
+pub use runtime::QueryBounds;
+
+use self::bind::{Binder, Parameters, Relation, ScopeColumn};
+use self::evaluate::Evaluation;
+use self::tables::CatalogTables;
 use crate::error::{Error, Result};
 use crate::plan::{ExecContext, PlanContext};
-use crate::session::{ResultColumn, StatementResult};
-use crate::sqlparser::ast::Statement;
+use crate::session::{ResultColumn, Row, RowStream, Rows, StatementResult};
+use crate::sqlparser::ast::{Query, Statement};
+use crate::types::SqlType;
 
 /// A query planned for DataFusion. Immutable; used by many executions.
 #[derive(Debug)]
 pub struct DfPlan {
+    statement: Statement,
     columns: Arc<[ResultColumn]>,
+    parameters: Vec<SqlType>,
 }
 
 impl DfPlan {
-    /// The result columns.
+    /// The result columns; empty for COPY.
     #[must_use]
     pub fn columns(&self) -> &Arc<[ResultColumn]> {
         &self.columns
@@ -25,8 +72,28 @@ impl DfPlan {
     /// # Errors
     /// Whatever the query runs into.
     pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
-        let _ = context;
-        Err(Error::unsupported("this query"))
+        match &self.statement {
+            Statement::Query(query) => {
+                let rows = run_query(query, &self.parameters, context).await?;
+                Ok(StatementResult::Rows {
+                    columns: Arc::clone(&self.columns),
+                    rows: Rows::Stream(rows),
+                    tag: "SELECT",
+                })
+            }
+            Statement::Explain { .. } => {
+                let rows = explain::run(&self.statement, &self.parameters, context).await?;
+                Ok(StatementResult::Rows {
+                    columns: Arc::clone(&self.columns),
+                    rows: Rows::Ready(rows),
+                    tag: "EXPLAIN",
+                })
+            }
+            Statement::Copy { .. } => {
+                crate::copy::execute(&self.statement, &self.parameters, context).await
+            }
+            _ => Err(Error::unsupported("this statement")),
+        }
     }
 }
 
@@ -35,6 +102,117 @@ impl DfPlan {
 /// # Errors
 /// Errors of the statement: unknown names, types that do not fit, …
 pub async fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Arc<DfPlan>> {
-    let _ = (statement, context);
-    Err(Error::unsupported("this query"))
+    let columns: Vec<ResultColumn> = match statement {
+        Statement::Query(query) => describe_query(query, context)?,
+        Statement::Explain { .. } => explain::describe(statement, context)?,
+        Statement::Copy { .. } => {
+            crate::copy::check(statement, context)?;
+            Vec::new()
+        }
+        _ => return Err(Error::unsupported("this statement")),
+    };
+    Ok(Arc::new(DfPlan {
+        statement: statement.clone(),
+        columns: columns.into(),
+        parameters: context.parameters.resolved(),
+    }))
+}
+
+/// The result columns of a query. Parameter types found on the way are noted in `context`.
+///
+/// # Errors
+/// Errors of the statement.
+pub fn describe_query(query: &Query, context: &mut PlanContext<'_>) -> Result<Vec<ResultColumn>> {
+    let tables = CatalogTables::planning(context);
+    let mut types: BTreeMap<usize, SqlType> = BTreeMap::new();
+    let known = context.parameters.resolved().len();
+    for number in 1..=known {
+        if let Some(ty) = context.parameters.get(number) {
+            types.insert(number - 1, ty.clone());
+        }
+    }
+    let evaluation = Evaluation::planning(context.settings, context.catalog);
+    let parameters = Parameters { types, values: None, count: 0 };
+    let binder = Binder::new(&tables, evaluation, parameters);
+    let relation = binder.query(query, None)?;
+    let found = binder.into_parameters();
+    for number in 1..=found.count {
+        context.parameters.mention(number);
+        if let Some(ty) = found.types.get(&(number - 1)) {
+            context.parameters.infer(number, ty.clone());
+        }
+    }
+    Ok(result_columns(&relation.columns, &tables))
+}
+
+fn result_columns(columns: &[ScopeColumn], tables: &CatalogTables) -> Vec<ResultColumn> {
+    columns
+        .iter()
+        .map(|column| {
+            let mut out = ResultColumn::new(column.name.clone(), column.ty.clone());
+            if let Some(origin) = column.origin {
+                out.table_oid = origin.table.0;
+                out.attnum = tables.attribute_number(origin.table, origin.position);
+            }
+            out
+        })
+        .collect()
+}
+
+/// Binds a query for execution.
+fn bind_query(query: &Query, parameters: &[SqlType], context: &ExecContext) -> Result<Relation> {
+    let tables = CatalogTables::executing(context);
+    let types = parameters.iter().cloned().enumerate().collect();
+    let parameters =
+        Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
+    Binder::new(&tables, Evaluation::executing(context), parameters).query(query, None)
+}
+
+/// A plan of operators with what it runs in.
+struct Physical {
+    plan: Arc<dyn ExecutionPlan>,
+    task: Arc<TaskContext>,
+    types: Vec<SqlType>,
+}
+
+async fn physical(relation: Relation, context: &ExecContext) -> Result<Physical> {
+    let bounds = QueryBounds::of(context);
+    let state = runtime::session_state(&bounds)?;
+    let types = relation.columns.into_iter().map(|column| column.ty).collect();
+    let plan: LogicalPlan = relation.plan;
+    let plan = state.create_physical_plan(&plan).await.map_err(fault::from_datafusion)?;
+    Ok(Physical { plan, task: state.task_ctx(), types })
+}
+
+/// Runs a query and gives its rows as they come. Parameters have the given types; their values are the context's.
+///
+/// # Errors
+/// Errors of the statement; those of the rows come from the stream.
+pub async fn run_query(
+    query: &Query,
+    parameters: &[SqlType],
+    context: &ExecContext,
+) -> Result<RowStream> {
+    let relation = bind_query(query, parameters, context)?;
+    let physical = physical(relation, context).await?;
+    stream(&physical, context)
+}
+
+fn stream(physical: &Physical, context: &ExecContext) -> Result<RowStream> {
+    let batches = execute_stream(Arc::clone(&physical.plan), Arc::clone(&physical.task))
+        .map_err(fault::from_datafusion)?;
+    let types = physical.types.clone();
+    let context = context.clone();
+    Ok(Box::pin(batches.map(move |batch| {
+        context.check_cancelled()?;
+        let batch = batch.map_err(fault::from_datafusion)?;
+        let mut rows: Vec<Row> =
+            (0..batch.num_rows()).map(|_| Vec::with_capacity(types.len())).collect();
+        for (array, ty) in batch.columns().iter().zip(&types) {
+            for (at, row) in rows.iter_mut().enumerate() {
+                row.push(types::datum_at(array.as_ref(), at, ty)?);
+            }
+        }
+        Ok(rows)
+    })))
 }

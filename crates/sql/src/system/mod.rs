@@ -1,1 +1,136 @@
-//! The system tables: `pg_catalog` and `information_schema`, computed from the catalog.
+//! The system tables: `pg_catalog` and `information_schema`, computed from the catalog snapshot.
+//!
+//! # Invariants
+//! - Names, order and types of the columns are PostgreSQL 15's (`pg_catalog.txt`, `information_schema.txt`), so that
+//!   psql, drivers and ORMs find what they look for. `name`, `"char"`, `regproc` and `pg_node_tree` columns are
+//!   served as text.
+//! - Rows describe the statement's own snapshot: a table created earlier in the same transaction is there.
+//!
+//! # Limits
+//! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features Telesto has not
+//! (policies, triggers, publications, …) are there and empty.
+
+mod definitions;
+mod functions;
+mod information_schema;
+mod objects;
+mod rows;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+pub(crate) use definitions::{constraint_definition, index_definition};
+pub use functions::TABLE as FUNCTIONS;
+
+use crate::catalog::CatalogSnapshot;
+use crate::error::Result;
+use crate::session::{Row, Settings};
+use crate::types::SqlType;
+
+/// A system table.
+#[derive(Debug)]
+pub(crate) struct SystemTable {
+    /// `pg_catalog` or `information_schema`.
+    pub schema: &'static str,
+    /// Name.
+    pub name: &'static str,
+    /// Columns.
+    pub columns: Vec<(&'static str, SqlType)>,
+    /// OID in pg_class.
+    pub oid: u32,
+}
+
+const PG_CATALOG: &str = include_str!("pg_catalog.txt");
+const INFORMATION_SCHEMA: &str = include_str!("information_schema.txt");
+
+/// OIDs of the tables whose OID clients know by heart.
+const WELL_KNOWN: &[(&str, u32)] = &[
+    ("pg_type", 1247),
+    ("pg_attribute", 1249),
+    ("pg_proc", 1255),
+    ("pg_class", 1259),
+    ("pg_authid", 1260),
+    ("pg_database", 1262),
+    ("pg_constraint", 2606),
+    ("pg_namespace", 2615),
+    ("pg_description", 2609),
+    ("pg_index", 2610),
+    ("pg_attrdef", 2604),
+    ("pg_depend", 2608),
+];
+/// First OID given to the others.
+const FIRST_OID: u32 = 12_000;
+
+fn tables() -> &'static BTreeMap<(&'static str, &'static str), SystemTable> {
+    static TABLES: OnceLock<BTreeMap<(&'static str, &'static str), SystemTable>> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let mut out = BTreeMap::new();
+        let mut next = FIRST_OID;
+        for (schema, text) in [("pg_catalog", PG_CATALOG), ("information_schema", INFORMATION_SCHEMA)] {
+            for line in text.lines() {
+                let Some((name, columns)) = line.split_once(": ") else { continue };
+                let columns = columns
+                    .split(", ")
+                    .filter_map(|column| {
+                        let (name, ty) = column.split_once(' ')?;
+                        Some((name, column_type(ty)))
+                    })
+                    .collect();
+                let known = WELL_KNOWN.iter().find(|(known, _)| *known == name);
+                let oid = known.map_or_else(
+                    || {
+                        next += 1;
+                        next
+                    },
+                    |(_, oid)| *oid,
+                );
+                out.insert((schema, name), SystemTable { schema, name, columns, oid });
+            }
+        }
+        out
+    })
+}
+
+fn column_type(name: &str) -> SqlType {
+    if let Some(element) = name.strip_suffix("[]") {
+        return column_type(element).array_of();
+    }
+    match name {
+        "oid" => SqlType::Oid,
+        "bool" => SqlType::Bool,
+        "int2" => SqlType::Int2,
+        "int4" => SqlType::Int4,
+        "int8" => SqlType::Int8,
+        "float4" => SqlType::Float4,
+        "float8" => SqlType::Float8,
+        "timestamptz" => SqlType::TimestampTz(None),
+        "interval" => SqlType::Interval,
+        "bytea" => SqlType::Bytea,
+        _ => SqlType::Text,
+    }
+}
+
+/// The system table of that name; without a schema, `pg_catalog` is meant, which comes before every search path.
+pub(crate) fn find(schema: Option<&str>, name: &str) -> Option<&'static SystemTable> {
+    tables().get(&(schema.unwrap_or("pg_catalog"), name))
+}
+
+/// All system tables.
+pub(crate) fn all() -> impl Iterator<Item = &'static SystemTable> {
+    tables().values()
+}
+
+/// The rows of a system table.
+pub(crate) fn rows(
+    table: &SystemTable,
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+) -> Result<Vec<Row>> {
+    let mut out = rows::RowSet::new(table);
+    if table.schema == "pg_catalog" {
+        objects::fill(&mut out, catalog, settings);
+    } else {
+        information_schema::fill(&mut out, catalog, settings);
+    }
+    Ok(out.into_rows())
+}

@@ -1,0 +1,494 @@
+//! Aggregates that DataFusion has not, or has with other types than PostgreSQL.
+//!
+//! # Invariants
+//! - Arguments arrive in the order the aggregate's ORDER BY asks for; NULLs are skipped where PostgreSQL skips them.
+//! - DISTINCT is done here, on values.
+//! - What an accumulator holds is reported to the query's memory pool.
+
+use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
+use std::mem::size_of;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::ScalarValue;
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
+};
+use serde_json::{Map, Value};
+
+use super::evaluate::Evaluation;
+use super::fault;
+use super::types::{arrow_type, datum_at, scalar};
+use super::udf::key_of;
+use crate::error::{Error, Result, SqlState};
+use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
+
+/// What is computed over the rows of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fold {
+    /// `sum` as numeric.
+    SumNumeric,
+    /// `avg` as numeric.
+    AvgNumeric,
+    /// `sum` of intervals.
+    SumInterval,
+    /// `avg` of intervals.
+    AvgInterval,
+    /// `min` by PostgreSQL's order.
+    Least,
+    /// `max` by PostgreSQL's order.
+    Greatest,
+    /// `string_agg`.
+    Joined,
+    /// `array_agg`: NULL without rows.
+    Array,
+    /// `ARRAY(subquery)`: `{}` without rows.
+    ArrayOrEmpty,
+    /// `json_agg`, `jsonb_agg`.
+    JsonArray,
+    /// `json_object_agg`, `jsonb_object_agg`.
+    JsonObject,
+    /// The one row of a scalar subquery; 21000 when there are more.
+    Single,
+}
+
+#[derive(Debug)]
+struct FoldFunction {
+    fold: Fold,
+    args: Vec<SqlType>,
+    returns: SqlType,
+    signature: Signature,
+    evaluation: Evaluation,
+}
+
+impl PartialEq for FoldFunction {
+    fn eq(&self, other: &Self) -> bool {
+        self.fold == other.fold && self.args == other.args && self.returns == other.returns
+    }
+}
+
+impl Eq for FoldFunction {}
+
+impl Hash for FoldFunction {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.fold.hash(state);
+        self.args.hash(state);
+    }
+}
+
+/// The aggregate `fold` over arguments of these types.
+pub(crate) fn folding(
+    fold: Fold,
+    args: &[SqlType],
+    returns: &SqlType,
+    evaluation: &Evaluation,
+) -> Arc<AggregateUDF> {
+    Arc::new(AggregateUDF::new_from_impl(FoldFunction {
+        fold,
+        args: args.to_vec(),
+        returns: returns.clone(),
+        signature: Signature::any(args.len(), Volatility::Immutable),
+        evaluation: evaluation.clone(),
+    }))
+}
+
+impl FoldFunction {
+    fn state(&self, distinct: bool) -> FoldState {
+        FoldState {
+            fold: self.fold,
+            args: self.args.clone(),
+            returns: self.returns.clone(),
+            evaluation: self.evaluation.clone(),
+            seen: distinct.then(BTreeSet::new),
+            count: 0,
+            sum: Numeric::zero(),
+            interval: (0, 0, 0),
+            best: Datum::Null,
+            items: Vec::new(),
+            held_bytes: 0,
+        }
+    }
+}
+
+impl AggregateUDFImpl for FoldFunction {
+    fn name(&self) -> &str {
+        match self.fold {
+            Fold::SumNumeric | Fold::SumInterval => "sum",
+            Fold::AvgNumeric | Fold::AvgInterval => "avg",
+            Fold::Least => "min",
+            Fold::Greatest => "max",
+            Fold::Joined => "string_agg",
+            Fold::Array => "array_agg",
+            Fold::ArrayOrEmpty => "array",
+            Fold::JsonArray => "json_agg",
+            Fold::JsonObject => "json_object_agg",
+            Fold::Single => "single",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        Ok(arrow_type(&self.returns))
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
+        Ok(Box::new(self.state(args.is_distinct)))
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
+        let types = state_types(self.fold, &self.args, args.is_distinct);
+        Ok(types
+            .iter()
+            .enumerate()
+            .map(|(at, ty)| Arc::new(Field::new(format!("{}[{at}]", args.name), arrow_type(ty), true)))
+            .collect())
+    }
+
+    fn default_value(&self, data_type: &DataType) -> DfResult<ScalarValue> {
+        if self.fold == Fold::ArrayOrEmpty {
+            let empty = Datum::Array(Arc::new(ArrayValue::new(
+                self.args.first().cloned().unwrap_or(SqlType::Text),
+                Vec::new(),
+            )));
+            return scalar(&empty, &self.returns).map_err(fault::to_datafusion);
+        }
+        ScalarValue::try_from(data_type)
+    }
+}
+
+/// Types of the intermediate state (what is spilled): the number of rows, then either the running value or the
+/// values kept, one list an argument.
+fn state_types(fold: Fold, args: &[SqlType], distinct: bool) -> Vec<SqlType> {
+    let mut types = vec![SqlType::Int8];
+    match fold {
+        _ if distinct => types.extend(args.iter().map(|ty| ty.clone().array_of())),
+        Fold::SumNumeric | Fold::AvgNumeric => types.push(SqlType::Numeric(None)),
+        Fold::SumInterval | Fold::AvgInterval => {
+            types.push(SqlType::Numeric(None).array_of());
+        }
+        Fold::Least | Fold::Greatest => types.extend(args.iter().cloned()),
+        _ => types.extend(args.iter().map(|ty| ty.clone().array_of())),
+    }
+    types
+}
+
+#[derive(Clone, Debug)]
+struct FoldState {
+    fold: Fold,
+    args: Vec<SqlType>,
+    returns: SqlType,
+    evaluation: Evaluation,
+    seen: Option<BTreeSet<Vec<u8>>>,
+    count: i64,
+    sum: Numeric,
+    interval: (i64, i64, i128),
+    best: Datum,
+    items: Vec<Vec<Datum>>,
+    held_bytes: usize,
+}
+
+impl FoldState {
+    fn row(&mut self, values: Vec<Datum>) -> Result<()> {
+        let first = &values[0];
+        let skips_null = !matches!(
+            self.fold,
+            Fold::Array | Fold::ArrayOrEmpty | Fold::JsonArray | Fold::JsonObject | Fold::Single
+        );
+        if skips_null && first.is_null() {
+            return Ok(());
+        }
+        if let Some(seen) = &mut self.seen {
+            let mut key = vec![u8::from(first.is_null())];
+            key.extend(key_of(first, &self.args[0])?);
+            if seen.insert(key) {
+                self.held_bytes += values.iter().map(held).sum::<usize>();
+                self.items.push(values);
+            }
+            return Ok(());
+        }
+        self.add(values, 1)
+    }
+
+    fn add(&mut self, values: Vec<Datum>, sign: i64) -> Result<()> {
+        self.count += sign;
+        let first = &values[0];
+        match self.fold {
+            Fold::SumNumeric | Fold::AvgNumeric => {
+                let number = match first {
+                    Datum::Numeric(number) => number.as_ref().clone(),
+                    other => Numeric::from(other.as_i64().ok_or_else(|| {
+                        Error::internal("sum over a value that is no number")
+                    })?),
+                };
+                self.sum = if sign > 0 { self.sum.add(&number) } else { self.sum.sub(&number) };
+            }
+            Fold::SumInterval | Fold::AvgInterval => {
+                let Datum::Interval(value) = first else {
+                    return Err(Error::internal("sum over a value that is no interval"));
+                };
+                self.interval.0 += sign * i64::from(value.months);
+                self.interval.1 += sign * i64::from(value.days);
+                self.interval.2 += i128::from(sign) * i128::from(value.micros);
+            }
+            Fold::Least | Fold::Greatest => {
+                let order = first.cmp_typed(&self.best, &self.args[0]);
+                let better = if self.fold == Fold::Least { order.is_lt() } else { order.is_gt() };
+                if self.best.is_null() || better {
+                    self.best = first.clone();
+                }
+            }
+            Fold::Single if !self.items.is_empty() => {
+                return Err(Error::new(
+                    SqlState::CARDINALITY_VIOLATION,
+                    "more than one row returned by a subquery used as an expression",
+                ));
+            }
+            _ => {
+                self.held_bytes += values.iter().map(held).sum::<usize>();
+                self.items.push(values);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<Datum> {
+        if self.seen.is_some() {
+            let mut plain = Self { seen: None, items: Vec::new(), ..self.clone() };
+            for row in &self.items {
+                plain.add(row.clone(), 1)?;
+            }
+            return plain.finish();
+        }
+        Ok(match self.fold {
+            Fold::SumNumeric if self.count > 0 => Datum::numeric(self.sum.clone()),
+            Fold::AvgNumeric if self.count > 0 => {
+                self.sum.div(&Numeric::from(self.count)).map_or(Datum::Null, Datum::numeric)
+            }
+            Fold::SumInterval if self.count > 0 => self.interval_of(1)?,
+            Fold::AvgInterval if self.count > 0 => self.interval_of(self.count)?,
+            Fold::Least | Fold::Greatest => self.best.clone(),
+            Fold::Joined if !self.items.is_empty() => self.joined()?,
+            Fold::Array if self.items.is_empty() => Datum::Null,
+            Fold::Array | Fold::ArrayOrEmpty => {
+                let items = self.items.iter().map(|row| row[0].clone()).collect();
+                Datum::Array(Arc::new(ArrayValue::new(self.args[0].clone(), items)))
+            }
+            Fold::JsonArray if !self.items.is_empty() => {
+                let items = self
+                    .items
+                    .iter()
+                    .map(|row| self.evaluation.to_json(&row[0], &self.args[0]))
+                    .collect::<Result<Vec<_>>>()?;
+                Datum::Jsonb(Arc::new(Value::Array(items)))
+            }
+            Fold::JsonObject if !self.items.is_empty() => {
+                let mut map = Map::new();
+                for row in &self.items {
+                    let Some(key) = row[0].as_str() else {
+                        return Err(Error::new(
+                            SqlState::INVALID_PARAMETER_VALUE,
+                            "field name must not be null",
+                        ));
+                    };
+                    map.insert(key.to_owned(), self.evaluation.to_json(&row[1], &self.args[1])?);
+                }
+                Datum::Jsonb(Arc::new(crate::expr::json::normalise(Value::Object(map))))
+            }
+            Fold::Single => self.items.first().map_or(Datum::Null, |row| row[0].clone()),
+            _ => Datum::Null,
+        })
+    }
+
+    fn joined(&self) -> Result<Datum> {
+        let mut out: Vec<u8> = Vec::new();
+        for (at, row) in self.items.iter().enumerate() {
+            let part = |value: &Datum, out: &mut Vec<u8>| match value {
+                Datum::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Datum::Bytea(bytes) => out.extend_from_slice(bytes),
+                _ => {}
+            };
+            if at > 0 {
+                part(&row[1], &mut out);
+            }
+            part(&row[0], &mut out);
+        }
+        if self.returns == SqlType::Bytea {
+            return Ok(Datum::bytea(out));
+        }
+        String::from_utf8(out).map(Datum::text).map_err(|_| Error::internal("text is UTF-8"))
+    }
+
+    /// The sum divided by `by`; what does not divide goes down to days and time, as PostgreSQL does.
+    fn interval_of(&self, by: i64) -> Result<Datum> {
+        let range = |_| Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "interval out of range");
+        let (months, days, micros) = self.interval;
+        let day = i128::from(crate::types::datum::DAY_MICROS);
+        let month_rest = i128::from(months % by) * 30;
+        let all_days = i128::from(days) + month_rest;
+        let whole_days = all_days / i128::from(by);
+        let day_rest = all_days % i128::from(by);
+        let micros = (micros + day_rest * day) / i128::from(by);
+        Ok(Datum::Interval(Interval {
+            months: i32::try_from(months / by).map_err(range)?,
+            days: i32::try_from(whole_days).map_err(range)?,
+            micros: i64::try_from(micros).map_err(range)?,
+        }))
+    }
+}
+
+fn held(value: &Datum) -> usize {
+    size_of::<Datum>()
+        + match value {
+            Datum::Text(text) | Datum::Json(text) => text.len(),
+            Datum::Bytea(bytes) => bytes.len(),
+            Datum::Array(array) => array.elements.iter().map(held).sum(),
+            Datum::Jsonb(_) | Datum::Numeric(_) => 64,
+            _ => 0,
+        }
+}
+
+impl Accumulator for FoldState {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
+        let rows = values.first().map_or(0, |array| array.len());
+        for row in 0..rows {
+            let mut datums = Vec::with_capacity(self.args.len());
+            for (array, ty) in values.iter().zip(&self.args) {
+                datums.push(datum_at(array.as_ref(), row, ty).map_err(fault::to_datafusion)?);
+            }
+            self.row(datums).map_err(fault::to_datafusion)?;
+        }
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
+        let rows = values.first().map_or(0, |array| array.len());
+        for row in 0..rows {
+            let value = datum_at(values[0].as_ref(), row, &self.args[0]).map_err(fault::to_datafusion)?;
+            if value.is_null() && self.supports_retract_batch() && !matches!(self.fold, Fold::Array) {
+                continue;
+            }
+            if matches!(self.fold, Fold::Array | Fold::Joined) {
+                // A window's frame moves forward: what leaves it came first.
+                self.items.remove(0);
+            } else {
+                self.add(vec![value], -1).map_err(fault::to_datafusion)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        self.seen.is_none()
+            && matches!(
+                self.fold,
+                Fold::SumNumeric
+                    | Fold::AvgNumeric
+                    | Fold::SumInterval
+                    | Fold::AvgInterval
+                    | Fold::Array
+                    | Fold::Joined
+            )
+    }
+
+    fn evaluate(&mut self) -> DfResult<ScalarValue> {
+        self.finish().and_then(|value| scalar(&value, &self.returns)).map_err(fault::to_datafusion)
+    }
+
+    fn size(&self) -> usize {
+        let seen: usize = self.seen.iter().flatten().map(|key| key.len() + 48).sum();
+        size_of::<Self>() + self.held_bytes + seen
+    }
+
+    fn state(&mut self) -> DfResult<Vec<ScalarValue>> {
+        let mut out = vec![Datum::Int8(self.count)];
+        let compact = self.seen.is_none();
+        match self.fold {
+            Fold::SumNumeric | Fold::AvgNumeric if compact => out.push(Datum::numeric(self.sum.clone())),
+            Fold::SumInterval | Fold::AvgInterval if compact => {
+                let (months, days, micros) = self.interval;
+                let parts = [i128::from(months), i128::from(days), micros]
+                    .map(|part| Datum::numeric(Numeric::new(part, 0)));
+                let list = ArrayValue::new(SqlType::Numeric(None), parts.to_vec());
+                out.push(Datum::Array(Arc::new(list)));
+            }
+            Fold::Least | Fold::Greatest if compact => out.push(self.best.clone()),
+            _ => out.extend(self.args.iter().enumerate().map(|(at, ty)| {
+                let items = self.items.iter().map(|row| row[at].clone()).collect();
+                Datum::Array(Arc::new(ArrayValue::new(ty.clone(), items)))
+            })),
+        }
+        let types = state_types(self.fold, &self.args, self.seen.is_some());
+        out.iter()
+            .zip(&types)
+            .map(|(value, ty)| scalar(value, ty).map_err(fault::to_datafusion))
+            .collect()
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> DfResult<()> {
+        let types = state_types(self.fold, &self.args, self.seen.is_some());
+        for row in 0..states.first().map_or(0, |array| array.len()) {
+            let parts = states
+                .iter()
+                .zip(&types)
+                .map(|(array, ty)| datum_at(array.as_ref(), row, ty))
+                .collect::<Result<Vec<_>>>()
+                .and_then(|parts| self.merge(&parts));
+            parts.map_err(fault::to_datafusion)?;
+        }
+        Ok(())
+    }
+}
+
+impl FoldState {
+    /// Takes in a state that was put aside.
+    fn merge(&mut self, parts: &[Datum]) -> Result<()> {
+        let count = parts[0].as_i64().unwrap_or(0);
+        let compact = self.seen.is_none();
+        match (self.fold, &parts[1]) {
+            (Fold::SumNumeric | Fold::AvgNumeric, Datum::Numeric(sum)) if compact => {
+                self.count += count;
+                self.sum = self.sum.add(sum);
+            }
+            (Fold::SumInterval | Fold::AvgInterval, Datum::Array(list)) if compact => {
+                self.count += count;
+                let part = |at: usize| match list.elements.get(at) {
+                    Some(Datum::Numeric(n)) => n.to_string().parse::<i128>().unwrap_or(0),
+                    _ => 0,
+                };
+                let narrow = |value: i128| {
+                    i64::try_from(value).map_err(|_| {
+                        Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "interval out of range")
+                    })
+                };
+                self.interval.0 += narrow(part(0))?;
+                self.interval.1 += narrow(part(1))?;
+                self.interval.2 += part(2);
+            }
+            (Fold::Least | Fold::Greatest, best) if compact => {
+                if !best.is_null() {
+                    self.add(vec![best.clone()], 1)?;
+                }
+            }
+            _ => {
+                let lists: Vec<&[Datum]> = parts[1..]
+                    .iter()
+                    .map(|part| match part {
+                        Datum::Array(list) => list.elements.as_slice(),
+                        _ => &[],
+                    })
+                    .collect();
+                for at in 0..lists.first().map_or(0, |list| list.len()) {
+                    self.row(lists.iter().map(|list| list[at].clone()).collect())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

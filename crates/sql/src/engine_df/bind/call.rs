@@ -1,0 +1,525 @@
+//! Calls: scalar functions, aggregates, window functions, set-returning functions, and the forms with a syntax
+//! of their own (COALESCE, NULLIF, GREATEST, LEAST, ARRAY(subquery)).
+//!
+//! # Invariants
+//! Aggregates return PostgreSQL's types: `count` bigint, `sum(int)` bigint, `sum(bigint)` and averages of whole
+//! numbers numeric.
+
+use datafusion::common::ScalarValue;
+use datafusion::functions_aggregate as fa;
+use datafusion::functions_window as fw;
+use datafusion::logical_expr::expr::{
+    AggregateFunction, NullTreatment, Unnest, WindowFunction, WindowFunctionParams,
+};
+use datafusion::logical_expr::{
+    AggregateUDF, Expr, LogicalPlanBuilder, SortExpr, WindowFrame, WindowFunctionDefinition, cast,
+};
+use datafusion::sql::sqlparser::ast;
+
+use super::expr::subquery_of;
+use super::from::coalesce;
+use super::scope::{Scope, fold};
+use super::{Binder, Typed};
+use crate::engine_df::aggregate::{Fold, folding};
+use crate::engine_df::fault;
+use crate::engine_df::types::arrow_type;
+use crate::error::Result;
+use crate::types::SqlType;
+
+/// A resolved aggregate: the function, its arguments cast as it wants them, what it returns.
+struct Aggregate {
+    function: std::sync::Arc<AggregateUDF>,
+    args: Vec<Expr>,
+    ty: SqlType,
+    /// Cast what the plan's function returns to this.
+    recast: bool,
+}
+
+impl Binder<'_> {
+    pub(super) fn function(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Typed> {
+        let name = call
+            .name
+            .0
+            .last()
+            .and_then(|part| part.as_ident())
+            .map(fold)
+            .ok_or_else(|| fault::syntax("a function needs a name"))?;
+        let list = match &call.args {
+            ast::FunctionArguments::Subquery(query) if name == "array" => {
+                return self.array_subquery(query, scope);
+            }
+            ast::FunctionArguments::Subquery(query) => {
+                let arg = self.expr(&ast::Expr::Subquery(query.clone()), scope)?;
+                return self.call(&name, vec![arg]);
+            }
+            ast::FunctionArguments::None => None,
+            ast::FunctionArguments::List(list) => Some(list),
+        };
+        let mut star = false;
+        let mut args = Vec::new();
+        for arg in list.iter().flat_map(|list| &list.args) {
+            match arg {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
+                    args.push(self.expr(expr, scope)?);
+                }
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard) => star = true,
+                _ => return Err(fault::unsupported("named function arguments")),
+            }
+        }
+        let distinct = list.is_some_and(|list| {
+            list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct)
+        });
+        let mut order: Vec<SortExpr> = Vec::new();
+        let mut nulls = call.null_treatment;
+        for clause in list.iter().flat_map(|list| &list.clauses) {
+            match clause {
+                ast::FunctionArgumentClause::OrderBy(items) => order = self.sorts(items, scope)?,
+                ast::FunctionArgumentClause::IgnoreOrRespectNulls(treatment) => {
+                    nulls = Some(*treatment);
+                }
+                _ => return Err(fault::unsupported("this clause inside a function call")),
+            }
+        }
+        if !call.within_group.is_empty() {
+            return Err(fault::unsupported("ordered-set aggregates (WITHIN GROUP)"));
+        }
+        let filter = match &call.filter {
+            None => None,
+            Some(filter) => Some(Box::new(self.condition(filter, scope, "FILTER")?)),
+        };
+        if let Some(over) = &call.over {
+            return self.window_call(&name, args, star, distinct, nulls, filter, over, scope);
+        }
+        if let Some(aggregate) = self.aggregate_named(&name, &args, star)? {
+            let call = Expr::AggregateFunction(AggregateFunction::new_udf(
+                aggregate.function,
+                aggregate.args,
+                distinct,
+                filter,
+                order,
+                None,
+            ));
+            return Ok(shaped(call, aggregate.ty, aggregate.recast));
+        }
+        if filter.is_some() || distinct || !order.is_empty() {
+            return Err(fault::new(
+                "42809",
+                format!("DISTINCT, ORDER BY or FILTER specified, but {name} is not an aggregate function"),
+            ));
+        }
+        if window_function(&name).is_some() {
+            return Err(fault::new("42P20", format!("window function {name} requires an OVER clause")));
+        }
+        match name.as_str() {
+            "coalesce" => self.coalesced(args),
+            "nullif" => {
+                let [a, b] = two(args, &name)?;
+                let equal = self.binary("=", a.clone(), b)?.expr;
+                let ty = if a.ty.is_unknown() { SqlType::Text } else { a.ty.clone() };
+                let a = self.coerce(a, &ty, "NULLIF")?;
+                let null = ScalarValue::try_from(&arrow_type(&ty)).map_err(fault::from_datafusion)?;
+                let chosen = datafusion::logical_expr::when(equal, Expr::Literal(null, None))
+                    .otherwise(a.expr)
+                    .map_err(fault::from_datafusion)?;
+                Ok(Typed::of(chosen, ty))
+            }
+            "greatest" => self.extreme(args, ">", &name),
+            "least" => self.extreme(args, "<", &name),
+            _ => {
+                if self.is_set_function(&name) {
+                    let set = self.table_call(&name, args)?;
+                    let [(_, ty, expr)] = <[_; 1]>::try_from(set.columns).map_err(|_| {
+                        fault::unsupported("a function with several result columns in the select list")
+                    })?;
+                    let unnest = Unnest { expr: Box::new(expr), outer: false };
+                    return Ok(Typed::of(Expr::Unnest(unnest), ty));
+                }
+                self.call(&name, args)
+            }
+        }
+    }
+
+    fn sorts(&self, items: &[ast::OrderByExpr], scope: &Scope<'_>) -> Result<Vec<SortExpr>> {
+        items
+            .iter()
+            .map(|item| {
+                let typed = self.expr(&item.expr, scope)?;
+                let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
+                let typed = self.coerce(typed, &ty, "ORDER BY")?;
+                self.sort_key(typed.expr, &ty, &item.options)
+            })
+            .collect()
+    }
+
+    fn coalesced(&self, args: Vec<Typed>) -> Result<Typed> {
+        let types: Vec<_> = args.iter().map(|a| a.ty.clone()).collect();
+        let ty = self.common_type(&types, "COALESCE")?;
+        let mut whole: Option<Expr> = None;
+        for arg in args.into_iter().rev() {
+            let arg = self.coerce(arg, &ty, "COALESCE")?.expr;
+            whole = Some(match whole {
+                None => arg,
+                Some(rest) => coalesce(arg, rest)?,
+            });
+        }
+        let expr = whole.ok_or_else(|| fault::syntax("COALESCE needs at least one argument"))?;
+        Ok(Typed::of(expr, ty))
+    }
+
+    fn extreme(&self, args: Vec<Typed>, op: &str, name: &str) -> Result<Typed> {
+        let types: Vec<_> = args.iter().map(|a| a.ty.clone()).collect();
+        let ty = self.common_type(&types, name)?;
+        let mut whole: Option<Typed> = None;
+        for arg in args {
+            let arg = self.coerce(arg, &ty, name)?;
+            whole = Some(match whole {
+                None => arg,
+                Some(best) => {
+                    // Nulls are passed over.
+                    let better = self.binary(op, best.clone(), arg.clone())?.expr;
+                    let keep = better.or(arg.expr.clone().is_null());
+                    let chosen = datafusion::logical_expr::when(keep, best.expr)
+                        .otherwise(arg.expr)
+                        .map_err(fault::from_datafusion)?;
+                    Typed::of(chosen, ty.clone())
+                }
+            });
+        }
+        whole.ok_or_else(|| fault::syntax("GREATEST and LEAST need at least one argument"))
+    }
+
+    /// `ARRAY(SELECT …)`: the subquery's column gathered in its order, `{}` when it has no rows.
+    fn array_subquery(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Typed> {
+        let relation = self.query(query, Some(scope))?;
+        let [column] = relation.columns.as_slice() else {
+            return Err(fault::syntax("subquery must return only one column"));
+        };
+        let element = column.ty.clone();
+        let ty = element.clone().array_of();
+        let value = Expr::Column(column.column.clone());
+        let gather = folding(Fold::ArrayOrEmpty, &[element], &ty, &self.evaluation());
+        let call = Expr::AggregateFunction(AggregateFunction::new_udf(
+            gather,
+            vec![value],
+            false,
+            None,
+            Vec::new(),
+            None,
+        ));
+        let mut relation = relation;
+        let name = self.unique("array");
+        relation.plan = LogicalPlanBuilder::from(relation.plan)
+            .aggregate(Vec::<Expr>::new(), vec![call.alias(&name)])
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        relation.columns.clear();
+        // A correlated subquery without matching rows comes back as null from the join it is turned into.
+        let empty = ScalarValue::List(ScalarValue::new_list_nullable(&[], &arrow_type(
+            ty.element().unwrap_or(&SqlType::Text),
+        )));
+        let whole = coalesce(Expr::ScalarSubquery(subquery_of(relation)), Expr::Literal(empty, None))?;
+        Ok(Typed::of(whole, ty))
+    }
+
+    /// The aggregate of this name for these arguments; `None` when the name is no aggregate's.
+    fn aggregate_named(
+        &self,
+        name: &str,
+        args: &[Typed],
+        star: bool,
+    ) -> Result<Option<Aggregate>> {
+        let cx = self.evaluation();
+        let ready = |function, args: Vec<Expr>, ty| {
+            Ok(Some(Aggregate { function, args, ty, recast: false }))
+        };
+        if star {
+            if name != "count" {
+                return Err(fault::new("42883", format!("function {name}(*) does not exist")));
+            }
+            let one = Expr::Literal(ScalarValue::Int64(Some(1)), None);
+            return ready(fa::count::count_udaf(), vec![one], SqlType::Int8);
+        }
+        let arity = |n: usize| {
+            if args.len() == n { Ok(()) } else { Err(self.no_function(name, args)) }
+        };
+        let first = || -> Result<(Expr, SqlType)> {
+            let arg = args.first().cloned().ok_or_else(|| self.no_function(name, args))?;
+            let ty = if arg.ty.is_unknown() { SqlType::Text } else { arg.ty.clone() };
+            Ok((self.coerce(arg, &ty, name)?.expr, ty))
+        };
+        let folded = |fold, args: Vec<Expr>, types: &[SqlType], ty: SqlType| {
+            let function = folding(fold, types, &ty, &cx);
+            Ok(Some(Aggregate { function, args, ty, recast: false }))
+        };
+        match name {
+            "count" => {
+                arity(1)?;
+                let (arg, _) = first()?;
+                ready(fa::count::count_udaf(), vec![arg], SqlType::Int8)
+            }
+            "sum" | "avg" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                let sum = name == "sum";
+                match &ty {
+                    SqlType::Int2 | SqlType::Int4 if sum => ready(
+                        fa::sum::sum_udaf(),
+                        vec![cast(arg, arrow_type(&SqlType::Int8))],
+                        SqlType::Int8,
+                    ),
+                    SqlType::Float4 if sum => Ok(Some(Aggregate {
+                        function: fa::sum::sum_udaf(),
+                        args: vec![cast(arg, arrow_type(&SqlType::Float8))],
+                        ty: SqlType::Float4,
+                        recast: true,
+                    })),
+                    SqlType::Float8 if sum => ready(fa::sum::sum_udaf(), vec![arg], ty),
+                    SqlType::Float4 | SqlType::Float8 => ready(
+                        fa::average::avg_udaf(),
+                        vec![cast(arg, arrow_type(&SqlType::Float8))],
+                        SqlType::Float8,
+                    ),
+                    SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(..) => {
+                        let fold = if sum { Fold::SumNumeric } else { Fold::AvgNumeric };
+                        folded(fold, vec![arg], &[ty], SqlType::Numeric(None))
+                    }
+                    SqlType::Interval => {
+                        let fold = if sum { Fold::SumInterval } else { Fold::AvgInterval };
+                        folded(fold, vec![arg], &[ty.clone()], ty)
+                    }
+                    _ => Err(self.no_function(name, args)),
+                }
+            }
+            "min" | "max" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                if matches!(ty, SqlType::Bool | SqlType::Jsonb | SqlType::Uuid) {
+                    return Err(self.no_function(name, args));
+                }
+                let function =
+                    if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() };
+                if super::operators::natively_ordered(&ty) {
+                    ready(function, vec![arg], ty)
+                } else {
+                    let fold = if name == "min" { Fold::Least } else { Fold::Greatest };
+                    folded(fold, vec![arg], &[ty.clone()], ty)
+                }
+            }
+            "bool_and" | "every" | "bool_or" => {
+                arity(1)?;
+                let arg = self.coerce(args[0].clone(), &SqlType::Bool, name)?.expr;
+                let function = if name == "bool_or" {
+                    fa::bool_and_or::bool_or_udaf()
+                } else {
+                    fa::bool_and_or::bool_and_udaf()
+                };
+                ready(function, vec![arg], SqlType::Bool)
+            }
+            "bit_and" | "bit_or" | "bit_xor" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                let function = match name {
+                    "bit_and" => fa::bit_and_or_xor::bit_and_udaf(),
+                    "bit_or" => fa::bit_and_or_xor::bit_or_udaf(),
+                    _ => fa::bit_and_or_xor::bit_xor_udaf(),
+                };
+                ready(function, vec![arg], ty)
+            }
+            "array_agg" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                folded(Fold::Array, vec![arg], &[ty.clone()], ty.array_of())
+            }
+            "string_agg" => {
+                arity(2)?;
+                let (arg, ty) = first()?;
+                let ty = if ty == SqlType::Bytea { ty } else { SqlType::Text };
+                let arg = self.coerce(Typed::of(arg, args[0].ty.clone()), &ty, name)?.expr;
+                let separator = self.coerce(args[1].clone(), &ty, name)?.expr;
+                folded(Fold::Joined, vec![arg, separator], &[ty.clone(), ty.clone()], ty)
+            }
+            "json_agg" | "jsonb_agg" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                folded(Fold::JsonArray, vec![arg], &[ty], SqlType::Jsonb)
+            }
+            "json_object_agg" | "jsonb_object_agg" => {
+                arity(2)?;
+                let (key, _) = first()?;
+                let key = self.coerce(Typed::of(key, args[0].ty.clone()), &SqlType::Text, name)?.expr;
+                let value = args[1].clone();
+                let ty = if value.ty.is_unknown() { SqlType::Text } else { value.ty.clone() };
+                let value = self.coerce(value, &ty, name)?.expr;
+                folded(Fold::JsonObject, vec![key, value], &[SqlType::Text, ty], SqlType::Jsonb)
+            }
+            "stddev" | "stddev_samp" | "stddev_pop" | "variance" | "var_samp" | "var_pop" => {
+                arity(1)?;
+                let arg = self.coerce(args[0].clone(), &SqlType::Float8, name)?.expr;
+                let function = match name {
+                    "stddev" | "stddev_samp" => fa::stddev::stddev_udaf(),
+                    "stddev_pop" => fa::stddev::stddev_pop_udaf(),
+                    "var_pop" => fa::variance::var_pop_udaf(),
+                    _ => fa::variance::var_samp_udaf(),
+                };
+                ready(function, vec![arg], SqlType::Float8)
+            }
+            "corr" | "covar_pop" | "covar_samp" => {
+                arity(2)?;
+                let a = self.coerce(args[0].clone(), &SqlType::Float8, name)?.expr;
+                let b = self.coerce(args[1].clone(), &SqlType::Float8, name)?.expr;
+                let function = match name {
+                    "corr" => fa::correlation::corr_udaf(),
+                    "covar_pop" => fa::covariance::covar_pop_udaf(),
+                    _ => fa::covariance::covar_samp_udaf(),
+                };
+                ready(function, vec![a, b], SqlType::Float8)
+            }
+            "grouping" => {
+                let args = args.iter().map(|a| a.expr.clone()).collect();
+                Ok(Some(Aggregate {
+                    function: fa::grouping::grouping_udaf(),
+                    args,
+                    ty: SqlType::Int4,
+                    recast: true,
+                }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one call as the syntax has them")]
+    fn window_call(
+        &self,
+        name: &str,
+        args: Vec<Typed>,
+        star: bool,
+        distinct: bool,
+        nulls: Option<ast::NullTreatment>,
+        filter: Option<Box<Expr>>,
+        over: &ast::WindowType,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        if nulls.is_some() {
+            return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
+        }
+        let (partition_by, mut order_by, frame) = self.window_spec(over, scope)?;
+        let window_frame = match frame {
+            Some(frame) => WindowFrame::try_from(frame).map_err(fault::from_datafusion)?,
+            None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
+        };
+        window_frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
+        let (fun, args, ty, recast) = match self.aggregate_named(name, &args, star)? {
+            Some(a) => (WindowFunctionDefinition::AggregateUDF(a.function), a.args, a.ty, a.recast),
+            None => {
+                let function = window_function(name).ok_or_else(|| self.no_function(name, &args))?;
+                let int8 = |at: usize| -> Result<Expr> {
+                    let typed = self.coerce(args[at].clone(), &SqlType::Int8, name)?;
+                    Ok(Expr::Literal(self.constant(typed, name)?, None))
+                };
+                let mut out = Vec::new();
+                let ty = match name {
+                    "row_number" | "rank" | "dense_rank" => SqlType::Int8,
+                    "percent_rank" | "cume_dist" => SqlType::Float8,
+                    "ntile" if args.len() == 1 => {
+                        out.push(int8(0)?);
+                        SqlType::Int4
+                    }
+                    "lag" | "lead" | "first_value" | "last_value" | "nth_value" if !args.is_empty() => {
+                        let ty = if args[0].ty.is_unknown() { SqlType::Text } else { args[0].ty.clone() };
+                        out.push(self.coerce(args[0].clone(), &ty, name)?.expr);
+                        if args.len() > 1 {
+                            out.push(int8(1)?);
+                        }
+                        if args.len() > 2 {
+                            let default = self.coerce(args[2].clone(), &ty, name)?;
+                            out.push(Expr::Literal(self.constant(default, name)?, None));
+                        }
+                        ty
+                    }
+                    _ => return Err(self.no_function(name, &args)),
+                };
+                (WindowFunctionDefinition::WindowUDF(function), out, ty, true)
+            }
+        };
+        let call = Expr::WindowFunction(Box::new(WindowFunction {
+            fun,
+            params: WindowFunctionParams {
+                args,
+                partition_by,
+                order_by,
+                window_frame,
+                filter,
+                null_treatment: None::<NullTreatment>,
+                distinct,
+            },
+        }));
+        Ok(shaped(call, ty, recast))
+    }
+
+    #[allow(clippy::type_complexity, reason = "the three parts of a window")]
+    fn window_spec(
+        &self,
+        over: &ast::WindowType,
+        scope: &Scope<'_>,
+    ) -> Result<(Vec<Expr>, Vec<SortExpr>, Option<ast::WindowFrame>)> {
+        let spec = match over {
+            ast::WindowType::WindowSpec(spec) => spec.clone(),
+            ast::WindowType::NamedWindow(name) => self.named_window(name)?,
+        };
+        let (mut partition, mut order) = (Vec::new(), Vec::new());
+        if let Some(base) = &spec.window_name {
+            let base = ast::WindowType::WindowSpec(self.named_window(base)?);
+            (partition, order, _) = self.window_spec(&base, scope)?;
+        }
+        for expr in &spec.partition_by {
+            let typed = self.expr(expr, scope)?;
+            let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
+            partition.push(self.coerce(typed, &ty, "PARTITION BY")?.expr);
+        }
+        if !spec.order_by.is_empty() {
+            order = self.sorts(&spec.order_by, scope)?;
+        }
+        Ok((partition, order, spec.window_frame))
+    }
+
+    fn named_window(&self, name: &ast::Ident) -> Result<ast::WindowSpec> {
+        let wanted = fold(name);
+        let windows = self.windows.borrow().clone();
+        for ast::NamedWindowDefinition(ident, definition) in windows {
+            if fold(&ident) == wanted {
+                return match definition {
+                    ast::NamedWindowExpr::WindowSpec(spec) => Ok(spec),
+                    ast::NamedWindowExpr::NamedWindow(other) => self.named_window(&other),
+                };
+            }
+        }
+        Err(fault::new("42704", format!("window \"{wanted}\" does not exist")))
+    }
+}
+
+fn window_function(name: &str) -> Option<std::sync::Arc<datafusion::logical_expr::WindowUDF>> {
+    Some(match name {
+        "row_number" => fw::row_number::row_number_udwf(),
+        "rank" => fw::rank::rank_udwf(),
+        "dense_rank" => fw::rank::dense_rank_udwf(),
+        "percent_rank" => fw::rank::percent_rank_udwf(),
+        "cume_dist" => fw::cume_dist::cume_dist_udwf(),
+        "ntile" => fw::ntile::ntile_udwf(),
+        "lag" => fw::lead_lag::lag_udwf(),
+        "lead" => fw::lead_lag::lead_udwf(),
+        "first_value" => fw::nth_value::first_value_udwf(),
+        "last_value" => fw::nth_value::last_value_udwf(),
+        "nth_value" => fw::nth_value::nth_value_udwf(),
+        _ => return None,
+    })
+}
+
+fn shaped(call: Expr, ty: SqlType, recast: bool) -> Typed {
+    let expr = if recast { cast(call, arrow_type(&ty)) } else { call };
+    Typed::of(expr, ty)
+}
+
+fn two(args: Vec<Typed>, name: &str) -> Result<[Typed; 2]> {
+    <[Typed; 2]>::try_from(args)
+        .map_err(|args| fault::syntax(&format!("{name} takes two arguments, not {}", args.len())))
+}

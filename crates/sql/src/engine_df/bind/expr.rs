@@ -1,0 +1,535 @@
+//! Expressions: from syntax to typed plan expressions.
+//!
+//! # Invariants
+//! - What is bound has PostgreSQL's type. Operators and functions are resolved by the same registry as on the key
+//!   path; only what DataFusion computes identically (comparisons of equal types, AND, OR, NOT, CASE, IS NULL)
+//!   is left to it.
+//! - An untyped literal or parameter keeps the type "unknown" until its context decides; then it is a constant of
+//!   that type.
+
+use std::sync::Arc;
+
+use datafusion::common::{ScalarValue, Spans};
+use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
+use datafusion::logical_expr::{Case, Expr, Subquery};
+use datafusion::sql::sqlparser::ast;
+
+use super::scope::{Relation, Scope, fold};
+use super::{Binder, Typed};
+use crate::engine_df::fault;
+use crate::error::Result;
+use crate::types::SqlType;
+
+impl Binder<'_> {
+    /// Binds an expression over the columns of `scope`.
+    pub(crate) fn expr(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Typed> {
+        let _depth = self.enter()?;
+        use ast::Expr as E;
+        match expr {
+            E::Identifier(name) => self.identifier(name, scope),
+            E::CompoundIdentifier(parts) => {
+                let names: Vec<String> = parts.iter().map(fold).collect();
+                let (name, table) = match names.as_slice() {
+                    [.., table, name] => (name, Some(table.as_str())),
+                    [name] => (name, None),
+                    [] => return Err(fault::syntax("empty name")),
+                };
+                let (expr, ty) = scope.resolve(table, name)?;
+                Ok(Typed::of(expr, ty))
+            }
+            E::Nested(inner) => self.expr(inner, scope),
+            E::Value(value) => self.literal(&value.value),
+            E::Collate { expr, .. } => self.expr(expr, scope),
+            E::IsTrue(e) => self.truth(e, scope, |e| Expr::IsTrue(Box::new(e))),
+            E::IsNotTrue(e) => self.truth(e, scope, |e| Expr::IsNotTrue(Box::new(e))),
+            E::IsFalse(e) => self.truth(e, scope, |e| Expr::IsFalse(Box::new(e))),
+            E::IsNotFalse(e) => self.truth(e, scope, |e| Expr::IsNotFalse(Box::new(e))),
+            E::IsUnknown(e) => self.truth(e, scope, |e| Expr::IsUnknown(Box::new(e))),
+            E::IsNotUnknown(e) => self.truth(e, scope, |e| Expr::IsNotUnknown(Box::new(e))),
+            E::IsNull(e) => Ok(Typed::bool(self.expr(e, scope)?.expr.is_null())),
+            E::IsNotNull(e) => Ok(Typed::bool(self.expr(e, scope)?.expr.is_not_null())),
+            E::IsDistinctFrom(l, r) => {
+                let (l, r) = (self.expr(l, scope)?, self.expr(r, scope)?);
+                self.binary("IS DISTINCT FROM", l, r)
+            }
+            E::IsNotDistinctFrom(l, r) => {
+                let (l, r) = (self.expr(l, scope)?, self.expr(r, scope)?);
+                self.binary("IS NOT DISTINCT FROM", l, r)
+            }
+            E::InList { expr, list, negated } => {
+                let left = self.expr(expr, scope)?;
+                let mut any: Option<Expr> = None;
+                for item in list {
+                    let item = self.expr(item, scope)?;
+                    let equal = self.binary("=", left.clone(), item)?.expr;
+                    any = Some(match any {
+                        None => equal,
+                        Some(before) => Expr::or(before, equal),
+                    });
+                }
+                let any = any.ok_or_else(|| fault::syntax("IN needs at least one value"))?;
+                Ok(Typed::bool(negate(any, *negated)))
+            }
+            E::InSubquery { expr, subquery, negated } => {
+                let left = self.expr(expr, scope)?;
+                self.in_subquery(left, "=", false, subquery, *negated, scope)
+            }
+            E::Between { expr, negated, low, high } => {
+                let value = self.expr(expr, scope)?;
+                let (low, high) = (self.expr(low, scope)?, self.expr(high, scope)?);
+                let above = self.binary(">=", value.clone(), low)?.expr;
+                let below = self.binary("<=", value, high)?.expr;
+                Ok(Typed::bool(negate(Expr::and(above, below), *negated)))
+            }
+            E::BinaryOp { left, op, right } => self.binary_op(left, op, right, scope),
+            E::Like { negated, any: false, expr, pattern, escape_char } => {
+                self.like("like", expr, pattern, escape_char.as_ref(), *negated, scope)
+            }
+            E::ILike { negated, any: false, expr, pattern, escape_char } => {
+                self.like("ilike", expr, pattern, escape_char.as_ref(), *negated, scope)
+            }
+            E::SimilarTo { negated, expr, pattern, escape_char } => {
+                self.like("similar", expr, pattern, escape_char.as_ref(), *negated, scope)
+            }
+            E::AnyOp { left, compare_op, right, .. } => {
+                self.quantified(left, compare_op, right, false, scope)
+            }
+            E::AllOp { left, compare_op, right } => {
+                self.quantified(left, compare_op, right, true, scope)
+            }
+            E::UnaryOp { op, expr } => self.unary(*op, expr, scope),
+            E::Cast { kind, expr, data_type, .. } => {
+                if matches!(kind, ast::CastKind::TryCast | ast::CastKind::SafeCast) {
+                    return Err(fault::unsupported("TRY_CAST"));
+                }
+                let target = self.type_named(data_type)?;
+                let typed = self.expr(expr, scope)?;
+                self.cast(typed, &target)
+            }
+            E::TypedString(typed) => {
+                let target = self.type_named(&typed.data_type)?;
+                let text = self.literal(&typed.value.value)?;
+                self.cast(text, &target)
+            }
+            E::Interval(interval) => self.interval(interval, scope),
+            E::AtTimeZone { timestamp, time_zone } => {
+                let (time, zone) = (self.expr(timestamp, scope)?, self.expr(time_zone, scope)?);
+                self.call("timezone", vec![zone, time])
+            }
+            E::Extract { field, expr, .. } => {
+                let field = Typed::text(field.to_string().to_lowercase());
+                let value = self.expr(expr, scope)?;
+                self.call("extract", vec![field, value])
+            }
+            E::Ceil { expr, .. } => self.call("ceil", vec![self.expr(expr, scope)?]),
+            E::Floor { expr, .. } => self.call("floor", vec![self.expr(expr, scope)?]),
+            E::Position { expr, r#in } => {
+                let (needle, hay) = (self.expr(expr, scope)?, self.expr(r#in, scope)?);
+                self.call("strpos", vec![hay, needle])
+            }
+            E::Substring { expr, substring_from, substring_for, .. } => {
+                let mut args = vec![self.expr(expr, scope)?];
+                match (substring_from, substring_for) {
+                    (None, Some(_)) => args.push(Typed::int(1)),
+                    (from, _) => {
+                        for from in from {
+                            args.push(self.expr(from, scope)?);
+                        }
+                    }
+                }
+                for length in substring_for {
+                    args.push(self.expr(length, scope)?);
+                }
+                self.call("substring", args)
+            }
+            E::Trim { trim_where, trim_what, expr, trim_characters } => {
+                let name = match trim_where {
+                    Some(ast::TrimWhereField::Leading) => "ltrim",
+                    Some(ast::TrimWhereField::Trailing) => "rtrim",
+                    _ => "btrim",
+                };
+                let mut args = vec![self.expr(expr, scope)?];
+                for what in trim_what {
+                    args.push(self.expr(what, scope)?);
+                }
+                for what in trim_characters.iter().flatten() {
+                    args.push(self.expr(what, scope)?);
+                }
+                self.call(name, args)
+            }
+            E::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
+                let mut args = vec![
+                    self.expr(expr, scope)?,
+                    self.expr(overlay_what, scope)?,
+                    self.expr(overlay_from, scope)?,
+                ];
+                for length in overlay_for {
+                    args.push(self.expr(length, scope)?);
+                }
+                self.call("overlay", args)
+            }
+            E::Function(function) => self.function(function, scope),
+            E::Case { operand, conditions, else_result, .. } => {
+                self.case(operand.as_deref(), conditions, else_result.as_deref(), scope)
+            }
+            E::Exists { subquery, negated } => {
+                let relation = self.query(subquery, Some(scope))?;
+                Ok(Typed::bool(Expr::Exists(Exists::new(subquery_of(relation), *negated))))
+            }
+            E::Subquery(query) => self.scalar_subquery(query, scope),
+            E::Array(array) => self.array(&array.elem, scope),
+            E::CompoundFieldAccess { root, access_chain } => {
+                self.access(root, access_chain, scope)
+            }
+            other => Err(fault::unsupported(&format!("the expression {other}"))),
+        }
+    }
+
+    fn identifier(&self, name: &ast::Ident, scope: &Scope<'_>) -> Result<Typed> {
+        let folded = fold(name);
+        match scope.resolve(None, &folded) {
+            Ok((expr, ty)) => Ok(Typed::of(expr, ty)),
+            // CURRENT_DATE and its like come without parentheses.
+            Err(missing) if name.quote_style.is_none() => match folded.as_str() {
+                "current_date" | "current_time" | "current_timestamp" | "localtime"
+                | "localtimestamp" | "current_user" | "session_user" | "user" | "current_role"
+                | "current_catalog" | "current_schema" => self.call(&folded, Vec::new()),
+                _ => Err(missing),
+            },
+            Err(missing) => Err(missing),
+        }
+    }
+
+    fn literal(&self, value: &ast::Value) -> Result<Typed> {
+        use ast::Value as V;
+        match value {
+            V::Null => Ok(Typed::null()),
+            V::Boolean(value) => Ok(Typed::bool(Expr::Literal(ScalarValue::Boolean(Some(*value)), None))),
+            V::Number(digits, _) => self.number(digits),
+            V::SingleQuotedString(text) | V::EscapedStringLiteral(text) | V::UnicodeStringLiteral(text) => {
+                Ok(Typed::unknown(text.clone()))
+            }
+            V::DollarQuotedString(text) => Ok(Typed::unknown(text.value.clone())),
+            V::NationalStringLiteral(text) => Ok(Typed::unknown(text.clone())),
+            V::Placeholder(name) => self.parameter(name),
+            other => Err(fault::unsupported(&format!("the literal {other}"))),
+        }
+    }
+
+    fn number(&self, digits: &str) -> Result<Typed> {
+        if let Ok(value) = digits.parse::<i32>() {
+            return Ok(Typed::int(value));
+        }
+        if let Ok(value) = digits.parse::<i64>() {
+            return Ok(Typed::of(Expr::Literal(ScalarValue::Int64(Some(value)), None), SqlType::Int8));
+        }
+        self.cast(Typed::unknown(digits.to_owned()), &SqlType::Numeric(None))
+    }
+
+    fn truth(
+        &self,
+        expr: &ast::Expr,
+        scope: &Scope<'_>,
+        test: impl FnOnce(Expr) -> Expr,
+    ) -> Result<Typed> {
+        let typed = self.expr(expr, scope)?;
+        Ok(Typed::bool(test(self.coerce(typed, &SqlType::Bool, "IS")?.expr)))
+    }
+
+    fn binary_op(
+        &self,
+        left: &ast::Expr,
+        op: &ast::BinaryOperator,
+        right: &ast::Expr,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        use ast::BinaryOperator as B;
+        if matches!(op, B::And | B::Or) {
+            let word = if *op == B::And { "AND" } else { "OR" };
+            let l = self.condition(left, scope, word)?;
+            let r = self.condition(right, scope, word)?;
+            return Ok(Typed::bool(if *op == B::And { Expr::and(l, r) } else { Expr::or(l, r) }));
+        }
+        let name = operator_name(op)?;
+        // Row comparison: (a, b) = (c, d).
+        if let (Some(ls), Some(rs)) = (row_of(left), row_of(right)) {
+            return self.row_comparison(&name, ls, rs, scope);
+        }
+        let l = self.expr(left, scope)?;
+        let r = self.expr(right, scope)?;
+        self.binary(&name, l, r)
+    }
+
+    fn row_comparison(
+        &self,
+        op: &str,
+        left: &[ast::Expr],
+        right: &[ast::Expr],
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        if left.len() != right.len() || left.is_empty() {
+            return Err(fault::syntax("unequal number of entries in row expressions"));
+        }
+        let pairs = left
+            .iter()
+            .zip(right)
+            .map(|(l, r)| Ok((self.expr(l, scope)?, self.expr(r, scope)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let mut rest: Option<Expr> = None;
+        for (l, r) in pairs.into_iter().rev() {
+            rest = Some(match (op, rest) {
+                ("=" | "<>", rest) => {
+                    let equal = self.binary("=", l, r)?.expr;
+                    rest.map_or(equal.clone(), |rest| Expr::and(equal, rest))
+                }
+                (op @ ("<" | "<=" | ">" | ">="), None) => self.binary(op, l, r)?.expr,
+                (op @ ("<" | "<=" | ">" | ">="), Some(rest)) => {
+                    let strict = self.binary(&op[..1], l.clone(), r.clone())?.expr;
+                    let equal = self.binary("=", l, r)?.expr;
+                    Expr::or(strict, Expr::and(equal, rest))
+                }
+                (op, _) => return Err(fault::unsupported(&format!("row comparison with {op}"))),
+            });
+        }
+        let expr = rest.ok_or_else(|| fault::syntax("empty row"))?;
+        Ok(Typed::bool(negate(expr, op == "<>")))
+    }
+
+    fn like(
+        &self,
+        name: &str,
+        expr: &ast::Expr,
+        pattern: &ast::Expr,
+        escape: Option<&ast::ValueWithSpan>,
+        negated: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let value = self.expr(expr, scope)?;
+        let pattern = self.expr(pattern, scope)?;
+        let matched = self.pattern_match(name, value, pattern, match escape {
+            None => None,
+            Some(escape) => Some(self.literal(&escape.value)?),
+        })?;
+        Ok(Typed::bool(negate(matched.expr, negated)))
+    }
+
+    fn unary(&self, op: ast::UnaryOperator, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Typed> {
+        use ast::UnaryOperator as U;
+        match op {
+            U::Not => Ok(Typed::bool(negate(self.condition(expr, scope, "NOT")?, true))),
+            // The smallest integers have no positive counterpart: bind the sign with the digits.
+            U::Minus => {
+                if let ast::Expr::Value(value) = expr {
+                    if let ast::Value::Number(digits, _) = &value.value {
+                        return self.number(&format!("-{digits}"));
+                    }
+                }
+                let typed = self.expr(expr, scope)?;
+                self.prefix("-", typed)
+            }
+            U::Plus => {
+                let typed = self.expr(expr, scope)?;
+                self.prefix("+", typed)
+            }
+            U::PGBitwiseNot => {
+                let typed = self.expr(expr, scope)?;
+                self.prefix("~", typed)
+            }
+            U::PGAbs => self.call("abs", vec![self.expr(expr, scope)?]),
+            U::PGSquareRoot => self.call("sqrt", vec![self.expr(expr, scope)?]),
+            U::PGCubeRoot => self.call("cbrt", vec![self.expr(expr, scope)?]),
+            other => Err(fault::unsupported(&format!("the operator {other}"))),
+        }
+    }
+
+    fn interval(&self, interval: &ast::Interval, scope: &Scope<'_>) -> Result<Typed> {
+        let mut typed = self.expr(&interval.value, scope)?;
+        if let (Some(field), Some(text)) = (&interval.leading_field, typed.literal()) {
+            typed = Typed::unknown(format!("{text} {field}"));
+        }
+        self.cast(typed, &SqlType::Interval)
+    }
+
+    fn case(
+        &self,
+        operand: Option<&ast::Expr>,
+        conditions: &[ast::CaseWhen],
+        otherwise: Option<&ast::Expr>,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let operand = operand.map(|e| self.expr(e, scope)).transpose()?;
+        let mut whens = Vec::with_capacity(conditions.len());
+        let mut results = Vec::with_capacity(conditions.len() + 1);
+        for case in conditions {
+            whens.push(match &operand {
+                None => self.condition(&case.condition, scope, "CASE/WHEN")?,
+                Some(operand) => {
+                    let value = self.expr(&case.condition, scope)?;
+                    self.binary("=", operand.clone(), value)?.expr
+                }
+            });
+            results.push(self.expr(&case.result, scope)?);
+        }
+        let otherwise = match otherwise {
+            Some(expr) => self.expr(expr, scope)?,
+            None => Typed::null(),
+        };
+        results.push(otherwise);
+        let types: Vec<_> = results.iter().map(|r| r.ty.clone()).collect();
+        let ty = self.common_type(&types, "CASE")?;
+        let mut results = results
+            .into_iter()
+            .map(|r| Ok(self.coerce(r, &ty, "CASE")?.expr))
+            .collect::<Result<Vec<_>>>()?;
+        let otherwise = results.pop().map(Box::new);
+        let when_then_expr =
+            whens.into_iter().map(Box::new).zip(results.into_iter().map(Box::new)).collect();
+        Ok(Typed::of(Expr::Case(Case { expr: None, when_then_expr, else_expr: otherwise }), ty))
+    }
+
+    fn scalar_subquery(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Typed> {
+        let relation = self.query(query, Some(scope))?;
+        let [column] = relation.columns.as_slice() else {
+            return Err(fault::syntax("subquery must return only one column"));
+        };
+        let ty = column.ty.clone();
+        let relation = self.at_most_one_row(relation)?;
+        Ok(Typed::of(Expr::ScalarSubquery(subquery_of(relation)), ty))
+    }
+
+    fn in_subquery(
+        &self,
+        left: Typed,
+        op: &str,
+        all: bool,
+        query: &ast::Query,
+        negated: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let relation = self.query(query, Some(scope))?;
+        let [column] = relation.columns.as_slice() else {
+            return Err(fault::syntax("subquery has too many columns"));
+        };
+        let ty = self.common_type(&[left.ty.clone(), column.ty.clone()], op)?;
+        let relation = self.conform(relation, std::slice::from_ref(&ty), op)?;
+        let left = self.comparable(self.coerce(left, &ty, op)?)?;
+        let relation = self.comparable_relation(relation)?;
+        let subquery = subquery_of(relation);
+        let expr = match (op, all) {
+            ("=", false) => Expr::InSubquery(InSubquery::new(Box::new(left), subquery, negated)),
+            ("<>", true) => Expr::InSubquery(InSubquery::new(Box::new(left), subquery, !negated)),
+            (op, all) => {
+                let op = super::operators::native(op)
+                    .ok_or_else(|| fault::unsupported(&format!("{op} ANY (subquery)")))?;
+                let quantifier = if all { SetQuantifier::All } else { SetQuantifier::Any };
+                let compared = Expr::SetComparison(SetComparison::new(
+                    Box::new(left),
+                    subquery,
+                    op,
+                    quantifier,
+                ));
+                negate(compared, negated)
+            }
+        };
+        Ok(Typed::bool(expr))
+    }
+
+    fn quantified(
+        &self,
+        left: &ast::Expr,
+        op: &ast::BinaryOperator,
+        right: &ast::Expr,
+        all: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let name = operator_name(op)?;
+        let left = self.expr(left, scope)?;
+        if let ast::Expr::Subquery(query) = right {
+            return self.in_subquery(left, &name, all, query, false, scope);
+        }
+        // A list written out is a chain of comparisons, which indexes understand.
+        if let ast::Expr::Array(array) = right {
+            let mut chain: Option<Expr> = None;
+            for item in &array.elem {
+                let item = self.expr(item, scope)?;
+                let one = self.binary(&name, left.clone(), item)?.expr;
+                chain = Some(match (chain, all) {
+                    (None, _) => one,
+                    (Some(before), true) => Expr::and(before, one),
+                    (Some(before), false) => Expr::or(before, one),
+                });
+            }
+            let none = Expr::Literal(ScalarValue::Boolean(Some(all)), None);
+            return Ok(Typed::bool(chain.unwrap_or(none)));
+        }
+        let array = self.expr(right, scope)?;
+        self.any_of_array(&name, left, array, all)
+    }
+
+    fn array(&self, items: &[ast::Expr], scope: &Scope<'_>) -> Result<Typed> {
+        let items = items.iter().map(|e| self.expr(e, scope)).collect::<Result<Vec<_>>>()?;
+        let types: Vec<_> = items.iter().map(|i| i.ty.clone()).collect();
+        let element = if types.is_empty() {
+            SqlType::Text
+        } else {
+            self.common_type(&types, "ARRAY")?
+        };
+        let items = items
+            .into_iter()
+            .map(|i| self.coerce(i, &element, "ARRAY"))
+            .collect::<Result<Vec<_>>>()?;
+        self.make_array(items, element)
+    }
+
+    fn access(
+        &self,
+        root: &ast::Expr,
+        chain: &[ast::AccessExpr],
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let mut typed = self.expr(root, scope)?;
+        for step in chain {
+            let ast::AccessExpr::Subscript(ast::Subscript::Index { index }) = step else {
+                return Err(fault::unsupported("this kind of field access or slice"));
+            };
+            let index = self.expr(index, scope)?;
+            typed = self.subscript(typed, index)?;
+        }
+        Ok(typed)
+    }
+}
+
+/// A subquery node over a bound relation.
+pub(crate) fn subquery_of(relation: Relation) -> Subquery {
+    let outer_ref_columns = relation.plan.all_out_ref_exprs();
+    Subquery { subquery: Arc::new(relation.plan), outer_ref_columns, spans: Spans::new() }
+}
+
+fn negate(expr: Expr, negated: bool) -> Expr {
+    if negated { Expr::Not(Box::new(expr)) } else { expr }
+}
+
+fn row_of(expr: &ast::Expr) -> Option<&[ast::Expr]> {
+    match expr {
+        ast::Expr::Tuple(items) => Some(items),
+        ast::Expr::Nested(inner) => row_of(inner),
+        _ => None,
+    }
+}
+
+/// The operator's name as PostgreSQL's catalog spells it.
+pub(crate) fn operator_name(op: &ast::BinaryOperator) -> Result<String> {
+    use ast::BinaryOperator as B;
+    Ok(match op {
+        B::PGCustomBinaryOperator(parts) => parts.last().cloned().unwrap_or_default(),
+        B::PGLikeMatch => "~~".to_owned(),
+        B::PGILikeMatch => "~~*".to_owned(),
+        B::PGNotLikeMatch => "!~~".to_owned(),
+        B::PGNotILikeMatch => "!~~*".to_owned(),
+        B::NotEq => "<>".to_owned(),
+        B::Spaceship | B::Xor | B::DuckIntegerDivide | B::MyIntegerDivide | B::Match | B::Regexp => {
+            return Err(fault::unsupported(&format!("the operator {op}")));
+        }
+        other => other.to_string(),
+    })
+}

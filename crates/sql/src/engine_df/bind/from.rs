@@ -1,0 +1,539 @@
+//! FROM: tables, joins, derived tables, table functions, LATERAL.
+//!
+//! # Invariants
+//! Every relation instance is aliased uniquely in the plan. A later item sees the columns of the earlier ones
+//! where SQL lets it (LATERAL, functions).
+
+use datafusion::common::{Column, JoinType, UnnestOptions};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
+use datafusion::sql::sqlparser::ast;
+
+use super::query::rename;
+use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
+use super::{Binder, Found, Typed};
+use crate::engine_df::fault;
+use crate::error::Result;
+use crate::types::SqlType;
+
+/// Which columns a join merges.
+enum Merge {
+    Nothing,
+    Names(Vec<String>),
+}
+
+impl Binder<'_> {
+    /// Binds a FROM clause; none at all is one row without columns.
+    pub(crate) fn from(
+        &self,
+        items: &[ast::TableWithJoins],
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let mut whole: Option<Relation> = None;
+        for item in items {
+            whole = Some(match whole {
+                None => self.joined(item, None, outer)?,
+                Some(left) => self.joined(item, Some(left), outer)?,
+            });
+        }
+        Ok(match whole {
+            Some(relation) => relation,
+            None => Relation {
+                plan: LogicalPlanBuilder::empty(true).build().map_err(fault::from_datafusion)?,
+                columns: Vec::new(),
+            },
+        })
+    }
+
+    /// One comma-separated item with its joins, beside what stands left of it.
+    fn joined(
+        &self,
+        item: &ast::TableWithJoins,
+        left: Option<Relation>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let mut relation = match left {
+            None => self.factor(&item.relation, None, outer)?,
+            Some(left) if needs_left(&item.relation) || item.joins.is_empty() => {
+                self.join_factor(left, &item.relation, JoinType::Inner, None, outer)?
+            }
+            Some(left) => {
+                // a, (b JOIN c): b's joins bind before the comma does.
+                let right = self.joined(item, None, outer)?;
+                return self.join(left, right, JoinType::Inner, None, Merge::Nothing, outer);
+            }
+        };
+        for join in &item.joins {
+            use ast::JoinOperator as J;
+            let (kind, constraint) = match &join.join_operator {
+                J::Join(c) | J::Inner(c) => (JoinType::Inner, Some(c)),
+                J::Left(c) | J::LeftOuter(c) => (JoinType::Left, Some(c)),
+                J::Right(c) | J::RightOuter(c) => (JoinType::Right, Some(c)),
+                J::FullOuter(c) => (JoinType::Full, Some(c)),
+                J::CrossJoin(_) => (JoinType::Inner, None),
+                _ => return Err(fault::unsupported("this kind of join")),
+            };
+            relation = self.join_factor(relation, &join.relation, kind, constraint, outer)?;
+        }
+        Ok(relation)
+    }
+
+    fn join_factor(
+        &self,
+        left: Relation,
+        factor: &ast::TableFactor,
+        kind: JoinType,
+        constraint: Option<&ast::JoinConstraint>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        if let Some(call) = TableCall::of(factor) {
+            let scope = Scope::new(&left.columns, outer);
+            if self.call_uses(&call, &scope)? {
+                return self.lateral_call(left, &call, kind, constraint, outer);
+            }
+        }
+        let right = self.factor(factor, Some(&left), outer)?;
+        let (on, merge) = match constraint {
+            None | Some(ast::JoinConstraint::None) => (None, Merge::Nothing),
+            Some(ast::JoinConstraint::On(expr)) => (Some(expr), Merge::Nothing),
+            Some(ast::JoinConstraint::Using(names)) => {
+                let names = names
+                    .iter()
+                    .filter_map(|name| name.0.last().and_then(|p| p.as_ident()).map(fold))
+                    .collect();
+                (None, Merge::Names(names))
+            }
+            Some(ast::JoinConstraint::Natural) => {
+                let names = left
+                    .columns
+                    .iter()
+                    .filter(|l| !l.merged)
+                    .filter(|l| right.columns.iter().any(|r| !r.merged && r.name == l.name))
+                    .map(|l| l.name.clone())
+                    .collect();
+                (None, Merge::Names(names))
+            }
+        };
+        self.join(left, right, kind, on, merge, outer)
+    }
+
+    fn join(
+        &self,
+        left: Relation,
+        right: Relation,
+        kind: JoinType,
+        on: Option<&ast::Expr>,
+        merge: Merge,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let mut columns: Vec<ScopeColumn> = Vec::new();
+        let mut condition = None;
+        let mut coalesced: Vec<(Expr, usize)> = Vec::new();
+        match merge {
+            Merge::Nothing => {
+                columns.extend(left.columns);
+                columns.extend(right.columns);
+                if let Some(on) = on {
+                    let scope = Scope::new(&columns, outer);
+                    condition = Some(self.condition(on, &scope, "JOIN/ON")?);
+                }
+            }
+            Merge::Names(names) => {
+                let (mut lefts, mut rights) = (left.columns, right.columns);
+                for name in &names {
+                    let l = merge_side(&lefts, name, "left")?;
+                    let r = merge_side(&rights, name, "right")?;
+                    let (lc, rc) = (lefts[l].clone(), rights[r].clone());
+                    let typed = |c: &ScopeColumn| Typed::of(Expr::Column(c.column.clone()), c.ty.clone());
+                    let equal = self.binary("=", typed(&lc), typed(&rc))?.expr;
+                    condition = Some(match condition {
+                        None => equal,
+                        Some(before) => Expr::and(before, equal),
+                    });
+                    lefts[l].merged = true;
+                    rights[r].merged = true;
+                    let ty = self.common_type(&[lc.ty.clone(), rc.ty.clone()], "JOIN/USING")?;
+                    let kept = match kind {
+                        JoinType::Right => ScopeColumn { table: None, ..rc },
+                        JoinType::Full => {
+                            let name = self.unique(name);
+                            let l = self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr;
+                            let r = self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr;
+                            coalesced.push((coalesce(l, r)?.alias(&name), columns.len()));
+                            ScopeColumn {
+                                table: None,
+                                name: lc.name,
+                                ty,
+                                column: Column::new_unqualified(name),
+                                merged: false,
+                                origin: None,
+                            }
+                        }
+                        _ => ScopeColumn { table: None, ..lc },
+                    };
+                    columns.push(ScopeColumn { merged: false, ..kept });
+                }
+                columns.extend(lefts);
+                columns.extend(rights);
+            }
+        }
+        let builder = LogicalPlanBuilder::from(left.plan);
+        let joined = match condition {
+            None if kind == JoinType::Inner => builder.cross_join(right.plan),
+            condition => builder.join_on(right.plan, kind, condition),
+        };
+        let mut plan =
+            joined.and_then(LogicalPlanBuilder::build).map_err(fault::from_datafusion)?;
+        if !coalesced.is_empty() {
+            let mut exprs = all_columns(&plan);
+            exprs.extend(coalesced.into_iter().map(|(expr, _)| expr));
+            plan = project(plan, exprs)?;
+        }
+        Ok(Relation { plan, columns })
+    }
+
+    /// One table factor. `left` is what a LATERAL item may refer to.
+    fn factor(
+        &self,
+        factor: &ast::TableFactor,
+        left: Option<&Relation>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        match factor {
+            ast::TableFactor::Table { name, alias, args: None, sample, .. } => {
+                if sample.is_some() {
+                    return Err(fault::unsupported("TABLESAMPLE"));
+                }
+                let relation = self.whole_table(name)?;
+                let table = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
+                self.aliased(relation, alias.as_ref(), &table)
+            }
+            ast::TableFactor::Derived { lateral, subquery, alias, .. } => {
+                let name = alias.as_ref().map_or_else(|| "subquery".to_owned(), |a| fold(&a.name));
+                let relation = match left.filter(|_| *lateral) {
+                    Some(left) => {
+                        let scope = Scope::new(&left.columns, outer);
+                        let mut relation = self.query(subquery, Some(&scope))?;
+                        let outer_ref_columns = relation.plan.all_out_ref_exprs();
+                        if !outer_ref_columns.is_empty() {
+                            relation.plan = LogicalPlan::Subquery(Subquery {
+                                subquery: std::sync::Arc::new(relation.plan),
+                                outer_ref_columns,
+                                spans: datafusion::common::Spans::new(),
+                            });
+                        }
+                        relation
+                    }
+                    None => self.query(subquery, outer)?,
+                };
+                let mut relation = self.aliased(relation, alias.as_ref(), &name)?;
+                if alias.is_none() {
+                    for column in &mut relation.columns {
+                        column.table = None;
+                    }
+                }
+                Ok(relation)
+            }
+            ast::TableFactor::NestedJoin { table_with_joins, alias } => {
+                let relation = self.joined(table_with_joins, None, outer)?;
+                match alias {
+                    None => Ok(relation),
+                    Some(alias) => {
+                        let flat = self.flatten(relation)?;
+                        self.aliased(flat, Some(alias), &fold(&alias.name))
+                    }
+                }
+            }
+            factor => match TableCall::of(factor) {
+                Some(call) => {
+                    let one = Relation {
+                        plan: LogicalPlanBuilder::empty(true)
+                            .build()
+                            .map_err(fault::from_datafusion)?,
+                        columns: Vec::new(),
+                    };
+                    let relation = self.lateral_call(one, &call, JoinType::Inner, None, outer)?;
+                    Ok(relation)
+                }
+                None => Err(fault::unsupported("this kind of FROM item")),
+            },
+        }
+    }
+
+    /// All columns of a table, a CTE or a system catalog, under an alias of its own.
+    pub(crate) fn whole_table(&self, name: &ast::ObjectName) -> Result<Relation> {
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        if let [single] = parts.as_slice() {
+            let cte = self.ctes.borrow().iter().rev().find(|c| c.name == *single).cloned();
+            if let Some(cte) = cte {
+                return self.aliased(cte.relation, None, single);
+            }
+        }
+        let table = match self.find_table(&parts)? {
+            Found::Table(table) => table,
+            Found::View(query, names) => {
+                // A view's names mean what they meant when it was made: nothing of this statement is in its view.
+                let outside = self.ctes.take();
+                let relation = self.query(&query, None);
+                self.ctes.replace(outside);
+                let mut relation = relation?;
+                for (column, name) in relation.columns.iter_mut().zip(names) {
+                    column.name = name;
+                    column.origin = None;
+                }
+                return self.aliased(relation, None, parts.last().map_or("", String::as_str));
+            }
+        };
+        let alias = self.unique(parts.last().map_or("", String::as_str));
+        let instance = self.next_instance();
+        let plan = LogicalPlanBuilder::scan(alias.as_str(), table.source, None)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let columns = table
+            .columns
+            .into_iter()
+            .enumerate()
+            .map(|(position, (name, plan_name, ty))| ScopeColumn {
+                table: parts.last().cloned(),
+                name,
+                ty,
+                column: Column::new(Some(alias.clone()), plan_name),
+                merged: false,
+                origin: table.id.map(|id| Origin { table: id, position, instance }),
+            })
+            .collect();
+        Ok(Relation { plan, columns })
+    }
+
+    /// The relation under a plan alias of its own, visible as `alias` (or `default`).
+    fn aliased(
+        &self,
+        relation: Relation,
+        alias: Option<&ast::TableAlias>,
+        default: &str,
+    ) -> Result<Relation> {
+        let name = alias.map_or_else(|| default.to_owned(), |alias| fold(&alias.name));
+        let relation = match alias {
+            Some(alias) => rename(relation, &alias.columns)?,
+            None => relation,
+        };
+        if matches!(relation.plan, LogicalPlan::TableScan(_)) {
+            let columns = relation
+                .columns
+                .into_iter()
+                .map(|column| ScopeColumn { table: Some(name.clone()), ..column })
+                .collect();
+            return Ok(Relation { plan: relation.plan, columns });
+        }
+        let unique = self.unique(&name);
+        let plan = LogicalPlanBuilder::from(relation.plan)
+            .alias(unique.as_str())
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let columns = relation
+            .columns
+            .into_iter()
+            .map(|column| ScopeColumn {
+                table: Some(name.clone()),
+                column: Column::new(Some(unique.clone()), column.column.name.clone()),
+                ..column
+            })
+            .collect();
+        Ok(Relation { plan, columns })
+    }
+
+    /// Projects a join's columns to unqualified unique names, so that one alias fits over all.
+    fn flatten(&self, relation: Relation) -> Result<Relation> {
+        let mut exprs = Vec::new();
+        let mut columns = Vec::new();
+        for column in relation.columns.into_iter().filter(|c| !c.merged) {
+            let name = self.unique(&column.name);
+            exprs.push(Expr::Column(column.column.clone()).alias(&name));
+            columns.push(ScopeColumn { column: Column::new_unqualified(name), ..column });
+        }
+        Ok(Relation { plan: project(relation.plan, exprs)?, columns })
+    }
+
+    fn call_uses(&self, call: &TableCall<'_>, scope: &Scope<'_>) -> Result<bool> {
+        for arg in &call.args {
+            let typed = self.expr(arg, scope)?;
+            if !typed.expr.column_refs().is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// `left, f(…) [WITH ORDINALITY]`: the call is computed beside each left row as a list, then unnested.
+    fn lateral_call(
+        &self,
+        left: Relation,
+        call: &TableCall<'_>,
+        kind: JoinType,
+        constraint: Option<&ast::JoinConstraint>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let keep_empty = match (kind, constraint) {
+            (JoinType::Inner, None | Some(ast::JoinConstraint::None)) => false,
+            (JoinType::Inner, Some(ast::JoinConstraint::On(_))) => false,
+            (JoinType::Left, Some(ast::JoinConstraint::On(on))) if is_true(on) => true,
+            _ => return Err(fault::unsupported("this join with a function that uses the left side")),
+        };
+        let scope = Scope::new(&left.columns, outer);
+        let mut args = Vec::with_capacity(call.args.len());
+        for arg in &call.args {
+            args.push(self.expr(arg, &scope)?);
+        }
+        let set = self.table_call(&call.name, args)?;
+        let table = call.alias.map_or_else(|| call.name.clone(), |alias| fold(&alias.name));
+        let unique = self.unique(&table);
+        let mut exprs = all_columns(&left.plan);
+        let mut unnest = Vec::new();
+        let mut columns = left.columns;
+        let aliases: &[ast::TableAliasColumnDef] = call.alias.map_or(&[], |alias| &alias.columns);
+        let mut ordinality_of = None;
+        for (at, (name, ty, expr)) in set.columns.into_iter().enumerate() {
+            let plan_name = format!("{unique}.{name}");
+            ordinality_of.get_or_insert_with(|| (expr.clone(), ty.clone()));
+            let keep = keep_empty && set.unnest;
+            exprs.push(self.list_or_null(expr, &ty, keep).alias(&plan_name));
+            if set.unnest {
+                unnest.push(Column::new_unqualified(plan_name.clone()));
+            }
+            // A function with one unnamed result names its column after the alias.
+            let shown = match aliases.get(at) {
+                Some(alias) => fold(&alias.name),
+                None if set.named => name,
+                None => table.clone(),
+            };
+            columns.push(ScopeColumn {
+                table: Some(table.clone()),
+                name: shown,
+                ty,
+                column: Column::new_unqualified(plan_name),
+                merged: false,
+                origin: None,
+            });
+        }
+        if call.ordinality {
+            let at = unnest.len().max(1);
+            let plan_name = format!("{unique}.ordinality");
+            let numbers = self.ordinals(ordinality_of, set.unnest);
+            exprs.push(self.list_or_null(numbers, &SqlType::Int8, keep_empty && set.unnest).alias(&plan_name));
+            if set.unnest {
+                unnest.push(Column::new_unqualified(plan_name.clone()));
+            }
+            columns.push(ScopeColumn {
+                table: Some(table),
+                name: aliases.get(at).map_or_else(|| "ordinality".to_owned(), |a| fold(&a.name)),
+                ty: SqlType::Int8,
+                column: Column::new_unqualified(plan_name),
+                merged: false,
+                origin: None,
+            });
+        }
+        let mut plan = project(left.plan, exprs)?;
+        if !unnest.is_empty() {
+            let options = UnnestOptions::new().with_preserve_nulls(keep_empty);
+            plan = LogicalPlanBuilder::from(plan)
+                .unnest_columns_with_options(unnest, options)
+                .and_then(LogicalPlanBuilder::build)
+                .map_err(fault::from_datafusion)?;
+        }
+        if let (JoinType::Inner, Some(ast::JoinConstraint::On(on))) = (kind, constraint) {
+            let scope = Scope::new(&columns, outer);
+            let condition = self.condition(on, &scope, "JOIN/ON")?;
+            plan = super::select::filter(plan, condition)?;
+        }
+        Ok(Relation { plan, columns })
+    }
+}
+
+/// A function call that stands as a FROM item.
+struct TableCall<'a> {
+    name: String,
+    args: Vec<&'a ast::Expr>,
+    alias: Option<&'a ast::TableAlias>,
+    ordinality: bool,
+}
+
+impl<'a> TableCall<'a> {
+    fn of(factor: &'a ast::TableFactor) -> Option<Self> {
+        let plain = |args: &'a [ast::FunctionArg]| {
+            args.iter()
+                .map(|arg| match arg {
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+                    _ => None,
+                })
+                .collect::<Option<Vec<_>>>()
+        };
+        let last = |name: &ast::ObjectName| name.0.last().and_then(|p| p.as_ident()).map(fold);
+        match factor {
+            ast::TableFactor::Table { name, alias, args: Some(args), with_ordinality, .. } => {
+                Some(Self {
+                    name: last(name)?,
+                    args: plain(&args.args)?,
+                    alias: alias.as_ref(),
+                    ordinality: *with_ordinality,
+                })
+            }
+            ast::TableFactor::Function { name, args, alias, with_ordinality, .. } => Some(Self {
+                name: last(name)?,
+                args: plain(args)?,
+                alias: alias.as_ref(),
+                ordinality: *with_ordinality,
+            }),
+            ast::TableFactor::UNNEST { alias, array_exprs, with_ordinality, .. } => Some(Self {
+                name: "unnest".to_owned(),
+                args: array_exprs.iter().collect(),
+                alias: alias.as_ref(),
+                ordinality: *with_ordinality,
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn needs_left(factor: &ast::TableFactor) -> bool {
+    matches!(factor, ast::TableFactor::Derived { lateral: true, .. })
+        || TableCall::of(factor).is_some()
+}
+
+fn is_true(expr: &ast::Expr) -> bool {
+    matches!(expr, ast::Expr::Value(v) if v.value == ast::Value::Boolean(true))
+}
+
+fn merge_side(columns: &[ScopeColumn], name: &str, side: &str) -> Result<usize> {
+    let mut hits = columns.iter().enumerate().filter(|(_, c)| !c.merged && c.name == name);
+    match (hits.next(), hits.next()) {
+        (Some((at, _)), None) => Ok(at),
+        (None, _) => Err(fault::new(
+            "42703",
+            format!("column \"{name}\" specified in USING clause does not exist in {side} table"),
+        )),
+        (Some(_), Some(_)) => Err(fault::new(
+            "42702",
+            format!("common column name \"{name}\" appears more than once in {side} table"),
+        )),
+    }
+}
+
+/// `a`, or `b` when `a` is null.
+pub(crate) fn coalesce(a: Expr, b: Expr) -> Result<Expr> {
+    datafusion::logical_expr::when(a.clone().is_not_null(), a)
+        .otherwise(b)
+        .map_err(fault::from_datafusion)
+}
+
+fn all_columns(plan: &LogicalPlan) -> Vec<Expr> {
+    plan.schema()
+        .iter()
+        .map(|(q, f)| Expr::Column(Column::new(q.cloned(), f.name().clone())))
+        .collect()
+}
+
+fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
+    LogicalPlanBuilder::from(plan)
+        .project(exprs)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(fault::from_datafusion)
+}

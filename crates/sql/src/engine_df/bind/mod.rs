@@ -1,0 +1,282 @@
+//! The binder: from a parsed query to a DataFusion plan with PostgreSQL's names, types and meaning.
+//!
+//! # Why not DataFusion's own SQL planner
+//! Its types, literals, operators and functions are not PostgreSQL's: it would have to be corrected after the fact in
+//! every place. Here names and types are resolved the way PostgreSQL does it, with the registry the key path uses,
+//! and DataFusion gets a plan in which nothing is left to coerce.
+//!
+//! # Invariants
+//! - Every expression handed on carries the [`SqlType`] it has in PostgreSQL, and its Arrow type is the one
+//!   [`super::types::arrow_type`] gives for it.
+//! - Depth of nesting is bounded ([`MAX_DEPTH`]).
+
+mod call;
+mod expr;
+mod from;
+mod operators;
+mod query;
+mod scope;
+mod select;
+mod sets;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::{Expr, TableSource};
+use datafusion::sql::sqlparser::ast;
+use telesto_common::TableId;
+
+use super::fault;
+use super::types::{arrow_type, scalar};
+use super::udf::Evaluation;
+use crate::error::Result;
+use crate::types::{Datum, SqlType};
+
+pub(crate) use operators::natively_ordered;
+pub(crate) use scope::{Relation, Scope, ScopeColumn, fold};
+
+/// Nesting of expressions and queries that is accepted.
+pub(crate) const MAX_DEPTH: usize = 100;
+
+/// An expression with its PostgreSQL type.
+#[derive(Clone, Debug)]
+pub(crate) struct Typed {
+    /// The plan expression.
+    pub expr: Expr,
+    /// Its type; unknown for untyped literals and parameters.
+    pub ty: SqlType,
+    /// The untyped parameter it is, by position from 0.
+    pub parameter: Option<usize>,
+}
+
+impl Typed {
+    /// An expression of a known type.
+    pub fn of(expr: Expr, ty: SqlType) -> Self {
+        Self { expr, ty, parameter: None }
+    }
+
+    /// A condition.
+    pub fn bool(expr: Expr) -> Self {
+        Self::of(expr, SqlType::Bool)
+    }
+
+    /// An untyped NULL.
+    pub fn null() -> Self {
+        Self::of(Expr::Literal(ScalarValue::Null, None), SqlType::Unknown)
+    }
+
+    /// An untyped string literal.
+    pub fn unknown(text: String) -> Self {
+        Self::of(Expr::Literal(ScalarValue::Utf8(Some(text)), None), SqlType::Unknown)
+    }
+
+    /// A text constant.
+    pub fn text(text: String) -> Self {
+        Self::of(Expr::Literal(ScalarValue::Utf8(Some(text)), None), SqlType::Text)
+    }
+
+    /// An integer constant.
+    pub fn int(value: i32) -> Self {
+        Self::of(Expr::Literal(ScalarValue::Int32(Some(value)), None), SqlType::Int4)
+    }
+
+    /// The text of an untyped literal.
+    pub fn literal(&self) -> Option<&str> {
+        match &self.expr {
+            Expr::Literal(ScalarValue::Utf8(Some(text)), _) if self.ty.is_unknown() => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// A common table expression in view.
+#[derive(Clone, Debug)]
+pub(crate) struct CteEntry {
+    name: String,
+    relation: Relation,
+}
+
+/// A table as the binder needs it.
+pub(crate) struct BoundTable {
+    /// Its rows.
+    pub source: Arc<dyn TableSource>,
+    /// Its columns: name, name in the plan, type.
+    pub columns: Vec<(String, String, SqlType)>,
+    /// Its id, for stored tables.
+    pub id: Option<TableId>,
+}
+
+/// What a relation's name stands for.
+pub(crate) enum Found {
+    /// A table.
+    Table(BoundTable),
+    /// A view: its query and its columns' names.
+    View(Box<ast::Query>, Vec<String>),
+}
+
+/// Where the binder finds tables.
+pub(crate) trait Tables {
+    /// The relation of that (possibly schema-qualified) name.
+    fn table(&self, name: &[String]) -> Result<Found>;
+    /// Positions of the primary key's columns; empty when there is none.
+    fn primary_key(&self, table: TableId) -> Result<Vec<usize>>;
+    /// The type a syntax names.
+    fn type_named(&self, ty: &ast::DataType) -> Result<SqlType>;
+}
+
+/// Parameters of the statement: their types as far as known, their values when it is executed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parameters {
+    /// Types by position.
+    pub types: BTreeMap<usize, SqlType>,
+    /// Values, when executing.
+    pub values: Option<Arc<[Datum]>>,
+    /// How many the statement mentions.
+    pub count: usize,
+}
+
+/// Binds one statement.
+pub(crate) struct Binder<'a> {
+    tables: &'a dyn Tables,
+    evaluation: Evaluation,
+    parameters: RefCell<Parameters>,
+    names: RefCell<BTreeMap<String, usize>>,
+    instances: Cell<usize>,
+    depth: Cell<usize>,
+    ctes: RefCell<Vec<CteEntry>>,
+    windows: RefCell<Vec<ast::NamedWindowDefinition>>,
+}
+
+/// One level of nesting; leaves it when dropped.
+struct Depth<'a>(&'a Cell<usize>);
+
+impl Drop for Depth<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl<'a> Binder<'a> {
+    /// A binder over `tables` whose functions run with `evaluation`.
+    pub fn new(tables: &'a dyn Tables, evaluation: Evaluation, parameters: Parameters) -> Self {
+        Self {
+            tables,
+            evaluation,
+            parameters: RefCell::new(parameters),
+            names: RefCell::default(),
+            instances: Cell::new(0),
+            depth: Cell::new(0),
+            ctes: RefCell::default(),
+            windows: RefCell::default(),
+        }
+    }
+
+    /// What is known of the parameters after binding.
+    pub fn into_parameters(self) -> Parameters {
+        self.parameters.into_inner()
+    }
+
+    fn enter(&self) -> Result<Depth<'_>> {
+        let depth = self.depth.get() + 1;
+        if depth > MAX_DEPTH {
+            return Err(fault::new(
+                "54001",
+                format!("statement is nested deeper than {MAX_DEPTH} levels; split it into parts"),
+            ));
+        }
+        self.depth.set(depth);
+        Ok(Depth(&self.depth))
+    }
+
+    /// A name no other part of the plan has.
+    fn unique(&self, base: &str) -> String {
+        let mut names = self.names.borrow_mut();
+        let count = names.entry(base.to_owned()).or_insert(0);
+        *count += 1;
+        if *count == 1 { base.to_owned() } else { format!("{base}#{count}") }
+    }
+
+    fn next_instance(&self) -> usize {
+        let next = self.instances.get();
+        self.instances.set(next + 1);
+        next
+    }
+
+    fn evaluation(&self) -> Evaluation {
+        self.evaluation.clone()
+    }
+
+    fn find_table(&self, name: &[String]) -> Result<Found> {
+        self.tables.table(name)
+    }
+
+    fn primary_key(&self, table: TableId) -> Result<Vec<usize>> {
+        self.tables.primary_key(table)
+    }
+
+    fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
+        self.tables.type_named(ty)
+    }
+
+    /// `$n`.
+    fn parameter(&self, name: &str) -> Result<Typed> {
+        let number: usize = name.strip_prefix('$').and_then(|n| n.parse().ok()).unwrap_or(0);
+        let at = number
+            .checked_sub(1)
+            .filter(|at| *at < 65_535)
+            .ok_or_else(|| fault::new("42P02", format!("there is no parameter {name}")))?;
+        let mut parameters = self.parameters.borrow_mut();
+        parameters.count = parameters.count.max(number);
+        match parameters.types.get(&at).cloned() {
+            None => Ok(Typed { parameter: Some(at), ..Typed::null() }),
+            Some(ty) => {
+                let value = match &parameters.values {
+                    None => Datum::Null,
+                    Some(values) => values.get(at).cloned().ok_or_else(|| {
+                        fault::new("08P01", format!("parameter {name} has no value"))
+                    })?,
+                };
+                Ok(Typed::of(Expr::Literal(scalar(&value, &ty)?, None), ty))
+            }
+        }
+    }
+
+    /// Fixes the type of an untyped parameter.
+    fn decide_parameter(&self, at: usize, ty: &SqlType) -> Result<Typed> {
+        self.parameters.borrow_mut().types.insert(at, ty.clone());
+        self.parameter(&format!("${}", at + 1))
+    }
+
+    /// The null of a type.
+    fn null_of(ty: &SqlType) -> Result<Expr> {
+        let null = ScalarValue::try_from(&arrow_type(ty)).map_err(fault::from_datafusion)?;
+        Ok(Expr::Literal(null, None))
+    }
+}
+
+/// The column name a bare cast gets.
+fn cast_name(ty: &ast::DataType) -> String {
+    use ast::DataType as D;
+    match ty {
+        D::Boolean | D::Bool => "bool".to_owned(),
+        D::SmallInt(_) | D::Int2(_) => "int2".to_owned(),
+        D::Int(_) | D::Integer(_) | D::Int4(_) => "int4".to_owned(),
+        D::BigInt(_) | D::Int8(_) => "int8".to_owned(),
+        D::Real | D::Float4 => "float4".to_owned(),
+        D::Double(_) | D::DoublePrecision | D::Float8 | D::Float(_) => "float8".to_owned(),
+        D::Numeric(_) | D::Decimal(_) => "numeric".to_owned(),
+        D::Varchar(_) | D::CharacterVarying(_) => "varchar".to_owned(),
+        D::Char(_) | D::Character(_) => "bpchar".to_owned(),
+        D::Timestamp(_, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz) => "timestamptz".to_owned(),
+        D::Timestamp(..) => "timestamp".to_owned(),
+        D::Time(..) => "time".to_owned(),
+        D::Interval { .. } => "interval".to_owned(),
+        D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => cast_name(inner),
+        D::Custom(name, _) => {
+            name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default()
+        }
+        other => other.to_string().to_lowercase(),
+    }
+}

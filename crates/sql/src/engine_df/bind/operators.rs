@@ -1,0 +1,385 @@
+//! Operators, casts and calls: what the registry resolves, and what DataFusion may compute itself.
+//!
+//! # Invariants
+//! A comparison is left to DataFusion only where Arrow's order of the values is PostgreSQL's
+//! ([`natively_ordered`]); then it can be pushed into scans and used as a join key.
+
+use datafusion::common::{Column, ScalarValue};
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::{Expr, LogicalPlanBuilder, Operator, binary_expr, cast};
+
+use super::scope::{Relation, ScopeColumn};
+use super::{Binder, Typed};
+use crate::engine_df::aggregate::{Fold, folding};
+use crate::engine_df::fault;
+use crate::engine_df::types::{arrow_type, datum_of, scalar};
+use crate::engine_df::udf;
+use crate::error::{Error, Result};
+use crate::expr::registry::{ResolveError, registry};
+use crate::expr::ty::{CastContext, can_cast, common_type, tag};
+use crate::types::SqlType;
+
+/// Whether Arrow compares values of this type as PostgreSQL does.
+pub(crate) fn natively_ordered(ty: &SqlType) -> bool {
+    matches!(
+        ty,
+        SqlType::Bool
+            | SqlType::Int2
+            | SqlType::Int4
+            | SqlType::Int8
+            | SqlType::Float4
+            | SqlType::Float8
+            | SqlType::Text
+            | SqlType::Varchar(_)
+            | SqlType::Bytea
+            | SqlType::Uuid
+            | SqlType::Date
+            | SqlType::Time(_)
+            | SqlType::Timestamp(_)
+            | SqlType::TimestampTz(_)
+            | SqlType::Oid
+            | SqlType::Name
+    )
+}
+
+/// The plan operator for a comparison.
+pub(super) fn native(op: &str) -> Option<Operator> {
+    Some(match op {
+        "=" => Operator::Eq,
+        "<>" => Operator::NotEq,
+        "<" => Operator::Lt,
+        "<=" => Operator::LtEq,
+        ">" => Operator::Gt,
+        ">=" => Operator::GtEq,
+        "IS DISTINCT FROM" => Operator::IsDistinctFrom,
+        "IS NOT DISTINCT FROM" => Operator::IsNotDistinctFrom,
+        _ => return None,
+    })
+}
+
+impl Binder<'_> {
+    /// Resolves and applies a binary operator.
+    pub(super) fn binary(&self, op: &str, left: Typed, right: Typed) -> Result<Typed> {
+        if let Some(native_op) = native(op) {
+            if let Some(done) = self.native_comparison(native_op, &left, &right)? {
+                return Ok(done);
+            }
+            // The null-safe forms over a type DataFusion cannot compare.
+            if matches!(native_op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom) {
+                return self.distinct_from(native_op == Operator::IsNotDistinctFrom, left, right);
+            }
+        }
+        self.resolve(op, vec![left, right], true)
+    }
+
+    fn native_comparison(
+        &self,
+        op: Operator,
+        left: &Typed,
+        right: &Typed,
+    ) -> Result<Option<Typed>> {
+        let Ok(ty) = common_type(&[left.ty.clone(), right.ty.clone()]) else { return Ok(None) };
+        if !natively_ordered(&ty) {
+            return Ok(None);
+        }
+        let l = self.coerce(left.clone(), &ty, "comparison")?.expr;
+        let r = self.coerce(right.clone(), &ty, "comparison")?.expr;
+        Ok(Some(Typed::bool(binary_expr(l, op, r))))
+    }
+
+    fn distinct_from(&self, negated: bool, left: Typed, right: Typed) -> Result<Typed> {
+        let equal = self.resolve("=", vec![left.clone(), right.clone()], true)?.expr;
+        let same = datafusion::logical_expr::when(
+            left.expr.clone().is_null().or(right.expr.clone().is_null()),
+            left.expr.is_null().and(right.expr.is_null()),
+        )
+        .otherwise(equal)
+        .map_err(fault::from_datafusion)?;
+        Ok(Typed::bool(if negated { same } else { Expr::Not(Box::new(same)) }))
+    }
+
+    /// A prefix operator.
+    pub(super) fn prefix(&self, op: &str, typed: Typed) -> Result<Typed> {
+        self.resolve(op, vec![typed], true)
+    }
+
+    /// A scalar function call.
+    pub(super) fn call(&self, name: &str, args: Vec<Typed>) -> Result<Typed> {
+        self.resolve(name, args, false)
+    }
+
+    fn resolve(&self, name: &str, args: Vec<Typed>, operator: bool) -> Result<Typed> {
+        let types: Vec<SqlType> = args.iter().map(|a| a.ty.clone()).collect();
+        let resolved = registry().resolve(name, &types).map_err(|why| match why {
+            ResolveError::NoSuch => self.no_such(name, &args, operator),
+            ResolveError::Ambiguous => fault::new(
+                "42725",
+                format!("{} is not unique; add explicit casts", signature(name, &args, operator)),
+            ),
+        })?;
+        let mut out = Vec::with_capacity(args.len());
+        for (arg, ty) in args.into_iter().zip(&resolved.args) {
+            out.push(self.coerce(arg, ty, name)?.expr);
+        }
+        let ty = resolved.returns.clone();
+        let function = udf::scalar_call(resolved, self.evaluation());
+        Ok(Typed::of(function.call(out), ty))
+    }
+
+    /// 42883 for a function.
+    pub(super) fn no_function(&self, name: &str, args: &[Typed]) -> Error {
+        self.no_such(name, args, false)
+    }
+
+    fn no_such(&self, name: &str, args: &[Typed], operator: bool) -> Error {
+        let kind = if operator { "operator" } else { "function" };
+        fault::new("42883", format!("{kind} does not exist: {}; check the name, add explicit casts", signature(name, args, operator)))
+    }
+
+    /// LIKE and its relatives.
+    pub(super) fn pattern_match(
+        &self,
+        name: &str,
+        value: Typed,
+        pattern: Typed,
+        escape: Option<Typed>,
+    ) -> Result<Typed> {
+        let pattern = match (name, escape) {
+            ("similar", escape) => {
+                let mut args = vec![pattern];
+                args.extend(escape);
+                let regex = self.call("similar_to_escape", args)?;
+                return self.binary("~", value, regex);
+            }
+            (_, Some(escape)) => self.call("like_escape", vec![pattern, escape])?,
+            (_, None) => pattern,
+        };
+        self.resolve(if name == "like" { "~~" } else { "~~*" }, vec![value, pattern], true)
+    }
+
+    /// The common type of the branches of `what`.
+    pub(super) fn common_type(&self, types: &[SqlType], what: &str) -> Result<SqlType> {
+        common_type(types).map_err(|(a, b)| {
+            fault::new("42804", format!("{what} types {a} and {b} cannot be matched; add explicit casts"))
+        })
+    }
+
+    /// Casts where SQL casts silently.
+    pub(super) fn coerce(&self, typed: Typed, to: &SqlType, what: &str) -> Result<Typed> {
+        if typed.ty == *to {
+            return Ok(typed);
+        }
+        if typed.ty.is_unknown() || to.is_unknown() {
+            return self.cast(typed, to);
+        }
+        if !can_cast(tag(&typed.ty), tag(to), CastContext::Implicit) {
+            return Err(fault::new(
+                "42804",
+                format!("{what}: expression is of type {} but {to} is needed; add an explicit cast", typed.ty),
+            ));
+        }
+        self.cast(typed, to)
+    }
+
+    /// Casts as asked for.
+    pub(super) fn cast(&self, typed: Typed, to: &SqlType) -> Result<Typed> {
+        if typed.ty == *to {
+            return Ok(typed);
+        }
+        if let Some(at) = typed.parameter {
+            return self.decide_parameter(at, to);
+        }
+        if typed.ty.is_unknown() {
+            // A literal: its value is known now.
+            return match typed.literal() {
+                None => Ok(Typed::of(Self::null_of(to)?, to.clone())),
+                Some(text) => {
+                    let value = udf::input(text, to, &self.evaluation)?;
+                    Ok(Typed::of(Expr::Literal(scalar(&value, to)?, None), to.clone()))
+                }
+            };
+        }
+        if !can_cast(tag(&typed.ty), tag(to), CastContext::Explicit) {
+            return Err(fault::new("42846", format!("cannot cast type {} to {to}", typed.ty)));
+        }
+        let from = typed.ty;
+        let expr = if widens(&from, to) {
+            cast(typed.expr, arrow_type(to))
+        } else if same_values(&from, to) {
+            typed.expr
+        } else {
+            udf::cast_call(&from, to, self.evaluation()).call(vec![typed.expr])
+        };
+        Ok(Typed::of(expr, to.clone()))
+    }
+
+    /// The value of an expression that must not depend on rows.
+    pub(super) fn constant(&self, typed: Typed, clause: &str) -> Result<ScalarValue> {
+        use datafusion::logical_expr::simplify::SimplifyContext;
+        use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+        if let Expr::Literal(value, _) = typed.expr {
+            return Ok(value);
+        }
+        let simplified = ExprSimplifier::new(SimplifyContext::default())
+            .simplify(typed.expr)
+            .map_err(fault::from_datafusion)?;
+        match simplified {
+            Expr::Literal(value, _) => Ok(value),
+            _ => Err(fault::new("42P10", format!("argument of {clause} must not contain variables"))),
+        }
+    }
+
+    /// A form of `expr` that DataFusion sorts as PostgreSQL does.
+    pub(super) fn orderable(&self, expr: Expr, ty: &SqlType) -> Result<Expr> {
+        if natively_ordered(ty) || matches!(ty, SqlType::Numeric(..)) {
+            return Ok(expr);
+        }
+        Ok(udf::sort_key(ty).call(vec![expr]))
+    }
+
+    /// A form of the value under which equal values have equal bytes, for joins and IN.
+    pub(super) fn comparable(&self, typed: Typed) -> Result<Expr> {
+        if natively_ordered(&typed.ty) {
+            return Ok(typed.expr);
+        }
+        Ok(udf::sort_key(&typed.ty).call(vec![typed.expr]))
+    }
+
+    /// The single column of `relation` in comparable form.
+    pub(super) fn comparable_relation(&self, relation: Relation) -> Result<Relation> {
+        let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
+        if natively_ordered(&column.ty) {
+            return Ok(relation);
+        }
+        let typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
+        let name = column.column.name.clone();
+        let expr = self.comparable(typed)?.alias(name.clone());
+        let plan = LogicalPlanBuilder::from(relation.plan)
+            .project(vec![expr])
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        Ok(Relation {
+            plan,
+            columns: vec![ScopeColumn { column: Column::new_unqualified(name), ..column }],
+        })
+    }
+
+    /// Makes a scalar subquery fail with 21000 when it has more than one row.
+    pub(super) fn at_most_one_row(&self, relation: Relation) -> Result<Relation> {
+        if relation.plan.max_rows().is_some_and(|rows| rows <= 1) {
+            return Ok(relation);
+        }
+        let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
+        let single = folding(
+            Fold::Single,
+            std::slice::from_ref(&column.ty),
+            &column.ty,
+            &self.evaluation(),
+        );
+        let name = self.unique("single");
+        let call = Expr::AggregateFunction(AggregateFunction::new_udf(
+            single,
+            vec![Expr::Column(column.column.clone())],
+            false,
+            None,
+            Vec::new(),
+            None,
+        ));
+        let plan = LogicalPlanBuilder::from(relation.plan)
+            .aggregate(Vec::<Expr>::new(), vec![call.alias(&name)])
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        Ok(Relation {
+            plan,
+            columns: vec![ScopeColumn { column: Column::new_unqualified(name), ..column }],
+        })
+    }
+
+    /// `left op ANY (array)` or `ALL`.
+    pub(super) fn any_of_array(
+        &self,
+        op: &str,
+        left: Typed,
+        array: Typed,
+        all: bool,
+    ) -> Result<Typed> {
+        let array = if array.ty.is_unknown() {
+            let element = if left.ty.is_unknown() { SqlType::Text } else { left.ty.clone() };
+            self.cast(array, &element.array_of())?
+        } else {
+            array
+        };
+        let Some(element) = array.ty.element().cloned() else {
+            return Err(fault::new(
+                "42809",
+                format!("op ANY/ALL (array) requires array on right side, not {}", array.ty),
+            ));
+        };
+        let ty = self.common_type(&[left.ty.clone(), element.clone()], op)?;
+        let left = self.coerce(left, &ty, op)?;
+        let array = if element == ty { array } else { self.cast(array, &ty.clone().array_of())? };
+        let resolved = registry()
+            .resolve(op, &[ty.clone(), ty.clone()])
+            .map_err(|_| self.no_such(op, &[left.clone(), Typed::of(array.expr.clone(), ty.clone())], true))?;
+        let call = udf::quantified(resolved, &ty, all, self.evaluation());
+        Ok(Typed::bool(call.call(vec![left.expr, array.expr])))
+    }
+
+    /// `ARRAY[…]` of items already of the element type.
+    pub(super) fn make_array(&self, items: Vec<Typed>, element: SqlType) -> Result<Typed> {
+        let ty = element.clone().array_of();
+        let call = udf::make_array(&element, items.len());
+        Ok(Typed::of(call.call(items.into_iter().map(|i| i.expr).collect()), ty))
+    }
+
+    /// `array[i]`, `json['key']`.
+    pub(super) fn subscript(&self, base: Typed, index: Typed) -> Result<Typed> {
+        match base.ty.element().cloned() {
+            Some(element) => {
+                let index = self.coerce(index, &SqlType::Int4, "subscript")?;
+                let call = udf::element_at(&element);
+                Ok(Typed::of(call.call(vec![base.expr, index.expr]), element))
+            }
+            None => self.binary("->", base, index),
+        }
+    }
+
+    /// The value of a constant as a datum.
+    #[allow(dead_code, reason = "kept beside constant()")]
+    pub(super) fn constant_datum(&self, typed: Typed, clause: &str) -> Result<crate::types::Datum> {
+        let ty = typed.ty.clone();
+        let value = self.constant(typed, clause)?;
+        datum_of(&value, &ty)
+    }
+}
+
+fn signature(name: &str, args: &[Typed], operator: bool) -> String {
+    let types: Vec<String> = args.iter().map(|a| a.ty.to_string()).collect();
+    match (operator, types.as_slice()) {
+        (true, [one]) => format!("{name} {one}"),
+        (true, [l, r]) => format!("{l} {name} {r}"),
+        _ => format!("{name}({})", types.join(", ")),
+    }
+}
+
+/// Casts Arrow does exactly as PostgreSQL: every value has an equal in the target.
+fn widens(from: &SqlType, to: &SqlType) -> bool {
+    use SqlType as T;
+    matches!(
+        (from, to),
+        (T::Int2, T::Int4 | T::Int8 | T::Float4 | T::Float8)
+            | (T::Int4, T::Int8 | T::Float8)
+            | (T::Float4, T::Float8)
+    )
+}
+
+/// Casts that change nothing about the value or its Arrow form.
+fn same_values(from: &SqlType, to: &SqlType) -> bool {
+    use SqlType as T;
+    matches!(
+        (from, to),
+        (T::Varchar(_) | T::Name, T::Text)
+            | (T::Text | T::Varchar(_) | T::Name, T::Varchar(None))
+            | (T::Numeric(_), T::Numeric(None))
+    )
+}

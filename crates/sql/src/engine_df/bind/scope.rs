@@ -1,0 +1,143 @@
+//! Names in view: which column an identifier means, at which query level.
+//!
+//! # Invariants
+//! - Every relation instance has a plan alias of its own (`t`, `t_2`, …), so a [`Column`] is never ambiguous to
+//!   DataFusion, whatever names the user chose.
+//! - A name is looked for from the innermost level outwards; two candidates on one level are an error.
+//! - Column names and their order are those PostgreSQL would show.
+
+use std::sync::Arc;
+
+use arrow::datatypes::Field;
+use datafusion::common::Column;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::sql::sqlparser::ast::Ident;
+use telesto_common::TableId;
+
+use super::super::fault;
+use super::super::types::arrow_type;
+use crate::error::{Error, Result};
+use crate::types::SqlType;
+
+/// The column of a base table that a scope column is a plain copy of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The table.
+    pub table: TableId,
+    /// Position of the column in the table's catalog entry.
+    pub position: usize,
+    /// Which mention of the table in the statement.
+    pub instance: usize,
+}
+
+/// A column in view.
+#[derive(Clone, Debug)]
+pub(crate) struct ScopeColumn {
+    /// The alias or name of its relation.
+    pub table: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: SqlType,
+    /// How the plan names it.
+    pub column: Column,
+    /// Merged away by USING: reachable only with its relation's name, not part of `*`.
+    pub merged: bool,
+    /// Where it comes from, when it is a base table's column.
+    pub origin: Option<Origin>,
+}
+
+/// A plan and what its columns are called.
+#[derive(Clone, Debug)]
+pub(crate) struct Relation {
+    /// The plan.
+    pub plan: LogicalPlan,
+    /// Its columns, in the order of `*`.
+    pub columns: Vec<ScopeColumn>,
+}
+
+/// One query level.
+#[derive(Debug)]
+pub(crate) struct Scope<'a> {
+    /// Columns in view on this level.
+    pub columns: &'a [ScopeColumn],
+    /// The level outside.
+    pub parent: Option<&'a Scope<'a>>,
+}
+
+/// The identifier as the catalog knows it: folded to lower case unless quoted.
+pub(crate) fn fold(ident: &Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+impl<'a> Scope<'a> {
+    /// A level inside `parent` with `columns` in view.
+    pub fn new(columns: &'a [ScopeColumn], parent: Option<&'a Scope<'a>>) -> Self {
+        Self { columns, parent }
+    }
+
+    /// The column called `name`, of relation `table` when given, on this level only.
+    pub fn find(&self, table: Option<&str>, name: &str) -> Result<Option<&'a ScopeColumn>> {
+        let mut found = None;
+        for column in self.columns {
+            let fits = column.name == name
+                && match table {
+                    Some(table) => column.table.as_deref() == Some(table),
+                    None => !column.merged,
+                };
+            if fits {
+                if found.is_some() {
+                    return Err(fault::new(
+                        "42702",
+                        format!("column reference \"{name}\" is ambiguous"),
+                    ));
+                }
+                found = Some(column);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The column called `name` on this level or one outside, as an expression.
+    pub fn resolve(&self, table: Option<&str>, name: &str) -> Result<(Expr, SqlType)> {
+        let mut level = Some(self);
+        let mut outer = false;
+        while let Some(scope) = level {
+            if let Some(column) = scope.find(table, name)? {
+                return Ok((reference(column, outer), column.ty.clone()));
+            }
+            level = scope.parent;
+            outer = true;
+        }
+        Err(self.unknown(table, name))
+    }
+
+    /// Whether a relation of this name is in view on any level.
+    pub fn has_relation(&self, table: &str) -> bool {
+        self.columns.iter().any(|column| column.table.as_deref() == Some(table))
+            || self.parent.is_some_and(|parent| parent.has_relation(table))
+    }
+
+    fn unknown(&self, table: Option<&str>, name: &str) -> Error {
+        match table {
+            Some(table) if !self.has_relation(table) => fault::new(
+                "42P01",
+                format!("missing FROM-clause entry for table \"{table}\""),
+            ),
+            Some(table) => {
+                fault::new("42703", format!("column {table}.{name} does not exist"))
+            }
+            None => fault::new("42703", format!("column \"{name}\" does not exist")),
+        }
+    }
+}
+
+/// The plan's reference to a column of this level, or of one outside.
+pub(crate) fn reference(column: &ScopeColumn, outer: bool) -> Expr {
+    if outer {
+        let field = Field::new(column.column.name.clone(), arrow_type(&column.ty), true);
+        Expr::OuterReferenceColumn(Arc::new(field), column.column.clone())
+    } else {
+        Expr::Column(column.column.clone())
+    }
+}

@@ -1,0 +1,730 @@
+//! One SELECT: FROM, WHERE, grouping, windows, DISTINCT, ORDER BY.
+//!
+//! # Order of work
+//! Every expression is bound once over the FROM columns, aggregates and window calls inside it. Then the plan is
+//! built bottom-up (aggregate, windows, set-returning calls, projection, distinct, sort), and each step replaces
+//! in the expressions above what it has computed by a reference to it.
+//!
+//! # Invariants
+//! - A column used above a grouping is a grouping expression, inside an aggregate, or depends on a grouped
+//!   primary key (42803 otherwise).
+//! - ORDER BY sees output names first, then input columns, as PostgreSQL does.
+
+use std::collections::BTreeSet;
+
+use datafusion::common::Column;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{
+    Expr, ExprFunctionExt, GroupingSet, LogicalPlan, LogicalPlanBuilder, SortExpr, lit,
+};
+use datafusion::sql::sqlparser::ast;
+
+use super::query::ordinal;
+use super::scope::{Relation, Scope, ScopeColumn, fold};
+use super::{Binder, Typed};
+use crate::engine_df::fault;
+use crate::error::Result;
+use crate::types::SqlType;
+
+/// A select-list entry.
+struct Output {
+    name: String,
+    expr: Expr,
+    ty: SqlType,
+    origin: Option<super::scope::Origin>,
+}
+
+/// An ORDER BY entry: an output column, or an expression of its own.
+enum Order {
+    Output(usize, ast::OrderByOptions),
+    Other(Expr, SqlType, ast::OrderByOptions),
+}
+
+impl Binder<'_> {
+    /// Binds a SELECT together with the ORDER BY that belongs to it.
+    pub(crate) fn select(
+        &self,
+        select: &ast::Select,
+        order: &[ast::OrderByExpr],
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        refuse_foreign_clauses(select)?;
+        let from = self.from(&select.from, outer)?;
+        let mut plan = from.plan;
+        let scope = Scope::new(&from.columns, outer);
+        if let Some(condition) = &select.selection {
+            let condition = self.condition(condition, &scope, "WHERE")?;
+            refuse_aggregates(&condition, "WHERE")?;
+            plan = filter(plan, condition)?;
+        }
+        let previous = self.windows.replace(select.named_window.clone());
+        let parts = self.parts(select, order, &scope);
+        self.windows.replace(previous);
+        let (mut outputs, mut orders, group, mut having, mut on) = parts?;
+
+        // Grouping.
+        let mut above: Vec<&mut Expr> = Vec::new();
+        above.extend(outputs.iter_mut().map(|o| &mut o.expr));
+        above.extend(orders.iter_mut().filter_map(|o| match o {
+            Order::Other(expr, ..) => Some(expr),
+            Order::Output(..) => None,
+        }));
+        above.extend(having.as_mut());
+        above.extend(on.iter_mut());
+        let mut aggregates: Vec<Expr> = Vec::new();
+        for expr in &above {
+            collect(expr, &mut aggregates, |e| matches!(e, Expr::AggregateFunction(_)));
+        }
+        if !aggregates.is_empty() || group.is_some() || having.is_some() {
+            let group = group.unwrap_or_default();
+            plan = self.aggregate(plan, group, aggregates, &from.columns, &mut above)?;
+        }
+        if let Some(having) = having.take() {
+            plan = filter(plan, having)?;
+        }
+
+        // Windows.
+        let mut above: Vec<&mut Expr> = Vec::new();
+        above.extend(outputs.iter_mut().map(|o| &mut o.expr));
+        above.extend(orders.iter_mut().filter_map(|o| match o {
+            Order::Other(expr, ..) => Some(expr),
+            Order::Output(..) => None,
+        }));
+        above.extend(on.iter_mut());
+        let mut windows = Vec::new();
+        for expr in &above {
+            collect(expr, &mut windows, |e| matches!(e, Expr::WindowFunction(_)));
+        }
+        plan = self.windows(plan, windows, &mut above)?;
+        plan = self.unnest_calls(plan, &mut above)?;
+        self.finish(plan, select, outputs, orders, on)
+    }
+
+    #[allow(clippy::type_complexity, reason = "the parts of one SELECT, taken apart at once by the only caller")]
+    fn parts(
+        &self,
+        select: &ast::Select,
+        order: &[ast::OrderByExpr],
+        scope: &Scope<'_>,
+    ) -> Result<(Vec<Output>, Vec<Order>, Option<Vec<Expr>>, Option<Expr>, Vec<Expr>)> {
+        let mut outputs = Vec::new();
+        for item in &select.projection {
+            self.outputs(item, scope, &mut outputs)?;
+        }
+        for output in &mut outputs {
+            // An untyped literal in the output is text.
+            if output.ty.is_unknown() {
+                let typed = Typed::of(output.expr.clone(), output.ty.clone());
+                output.expr = self.coerce(typed, &SqlType::Text, "SELECT")?.expr;
+                output.ty = SqlType::Text;
+            }
+        }
+        let group = self.group_by(&select.group_by, scope, &outputs)?;
+        let having = match &select.having {
+            None => None,
+            Some(having) => Some(self.condition(having, scope, "HAVING")?),
+        };
+        let mut orders = Vec::new();
+        for item in order {
+            orders.push(self.order_item(item, scope, &outputs)?);
+        }
+        let mut on = Vec::new();
+        if let Some(ast::Distinct::On(exprs)) = &select.distinct {
+            for expr in exprs {
+                on.push(match self.output_position(expr, &outputs)? {
+                    Some(at) => outputs[at].expr.clone(),
+                    None => self.expr(expr, scope)?.expr,
+                });
+            }
+        }
+        Ok((outputs, orders, group, having, on))
+    }
+
+    /// A condition of type boolean.
+    pub(crate) fn condition(
+        &self,
+        expr: &ast::Expr,
+        scope: &Scope<'_>,
+        clause: &str,
+    ) -> Result<Expr> {
+        let typed = self.expr(expr, scope)?;
+        if !typed.ty.is_unknown() && typed.ty != SqlType::Bool {
+            return Err(fault::new(
+                "42804",
+                format!("argument of {clause} must be type boolean, not type {}", typed.ty),
+            ));
+        }
+        Ok(self.coerce(typed, &SqlType::Bool, clause)?.expr)
+    }
+
+    fn outputs(
+        &self,
+        item: &ast::SelectItem,
+        scope: &Scope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<()> {
+        let star = |table: Option<&str>, out: &mut Vec<Output>| {
+            let before = out.len();
+            for column in scope.columns {
+                let wanted = match table {
+                    None => !column.merged,
+                    Some(table) => column.table.as_deref() == Some(table),
+                };
+                if wanted {
+                    out.push(Output {
+                        name: column.name.clone(),
+                        expr: Expr::Column(column.column.clone()),
+                        ty: column.ty.clone(),
+                        origin: column.origin,
+                    });
+                }
+            }
+            out.len() > before
+        };
+        match item {
+            ast::SelectItem::Wildcard(_) => {
+                if !star(None, out) {
+                    return Err(fault::syntax("SELECT * with no tables specified is not valid"));
+                }
+            }
+            ast::SelectItem::QualifiedWildcard(
+                ast::SelectItemQualifiedWildcardKind::ObjectName(name),
+                _,
+            ) => {
+                let table = name.0.last().and_then(|part| part.as_ident()).map(fold);
+                let table = table.unwrap_or_default();
+                if !star(Some(&table), out) {
+                    return Err(fault::new(
+                        "42P01",
+                        format!("missing FROM-clause entry for table \"{table}\""),
+                    ));
+                }
+            }
+            ast::SelectItem::UnnamedExpr(expr) => {
+                let typed = self.expr(expr, scope)?;
+                out.push(Output {
+                    name: output_name(expr),
+                    origin: origin_of(&typed.expr, scope),
+                    expr: typed.expr,
+                    ty: typed.ty,
+                });
+            }
+            ast::SelectItem::ExprWithAlias { expr, alias } => {
+                let typed = self.expr(expr, scope)?;
+                out.push(Output {
+                    name: fold(alias),
+                    origin: origin_of(&typed.expr, scope),
+                    expr: typed.expr,
+                    ty: typed.ty,
+                });
+            }
+            _ => return Err(fault::unsupported("this form of select-list entry")),
+        }
+        Ok(())
+    }
+
+    /// The output an ORDER BY, GROUP BY or DISTINCT ON item names by position or by alias.
+    fn output_position(&self, expr: &ast::Expr, outputs: &[Output]) -> Result<Option<usize>> {
+        if let Some(at) = ordinal(expr) {
+            if at == 0 || at > outputs.len() {
+                return Err(fault::new(
+                    "42P10",
+                    format!("position {at} is not in select list"),
+                ));
+            }
+            return Ok(Some(at - 1));
+        }
+        if let ast::Expr::Identifier(name) = expr {
+            let name = fold(name);
+            let mut hits = outputs.iter().enumerate().filter(|(_, o)| o.name == name);
+            if let Some((at, first)) = hits.next() {
+                if hits.any(|(_, other)| other.expr != first.expr) {
+                    return Err(fault::new("42702", format!("ORDER BY \"{name}\" is ambiguous")));
+                }
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    fn order_item(
+        &self,
+        item: &ast::OrderByExpr,
+        scope: &Scope<'_>,
+        outputs: &[Output],
+    ) -> Result<Order> {
+        if let Some(at) = self.output_position(&item.expr, outputs)? {
+            return Ok(Order::Output(at, item.options));
+        }
+        let typed = self.expr(&item.expr, scope)?;
+        if let Some(at) = outputs.iter().position(|o| o.expr == typed.expr) {
+            return Ok(Order::Output(at, item.options));
+        }
+        let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
+        let typed = self.coerce(typed, &ty, "ORDER BY")?;
+        Ok(Order::Other(typed.expr, ty, item.options))
+    }
+
+    fn group_by(
+        &self,
+        group: &ast::GroupByExpr,
+        scope: &Scope<'_>,
+        outputs: &[Output],
+    ) -> Result<Option<Vec<Expr>>> {
+        let ast::GroupByExpr::Expressions(items, modifiers) = group else {
+            return Err(fault::unsupported("GROUP BY ALL"));
+        };
+        if !modifiers.is_empty() {
+            return Err(fault::unsupported("GROUP BY … WITH modifiers"));
+        }
+        if items.is_empty() {
+            return Ok(None);
+        }
+        let lists = |lists: &[Vec<ast::Expr>]| -> Result<Vec<Vec<Expr>>> {
+            lists
+                .iter()
+                .map(|list| list.iter().map(|e| self.group_item(e, scope, outputs)).collect())
+                .collect()
+        };
+        let mut out = Vec::new();
+        for item in items {
+            match item {
+                ast::Expr::Rollup(sets) => {
+                    let flat = lists(sets)?.into_iter().flatten().collect();
+                    out.push(Expr::GroupingSet(GroupingSet::Rollup(flat)));
+                }
+                ast::Expr::Cube(sets) => {
+                    let flat = lists(sets)?.into_iter().flatten().collect();
+                    out.push(Expr::GroupingSet(GroupingSet::Cube(flat)));
+                }
+                ast::Expr::GroupingSets(sets) => {
+                    out.push(Expr::GroupingSet(GroupingSet::GroupingSets(lists(sets)?)));
+                }
+                // GROUP BY () is one group of everything.
+                ast::Expr::Tuple(parts) => {
+                    for part in parts {
+                        out.push(self.group_item(part, scope, outputs)?);
+                    }
+                }
+                item => out.push(self.group_item(item, scope, outputs)?),
+            }
+        }
+        Ok(Some(out))
+    }
+
+    fn group_item(
+        &self,
+        item: &ast::Expr,
+        scope: &Scope<'_>,
+        outputs: &[Output],
+    ) -> Result<Expr> {
+        // Input columns win over output names here, unlike in ORDER BY.
+        let by_input = match item {
+            ast::Expr::Identifier(name) => scope.find(None, &fold(name))?.is_some(),
+            _ => false,
+        };
+        let expr = match (by_input, self.output_position(item, outputs)?) {
+            (false, Some(at)) => outputs[at].expr.clone(),
+            _ => {
+                let typed = self.expr(item, scope)?;
+                let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
+                self.coerce(typed, &ty, "GROUP BY")?.expr
+            }
+        };
+        refuse_aggregates(&expr, "GROUP BY")?;
+        Ok(expr)
+    }
+
+    fn aggregate(
+        &self,
+        plan: LogicalPlan,
+        mut group: Vec<Expr>,
+        aggregates: Vec<Expr>,
+        columns: &[ScopeColumn],
+        above: &mut [&mut Expr],
+    ) -> Result<LogicalPlan> {
+        let sets = group.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
+        if !sets {
+            let mut seen = Vec::new();
+            group.retain(|e| !seen.contains(e) && { seen.push(e.clone()); true });
+            self.add_dependent_columns(&mut group, &aggregates, columns, above)?;
+        }
+        let flat: Vec<Expr> = group
+            .iter()
+            .flat_map(|e| match e {
+                Expr::GroupingSet(set) => set.distinct_expr().into_iter().cloned().collect(),
+                other => vec![other.clone()],
+            })
+            .collect();
+        let plan = LogicalPlanBuilder::from(plan)
+            .aggregate(group, aggregates.clone())
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        // The aggregate's schema: grouping columns, then (with grouping sets) an id, then aggregates.
+        let fields: Vec<Column> =
+            plan.schema().iter().map(|(q, f)| Column::new(q.cloned(), f.name().clone())).collect();
+        let tail = fields.len() - aggregates.len();
+        let mut distinct_flat: Vec<Expr> = Vec::new();
+        for e in flat {
+            if !distinct_flat.contains(&e) {
+                distinct_flat.push(e);
+            }
+        }
+        let mut replace: Vec<(Expr, Expr)> = distinct_flat
+            .into_iter()
+            .zip(fields.iter().cloned().map(Expr::Column))
+            .collect();
+        replace.extend(
+            aggregates.into_iter().zip(fields[tail..].iter().cloned().map(Expr::Column)),
+        );
+        for expr in above.iter_mut() {
+            let taken = std::mem::take(*expr);
+            **expr = substitute(taken, &replace)?;
+            check_grouped(expr, &fields, columns)?;
+        }
+        Ok(plan)
+    }
+
+    /// When a table's whole primary key is grouped, its other columns may be used: they depend on it.
+    fn add_dependent_columns(
+        &self,
+        group: &mut Vec<Expr>,
+        aggregates: &[Expr],
+        columns: &[ScopeColumn],
+        above: &[&mut Expr],
+    ) -> Result<()> {
+        let grouped: BTreeSet<(usize, usize)> = columns
+            .iter()
+            .filter(|c| group.contains(&Expr::Column(c.column.clone())))
+            .filter_map(|c| c.origin.map(|o| (o.instance, o.position)))
+            .collect();
+        let mut used = BTreeSet::new();
+        for expr in above {
+            expr.apply(|node| {
+                if aggregates.contains(node) || group.contains(node) {
+                    return Ok(TreeNodeRecursion::Jump);
+                }
+                if let Expr::Column(column) = node {
+                    used.insert(column.clone());
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+            .map_err(fault::from_datafusion)?;
+        }
+        for column in columns {
+            let reference = Expr::Column(column.column.clone());
+            if !used.contains(&column.column) || group.contains(&reference) {
+                continue;
+            }
+            let Some(origin) = column.origin else { continue };
+            let key = self.primary_key(origin.table)?;
+            let determined = !key.is_empty()
+                && key.iter().all(|position| grouped.contains(&(origin.instance, *position)));
+            if determined {
+                group.push(reference);
+            }
+        }
+        Ok(())
+    }
+
+    fn windows(
+        &self,
+        plan: LogicalPlan,
+        windows: Vec<Expr>,
+        above: &mut [&mut Expr],
+    ) -> Result<LogicalPlan> {
+        if windows.is_empty() {
+            return Ok(plan);
+        }
+        let named: Vec<(Expr, String)> =
+            windows.into_iter().map(|w| (w, self.unique("window"))).collect();
+        let exprs: Vec<_> = named.iter().map(|(w, name)| w.clone().alias(name)).collect();
+        let plan = LogicalPlanBuilder::window_plan(plan, exprs).map_err(fault::from_datafusion)?;
+        let replace: Vec<_> = named
+            .into_iter()
+            .map(|(w, name)| (w, Expr::Column(Column::new_unqualified(name))))
+            .collect();
+        for expr in above.iter_mut() {
+            let taken = std::mem::take(*expr);
+            **expr = substitute(taken, &replace)?;
+        }
+        Ok(plan)
+    }
+
+    /// Set-returning calls in the select list: computed as lists, then unnested side by side.
+    fn unnest_calls(&self, plan: LogicalPlan, above: &mut [&mut Expr]) -> Result<LogicalPlan> {
+        let mut calls = Vec::new();
+        for expr in above.iter() {
+            collect(expr, &mut calls, |e| matches!(e, Expr::Unnest(_)));
+        }
+        if calls.is_empty() {
+            return Ok(plan);
+        }
+        let mut exprs: Vec<Expr> = plan
+            .schema()
+            .iter()
+            .map(|(q, f)| Expr::Column(Column::new(q.cloned(), f.name().clone())))
+            .collect();
+        let mut replace = Vec::new();
+        let mut columns = Vec::new();
+        for call in calls {
+            let Expr::Unnest(unnest) = &call else { continue };
+            let name = self.unique("set");
+            exprs.push((*unnest.expr).clone().alias(&name));
+            columns.push(Column::new_unqualified(name.clone()));
+            replace.push((call, Expr::Column(Column::new_unqualified(name))));
+        }
+        let options = datafusion::common::UnnestOptions::new().with_preserve_nulls(false);
+        let plan = LogicalPlanBuilder::from(plan)
+            .project(exprs)
+            .and_then(|plan| plan.unnest_columns_with_options(columns, options))
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        for expr in above.iter_mut() {
+            let taken = std::mem::take(*expr);
+            **expr = substitute(taken, &replace)?;
+        }
+        Ok(plan)
+    }
+
+    fn finish(
+        &self,
+        plan: LogicalPlan,
+        select: &ast::Select,
+        outputs: Vec<Output>,
+        orders: Vec<Order>,
+        on: Vec<Expr>,
+    ) -> Result<Relation> {
+        let mut exprs = Vec::with_capacity(outputs.len());
+        let mut columns: Vec<ScopeColumn> = Vec::with_capacity(outputs.len());
+        let mut taken = BTreeSet::new();
+        for output in outputs {
+            let mut plan_name = output.name.clone();
+            let mut copy = 1;
+            while !taken.insert(plan_name.clone()) {
+                copy += 1;
+                plan_name = format!("{}_{copy}", output.name);
+            }
+            exprs.push(output.expr.alias(plan_name.clone()));
+            columns.push(ScopeColumn {
+                table: None,
+                name: output.name,
+                ty: output.ty,
+                column: Column::new_unqualified(plan_name),
+                merged: false,
+                origin: output.origin,
+            });
+        }
+        let distinct = matches!(select.distinct, Some(ast::Distinct::Distinct));
+        let mut sorts: Vec<SortExpr> = Vec::new();
+        let mut hidden = 0;
+        for order in orders {
+            let (expr, ty, options) = match order {
+                Order::Output(at, options) => {
+                    (Expr::Column(columns[at].column.clone()), columns[at].ty.clone(), options)
+                }
+                Order::Other(expr, ty, options) => {
+                    if distinct {
+                        return Err(fault::new(
+                            "42P10",
+                            "for SELECT DISTINCT, ORDER BY expressions must appear in select list"
+                                .to_owned(),
+                        ));
+                    }
+                    hidden += 1;
+                    let name = self.unique("sort");
+                    exprs.push(expr.alias(&name));
+                    (Expr::Column(Column::new_unqualified(name)), ty, options)
+                }
+            };
+            sorts.push(self.sort_key(expr, &ty, &options)?);
+        }
+        let mut partition = Vec::new();
+        for expr in on {
+            hidden += 1;
+            let name = self.unique("on");
+            exprs.push(expr.alias(&name));
+            partition.push(Expr::Column(Column::new_unqualified(name)));
+        }
+        let mut builder =
+            LogicalPlanBuilder::from(plan).project(exprs).map_err(fault::from_datafusion)?;
+        if distinct {
+            builder = builder.distinct().map_err(fault::from_datafusion)?;
+        }
+        if !partition.is_empty() {
+            // DISTINCT ON: the first row of each partition in the order asked for.
+            let first = self.unique("first");
+            let number = datafusion::functions_window::expr_fn::row_number()
+                .partition_by(partition)
+                .order_by(sorts.clone())
+                .build()
+                .map_err(fault::from_datafusion)?
+                .alias(&first);
+            hidden += 1;
+            builder = builder
+                .window(vec![number])
+                .and_then(|plan| {
+                    let first = Expr::Column(Column::new_unqualified(first));
+                    plan.filter(first.eq(lit(1_u64)))
+                })
+                .map_err(fault::from_datafusion)?;
+        }
+        if !sorts.is_empty() {
+            builder = builder.sort(sorts).map_err(fault::from_datafusion)?;
+        }
+        if hidden > 0 {
+            let keep: Vec<_> = columns.iter().map(|c| Expr::Column(c.column.clone())).collect();
+            builder = builder.project(keep).map_err(fault::from_datafusion)?;
+        }
+        Ok(Relation { plan: builder.build().map_err(fault::from_datafusion)?, columns })
+    }
+}
+
+/// Puts a filter on a plan.
+pub(crate) fn filter(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
+    LogicalPlanBuilder::from(plan)
+        .filter(condition)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(fault::from_datafusion)
+}
+
+/// The name PostgreSQL gives an unnamed output.
+fn output_name(expr: &ast::Expr) -> String {
+    match expr {
+        ast::Expr::Identifier(name) => fold(name),
+        ast::Expr::CompoundIdentifier(parts) => parts.last().map(fold).unwrap_or_default(),
+        ast::Expr::Function(function) => {
+            function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default()
+        }
+        ast::Expr::Cast { expr, data_type, .. } => match output_name(expr).as_str() {
+            "?column?" => super::cast_name(data_type),
+            name => name.to_owned(),
+        },
+        ast::Expr::TypedString(typed) => super::cast_name(&typed.data_type),
+        ast::Expr::Nested(inner) | ast::Expr::Collate { expr: inner, .. } => output_name(inner),
+        ast::Expr::Case { else_result, .. } => match else_result.as_deref().map(output_name) {
+            Some(name) if name != "?column?" => name,
+            _ => "case".to_owned(),
+        },
+        ast::Expr::Exists { .. } => "exists".to_owned(),
+        ast::Expr::Subquery(query) => match &*query.body {
+            ast::SetExpr::Select(select) => match select.projection.first() {
+                Some(ast::SelectItem::UnnamedExpr(expr)) => output_name(expr),
+                Some(ast::SelectItem::ExprWithAlias { alias, .. }) => fold(alias),
+                _ => "?column?".to_owned(),
+            },
+            _ => "?column?".to_owned(),
+        },
+        ast::Expr::Extract { .. } => "extract".to_owned(),
+        ast::Expr::Position { .. } => "position".to_owned(),
+        ast::Expr::Substring { .. } => "substring".to_owned(),
+        ast::Expr::Overlay { .. } => "overlay".to_owned(),
+        ast::Expr::Ceil { .. } => "ceil".to_owned(),
+        ast::Expr::Floor { .. } => "floor".to_owned(),
+        ast::Expr::Trim { trim_where, .. } => match trim_where {
+            Some(ast::TrimWhereField::Leading) => "ltrim".to_owned(),
+            Some(ast::TrimWhereField::Trailing) => "rtrim".to_owned(),
+            _ => "btrim".to_owned(),
+        },
+        ast::Expr::AtTimeZone { .. } => "timezone".to_owned(),
+        ast::Expr::Array(_) => "array".to_owned(),
+        ast::Expr::Interval(_) => "interval".to_owned(),
+        ast::Expr::Tuple(_) => "row".to_owned(),
+        ast::Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
+        ast::Expr::CompoundFieldAccess { root, .. } => output_name(root),
+        _ => "?column?".to_owned(),
+    }
+}
+
+fn origin_of(expr: &Expr, scope: &Scope<'_>) -> Option<super::scope::Origin> {
+    let Expr::Column(column) = expr else { return None };
+    scope.columns.iter().find(|c| c.column == *column)?.origin
+}
+
+/// Collects the outermost expressions that `wanted` accepts, each once.
+fn collect(expr: &Expr, into: &mut Vec<Expr>, wanted: impl Fn(&Expr) -> bool) {
+    let walked = expr.apply(|node| {
+        if wanted(node) {
+            if !into.contains(node) {
+                into.push(node.clone());
+            }
+            return Ok(TreeNodeRecursion::Jump);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    debug_assert!(walked.is_ok(), "the visitor never fails");
+}
+
+/// Replaces whole sub-expressions.
+fn substitute(expr: Expr, replace: &[(Expr, Expr)]) -> Result<Expr> {
+    expr.transform_down(|node| {
+        if let Some((_, new)) = replace.iter().find(|(old, _)| *old == node) {
+            return Ok(Transformed::new(new.clone(), true, TreeNodeRecursion::Jump));
+        }
+        Ok(Transformed::no(node))
+    })
+    .map(|done| done.data)
+    .map_err(fault::from_datafusion)
+}
+
+fn check_grouped(expr: &Expr, fields: &[Column], columns: &[ScopeColumn]) -> Result<()> {
+    let mut stray = None;
+    expr.apply(|node| {
+        if let Expr::Column(column) = node {
+            if !fields.contains(column) {
+                stray = Some(column.clone());
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(fault::from_datafusion)?;
+    let Some(stray) = stray else { return Ok(()) };
+    let name = columns.iter().find(|c| c.column == stray).map_or_else(
+        || stray.name.clone(),
+        |c| match &c.table {
+            Some(table) => format!("{table}.{}", c.name),
+            None => c.name.clone(),
+        },
+    );
+    Err(fault::new(
+        "42803",
+        format!("column \"{name}\" must appear in the GROUP BY clause or be used in an aggregate function"),
+    ))
+}
+
+fn refuse_aggregates(expr: &Expr, clause: &str) -> Result<()> {
+    let has = |wanted: fn(&Expr) -> bool| expr.exists(|node| Ok(wanted(node))).unwrap_or(false);
+    if has(|e| matches!(e, Expr::AggregateFunction(_))) {
+        return Err(fault::new("42803", format!("aggregate functions are not allowed in {clause}")));
+    }
+    if has(|e| matches!(e, Expr::WindowFunction(_))) {
+        return Err(fault::new("42P20", format!("window functions are not allowed in {clause}")));
+    }
+    if has(|e| matches!(e, Expr::Unnest(_))) {
+        return Err(fault::new(
+            "0A000",
+            format!("set-returning functions are not allowed in {clause}"),
+        ));
+    }
+    Ok(())
+}
+
+fn refuse_foreign_clauses(select: &ast::Select) -> Result<()> {
+    let refused = [
+        (select.top.is_some(), "TOP"),
+        (select.into.is_some(), "SELECT INTO"),
+        (!select.lateral_views.is_empty(), "LATERAL VIEW"),
+        (select.prewhere.is_some(), "PREWHERE"),
+        (!select.connect_by.is_empty(), "CONNECT BY"),
+        (!select.cluster_by.is_empty(), "CLUSTER BY"),
+        (!select.distribute_by.is_empty(), "DISTRIBUTE BY"),
+        (!select.sort_by.is_empty(), "SORT BY"),
+        (select.qualify.is_some(), "QUALIFY"),
+        (select.exclude.is_some(), "EXCLUDE"),
+    ];
+    match refused.into_iter().find(|(present, _)| *present) {
+        Some((_, what)) => Err(fault::unsupported(what)),
+        None => Ok(()),
+    }
+}

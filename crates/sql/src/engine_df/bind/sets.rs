@@ -1,0 +1,67 @@
+//! Set-returning calls: resolved here, computed as lists beside the rows they belong to.
+
+use datafusion::logical_expr::Expr;
+
+use super::{Binder, Typed};
+use crate::engine_df::sets;
+use crate::engine_df::udf;
+use crate::error::Result;
+use crate::types::SqlType;
+
+/// A call in FROM: one list (or plain value) a column.
+pub(super) struct TableSet {
+    /// Name, type and expression of each column.
+    pub columns: Vec<(String, SqlType, Expr)>,
+    /// Whether the expressions are lists to unnest; otherwise it was an ordinary function: one row.
+    pub unnest: bool,
+    /// Whether the columns keep their names under an alias.
+    pub named: bool,
+}
+
+impl Binder<'_> {
+    /// Whether a function of this name returns a set.
+    pub(super) fn is_set_function(&self, name: &str) -> bool {
+        sets::NAMES.contains(&name)
+    }
+
+    /// Resolves a call in FROM.
+    pub(super) fn table_call(&self, name: &str, args: Vec<Typed>) -> Result<TableSet> {
+        if !self.is_set_function(name) {
+            let value = self.call(name, args)?;
+            return Ok(TableSet {
+                columns: vec![(name.to_owned(), value.ty, value.expr)],
+                unnest: false,
+                named: false,
+            });
+        }
+        let types: Vec<SqlType> = args.iter().map(|arg| arg.ty.clone()).collect();
+        let set = sets::resolve(name, &types).ok_or_else(|| self.no_function(name, &args))?;
+        let mut exprs = Vec::with_capacity(args.len());
+        for (arg, ty) in args.into_iter().zip(&set.args) {
+            exprs.push(self.cast(arg, ty)?.expr);
+        }
+        let columns = set
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(at, (column, ty))| {
+                let call = udf::set_call(name, &set.args, ty, at, self.evaluation());
+                ((*column).to_owned(), ty.clone(), call.call(exprs.clone()))
+            })
+            .collect();
+        Ok(TableSet { columns, unnest: true, named: set.named })
+    }
+
+    /// The expression itself, or with an empty list as NULL (which LEFT JOIN keeps).
+    pub(super) fn list_or_null(&self, expr: Expr, element: &SqlType, keep_empty: bool) -> Expr {
+        if keep_empty { udf::null_if_empty(element).call(vec![expr]) } else { expr }
+    }
+
+    /// 1, 2, … beside a list; 1 beside a plain value.
+    pub(super) fn ordinals(&self, of: Option<(Expr, SqlType)>, unnest: bool) -> Expr {
+        match of {
+            Some((list, element)) if unnest => udf::ordinals(&element).call(vec![list]),
+            _ => datafusion::logical_expr::lit(1_i64),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What functions see while DataFusion runs them.
+//!
+//! # Invariants
+//! One batch is computed with one [`EvalContext`]: time zones and regular expressions are looked up once a batch.
+//!
+//! # Limits
+//! Functions that wait (nextval, setval) cannot run inside an operator: they give a clear error here and work on the
+//! key path.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::catalog::CatalogSnapshot;
+use crate::error::Result;
+use crate::expr::context::{Call, EvalContext};
+use crate::expr::registry::Resolved;
+use crate::plan::ExecContext;
+use crate::session::Settings;
+use crate::types::{Datum, SqlType};
+
+/// An owned evaluation context.
+#[derive(Clone)]
+pub(crate) struct Evaluation {
+    settings: Arc<Settings>,
+    catalog: Arc<CatalogSnapshot>,
+    exec: Option<Arc<ExecContext>>,
+}
+
+impl fmt::Debug for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Part of the identity of calls: nothing that differs from one statement to the next.
+        f.write_str("Evaluation")
+    }
+}
+
+impl Evaluation {
+    /// While planning.
+    pub fn planning(settings: &Arc<Settings>, catalog: &Arc<CatalogSnapshot>) -> Self {
+        Self { settings: Arc::clone(settings), catalog: Arc::clone(catalog), exec: None }
+    }
+
+    /// While executing.
+    pub fn executing(exec: &ExecContext) -> Self {
+        Self {
+            settings: Arc::clone(&exec.settings),
+            catalog: Arc::clone(&exec.catalog),
+            exec: Some(Arc::new(exec.clone())),
+        }
+    }
+
+    /// The context for one batch.
+    pub fn context(&self) -> EvalContext<'_> {
+        match &self.exec {
+            Some(exec) => EvalContext::executing(exec),
+            None => EvalContext::planning(&self.settings, &self.catalog),
+        }
+    }
+
+    /// A value as JSON.
+    pub fn to_json(&self, value: &Datum, ty: &SqlType) -> Result<Value> {
+        crate::expr::value::to_json(value, ty, &self.context())
+    }
+}
+
+/// Calls a resolved function whose arguments have the declared types.
+pub(crate) fn call(resolved: &Resolved, values: &[Datum], context: &EvalContext<'_>) -> Result<Datum> {
+    if resolved.function.strict && values.iter().any(Datum::is_null) {
+        return Ok(Datum::Null);
+    }
+    let call = Call { context, args: &resolved.args, returns: &resolved.returns };
+    (resolved.function.body)(values, &call)
+}

@@ -1,0 +1,86 @@
+//! DataFusion's session state and the bounds a query runs under.
+//!
+//! # Invariants
+//! - One partition: operators run on the session's own task.
+//! - A query never holds more memory than its pool grants; sorts, aggregates and joins that would spill to files
+//!   in the temporary directory, which disappear with the query.
+//!
+//! # On failure
+//! A query that cannot spill and does not fit fails with 53200.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::config::ConfigOptions;
+use datafusion::execution::context::SessionConfig;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+
+use super::fault;
+use crate::error::Result;
+use crate::plan::ExecContext;
+
+/// Rows a batch holds at most.
+pub(crate) const BATCH_ROWS: usize = 2048;
+
+/// Bounds of one query.
+#[derive(Clone, Debug)]
+pub struct QueryBounds {
+    /// Memory for operators, bytes.
+    pub memory_bytes: usize,
+    /// Where to spill; `None`: the system's temporary directory.
+    pub spill_dir: Option<PathBuf>,
+    /// Spilled bytes on disk at most.
+    pub spill_bytes: u64,
+}
+
+impl Default for QueryBounds {
+    fn default() -> Self {
+        Self { memory_bytes: 256 << 20, spill_dir: None, spill_bytes: 100 << 30 }
+    }
+}
+
+impl QueryBounds {
+    /// The bounds a statement runs under: a share of the memory all statements have together.
+    pub(crate) fn of(context: &ExecContext) -> Self {
+        let all = usize::try_from(context.memory.limit_bytes()).unwrap_or(usize::MAX);
+        Self { memory_bytes: (all / 2).max(16 << 20), ..Self::default() }
+    }
+}
+
+/// A state for one query.
+pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
+    let mut options = ConfigOptions::new();
+    options.execution.target_partitions = 1;
+    options.execution.batch_size = BATCH_ROWS;
+    options.execution.collect_statistics = false;
+    options.optimizer.enable_round_robin_repartition = false;
+    options.optimizer.repartition_joins = false;
+    options.optimizer.repartition_aggregations = false;
+    options.optimizer.repartition_windows = false;
+    options.optimizer.repartition_sorts = false;
+    // Zero means: never fall back to an in-memory merge that ignores the pool.
+    options.execution.sort_spill_reservation_bytes =
+        (bounds.memory_bytes / 8).min(options.execution.sort_spill_reservation_bytes);
+    options.sql_parser.map_string_types_to_utf8view = false;
+    options.catalog.create_default_catalog_and_schema = false;
+    options.catalog.information_schema = false;
+    let mode = match &bounds.spill_dir {
+        Some(dir) => DiskManagerMode::Directories(vec![dir.clone()]),
+        None => DiskManagerMode::OsTmpDirectory,
+    };
+    let disk = DiskManagerBuilder::default()
+        .with_mode(mode)
+        .with_max_temp_directory_size(bounds.spill_bytes);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(FairSpillPool::new(bounds.memory_bytes)))
+        .with_disk_manager_builder(disk)
+        .build_arc()
+        .map_err(fault::from_datafusion)?;
+    Ok(SessionStateBuilder::new()
+        .with_config(SessionConfig::from(options))
+        .with_runtime_env(runtime)
+        .build())
+}

@@ -1,0 +1,451 @@
+//! The registry's functions as DataFusion functions.
+//!
+//! # Invariants
+//! - A call carries its resolved overload: nothing is resolved or coerced again while the plan is optimised.
+//! - Two calls are equal when they compute the same thing on the same types, so that DataFusion may compute one
+//!   of them only.
+//! - Rows are computed one after the other, by the code the key path runs.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::DataType;
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+
+pub(crate) use super::evaluate::Evaluation;
+use super::evaluate::call;
+use super::types::{array_of, arrow_type, datum_at};
+use super::{decimal, fault};
+use crate::error::{Error, Result};
+use crate::expr::cast;
+use crate::expr::context::EvalContext;
+use crate::expr::registry::{self, Resolved};
+use crate::expr::ty::CastContext;
+use crate::types::{ArrayValue, Datum, SqlType};
+
+/// What a call computes.
+#[derive(Clone, Debug)]
+enum Work {
+    /// A function or operator of the registry.
+    Call(Resolved),
+    /// A cast.
+    Cast { from: SqlType, to: SqlType },
+    /// `value op ANY (array)` or `ALL`.
+    Quantified { op: Resolved, element: SqlType, all: bool },
+    /// `ARRAY[…]`.
+    MakeArray { element: SqlType },
+    /// `array[i]`.
+    ElementAt { element: SqlType },
+    /// Bytes that are equal, and sort, as the values do.
+    SortKey { ty: SqlType },
+    /// A set-returning function: its results as one list a row.
+    Set { name: String, args: Vec<SqlType>, element: SqlType, column: usize },
+    /// 1, 2, … for as many elements as a list has.
+    Ordinals { element: SqlType },
+    /// An empty list as NULL.
+    NullIfEmpty { element: SqlType },
+}
+
+/// A call with everything it needs.
+#[derive(Debug)]
+struct Function {
+    name: String,
+    work: Work,
+    signature: Signature,
+    args: Vec<SqlType>,
+    returns: SqlType,
+    arrow: DataType,
+    strict: bool,
+    evaluation: Option<Evaluation>,
+}
+
+impl Function {
+    fn udf(
+        name: impl Into<String>,
+        work: Work,
+        args: Vec<SqlType>,
+        returns: SqlType,
+        volatility: Volatility,
+        strict: bool,
+        evaluation: Option<Evaluation>,
+    ) -> Arc<ScalarUDF> {
+        let signature = if args.is_empty() {
+            Signature::nullary(volatility)
+        } else {
+            Signature::any(args.len(), volatility)
+        };
+        let arrow = match &work {
+            Work::SortKey { .. } => DataType::Binary,
+            _ => arrow_type(&returns),
+        };
+        Arc::new(ScalarUDF::new_from_impl(Self {
+            name: name.into(),
+            work,
+            signature,
+            args,
+            returns,
+            arrow,
+            strict,
+            evaluation,
+        }))
+    }
+
+    fn identity(&self) -> String {
+        format!("{}|{:?}", self.name, self.work)
+    }
+
+    fn row(&self, values: &[Datum], context: Option<&EvalContext<'_>>) -> Result<Datum> {
+        let context = || context.ok_or_else(|| Error::internal("a call without its context"));
+        match &self.work {
+            Work::Call(resolved) => call(resolved, values, context()?),
+            Work::Cast { from, to } => cast::cast(&values[0], from, to, CastContext::Explicit, context()?),
+            Work::Quantified { op, all, .. } => quantified_value(op, *all, values, context()?),
+            Work::MakeArray { element } => {
+                Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), values.to_vec()))))
+            }
+            Work::ElementAt { .. } => match (&values[0], &values[1]) {
+                (Datum::Array(array), Datum::Int4(at)) => Ok(usize::try_from(*at)
+                    .ok()
+                    .and_then(|at| at.checked_sub(1))
+                    .and_then(|at| array.elements.get(at).cloned())
+                    .unwrap_or(Datum::Null)),
+                _ => Ok(Datum::Null),
+            },
+            Work::SortKey { .. } => Err(Error::internal("sort keys are computed by column")),
+            Work::Set { name, args, element, column } => {
+                let items = super::sets::rows(name, args, values, context()?)?;
+                let items = items.into_iter().filter_map(|mut row| {
+                    (*column < row.len()).then(|| row.swap_remove(*column))
+                });
+                Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), items.collect()))))
+            }
+            Work::Ordinals { .. } => match &values[0] {
+                Datum::Array(array) => {
+                    let count = i64::try_from(array.elements.len()).unwrap_or(i64::MAX);
+                    let numbers = (1..=count).map(Datum::Int8).collect();
+                    Ok(Datum::Array(Arc::new(ArrayValue::new(SqlType::Int8, numbers))))
+                }
+                _ => Ok(Datum::Null),
+            },
+            Work::NullIfEmpty { .. } => Ok(match &values[0] {
+                Datum::Array(array) if array.elements.is_empty() => Datum::Null,
+                other => other.clone(),
+            }),
+        }
+    }
+
+    fn compute(&self, args: &ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let context = self.evaluation.as_ref().map(Evaluation::context);
+        let scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
+            && self.signature.volatility != Volatility::Volatile;
+        let rows = if scalar { 1 } else { args.number_rows };
+        let arrays = args
+            .args
+            .iter()
+            .map(|arg| arg.to_array(rows).map_err(fault::from_datafusion))
+            .collect::<Result<Vec<ArrayRef>>>()?;
+        let out: ArrayRef = match &self.work {
+            Work::SortKey { ty } => sort_keys(&arrays[0], ty)?,
+            _ => {
+                let mut out = Vec::with_capacity(rows);
+                let mut values = Vec::with_capacity(arrays.len());
+                for row in 0..rows {
+                    values.clear();
+                    for (array, ty) in arrays.iter().zip(&self.args) {
+                        values.push(datum_at(array.as_ref(), row, ty)?);
+                    }
+                    out.push(if self.strict && values.iter().any(Datum::is_null) {
+                        Datum::Null
+                    } else {
+                        self.row(&values, context.as_ref())?
+                    });
+                }
+                array_of(&self.returns, out.iter())?
+            }
+        };
+        if scalar {
+            let value = datafusion::common::ScalarValue::try_from_array(&out, 0)
+                .map_err(fault::from_datafusion)?;
+            return Ok(ColumnarValue::Scalar(value));
+        }
+        Ok(ColumnarValue::Array(out))
+    }
+}
+
+impl PartialEq for Function {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity() && self.args == other.args && self.returns == other.returns
+    }
+}
+
+impl Eq for Function {}
+
+impl Hash for Function {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Function {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        Ok(self.arrow.clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        self.compute(&args).map_err(fault::to_datafusion)
+    }
+}
+
+/// `value op ANY (array)` or `ALL`, with SQL's three values.
+fn quantified_value(
+    op: &Resolved,
+    all: bool,
+    values: &[Datum],
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
+    let Datum::Array(array) = &values[1] else { return Ok(Datum::Null) };
+    let mut unknown = false;
+    for item in &array.elements {
+        if values[0].is_null() || item.is_null() {
+            unknown = true;
+            continue;
+        }
+        match call(op, &[values[0].clone(), item.clone()], context)? {
+            Datum::Bool(found) if found != all => return Ok(Datum::Bool(found)),
+            Datum::Bool(_) => {}
+            _ => unknown = true,
+        }
+    }
+    Ok(if unknown { Datum::Null } else { Datum::Bool(all) })
+}
+
+/// The value an untyped literal has as `ty`.
+pub(crate) fn input(text: &str, ty: &SqlType, evaluation: &Evaluation) -> Result<Datum> {
+    cast::input(text, ty, &evaluation.context())
+}
+
+fn volatility(of: registry::Volatility) -> Volatility {
+    match of {
+        registry::Volatility::Immutable => Volatility::Immutable,
+        registry::Volatility::Stable => Volatility::Stable,
+        registry::Volatility::Volatile => Volatility::Volatile,
+    }
+}
+
+/// A call of a function or operator.
+pub(crate) fn scalar_call(resolved: Resolved, evaluation: Evaluation) -> Arc<ScalarUDF> {
+    let (args, returns) = (resolved.args.clone(), resolved.returns.clone());
+    let (name, strict) = (resolved.function.name, resolved.function.strict);
+    let volatility = volatility(resolved.function.volatility);
+    Function::udf(name, Work::Call(resolved), args, returns, volatility, strict, Some(evaluation))
+}
+
+/// A cast.
+pub(crate) fn cast_call(from: &SqlType, to: &SqlType, evaluation: Evaluation) -> Arc<ScalarUDF> {
+    let work = Work::Cast { from: from.clone(), to: to.clone() };
+    // Casts that read the session's settings or the catalog are constant within a statement only.
+    let fixed = |ty: &SqlType| !ty.is_oid_like() && !matches!(ty, SqlType::TimestampTz(_));
+    let volatility = if fixed(from) && fixed(to) { Volatility::Immutable } else { Volatility::Stable };
+    Function::udf(
+        format!("cast_{}", to.internal_name()),
+        work,
+        vec![from.clone()],
+        to.clone(),
+        volatility,
+        true,
+        Some(evaluation),
+    )
+}
+
+/// `value op ANY (array)` or `ALL`.
+pub(crate) fn quantified(
+    op: Resolved,
+    element: &SqlType,
+    all: bool,
+    evaluation: Evaluation,
+) -> Arc<ScalarUDF> {
+    let name = format!("{}_{}", op.function.name, if all { "all" } else { "any" });
+    let volatility = volatility(op.function.volatility);
+    let args = vec![element.clone(), element.clone().array_of()];
+    let work = Work::Quantified { op, element: element.clone(), all };
+    Function::udf(name, work, args, SqlType::Bool, volatility, false, Some(evaluation))
+}
+
+/// `ARRAY[…]` of `count` items.
+pub(crate) fn make_array(element: &SqlType, count: usize) -> Arc<ScalarUDF> {
+    let args = vec![element.clone(); count];
+    let work = Work::MakeArray { element: element.clone() };
+    let returns = element.clone().array_of();
+    Function::udf("array", work, args, returns, Volatility::Immutable, false, None)
+}
+
+/// `array[i]`.
+pub(crate) fn element_at(element: &SqlType) -> Arc<ScalarUDF> {
+    let args = vec![element.clone().array_of(), SqlType::Int4];
+    let work = Work::ElementAt { element: element.clone() };
+    Function::udf("subscript", work, args, element.clone(), Volatility::Immutable, true, None)
+}
+
+/// Bytes that are equal, and sort, as the values do.
+pub(crate) fn sort_key(ty: &SqlType) -> Arc<ScalarUDF> {
+    let work = Work::SortKey { ty: ty.clone() };
+    Function::udf("sort_key", work, vec![ty.clone()], SqlType::Bytea, Volatility::Immutable, true, None)
+}
+
+/// Column `column` of what a set-returning function gives, as a list.
+pub(crate) fn set_call(
+    name: &str,
+    args: &[SqlType],
+    element: &SqlType,
+    column: usize,
+    evaluation: Evaluation,
+) -> Arc<ScalarUDF> {
+    let work = Work::Set { name: name.to_owned(), args: args.to_vec(), element: element.clone(), column };
+    Function::udf(
+        name,
+        work,
+        args.to_vec(),
+        element.clone().array_of(),
+        Volatility::Stable,
+        true,
+        Some(evaluation),
+    )
+}
+
+/// 1, 2, … beside the elements of a list.
+pub(crate) fn ordinals(element: &SqlType) -> Arc<ScalarUDF> {
+    let work = Work::Ordinals { element: element.clone() };
+    let args = vec![element.clone().array_of()];
+    Function::udf("ordinals", work, args, SqlType::Int8.array_of(), Volatility::Immutable, true, None)
+}
+
+/// An empty list as NULL.
+pub(crate) fn null_if_empty(element: &SqlType) -> Arc<ScalarUDF> {
+    let work = Work::NullIfEmpty { element: element.clone() };
+    let ty = element.clone().array_of();
+    Function::udf("null_if_empty", work, vec![ty.clone()], ty, Volatility::Immutable, true, None)
+}
+
+/// Sort keys of a column.
+fn sort_keys(array: &ArrayRef, ty: &SqlType) -> Result<ArrayRef> {
+    let mut builder = arrow::array::BinaryBuilder::new();
+    for row in 0..array.len() {
+        if array.is_null(row) {
+            builder.append_null();
+            continue;
+        }
+        builder.append_value(key_of(&datum_at(array.as_ref(), row, ty)?, ty)?);
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+/// One value's sort key.
+pub(crate) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
+    Ok(match value {
+        Datum::Numeric(number) => decimal::value_part(&decimal::encode(number)).to_vec(),
+        Datum::Interval(interval) => {
+            let span = interval.span() as u128 ^ (1 << 127);
+            span.to_be_bytes().to_vec()
+        }
+        Datum::Text(text) if matches!(ty, SqlType::Char(_)) => {
+            text.trim_end_matches(' ').as_bytes().to_vec()
+        }
+        Datum::Text(text) | Datum::Json(text) => text.as_bytes().to_vec(),
+        Datum::InternalChar(byte) => vec![*byte],
+        Datum::Jsonb(value) => {
+            let mut out = Vec::new();
+            json_key(value, &mut out);
+            out
+        }
+        Datum::Array(array) => {
+            let mut out = Vec::new();
+            for item in &array.elements {
+                if item.is_null() {
+                    out.push(2);
+                    continue;
+                }
+                out.push(1);
+                escaped(&key_of(item, &array.element)?, &mut out);
+            }
+            out.push(0);
+            out
+        }
+        Datum::Bool(v) => vec![u8::from(*v)],
+        Datum::Int2(v) => (*v as u16 ^ (1 << 15)).to_be_bytes().to_vec(),
+        Datum::Int4(v) | Datum::Date(v) => (*v as u32 ^ (1 << 31)).to_be_bytes().to_vec(),
+        Datum::Int8(v) | Datum::Time(v) | Datum::Timestamp(v) | Datum::TimestampTz(v) => {
+            (*v as u64 ^ (1 << 63)).to_be_bytes().to_vec()
+        }
+        Datum::Float4(v) => float_key(f64::from(*v)),
+        Datum::Float8(v) => float_key(*v),
+        Datum::Uuid(bytes) => bytes.to_vec(),
+        Datum::Bytea(bytes) => bytes.to_vec(),
+        Datum::Oid(v) => v.to_be_bytes().to_vec(),
+        Datum::Null => Vec::new(),
+    })
+}
+
+fn float_key(value: f64) -> Vec<u8> {
+    let bits = if value.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { (value + 0.0).to_bits() };
+    let bits = if bits >> 63 == 1 { !bits } else { bits ^ (1 << 63) };
+    bits.to_be_bytes().to_vec()
+}
+
+fn escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    for byte in bytes {
+        out.push(*byte);
+        if *byte == 0 {
+            out.push(0xFF);
+        }
+    }
+    out.extend_from_slice(&[0, 1]);
+}
+
+/// PostgreSQL's order of jsonb values: Object > Array > Boolean > Number > String > Null, fewer elements first.
+fn json_key(value: &serde_json::Value, out: &mut Vec<u8>) {
+    use serde_json::Value as V;
+    let count = |n: usize, out: &mut Vec<u8>| {
+        out.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes());
+    };
+    match value {
+        V::Null => out.push(0),
+        V::String(text) => {
+            out.push(1);
+            escaped(text.as_bytes(), out);
+        }
+        V::Number(number) => {
+            out.push(2);
+            let number = crate::types::Numeric::parse(&number.to_string());
+            let number = number.unwrap_or(crate::types::Numeric::NaN);
+            escaped(decimal::value_part(&decimal::encode(&number)), out);
+        }
+        V::Bool(value) => out.extend_from_slice(&[3, u8::from(*value)]),
+        V::Array(items) => {
+            out.push(4);
+            count(items.len(), out);
+            for item in items {
+                json_key(item, out);
+            }
+        }
+        V::Object(map) => {
+            out.push(5);
+            count(map.len(), out);
+            for (key, item) in map {
+                escaped(key.as_bytes(), out);
+                json_key(item, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! System tables as DataFusion sees them: rows computed when the scan is opened.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::datasource::{TableProvider, TableType};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::Expr;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::fault;
+use super::source::{RowReader, Rows, SourceExec};
+use super::types::array_of;
+use crate::catalog::CatalogSnapshot;
+use crate::error::Result;
+use crate::session::{Row, Settings};
+use crate::system::{self, SystemTable};
+use crate::types::SqlType;
+
+/// A system table over one catalog snapshot.
+#[derive(Debug)]
+pub(crate) struct VirtualTable {
+    table: &'static SystemTable,
+    schema: SchemaRef,
+    catalog: Arc<CatalogSnapshot>,
+    settings: Arc<Settings>,
+}
+
+impl VirtualTable {
+    /// The table over this snapshot.
+    pub fn new(
+        table: &'static SystemTable,
+        schema: SchemaRef,
+        catalog: Arc<CatalogSnapshot>,
+        settings: Arc<Settings>,
+    ) -> Self {
+        Self { table, schema, catalog, settings }
+    }
+}
+
+#[async_trait]
+impl TableProvider for VirtualTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::View
+    }
+
+    async fn scan(
+        &self,
+        _: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _: &[Expr],
+        limit: Option<usize>,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        let positions: Vec<usize> = match projection {
+            Some(positions) => positions.clone(),
+            None => (0..self.table.columns.len()).collect(),
+        };
+        let schema = Arc::new(self.schema.project(&positions)?);
+        let rows = VirtualRows {
+            table: self.table,
+            positions,
+            schema: Arc::clone(&schema),
+            catalog: Arc::clone(&self.catalog),
+            settings: Arc::clone(&self.settings),
+        };
+        Ok(Arc::new(SourceExec::new(Arc::new(rows), schema, limit)))
+    }
+}
+
+#[derive(Debug)]
+struct VirtualRows {
+    table: &'static SystemTable,
+    positions: Vec<usize>,
+    schema: SchemaRef,
+    catalog: Arc<CatalogSnapshot>,
+    settings: Arc<Settings>,
+}
+
+impl Rows for VirtualRows {
+    fn open(&self) -> Box<dyn RowReader> {
+        let rows = system::rows(self.table, &self.catalog, &self.settings);
+        let types = self.positions.iter().map(|at| self.table.columns[*at].1.clone()).collect();
+        Box::new(VirtualReader {
+            rows: Some(rows),
+            positions: self.positions.clone(),
+            types,
+            schema: Arc::clone(&self.schema),
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!("System table {}.{}", self.table.schema, self.table.name)
+    }
+}
+
+struct VirtualReader {
+    rows: Option<Result<Vec<Row>>>,
+    positions: Vec<usize>,
+    types: Vec<SqlType>,
+    schema: SchemaRef,
+}
+
+impl RowReader for VirtualReader {
+    fn next(&mut self, _: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>> {
+        let batch = self.rows.take().map(|rows| {
+            let rows = rows?;
+            batch_of(&rows, &self.positions, &self.types, &self.schema)
+        });
+        async move { batch.transpose().map_err(fault::to_datafusion) }.boxed()
+    }
+}
+
+/// A batch of chosen columns of some rows.
+pub(crate) fn batch_of(
+    rows: &[Row],
+    positions: &[usize],
+    types: &[SqlType],
+    schema: &SchemaRef,
+) -> Result<RecordBatch> {
+    let columns = positions
+        .iter()
+        .zip(types)
+        .map(|(at, ty)| array_of(ty, rows.iter().map(|row| &row[*at])))
+        .collect::<Result<Vec<ArrayRef>>>()?;
+    // A projection of no columns still counts rows.
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+        .map_err(|error| fault::from_datafusion(error.into()))
+}

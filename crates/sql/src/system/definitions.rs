@@ -1,0 +1,150 @@
+//! Objects of the catalog written as SQL, as `pg_get_indexdef` and `pg_get_constraintdef` show them.
+
+use telesto_common::key::Direction;
+
+use crate::catalog::{
+    CatalogSnapshot, CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
+};
+
+/// An identifier, quoted when it has to be.
+pub(crate) fn quoted(name: &str) -> String {
+    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$')
+        && !RESERVED.contains(&name);
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// Words PostgreSQL quotes when they are names.
+const RESERVED: &[&str] = &[
+    "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "between",
+    "bigint", "binary", "bit", "boolean", "both", "case", "cast", "char", "character", "check", "coalesce",
+    "collate", "collation", "column", "concurrently", "constraint", "create", "cross", "current_catalog",
+    "current_date", "current_role", "current_schema", "current_time", "current_timestamp", "current_user", "dec",
+    "decimal", "default", "deferrable", "desc", "distinct", "do", "else", "end", "except", "exists", "extract",
+    "false", "fetch", "float", "for", "foreign", "freeze", "from", "full", "grant", "greatest", "group",
+    "grouping", "having", "ilike", "in", "initially", "inner", "inout", "int", "integer", "intersect",
+    "interval", "into", "is", "isnull", "join", "lateral", "leading", "least", "left", "like", "limit",
+    "localtime", "localtimestamp", "national", "natural", "nchar", "none", "normalize", "not", "notnull",
+    "null", "nullif", "numeric", "offset", "on", "only", "or", "order", "out", "outer", "overlaps", "overlay",
+    "placing", "position", "precision", "primary", "real", "references", "returning", "right", "row", "select",
+    "session_user", "setof", "similar", "smallint", "some", "substring", "symmetric", "table", "tablesample",
+    "then", "time", "timestamp", "to", "trailing", "treat", "trim", "true", "union", "unique", "user", "using",
+    "values", "varchar", "variadic", "verbose", "when", "where", "window", "with",
+];
+
+/// The table's name, with its schema unless that is `public`.
+pub(crate) fn table_name(catalog: &CatalogSnapshot, table: &Table) -> String {
+    match catalog.schema_name(table.schema) {
+        crate::catalog::PUBLIC => quoted(&table.name),
+        schema => format!("{}.{}", quoted(schema), quoted(&table.name)),
+    }
+}
+
+fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String {
+    positions
+        .map(|at| table.columns.get(at).map_or_else(String::new, |c| quoted(&c.name)))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// `CREATE [UNIQUE] INDEX …`.
+pub(crate) fn index_definition(catalog: &CatalogSnapshot, table: &Table, index: &Index) -> String {
+    let columns = index
+        .columns
+        .iter()
+        .map(|column| {
+            let name = table.columns.get(column.column).map_or_else(String::new, |c| quoted(&c.name));
+            match column.direction {
+                Direction::Ascending => name,
+                Direction::Descending => format!("{name} DESC"),
+            }
+        })
+        .collect::<Vec<_>>()
+        .join(", ");
+    let schema = catalog.schema_name(table.schema);
+    let mut out = format!(
+        "CREATE {}INDEX {} ON {}.{} USING btree ({columns})",
+        if index.unique || index.id == 0 { "UNIQUE " } else { "" },
+        quoted(&index.name),
+        quoted(schema),
+        quoted(&table.name),
+    );
+    if let Some(predicate) = &index.predicate {
+        out.push_str(&format!(" WHERE ({predicate})"));
+    }
+    out
+}
+
+/// `PRIMARY KEY (…)` or `UNIQUE (…)`.
+pub(crate) fn key_definition(table: &Table, index: &Index) -> String {
+    let word = if index.id == 0 { "PRIMARY KEY" } else { "UNIQUE" };
+    format!("{word} ({})", column_list(table, index.columns.iter().map(|c| c.column)))
+}
+
+/// `CHECK ((…))`.
+pub(crate) fn check_definition(check: &CheckConstraint) -> String {
+    let suffix = if check.validated { "" } else { " NOT VALID" };
+    format!("CHECK (({})){suffix}", check.expression)
+}
+
+/// `FOREIGN KEY (…) REFERENCES …`.
+pub(crate) fn foreign_key_definition(
+    catalog: &CatalogSnapshot,
+    table: &Table,
+    key: &ForeignKey,
+) -> String {
+    let action = |action: ForeignKeyAction| match action {
+        ForeignKeyAction::NoAction => None,
+        ForeignKeyAction::Restrict => Some("RESTRICT"),
+        ForeignKeyAction::Cascade => Some("CASCADE"),
+        ForeignKeyAction::SetNull => Some("SET NULL"),
+        ForeignKeyAction::SetDefault => Some("SET DEFAULT"),
+    };
+    let (name, columns) = catalog.table(key.referenced).map_or_else(
+        || (String::new(), String::new()),
+        |referenced| {
+            let columns = column_list(referenced, key.referenced_columns.iter().copied());
+            (table_name(catalog, referenced), columns)
+        },
+    );
+    let mut out = format!(
+        "FOREIGN KEY ({}) REFERENCES {name}({columns})",
+        column_list(table, key.columns.iter().copied())
+    );
+    if key.match_kind == ForeignKeyMatch::Full {
+        out.push_str(" MATCH FULL");
+    }
+    if let Some(word) = action(key.on_update) {
+        out.push_str(&format!(" ON UPDATE {word}"));
+    }
+    if let Some(word) = action(key.on_delete) {
+        out.push_str(&format!(" ON DELETE {word}"));
+    }
+    if key.deferrable {
+        out.push_str(" DEFERRABLE");
+    }
+    if key.initially_deferred {
+        out.push_str(" INITIALLY DEFERRED");
+    }
+    if !key.validated {
+        out.push_str(" NOT VALID");
+    }
+    out
+}
+
+/// The constraint with this OID, as ALTER TABLE … ADD CONSTRAINT takes it.
+pub(crate) fn constraint_definition(catalog: &CatalogSnapshot, oid: u32) -> Option<String> {
+    for table in catalog.tables() {
+        let key = table.all_indexes().find(|index| index.constraint_oid == Some(oid));
+        if let Some(index) = key {
+            return Some(key_definition(table, index));
+        }
+        if let Some(check) = table.checks.iter().find(|check| check.oid == oid) {
+            return Some(check_definition(check));
+        }
+        if let Some(key) = table.foreign_keys.iter().find(|key| key.oid == oid) {
+            return Some(foreign_key_definition(catalog, table, key));
+        }
+    }
+    None
+}

@@ -1,0 +1,240 @@
+//! Functions over the catalog: what psql, drivers and ORMs call beside the system tables.
+//!
+//! # Invariants
+//! An OID that names nothing gives NULL, as in PostgreSQL, not an error.
+
+use super::definitions::{constraint_definition, index_definition, quoted, table_name};
+use super::objects::{DATABASE_OID, role_oid};
+use crate::catalog::{CatalogSnapshot, Index, Table};
+use crate::error::Result;
+use crate::expr::context::Call;
+use crate::expr::registry::{Function, function};
+use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, Name, Oid, Other, Text};
+use crate::types::{Datum, SqlType};
+
+/// The functions of this module.
+pub const TABLE: &[Function] = &[
+    function("pg_get_indexdef", &[Oid], Text, |a, c| index_def(a, c)).stable(),
+    function("pg_get_indexdef", &[Oid, Int4, Bool], Text, |a, c| index_def(a, c)).stable(),
+    function("pg_get_constraintdef", &[Oid], Text, |a, c| constraint_def(a, c)).stable(),
+    function("pg_get_constraintdef", &[Oid, Bool], Text, |a, c| constraint_def(a, c)).stable(),
+    function("pg_get_expr", &[Text, Oid], Text, |a, _| Ok(a[0].clone())).stable(),
+    function("pg_get_expr", &[Text, Oid, Bool], Text, |a, _| Ok(a[0].clone())).stable(),
+    function("pg_get_viewdef", &[Oid], Text, |a, c| view_def(a, c)).stable(),
+    function("pg_get_viewdef", &[Oid, Bool], Text, |a, c| view_def(a, c)).stable(),
+    function("pg_get_userbyid", &[Oid], Name, |a, c| user_by_id(a, c)).stable(),
+    function("format_type", &[Oid, Int4], Text, |a, c| format_type(a, c)).lax().stable(),
+    function("pg_table_is_visible", &[Oid], Bool, |a, c| visible(a, c)).stable(),
+    function("pg_type_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
+    function("pg_function_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
+    function("pg_relation_is_publishable", &[Other], Bool, |_, _| yes()).stable(),
+    function("pg_encoding_to_char", &[Int4], Name, |a, _| encoding(a)),
+    function("obj_description", &[Oid, Name], Text, |a, c| object_comment(a, c)).stable(),
+    function("obj_description", &[Oid], Text, |a, c| object_comment(a, c)).stable(),
+    function("shobj_description", &[Oid, Name], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("col_description", &[Oid, Int4], Text, |a, c| column_comment(a, c)).stable(),
+    function("pg_relation_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_table_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_indexes_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_total_relation_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_get_partkeydef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_triggerdef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_ruledef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_statisticsobjdef_columns", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_function_result", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_function_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_function_identity_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_serial_sequence", &[Text, Text], Text, |a, c| serial_sequence(a, c)).stable(),
+    function("pg_my_temp_schema", &[], Oid, |_, _| Ok(Datum::Oid(0))).stable(),
+    function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
+    function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
+    function("pg_is_in_recovery", &[], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
+    function("has_table_privilege", &[Other, Text], Bool, |_, _| yes()).stable(),
+    function("has_schema_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
+    function("has_database_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
+    function("row_security_active", &[Other], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
+    function("pg_column_is_updatable", &[Other, Int2, Bool], Bool, |_, _| yes()).stable(),
+];
+
+fn yes() -> Result<Datum> {
+    Ok(Datum::Bool(true))
+}
+
+fn oid_of(value: &Datum) -> u32 {
+    value.as_i64().and_then(|v| u32::try_from(v).ok()).unwrap_or(0)
+}
+
+fn number_of(value: &Datum) -> i64 {
+    value.as_i64().unwrap_or(0)
+}
+
+fn find_index(catalog: &CatalogSnapshot, oid: u32) -> Option<(&Table, &Index)> {
+    catalog.tables().find_map(|table| {
+        table.all_indexes().find(|index| index.oid == oid).map(|index| (table.as_ref(), index))
+    })
+}
+
+fn text_or_null(text: Option<String>) -> Result<Datum> {
+    Ok(text.map_or(Datum::Null, Datum::text))
+}
+
+fn index_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let found = find_index(call.context.catalog, oid_of(&args[0]));
+    let Some((table, index)) = found else { return Ok(Datum::Null) };
+    match args.get(1).map(number_of) {
+        None | Some(0) => Ok(Datum::text(index_definition(call.context.catalog, table, index))),
+        Some(number) => text_or_null(
+            usize::try_from(number - 1)
+                .ok()
+                .and_then(|at| index.columns.get(at))
+                .and_then(|part| table.columns.get(part.column))
+                .map(|column| quoted(&column.name)),
+        ),
+    }
+}
+
+fn constraint_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    text_or_null(constraint_definition(call.context.catalog, oid_of(&args[0])))
+}
+
+fn view_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let oid = oid_of(&args[0]);
+    text_or_null(call.context.catalog.views().find(|v| v.oid == oid).map(|v| v.query.clone()))
+}
+
+fn user_by_id(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let oid = oid_of(&args[0]);
+    let catalog = call.context.catalog;
+    let name = catalog.roles().find(|role| role.oid == oid).map(|role| role.name.clone());
+    let name = name.unwrap_or_else(|| {
+        if role_oid(catalog, "telesto") == oid || oid == 10 {
+            "telesto".to_owned()
+        } else {
+            format!("unknown (OID={oid})")
+        }
+    });
+    Ok(Datum::text(name))
+}
+
+fn format_type(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    if args[0].is_null() {
+        return Ok(Datum::Null);
+    }
+    let oid = oid_of(&args[0]);
+    let typmod = args[1].as_i64().and_then(|v| i32::try_from(v).ok()).unwrap_or(-1);
+    let Some(ty) = SqlType::from_oid(oid) else {
+        let row = call.context.catalog.tables().find(|table| table.type_oid == oid);
+        return Ok(Datum::text(row.map_or_else(
+            || if oid == 0 { "-".to_owned() } else { "???".to_owned() },
+            |table| table_name(call.context.catalog, table),
+        )));
+    };
+    let shown = with_modifier(ty, typmod);
+    // Without a modifier argument, bpchar is shown as its SQL name.
+    Ok(Datum::text(match (&shown, args[1].is_null()) {
+        (SqlType::Char(None), true) => "character".to_owned(),
+        (shown, _) => shown.to_string(),
+    }))
+}
+
+fn with_modifier(ty: SqlType, typmod: i32) -> SqlType {
+    use crate::types::sql_type::NumericMod;
+    if typmod < 0 {
+        return ty;
+    }
+    let length = u32::try_from(typmod - 4).ok();
+    let precision = u8::try_from(typmod).ok();
+    match ty {
+        SqlType::Varchar(_) => SqlType::Varchar(length),
+        SqlType::Char(_) => SqlType::Char(length),
+        SqlType::Time(_) => SqlType::Time(precision),
+        SqlType::Timestamp(_) => SqlType::Timestamp(precision),
+        SqlType::TimestampTz(_) => SqlType::TimestampTz(precision),
+        SqlType::Numeric(_) if typmod >= 4 => {
+            let packed = typmod - 4;
+            // The scale is 11 bits, signed.
+            let scale = ((packed & 0x7FF) ^ 0x400) - 0x400;
+            SqlType::Numeric(Some(NumericMod {
+                precision: u16::try_from(packed >> 16).unwrap_or(0),
+                scale: i16::try_from(scale).unwrap_or(0),
+            }))
+        }
+        SqlType::Array(element) => with_modifier(*element, typmod).array_of(),
+        other => other,
+    }
+}
+
+fn visible(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let oid = oid_of(&args[0]);
+    let catalog = call.context.catalog;
+    if let Some(system) = super::all().find(|table| table.oid == oid) {
+        return Ok(Datum::Bool(system.schema == "pg_catalog"));
+    }
+    let place = catalog
+        .tables()
+        .find_map(|table| {
+            if table.id.0 == oid {
+                return Some((table.schema, table.name.clone()));
+            }
+            let index = table.all_indexes().find(|index| index.oid == oid)?;
+            Some((table.schema, index.name.clone()))
+        })
+        .or_else(|| catalog.sequences().find(|s| s.oid == oid).map(|s| (s.schema, s.name.clone())))
+        .or_else(|| catalog.views().find(|v| v.oid == oid).map(|v| (v.schema, v.name.clone())));
+    let Some((schema, name)) = place else { return Ok(Datum::Null) };
+    // Visible when it is the first of its name on the search path.
+    let first = call.context.settings.effective_search_path().into_iter().find(|candidate| {
+        catalog.schema(candidate).is_some_and(|s| catalog.relation(s.oid, &name).is_some())
+    });
+    Ok(Datum::Bool(first.as_deref() == Some(catalog.schema_name(schema))))
+}
+
+fn encoding(args: &[Datum]) -> Result<Datum> {
+    Ok(Datum::text(match number_of(&args[0]) {
+        6 => "UTF8",
+        0 => "SQL_ASCII",
+        _ => "",
+    }))
+}
+
+fn object_comment(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let oid = oid_of(&args[0]);
+    let catalog = call.context.catalog;
+    if oid == DATABASE_OID {
+        return Ok(Datum::Null);
+    }
+    let comment = catalog
+        .tables()
+        .find_map(|table| {
+            if table.id.0 == oid {
+                return Some(table.comment.clone());
+            }
+            table.all_indexes().find(|index| index.oid == oid).map(|index| index.comment.clone())
+        })
+        .or_else(|| catalog.views().find(|v| v.oid == oid).map(|v| v.comment.clone()))
+        .or_else(|| catalog.sequences().find(|s| s.oid == oid).map(|s| s.comment.clone()))
+        .or_else(|| catalog.schema_by_oid(oid).map(|s| s.comment.clone()));
+    text_or_null(comment.flatten())
+}
+
+fn column_comment(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let (oid, number) = (oid_of(&args[0]), number_of(&args[1]));
+    let table = call.context.catalog.tables().find(|table| table.id.0 == oid);
+    let column = table.and_then(|t| t.columns.iter().find(|c| i64::from(c.id) == number));
+    text_or_null(column.and_then(|c| c.comment.clone()))
+}
+
+fn serial_sequence(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let (Some(table), Some(column)) = (args[0].as_str(), args[1].as_str()) else {
+        return Ok(Datum::Null);
+    };
+    let oid = call.context.relation_oid(table)?;
+    let catalog = call.context.catalog;
+    let found = catalog.sequences().find(|sequence| {
+        sequence.owned_by.is_some_and(|(owner, at)| {
+            owner.0 == oid
+                && catalog.table(owner).and_then(|t| t.columns.get(at)).is_some_and(|c| c.name == column)
+        })
+    });
+    text_or_null(found.map(|s| format!("{}.{}", quoted(catalog.schema_name(s.schema)), quoted(&s.name))))
+}

@@ -1,0 +1,716 @@
+//! Rows of `pg_catalog`.
+//!
+//! # Invariants
+//! OIDs agree between tables: what one refers to, another has. A primary or unique key has the index's OID in
+//! `pg_class` and `pg_index`, and its constraint's OID in `pg_constraint`.
+
+use super::definitions::{check_definition, index_definition};
+use super::rows::RowSet;
+use crate::catalog::{
+    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, PG_CATALOG_OID,
+    INFORMATION_SCHEMA_OID, Table,
+};
+use crate::session::Settings;
+use crate::types::sql_type::SCALARS;
+use crate::types::{Datum, SqlType};
+
+/// OID of the role everything of the system belongs to.
+pub(super) const OWNER_OID: u32 = 10;
+/// OID of the heap access method.
+const HEAP: u32 = 2;
+/// OID of the btree access method.
+const BTREE: u32 = 403;
+/// OID of the default collation.
+const DEFAULT_COLLATION: u32 = 100;
+/// OID of the C collation.
+const C_COLLATION: u32 = 950;
+/// OID of the default tablespace.
+const DEFAULT_TABLESPACE: u32 = 1663;
+/// OID of the user database.
+pub(super) const DATABASE_OID: u32 = 5;
+/// Number of PostgreSQL's UTF8 encoding.
+const UTF8: i32 = 6;
+
+/// The OID of a role.
+pub(super) fn role_oid(catalog: &CatalogSnapshot, name: &str) -> u32 {
+    catalog.roles().find(|role| role.name == name).map_or(OWNER_OID, |role| role.oid)
+}
+
+/// Fills the rows of one table of `pg_catalog`.
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &Settings) {
+    match out.name() {
+        "pg_namespace" => namespaces(out, catalog),
+        "pg_class" => classes(out, catalog),
+        "pg_attribute" => attributes(out, catalog),
+        "pg_attrdef" => defaults(out, catalog),
+        "pg_index" => indexes(out, catalog),
+        "pg_constraint" => constraints(out, catalog),
+        "pg_type" => types(out, catalog),
+        "pg_roles" | "pg_authid" => roles(out, catalog),
+        "pg_user" => users(out, catalog),
+        "pg_database" => databases(out, catalog),
+        "pg_am" => {
+            out.row().set("oid", HEAP).set("amname", "heap").set("amhandler", "heap_tableam_handler").set("amtype", "t");
+            out.row().set("oid", BTREE).set("amname", "btree").set("amhandler", "bthandler").set("amtype", "i");
+        }
+        "pg_collation" => {
+            for (oid, name, provider) in [(DEFAULT_COLLATION, "default", "d"), (C_COLLATION, "C", "c"), (951, "POSIX", "c")] {
+                out.row()
+                    .set("oid", oid)
+                    .set("collname", name)
+                    .set("collnamespace", PG_CATALOG_OID)
+                    .set("collowner", OWNER_OID)
+                    .set("collprovider", provider)
+                    .set("collisdeterministic", true)
+                    .set("collencoding", -1);
+            }
+        }
+        "pg_tablespace" => {
+            out.row().set("oid", DEFAULT_TABLESPACE).set("spcname", "pg_default").set("spcowner", OWNER_OID);
+            out.row().set("oid", 1664_u32).set("spcname", "pg_global").set("spcowner", OWNER_OID);
+        }
+        "pg_language" => {
+            out.row().set("oid", 14_u32).set("lanname", "sql").set("lanowner", OWNER_OID).set("lanpltrusted", true);
+        }
+        "pg_description" => descriptions(out, catalog),
+        "pg_depend" => dependencies(out, catalog),
+        "pg_sequence" => sequences(out, catalog),
+        "pg_sequences" => sequence_views(out, catalog),
+        "pg_tables" => table_views(out, catalog),
+        "pg_indexes" => index_views(out, catalog),
+        "pg_views" => views(out, catalog),
+        "pg_settings" => parameters(out, settings),
+        "pg_stat_user_tables" => {
+            for table in catalog.tables() {
+                out.row()
+                    .set("relid", table.id.0)
+                    .set("schemaname", catalog.schema_name(table.schema))
+                    .set("relname", &table.name);
+            }
+        }
+        "pg_stat_activity" => {
+            out.row()
+                .set("datid", DATABASE_OID)
+                .set("datname", &settings.database)
+                .set("usesysid", role_oid(catalog, &settings.session_user))
+                .set("usename", &settings.session_user)
+                .set("application_name", &settings.application_name)
+                .set("state", "active")
+                .set("backend_type", "client backend");
+        }
+        _ => {}
+    }
+}
+
+fn namespaces(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let builtin = [(PG_CATALOG_OID, "pg_catalog"), (INFORMATION_SCHEMA_OID, "information_schema")];
+    for (oid, name) in builtin {
+        if catalog.schema_by_oid(oid).is_none() {
+            out.row().set("oid", oid).set("nspname", name).set("nspowner", OWNER_OID);
+        }
+    }
+    for schema in catalog.schemas() {
+        out.row()
+            .set("oid", schema.oid)
+            .set("nspname", &schema.name)
+            .set("nspowner", role_oid(catalog, &schema.owner));
+    }
+}
+
+/// One row of pg_class; the columns that differ come as arguments.
+struct Class<'a> {
+    oid: u32,
+    name: &'a str,
+    schema: u32,
+    owner: u32,
+    kind: &'a str,
+    columns: usize,
+    checks: usize,
+    indexed: bool,
+    row_type: u32,
+}
+
+fn class(out: &mut RowSet<'_>, class: &Class<'_>) {
+    let method = match class.kind {
+        "r" => HEAP,
+        "i" => BTREE,
+        _ => 0,
+    };
+    out.row()
+        .set("oid", class.oid)
+        .set("relname", class.name)
+        .set("relnamespace", class.schema)
+        .set("reltype", class.row_type)
+        .set("relowner", class.owner)
+        .set("relam", method)
+        .set("relfilenode", class.oid)
+        .set("relpages", 0)
+        .set("reltuples", -1)
+        .set("relhasindex", class.indexed)
+        .set("relpersistence", "p")
+        .set("relkind", class.kind)
+        .set("relnatts", class.columns)
+        .set("relchecks", class.checks)
+        .set("relispopulated", true)
+        .set("relreplident", "d");
+}
+
+fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for system in super::all() {
+        let schema =
+            if system.schema == "pg_catalog" { PG_CATALOG_OID } else { INFORMATION_SCHEMA_OID };
+        let view = system.schema != "pg_catalog" || VIEWS.contains(&system.name);
+        class(out, &Class {
+            oid: system.oid,
+            name: system.name,
+            schema,
+            owner: OWNER_OID,
+            kind: if view { "v" } else { "r" },
+            columns: system.columns.len(),
+            checks: 0,
+            indexed: false,
+            row_type: 0,
+        });
+    }
+    for table in catalog.tables() {
+        let owner = role_oid(catalog, &table.owner);
+        class(out, &Class {
+            oid: table.id.0,
+            name: &table.name,
+            schema: table.schema,
+            owner,
+            kind: "r",
+            columns: table.columns.len(),
+            checks: table.checks.len(),
+            indexed: table.all_indexes().next().is_some(),
+            row_type: table.type_oid,
+        });
+        for index in table.all_indexes() {
+            class(out, &Class {
+                oid: index.oid,
+                name: &index.name,
+                schema: table.schema,
+                owner,
+                kind: "i",
+                columns: index.columns.len(),
+                checks: 0,
+                indexed: false,
+                row_type: 0,
+            });
+        }
+    }
+    for sequence in catalog.sequences() {
+        class(out, &Class {
+            oid: sequence.oid,
+            name: &sequence.name,
+            schema: sequence.schema,
+            owner: role_oid(catalog, &sequence.owner),
+            kind: "S",
+            columns: 3,
+            checks: 0,
+            indexed: false,
+            row_type: 0,
+        });
+    }
+    for view in catalog.views() {
+        class(out, &Class {
+            oid: view.oid,
+            name: &view.name,
+            schema: view.schema,
+            owner: role_oid(catalog, &view.owner),
+            kind: "v",
+            columns: view.columns.len(),
+            checks: 0,
+            indexed: false,
+            row_type: 0,
+        });
+    }
+}
+
+/// The tables of `pg_catalog` that are views in PostgreSQL.
+const VIEWS: &[&str] = &[
+    "pg_roles", "pg_user", "pg_group", "pg_tables", "pg_indexes", "pg_views", "pg_matviews", "pg_sequences",
+    "pg_settings", "pg_locks", "pg_cursors", "pg_prepared_statements", "pg_stat_activity", "pg_stat_user_tables",
+    "pg_available_extensions", "pg_timezone_names",
+];
+
+fn collation_of(ty: &SqlType) -> u32 {
+    match ty {
+        SqlType::Array(element) => collation_of(element),
+        SqlType::Name => C_COLLATION,
+        ty if ty.is_string() => DEFAULT_COLLATION,
+        _ => 0,
+    }
+}
+
+fn storage_of(ty: &SqlType) -> &'static str {
+    match ty {
+        SqlType::Numeric(_) => "m",
+        ty if ty.typlen() == -1 => "x",
+        _ => "p",
+    }
+}
+
+fn align_of(ty: &SqlType) -> &'static str {
+    match ty.typlen() {
+        1 => "c",
+        2 => "s",
+        8 | 16 if *ty != SqlType::Uuid => "d",
+        16 => "c",
+        _ => "i",
+    }
+}
+
+fn attribute(out: &mut RowSet<'_>, relation: u32, number: usize, name: &str, ty: &SqlType) {
+    out.row()
+        .set("attrelid", relation)
+        .set("attname", name)
+        .set("atttypid", ty.oid())
+        .set("attstattarget", -1)
+        .set("attlen", i32::from(ty.typlen()))
+        .set("attnum", number)
+        .set("attndims", i32::from(matches!(ty, SqlType::Array(_))))
+        .set("attcacheoff", -1)
+        .set("atttypmod", ty.typmod())
+        .set("attbyval", matches!(ty.typlen(), 1..=8))
+        .set("attalign", align_of(ty))
+        .set("attstorage", storage_of(ty))
+        .set("attcompression", "")
+        .set("attidentity", "")
+        .set("attgenerated", "")
+        .set("attislocal", true)
+        .set("attcollation", collation_of(ty));
+}
+
+fn attributes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for system in super::all() {
+        for (at, (name, ty)) in system.columns.iter().enumerate() {
+            attribute(out, system.oid, at + 1, name, ty);
+        }
+    }
+    for table in catalog.tables() {
+        for column in &table.columns {
+            attribute(out, table.id.0, usize::from(column.id), &column.name, &column.ty);
+            let identity = match column.generated {
+                Some(Generated::IdentityAlways(_)) => "a",
+                Some(Generated::IdentityByDefault(_)) => "d",
+                _ => "",
+            };
+            let stored = matches!(column.generated, Some(Generated::Stored(_)));
+            out.last()
+                .set("attnotnull", column.not_null)
+                .set("atthasdef", column.default.is_some() || stored)
+                .set("atthasmissing", column.missing.is_some())
+                .set("attidentity", identity)
+                .set("attgenerated", if stored { "s" } else { "" })
+                .set("attisdropped", column.dropped);
+        }
+        for index in table.all_indexes() {
+            for (at, part) in index.columns.iter().enumerate() {
+                if let Some(column) = table.columns.get(part.column) {
+                    attribute(out, index.oid, at + 1, &column.name, &column.ty);
+                }
+            }
+        }
+    }
+    for sequence in catalog.sequences() {
+        let columns =
+            [("last_value", SqlType::Int8), ("log_cnt", SqlType::Int8), ("is_called", SqlType::Bool)];
+        for (at, (name, ty)) in columns.iter().enumerate() {
+            attribute(out, sequence.oid, at + 1, name, ty);
+        }
+    }
+    for view in catalog.views() {
+        for (at, (name, ty)) in view.columns.iter().enumerate() {
+            attribute(out, view.oid, at + 1, name, ty);
+        }
+    }
+}
+
+/// The OID of a column's default: derived, so that it needs no place in the catalog.
+fn default_oid(table: &Table, column: u16) -> u32 {
+    0x4000_0000 | (table.id.0.wrapping_mul(1600).wrapping_add(u32::from(column)) & 0x3FFF_FFFF)
+}
+
+fn defaults(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        for (_, column) in table.visible_columns() {
+            let text = match &column.generated {
+                Some(Generated::Stored(text)) => Some(text),
+                _ => column.default.as_ref(),
+            };
+            if let Some(text) = text {
+                out.row()
+                    .set("oid", default_oid(table, column.id))
+                    .set("adrelid", table.id.0)
+                    .set("adnum", i32::from(column.id))
+                    .set("adbin", text);
+            }
+        }
+    }
+}
+
+fn numbers(table: &Table, positions: impl Iterator<Item = usize>) -> Vec<i64> {
+    positions.map(|at| table.columns.get(at).map_or(0, |column| i64::from(column.id))).collect()
+}
+
+fn indexes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        for index in table.all_indexes() {
+            let options: Vec<i64> = index
+                .columns
+                .iter()
+                .map(|c| match c.direction {
+                    telesto_common::key::Direction::Ascending => 0,
+                    telesto_common::key::Direction::Descending => 3,
+                })
+                .collect();
+            out.row()
+                .set("indexrelid", index.oid)
+                .set("indrelid", table.id.0)
+                .set("indnatts", index.columns.len())
+                .set("indnkeyatts", index.columns.len())
+                .set("indisunique", index.unique || index.id == 0)
+                .set("indisprimary", index.id == 0)
+                .set("indimmediate", true)
+                .set("indisvalid", true)
+                .set("indisready", true)
+                .set("indislive", true)
+                .set("indkey", numbers(table, index.columns.iter().map(|c| c.column)))
+                .set("indcollation", vec![0_i64; index.columns.len()])
+                .set("indclass", vec![0_i64; index.columns.len()])
+                .set("indoption", options)
+                .set("indpred", index.predicate.clone());
+        }
+    }
+}
+
+fn constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let key = |out: &mut RowSet<'_>, table: &Table, index: &Index, oid: u32| {
+        out.row()
+            .set("oid", oid)
+            .set("conname", &index.name)
+            .set("connamespace", table.schema)
+            .set("contype", if index.id == 0 { "p" } else { "u" })
+            .set("convalidated", true)
+            .set("conrelid", table.id.0)
+            .set("conindid", index.oid)
+            .set("confupdtype", " ")
+            .set("confdeltype", " ")
+            .set("confmatchtype", " ")
+            .set("conislocal", true)
+            .set("connoinherit", true)
+            .set("conkey", numbers(table, index.columns.iter().map(|c| c.column)));
+    };
+    let action = |action: ForeignKeyAction| match action {
+        ForeignKeyAction::NoAction => "a",
+        ForeignKeyAction::Restrict => "r",
+        ForeignKeyAction::Cascade => "c",
+        ForeignKeyAction::SetNull => "n",
+        ForeignKeyAction::SetDefault => "d",
+    };
+    for table in catalog.tables() {
+        for index in table.all_indexes() {
+            if let Some(oid) = index.constraint_oid {
+                key(out, table, index, oid);
+            }
+        }
+        for check in &table.checks {
+            out.row()
+                .set("oid", check.oid)
+                .set("conname", &check.name)
+                .set("connamespace", table.schema)
+                .set("contype", "c")
+                .set("convalidated", check.validated)
+                .set("conrelid", table.id.0)
+                .set("confupdtype", " ")
+                .set("confdeltype", " ")
+                .set("confmatchtype", " ")
+                .set("conislocal", true)
+                .set("conbin", check_definition(check));
+        }
+        for foreign in &table.foreign_keys {
+            let referenced = catalog.table(foreign.referenced);
+            let index = referenced.and_then(|t| t.index(foreign.referenced_index));
+            let columns = referenced
+                .map(|t| numbers(t, foreign.referenced_columns.iter().copied()))
+                .unwrap_or_default();
+            out.row()
+                .set("oid", foreign.oid)
+                .set("conname", &foreign.name)
+                .set("connamespace", table.schema)
+                .set("contype", "f")
+                .set("condeferrable", foreign.deferrable)
+                .set("condeferred", foreign.initially_deferred)
+                .set("convalidated", foreign.validated)
+                .set("conrelid", table.id.0)
+                .set("conindid", index.map_or(0, |index| index.oid))
+                .set("confrelid", foreign.referenced.0)
+                .set("confupdtype", action(foreign.on_update))
+                .set("confdeltype", action(foreign.on_delete))
+                .set("confmatchtype", match foreign.match_kind {
+                    ForeignKeyMatch::Simple => "s",
+                    ForeignKeyMatch::Full => "f",
+                })
+                .set("conislocal", true)
+                .set("connoinherit", true)
+                .set("conkey", numbers(table, foreign.columns.iter().copied()))
+                .set("confkey", columns);
+        }
+    }
+}
+
+fn category(ty: &SqlType) -> &'static str {
+    match ty {
+        SqlType::Array(_) => "A",
+        SqlType::Bool => "B",
+        ty if ty.is_number() || ty.is_oid_like() => "N",
+        ty if ty.is_string() => "S",
+        SqlType::InternalChar => "Z",
+        SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_) => "D",
+        SqlType::Interval => "T",
+        SqlType::Unknown => "X",
+        SqlType::Void => "P",
+        _ => "U",
+    }
+}
+
+fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let one = |out: &mut RowSet<'_>, ty: &SqlType, element: u32| {
+        let pseudo = matches!(ty, SqlType::Void | SqlType::Unknown);
+        let name = ty.internal_name();
+        out.row()
+            .set("oid", ty.oid())
+            .set("typnamespace", PG_CATALOG_OID)
+            .set("typowner", OWNER_OID)
+            .set("typlen", i32::from(ty.typlen()))
+            .set("typbyval", matches!(ty.typlen(), 1..=8))
+            .set("typtype", if pseudo { "p" } else { "b" })
+            .set("typcategory", category(ty))
+            .set("typispreferred", matches!(ty, SqlType::Bool | SqlType::Text | SqlType::Float8 | SqlType::Oid | SqlType::TimestampTz(_) | SqlType::Interval))
+            .set("typisdefined", true)
+            .set("typdelim", ",")
+            .set("typelem", element)
+            .set("typarray", ty.array_oid())
+            .set("typinput", if element > 0 { "array_in".to_owned() } else { format!("{name}in") })
+            .set("typoutput", if element > 0 { "array_out".to_owned() } else { format!("{name}out") })
+            .set("typreceive", if element > 0 { "array_recv".to_owned() } else { format!("{name}recv") })
+            .set("typsend", if element > 0 { "array_send".to_owned() } else { format!("{name}send") })
+            .set("typalign", align_of(ty))
+            .set("typstorage", storage_of(ty))
+            .set("typtypmod", -1)
+            .set("typcollation", collation_of(ty))
+            .set("typname", name);
+    };
+    for ty in SCALARS {
+        one(out, ty, 0);
+        if ty.array_oid() != 0 {
+            one(out, &ty.clone().array_of(), ty.oid());
+        }
+    }
+    for table in catalog.tables() {
+        out.row()
+            .set("oid", table.type_oid)
+            .set("typname", &table.name)
+            .set("typnamespace", table.schema)
+            .set("typowner", role_oid(catalog, &table.owner))
+            .set("typlen", -1)
+            .set("typtype", "c")
+            .set("typcategory", "C")
+            .set("typisdefined", true)
+            .set("typdelim", ",")
+            .set("typrelid", table.id.0)
+            .set("typinput", "record_in")
+            .set("typoutput", "record_out")
+            .set("typalign", "d")
+            .set("typstorage", "x")
+            .set("typtypmod", -1);
+    }
+}
+
+fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for role in catalog.roles() {
+        out.row()
+            .set("oid", role.oid)
+            .set("rolname", &role.name)
+            .set("rolsuper", role.superuser)
+            .set("rolinherit", true)
+            .set("rolcreaterole", role.create_role)
+            .set("rolcreatedb", role.create_db)
+            .set("rolcanlogin", role.login)
+            .set("rolreplication", role.superuser)
+            .set("rolbypassrls", role.superuser)
+            .set("rolconnlimit", -1)
+            .set("rolpassword", "********");
+    }
+}
+
+fn users(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for role in catalog.roles().filter(|role| role.login) {
+        out.row()
+            .set("usename", &role.name)
+            .set("usesysid", role.oid)
+            .set("usecreatedb", role.create_db)
+            .set("usesuper", role.superuser)
+            .set("passwd", "********");
+    }
+}
+
+fn databases(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    out.row()
+        .set("oid", DATABASE_OID)
+        .set("datname", &catalog.database_name)
+        .set("datdba", OWNER_OID)
+        .set("encoding", UTF8)
+        .set("datlocprovider", "c")
+        .set("datallowconn", true)
+        .set("datconnlimit", -1)
+        .set("dattablespace", DEFAULT_TABLESPACE)
+        .set("datcollate", "C")
+        .set("datctype", "C");
+}
+
+/// OID of pg_class, as other tables refer to it.
+const PG_CLASS: u32 = 1259;
+/// OID of pg_namespace.
+const PG_NAMESPACE: u32 = 2615;
+
+fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let mut one = |object: u32, class: u32, column: u32, comment: &Option<String>| {
+        if let Some(comment) = comment {
+            out.row()
+                .set("objoid", object)
+                .set("classoid", class)
+                .set("objsubid", column)
+                .set("description", comment);
+        }
+    };
+    for schema in catalog.schemas() {
+        one(schema.oid, PG_NAMESPACE, 0, &schema.comment);
+    }
+    for table in catalog.tables() {
+        one(table.id.0, PG_CLASS, 0, &table.comment);
+        for (_, column) in table.visible_columns() {
+            one(table.id.0, PG_CLASS, u32::from(column.id), &column.comment);
+        }
+        for index in table.all_indexes() {
+            one(index.oid, PG_CLASS, 0, &index.comment);
+        }
+    }
+    for sequence in catalog.sequences() {
+        one(sequence.oid, PG_CLASS, 0, &sequence.comment);
+    }
+    for view in catalog.views() {
+        one(view.oid, PG_CLASS, 0, &view.comment);
+    }
+}
+
+fn dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for sequence in catalog.sequences() {
+        if let Some((table, column)) = sequence.owned_by {
+            let number = catalog.table(table).and_then(|t| t.columns.get(column)).map_or(0, |c| c.id);
+            out.row()
+                .set("classid", PG_CLASS)
+                .set("objid", sequence.oid)
+                .set("refclassid", PG_CLASS)
+                .set("refobjid", table.0)
+                .set("refobjsubid", i32::from(number))
+                .set("deptype", if sequence.identity { "i" } else { "a" });
+        }
+    }
+}
+
+fn sequences(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for sequence in catalog.sequences() {
+        out.row()
+            .set("seqrelid", sequence.oid)
+            .set("seqtypid", sequence.ty.oid())
+            .set("seqstart", sequence.start)
+            .set("seqincrement", sequence.increment)
+            .set("seqmax", sequence.max)
+            .set("seqmin", sequence.min)
+            .set("seqcache", sequence.cache)
+            .set("seqcycle", sequence.cycle);
+    }
+}
+
+fn sequence_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for sequence in catalog.sequences() {
+        out.row()
+            .set("schemaname", catalog.schema_name(sequence.schema))
+            .set("sequencename", &sequence.name)
+            .set("sequenceowner", &sequence.owner)
+            .set("data_type", sequence.ty.to_string())
+            .set("start_value", sequence.start)
+            .set("min_value", sequence.min)
+            .set("max_value", sequence.max)
+            .set("increment_by", sequence.increment)
+            .set("cycle", sequence.cycle)
+            .set("cache_size", sequence.cache)
+            .set("last_value", Datum::Null);
+    }
+}
+
+fn table_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        out.row()
+            .set("schemaname", catalog.schema_name(table.schema))
+            .set("tablename", &table.name)
+            .set("tableowner", &table.owner)
+            .set("hasindexes", table.all_indexes().next().is_some());
+    }
+}
+
+fn index_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        for index in table.all_indexes() {
+            out.row()
+                .set("schemaname", catalog.schema_name(table.schema))
+                .set("tablename", &table.name)
+                .set("indexname", &index.name)
+                .set("indexdef", index_definition(catalog, table, index));
+        }
+    }
+}
+
+fn views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for view in catalog.views() {
+        out.row()
+            .set("schemaname", catalog.schema_name(view.schema))
+            .set("viewname", &view.name)
+            .set("viewowner", &view.owner)
+            .set("definition", &view.query);
+    }
+}
+
+fn parameters(out: &mut RowSet<'_>, settings: &Settings) {
+    let mut all = settings.others.clone();
+    let path = settings.search_path.join(", ");
+    let known: [(&str, &str); 12] = [
+        ("application_name", &settings.application_name),
+        ("client_encoding", "UTF8"),
+        ("server_encoding", "UTF8"),
+        ("DateStyle", "ISO, MDY"),
+        ("IntervalStyle", "postgres"),
+        ("TimeZone", &settings.time_zone),
+        ("integer_datetimes", "on"),
+        ("standard_conforming_strings", "on"),
+        ("server_version", "15.0"),
+        ("server_version_num", "150000"),
+        ("search_path", &path),
+        ("lc_collate", "C"),
+    ];
+    for (name, value) in known {
+        all.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    for (name, value) in all {
+        out.row()
+            .set("name", &name)
+            .set("setting", &value)
+            .set("context", "user")
+            .set("vartype", "string")
+            .set("source", "default")
+            .set("boot_val", &value)
+            .set("reset_val", &value);
+    }
+}
