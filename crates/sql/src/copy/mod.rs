@@ -1,10 +1,220 @@
-//! COPY.
-use crate::error::{Error, Result};
+//! COPY: bulk data in and out, as text or csv.
+//!
+//! # Protocol
+//! In: the client's data is cut into rows as it comes; each row runs one prepared INSERT, so that defaults,
+//! constraints and indexes are those of any INSERT. Out: a query's rows are written line by line as they are pulled.
+//!
+//! # Invariants
+//! - At most one row of input is held, and one batch of output.
+//! - COPY FROM takes effect whole or not at all: it is one statement of its transaction.
+//!
+//! # On failure
+//! Errors name the line (`COPY t, line 3`): 22P04 for malformed data, else that of the value or the INSERT.
+//!
+//! # Limits
+//! No binary format, no files or programs on the server.
+
+mod input;
+mod lines;
+mod options;
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+
+use self::input::CopyIn;
+use self::lines::encode;
+use self::options::Options;
+use crate::catalog::{Relation, Table};
+use crate::error::{Error, Result, SqlState};
+use crate::expr::context::EvalContext;
 use crate::plan::{ExecContext, PlanContext};
-use crate::session::StatementResult;
-use crate::sqlparser::ast::Statement;
-use crate::types::SqlType;
-/// x
-pub(crate) async fn execute(_: &Statement, _: &[SqlType], _: &ExecContext) -> Result<StatementResult> { Err(Error::unsupported("COPY")) }
-/// x
-pub(crate) fn check(_: &Statement, _: &mut PlanContext<'_>) -> Result<()> { Ok(()) }
+use crate::session::{Settings, StatementResult};
+use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
+use crate::sqlparser::dialect::PostgreSqlDialect;
+use crate::sqlparser::parser::Parser;
+use crate::types::{Datum, SqlType};
+
+/// Checks a COPY while it is planned: its names and options.
+///
+/// # Errors
+/// Those of the statement.
+pub(crate) fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
+    let Statement::Copy { source, target, options, legacy_options, to, .. } = statement else {
+        return Err(Error::internal("COPY was expected"));
+    };
+    Options::of(options, legacy_options)?;
+    match (target, to) {
+        (CopyTarget::Stdin, false) | (CopyTarget::Stdout, true) => {}
+        (CopyTarget::Stdin | CopyTarget::Stdout, _) => {
+            return Err(Error::syntax("COPY goes FROM STDIN or TO STDOUT"));
+        }
+        _ => {
+            return Err(Error::new(
+                SqlState::INSUFFICIENT_PRIVILEGE,
+                "COPY to or from a file or program on the server is not allowed",
+            )
+            .hint("Use COPY FROM STDIN or TO STDOUT, or psql's \\copy."));
+        }
+    }
+    match source {
+        CopySource::Query(query) => {
+            crate::engine_df::describe_query(query, context)?;
+        }
+        CopySource::Table { table_name, columns } => {
+            let table = target_table(table_name, context.catalog, context.settings)?;
+            chosen_columns(&table, columns)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a COPY.
+///
+/// # Errors
+/// Those of the statement.
+pub(crate) async fn execute(
+    statement: &Statement,
+    parameters: &[SqlType],
+    context: &ExecContext,
+) -> Result<StatementResult> {
+    let Statement::Copy { source, options, legacy_options, to, .. } = statement else {
+        return Err(Error::internal("COPY was expected"));
+    };
+    let options = Options::of(options, legacy_options)?;
+    match source {
+        CopySource::Table { table_name, columns } if !to => {
+            let table = target_table(table_name, &context.catalog, &context.settings)?;
+            let chosen = chosen_columns(&table, columns)?;
+            let target = CopyIn::prepare(table, table_name, chosen, options.clone(), context).await?;
+            Ok(StatementResult::CopyIn {
+                format: options.format,
+                columns: target.width(),
+                target: Box::new(target),
+            })
+        }
+        CopySource::Table { table_name, columns } => {
+            let table = target_table(table_name, &context.catalog, &context.settings)?;
+            let chosen = chosen_columns(&table, columns)?;
+            let names: Vec<String> = chosen
+                .iter()
+                .map(|at| Ident::with_quote('"', table.columns[*at].name.as_str()).to_string())
+                .collect();
+            let query = parse_query(&format!("SELECT {} FROM {table_name}", names.join(", ")))?;
+            copy_out(&query, options, parameters, context).await
+        }
+        CopySource::Query(query) => copy_out(query, options, parameters, context).await,
+    }
+}
+
+fn target_table(
+    name: &ObjectName,
+    catalog: &crate::catalog::CatalogSnapshot,
+    settings: &Settings,
+) -> Result<Arc<Table>> {
+    let parts: Vec<String> = name
+        .0
+        .iter()
+        .filter_map(|part| part.as_ident())
+        .map(|ident| {
+            if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+        })
+        .collect();
+    let (schema, table) = match parts.as_slice() {
+        [table] => (None, table),
+        [.., schema, table] => (Some(schema.as_str()), table),
+        [] => return Err(Error::syntax("COPY needs a table")),
+    };
+    match catalog.resolve(schema, table, &settings.effective_search_path()) {
+        Some(Relation::Table(table)) => Ok(Arc::clone(table)),
+        Some(_) => Err(Error::new(
+            SqlState::WRONG_OBJECT_TYPE,
+            format!("cannot copy \"{table}\": it is not a table"),
+        )
+        .hint("Use COPY (SELECT …) TO STDOUT.")),
+        None => Err(Error::new(
+            SqlState::UNDEFINED_TABLE,
+            format!("relation \"{}\" does not exist", parts.join(".")),
+        )),
+    }
+}
+
+/// Positions of the columns copied.
+fn chosen_columns(table: &Table, columns: &[Ident]) -> Result<Vec<usize>> {
+    if columns.is_empty() {
+        return Ok(table.visible_columns().map(|(at, _)| at).collect());
+    }
+    let mut out: Vec<usize> = Vec::with_capacity(columns.len());
+    for ident in columns {
+        let name =
+            if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+        let at = table.column_position(&name).ok_or_else(|| {
+            Error::new(
+                SqlState::UNDEFINED_COLUMN,
+                format!("column \"{name}\" of relation \"{}\" does not exist", table.name),
+            )
+        })?;
+        if out.contains(&at) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_COLUMN,
+                format!("column \"{name}\" specified more than once"),
+            ));
+        }
+        out.push(at);
+    }
+    Ok(out)
+}
+
+fn parse_query(sql: &str) -> Result<Query> {
+    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, sql)
+        .map_err(|error| Error::internal(format!("a query of COPY does not parse: {error}")))?;
+    match parsed.into_iter().next() {
+        Some(Statement::Query(query)) => Ok(*query),
+        _ => Err(Error::internal("a query of COPY is no query")),
+    }
+}
+
+async fn copy_out(
+    query: &Query,
+    options: Options,
+    parameters: &[SqlType],
+    context: &ExecContext,
+) -> Result<StatementResult> {
+    let (columns, rows) = crate::engine_df::run_described(query, parameters, context).await?;
+    let forced: Vec<bool> = columns
+        .iter()
+        .map(|column| options.force_quote.iter().any(|name| *name == column.name || name == "*"))
+        .collect();
+    let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();
+    let header = options.header.then(|| {
+        let names: Vec<_> = columns.iter().map(|column| Some(column.name.clone())).collect();
+        Ok(encode(&names, &options, &[]).into())
+    });
+    let (format, width) = (options.format, types.len());
+    let context = context.clone();
+    let lines = rows.flat_map(move |batch| {
+        let lines = batch.and_then(|batch| {
+            let eval = EvalContext::executing(&context);
+            batch
+                .iter()
+                .map(|row| {
+                    let fields = row
+                        .iter()
+                        .zip(&types)
+                        .map(|(value, ty)| match value {
+                            Datum::Null => Ok(None),
+                            value => crate::expr::cast::output(value, ty, &eval).map(Some),
+                        })
+                        .collect::<Result<Vec<_>>>()?;
+                    Ok(encode(&fields, &options, &forced).into())
+                })
+                .collect::<Result<Vec<bytes::Bytes>>>()
+        });
+        futures::stream::iter(match lines {
+            Ok(lines) => lines.into_iter().map(Ok).collect::<Vec<_>>(),
+            Err(error) => vec![Err(error)],
+        })
+    });
+    let data = futures::stream::iter(header).chain(lines);
+    Ok(StatementResult::CopyOut { format, columns: width, data: Box::pin(data) })
+}

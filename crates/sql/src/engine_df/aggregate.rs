@@ -286,7 +286,7 @@ impl FoldState {
                     .iter()
                     .map(|row| self.evaluation.to_json(&row[0], &self.args[0]))
                     .collect::<Result<Vec<_>>>()?;
-                Datum::Jsonb(Arc::new(Value::Array(items)))
+                crate::expr::value::jsonb(Value::Array(items))
             }
             Fold::JsonObject if !self.items.is_empty() => {
                 let mut map = Map::new();
@@ -299,7 +299,7 @@ impl FoldState {
                     };
                     map.insert(key.to_owned(), self.evaluation.to_json(&row[1], &self.args[1])?);
                 }
-                Datum::Jsonb(Arc::new(crate::expr::json::normalise(Value::Object(map))))
+                crate::expr::value::jsonb(Value::Object(map))
             }
             Fold::Single => self.items.first().map_or(Datum::Null, |row| row[0].clone()),
             _ => Datum::Null,

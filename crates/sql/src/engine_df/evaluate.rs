@@ -60,7 +60,10 @@ impl Evaluation {
 
     /// A value as JSON.
     pub fn to_json(&self, value: &Datum, ty: &SqlType) -> Result<Value> {
-        crate::expr::value::to_json(value, ty, &self.context())
+        let context = self.context();
+        let args = std::slice::from_ref(ty);
+        let call = Call { context: &context, args, returns: &SqlType::Jsonb };
+        crate::expr::functions::jsons::to_json_value(value, ty, &call)
     }
 }
 

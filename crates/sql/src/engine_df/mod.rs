@@ -18,6 +18,7 @@
 //! Errors keep their SQLSTATE through DataFusion ([`fault`]).
 
 mod aggregate;
+mod apply;
 mod bind;
 mod decimal;
 mod evaluate;
@@ -31,13 +32,15 @@ mod stored;
 mod tables;
 mod types;
 mod udf;
+#[cfg(test)]
+mod tests;
 mod virtual_table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datafusion::execution::TaskContext;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::execution::session_state::SessionState;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
 
@@ -159,29 +162,53 @@ fn result_columns(columns: &[ScopeColumn], tables: &CatalogTables) -> Vec<Result
         .collect()
 }
 
-/// Binds a query for execution.
-fn bind_query(query: &Query, parameters: &[SqlType], context: &ExecContext) -> Result<Relation> {
+/// Binds a query for execution; whether it has correlated subqueries comes with it.
+fn bind_query(
+    query: &Query,
+    parameters: &[SqlType],
+    context: &ExecContext,
+    apply: Option<&Arc<SessionState>>,
+) -> Result<(Relation, bool)> {
     let tables = CatalogTables::executing(context);
     let types = parameters.iter().cloned().enumerate().collect();
     let parameters =
         Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
-    Binder::new(&tables, Evaluation::executing(context), parameters).query(query, None)
+    let mut binder = Binder::new(&tables, Evaluation::executing(context), parameters);
+    if let Some(state) = apply {
+        binder = binder.applying(state);
+    }
+    let relation = binder.query(query, None)?;
+    Ok((relation, binder.met_correlated()))
 }
 
 /// A plan of operators with what it runs in.
 struct Physical {
     plan: Arc<dyn ExecutionPlan>,
     task: Arc<TaskContext>,
-    types: Vec<SqlType>,
+    columns: Vec<ScopeColumn>,
 }
 
-async fn physical(relation: Relation, context: &ExecContext) -> Result<Physical> {
-    let bounds = QueryBounds::of(context);
-    let state = runtime::session_state(&bounds)?;
-    let types = relation.columns.into_iter().map(|column| column.ty).collect();
-    let plan: LogicalPlan = relation.plan;
-    let plan = state.create_physical_plan(&plan).await.map_err(fault::from_datafusion)?;
-    Ok(Physical { plan, task: state.task_ctx(), types })
+/// Plans a query for execution. Correlated subqueries become joins where DataFusion can; where it cannot, they
+/// are run row by row.
+async fn physical(
+    query: &Query,
+    parameters: &[SqlType],
+    context: &ExecContext,
+) -> Result<Physical> {
+    let state = Arc::new(runtime::session_state(&QueryBounds::of(context))?);
+    let (relation, correlated) = bind_query(query, parameters, context, None)?;
+    let Relation { plan, columns } = relation;
+    let plan = match state.create_physical_plan(&plan).await {
+        Ok(plan) => plan,
+        Err(refused) if correlated => {
+            tracing::debug!(%refused, "correlated subqueries run row by row");
+            let (relation, _) = bind_query(query, parameters, context, Some(&state))?;
+            let plan = state.create_physical_plan(&relation.plan).await;
+            plan.map_err(fault::from_datafusion)?
+        }
+        Err(error) => return Err(fault::from_datafusion(error)),
+    };
+    Ok(Physical { plan, task: state.task_ctx(), columns })
 }
 
 /// Runs a query and gives its rows as they come. Parameters have the given types; their values are the context's.
@@ -193,15 +220,28 @@ pub async fn run_query(
     parameters: &[SqlType],
     context: &ExecContext,
 ) -> Result<RowStream> {
-    let relation = bind_query(query, parameters, context)?;
-    let physical = physical(relation, context).await?;
+    let physical = physical(query, parameters, context).await?;
     stream(&physical, context)
+}
+
+/// Runs a query and tells its result columns with its rows.
+///
+/// # Errors
+/// Errors of the statement; those of the rows come from the stream.
+pub async fn run_described(
+    query: &Query,
+    parameters: &[SqlType],
+    context: &ExecContext,
+) -> Result<(Vec<ResultColumn>, RowStream)> {
+    let physical = physical(query, parameters, context).await?;
+    let columns = result_columns(&physical.columns, &CatalogTables::executing(context));
+    Ok((columns, stream(&physical, context)?))
 }
 
 fn stream(physical: &Physical, context: &ExecContext) -> Result<RowStream> {
     let batches = execute_stream(Arc::clone(&physical.plan), Arc::clone(&physical.task))
         .map_err(fault::from_datafusion)?;
-    let types = physical.types.clone();
+    let types: Vec<SqlType> = physical.columns.iter().map(|column| column.ty.clone()).collect();
     let context = context.clone();
     Ok(Box::pin(batches.map(move |batch| {
         context.check_cancelled()?;

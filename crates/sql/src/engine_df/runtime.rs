@@ -54,7 +54,7 @@ impl QueryBounds {
 pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     let mut options = ConfigOptions::new();
     options.execution.target_partitions = 1;
-    options.execution.batch_size = BATCH_ROWS;
+    
     options.execution.collect_statistics = false;
     options.optimizer.enable_round_robin_repartition = false;
     options.optimizer.repartition_joins = false;
@@ -80,7 +80,7 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
         .build_arc()
         .map_err(fault::from_datafusion)?;
     Ok(SessionStateBuilder::new()
-        .with_config(SessionConfig::from(options))
+        .with_config(SessionConfig::from(options).with_batch_size(BATCH_ROWS))
         .with_runtime_env(runtime)
         .build())
 }

@@ -1,20 +1,37 @@
-//! Stored tables as DataFusion sees them.
+//! Stored tables as DataFusion sees them: scans of the transaction's keys.
+//!
+//! # Invariants
+//! - What is read is read through the statement's transaction, and so validated at commit as its level asks.
+//! - At most one batch of rows is held; a secondary index's rows are fetched a batch at a time.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
+use bytes::Bytes;
 use datafusion::catalog::Session;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use telesto_common::DatabaseId;
+use telesto_common::key::{KeyRange, KeyReader};
+use telesto_txn::{ReadFor, Scan, ScanOptions};
 
+use super::pushdown::{self, Access};
+use super::source::{RowReader, Rows, SourceExec};
+use super::virtual_table::batch_of;
 use super::fault;
-use crate::catalog::Table;
-use crate::error::Error;
+use crate::catalog::{Index, Table};
+use crate::codec::{self, RowCodec};
+use crate::error::{Error, Result};
 use crate::plan::ExecContext;
+use crate::session::Row;
+use crate::types::SqlType;
 
 /// A table of the catalog over one transaction.
 #[derive(Debug)]
@@ -47,14 +64,181 @@ impl TableProvider for StoredTable {
         TableType::Base
     }
 
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> DfResult<Vec<TableProviderFilterPushDown>> {
+        Ok(filters
+            .iter()
+            .map(|filter| {
+                if pushdown::understands(&self.table, filter) {
+                    TableProviderFilterPushDown::Inexact
+                } else {
+                    TableProviderFilterPushDown::Unsupported
+                }
+            })
+            .collect())
+    }
+
     async fn scan(
         &self,
         _: &dyn Session,
-        _: Option<&Vec<usize>>,
-        _: &[Expr],
-        _: Option<usize>,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
     ) -> DfResult<Arc<dyn ExecutionPlan>> {
-        let _ = (&self.table, self.database, &self.exec);
-        Err(fault::to_datafusion(Error::unsupported("scan")))
+        let exec = self.exec.clone().ok_or_else(|| {
+            fault::to_datafusion(Error::internal("a table scanned while planning"))
+        })?;
+        let visible: Vec<usize> = self.table.visible_columns().map(|(at, _)| at).collect();
+        let chosen: Vec<usize> = match projection {
+            Some(chosen) => chosen.clone(),
+            None => (0..visible.len()).collect(),
+        };
+        let schema = Arc::new(self.schema.project(&chosen)?);
+        let access = pushdown::choose(self.database, &self.table, filters)
+            .map_err(fault::to_datafusion)?;
+        let rows = StoredRows {
+            table: Arc::clone(&self.table),
+            database: self.database,
+            access,
+            positions: chosen.iter().map(|at| visible[*at]).collect(),
+            schema: Arc::clone(&schema),
+            limit,
+            exec,
+        };
+        Ok(Arc::new(SourceExec::new(Arc::new(rows), schema, limit)))
+    }
+}
+
+#[derive(Debug)]
+struct StoredRows {
+    table: Arc<Table>,
+    database: DatabaseId,
+    access: Access,
+    positions: Vec<usize>,
+    schema: SchemaRef,
+    limit: Option<usize>,
+    exec: ExecContext,
+}
+
+impl Rows for StoredRows {
+    fn open(&self) -> Box<dyn RowReader> {
+        let types = self.positions.iter().map(|at| self.table.columns[*at].ty.clone()).collect();
+        let decoder = Decoder {
+            codec: RowCodec::projected(&self.table, |at| self.positions.contains(&at)),
+            index: match self.access.index {
+                0 => None,
+                id => self.table.index(id).cloned(),
+            },
+            table: Arc::clone(&self.table),
+            database: self.database,
+            exec: self.exec.clone(),
+        };
+        Box::new(StoredReader {
+            decoder,
+            ranges: self.access.ranges.iter().cloned().collect(),
+            scan: None,
+            limit: self.limit.and_then(|limit| u64::try_from(limit).ok()),
+            positions: self.positions.clone(),
+            types,
+            schema: Arc::clone(&self.schema),
+        })
+    }
+
+    fn describe(&self) -> String {
+        self.access.shown.clone()
+    }
+}
+
+/// Turns entries into rows.
+struct Decoder {
+    codec: Result<RowCodec>,
+    index: Option<Index>,
+    table: Arc<Table>,
+    database: DatabaseId,
+    exec: ExecContext,
+}
+
+struct StoredReader {
+    decoder: Decoder,
+    ranges: VecDeque<KeyRange>,
+    scan: Option<Box<dyn Scan>>,
+    limit: Option<u64>,
+    positions: Vec<usize>,
+    types: Vec<SqlType>,
+    schema: SchemaRef,
+}
+
+impl RowReader for StoredReader {
+    fn next(&mut self, max_rows: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>> {
+        self.batch(max_rows).map(|batch| batch.map_err(fault::to_datafusion)).boxed()
+    }
+}
+
+impl StoredReader {
+    async fn batch(&mut self, max_rows: usize) -> Result<Option<RecordBatch>> {
+        loop {
+            self.decoder.exec.check_cancelled()?;
+            let scan = match &mut self.scan {
+                Some(scan) => scan,
+                None => {
+                    let Some(range) = self.ranges.pop_front() else { return Ok(None) };
+                    let options = ScanOptions { limit: self.limit, ..ScanOptions::default() };
+                    self.scan.insert(self.decoder.exec.txn.scan(range, options))
+                }
+            };
+            let entries = scan.next_batch(max_rows).await?;
+            if entries.is_empty() {
+                self.scan = None;
+                continue;
+            }
+            let rows = self.decoder.decode(entries).await?;
+            return batch_of(&rows, &self.positions, &self.types, &self.schema).map(Some);
+        }
+    }
+
+}
+
+impl Decoder {
+    async fn decode(&self, entries: Vec<(Bytes, Bytes)>) -> Result<Vec<Row>> {
+        let codec = self.codec.as_ref().map_err(Clone::clone)?;
+        let Some(index) = &self.index else {
+            return entries.iter().map(|(_, value)| codec.decode(value)).collect();
+        };
+        let keys = entries
+            .iter()
+            .map(|(key, value)| self.primary_of(index, key, value))
+            .collect::<Result<Vec<Bytes>>>()?;
+        let values = self.exec.txn.get_many(&keys, ReadFor::Query).await?;
+        values
+            .iter()
+            .map(|value| match value {
+                Some(value) => codec.decode(value),
+                None => Err(Error::corrupt(format!(
+                    "index {} of table {} points at a row that is not there",
+                    index.name, self.table.name
+                ))),
+            })
+            .collect()
+    }
+
+    /// The row's key, from its entry in an index.
+    fn primary_of(&self, index: &Index, key: &Bytes, value: &Bytes) -> Result<Bytes> {
+        let elements = if value.is_empty() {
+            let mut reader = KeyReader::new(key);
+            reader.prefix()?;
+            for part in &index.columns {
+                let ty = &self.table.columns[part.column].ty;
+                codec::read_datum_key(&mut reader, ty, part.direction)?;
+            }
+            Bytes::copy_from_slice(reader.rest())
+        } else {
+            value.clone()
+        };
+        let prefix = codec::index_prefix(self.database, &self.table, 0);
+        let mut out = prefix.as_slice().to_vec();
+        out.extend_from_slice(&elements);
+        Ok(Bytes::from(out))
     }
 }

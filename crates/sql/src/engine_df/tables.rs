@@ -153,7 +153,7 @@ impl Tables for CatalogTables {
     }
 
     fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
-        crate::types::type_of_ast(ty)
+        crate::expr::types::named(ty)
     }
 }
 

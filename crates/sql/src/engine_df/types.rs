@@ -148,7 +148,7 @@ pub(crate) fn array_of<'a>(
         }
         T::Jsonb | T::Json => build!(
             StringBuilder::with_capacity(len, len * 32),
-            json @ Datum::Jsonb(_) => text_of(json, ty)?,
+            json @ Datum::Jsonb(_) => text_of(json),
             Datum::Json(v) => v.as_ref(),
             Datum::Text(v) => v.as_ref()
         ),
@@ -222,9 +222,12 @@ pub(crate) fn array_of<'a>(
     })
 }
 
-/// The text form of a value.
-fn text_of(value: &Datum, ty: &SqlType) -> Result<String> {
-    crate::codec::text::to_text(value, ty)
+/// The text form of a jsonb value.
+fn text_of(value: &Datum) -> String {
+    match value {
+        Datum::Jsonb(value) => crate::expr::cast::jsonb_text(value),
+        _ => String::new(),
+    }
 }
 
 fn month_day_nano(value: &Interval) -> Result<IntervalMonthDayNano> {

@@ -13,7 +13,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
 pub(crate) use super::evaluate::Evaluation;
@@ -27,6 +27,15 @@ use crate::expr::registry::{self, Resolved};
 use crate::expr::ty::CastContext;
 use crate::types::{ArrayValue, Datum, SqlType};
 
+/// How one element of an array is tested.
+#[derive(Clone, Debug)]
+pub(crate) enum Test {
+    /// By PostgreSQL's order of the type.
+    Compare(Operator),
+    /// By an operator of the registry.
+    Operator(Resolved),
+}
+
 /// What a call computes.
 #[derive(Clone, Debug)]
 enum Work {
@@ -35,7 +44,7 @@ enum Work {
     /// A cast.
     Cast { from: SqlType, to: SqlType },
     /// `value op ANY (array)` or `ALL`.
-    Quantified { op: Resolved, element: SqlType, all: bool },
+    Quantified { test: Test, element: SqlType, all: bool },
     /// `ARRAY[…]`.
     MakeArray { element: SqlType },
     /// `array[i]`.
@@ -102,8 +111,14 @@ impl Function {
         let context = || context.ok_or_else(|| Error::internal("a call without its context"));
         match &self.work {
             Work::Call(resolved) => call(resolved, values, context()?),
-            Work::Cast { from, to } => cast::cast(&values[0], from, to, CastContext::Explicit, context()?),
-            Work::Quantified { op, all, .. } => quantified_value(op, *all, values, context()?),
+            Work::Cast { from, to } => cast::cast(values[0].clone(), from, to, CastContext::Explicit, context()?),
+            Work::Quantified { test, element, all } => {
+                let item = |item: &Datum| match test {
+                    Test::Compare(op) => compare(*op, &values[0], item, element),
+                    Test::Operator(op) => call(op, &[values[0].clone(), item.clone()], context()?),
+                };
+                quantified_value(*all, values, item)
+            }
             Work::MakeArray { element } => {
                 Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), values.to_vec()))))
             }
@@ -208,12 +223,25 @@ impl ScalarUDFImpl for Function {
     }
 }
 
+/// A comparison by PostgreSQL's order.
+fn compare(op: Operator, left: &Datum, right: &Datum, ty: &SqlType) -> Result<Datum> {
+    let order = left.cmp_typed(right, ty);
+    Ok(Datum::Bool(match op {
+        Operator::Eq => order.is_eq(),
+        Operator::NotEq => order.is_ne(),
+        Operator::Lt => order.is_lt(),
+        Operator::LtEq => order.is_le(),
+        Operator::Gt => order.is_gt(),
+        Operator::GtEq => order.is_ge(),
+        other => return Err(Error::unsupported(format!("{other} with ANY or ALL"))),
+    }))
+}
+
 /// `value op ANY (array)` or `ALL`, with SQL's three values.
 fn quantified_value(
-    op: &Resolved,
     all: bool,
     values: &[Datum],
-    context: &EvalContext<'_>,
+    test: impl Fn(&Datum) -> Result<Datum>,
 ) -> Result<Datum> {
     let Datum::Array(array) = &values[1] else { return Ok(Datum::Null) };
     let mut unknown = false;
@@ -222,7 +250,7 @@ fn quantified_value(
             unknown = true;
             continue;
         }
-        match call(op, &[values[0].clone(), item.clone()], context)? {
+        match test(item)? {
             Datum::Bool(found) if found != all => return Ok(Datum::Bool(found)),
             Datum::Bool(_) => {}
             _ => unknown = true,
@@ -271,15 +299,19 @@ pub(crate) fn cast_call(from: &SqlType, to: &SqlType, evaluation: Evaluation) ->
 
 /// `value op ANY (array)` or `ALL`.
 pub(crate) fn quantified(
-    op: Resolved,
+    op: &str,
+    test: Test,
     element: &SqlType,
     all: bool,
     evaluation: Evaluation,
 ) -> Arc<ScalarUDF> {
-    let name = format!("{}_{}", op.function.name, if all { "all" } else { "any" });
-    let volatility = volatility(op.function.volatility);
+    let name = format!("{op}_{}", if all { "all" } else { "any" });
+    let volatility = match &test {
+        Test::Compare(_) => Volatility::Immutable,
+        Test::Operator(op) => volatility(op.function.volatility),
+    };
     let args = vec![element.clone(), element.clone().array_of()];
-    let work = Work::Quantified { op, element: element.clone(), all };
+    let work = Work::Quantified { test, element: element.clone(), all };
     Function::udf(name, work, args, SqlType::Bool, volatility, false, Some(evaluation))
 }
 

@@ -9,7 +9,7 @@ use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::error::Result;
 use crate::expr::context::Call;
 use crate::expr::registry::{Function, function};
-use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, Name, Oid, Other, Text};
+use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, Name, Oid, Reg, Text};
 use crate::types::{Datum, SqlType};
 
 /// The functions of this module.
@@ -27,16 +27,16 @@ pub const TABLE: &[Function] = &[
     function("pg_table_is_visible", &[Oid], Bool, |a, c| visible(a, c)).stable(),
     function("pg_type_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
     function("pg_function_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
-    function("pg_relation_is_publishable", &[Other], Bool, |_, _| yes()).stable(),
+    function("pg_relation_is_publishable", &[Reg], Bool, |_, _| yes()).stable(),
     function("pg_encoding_to_char", &[Int4], Name, |a, _| encoding(a)),
     function("obj_description", &[Oid, Name], Text, |a, c| object_comment(a, c)).stable(),
     function("obj_description", &[Oid], Text, |a, c| object_comment(a, c)).stable(),
     function("shobj_description", &[Oid, Name], Text, |_, _| Ok(Datum::Null)).stable(),
     function("col_description", &[Oid, Int4], Text, |a, c| column_comment(a, c)).stable(),
-    function("pg_relation_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_table_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_indexes_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_total_relation_size", &[Other], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_relation_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_table_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_indexes_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_total_relation_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
     function("pg_get_partkeydef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_triggerdef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_ruledef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
@@ -49,11 +49,11 @@ pub const TABLE: &[Function] = &[
     function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
     function("pg_is_in_recovery", &[], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
-    function("has_table_privilege", &[Other, Text], Bool, |_, _| yes()).stable(),
+    function("has_table_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
     function("has_schema_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
     function("has_database_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
-    function("row_security_active", &[Other], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
-    function("pg_column_is_updatable", &[Other, Int2, Bool], Bool, |_, _| yes()).stable(),
+    function("row_security_active", &[Reg], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
+    function("pg_column_is_updatable", &[Reg, Int2, Bool], Bool, |_, _| yes()).stable(),
 ];
 
 fn yes() -> Result<Datum> {

@@ -112,7 +112,12 @@ fn column_type(name: &str) -> SqlType {
 
 /// The system table of that name; without a schema, `pg_catalog` is meant, which comes before every search path.
 pub(crate) fn find(schema: Option<&str>, name: &str) -> Option<&'static SystemTable> {
-    tables().get(&(schema.unwrap_or("pg_catalog"), name))
+    let schema = match schema {
+        None | Some("pg_catalog") => "pg_catalog",
+        Some("information_schema") => "information_schema",
+        Some(_) => return None,
+    };
+    all().find(|table| table.schema == schema && table.name == name)
 }
 
 /// All system tables.

@@ -16,13 +16,12 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast;
 
-use super::expr::subquery_of;
 use super::from::coalesce;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
 use crate::engine_df::aggregate::{Fold, folding};
 use crate::engine_df::fault;
-use crate::engine_df::types::arrow_type;
+use crate::engine_df::types::{TypeShape, arrow_type};
 use crate::error::Result;
 use crate::types::SqlType;
 
@@ -217,7 +216,8 @@ impl Binder<'_> {
         let empty = ScalarValue::List(ScalarValue::new_list_nullable(&[], &arrow_type(
             ty.element().unwrap_or(&SqlType::Text),
         )));
-        let whole = coalesce(Expr::ScalarSubquery(subquery_of(relation)), Expr::Literal(empty, None))?;
+        let gathered = self.scalar_of(relation, &ty, scope);
+        let whole = coalesce(gathered, Expr::Literal(empty, None))?;
         Ok(Typed::of(whole, ty))
     }
 

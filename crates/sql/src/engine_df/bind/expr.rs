@@ -9,14 +9,17 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{ScalarValue, Spans};
+use arrow::datatypes::DataType;
+use datafusion::common::{Column, ScalarValue, Spans};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::{Case, Expr, Subquery};
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Relation, Scope, fold};
 use super::{Binder, Typed};
+use crate::engine_df::apply::{self, Shape};
 use crate::engine_df::fault;
+use crate::engine_df::types::arrow_type;
 use crate::error::Result;
 use crate::types::SqlType;
 
@@ -174,6 +177,9 @@ impl Binder<'_> {
             }
             E::Exists { subquery, negated } => {
                 let relation = self.query(subquery, Some(scope))?;
+                if let Some(call) = self.applied(Shape::Exists, &relation, &DataType::Boolean, None, scope) {
+                    return Ok(Typed::bool(negate(call, *negated)));
+                }
                 Ok(Typed::bool(Expr::Exists(Exists::new(subquery_of(relation), *negated))))
             }
             E::Subquery(query) => self.scalar_subquery(query, scope),
@@ -331,7 +337,7 @@ impl Binder<'_> {
                 let typed = self.expr(expr, scope)?;
                 self.prefix("+", typed)
             }
-            U::PGBitwiseNot => {
+            U::BitwiseNot => {
                 let typed = self.expr(expr, scope)?;
                 self.prefix("~", typed)
             }
@@ -394,7 +400,47 @@ impl Binder<'_> {
         };
         let ty = column.ty.clone();
         let relation = self.at_most_one_row(relation)?;
-        Ok(Typed::of(Expr::ScalarSubquery(subquery_of(relation)), ty))
+        Ok(Typed::of(self.scalar_of(relation, &ty, scope), ty))
+    }
+
+    /// The only value of a one-column relation of at most one row.
+    pub(super) fn scalar_of(&self, relation: Relation, ty: &SqlType, scope: &Scope<'_>) -> Expr {
+        match self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, scope) {
+            Some(call) => call,
+            None => Expr::ScalarSubquery(subquery_of(relation)),
+        }
+    }
+
+    /// The subquery as a call for each row, when it is correlated and the join form is not wanted.
+    fn applied(
+        &self,
+        shape: Shape,
+        relation: &Relation,
+        returns: &DataType,
+        left: Option<&Expr>,
+        scope: &Scope<'_>,
+    ) -> Option<Expr> {
+        let mut outer: Vec<(Column, Expr)> = Vec::new();
+        for reference in relation.plan.all_out_ref_exprs() {
+            let Expr::OuterReferenceColumn(_, column) = &reference else { continue };
+            if outer.iter().any(|(known, _)| known == column) {
+                continue;
+            }
+            // A column of this level, or of one further out: then it is an outer reference here as well.
+            let own = scope.columns.iter().any(|known| known.column == *column);
+            let value = if own { Expr::Column(column.clone()) } else { reference.clone() };
+            outer.push((column.clone(), value));
+        }
+        if outer.is_empty() {
+            return None;
+        }
+        self.correlated.set(true);
+        let state = self.apply.as_ref()?;
+        let (columns, mut args): (Vec<Column>, Vec<Expr>) = outer.into_iter().unzip();
+        args.extend(left.cloned());
+        let plan = relation.plan.clone();
+        let call = apply::call(self.next_instance(), shape, plan, columns, returns.clone(), state);
+        Some(call.call(args))
     }
 
     fn in_subquery(
@@ -414,6 +460,15 @@ impl Binder<'_> {
         let relation = self.conform(relation, std::slice::from_ref(&ty), op)?;
         let left = self.comparable(self.coerce(left, &ty, op)?)?;
         let relation = self.comparable_relation(relation)?;
+        let wants = matches!((op, all), ("=", false) | ("<>", true));
+        let plain = if wants {
+            self.applied(Shape::In, &relation, &DataType::Boolean, Some(&left), scope)
+        } else {
+            None
+        };
+        if let Some(call) = plain {
+            return Ok(Typed::bool(negate(call, negated != all)));
+        }
         let subquery = subquery_of(relation);
         let expr = match (op, all) {
             ("=", false) => Expr::InSubquery(InSubquery::new(Box::new(left), subquery, negated)),

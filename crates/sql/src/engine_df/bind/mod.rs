@@ -24,18 +24,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
+use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, TableSource};
 use datafusion::sql::sqlparser::ast;
 use telesto_common::TableId;
 
 use super::fault;
-use super::types::{arrow_type, scalar};
+use super::types::{TypeShape, arrow_type, scalar};
 use super::udf::Evaluation;
 use crate::error::Result;
 use crate::types::{Datum, SqlType};
 
 pub(crate) use operators::natively_ordered;
-pub(crate) use scope::{Relation, Scope, ScopeColumn, fold};
+pub(crate) use scope::{Relation, ScopeColumn, fold};
 
 /// Nesting of expressions and queries that is accepted.
 pub(crate) const MAX_DEPTH: usize = 100;
@@ -146,6 +147,8 @@ pub(crate) struct Binder<'a> {
     instances: Cell<usize>,
     depth: Cell<usize>,
     ctes: RefCell<Vec<CteEntry>>,
+    apply: Option<Arc<SessionState>>,
+    correlated: Cell<bool>,
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
 }
 
@@ -169,8 +172,21 @@ impl<'a> Binder<'a> {
             instances: Cell::new(0),
             depth: Cell::new(0),
             ctes: RefCell::default(),
+            apply: None,
+            correlated: Cell::new(false),
             windows: RefCell::default(),
         }
+    }
+
+    /// Runs correlated subqueries row by row, with plans made by `state`, instead of as joins.
+    pub fn applying(mut self, state: &Arc<SessionState>) -> Self {
+        self.apply = Some(Arc::clone(state));
+        self
+    }
+
+    /// Whether a correlated subquery was met.
+    pub fn met_correlated(&self) -> bool {
+        self.correlated.get()
     }
 
     /// What is known of the parameters after binding.

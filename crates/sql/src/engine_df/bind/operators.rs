@@ -12,7 +12,7 @@ use super::scope::{Relation, ScopeColumn};
 use super::{Binder, Typed};
 use crate::engine_df::aggregate::{Fold, folding};
 use crate::engine_df::fault;
-use crate::engine_df::types::{arrow_type, datum_of, scalar};
+use crate::engine_df::types::{TypeShape, arrow_type, scalar};
 use crate::engine_df::udf;
 use crate::error::{Error, Result};
 use crate::expr::registry::{ResolveError, registry};
@@ -60,42 +60,26 @@ pub(super) fn native(op: &str) -> Option<Operator> {
 impl Binder<'_> {
     /// Resolves and applies a binary operator.
     pub(super) fn binary(&self, op: &str, left: Typed, right: Typed) -> Result<Typed> {
-        if let Some(native_op) = native(op) {
-            if let Some(done) = self.native_comparison(native_op, &left, &right)? {
-                return Ok(done);
-            }
-            // The null-safe forms over a type DataFusion cannot compare.
-            if matches!(native_op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom) {
-                return self.distinct_from(native_op == Operator::IsNotDistinctFrom, left, right);
-            }
+        // Two untyped literals are text, whatever the operator.
+        let (left, right) = if left.literal().is_some() && right.literal().is_some() {
+            (self.cast(left, &SqlType::Text)?, self.cast(right, &SqlType::Text)?)
+        } else {
+            (left, right)
+        };
+        match native(op) {
+            Some(native_op) => self.comparison(op, native_op, left, right),
+            None => self.resolve(op, vec![left, right], true),
         }
-        self.resolve(op, vec![left, right], true)
     }
 
-    fn native_comparison(
-        &self,
-        op: Operator,
-        left: &Typed,
-        right: &Typed,
-    ) -> Result<Option<Typed>> {
-        let Ok(ty) = common_type(&[left.ty.clone(), right.ty.clone()]) else { return Ok(None) };
-        if !natively_ordered(&ty) {
-            return Ok(None);
-        }
-        let l = self.coerce(left.clone(), &ty, "comparison")?.expr;
-        let r = self.coerce(right.clone(), &ty, "comparison")?.expr;
-        Ok(Some(Typed::bool(binary_expr(l, op, r))))
-    }
-
-    fn distinct_from(&self, negated: bool, left: Typed, right: Typed) -> Result<Typed> {
-        let equal = self.resolve("=", vec![left.clone(), right.clone()], true)?.expr;
-        let same = datafusion::logical_expr::when(
-            left.expr.clone().is_null().or(right.expr.clone().is_null()),
-            left.expr.is_null().and(right.expr.is_null()),
-        )
-        .otherwise(equal)
-        .map_err(fault::from_datafusion)?;
-        Ok(Typed::bool(if negated { same } else { Expr::Not(Box::new(same)) }))
+    /// A comparison, on the values themselves or on their sort keys.
+    fn comparison(&self, name: &str, op: Operator, left: Typed, right: Typed) -> Result<Typed> {
+        let types = [left.ty.clone(), right.ty.clone()];
+        let ty = common_type(&types)
+            .map_err(|_| self.no_such(name, &[left.clone(), right.clone()], true))?;
+        let l = self.comparable(self.coerce(left, &ty, name)?)?;
+        let r = self.comparable(self.coerce(right, &ty, name)?)?;
+        Ok(Typed::bool(binary_expr(l, op, r)))
     }
 
     /// A prefix operator.
@@ -231,7 +215,7 @@ impl Binder<'_> {
 
     /// A form of `expr` that DataFusion sorts as PostgreSQL does.
     pub(super) fn orderable(&self, expr: Expr, ty: &SqlType) -> Result<Expr> {
-        if natively_ordered(ty) || matches!(ty, SqlType::Numeric(..)) {
+        if natively_ordered(ty) {
             return Ok(expr);
         }
         Ok(udf::sort_key(ty).call(vec![expr]))
@@ -318,10 +302,13 @@ impl Binder<'_> {
         let ty = self.common_type(&[left.ty.clone(), element.clone()], op)?;
         let left = self.coerce(left, &ty, op)?;
         let array = if element == ty { array } else { self.cast(array, &ty.clone().array_of())? };
-        let resolved = registry()
-            .resolve(op, &[ty.clone(), ty.clone()])
-            .map_err(|_| self.no_such(op, &[left.clone(), Typed::of(array.expr.clone(), ty.clone())], true))?;
-        let call = udf::quantified(resolved, &ty, all, self.evaluation());
+        let test = match native(op) {
+            Some(op) => udf::Test::Compare(op),
+            None => udf::Test::Operator(registry().resolve(op, &[ty.clone(), ty.clone()]).map_err(
+                |_| self.no_such(op, &[left.clone(), Typed::of(array.expr.clone(), ty.clone())], true),
+            )?),
+        };
+        let call = udf::quantified(op, test, &ty, all, self.evaluation());
         Ok(Typed::bool(call.call(vec![left.expr, array.expr])))
     }
 
@@ -342,14 +329,6 @@ impl Binder<'_> {
             }
             None => self.binary("->", base, index),
         }
-    }
-
-    /// The value of a constant as a datum.
-    #[allow(dead_code, reason = "kept beside constant()")]
-    pub(super) fn constant_datum(&self, typed: Typed, clause: &str) -> Result<crate::types::Datum> {
-        let ty = typed.ty.clone();
-        let value = self.constant(typed, clause)?;
-        datum_of(&value, &ty)
     }
 }
 

@@ -23,6 +23,7 @@ use super::query::ordinal;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::{Binder, Typed};
 use crate::engine_df::fault;
+use crate::engine_df::types::TypeShape;
 use crate::error::Result;
 use crate::types::SqlType;
 
@@ -75,7 +76,7 @@ impl Binder<'_> {
         for expr in &above {
             collect(expr, &mut aggregates, |e| matches!(e, Expr::AggregateFunction(_)));
         }
-        if !aggregates.is_empty() || group.is_some() || having.is_some() {
+        if !aggregates.is_empty() || group.is_some() || select.having.is_some() {
             let group = group.unwrap_or_default();
             plan = self.aggregate(plan, group, aggregates, &from.columns, &mut above)?;
         }

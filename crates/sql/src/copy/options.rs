@@ -1,0 +1,137 @@
+//! Options of COPY.
+
+use crate::error::{Error, Result, SqlState};
+use crate::session::CopyFormat;
+use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption};
+
+/// How the data is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// text or csv.
+    pub format: CopyFormat,
+    /// Between columns.
+    pub delimiter: u8,
+    /// What stands for NULL.
+    pub null: String,
+    /// The first line names the columns.
+    pub header: bool,
+    /// Around csv values.
+    pub quote: u8,
+    /// Before a quote inside a quoted value.
+    pub escape: u8,
+    /// Columns quoted always; empty for none. `*` stands for all.
+    pub force_quote: Vec<String>,
+}
+
+fn one_byte(name: &str, value: char) -> Result<u8> {
+    u8::try_from(value).ok().filter(|byte| byte.is_ascii() && !matches!(byte, b'\r' | b'\n')).ok_or_else(
+        || {
+            Error::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!("COPY {name} must be a single one-byte character"),
+            )
+        },
+    )
+}
+
+impl Options {
+    /// The options a statement gives, the defaults of its format for the rest.
+    pub fn of(options: &[CopyOption], legacy: &[CopyLegacyOption]) -> Result<Self> {
+        let mut csv = false;
+        for option in options {
+            if let CopyOption::Format(name) = option {
+                match name.value.to_lowercase().as_str() {
+                    "text" => {}
+                    "csv" => csv = true,
+                    "binary" => return Err(Error::unsupported("COPY in binary format").hint("Use text or csv.")),
+                    other => {
+                        return Err(Error::new(
+                            SqlState::INVALID_PARAMETER_VALUE,
+                            format!("COPY format \"{other}\" not recognized"),
+                        ));
+                    }
+                }
+            }
+        }
+        csv |= legacy.iter().any(|option| matches!(option, CopyLegacyOption::Csv(_)));
+        let mut out = Self {
+            format: if csv { CopyFormat::Csv } else { CopyFormat::Text },
+            delimiter: if csv { b',' } else { b'\t' },
+            null: if csv { String::new() } else { "\\N".to_owned() },
+            header: false,
+            quote: b'"',
+            escape: b'"',
+            force_quote: Vec::new(),
+        };
+        let (mut quote, mut escape) = (None, None);
+        for option in options {
+            match option {
+                CopyOption::Delimiter(c) => out.delimiter = one_byte("delimiter", *c)?,
+                CopyOption::Null(text) => out.null.clone_from(text),
+                CopyOption::Header(on) => out.header = *on,
+                CopyOption::Quote(c) => quote = Some(one_byte("quote", *c)?),
+                CopyOption::Escape(c) => escape = Some(one_byte("escape", *c)?),
+                CopyOption::ForceQuote(columns) => {
+                    out.force_quote = columns.iter().map(|c| c.value.clone()).collect();
+                }
+                CopyOption::Encoding(name) => {
+                    let name = name.to_lowercase();
+                    if !matches!(name.as_str(), "utf8" | "utf-8" | "unicode") {
+                        return Err(Error::unsupported(format!("COPY in the encoding {name}")));
+                    }
+                }
+                CopyOption::ForceNotNull(_) | CopyOption::ForceNull(_) => {
+                    return Err(Error::unsupported("FORCE_NULL and FORCE_NOT_NULL"));
+                }
+                CopyOption::Format(_) | CopyOption::Freeze(_) => {}
+            }
+        }
+        for option in legacy {
+            match option {
+                CopyLegacyOption::Delimiter(c) => out.delimiter = one_byte("delimiter", *c)?,
+                CopyLegacyOption::Null(text) => out.null.clone_from(text),
+                CopyLegacyOption::Header => out.header = true,
+                CopyLegacyOption::Csv(parts) => {
+                    for part in parts {
+                        match part {
+                            CopyLegacyCsvOption::Header => out.header = true,
+                            CopyLegacyCsvOption::Quote(c) => quote = Some(one_byte("quote", *c)?),
+                            CopyLegacyCsvOption::Escape(c) => escape = Some(one_byte("escape", *c)?),
+                            CopyLegacyCsvOption::ForceQuote(columns) => {
+                                out.force_quote = columns.iter().map(|c| c.value.clone()).collect();
+                            }
+                            CopyLegacyCsvOption::ForceNotNull(_) => {
+                                return Err(Error::unsupported("FORCE NOT NULL"));
+                            }
+                        }
+                    }
+                }
+                CopyLegacyOption::Binary => {
+                    return Err(Error::unsupported("COPY in binary format").hint("Use text or csv."));
+                }
+                other => return Err(Error::unsupported(format!("the COPY option {other}"))),
+            }
+        }
+        if !csv && (quote.is_some() || escape.is_some()) {
+            return Err(Error::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "COPY quote and escape available only in CSV mode",
+            ));
+        }
+        out.quote = quote.unwrap_or(out.quote);
+        out.escape = escape.unwrap_or(out.quote);
+        if csv && out.delimiter == out.quote {
+            return Err(Error::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                "COPY delimiter and quote must be different",
+            ));
+        }
+        if out.null.contains(['\r', '\n']) {
+            return Err(Error::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                "COPY null representation cannot use newline or carriage return",
+            ));
+        }
+        Ok(out)
+    }
+}
