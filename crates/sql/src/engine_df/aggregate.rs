@@ -12,12 +12,14 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::row::{RowConverter, SortField};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
 };
+use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use serde_json::{Map, Value};
 
 use super::evaluate::Evaluation;
@@ -97,20 +99,35 @@ pub(crate) fn folding(
 }
 
 impl FoldFunction {
-    fn state(&self, distinct: bool) -> FoldState {
-        FoldState {
+    fn state(&self, args: &AccumulatorArgs<'_>) -> DfResult<FoldState> {
+        let fields = args
+            .order_bys
+            .iter()
+            .map(|sort| {
+                let ty = sort.expr.data_type(args.schema)?;
+                Ok(SortField::new_with_options(ty, sort.options))
+            })
+            .collect::<DfResult<Vec<_>>>()?;
+        let order = if fields.is_empty() {
+            None
+        } else {
+            Some(Arc::new(RowConverter::new(fields)?))
+        };
+        Ok(FoldState {
+            order,
+            keys: Vec::new(),
             fold: self.fold,
             args: self.args.clone(),
             returns: self.returns.clone(),
             evaluation: self.evaluation.clone(),
-            seen: distinct.then(BTreeSet::new),
+            seen: args.is_distinct.then(BTreeSet::new),
             count: 0,
             sum: Numeric::zero(),
             interval: (0, 0, 0),
             best: Datum::Null,
             items: Vec::new(),
             held_bytes: 0,
-        }
+        })
     }
 }
 
@@ -139,16 +156,31 @@ impl AggregateUDFImpl for FoldFunction {
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        Ok(Box::new(self.state(args.is_distinct)))
+        Ok(Box::new(self.state(&args)?))
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
-        let types = state_types(self.fold, &self.args, args.is_distinct);
+        let mut types = state_types(self.fold, &self.args, args.is_distinct);
+        if !args.ordering_fields.is_empty() {
+            types.push(SqlType::Bytea.array_of());
+        }
         Ok(types
             .iter()
             .enumerate()
             .map(|(at, ty)| Arc::new(Field::new(format!("{}[{at}]", args.name), arrow_type(ty), true)))
             .collect())
+    }
+
+    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
+        // Rows are put in order here: several aggregates of one query may each want another.
+        AggregateOrderSensitivity::SoftRequirement
+    }
+
+    fn with_beneficial_ordering(
+        self: Arc<Self>,
+        _: bool,
+    ) -> DfResult<Option<Arc<dyn AggregateUDFImpl>>> {
+        Ok(Some(self))
     }
 
     fn default_value(&self, data_type: &DataType) -> DfResult<ScalarValue> {
@@ -185,6 +217,10 @@ struct FoldState {
     args: Vec<SqlType>,
     returns: SqlType,
     evaluation: Evaluation,
+    /// What makes sort keys of the aggregate's ORDER BY; they come after the arguments.
+    order: Option<Arc<RowConverter>>,
+    /// Sort keys of `items`.
+    keys: Vec<Vec<u8>>,
     seen: Option<BTreeSet<Vec<u8>>>,
     count: i64,
     sum: Numeric,
@@ -195,7 +231,7 @@ struct FoldState {
 }
 
 impl FoldState {
-    fn row(&mut self, values: Vec<Datum>) -> Result<()> {
+    fn row(&mut self, values: Vec<Datum>, order: Option<Vec<u8>>) -> Result<()> {
         let first = &values[0];
         let skips_null = !matches!(
             self.fold,
@@ -210,10 +246,27 @@ impl FoldState {
             if seen.insert(key) {
                 self.held_bytes += values.iter().map(held).sum::<usize>();
                 self.items.push(values);
+                self.keys.extend(order);
             }
             return Ok(());
         }
-        self.add(values, 1)
+        let before = self.items.len();
+        self.add(values, 1)?;
+        if self.items.len() > before {
+            self.held_bytes += order.as_ref().map_or(0, Vec::len);
+            self.keys.extend(order);
+        }
+        Ok(())
+    }
+
+    /// Puts the rows kept in the order asked for.
+    fn sort(&mut self) {
+        if self.keys.len() != self.items.len() || self.keys.is_empty() {
+            return;
+        }
+        let mut rows: Vec<_> = self.keys.drain(..).zip(self.items.drain(..)).collect();
+        rows.sort_by(|a, b| a.0.cmp(&b.0));
+        (self.keys, self.items) = rows.into_iter().unzip();
     }
 
     fn add(&mut self, values: Vec<Datum>, sign: i64) -> Result<()> {
@@ -357,12 +410,17 @@ fn held(value: &Datum) -> usize {
 impl Accumulator for FoldState {
     fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
         let rows = values.first().map_or(0, |array| array.len());
+        let order = match &self.order {
+            Some(order) => Some(order.convert_columns(&values[self.args.len()..])?),
+            None => None,
+        };
         for row in 0..rows {
             let mut datums = Vec::with_capacity(self.args.len());
             for (array, ty) in values.iter().zip(&self.args) {
                 datums.push(datum_at(array.as_ref(), row, ty).map_err(fault::to_datafusion)?);
             }
-            self.row(datums).map_err(fault::to_datafusion)?;
+            let key = order.as_ref().map(|order| order.row(row).as_ref().to_vec());
+            self.row(datums, key).map_err(fault::to_datafusion)?;
         }
         Ok(())
     }
@@ -398,6 +456,7 @@ impl Accumulator for FoldState {
     }
 
     fn evaluate(&mut self) -> DfResult<ScalarValue> {
+        self.sort();
         self.finish().and_then(|value| scalar(&value, &self.returns)).map_err(fault::to_datafusion)
     }
 
@@ -424,7 +483,12 @@ impl Accumulator for FoldState {
                 Datum::Array(Arc::new(ArrayValue::new(ty.clone(), items)))
             })),
         }
-        let types = state_types(self.fold, &self.args, self.seen.is_some());
+        let mut types = state_types(self.fold, &self.args, self.seen.is_some());
+        if self.order.is_some() {
+            types.push(SqlType::Bytea.array_of());
+            let keys = self.keys.iter().map(|key| Datum::bytea(key.as_slice())).collect();
+            out.push(Datum::Array(Arc::new(ArrayValue::new(SqlType::Bytea, keys))));
+        }
         out.iter()
             .zip(&types)
             .map(|(value, ty)| scalar(value, ty).map_err(fault::to_datafusion))
@@ -432,7 +496,10 @@ impl Accumulator for FoldState {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> DfResult<()> {
-        let types = state_types(self.fold, &self.args, self.seen.is_some());
+        let mut types = state_types(self.fold, &self.args, self.seen.is_some());
+        if self.order.is_some() {
+            types.push(SqlType::Bytea.array_of());
+        }
         for row in 0..states.first().map_or(0, |array| array.len()) {
             let parts = states
                 .iter()
@@ -485,7 +552,12 @@ impl FoldState {
                     })
                     .collect();
                 for at in 0..lists.first().map_or(0, |list| list.len()) {
-                    self.row(lists.iter().map(|list| list[at].clone()).collect())?;
+                    let values = lists.iter().take(self.args.len()).map(|list| list[at].clone());
+                    let key = match lists.get(self.args.len()).map(|keys| &keys[at]) {
+                        Some(Datum::Bytea(key)) => Some(key.to_vec()),
+                        _ => None,
+                    };
+                    self.row(values.collect(), key)?;
                 }
             }
         }

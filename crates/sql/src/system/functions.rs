@@ -37,6 +37,9 @@ pub const TABLE: &[Function] = &[
     function("pg_table_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
     function("pg_indexes_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
     function("pg_total_relation_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_database_size", &[Name], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_database_size", &[Oid], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
+    function("pg_size_pretty", &[Int8], Text, |a, _| Ok(Datum::text(size(number_of(&a[0]))))),
     function("pg_get_partkeydef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_triggerdef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_ruledef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
@@ -44,11 +47,9 @@ pub const TABLE: &[Function] = &[
     function("pg_get_function_result", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_identity_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
-    function("pg_get_serial_sequence", &[Text, Text], Text, |a, c| serial_sequence(a, c)).stable(),
     function("pg_my_temp_schema", &[], Oid, |_, _| Ok(Datum::Oid(0))).stable(),
     function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
-    function("pg_is_in_recovery", &[], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("has_table_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
     function("has_schema_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
     function("has_database_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
@@ -224,17 +225,15 @@ fn column_comment(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     text_or_null(column.and_then(|c| c.comment.clone()))
 }
 
-fn serial_sequence(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
-    let (Some(table), Some(column)) = (args[0].as_str(), args[1].as_str()) else {
-        return Ok(Datum::Null);
-    };
-    let oid = call.context.relation_oid(table)?;
-    let catalog = call.context.catalog;
-    let found = catalog.sequences().find(|sequence| {
-        sequence.owned_by.is_some_and(|(owner, at)| {
-            owner.0 == oid
-                && catalog.table(owner).and_then(|t| t.columns.get(at)).is_some_and(|c| c.name == column)
-        })
-    });
-    text_or_null(found.map(|s| format!("{}.{}", quoted(catalog.schema_name(s.schema)), quoted(&s.name))))
+/// A size as people read it.
+fn size(bytes: i64) -> String {
+    let mut value = bytes;
+    for unit in ["bytes", "kB", "MB", "GB", "TB"] {
+        // PostgreSQL changes the unit at 10 of the next one, and rounds half up.
+        if value.abs() < 10_240 {
+            return format!("{value} {unit}");
+        }
+        value = (value + value.signum() * 512) / 1024;
+    }
+    format!("{value} PB")
 }

@@ -345,8 +345,8 @@ impl Binder<'_> {
             }
             "json_object_agg" | "jsonb_object_agg" => {
                 arity(2)?;
-                let (key, _) = first()?;
-                let key = self.coerce(Typed::of(key, args[0].ty.clone()), &SqlType::Text, name)?.expr;
+                let (key, key_type) = first()?;
+                let key = self.cast(Typed::of(key, key_type), &SqlType::Text)?.expr;
                 let value = args[1].clone();
                 let ty = if value.ty.is_unknown() { SqlType::Text } else { value.ty.clone() };
                 let value = self.coerce(value, &ty, name)?.expr;

@@ -149,6 +149,7 @@ pub(crate) struct Binder<'a> {
     ctes: RefCell<Vec<CteEntry>>,
     apply: Option<Arc<SessionState>>,
     correlated: Cell<bool>,
+    keep_unknown: Cell<bool>,
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
 }
 
@@ -174,6 +175,7 @@ impl<'a> Binder<'a> {
             ctes: RefCell::default(),
             apply: None,
             correlated: Cell::new(false),
+            keep_unknown: Cell::new(false),
             windows: RefCell::default(),
         }
     }

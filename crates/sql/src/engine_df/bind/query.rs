@@ -12,7 +12,7 @@ use datafusion::sql::sqlparser::ast;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::{Binder, CteEntry, Typed};
 use crate::engine_df::fault;
-use crate::engine_df::types::arrow_type;
+use crate::engine_df::types::{TypeShape, arrow_type};
 use crate::error::Result;
 use crate::types::SqlType;
 
@@ -20,12 +20,19 @@ impl Binder<'_> {
     /// Binds a query. `outer` is the level its correlated names may refer to.
     pub(crate) fn query(&self, query: &ast::Query, outer: Option<&Scope<'_>>) -> Result<Relation> {
         let depth = self.enter()?;
+        // Inside parentheses of a set operation its branches are still branches.
+        let plain = !matches!(&*query.body, ast::SetExpr::SetOperation { .. });
+        let before = self.keep_unknown.get();
+        if plain || query.with.is_some() {
+            self.keep_unknown.set(false);
+        }
         let ctes = self.ctes.borrow().len();
         if let Some(with) = &query.with {
             self.with(with, outer)?;
         }
         let bound = self.query_body(query, outer);
         self.ctes.borrow_mut().truncate(ctes);
+        self.keep_unknown.set(before);
         drop(depth);
         bound
     }
@@ -215,8 +222,11 @@ impl Binder<'_> {
             _ => return Err(fault::unsupported("set operations BY NAME")),
         };
         let word = op.to_string();
-        let left = self.set_expr(left, outer)?;
-        let right = self.set_expr(right, outer)?;
+        // An untyped literal takes its type from the other side.
+        let before = self.keep_unknown.replace(true);
+        let sides = self.set_expr(left, outer).and_then(|l| Ok((l, self.set_expr(right, outer)?)));
+        self.keep_unknown.set(before);
+        let (left, right) = sides?;
         if left.columns.len() != right.columns.len() {
             return Err(fault::new(
                 "42601",
@@ -379,8 +389,19 @@ impl Binder<'_> {
         let mut exprs = Vec::with_capacity(types.len());
         let mut columns = Vec::with_capacity(types.len());
         for (column, ty) in relation.columns.into_iter().zip(types) {
-            let typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
+            let mut typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
             let name = column.column.name.clone();
+            if column.ty.is_unknown() && *ty != column.ty {
+                // A literal that is a column by now: its text is read as the type wanted.
+                let held = relation
+                    .plan
+                    .schema()
+                    .field_with_name(column.column.relation.as_ref(), &name)
+                    .map_err(fault::from_datafusion)?;
+                if *held.data_type() != arrow::datatypes::DataType::Null {
+                    typed = self.cast(Typed::of(typed.expr, SqlType::Text), ty)?;
+                }
+            }
             exprs.push(self.coerce(typed, ty, what)?.expr.alias(name.clone()));
             columns.push(ScopeColumn {
                 ty: ty.clone(),
@@ -478,15 +499,18 @@ fn numbered(relation: Relation, all: bool) -> Result<LogicalPlan> {
     let number = datafusion::functions_window::expr_fn::row_number()
         .partition_by(columns)
         .build()
-        .map_err(fault::from_datafusion)?
-        .alias("copy#");
+        .map_err(fault::from_datafusion)?;
+    let name = number.schema_name().to_string();
     LogicalPlanBuilder::from(relation.plan)
         .window(vec![number])
         .and_then(|plan| {
             let keep: Vec<_> = plan
                 .schema()
                 .iter()
-                .map(|(q, f)| Expr::Column(Column::new(q.cloned(), f.name().clone())))
+                .map(|(q, f)| {
+                    let column = Expr::Column(Column::new(q.cloned(), f.name().clone()));
+                    if *f.name() == name { column.alias("copy#") } else { column }
+                })
                 .collect();
             plan.project(keep)
         })

@@ -114,7 +114,7 @@ impl Binder<'_> {
         }
         for output in &mut outputs {
             // An untyped literal in the output is text.
-            if output.ty.is_unknown() {
+            if output.ty.is_unknown() && !self.keep_unknown.get() {
                 let typed = Typed::of(output.expr.clone(), output.ty.clone());
                 output.expr = self.coerce(typed, &SqlType::Text, "SELECT")?.expr;
                 output.ty = SqlType::Text;
@@ -437,13 +437,14 @@ impl Binder<'_> {
         if windows.is_empty() {
             return Ok(plan);
         }
-        let named: Vec<(Expr, String)> =
-            windows.into_iter().map(|w| (w, self.unique("window"))).collect();
-        let exprs: Vec<_> = named.iter().map(|(w, name)| w.clone().alias(name)).collect();
-        let plan = LogicalPlanBuilder::window_plan(plan, exprs).map_err(fault::from_datafusion)?;
-        let replace: Vec<_> = named
+        let plan = LogicalPlanBuilder::window_plan(plan, windows.clone())
+            .map_err(fault::from_datafusion)?;
+        let replace: Vec<_> = windows
             .into_iter()
-            .map(|(w, name)| (w, Expr::Column(Column::new_unqualified(name))))
+            .map(|w| {
+                let name = w.schema_name().to_string();
+                (w, Expr::Column(Column::new_unqualified(name)))
+            })
             .collect();
         for expr in above.iter_mut() {
             let taken = std::mem::take(*expr);
@@ -554,13 +555,12 @@ impl Binder<'_> {
         }
         if !partition.is_empty() {
             // DISTINCT ON: the first row of each partition in the order asked for.
-            let first = self.unique("first");
             let number = datafusion::functions_window::expr_fn::row_number()
                 .partition_by(partition)
                 .order_by(sorts.clone())
                 .build()
-                .map_err(fault::from_datafusion)?
-                .alias(&first);
+                .map_err(fault::from_datafusion)?;
+            let first = number.schema_name().to_string();
             hidden += 1;
             builder = builder
                 .window(vec![number])
