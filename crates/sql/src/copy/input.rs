@@ -41,23 +41,29 @@ impl CopyIn {
             .iter()
             .map(|at| (table.columns[*at].name.clone(), table.columns[*at].ty.clone()))
             .collect();
-        let names: Vec<String> =
-            columns.iter().map(|(name, _)| Ident::with_quote('"', name.as_str()).to_string()).collect();
+        let names: Vec<String> = columns
+            .iter()
+            .map(|(name, _)| Ident::with_quote('"', name.as_str()).to_string())
+            .collect();
         let marks: Vec<String> = (1..=columns.len()).map(|n| format!("${n}")).collect();
-        let sql = format!("INSERT INTO {name} ({}) VALUES ({})", names.join(", "), marks.join(", "));
+        let sql =
+            format!("INSERT INTO {name} ({}) VALUES ({})", names.join(", "), marks.join(", "));
         let statement = Parser::parse_sql(&PostgreSqlDialect {}, &sql)
             .ok()
             .and_then(|parsed| parsed.into_iter().next())
             .ok_or_else(|| Error::internal("the INSERT of COPY does not parse"))?;
         let types: Vec<Option<SqlType>> = columns.iter().map(|(_, ty)| Some(ty.clone())).collect();
         let mut parameters = ParameterTypes::new(&types);
-        let insert = crate::exec::plan(&statement, &mut PlanContext {
-            catalog: &context.catalog,
-            settings: &context.settings,
-            parameters: &mut parameters,
-            txn: Some(&context.txn),
-            env: &context.env,
-        })
+        let insert = crate::exec::plan(
+            &statement,
+            &mut PlanContext {
+                catalog: &context.catalog,
+                settings: &context.settings,
+                parameters: &mut parameters,
+                txn: Some(&context.txn),
+                env: &context.env,
+            },
+        )
         .await?
         .ok_or_else(|| Error::internal("INSERT is planned on the key path"))?;
         Ok(Self {
@@ -77,7 +83,8 @@ impl CopyIn {
 
     async fn drain(&mut self, last: bool) -> Result<()> {
         loop {
-            let row = self.decoder.next_row(last).map_err(|e| self.placed(e, self.decoder.line() + 1))?;
+            let row =
+                self.decoder.next_row(last).map_err(|e| self.placed(e, self.decoder.line() + 1))?;
             let Some(fields) = row else { return Ok(()) };
             self.context.check_cancelled()?;
             let line = self.decoder.line();
@@ -116,7 +123,10 @@ impl CopyIn {
                 None => Ok(Datum::Null),
                 Some(text) => crate::expr::cast::input(&text, ty, &eval).map_err(|error| {
                     let line = self.decoder.line();
-                    error.context(format!("COPY {}, line {line}, column {name}: \"{text}\"", self.table))
+                    error.context(format!(
+                        "COPY {}, line {line}, column {name}: \"{text}\"",
+                        self.table
+                    ))
                 }),
             })
             .collect()

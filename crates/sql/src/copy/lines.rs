@@ -44,7 +44,9 @@ impl Decoder {
 
     /// Takes a piece of data.
     pub fn feed(&mut self, data: &[u8]) -> Result<()> {
-        if self.pending.len() + data.len() > MAX_ROW_BYTES + (64 << 10) && self.scanned > MAX_ROW_BYTES {
+        if self.pending.len() + data.len() > MAX_ROW_BYTES + (64 << 10)
+            && self.scanned > MAX_ROW_BYTES
+        {
             return Err(malformed(format!("a row is longer than {MAX_ROW_BYTES} bytes")));
         }
         self.pending.extend_from_slice(data);
@@ -104,7 +106,10 @@ impl Decoder {
         let csv = self.options.format == CopyFormat::Csv;
         while let Some(byte) = self.pending.get(self.scanned).copied() {
             if csv {
-                if self.quoted && byte == self.options.escape && self.options.escape != self.options.quote {
+                if self.quoted
+                    && byte == self.options.escape
+                    && self.options.escape != self.options.quote
+                {
                     // The byte after it belongs to the value; wait for it.
                     self.pending.get(self.scanned + 1)?;
                     self.scanned += 2;
@@ -161,7 +166,11 @@ impl Decoder {
         loop {
             let byte = bytes.get(at).copied();
             match byte {
-                Some(b) if inside && b == escape && bytes.get(at + 1).is_some_and(|n| *n == quote || *n == escape) => {
+                Some(b)
+                    if inside
+                        && b == escape
+                        && bytes.get(at + 1).is_some_and(|n| *n == quote || *n == escape) =>
+                {
                     value.push(bytes[at + 1]);
                     at += 2;
                     continue;
@@ -270,14 +279,11 @@ pub(super) fn encode(fields: &[Field], options: &Options, forced: &[bool]) -> Ve
 }
 
 fn csv_value(text: &str, options: &Options, forced: bool, alone: bool, out: &mut Vec<u8>) {
-    let special = |b: u8| {
-        b == options.delimiter || b == options.quote || matches!(b, b'\n' | b'\r')
-    };
+    let special =
+        |b: u8| b == options.delimiter || b == options.quote || matches!(b, b'\n' | b'\r');
     // The end-of-data mark alone on a line would end the data.
-    let quoted = forced
-        || text == options.null
-        || text.bytes().any(special)
-        || (alone && text == "\\.");
+    let quoted =
+        forced || text == options.null || text.bytes().any(special) || (alone && text == "\\.");
     if !quoted {
         out.extend_from_slice(text.as_bytes());
         return;

@@ -86,7 +86,8 @@ pub(crate) async fn execute(
         CopySource::Table { table_name, columns } if !to => {
             let table = target_table(table_name, &context.catalog, &context.settings)?;
             let chosen = chosen_columns(&table, columns)?;
-            let target = CopyIn::prepare(table, table_name, chosen, options.clone(), context).await?;
+            let target =
+                CopyIn::prepare(table, table_name, chosen, options.clone(), context).await?;
             Ok(StatementResult::CopyIn {
                 format: options.format,
                 columns: target.width(),
@@ -117,7 +118,11 @@ fn target_table(
         .iter()
         .filter_map(|part| part.as_ident())
         .map(|ident| {
-            if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+            if ident.quote_style.is_some() {
+                ident.value.clone()
+            } else {
+                ident.value.to_lowercase()
+            }
         })
         .collect();
     let (schema, table) = match parts.as_slice() {
@@ -146,8 +151,11 @@ fn chosen_columns(table: &Table, columns: &[Ident]) -> Result<Vec<usize>> {
     }
     let mut out: Vec<usize> = Vec::with_capacity(columns.len());
     for ident in columns {
-        let name =
-            if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+        let name = if ident.quote_style.is_some() {
+            ident.value.clone()
+        } else {
+            ident.value.to_lowercase()
+        };
         let at = table.column_position(&name).ok_or_else(|| {
             Error::new(
                 SqlState::UNDEFINED_COLUMN,

@@ -24,14 +24,15 @@ pub(super) struct Options {
 }
 
 fn one_byte(name: &str, value: char) -> Result<u8> {
-    u8::try_from(value).ok().filter(|byte| byte.is_ascii() && !matches!(byte, b'\r' | b'\n')).ok_or_else(
-        || {
+    u8::try_from(value)
+        .ok()
+        .filter(|byte| byte.is_ascii() && !matches!(byte, b'\r' | b'\n'))
+        .ok_or_else(|| {
             Error::new(
                 SqlState::INVALID_PARAMETER_VALUE,
                 format!("COPY {name} must be a single one-byte character"),
             )
-        },
-    )
+        })
 }
 
 impl Options {
@@ -43,7 +44,11 @@ impl Options {
                 match name.value.to_lowercase().as_str() {
                     "text" => {}
                     "csv" => csv = true,
-                    "binary" => return Err(Error::unsupported("COPY in binary format").hint("Use text or csv.")),
+                    "binary" => {
+                        return Err(
+                            Error::unsupported("COPY in binary format").hint("Use text or csv.")
+                        );
+                    }
                     other => {
                         return Err(Error::new(
                             SqlState::INVALID_PARAMETER_VALUE,
@@ -96,7 +101,9 @@ impl Options {
                         match part {
                             CopyLegacyCsvOption::Header => out.header = true,
                             CopyLegacyCsvOption::Quote(c) => quote = Some(one_byte("quote", *c)?),
-                            CopyLegacyCsvOption::Escape(c) => escape = Some(one_byte("escape", *c)?),
+                            CopyLegacyCsvOption::Escape(c) => {
+                                escape = Some(one_byte("escape", *c)?)
+                            }
                             CopyLegacyCsvOption::ForceQuote(columns) => {
                                 out.force_quote = columns.iter().map(|c| c.value.clone()).collect();
                             }
@@ -107,7 +114,9 @@ impl Options {
                     }
                 }
                 CopyLegacyOption::Binary => {
-                    return Err(Error::unsupported("COPY in binary format").hint("Use text or csv."));
+                    return Err(
+                        Error::unsupported("COPY in binary format").hint("Use text or csv.")
+                    );
                 }
                 other => return Err(Error::unsupported(format!("the COPY option {other}"))),
             }

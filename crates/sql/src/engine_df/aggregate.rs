@@ -16,10 +16,10 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
 };
-use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use serde_json::{Map, Value};
 
 use super::evaluate::Evaluation;
@@ -108,11 +108,8 @@ impl FoldFunction {
                 Ok(SortField::new_with_options(ty, sort.options))
             })
             .collect::<DfResult<Vec<_>>>()?;
-        let order = if fields.is_empty() {
-            None
-        } else {
-            Some(Arc::new(RowConverter::new(fields)?))
-        };
+        let order =
+            if fields.is_empty() { None } else { Some(Arc::new(RowConverter::new(fields)?)) };
         Ok(FoldState {
             order,
             keys: Vec::new(),
@@ -167,7 +164,9 @@ impl AggregateUDFImpl for FoldFunction {
         Ok(types
             .iter()
             .enumerate()
-            .map(|(at, ty)| Arc::new(Field::new(format!("{}[{at}]", args.name), arrow_type(ty), true)))
+            .map(|(at, ty)| {
+                Arc::new(Field::new(format!("{}[{at}]", args.name), arrow_type(ty), true))
+            })
             .collect())
     }
 
@@ -274,12 +273,13 @@ impl FoldState {
         let first = &values[0];
         match self.fold {
             Fold::SumNumeric | Fold::AvgNumeric => {
-                let number = match first {
-                    Datum::Numeric(number) => number.as_ref().clone(),
-                    other => Numeric::from(other.as_i64().ok_or_else(|| {
-                        Error::internal("sum over a value that is no number")
-                    })?),
-                };
+                let number =
+                    match first {
+                        Datum::Numeric(number) => number.as_ref().clone(),
+                        other => Numeric::from(other.as_i64().ok_or_else(|| {
+                            Error::internal("sum over a value that is no number")
+                        })?),
+                    };
                 self.sum = if sign > 0 { self.sum.add(&number) } else { self.sum.sub(&number) };
             }
             Fold::SumInterval | Fold::AvgInterval => {
@@ -428,8 +428,10 @@ impl Accumulator for FoldState {
     fn retract_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
         let rows = values.first().map_or(0, |array| array.len());
         for row in 0..rows {
-            let value = datum_at(values[0].as_ref(), row, &self.args[0]).map_err(fault::to_datafusion)?;
-            if value.is_null() && self.supports_retract_batch() && !matches!(self.fold, Fold::Array) {
+            let value =
+                datum_at(values[0].as_ref(), row, &self.args[0]).map_err(fault::to_datafusion)?;
+            if value.is_null() && self.supports_retract_batch() && !matches!(self.fold, Fold::Array)
+            {
                 continue;
             }
             if matches!(self.fold, Fold::Array | Fold::Joined) {
@@ -469,7 +471,9 @@ impl Accumulator for FoldState {
         let mut out = vec![Datum::Int8(self.count)];
         let compact = self.seen.is_none();
         match self.fold {
-            Fold::SumNumeric | Fold::AvgNumeric if compact => out.push(Datum::numeric(self.sum.clone())),
+            Fold::SumNumeric | Fold::AvgNumeric if compact => {
+                out.push(Datum::numeric(self.sum.clone()))
+            }
             Fold::SumInterval | Fold::AvgInterval if compact => {
                 let (months, days, micros) = self.interval;
                 let parts = [i128::from(months), i128::from(days), micros]

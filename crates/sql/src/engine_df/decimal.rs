@@ -114,7 +114,19 @@ mod tests {
 
     #[test]
     fn encoding_special_values_sorts_them_at_the_ends() {
-        let order = ["-Infinity", "-10.5", "-1", "-0.01", "0", "0.001", "1", "1.5", "99", "Infinity", "NaN"];
+        let order = [
+            "-Infinity",
+            "-10.5",
+            "-1",
+            "-0.01",
+            "0",
+            "0.001",
+            "1",
+            "1.5",
+            "99",
+            "Infinity",
+            "NaN",
+        ];
         let keys: Vec<_> = order.iter().map(|t| value_part(&encode(&n(t))).to_vec()).collect();
         assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
     }

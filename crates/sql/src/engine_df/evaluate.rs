@@ -68,7 +68,11 @@ impl Evaluation {
 }
 
 /// Calls a resolved function whose arguments have the declared types.
-pub(crate) fn call(resolved: &Resolved, values: &[Datum], context: &EvalContext<'_>) -> Result<Datum> {
+pub(crate) fn call(
+    resolved: &Resolved,
+    values: &[Datum],
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
     if resolved.function.strict && values.iter().any(Datum::is_null) {
         return Ok(Datum::Null);
     }

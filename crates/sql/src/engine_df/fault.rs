@@ -50,13 +50,15 @@ pub(crate) fn from_datafusion(error: DataFusionError) -> Error {
             other => Error::internal(format!("arrow: {other}")),
         },
         DataFusionError::NotImplemented(what) => Error::unsupported(what),
-        DataFusionError::Plan(what) => {
-            Error::new(SqlState::FEATURE_NOT_SUPPORTED, format!("the query cannot be planned: {what}"))
-                .hint("docs/sql.md lists what differs from PostgreSQL.")
-        }
-        DataFusionError::IoError(error) => {
-            Error::new(SqlState::DISK_FULL, format!("spilling to the temporary directory failed: {error}"))
-        }
+        DataFusionError::Plan(what) => Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("the query cannot be planned: {what}"),
+        )
+        .hint("docs/sql.md lists what differs from PostgreSQL."),
+        DataFusionError::IoError(error) => Error::new(
+            SqlState::DISK_FULL,
+            format!("spilling to the temporary directory failed: {error}"),
+        ),
         other => Error::internal(other),
     }
 }
@@ -69,7 +71,9 @@ fn find(error: DataFusionError) -> Result<Error, DataFusionError> {
                 .downcast_ref::<Error>()
                 .cloned()
                 .or_else(|| inner.downcast_ref::<DataFusionError>().and_then(look)),
-            DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => look(inner),
+            DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => {
+                look(inner)
+            }
             DataFusionError::Shared(inner) => look(inner),
             DataFusionError::Collection(all) => all.iter().find_map(look),
             DataFusionError::ArrowError(inner, _) => match &**inner {

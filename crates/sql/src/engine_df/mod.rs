@@ -32,8 +32,6 @@ mod stored;
 mod tables;
 mod types;
 mod udf;
-#[cfg(test)]
-mod tests;
 mod virtual_table;
 
 use std::collections::BTreeMap;
@@ -171,8 +169,7 @@ fn bind_query(
 ) -> Result<(Relation, bool)> {
     let tables = CatalogTables::executing(context);
     let types = parameters.iter().cloned().enumerate().collect();
-    let parameters =
-        Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
+    let parameters = Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
     let mut binder = Binder::new(&tables, Evaluation::executing(context), parameters);
     if let Some(state) = apply {
         binder = binder.applying(state);

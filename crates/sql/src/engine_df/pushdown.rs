@@ -177,9 +177,8 @@ fn ends(
     constraint: &Constraint,
     direction: Direction,
 ) -> Result<KeyRange> {
-    let whole = KeyRange::with_prefix(
-        codec::index_prefix_key(database, table, index, prefix)?.as_slice(),
-    );
+    let whole =
+        KeyRange::with_prefix(codec::index_prefix_key(database, table, index, prefix)?.as_slice());
     let key = |end: &Datum| -> Result<Vec<u8>> {
         let mut values = prefix.to_vec();
         values.push(end.clone());

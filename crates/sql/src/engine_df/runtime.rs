@@ -54,7 +54,7 @@ impl QueryBounds {
 pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     let mut options = ConfigOptions::new();
     options.execution.target_partitions = 1;
-    
+
     options.execution.collect_statistics = false;
     options.optimizer.enable_round_robin_repartition = false;
     options.optimizer.repartition_joins = false;

@@ -31,10 +31,23 @@ pub(crate) struct SetFunction {
 
 /// The names of the set-returning functions.
 pub(crate) const NAMES: &[&str] = &[
-    "generate_series", "unnest", "generate_subscripts", "regexp_split_to_table", "string_to_table",
-    "json_array_elements", "jsonb_array_elements", "json_array_elements_text", "jsonb_array_elements_text",
-    "json_object_keys", "jsonb_object_keys", "json_each", "jsonb_each", "json_each_text", "jsonb_each_text",
-    "pg_partition_ancestors", "pg_options_to_table",
+    "generate_series",
+    "unnest",
+    "generate_subscripts",
+    "regexp_split_to_table",
+    "string_to_table",
+    "json_array_elements",
+    "jsonb_array_elements",
+    "json_array_elements_text",
+    "jsonb_array_elements_text",
+    "json_object_keys",
+    "jsonb_object_keys",
+    "json_each",
+    "jsonb_each",
+    "json_each_text",
+    "jsonb_each_text",
+    "pg_partition_ancestors",
+    "pg_options_to_table",
 ];
 
 /// The function of this name for these argument types; `None` when it does not take them.
@@ -79,7 +92,9 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
             one(vec![SqlType::Jsonb], SqlType::Jsonb)
         }
         ("json_array_elements_text" | "jsonb_array_elements_text", [_])
-        | ("json_object_keys" | "jsonb_object_keys", [_]) => one(vec![SqlType::Jsonb], SqlType::Text),
+        | ("json_object_keys" | "jsonb_object_keys", [_]) => {
+            one(vec![SqlType::Jsonb], SqlType::Text)
+        }
         ("json_each" | "jsonb_each" | "json_each_text" | "jsonb_each_text", [_]) => {
             let value = if name.ends_with("text") { SqlType::Text } else { SqlType::Jsonb };
             Some(SetFunction {

@@ -69,7 +69,10 @@ impl SourceExec {
 
 impl fmt::Debug for SourceExec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SourceExec").field("rows", &self.rows).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("SourceExec")
+            .field("rows", &self.rows)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 

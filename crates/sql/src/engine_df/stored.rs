@@ -22,10 +22,10 @@ use telesto_common::DatabaseId;
 use telesto_common::key::{KeyRange, KeyReader};
 use telesto_txn::{ReadFor, Scan, ScanOptions};
 
+use super::fault;
 use super::pushdown::{self, Access};
 use super::source::{RowReader, Rows, SourceExec};
 use super::virtual_table::batch_of;
-use super::fault;
 use crate::catalog::{Index, Table};
 use crate::codec::{self, RowCodec};
 use crate::error::{Error, Result};
@@ -96,8 +96,8 @@ impl TableProvider for StoredTable {
             None => (0..visible.len()).collect(),
         };
         let schema = Arc::new(self.schema.project(&chosen)?);
-        let access = pushdown::choose(self.database, &self.table, filters)
-            .map_err(fault::to_datafusion)?;
+        let access =
+            pushdown::choose(self.database, &self.table, filters).map_err(fault::to_datafusion)?;
         let rows = StoredRows {
             table: Arc::clone(&self.table),
             database: self.database,
@@ -197,7 +197,6 @@ impl StoredReader {
             return batch_of(&rows, &self.positions, &self.types, &self.schema).map(Some);
         }
     }
-
 }
 
 impl Decoder {

@@ -70,10 +70,7 @@ impl CatalogTables {
 /// The Arrow schema of some columns.
 pub(crate) fn schema_of(columns: &[(String, SqlType)]) -> SchemaRef {
     Arc::new(Schema::new(
-        columns
-            .iter()
-            .map(|(name, ty)| Field::new(name, arrow_type(ty), true))
-            .collect::<Vec<_>>(),
+        columns.iter().map(|(name, ty)| Field::new(name, arrow_type(ty), true)).collect::<Vec<_>>(),
     ))
 }
 
@@ -119,10 +116,9 @@ impl Tables for CatalogTables {
             }
             Some(Relation::Sequence(_)) => Err(Error::unsupported("SELECT from a sequence")
                 .hint("Use nextval, currval and pg_sequences.")),
-            Some(Relation::Index(..)) => Err(Error::new(
-                SqlState::WRONG_OBJECT_TYPE,
-                format!("\"{relation}\" is an index"),
-            )),
+            Some(Relation::Index(..)) => {
+                Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{relation}\" is an index")))
+            }
             None => {
                 if let Some(schema) = schema {
                     let known = matches!(schema, "pg_catalog" | "information_schema");

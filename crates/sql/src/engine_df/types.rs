@@ -27,13 +27,13 @@
 
 use std::sync::Arc;
 
+use arrow::array::AsArray;
 use arrow::array::{
     Array, ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, FixedSizeBinaryBuilder,
     Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder,
     IntervalMonthDayNanoBuilder, LargeBinaryBuilder, ListArray, NullArray, StringBuilder,
     Time64MicrosecondBuilder, TimestampMicrosecondBuilder, UInt8Builder, UInt32Builder,
 };
-use arrow::array::AsArray;
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{
     DataType, Date32Type, Field, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
@@ -83,7 +83,9 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         T::Float4 => DataType::Float32,
         T::Float8 => DataType::Float64,
         T::Numeric(_) => DataType::LargeBinary,
-        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Json | T::Jsonb | T::Void => DataType::Utf8,
+        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Json | T::Jsonb | T::Void => {
+            DataType::Utf8
+        }
         T::InternalChar => DataType::UInt8,
         T::Bytea => DataType::Binary,
         T::Uuid => DataType::FixedSizeBinary(16),
@@ -92,7 +94,9 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         T::Timestamp(_) => DataType::Timestamp(TimeUnit::Microsecond, None),
         T::TimestampTz(_) => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
         T::Interval => DataType::Interval(IntervalUnit::MonthDayNano),
-        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => DataType::UInt32,
+        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
+            DataType::UInt32
+        }
         T::Array(element) => DataType::List(element_field(element)),
         T::Unknown => DataType::Null,
     }
@@ -158,7 +162,9 @@ pub(crate) fn array_of<'a>(
         T::InternalChar => {
             build!(UInt8Builder::with_capacity(len), Datum::InternalChar(v) => *v, Datum::Text(v) => v.as_bytes().first().copied().unwrap_or(0))
         }
-        T::Bytea => build!(BinaryBuilder::with_capacity(len, len * 16), Datum::Bytea(v) => v.as_ref()),
+        T::Bytea => {
+            build!(BinaryBuilder::with_capacity(len, len * 16), Datum::Bytea(v) => v.as_ref())
+        }
         T::Uuid => {
             let mut builder = FixedSizeBinaryBuilder::with_capacity(len, 16);
             for value in values {
@@ -172,7 +178,9 @@ pub(crate) fn array_of<'a>(
             }
             Arc::new(builder.finish())
         }
-        T::Date => build!(Date32Builder::with_capacity(len), Datum::Date(v) => days(*v, EPOCH_DAYS)),
+        T::Date => {
+            build!(Date32Builder::with_capacity(len), Datum::Date(v) => days(*v, EPOCH_DAYS))
+        }
         T::Time(_) => build!(Time64MicrosecondBuilder::with_capacity(len), Datum::Time(v) => *v),
         T::Timestamp(_) => {
             build!(TimestampMicrosecondBuilder::with_capacity(len), Datum::Timestamp(v) => micros(*v, EPOCH_MICROS))
@@ -196,7 +204,9 @@ pub(crate) fn array_of<'a>(
                     Datum::Null => valid.push(false),
                     Datum::Array(array) => {
                         if array.dimensions.len() > 1 {
-                            return Err(fault::unsupported("a query over multi-dimensional arrays"));
+                            return Err(fault::unsupported(
+                                "a query over multi-dimensional arrays",
+                            ));
                         }
                         valid.push(true);
                         items.extend(array.elements.iter());
@@ -204,7 +214,10 @@ pub(crate) fn array_of<'a>(
                     other => return Err(mismatch(other, ty)),
                 }
                 offsets.push(i32::try_from(items.len()).map_err(|_| {
-                    Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "arrays of one batch hold more than 2^31 elements")
+                    Error::new(
+                        SqlState::PROGRAM_LIMIT_EXCEEDED,
+                        "arrays of one batch hold more than 2^31 elements",
+                    )
                 })?);
             }
             let items = array_of(element, items.into_iter())?;
@@ -232,7 +245,10 @@ fn text_of(value: &Datum) -> String {
 
 fn month_day_nano(value: &Interval) -> Result<IntervalMonthDayNano> {
     let nanos = value.micros.checked_mul(1000).ok_or_else(|| {
-        Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "interval out of range: its time part passes 292 years")
+        Error::new(
+            SqlState::DATETIME_FIELD_OVERFLOW,
+            "interval out of range: its time part passes 292 years",
+        )
     })?;
     Ok(IntervalMonthDayNano::new(value.months, value.days, nanos))
 }
@@ -243,7 +259,8 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
     if array.is_null(row) || *array.data_type() == DataType::Null {
         return Ok(Datum::Null);
     }
-    let wrong = || Error::internal(format!("array of {} where {ty} was expected", array.data_type()));
+    let wrong =
+        || Error::internal(format!("array of {} where {ty} was expected", array.data_type()));
     macro_rules! primitive {
         ($kind:ty) => {
             array.as_primitive_opt::<$kind>().ok_or_else(wrong)?.value(row)
@@ -278,8 +295,12 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         }
         T::Date => Datum::Date(days(primitive!(Date32Type), -EPOCH_DAYS)),
         T::Time(_) => Datum::Time(primitive!(Time64MicrosecondType)),
-        T::Timestamp(_) => Datum::Timestamp(micros(primitive!(TimestampMicrosecondType), -EPOCH_MICROS)),
-        T::TimestampTz(_) => Datum::TimestampTz(micros(primitive!(TimestampMicrosecondType), -EPOCH_MICROS)),
+        T::Timestamp(_) => {
+            Datum::Timestamp(micros(primitive!(TimestampMicrosecondType), -EPOCH_MICROS))
+        }
+        T::TimestampTz(_) => {
+            Datum::TimestampTz(micros(primitive!(TimestampMicrosecondType), -EPOCH_MICROS))
+        }
         T::Interval => {
             let value = primitive!(IntervalMonthDayNanoType);
             Datum::Interval(Interval {

@@ -48,15 +48,15 @@ enum Work {
     /// `ARRAY[…]`.
     MakeArray { element: SqlType },
     /// `array[i]`.
-    ElementAt { element: SqlType },
+    ElementAt,
     /// Bytes that are equal, and sort, as the values do.
     SortKey { ty: SqlType },
     /// A set-returning function: its results as one list a row.
     Set { name: String, args: Vec<SqlType>, element: SqlType, column: usize },
     /// 1, 2, … for as many elements as a list has.
-    Ordinals { element: SqlType },
+    Ordinals,
     /// An empty list as NULL.
-    NullIfEmpty { element: SqlType },
+    NullIfEmpty,
 }
 
 /// A call with everything it needs.
@@ -111,7 +111,9 @@ impl Function {
         let context = || context.ok_or_else(|| Error::internal("a call without its context"));
         match &self.work {
             Work::Call(resolved) => call(resolved, values, context()?),
-            Work::Cast { from, to } => cast::cast(values[0].clone(), from, to, CastContext::Explicit, context()?),
+            Work::Cast { from, to } => {
+                cast::cast(values[0].clone(), from, to, CastContext::Explicit, context()?)
+            }
             Work::Quantified { test, element, all } => {
                 let item = |item: &Datum| match test {
                     Test::Compare(op) => compare(*op, &values[0], item, element),
@@ -122,7 +124,7 @@ impl Function {
             Work::MakeArray { element } => {
                 Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), values.to_vec()))))
             }
-            Work::ElementAt { .. } => match (&values[0], &values[1]) {
+            Work::ElementAt => match (&values[0], &values[1]) {
                 (Datum::Array(array), Datum::Int4(at)) => Ok(usize::try_from(*at)
                     .ok()
                     .and_then(|at| at.checked_sub(1))
@@ -133,12 +135,12 @@ impl Function {
             Work::SortKey { .. } => Err(Error::internal("sort keys are computed by column")),
             Work::Set { name, args, element, column } => {
                 let items = super::sets::rows(name, args, values, context()?)?;
-                let items = items.into_iter().filter_map(|mut row| {
-                    (*column < row.len()).then(|| row.swap_remove(*column))
-                });
+                let items = items
+                    .into_iter()
+                    .filter_map(|mut row| (*column < row.len()).then(|| row.swap_remove(*column)));
                 Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), items.collect()))))
             }
-            Work::Ordinals { .. } => match &values[0] {
+            Work::Ordinals => match &values[0] {
                 Datum::Array(array) => {
                     let count = i64::try_from(array.elements.len()).unwrap_or(i64::MAX);
                     let numbers = (1..=count).map(Datum::Int8).collect();
@@ -146,7 +148,7 @@ impl Function {
                 }
                 _ => Ok(Datum::Null),
             },
-            Work::NullIfEmpty { .. } => Ok(match &values[0] {
+            Work::NullIfEmpty => Ok(match &values[0] {
                 Datum::Array(array) if array.elements.is_empty() => Datum::Null,
                 other => other.clone(),
             }),
@@ -193,7 +195,9 @@ impl Function {
 
 impl PartialEq for Function {
     fn eq(&self, other: &Self) -> bool {
-        self.identity() == other.identity() && self.args == other.args && self.returns == other.returns
+        self.identity() == other.identity()
+            && self.args == other.args
+            && self.returns == other.returns
     }
 }
 
@@ -261,7 +265,11 @@ fn quantified_value(
 
 /// The value an untyped literal has as `ty`.
 pub(crate) fn input(text: &str, ty: &SqlType, evaluation: &Evaluation) -> Result<Datum> {
-    cast::input(text, ty, &evaluation.context())
+    let context = evaluation.context();
+    if ty.is_oid_like() && *ty != SqlType::Oid {
+        return cast::cast(Datum::text(text), &SqlType::Text, ty, CastContext::Explicit, &context);
+    }
+    cast::input(text, ty, &context)
 }
 
 fn volatility(of: registry::Volatility) -> Volatility {
@@ -285,7 +293,8 @@ pub(crate) fn cast_call(from: &SqlType, to: &SqlType, evaluation: Evaluation) ->
     let work = Work::Cast { from: from.clone(), to: to.clone() };
     // Casts that read the session's settings or the catalog are constant within a statement only.
     let fixed = |ty: &SqlType| !ty.is_oid_like() && !matches!(ty, SqlType::TimestampTz(_));
-    let volatility = if fixed(from) && fixed(to) { Volatility::Immutable } else { Volatility::Stable };
+    let volatility =
+        if fixed(from) && fixed(to) { Volatility::Immutable } else { Volatility::Stable };
     Function::udf(
         format!("cast_{}", to.internal_name()),
         work,
@@ -326,14 +335,22 @@ pub(crate) fn make_array(element: &SqlType, count: usize) -> Arc<ScalarUDF> {
 /// `array[i]`.
 pub(crate) fn element_at(element: &SqlType) -> Arc<ScalarUDF> {
     let args = vec![element.clone().array_of(), SqlType::Int4];
-    let work = Work::ElementAt { element: element.clone() };
+    let work = Work::ElementAt;
     Function::udf("subscript", work, args, element.clone(), Volatility::Immutable, true, None)
 }
 
 /// Bytes that are equal, and sort, as the values do.
 pub(crate) fn sort_key(ty: &SqlType) -> Arc<ScalarUDF> {
     let work = Work::SortKey { ty: ty.clone() };
-    Function::udf("sort_key", work, vec![ty.clone()], SqlType::Bytea, Volatility::Immutable, true, None)
+    Function::udf(
+        "sort_key",
+        work,
+        vec![ty.clone()],
+        SqlType::Bytea,
+        Volatility::Immutable,
+        true,
+        None,
+    )
 }
 
 /// Column `column` of what a set-returning function gives, as a list.
@@ -344,7 +361,8 @@ pub(crate) fn set_call(
     column: usize,
     evaluation: Evaluation,
 ) -> Arc<ScalarUDF> {
-    let work = Work::Set { name: name.to_owned(), args: args.to_vec(), element: element.clone(), column };
+    let work =
+        Work::Set { name: name.to_owned(), args: args.to_vec(), element: element.clone(), column };
     Function::udf(
         name,
         work,
@@ -358,14 +376,22 @@ pub(crate) fn set_call(
 
 /// 1, 2, … beside the elements of a list.
 pub(crate) fn ordinals(element: &SqlType) -> Arc<ScalarUDF> {
-    let work = Work::Ordinals { element: element.clone() };
+    let work = Work::Ordinals;
     let args = vec![element.clone().array_of()];
-    Function::udf("ordinals", work, args, SqlType::Int8.array_of(), Volatility::Immutable, true, None)
+    Function::udf(
+        "ordinals",
+        work,
+        args,
+        SqlType::Int8.array_of(),
+        Volatility::Immutable,
+        true,
+        None,
+    )
 }
 
 /// An empty list as NULL.
 pub(crate) fn null_if_empty(element: &SqlType) -> Arc<ScalarUDF> {
-    let work = Work::NullIfEmpty { element: element.clone() };
+    let work = Work::NullIfEmpty;
     let ty = element.clone().array_of();
     Function::udf("null_if_empty", work, vec![ty.clone()], ty, Volatility::Immutable, true, None)
 }
@@ -430,7 +456,8 @@ pub(crate) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
 }
 
 fn float_key(value: f64) -> Vec<u8> {
-    let bits = if value.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { (value + 0.0).to_bits() };
+    let bits =
+        if value.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { (value + 0.0).to_bits() };
     let bits = if bits >> 63 == 1 { !bits } else { bits ^ (1 << 63) };
     bits.to_be_bytes().to_vec()
 }

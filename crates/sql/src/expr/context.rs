@@ -194,6 +194,9 @@ impl<'a> EvalContext<'a> {
             [.., schema, relation] => (Some(schema.as_str()), relation),
             [] => return Err(fault::error("42602", "invalid name syntax")),
         };
+        if let Some(table) = crate::system::find(schema, relation) {
+            return Ok(table.oid);
+        }
         match self.catalog.resolve(schema, relation, &self.settings.effective_search_path()) {
             Some(Relation::Table(table)) => Ok(table.id.0),
             Some(Relation::View(view)) => Ok(view.oid),

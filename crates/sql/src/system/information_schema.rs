@@ -16,7 +16,10 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
         "schemata" => {
             for name in ["pg_catalog", "information_schema"] {
                 if catalog.schema(name).is_none() {
-                    out.row().set("catalog_name", database).set("schema_name", name).set("schema_owner", "telesto");
+                    out.row()
+                        .set("catalog_name", database)
+                        .set("schema_name", name)
+                        .set("schema_owner", "telesto");
                 }
             }
             for schema in catalog.schemas() {
@@ -273,9 +276,10 @@ fn key_columns(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) 
             let referenced = catalog.table(key.referenced);
             let unique = referenced.and_then(|t| t.index(key.referenced_index));
             for (at, position) in key.columns.iter().enumerate() {
-                let place = unique.zip(key.referenced_columns.get(at)).and_then(|(index, column)| {
-                    index.columns.iter().position(|part| part.column == *column)
-                });
+                let place =
+                    unique.zip(key.referenced_columns.get(at)).and_then(|(index, column)| {
+                        index.columns.iter().position(|part| part.column == *column)
+                    });
                 let place = place.and_then(|place| i64::try_from(place + 1).ok());
                 one(&key.name, at, *position, place);
             }
@@ -302,10 +306,13 @@ fn references(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
                 .set("unique_constraint_catalog", database)
                 .set("unique_constraint_schema", catalog.schema_name(referenced.schema))
                 .set("unique_constraint_name", unique)
-                .set("match_option", match key.match_kind {
-                    ForeignKeyMatch::Simple => "NONE",
-                    ForeignKeyMatch::Full => "FULL",
-                })
+                .set(
+                    "match_option",
+                    match key.match_kind {
+                        ForeignKeyMatch::Simple => "NONE",
+                        ForeignKeyMatch::Full => "FULL",
+                    },
+                )
                 .set("update_rule", rule(key.on_update))
                 .set("delete_rule", rule(key.on_delete));
         }

@@ -19,7 +19,6 @@ mod rows;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-pub(crate) use definitions::{constraint_definition, index_definition};
 pub use functions::TABLE as FUNCTIONS;
 
 use crate::catalog::CatalogSnapshot;
@@ -66,7 +65,9 @@ fn tables() -> &'static BTreeMap<(&'static str, &'static str), SystemTable> {
     TABLES.get_or_init(|| {
         let mut out = BTreeMap::new();
         let mut next = FIRST_OID;
-        for (schema, text) in [("pg_catalog", PG_CATALOG), ("information_schema", INFORMATION_SCHEMA)] {
+        for (schema, text) in
+            [("pg_catalog", PG_CATALOG), ("information_schema", INFORMATION_SCHEMA)]
+        {
             for line in text.lines() {
                 let Some((name, columns)) = line.split_once(": ") else { continue };
                 let columns = columns

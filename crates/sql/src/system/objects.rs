@@ -7,8 +7,8 @@
 use super::definitions::{check_definition, index_definition};
 use super::rows::RowSet;
 use crate::catalog::{
-    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, PG_CATALOG_OID,
-    INFORMATION_SCHEMA_OID, Table,
+    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, INFORMATION_SCHEMA_OID, Index,
+    PG_CATALOG_OID, Table,
 };
 use crate::session::Settings;
 use crate::types::sql_type::SCALARS;
@@ -50,11 +50,21 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
         "pg_user" => users(out, catalog),
         "pg_database" => databases(out, catalog),
         "pg_am" => {
-            out.row().set("oid", HEAP).set("amname", "heap").set("amhandler", "heap_tableam_handler").set("amtype", "t");
-            out.row().set("oid", BTREE).set("amname", "btree").set("amhandler", "bthandler").set("amtype", "i");
+            out.row()
+                .set("oid", HEAP)
+                .set("amname", "heap")
+                .set("amhandler", "heap_tableam_handler")
+                .set("amtype", "t");
+            out.row()
+                .set("oid", BTREE)
+                .set("amname", "btree")
+                .set("amhandler", "bthandler")
+                .set("amtype", "i");
         }
         "pg_collation" => {
-            for (oid, name, provider) in [(DEFAULT_COLLATION, "default", "d"), (C_COLLATION, "C", "c"), (951, "POSIX", "c")] {
+            for (oid, name, provider) in
+                [(DEFAULT_COLLATION, "default", "d"), (C_COLLATION, "C", "c"), (951, "POSIX", "c")]
+            {
                 out.row()
                     .set("oid", oid)
                     .set("collname", name)
@@ -66,11 +76,18 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
             }
         }
         "pg_tablespace" => {
-            out.row().set("oid", DEFAULT_TABLESPACE).set("spcname", "pg_default").set("spcowner", OWNER_OID);
+            out.row()
+                .set("oid", DEFAULT_TABLESPACE)
+                .set("spcname", "pg_default")
+                .set("spcowner", OWNER_OID);
             out.row().set("oid", 1664_u32).set("spcname", "pg_global").set("spcowner", OWNER_OID);
         }
         "pg_language" => {
-            out.row().set("oid", 14_u32).set("lanname", "sql").set("lanowner", OWNER_OID).set("lanpltrusted", true);
+            out.row()
+                .set("oid", 14_u32)
+                .set("lanname", "sql")
+                .set("lanowner", OWNER_OID)
+                .set("lanpltrusted", true);
         }
         "pg_description" => descriptions(out, catalog),
         "pg_depend" => dependencies(out, catalog),
@@ -160,78 +177,106 @@ fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         let schema =
             if system.schema == "pg_catalog" { PG_CATALOG_OID } else { INFORMATION_SCHEMA_OID };
         let view = system.schema != "pg_catalog" || VIEWS.contains(&system.name);
-        class(out, &Class {
-            oid: system.oid,
-            name: system.name,
-            schema,
-            owner: OWNER_OID,
-            kind: if view { "v" } else { "r" },
-            columns: system.columns.len(),
-            checks: 0,
-            indexed: false,
-            row_type: 0,
-        });
-    }
-    for table in catalog.tables() {
-        let owner = role_oid(catalog, &table.owner);
-        class(out, &Class {
-            oid: table.id.0,
-            name: &table.name,
-            schema: table.schema,
-            owner,
-            kind: "r",
-            columns: table.columns.len(),
-            checks: table.checks.len(),
-            indexed: table.all_indexes().next().is_some(),
-            row_type: table.type_oid,
-        });
-        for index in table.all_indexes() {
-            class(out, &Class {
-                oid: index.oid,
-                name: &index.name,
-                schema: table.schema,
-                owner,
-                kind: "i",
-                columns: index.columns.len(),
+        class(
+            out,
+            &Class {
+                oid: system.oid,
+                name: system.name,
+                schema,
+                owner: OWNER_OID,
+                kind: if view { "v" } else { "r" },
+                columns: system.columns.len(),
                 checks: 0,
                 indexed: false,
                 row_type: 0,
-            });
+            },
+        );
+    }
+    for table in catalog.tables() {
+        let owner = role_oid(catalog, &table.owner);
+        class(
+            out,
+            &Class {
+                oid: table.id.0,
+                name: &table.name,
+                schema: table.schema,
+                owner,
+                kind: "r",
+                columns: table.columns.len(),
+                checks: table.checks.len(),
+                indexed: table.all_indexes().next().is_some(),
+                row_type: table.type_oid,
+            },
+        );
+        for index in table.all_indexes() {
+            class(
+                out,
+                &Class {
+                    oid: index.oid,
+                    name: &index.name,
+                    schema: table.schema,
+                    owner,
+                    kind: "i",
+                    columns: index.columns.len(),
+                    checks: 0,
+                    indexed: false,
+                    row_type: 0,
+                },
+            );
         }
     }
     for sequence in catalog.sequences() {
-        class(out, &Class {
-            oid: sequence.oid,
-            name: &sequence.name,
-            schema: sequence.schema,
-            owner: role_oid(catalog, &sequence.owner),
-            kind: "S",
-            columns: 3,
-            checks: 0,
-            indexed: false,
-            row_type: 0,
-        });
+        class(
+            out,
+            &Class {
+                oid: sequence.oid,
+                name: &sequence.name,
+                schema: sequence.schema,
+                owner: role_oid(catalog, &sequence.owner),
+                kind: "S",
+                columns: 3,
+                checks: 0,
+                indexed: false,
+                row_type: 0,
+            },
+        );
     }
     for view in catalog.views() {
-        class(out, &Class {
-            oid: view.oid,
-            name: &view.name,
-            schema: view.schema,
-            owner: role_oid(catalog, &view.owner),
-            kind: "v",
-            columns: view.columns.len(),
-            checks: 0,
-            indexed: false,
-            row_type: 0,
-        });
+        class(
+            out,
+            &Class {
+                oid: view.oid,
+                name: &view.name,
+                schema: view.schema,
+                owner: role_oid(catalog, &view.owner),
+                kind: "v",
+                columns: view.columns.len(),
+                checks: 0,
+                indexed: false,
+                row_type: 0,
+            },
+        );
     }
 }
 
 /// The tables of `pg_catalog` that are views in PostgreSQL.
 const VIEWS: &[&str] = &[
-    "pg_roles", "pg_user", "pg_group", "pg_tables", "pg_indexes", "pg_views", "pg_matviews", "pg_sequences",
-    "pg_settings", "pg_locks", "pg_cursors", "pg_prepared_statements", "pg_stat_activity", "pg_stat_user_tables",
-    "pg_available_extensions", "pg_timezone_names",
+    "pg_roles",
+    "pg_user",
+    "pg_group",
+    "pg_tables",
+    "pg_indexes",
+    "pg_views",
+    "pg_matviews",
+    "pg_sequences",
+    "pg_settings",
+    "pg_locks",
+    "pg_cursors",
+    "pg_prepared_statements",
+    "pg_stat_activity",
+    "pg_stat_user_tables",
+    "pg_available_extensions",
+    "pg_timezone_names",
 ];
 
 fn collation_of(ty: &SqlType) -> u32 {
@@ -314,8 +359,11 @@ fn attributes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         }
     }
     for sequence in catalog.sequences() {
-        let columns =
-            [("last_value", SqlType::Int8), ("log_cnt", SqlType::Int8), ("is_called", SqlType::Bool)];
+        let columns = [
+            ("last_value", SqlType::Int8),
+            ("log_cnt", SqlType::Int8),
+            ("is_called", SqlType::Bool),
+        ];
         for (at, (name, ty)) in columns.iter().enumerate() {
             attribute(out, sequence.oid, at + 1, name, ty);
         }
@@ -448,10 +496,13 @@ fn constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("confrelid", foreign.referenced.0)
                 .set("confupdtype", action(foreign.on_update))
                 .set("confdeltype", action(foreign.on_delete))
-                .set("confmatchtype", match foreign.match_kind {
-                    ForeignKeyMatch::Simple => "s",
-                    ForeignKeyMatch::Full => "f",
-                })
+                .set(
+                    "confmatchtype",
+                    match foreign.match_kind {
+                        ForeignKeyMatch::Simple => "s",
+                        ForeignKeyMatch::Full => "f",
+                    },
+                )
                 .set("conislocal", true)
                 .set("connoinherit", true)
                 .set("conkey", numbers(table, foreign.columns.iter().copied()))
@@ -487,15 +538,35 @@ fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("typbyval", matches!(ty.typlen(), 1..=8))
             .set("typtype", if pseudo { "p" } else { "b" })
             .set("typcategory", category(ty))
-            .set("typispreferred", matches!(ty, SqlType::Bool | SqlType::Text | SqlType::Float8 | SqlType::Oid | SqlType::TimestampTz(_) | SqlType::Interval))
+            .set(
+                "typispreferred",
+                matches!(
+                    ty,
+                    SqlType::Bool
+                        | SqlType::Text
+                        | SqlType::Float8
+                        | SqlType::Oid
+                        | SqlType::TimestampTz(_)
+                        | SqlType::Interval
+                ),
+            )
             .set("typisdefined", true)
             .set("typdelim", ",")
             .set("typelem", element)
             .set("typarray", ty.array_oid())
             .set("typinput", if element > 0 { "array_in".to_owned() } else { format!("{name}in") })
-            .set("typoutput", if element > 0 { "array_out".to_owned() } else { format!("{name}out") })
-            .set("typreceive", if element > 0 { "array_recv".to_owned() } else { format!("{name}recv") })
-            .set("typsend", if element > 0 { "array_send".to_owned() } else { format!("{name}send") })
+            .set(
+                "typoutput",
+                if element > 0 { "array_out".to_owned() } else { format!("{name}out") },
+            )
+            .set(
+                "typreceive",
+                if element > 0 { "array_recv".to_owned() } else { format!("{name}recv") },
+            )
+            .set(
+                "typsend",
+                if element > 0 { "array_send".to_owned() } else { format!("{name}send") },
+            )
             .set("typalign", align_of(ty))
             .set("typstorage", storage_of(ty))
             .set("typtypmod", -1)
@@ -608,7 +679,8 @@ fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
 fn dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for sequence in catalog.sequences() {
         if let Some((table, column)) = sequence.owned_by {
-            let number = catalog.table(table).and_then(|t| t.columns.get(column)).map_or(0, |c| c.id);
+            let number =
+                catalog.table(table).and_then(|t| t.columns.get(column)).map_or(0, |c| c.id);
             out.row()
                 .set("classid", PG_CLASS)
                 .set("objid", sequence.oid)

@@ -103,11 +103,16 @@ impl Binder<'_> {
         if filter.is_some() || distinct || !order.is_empty() {
             return Err(fault::new(
                 "42809",
-                format!("DISTINCT, ORDER BY or FILTER specified, but {name} is not an aggregate function"),
+                format!(
+                    "DISTINCT, ORDER BY or FILTER specified, but {name} is not an aggregate function"
+                ),
             ));
         }
         if window_function(&name).is_some() {
-            return Err(fault::new("42P20", format!("window function {name} requires an OVER clause")));
+            return Err(fault::new(
+                "42P20",
+                format!("window function {name} requires an OVER clause"),
+            ));
         }
         match name.as_str() {
             "coalesce" => self.coalesced(args),
@@ -116,7 +121,8 @@ impl Binder<'_> {
                 let equal = self.binary("=", a.clone(), b)?.expr;
                 let ty = if a.ty.is_unknown() { SqlType::Text } else { a.ty.clone() };
                 let a = self.coerce(a, &ty, "NULLIF")?;
-                let null = ScalarValue::try_from(&arrow_type(&ty)).map_err(fault::from_datafusion)?;
+                let null =
+                    ScalarValue::try_from(&arrow_type(&ty)).map_err(fault::from_datafusion)?;
                 let chosen = datafusion::logical_expr::when(equal, Expr::Literal(null, None))
                     .otherwise(a.expr)
                     .map_err(fault::from_datafusion)?;
@@ -128,7 +134,9 @@ impl Binder<'_> {
                 if self.is_set_function(&name) {
                     let set = self.table_call(&name, args)?;
                     let [(_, ty, expr)] = <[_; 1]>::try_from(set.columns).map_err(|_| {
-                        fault::unsupported("a function with several result columns in the select list")
+                        fault::unsupported(
+                            "a function with several result columns in the select list",
+                        )
                     })?;
                     let unnest = Unnest { expr: Box::new(expr), outer: false };
                     return Ok(Typed::of(Expr::Unnest(unnest), ty));
@@ -213,21 +221,17 @@ impl Binder<'_> {
             .map_err(fault::from_datafusion)?;
         relation.columns.clear();
         // A correlated subquery without matching rows comes back as null from the join it is turned into.
-        let empty = ScalarValue::List(ScalarValue::new_list_nullable(&[], &arrow_type(
-            ty.element().unwrap_or(&SqlType::Text),
-        )));
+        let empty = ScalarValue::List(ScalarValue::new_list_nullable(
+            &[],
+            &arrow_type(ty.element().unwrap_or(&SqlType::Text)),
+        ));
         let gathered = self.scalar_of(relation, &ty, scope);
         let whole = coalesce(gathered, Expr::Literal(empty, None))?;
         Ok(Typed::of(whole, ty))
     }
 
     /// The aggregate of this name for these arguments; `None` when the name is no aggregate's.
-    fn aggregate_named(
-        &self,
-        name: &str,
-        args: &[Typed],
-        star: bool,
-    ) -> Result<Option<Aggregate>> {
+    fn aggregate_named(&self, name: &str, args: &[Typed], star: bool) -> Result<Option<Aggregate>> {
         let cx = self.evaluation();
         let ready = |function, args: Vec<Expr>, ty| {
             Ok(Some(Aggregate { function, args, ty, recast: false }))
@@ -411,7 +415,8 @@ impl Binder<'_> {
         let (fun, args, ty, recast) = match self.aggregate_named(name, &args, star)? {
             Some(a) => (WindowFunctionDefinition::AggregateUDF(a.function), a.args, a.ty, a.recast),
             None => {
-                let function = window_function(name).ok_or_else(|| self.no_function(name, &args))?;
+                let function =
+                    window_function(name).ok_or_else(|| self.no_function(name, &args))?;
                 let int8 = |at: usize| -> Result<Expr> {
                     let typed = self.coerce(args[at].clone(), &SqlType::Int8, name)?;
                     Ok(Expr::Literal(self.constant(typed, name)?, None))
@@ -424,8 +429,14 @@ impl Binder<'_> {
                         out.push(int8(0)?);
                         SqlType::Int4
                     }
-                    "lag" | "lead" | "first_value" | "last_value" | "nth_value" if !args.is_empty() => {
-                        let ty = if args[0].ty.is_unknown() { SqlType::Text } else { args[0].ty.clone() };
+                    "lag" | "lead" | "first_value" | "last_value" | "nth_value"
+                        if !args.is_empty() =>
+                    {
+                        let ty = if args[0].ty.is_unknown() {
+                            SqlType::Text
+                        } else {
+                            args[0].ty.clone()
+                        };
                         out.push(self.coerce(args[0].clone(), &ty, name)?.expr);
                         if args.len() > 1 {
                             out.push(int8(1)?);

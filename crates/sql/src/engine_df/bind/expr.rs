@@ -135,12 +135,12 @@ impl Binder<'_> {
                 match (substring_from, substring_for) {
                     (None, Some(_)) => args.push(Typed::int(1)),
                     (from, _) => {
-                        for from in from {
+                        if let Some(from) = from {
                             args.push(self.expr(from, scope)?);
                         }
                     }
                 }
-                for length in substring_for {
+                if let Some(length) = substring_for {
                     args.push(self.expr(length, scope)?);
                 }
                 self.call("substring", args)
@@ -152,7 +152,7 @@ impl Binder<'_> {
                     _ => "btrim",
                 };
                 let mut args = vec![self.expr(expr, scope)?];
-                for what in trim_what {
+                if let Some(what) = trim_what {
                     args.push(self.expr(what, scope)?);
                 }
                 for what in trim_characters.iter().flatten() {
@@ -166,7 +166,7 @@ impl Binder<'_> {
                     self.expr(overlay_what, scope)?,
                     self.expr(overlay_from, scope)?,
                 ];
-                for length in overlay_for {
+                if let Some(length) = overlay_for {
                     args.push(self.expr(length, scope)?);
                 }
                 self.call("overlay", args)
@@ -177,16 +177,16 @@ impl Binder<'_> {
             }
             E::Exists { subquery, negated } => {
                 let relation = self.query(subquery, Some(scope))?;
-                if let Some(call) = self.applied(Shape::Exists, &relation, &DataType::Boolean, None, scope) {
+                if let Some(call) =
+                    self.applied(Shape::Exists, &relation, &DataType::Boolean, None, scope)
+                {
                     return Ok(Typed::bool(negate(call, *negated)));
                 }
                 Ok(Typed::bool(Expr::Exists(Exists::new(subquery_of(relation), *negated))))
             }
             E::Subquery(query) => self.scalar_subquery(query, scope),
             E::Array(array) => self.array(&array.elem, scope),
-            E::CompoundFieldAccess { root, access_chain } => {
-                self.access(root, access_chain, scope)
-            }
+            E::CompoundFieldAccess { root, access_chain } => self.access(root, access_chain, scope),
             other => Err(fault::unsupported(&format!("the expression {other}"))),
         }
     }
@@ -210,11 +210,13 @@ impl Binder<'_> {
         use ast::Value as V;
         match value {
             V::Null => Ok(Typed::null()),
-            V::Boolean(value) => Ok(Typed::bool(Expr::Literal(ScalarValue::Boolean(Some(*value)), None))),
-            V::Number(digits, _) => self.number(digits),
-            V::SingleQuotedString(text) | V::EscapedStringLiteral(text) | V::UnicodeStringLiteral(text) => {
-                Ok(Typed::unknown(text.clone()))
+            V::Boolean(value) => {
+                Ok(Typed::bool(Expr::Literal(ScalarValue::Boolean(Some(*value)), None)))
             }
+            V::Number(digits, _) => self.number(digits),
+            V::SingleQuotedString(text)
+            | V::EscapedStringLiteral(text)
+            | V::UnicodeStringLiteral(text) => Ok(Typed::unknown(text.clone())),
             V::DollarQuotedString(text) => Ok(Typed::unknown(text.value.clone())),
             V::NationalStringLiteral(text) => Ok(Typed::unknown(text.clone())),
             V::Placeholder(name) => self.parameter(name),
@@ -227,7 +229,10 @@ impl Binder<'_> {
             return Ok(Typed::int(value));
         }
         if let Ok(value) = digits.parse::<i64>() {
-            return Ok(Typed::of(Expr::Literal(ScalarValue::Int64(Some(value)), None), SqlType::Int8));
+            return Ok(Typed::of(
+                Expr::Literal(ScalarValue::Int64(Some(value)), None),
+                SqlType::Int8,
+            ));
         }
         self.cast(Typed::unknown(digits.to_owned()), &SqlType::Numeric(None))
     }
@@ -312,10 +317,15 @@ impl Binder<'_> {
     ) -> Result<Typed> {
         let value = self.expr(expr, scope)?;
         let pattern = self.expr(pattern, scope)?;
-        let matched = self.pattern_match(name, value, pattern, match escape {
-            None => None,
-            Some(escape) => Some(self.literal(&escape.value)?),
-        })?;
+        let matched = self.pattern_match(
+            name,
+            value,
+            pattern,
+            match escape {
+                None => None,
+                Some(escape) => Some(self.literal(&escape.value)?),
+            },
+        )?;
         Ok(Typed::bool(negate(matched.expr, negated)))
     }
 
@@ -524,11 +534,8 @@ impl Binder<'_> {
     fn array(&self, items: &[ast::Expr], scope: &Scope<'_>) -> Result<Typed> {
         let items = items.iter().map(|e| self.expr(e, scope)).collect::<Result<Vec<_>>>()?;
         let types: Vec<_> = items.iter().map(|i| i.ty.clone()).collect();
-        let element = if types.is_empty() {
-            SqlType::Text
-        } else {
-            self.common_type(&types, "ARRAY")?
-        };
+        let element =
+            if types.is_empty() { SqlType::Text } else { self.common_type(&types, "ARRAY")? };
         let items = items
             .into_iter()
             .map(|i| self.coerce(i, &element, "ARRAY"))
@@ -582,7 +589,12 @@ pub(crate) fn operator_name(op: &ast::BinaryOperator) -> Result<String> {
         B::PGNotLikeMatch => "!~~".to_owned(),
         B::PGNotILikeMatch => "!~~*".to_owned(),
         B::NotEq => "<>".to_owned(),
-        B::Spaceship | B::Xor | B::DuckIntegerDivide | B::MyIntegerDivide | B::Match | B::Regexp => {
+        B::Spaceship
+        | B::Xor
+        | B::DuckIntegerDivide
+        | B::MyIntegerDivide
+        | B::Match
+        | B::Regexp => {
             return Err(fault::unsupported(&format!("the operator {op}")));
         }
         other => other.to_string(),

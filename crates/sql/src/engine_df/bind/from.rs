@@ -143,7 +143,8 @@ impl Binder<'_> {
                     let l = merge_side(&lefts, name, "left")?;
                     let r = merge_side(&rights, name, "right")?;
                     let (lc, rc) = (lefts[l].clone(), rights[r].clone());
-                    let typed = |c: &ScopeColumn| Typed::of(Expr::Column(c.column.clone()), c.ty.clone());
+                    let typed =
+                        |c: &ScopeColumn| Typed::of(Expr::Column(c.column.clone()), c.ty.clone());
                     let equal = self.binary("=", typed(&lc), typed(&rc))?.expr;
                     condition = Some(match condition {
                         None => equal,
@@ -376,7 +377,11 @@ impl Binder<'_> {
             (JoinType::Inner, None | Some(ast::JoinConstraint::None)) => false,
             (JoinType::Inner, Some(ast::JoinConstraint::On(_))) => false,
             (JoinType::Left, Some(ast::JoinConstraint::On(on))) if is_true(on) => true,
-            _ => return Err(fault::unsupported("this join with a function that uses the left side")),
+            _ => {
+                return Err(fault::unsupported(
+                    "this join with a function that uses the left side",
+                ));
+            }
         };
         let scope = Scope::new(&left.columns, outer);
         let mut args = Vec::with_capacity(call.args.len());
@@ -418,7 +423,10 @@ impl Binder<'_> {
             let at = unnest.len().max(1);
             let plan_name = format!("{unique}.ordinality");
             let numbers = self.ordinals(ordinality_of, set.unnest);
-            exprs.push(self.list_or_null(numbers, &SqlType::Int8, keep_empty && set.unnest).alias(&plan_name));
+            exprs.push(
+                self.list_or_null(numbers, &SqlType::Int8, keep_empty && set.unnest)
+                    .alias(&plan_name),
+            );
             if set.unnest {
                 unnest.push(Column::new_unqualified(plan_name.clone()));
             }

@@ -287,7 +287,9 @@ fn cast_name(ty: &ast::DataType) -> String {
         D::Numeric(_) | D::Decimal(_) => "numeric".to_owned(),
         D::Varchar(_) | D::CharacterVarying(_) => "varchar".to_owned(),
         D::Char(_) | D::Character(_) => "bpchar".to_owned(),
-        D::Timestamp(_, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz) => "timestamptz".to_owned(),
+        D::Timestamp(_, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz) => {
+            "timestamptz".to_owned()
+        }
         D::Timestamp(..) => "timestamp".to_owned(),
         D::Time(..) => "time".to_owned(),
         D::Interval { .. } => "interval".to_owned(),

@@ -117,7 +117,13 @@ impl Binder<'_> {
 
     fn no_such(&self, name: &str, args: &[Typed], operator: bool) -> Error {
         let kind = if operator { "operator" } else { "function" };
-        fault::new("42883", format!("{kind} does not exist: {}; check the name, add explicit casts", signature(name, args, operator)))
+        fault::new(
+            "42883",
+            format!(
+                "{kind} does not exist: {}; check the name, add explicit casts",
+                signature(name, args, operator)
+            ),
+        )
     }
 
     /// LIKE and its relatives.
@@ -144,7 +150,10 @@ impl Binder<'_> {
     /// The common type of the branches of `what`.
     pub(super) fn common_type(&self, types: &[SqlType], what: &str) -> Result<SqlType> {
         common_type(types).map_err(|(a, b)| {
-            fault::new("42804", format!("{what} types {a} and {b} cannot be matched; add explicit casts"))
+            fault::new(
+                "42804",
+                format!("{what} types {a} and {b} cannot be matched; add explicit casts"),
+            )
         })
     }
 
@@ -159,7 +168,10 @@ impl Binder<'_> {
         if !can_cast(tag(&typed.ty), tag(to), CastContext::Implicit) {
             return Err(fault::new(
                 "42804",
-                format!("{what}: expression is of type {} but {to} is needed; add an explicit cast", typed.ty),
+                format!(
+                    "{what}: expression is of type {} but {to} is needed; add an explicit cast",
+                    typed.ty
+                ),
             ));
         }
         self.cast(typed, to)
@@ -209,7 +221,9 @@ impl Binder<'_> {
             .map_err(fault::from_datafusion)?;
         match simplified {
             Expr::Literal(value, _) => Ok(value),
-            _ => Err(fault::new("42P10", format!("argument of {clause} must not contain variables"))),
+            _ => {
+                Err(fault::new("42P10", format!("argument of {clause} must not contain variables")))
+            }
         }
     }
 
@@ -254,12 +268,8 @@ impl Binder<'_> {
             return Ok(relation);
         }
         let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
-        let single = folding(
-            Fold::Single,
-            std::slice::from_ref(&column.ty),
-            &column.ty,
-            &self.evaluation(),
-        );
+        let single =
+            folding(Fold::Single, std::slice::from_ref(&column.ty), &column.ty, &self.evaluation());
         let name = self.unique("single");
         let call = Expr::AggregateFunction(AggregateFunction::new_udf(
             single,
@@ -304,9 +314,15 @@ impl Binder<'_> {
         let array = if element == ty { array } else { self.cast(array, &ty.clone().array_of())? };
         let test = match native(op) {
             Some(op) => udf::Test::Compare(op),
-            None => udf::Test::Operator(registry().resolve(op, &[ty.clone(), ty.clone()]).map_err(
-                |_| self.no_such(op, &[left.clone(), Typed::of(array.expr.clone(), ty.clone())], true),
-            )?),
+            None => udf::Test::Operator(
+                registry().resolve(op, &[ty.clone(), ty.clone()]).map_err(|_| {
+                    self.no_such(
+                        op,
+                        &[left.clone(), Typed::of(array.expr.clone(), ty.clone())],
+                        true,
+                    )
+                })?,
+            ),
         };
         let call = udf::quantified(op, test, &ty, all, self.evaluation());
         Ok(Typed::bool(call.call(vec![left.expr, array.expr])))

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use datafusion::common::{Column, ScalarValue};
-use datafusion::logical_expr::{Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
+use datafusion::logical_expr::{
+    Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit,
+};
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Relation, Scope, ScopeColumn, fold};
@@ -74,7 +76,9 @@ impl Binder<'_> {
                 (limit.as_ref(), offset.as_ref().map(|offset| &offset.value))
             }
             Some(ast::LimitClause::OffsetCommaLimit { .. }) => {
-                return Err(fault::syntax("LIMIT #,# syntax is not supported; use LIMIT and OFFSET"));
+                return Err(fault::syntax(
+                    "LIMIT #,# syntax is not supported; use LIMIT and OFFSET",
+                ));
             }
         };
         if let Some(fetch) = &query.fetch {
@@ -103,7 +107,10 @@ impl Binder<'_> {
         let typed = self.expr(expr, &scope)?;
         let typed = self.coerce(typed, &SqlType::Int8, "LIMIT")?;
         let ScalarValue::Int64(value) = self.constant(typed, clause)? else {
-            return Err(fault::new("42804", format!("argument of {clause} must be of type bigint")));
+            return Err(fault::new(
+                "42804",
+                format!("argument of {clause} must be of type bigint"),
+            ));
         };
         if value.is_some_and(|value| value < 0) {
             let code = if clause == "LIMIT" { "2201W" } else { "2201X" };
@@ -152,11 +159,14 @@ impl Binder<'_> {
             start
                 .columns
                 .iter()
-                .map(|c| arrow::datatypes::Field::new(c.column.name.clone(), arrow_type(&c.ty), true))
+                .map(|c| {
+                    arrow::datatypes::Field::new(c.column.name.clone(), arrow_type(&c.ty), true)
+                })
                 .collect::<Vec<_>>(),
         ));
         let start_plan = nullable(start.plan, &start.columns)?;
-        let work = Arc::new(datafusion::catalog::cte_worktable::CteWorkTable::new(&work_name, schema));
+        let work =
+            Arc::new(datafusion::catalog::cte_worktable::CteWorkTable::new(&work_name, schema));
         let scan = LogicalPlanBuilder::scan(
             work_name.as_str(),
             datafusion::datasource::provider_as_source(work),
@@ -172,10 +182,9 @@ impl Binder<'_> {
                 ..c.clone()
             })
             .collect();
-        self.ctes.borrow_mut().push(CteEntry {
-            name: name.to_owned(),
-            relation: Relation { plan: scan, columns },
-        });
+        self.ctes
+            .borrow_mut()
+            .push(CteEntry { name: name.to_owned(), relation: Relation { plan: scan, columns } });
         let step = self.set_expr(right, outer);
         self.ctes.borrow_mut().pop();
         let types: Vec<_> = start.columns.iter().map(|c| c.ty.clone()).collect();
@@ -360,7 +369,11 @@ impl Binder<'_> {
                     "ORDER BY of a set operation takes output column names or positions only; wrap it in SELECT * FROM (…)".to_owned(),
                 )
             })?;
-            sorts.push(self.sort_key(Expr::Column(column.column.clone()), &column.ty, &item.options)?);
+            sorts.push(self.sort_key(
+                Expr::Column(column.column.clone()),
+                &column.ty,
+                &item.options,
+            )?);
         }
         let plan = LogicalPlanBuilder::from(relation.plan)
             .sort(sorts)
@@ -382,7 +395,12 @@ impl Binder<'_> {
     }
 
     /// Casts the columns of `relation` to `types`.
-    pub(crate) fn conform(&self, relation: Relation, types: &[SqlType], what: &str) -> Result<Relation> {
+    pub(crate) fn conform(
+        &self,
+        relation: Relation,
+        types: &[SqlType],
+        what: &str,
+    ) -> Result<Relation> {
         if relation.columns.iter().zip(types).all(|(column, ty)| column.ty == *ty) {
             return Ok(relation);
         }
@@ -432,7 +450,11 @@ impl Binder<'_> {
     }
 
     /// The first columns of `plan`, by position, under the names of `columns`, unqualified.
-    pub(crate) fn take_columns(&self, plan: LogicalPlan, columns: &[ScopeColumn]) -> Result<Relation> {
+    pub(crate) fn take_columns(
+        &self,
+        plan: LogicalPlan,
+        columns: &[ScopeColumn],
+    ) -> Result<Relation> {
         let exprs: Vec<_> = plan
             .schema()
             .iter()
@@ -494,8 +516,7 @@ fn numbered(relation: Relation, all: bool) -> Result<LogicalPlan> {
     if !all {
         return Ok(relation.plan);
     }
-    let columns: Vec<_> =
-        relation.columns.iter().map(|c| Expr::Column(c.column.clone())).collect();
+    let columns: Vec<_> = relation.columns.iter().map(|c| Expr::Column(c.column.clone())).collect();
     let number = datafusion::functions_window::expr_fn::row_number()
         .partition_by(columns)
         .build()
@@ -532,7 +553,8 @@ fn nullable(plan: LogicalPlan, columns: &[ScopeColumn]) -> Result<LogicalPlan> {
         .project(null_row)
         .and_then(LogicalPlanBuilder::build)
         .map_err(fault::from_datafusion)?;
-    let names: Vec<_> = columns.iter().map(|c| col(c.column.clone()).alias(&c.column.name)).collect();
+    let names: Vec<_> =
+        columns.iter().map(|c| col(c.column.clone()).alias(&c.column.name)).collect();
     LogicalPlanBuilder::from(plan)
         .project(names)
         .and_then(|plan| plan.union(never))
@@ -545,7 +567,10 @@ fn has_subquery(expr: &Expr) -> bool {
     expr.exists(|node| {
         Ok(matches!(
             node,
-            Expr::ScalarSubquery(_) | Expr::Exists(_) | Expr::InSubquery(_) | Expr::SetComparison(_)
+            Expr::ScalarSubquery(_)
+                | Expr::Exists(_)
+                | Expr::InSubquery(_)
+                | Expr::SetComparison(_)
         ))
     })
     .unwrap_or(true)

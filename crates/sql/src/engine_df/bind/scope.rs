@@ -120,13 +120,10 @@ impl<'a> Scope<'a> {
 
     fn unknown(&self, table: Option<&str>, name: &str) -> Error {
         match table {
-            Some(table) if !self.has_relation(table) => fault::new(
-                "42P01",
-                format!("missing FROM-clause entry for table \"{table}\""),
-            ),
-            Some(table) => {
-                fault::new("42703", format!("column {table}.{name} does not exist"))
+            Some(table) if !self.has_relation(table) => {
+                fault::new("42P01", format!("missing FROM-clause entry for table \"{table}\""))
             }
+            Some(table) => fault::new("42703", format!("column {table}.{name} does not exist")),
             None => fault::new("42703", format!("column \"{name}\" does not exist")),
         }
     }

@@ -101,7 +101,10 @@ impl Binder<'_> {
         self.finish(plan, select, outputs, orders, on)
     }
 
-    #[allow(clippy::type_complexity, reason = "the parts of one SELECT, taken apart at once by the only caller")]
+    #[allow(
+        clippy::type_complexity,
+        reason = "the parts of one SELECT, taken apart at once by the only caller"
+    )]
     fn parts(
         &self,
         select: &ast::Select,
@@ -228,10 +231,7 @@ impl Binder<'_> {
     fn output_position(&self, expr: &ast::Expr, outputs: &[Output]) -> Result<Option<usize>> {
         if let Some(at) = ordinal(expr) {
             if at == 0 || at > outputs.len() {
-                return Err(fault::new(
-                    "42P10",
-                    format!("position {at} is not in select list"),
-                ));
+                return Err(fault::new("42P10", format!("position {at} is not in select list")));
             }
             return Ok(Some(at - 1));
         }
@@ -313,12 +313,7 @@ impl Binder<'_> {
         Ok(Some(out))
     }
 
-    fn group_item(
-        &self,
-        item: &ast::Expr,
-        scope: &Scope<'_>,
-        outputs: &[Output],
-    ) -> Result<Expr> {
+    fn group_item(&self, item: &ast::Expr, scope: &Scope<'_>, outputs: &[Output]) -> Result<Expr> {
         // Input columns win over output names here, unlike in ORDER BY.
         let by_input = match item {
             ast::Expr::Identifier(name) => scope.find(None, &fold(name))?.is_some(),
@@ -347,7 +342,12 @@ impl Binder<'_> {
         let sets = group.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
         if !sets {
             let mut seen = Vec::new();
-            group.retain(|e| !seen.contains(e) && { seen.push(e.clone()); true });
+            group.retain(|e| {
+                !seen.contains(e) && {
+                    seen.push(e.clone());
+                    true
+                }
+            });
             self.add_dependent_columns(&mut group, &aggregates, columns, above)?;
         }
         let flat: Vec<Expr> = group
@@ -371,13 +371,10 @@ impl Binder<'_> {
                 distinct_flat.push(e);
             }
         }
-        let mut replace: Vec<(Expr, Expr)> = distinct_flat
-            .into_iter()
-            .zip(fields.iter().cloned().map(Expr::Column))
-            .collect();
-        replace.extend(
-            aggregates.into_iter().zip(fields[tail..].iter().cloned().map(Expr::Column)),
-        );
+        let mut replace: Vec<(Expr, Expr)> =
+            distinct_flat.into_iter().zip(fields.iter().cloned().map(Expr::Column)).collect();
+        replace
+            .extend(aggregates.into_iter().zip(fields[tail..].iter().cloned().map(Expr::Column)));
         for expr in above.iter_mut() {
             let taken = std::mem::take(*expr);
             **expr = substitute(taken, &replace)?;
@@ -631,7 +628,9 @@ fn output_name(expr: &ast::Expr) -> String {
         ast::Expr::Array(_) => "array".to_owned(),
         ast::Expr::Interval(_) => "interval".to_owned(),
         ast::Expr::Tuple(_) => "row".to_owned(),
-        ast::Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
+        ast::Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => {
+            "bool".to_owned()
+        }
         ast::Expr::CompoundFieldAccess { root, .. } => output_name(root),
         _ => "?column?".to_owned(),
     }
@@ -690,14 +689,19 @@ fn check_grouped(expr: &Expr, fields: &[Column], columns: &[ScopeColumn]) -> Res
     );
     Err(fault::new(
         "42803",
-        format!("column \"{name}\" must appear in the GROUP BY clause or be used in an aggregate function"),
+        format!(
+            "column \"{name}\" must appear in the GROUP BY clause or be used in an aggregate function"
+        ),
     ))
 }
 
 fn refuse_aggregates(expr: &Expr, clause: &str) -> Result<()> {
     let has = |wanted: fn(&Expr) -> bool| expr.exists(|node| Ok(wanted(node))).unwrap_or(false);
     if has(|e| matches!(e, Expr::AggregateFunction(_))) {
-        return Err(fault::new("42803", format!("aggregate functions are not allowed in {clause}")));
+        return Err(fault::new(
+            "42803",
+            format!("aggregate functions are not allowed in {clause}"),
+        ));
     }
     if has(|e| matches!(e, Expr::WindowFunction(_))) {
         return Err(fault::new("42P20", format!("window functions are not allowed in {clause}")));

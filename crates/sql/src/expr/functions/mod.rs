@@ -12,6 +12,7 @@ use super::registry::Function;
 
 /// All tables.
 pub const TABLES: &[&[Function]] = &[
+    crate::system::FUNCTIONS,
     math::TABLE,
     math::FLOATS,
     text::TABLE,

@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::expr::context::{Call, Request};
 use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
-use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Name, Oid, Reg, RegType, Text, Uuid};
+use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Name, Reg, RegType, Text, Uuid};
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
-use crate::types::{Datum, SqlType};
+use crate::types::Datum;
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
@@ -86,11 +86,6 @@ pub const TABLE: &[Function] = &[
         Ok(c.context.relation_oid(str_of(&a[0])?).map_or(Datum::Null, Datum::Oid))
     })
     .stable(),
-    function("pg_table_is_visible", &[Oid], Bool, |_, _| Ok(bool_datum(true))).stable(),
-    function("format_type", &[Oid, Int4], Text, |a, _| format_type(a)).lax().stable(),
-    function("has_table_privilege", &[Reg, Text], Bool, |_, _| Ok(bool_datum(true))).stable(),
-    function("has_schema_privilege", &[Text, Text], Bool, |_, _| Ok(bool_datum(true))).stable(),
-    function("obj_description", &[Oid, Name], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_client_encoding", &[], Name, |_, _| Ok(text("UTF8"))).stable(),
     function("inet_server_port", &[], Int4, |_, _| Ok(Datum::Null)).stable(),
 ];
@@ -211,25 +206,4 @@ fn serial_sequence(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
         let schema = super::text::quote_ident(catalog.schema_name(s.schema));
         text(format!("{schema}.{}", super::text::quote_ident(&s.name)))
     }))
-}
-
-fn format_type(a: &[Datum]) -> Result<Datum> {
-    if a[0].is_null() {
-        return Ok(Datum::Null);
-    }
-    let typmod = if a[1].is_null() { -1 } else { i64_of(&a[1])? };
-    let Some(ty) = SqlType::from_oid(oid_of(&a[0])?) else { return Ok(text("???")) };
-    let length = u32::try_from(typmod - 4).ok();
-    let ty = match (&ty, length) {
-        (SqlType::Varchar(_), Some(n)) => SqlType::Varchar(Some(n)),
-        (SqlType::Char(_), Some(n)) => SqlType::Char(Some(n)),
-        (SqlType::Numeric(_), Some(n)) => {
-            SqlType::Numeric(Some(crate::types::sql_type::NumericMod {
-                precision: (n >> 16) as u16,
-                scale: (n & 0x7FF) as i16,
-            }))
-        }
-        _ => ty,
-    };
-    Ok(text(ty.to_string()))
 }
