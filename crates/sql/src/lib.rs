@@ -19,8 +19,8 @@
 
 pub mod catalog;
 pub mod codec;
-mod ddl;
 pub mod copy;
+mod ddl;
 pub mod engine_df;
 pub mod error;
 pub mod exec;
