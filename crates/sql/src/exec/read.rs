@@ -119,7 +119,7 @@ impl Reader {
                 let row = self.codec.decode(&value)?;
                 let keep = match &self.filter {
                     None => true,
-                    Some(filter) => holds_waiting(filter, &row, context).await?,
+                    Some(filter) => filter.holds(&row, context)?,
                 };
                 if keep {
                     rows.push(Found { key, row });
@@ -223,14 +223,6 @@ pub async fn get_many(
         },
         many => Ok(exec.txn.get_many(many, read_for).await?),
     }
-}
-
-/// Evaluates a condition, waiting for what it asks for.
-///
-/// # Errors
-/// Those of evaluation.
-pub async fn holds_waiting(expr: &Expr, row: &Row, context: &EvalContext<'_>) -> Result<bool> {
-    Ok(eval_waiting(expr, row, context).await?.as_bool() == Some(true))
 }
 
 /// Evaluates an expression, waiting for what it asks for (nextval).

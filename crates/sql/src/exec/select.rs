@@ -42,6 +42,8 @@ pub struct SelectPlan {
     offset: Option<Expr>,
     /// One row by a whole unique key, no sort, no aggregate: the fast way.
     point: bool,
+    /// Calls a function that must wait (nextval): the result is computed at once, not as it is pulled.
+    waits: bool,
 }
 
 #[derive(Debug)]
@@ -319,6 +321,7 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
         && offset.is_none()
         && !has_volatile;
     let writes = output.iter().chain(&rest).any(calls_writer);
+    let waits = writes || has_volatile;
     Ok(KeyPlan {
         columns: Some(columns.into()),
         read_only: !writes,
@@ -331,6 +334,7 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
             limit,
             offset,
             point,
+            waits,
         })),
     })
 }
@@ -628,26 +632,28 @@ impl SelectPlan {
         // Short results are read at once; only what is longer becomes a stream.
         let mut skip = offset;
         let mut left = limit.unwrap_or(u64::MAX);
-        let first = self.batch(&mut reader, &mut skip, &mut left, exec, &context).await?;
-        if first.is_empty() || left == 0 || first.len() < BATCH / 2 {
-            let mut rows = first;
-            if !rows.is_empty() && left > 0 {
-                loop {
-                    let more =
-                        self.batch(&mut reader, &mut skip, &mut left, exec, &context).await?;
-                    if more.is_empty() {
-                        return result(Rows::Ready(rows));
-                    }
-                    rows.extend(more);
-                    if rows.len() >= BATCH {
-                        break;
-                    }
-                }
+        let mut rows = Vec::new();
+        while left > 0 {
+            let found = self.pass(&mut reader, &mut skip, &mut left, exec, &context).await?;
+            if found.is_empty() {
+                return result(Rows::Ready(rows));
+            }
+            for row in &found {
+                rows.push(if self.waits {
+                    eval_all(&self.output, row, &context).await?
+                } else {
+                    self.project(row, &context)?
+                });
+            }
+            if rows.len() >= BATCH && left > 0 && !self.waits {
                 return result(self.stream(rows, reader, skip, left, exec));
             }
-            return result(Rows::Ready(rows));
         }
-        result(self.stream(first, reader, skip, left, exec))
+        result(Rows::Ready(rows))
+    }
+
+    fn project(&self, row: &Row, context: &EvalContext<'_>) -> Result<Row> {
+        self.output.iter().map(|e| e.eval(row, context)).collect()
     }
 
     fn stream(
@@ -666,7 +672,12 @@ impl SelectPlan {
                     Some(rows) => rows,
                     None => {
                         let context = EvalContext::executing(&exec);
-                        plan.batch(&mut reader, &mut skip, &mut left, &exec, &context).await?
+                        let found =
+                            plan.pass(&mut reader, &mut skip, &mut left, &exec, &context).await?;
+                        found
+                            .iter()
+                            .map(|row| plan.project(row, &context))
+                            .collect::<Result<Vec<_>>>()?
                     }
                 };
                 if rows.is_empty() {
@@ -677,8 +688,8 @@ impl SelectPlan {
         )))
     }
 
-    /// The next projected rows; empty at the end.
-    async fn batch(
+    /// The next rows inside OFFSET and LIMIT, not projected yet; empty at the end.
+    async fn pass(
         &self,
         reader: &mut Reader,
         skip: &mut u64,
@@ -703,7 +714,7 @@ impl SelectPlan {
                     break;
                 }
                 *left -= 1;
-                rows.push(eval_all(&self.output, &found.row, context).await?);
+                rows.push(found.row);
             }
             if !rows.is_empty() {
                 return Ok(rows);
@@ -745,9 +756,7 @@ impl SelectPlan {
                     continue;
                 }
             }
-            let output =
-                self.output.iter().map(|e| e.eval(&row, context)).collect::<Result<Row>>()?;
-            rows.push(output);
+            rows.push(self.project(&row, context)?);
         }
         Ok(rows)
     }
