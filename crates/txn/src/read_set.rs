@@ -121,16 +121,16 @@ impl ReadSet {
         if range.is_empty() {
             return;
         }
-        if let Some(last) = self.ranges.last_mut() {
-            if last.since == since {
-                if !last.range.end.is_empty() && last.range.end == range.start {
-                    last.range.end = range.end;
-                    return;
-                }
-                if !range.end.is_empty() && range.end == last.range.start {
-                    last.range.start = range.start;
-                    return;
-                }
+        if let Some(last) = self.ranges.last_mut()
+            && last.since == since
+        {
+            if !last.range.end.is_empty() && last.range.end == range.start {
+                last.range.end = range.end;
+                return;
+            }
+            if !range.end.is_empty() && range.end == last.range.start {
+                last.range.start = range.start;
+                return;
             }
         }
         let bytes = range.start.len() + range.end.len();

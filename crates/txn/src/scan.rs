@@ -76,12 +76,12 @@ impl TxnScan {
             self.rows_ended = batch.is_empty();
             self.fetched.extend(batch);
         }
-        if self.own_next.is_none() {
-            if let Some(own) = self.own.as_mut() {
-                self.own_next = own.next().await?;
-                if self.own_next.is_none() {
-                    self.own = None;
-                }
+        if self.own_next.is_none()
+            && let Some(own) = self.own.as_mut()
+        {
+            self.own_next = own.next().await?;
+            if self.own_next.is_none() {
+                self.own = None;
             }
         }
         Ok(())

@@ -187,10 +187,10 @@ impl Core {
                     }
                 }
                 Err(error) => {
-                    if let WriteSet::External(external) = &mut written {
-                        if !matches!(error, Error::OutcomeUnknown { .. }) {
-                            external.discard();
-                        }
+                    if let WriteSet::External(external) = &mut written
+                        && !matches!(error, Error::OutcomeUnknown { .. })
+                    {
+                        external.discard();
                     }
                     return Err(error);
                 }

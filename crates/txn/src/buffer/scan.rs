@@ -119,10 +119,10 @@ impl BufferScan {
         self.position().await?;
         let mut found: Option<Merged> = None;
         loop {
-            if let (Some(found), Some(head)) = (&found, self.heap.peek()) {
-                if head.key != found.key {
-                    break;
-                }
+            if let (Some(found), Some(head)) = (&found, self.heap.peek())
+                && head.key != found.key
+            {
+                break;
             }
             let Some(head) = self.heap.pop() else { break };
             if let Some((key, chain)) = self.cursors[head.layer].rows.pop_front() {

@@ -93,10 +93,10 @@ impl Checks {
                 return Ok(Found::Conflict(change));
             }
         }
-        if let Some(group) = &self.recheck {
-            if let Some(change) = changed(shard, group, self.floor).await? {
-                return Ok(Found::Recheck(change));
-            }
+        if let Some(group) = &self.recheck
+            && let Some(change) = changed(shard, group, self.floor).await?
+        {
+            return Ok(Found::Recheck(change));
         }
         Ok(Found::Nothing)
     }

@@ -68,10 +68,10 @@ impl State {
     fn abort(&mut self, txn: TxnId) {
         if self.aborted.insert(txn) {
             self.order.push_back(txn);
-            if self.order.len() > ABORTED_KEPT {
-                if let Some(oldest) = self.order.pop_front() {
-                    self.aborted.remove(&oldest);
-                }
+            if self.order.len() > ABORTED_KEPT
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.aborted.remove(&oldest);
             }
         }
     }

@@ -45,7 +45,7 @@ async fn append_lists(
                 continue;
             }
             let values = list(get(&txn, &key).await);
-            if random.next_u64() % 3 > 0 {
+            if !random.next_u64().is_multiple_of(3) {
                 let mut longer = values.clone();
                 longer.push(unique);
                 let text: Vec<String> = longer.iter().map(u64::to_string).collect();
@@ -63,7 +63,7 @@ async fn append_lists(
             Err(Error::Conflict { .. }) => {}
             Err(other) => panic!("unexpected: {other}"),
         }
-        if random.next_u64() % 4 == 0 {
+        if random.next_u64().is_multiple_of(4) {
             process.env.clock.sleep(process.env.jitter(Duration::from_millis(50))).await;
         }
     }
