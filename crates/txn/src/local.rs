@@ -245,7 +245,7 @@ impl Local {
 
     /// Whether this process may go by what it has applied without a look.
     pub fn in_contact(&self) -> bool {
-        self.log.is_local_sequencer() || self.log.in_contact()
+        self.log.in_contact()
     }
 
     /// Deletes log entries the checkpoint holds, up to `checkpointed`, that are older than the

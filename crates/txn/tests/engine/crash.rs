@@ -61,6 +61,33 @@ async fn lost_reply_of_the_put_is_resolved_and_commits_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn append_of_unknown_outcome_is_recognised_by_its_token_when_the_bucket_is_back() {
+    for fault in [Fault::HangAfter, Fault::Hang] {
+        let world = World::new(47);
+        let process = world.start_with(|options| options.timeout = Duration::from_secs(300)).await;
+        process.put("k", "0").await;
+        let (lsn, _) = process.engine.applied();
+        process.faults.add(FaultRule::next(Class::Put, "/log/", fault));
+        let faults = process.faults.clone();
+        let env = process.env.clone();
+        process.env.spawn("an outage", async move {
+            env.clock.sleep(Duration::from_secs(1)).await;
+            faults.stop_answering();
+            env.clock.sleep(Duration::from_secs(100)).await;
+            faults.resume();
+        });
+        let from = process.env.clock.monotonic();
+        let txn = process.begin(Level::Serializable).await;
+        assert_eq!(get(&txn, "k").await.as_deref(), Some("0"));
+        put(&txn, "k", "1").await;
+        txn.commit().await.expect("it is known in the end");
+        assert!(process.env.clock.monotonic() - from > Duration::from_secs(60), "after the outage");
+        assert_eq!(process.engine.applied().0, lsn.next(), "{fault:?}: once");
+        assert_eq!(process.read("k").await.as_deref(), Some("1"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn outcome_that_stays_unknown_is_told_and_can_be_asked_for_later() {
     let world = World::new(43);
     let process = world.start_with(|options| options.timeout = Duration::from_secs(20)).await;
