@@ -1,1 +1,25 @@
 //! Postgres wire, HTTP, sessions, authentication, metrics.
+//!
+//! # Purpose
+//! Turns an open database into a server: `docs/architecture/server.md` has the whole picture.
+//!
+//! # Invariants
+//! - Nothing is listened on that [`config::check_exposure`] refuses.
+//! - No byte a client sends can panic or hang the server; every wait and buffer has a bound.
+//!
+//! # On failure
+//! Errors of starting are [`Error`]; errors of statements are SQL errors sent to the client.
+
+pub mod auth;
+pub mod config;
+pub mod error;
+pub mod http;
+pub mod kv;
+pub mod metrics;
+pub mod server;
+pub mod tls;
+pub mod wire;
+
+pub use config::{Auth, Limits, ServerConfig};
+pub use error::{Error, Result};
+pub use server::Server;

@@ -1,0 +1,56 @@
+//! Errors of starting and configuring the server. What a client sees of its statements are SQL
+//! errors (`telesto_sql`), not these.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why the server cannot run as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Without authentication only loopback addresses may be listened on.
+    #[error("refusing to listen on {address} without authentication: anyone who reaches it could read and change everything; listen on 127.0.0.1, or configure users (`telesto hash-password USER >> users.txt`, then --auth-file users.txt)")]
+    OpenToAll {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// Passwords would cross a network in readable form.
+    #[error("refusing to serve HTTP with passwords on {address}: HTTP basic authentication is readable on the network; use --http 127.0.0.1:8080 behind a proxy that speaks TLS, or --http none")]
+    ReadablePasswords {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address}: {reason}; is another server running there? Choose another address with --listen or --http")]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        reason: std::io::Error,
+    },
+    /// A certificate or key cannot be used.
+    #[error("TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert and --tls-key")]
+    Tls {
+        /// Certificate or key.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The users file cannot be used.
+    #[error("users file {path}, line {line}: {reason}; each line is \"user\" \"SCRAM-SHA-256$…\", as `telesto hash-password USER` prints it")]
+    Users {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1; 0 when the file cannot be read at all.
+        line: usize,
+        /// Why not.
+        reason: String,
+    },
+    /// The process already measures into another recorder.
+    #[error("metrics cannot be installed: {0}; start one server a process")]
+    Metrics(String),
+}

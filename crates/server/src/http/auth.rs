@@ -1,0 +1,117 @@
+//! Who may use HTTP: everyone on this machine, or users with HTTP basic authentication against the
+//! same verifiers as the Postgres wire.
+//!
+//! # Invariants
+//! - A password that was proven once is recognised by a keyed hash of its header, not kept.
+//! - Key derivation runs off the async threads.
+//!
+//! # Limits
+//! [`MAX_PROVEN`] proven headers are remembered; then all are forgotten.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
+use telesto_common::Env;
+
+use crate::config::Auth;
+use crate::http::reply::ApiError;
+
+const MAX_PROVEN: usize = 1024;
+
+/// Passwords proven since the start.
+#[derive(Debug, Default)]
+pub struct Passwords {
+    key: RandomState,
+    proven: Mutex<BTreeSet<u64>>,
+}
+
+/// Whether `request` may go on.
+pub async fn check(
+    env: &Env,
+    auth: &Auth,
+    passwords: &Passwords,
+    request: &Request,
+) -> Result<(), ApiError> {
+    let Auth::Scram(users) = auth else {
+        return match host(request.headers()) {
+            Some(host) if !is_local(host) => Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "foreign_host",
+                format!("requests for {host:?} are refused: without authentication only localhost is served"),
+            )),
+            _ => Ok(()),
+        };
+    };
+    let refuse = || {
+        let message = "user and password needed (HTTP basic authentication)";
+        ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    };
+    let header = request.headers().get(header::AUTHORIZATION).ok_or_else(refuse)?;
+    let mark = passwords.key.hash_one(header.as_bytes());
+    if passwords.proven.lock().contains(&mark) {
+        return Ok(());
+    }
+    let (user, password) = basic(header.as_bytes()).ok_or_else(refuse)?;
+    let verifier = users.verifier(&user);
+    let accepted = env.blocking("checking a password", move || verifier.accepts(&password)).await;
+    if accepted != Ok(true) {
+        return Err(refuse());
+    }
+    let mut proven = passwords.proven.lock();
+    if proven.len() >= MAX_PROVEN {
+        proven.clear();
+    }
+    proven.insert(mark);
+    Ok(())
+}
+
+fn basic(header: &[u8]) -> Option<(String, String)> {
+    let text = std::str::from_utf8(header).ok()?;
+    let (scheme, encoded) = text.split_once(' ')?;
+    let raw = STANDARD.decode(encoded.trim()).ok()?;
+    let (user, password) = std::str::from_utf8(&raw).ok()?.split_once(':')?;
+    scheme.eq_ignore_ascii_case("basic").then(|| (user.to_owned(), password.to_owned()))
+}
+
+fn host(headers: &HeaderMap) -> Option<&str> {
+    // A header that is no text is no local name either.
+    headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?"))
+}
+
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_that_is_not_this_machine_is_foreign() {
+        for local in ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080", "[::1]"] {
+            assert!(is_local(local), "{local}");
+        }
+        for foreign in ["evil.example", "localhost.evil.example:8080", "10.0.0.1", "[2001:db8::1]:80", "", "?"] {
+            assert!(!is_local(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn basic_header_parses_only_when_well_formed() {
+        assert_eq!(basic(b"Basic YTpiOmM="), Some(("a".to_owned(), "b:c".to_owned())));
+        for bad in [&b"Basic"[..], b"Bearer YTpi", b"Basic !!", b"Basic YQ=="] {
+            assert_eq!(basic(bad), None);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! HTTP: health, metrics, the key-value API, and its OpenAPI description.
+//!
+//! # Invariants
+//! - The routes are those of [`routes`]; `openapi.json` describes exactly them (tested).
+//! - Every error is JSON (see [`reply`]).
+//! - Without authentication only requests whose `Host` is a loopback name are answered: a web page
+//!   that has its own name resolve to 127.0.0.1 cannot use a visitor's browser to reach the data.
+//!
+//! # On failure
+//! A client that stalls in its headers, its body or between requests is dropped after `Limits::stall`.
+//!
+//! # Limits
+//! `Limits::max_requests` at once, more get 503; HTTP/1.1 only; no TLS (see `config::check_exposure`).
+
+mod auth;
+pub mod kv;
+pub mod reply;
+pub mod token;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::json;
+use telesto_common::Env;
+use telesto_txn::Database;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::ServerConfig;
+use crate::http::reply::ApiError;
+use crate::kv::Kv;
+use crate::wire::stream::Stop;
+
+/// The OpenAPI description that the server serves.
+pub const OPENAPI: &str = include_str!("openapi.json");
+const LANDING: &str = include_str!("landing.html");
+/// Longest time of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What every handler sees.
+#[derive(Clone, Debug)]
+pub struct HttpState {
+    pub(crate) kv: Kv,
+    env: Env,
+    database: Arc<dyn Database>,
+    config: Arc<ServerConfig>,
+    metrics: Option<PrometheusHandle>,
+    requests: Arc<Semaphore>,
+    passwords: Arc<auth::Passwords>,
+    started: Duration,
+}
+
+impl HttpState {
+    /// Over `database`.
+    #[must_use]
+    pub fn new(
+        env: Env,
+        database: Arc<dyn Database>,
+        config: Arc<ServerConfig>,
+        metrics: Option<PrometheusHandle>,
+    ) -> Self {
+        Self {
+            kv: Kv::new(env.clone(), Arc::clone(&database)),
+            started: env.clock.monotonic(),
+            requests: Arc::new(Semaphore::new(config.limits.max_requests)),
+            passwords: Arc::default(),
+            env,
+            database,
+            config,
+            metrics,
+        }
+    }
+}
+
+/// Every route: its path as OpenAPI writes it, its methods, its handlers.
+#[must_use]
+pub fn routes() -> Vec<(&'static str, &'static [&'static str], MethodRouter<HttpState>)> {
+    vec![
+        ("/", &["get"][..], get(|| async { Html(LANDING) })),
+        ("/health", &["get"], get(health)),
+        ("/metrics", &["get"], get(render_metrics)),
+        ("/openapi.json", &["get"], get(openapi)),
+        ("/v1/kv", &["get"], get(kv::scan)),
+        ("/v1/kv/{key}", &["get", "put", "delete"], get(kv::get).put(kv::put).delete(kv::delete)),
+        ("/v1/txn/{id}", &["get"], get(kv::transaction)),
+    ]
+}
+
+/// The whole application.
+pub fn router(state: HttpState) -> Router {
+    let mut router = Router::new();
+    for (path, _, handlers) in routes() {
+        // Keys may hold slashes: the last segment takes them all.
+        router = router.route(&path.replace("{key}", "{*key}"), handlers);
+    }
+    router
+        .fallback(|| async {
+            let message = "no such path; GET /openapi.json lists them";
+            ApiError::new(StatusCode::NOT_FOUND, "no_such_path", message)
+        })
+        .method_not_allowed_fallback(|| async {
+            let message = "this path does not take that method; GET /openapi.json lists them";
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        })
+        .layer(DefaultBodyLimit::max(state.config.limits.max_body_bytes))
+        .layer(middleware::from_fn_with_state(state.clone(), guard))
+        .with_state(state)
+}
+
+/// Before and after every handler: admission, authentication, deadline, measurement.
+async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> Response {
+    let begun = state.env.clock.monotonic();
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
+    let route = routes_label(route);
+    let response = match admit(&state, &request).await {
+        Err(refusal) => refusal.into_response(),
+        Ok(_permit) => {
+            let deadline = state.env.deadline(REQUEST_TIMEOUT);
+            match state.env.within(deadline, "answering a request", next.run(request)).await {
+                Ok(response) => response,
+                Err(_) => ApiError::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "timeout",
+                    "the request took longer than 60 s and was given up; a write may still have taken effect: read before repeating it",
+                )
+                .into_response(),
+            }
+        }
+    };
+    let status = response.status().as_u16().to_string();
+    metrics::counter!("telesto_http_requests_total", "route" => route, "status" => status)
+        .increment(1);
+    let taken = state.env.clock.monotonic().saturating_sub(begun);
+    metrics::histogram!("telesto_http_request_seconds", "route" => route)
+        .record(taken.as_secs_f64());
+    response
+}
+
+/// A label from a fixed set: clients must not be able to make new time series.
+fn routes_label(matched: &str) -> &'static str {
+    let written = matched.replace("{*key}", "{key}");
+    routes().into_iter().find(|(path, ..)| *path == written).map_or("none", |(path, ..)| path)
+}
+
+async fn admit(state: &HttpState, request: &Request) -> Result<OwnedSemaphorePermit, ApiError> {
+    let permit = Arc::clone(&state.requests).try_acquire_owned().map_err(|_| {
+        let message = "too many requests at once; try again shortly";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_requests", message)
+    })?;
+    auth::check(&state.env, &state.config.auth, &state.passwords, request).await?;
+    Ok(permit)
+}
+
+async fn health(State(state): State<HttpState>) -> impl IntoResponse {
+    let (lsn, timestamp) = state.database.applied();
+    let uptime = state.env.clock.monotonic().saturating_sub(state.started);
+    axum::Json(json!({
+        "status": "ok",
+        "version": env!("CARGO_PKG_VERSION"),
+        "applied_lsn": lsn,
+        "applied_timestamp": timestamp.to_string(),
+        "uptime_seconds": uptime.as_secs(),
+    }))
+}
+
+async fn render_metrics(State(state): State<HttpState>) -> Result<impl IntoResponse, ApiError> {
+    let handle = state.metrics.as_ref().ok_or_else(|| {
+        let message = "this process installed no metrics recorder; run `telesto start`";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_metrics", message)
+    })?;
+    let (lsn, _) = state.database.applied();
+    // Exact up to 2^53 entries.
+    metrics::gauge!("telesto_applied_lsn").set(lsn.0 as f64);
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((kind, handle.render()))
+}
+
+async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
+}
+
+/// Serves until the server drains, then finishes the requests under way.
+pub async fn serve(listener: TcpListener, state: HttpState, stop: Stop) {
+    let env = state.env.clone();
+    let connections = Arc::new(Semaphore::new(state.config.limits.max_connections));
+    let router = router(state.clone());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.drain.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                // Out of file descriptors, most likely: give the others time to close theirs.
+                tracing::warn!(%error, "HTTP accept failed");
+                env.clock.sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else { continue };
+        let stall = state.config.limits.stall;
+        let connection = connection(socket, router.clone(), stall, stop.clone());
+        env.spawn("http connection", async move {
+            connection.await;
+            drop(permit);
+        });
+    }
+    // Every connection holds a permit: all back means all done. The caller bounds this wait.
+    let all = u32::try_from(state.config.limits.max_connections).unwrap_or(u32::MAX);
+    let _ = connections.acquire_many(all).await;
+}
+
+async fn connection(socket: TcpStream, router: Router, stall: Duration, stop: Stop) {
+    // Without it small replies wait for the client's delayed acknowledgement.
+    let _ = socket.set_nodelay(true);
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(stall).max_buf_size(64 * 1024);
+    let service = TowerToHyperService::new(router);
+    let connection = builder.serve_connection(TokioIo::new(socket), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.kill.cancelled() => return,
+            () = stop.drain.cancelled(), if !draining => {
+                draining = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "HTTP connection ended");
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Prometheus metrics: one recorder a process, into which every layer measures through the `metrics`
+//! crate; `/metrics` renders it.
+//!
+//! # Invariants
+//! Handles of what is counted for every statement are made once; counting is an atomic addition.
+//!
+//! # Limits
+//! Histograms keep their samples until they are rendered or [`upkeep`] runs: run it every few seconds.
+
+use std::sync::OnceLock;
+
+use metrics::{Counter, Gauge, Histogram, Unit};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::error::{Error, Result};
+
+/// Upper bounds of latency buckets, seconds: 50 µs to 10 s, about three a decade.
+const LATENCY_BUCKETS: [f64; 17] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0,
+];
+
+static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+
+/// Installs the process's recorder, or returns the one that is installed.
+///
+/// # Errors
+/// [`Error::Metrics`] when another crate's recorder is in place.
+pub fn install() -> Result<PrometheusHandle> {
+    if let Some(handle) = RECORDER.get() {
+        return Ok(handle.clone());
+    }
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCY_BUCKETS)
+        .map_err(|error| Error::Metrics(error.to_string()))?
+        .build_recorder();
+    let handle = recorder.handle();
+    match metrics::set_global_recorder(recorder) {
+        Ok(()) => Ok(RECORDER.get_or_init(|| handle).clone()),
+        Err(error) => RECORDER.get().cloned().ok_or_else(|| Error::Metrics(error.to_string())),
+    }
+}
+
+/// What the wire counts.
+#[derive(Clone)]
+pub struct WireMetrics {
+    /// Open sessions.
+    pub sessions: Gauge,
+    /// Sessions ever opened.
+    pub sessions_opened: Counter,
+    /// Statements run.
+    pub statements: Counter,
+    /// Statements that failed.
+    pub failures: Counter,
+    /// Time of a statement, seconds.
+    pub latency: Histogram,
+    /// Rows sent.
+    pub rows: Counter,
+    /// Connections refused or ended by a limit, a stall or a broken protocol.
+    pub refused: Counter,
+}
+
+impl std::fmt::Debug for WireMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WireMetrics").finish_non_exhaustive()
+    }
+}
+
+impl Default for WireMetrics {
+    fn default() -> Self {
+        metrics::describe_gauge!("telesto_sessions", "Open SQL sessions");
+        metrics::describe_counter!("telesto_sessions_opened_total", "SQL sessions ever opened");
+        metrics::describe_counter!("telesto_statements_total", "SQL statements run");
+        metrics::describe_counter!("telesto_statement_failures_total", "SQL statements that failed");
+        metrics::describe_histogram!(
+            "telesto_statement_seconds",
+            Unit::Seconds,
+            "Time from a statement's arrival to its reply in the output buffer"
+        );
+        metrics::describe_counter!("telesto_rows_sent_total", "Rows sent to SQL clients");
+        metrics::describe_counter!(
+            "telesto_connections_refused_total",
+            "Connections refused or ended by a limit, a stall or a broken protocol"
+        );
+        Self {
+            sessions: metrics::gauge!("telesto_sessions"),
+            sessions_opened: metrics::counter!("telesto_sessions_opened_total"),
+            statements: metrics::counter!("telesto_statements_total"),
+            failures: metrics::counter!("telesto_statement_failures_total"),
+            latency: metrics::histogram!("telesto_statement_seconds"),
+            rows: metrics::counter!("telesto_rows_sent_total"),
+            refused: metrics::counter!("telesto_connections_refused_total"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The running server: both listeners, and an orderly end.
+//!
+//! ```text
+//! running ──drain──> no new clients; idle sessions end; statements finish ──kill──> everything ends
+//! ```
+//!
+//! # Invariants
+//! [`Server::stop`] returns when every client has been served or told goodbye, or after its bound.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use telesto_common::Env;
+use telesto_common::env::Task;
+use telesto_sql::SqlEngine;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::config::{ServerConfig, check_exposure};
+use crate::error::{Error, Result};
+use crate::http::{self, HttpState};
+use crate::wire::WireServer;
+use crate::wire::stream::Stop;
+
+/// How often histograms are drained, so that they stay small while nobody scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// What clients get to read their goodbye after the drain's bound has passed.
+const KILL_GRACE: Duration = Duration::from_secs(2);
+
+/// A running server. Dropping it leaves it running; see [`Server::stop`].
+#[derive(Debug)]
+pub struct Server {
+    env: Env,
+    stop: Stop,
+    sql: Option<SocketAddr>,
+    http: Option<SocketAddr>,
+    ended: Vec<oneshot::Receiver<()>>,
+    upkeep: Option<Arc<dyn Task>>,
+}
+
+impl Server {
+    /// Binds the addresses of `config` and serves `engine` on them.
+    ///
+    /// # Errors
+    /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`]; nothing is then served.
+    pub async fn start(
+        env: Env,
+        engine: Arc<SqlEngine>,
+        config: ServerConfig,
+        metrics: Option<PrometheusHandle>,
+    ) -> Result<Self> {
+        check_exposure(&config)?;
+        let sql = bind(config.listen).await?;
+        let http = bind(config.http).await?;
+        let config = Arc::new(config);
+        let stop = Stop::default();
+        let mut server = Self {
+            env: env.clone(),
+            stop: stop.clone(),
+            sql: sql.as_ref().map(|(_, address)| *address),
+            http: http.as_ref().map(|(_, address)| *address),
+            ended: Vec::new(),
+            upkeep: None,
+        };
+        if let Some((listener, _)) = sql {
+            let wire = WireServer::new(
+                env.clone(),
+                Arc::clone(&engine),
+                Arc::clone(&config),
+                stop.clone(),
+            );
+            server.run("sql listener", Arc::new(wire).serve(listener));
+        }
+        if let Some((listener, _)) = http {
+            let database = Arc::clone(engine.database());
+            let state = HttpState::new(env.clone(), database, config, metrics.clone());
+            server.run("http listener", http::serve(listener, state, stop));
+        }
+        server.upkeep = metrics.map(|metrics| {
+            let clock = Arc::clone(&env.clock);
+            env.spawn("metrics upkeep", async move {
+                loop {
+                    clock.sleep(UPKEEP).await;
+                    metrics.run_upkeep();
+                }
+            })
+        });
+        Ok(server)
+    }
+
+    fn run(&mut self, name: &'static str, serving: impl Future<Output = ()> + Send + 'static) {
+        let (done, ended) = oneshot::channel();
+        self.env.spawn(name, async move {
+            serving.await;
+            // Nobody waits when the server was dropped without a stop.
+            let _ = done.send(());
+        });
+        self.ended.push(ended);
+    }
+
+    /// Where the Postgres wire is served.
+    #[must_use]
+    pub fn sql_address(&self) -> Option<SocketAddr> {
+        self.sql
+    }
+
+    /// Where HTTP is served.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http
+    }
+
+    /// Takes no new clients, lets statements under way finish for at most `drain`, then ends the
+    /// rest. Whether all finished in time.
+    pub async fn stop(mut self, drain: Duration) -> bool {
+        if let Some(upkeep) = self.upkeep.take() {
+            upkeep.abort();
+        }
+        self.stop.drain.cancel();
+        let deadline = self.env.deadline(drain);
+        let mut all = futures::future::join_all(std::mem::take(&mut self.ended));
+        let in_time = self.env.within(deadline, "clients to finish", &mut all).await.is_ok();
+        self.stop.kill.cancel();
+        if !in_time {
+            let deadline = self.env.deadline(KILL_GRACE);
+            // They were told; what does not listen is left to the process's end.
+            let _ = self.env.within(deadline, "clients to leave", &mut all).await;
+        }
+        in_time
+    }
+}
+
+async fn bind(address: Option<SocketAddr>) -> Result<Option<(TcpListener, SocketAddr)>> {
+    let Some(address) = address else { return Ok(None) };
+    let fail = |reason| Error::Bind { address, reason };
+    let listener = TcpListener::bind(address).await.map_err(fail)?;
+    let bound = listener.local_addr().map_err(fail)?;
+    Ok(Some((listener, bound)))
+}

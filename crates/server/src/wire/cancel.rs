@@ -1,0 +1,81 @@
+//! Cancel requests: which session a process id and secret key name.
+//!
+//! # Invariants
+//! - A secret is random and as long as the client's protocol allows: 4 bytes in 3.0, 32 in 3.2.
+//! - A wrong key does nothing and tells nothing: the requester never gets an answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use parking_lot::Mutex;
+use telesto_common::Env;
+use telesto_sql::CancelHandle;
+
+/// The sessions that can be cancelled.
+#[derive(Debug, Default)]
+pub struct Cancels {
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    last: i32,
+    by_pid: BTreeMap<i32, (Bytes, CancelHandle)>,
+}
+
+/// A session's place among them; leaves it when dropped.
+#[derive(Debug)]
+pub struct Registered {
+    cancels: Arc<Cancels>,
+    /// Process id told to the client.
+    pub pid: i32,
+    /// Secret key told to the client.
+    pub secret: Bytes,
+}
+
+impl Cancels {
+    /// Enters a session.
+    #[must_use]
+    pub fn register(self: &Arc<Self>, env: &Env, long: bool, handle: CancelHandle) -> Registered {
+        let mut secret = BytesMut::new();
+        if long {
+            secret.put_u128(env.random_u128());
+            secret.put_u128(env.random_u128());
+        } else {
+            secret.put_u32((env.random.next_u64() >> 32) as u32);
+        }
+        let secret = secret.freeze();
+        let mut sessions = self.sessions.lock();
+        let mut pid = sessions.last;
+        loop {
+            pid = if pid == i32::MAX { 1 } else { pid + 1 };
+            if !sessions.by_pid.contains_key(&pid) {
+                break;
+            }
+        }
+        sessions.last = pid;
+        sessions.by_pid.insert(pid, (secret.clone(), handle));
+        Registered { cancels: Arc::clone(self), pid, secret }
+    }
+
+    /// Cancels the statement that session `pid` is running, if `secret` is its key.
+    pub fn cancel(&self, pid: i32, secret: &[u8]) {
+        let handle = match self.sessions.lock().by_pid.get(&pid) {
+            Some((key, handle)) if same(key, secret) => handle.clone(),
+            _ => return,
+        };
+        handle.cancel();
+    }
+}
+
+/// Compares in a time that depends on the lengths only.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.cancels.sessions.lock().by_pid.remove(&self.pid);
+    }
+}

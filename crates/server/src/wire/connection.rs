@@ -1,0 +1,294 @@
+//! One session's message loop.
+//!
+//! ```text
+//! read a frame ──> simple query ────────────────> results, ReadyForQuery
+//!      ^      └──> Parse Bind Describe Execute ──> replies (kept until Sync, Flush or an empty input)
+//!      |           Sync ───────────────────────> commit the implicit transaction, ReadyForQuery
+//!      └── output is sent only when no whole message is left to work on
+//! ```
+//!
+//! # Invariants
+//! - ReadyForQuery follows every simple query and every Sync, exactly once, with the transaction's state.
+//! - After an error in the extended protocol everything up to Sync is read and ignored.
+//! - A reply that is ready is sent before the loop waits for more input.
+//!
+//! # On failure
+//! SQL errors go to the client and the loop goes on; an [`End`] ends it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use telesto_common::Env;
+use telesto_sql::session::Settings;
+use telesto_sql::{Error, ResultSink, Session, SqlState, StatementResult, TransactionStatus};
+use tokio::sync::Mutex;
+
+use crate::metrics::WireMetrics;
+use crate::wire::backend::Status;
+use crate::wire::extended::{Extended, deallocated};
+use crate::wire::frontend::{self, Frontend};
+use crate::wire::report::{Severity, error_fields, notice_fields};
+use crate::wire::rows::{Cursor, Failure, copy_in, copy_out, describe};
+use crate::wire::stream::{End, Wire};
+
+/// What [`End::Stalled`] names when a session idles outside a transaction.
+pub const IDLE: &str = "a message from an idle client";
+/// What [`End::Stalled`] names when a session idles inside a transaction.
+pub const IDLE_IN_TRANSACTION: &str = "a message from a client that is idle in a transaction";
+
+/// One client's session on its socket.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) env: Env,
+    pub(super) wire: Wire,
+    pub(super) session: Session,
+    pub(super) metrics: WireMetrics,
+    pub(super) extended: Extended,
+    /// An error happened in the extended protocol: ignore everything up to Sync.
+    skipping: bool,
+    /// Extended messages have come since the last ReadyForQuery.
+    in_pipeline: bool,
+}
+
+impl Connection {
+    /// A session that has been told ReadyForQuery.
+    #[must_use]
+    pub fn new(env: Env, wire: Wire, session: Session, metrics: WireMetrics) -> Self {
+        Self {
+            env,
+            wire,
+            session,
+            metrics,
+            extended: Extended::default(),
+            skipping: false,
+            in_pipeline: false,
+        }
+    }
+
+    /// Ends the session; the socket is left for the goodbye.
+    #[must_use]
+    pub fn finish(mut self) -> Wire {
+        self.extended.clear();
+        self.session.close();
+        self.wire
+    }
+
+    /// Serves until the connection ends.
+    pub async fn run(&mut self) -> End {
+        loop {
+            if let Err(end) = self.step().await {
+                return end;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), End> {
+        let idle = !self.in_pipeline && self.session.transaction_status() == TransactionStatus::Idle;
+        let (limit, what) = if idle {
+            (self.wire.limits().idle, IDLE)
+        } else {
+            (self.wire.limits().idle_in_transaction, IDLE_IN_TRANSACTION)
+        };
+        let (kind, body) = self.wire.frame(limit, what, idle).await?;
+        let message = match frontend::parse(kind, &body) {
+            Ok(message) => message,
+            Err(error) => {
+                let code = if error.to_string().contains("UTF8") {
+                    SqlState::CHARACTER_NOT_IN_REPERTOIRE
+                } else {
+                    SqlState::PROTOCOL_VIOLATION
+                };
+                let error = Error::new(code, error.to_string());
+                self.session.fail();
+                return self.refuse(kind, &error).await;
+            }
+        };
+        match message {
+            Frontend::Terminate => Err(End::Done),
+            Frontend::Sync => self.sync().await,
+            // What is left of a COPY that failed, as PostgreSQL swallows it.
+            Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail(_) => Ok(()),
+            _ if self.skipping => Ok(()),
+            Frontend::Query(sql) => self.simple(sql).await,
+            Frontend::Flush => self.wire.flush().await,
+            Frontend::Password(_) => {
+                let text = "a password message outside authentication";
+                self.refuse(kind, &Error::new(SqlState::PROTOCOL_VIOLATION, text)).await
+            }
+            message => {
+                self.in_pipeline = true;
+                match self.extended_message(message).await {
+                    Ok(()) => Ok(()),
+                    Err(Failure::Sql(error)) => {
+                        self.report(&error);
+                        self.skipping = true;
+                        Ok(())
+                    }
+                    Err(Failure::End(end)) => Err(end),
+                }
+            }
+        }
+    }
+
+    /// Answers a message that could not be taken.
+    async fn refuse(&mut self, kind: u8, error: &Error) -> Result<(), End> {
+        self.report(error);
+        match kind {
+            b'S' => self.sync().await,
+            b'Q' => {
+                self.ready();
+                Ok(())
+            }
+            _ => {
+                self.in_pipeline = true;
+                self.skipping = true;
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn report(&mut self, error: &Error) {
+        self.metrics.failures.increment(1);
+        self.notices();
+        self.wire.output.error(error_fields(error, Severity::Error));
+    }
+
+    pub(super) fn notices(&mut self) {
+        for notice in self.session.take_notices() {
+            self.wire.output.notice(notice_fields(&notice));
+        }
+    }
+
+    fn ready(&mut self) {
+        self.notices();
+        for (name, value) in self.session.take_parameter_changes() {
+            self.wire.output.parameter_status(&name, &value);
+        }
+        self.in_pipeline = false;
+        self.skipping = false;
+        self.wire.output.ready(match self.session.transaction_status() {
+            TransactionStatus::Idle => Status::Idle,
+            TransactionStatus::InTransaction => Status::Transaction,
+            TransactionStatus::Failed => Status::Failed,
+        });
+    }
+
+    async fn sync(&mut self) -> Result<(), End> {
+        if self.session.transaction_status() == TransactionStatus::Idle {
+            // Portals of an implicit transaction end with it, before it commits.
+            self.extended.drop_portals();
+            let committed = self.wire.during(self.session.sync()).await?;
+            if let Err(error) = committed {
+                self.report(&error);
+            }
+        }
+        self.ready();
+        Ok(())
+    }
+
+    async fn simple(&mut self, sql: &str) -> Result<(), End> {
+        let begun = self.env.clock.monotonic();
+        self.extended.drop_unnamed();
+        let done = match self.extended.park(&mut self.wire).await {
+            Ok(()) => self.run_simple(sql).await,
+            Err(failure) => Err(failure),
+        };
+        match done {
+            Ok(()) => {}
+            Err(Failure::Sql(error)) => self.report(&error),
+            Err(Failure::End(end)) => return Err(end),
+        }
+        if self.session.transaction_status() == TransactionStatus::Idle {
+            self.extended.drop_portals();
+        }
+        self.ready();
+        self.metrics.statements.increment(1);
+        self.metrics.latency.record(self.env.clock.monotonic().saturating_sub(begun));
+        Ok(())
+    }
+
+    async fn run_simple(&mut self, sql: &str) -> Result<(), Failure> {
+        if deallocated(sql).is_some_and(|target| self.extended.deallocate(target)) {
+            self.wire.output.command_complete("DEALLOCATE");
+            return Ok(());
+        }
+        let settings = Arc::clone(self.session.settings());
+        let metrics = self.metrics.clone();
+        let wire = Mutex::new(&mut self.wire);
+        let mut sink = Sink { wire: &wire, settings, metrics, end: None };
+        let executed = {
+            let work = self.session.execute_simple(sql, &mut sink);
+            let mut work = std::pin::pin!(work);
+            // Whoever holds the socket watches it: the sink while it sends, this watch meanwhile.
+            let watch = std::future::poll_fn(|context| match wire.try_lock() {
+                Ok(mut wire) => wire.poll_gone(context),
+                Err(_) => std::task::Poll::Pending,
+            });
+            let mut watch = std::pin::pin!(watch);
+            tokio::select! {
+                biased;
+                executed = &mut work => executed,
+                end = &mut watch => return Err(Failure::End(end)),
+            }
+        };
+        match sink.end {
+            Some(end) => Err(Failure::End(end)),
+            None => Ok(executed?),
+        }
+    }
+}
+
+/// Sends the results of a simple query.
+struct Sink<'a, 'w> {
+    wire: &'a Mutex<&'w mut Wire>,
+    settings: Arc<Settings>,
+    metrics: WireMetrics,
+    /// Set when the connection ended under a result.
+    end: Option<End>,
+}
+
+#[async_trait]
+impl ResultSink for Sink<'_, '_> {
+    async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
+        let mut wire = self.wire.lock().await;
+        let sent = send_whole(&mut wire, result, &self.settings, &self.metrics).await;
+        match sent {
+            Ok(()) => Ok(()),
+            Err(Failure::Sql(error)) => Err(error),
+            Err(Failure::End(end)) => {
+                self.end = Some(end);
+                // Never seen by anyone: it only makes the session stop.
+                Err(Error::new(SqlState::ADMIN_SHUTDOWN, "the connection ended"))
+            }
+        }
+    }
+}
+
+/// Sends a result to its end, in text format.
+async fn send_whole(
+    wire: &mut Wire,
+    result: StatementResult,
+    settings: &Arc<Settings>,
+    metrics: &WireMetrics,
+) -> Result<(), Failure> {
+    match result {
+        StatementResult::Rows { columns, rows, tag } => {
+            describe(&mut wire.output, &columns, &[]);
+            let mut cursor = Cursor::new(columns, Vec::new(), Arc::clone(settings), rows);
+            let (sent, _) = cursor.send(wire, 0).await?;
+            metrics.rows.increment(sent);
+            wire.output.command_complete(&format!("{tag} {sent}"));
+        }
+        StatementResult::Command { tag } => wire.output.command_complete(&tag),
+        StatementResult::Empty => wire.output.empty_query(),
+        StatementResult::CopyIn { format, columns, target } => {
+            let rows = copy_in(wire, format, columns, target).await?;
+            wire.output.command_complete(&format!("COPY {rows}"));
+        }
+        StatementResult::CopyOut { format, columns, data } => {
+            let rows = copy_out(wire, format, columns, data).await?;
+            wire.output.command_complete(&format!("COPY {rows}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,445 @@
+//! The extended protocol: prepared statements, portals, Parse to Close.
+//!
+//! # Invariants
+//! - A portal runs at most once; it ends with its transaction.
+//! - A portal that is suspended does not hold the session: before another statement runs, the rows it
+//!   has left are pulled into memory.
+//!
+//! # Limits
+//! `Limits::max_statements` statements and as many portals; [`PARKED_ROWS`] rows kept of a suspended portal.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use telesto_sql::{Datum, Error, Prepared, SqlState, SqlType, StatementResult, TransactionStatus};
+
+use crate::wire::connection::Connection;
+use crate::wire::frontend::{Bind, Frontend, Target};
+use crate::wire::rows::{Cursor, Failure, copy_in, copy_out, describe, format_of};
+use crate::wire::stream::Wire;
+use crate::wire::values;
+
+/// Most rows of a suspended portal that another statement makes the server keep.
+pub const PARKED_ROWS: usize = 100_000;
+
+/// Statements and portals of a session.
+#[derive(Debug, Default)]
+pub struct Extended {
+    statements: BTreeMap<String, Arc<Prepared>>,
+    portals: BTreeMap<String, Portal>,
+}
+
+#[derive(Debug)]
+struct Portal {
+    prepared: Arc<Prepared>,
+    formats: Vec<i16>,
+    state: PortalState,
+}
+
+#[derive(Debug)]
+enum PortalState {
+    Bound(Vec<Datum>),
+    Running { cursor: Box<Cursor>, tag: &'static str },
+    /// All rows were sent; executing it again sends none.
+    Exhausted { tag: &'static str },
+    /// A command that has run.
+    Done,
+}
+
+impl Extended {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.portals.clear();
+        self.statements.clear();
+    }
+
+    /// Ends every portal.
+    pub fn drop_portals(&mut self) {
+        self.portals.clear();
+    }
+
+    /// A simple query ends the unnamed statement and portal.
+    pub fn drop_unnamed(&mut self) {
+        self.portals.remove("");
+        self.statements.remove("");
+    }
+
+    /// Frees the session of rows that suspended portals still draw from it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn park(&mut self, wire: &mut Wire) -> Result<(), Failure> {
+        for portal in self.portals.values_mut() {
+            if let PortalState::Running { cursor, .. } = &mut portal.state {
+                if cursor.is_live() {
+                    cursor.park(wire, PARKED_ROWS).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// DEALLOCATE of a statement made by Parse; whether that is all there was to do.
+    pub fn deallocate(&mut self, target: Deallocate) -> bool {
+        match target {
+            Deallocate::Name(name) => self.statements.remove(&name).is_some(),
+            Deallocate::All => {
+                self.statements.clear();
+                false
+            }
+        }
+    }
+}
+
+/// What a DEALLOCATE names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deallocate {
+    /// One statement.
+    Name(String),
+    /// Every statement: DEALLOCATE ALL, DISCARD ALL.
+    All,
+}
+
+/// What `sql` deallocates, if it is a lone DEALLOCATE or DISCARD ALL. Drivers deallocate in SQL what they
+/// prepared by Parse, so these concern the wire's statements too.
+#[must_use]
+pub fn deallocated(sql: &str) -> Option<Deallocate> {
+    let sql = sql.trim().trim_end_matches(';').trim_end();
+    let mut words = sql.split_ascii_whitespace();
+    let first = words.next()?;
+    if first.eq_ignore_ascii_case("discard") {
+        let all = words.next()?.eq_ignore_ascii_case("all") && words.next().is_none();
+        return all.then_some(Deallocate::All);
+    }
+    if !first.eq_ignore_ascii_case("deallocate") {
+        return None;
+    }
+    let mut name = words.next()?;
+    if name.eq_ignore_ascii_case("prepare") {
+        name = words.next()?;
+    }
+    if words.next().is_some() {
+        return None;
+    }
+    if name.eq_ignore_ascii_case("all") {
+        return Some(Deallocate::All);
+    }
+    let quoted = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    Some(Deallocate::Name(match quoted {
+        Some(inner) => inner.replace("\"\"", "\""),
+        None => name.to_ascii_lowercase(),
+    }))
+}
+
+impl Connection {
+    pub(super) async fn extended_message(&mut self, message: Frontend<'_>) -> Result<(), Failure> {
+        match message {
+            Frontend::Parse { name, query, types } => self.parse(name, query, &types).await,
+            Frontend::Bind(bind) => self.bind(&bind),
+            Frontend::Describe(Target::Statement, name) => self.describe_statement(name),
+            Frontend::Describe(Target::Portal, name) => self.describe_portal(name),
+            Frontend::Execute { portal, max_rows } => {
+                let begun = self.env.clock.monotonic();
+                let done = self.execute(portal, u64::from(max_rows)).await;
+                self.metrics.statements.increment(1);
+                self.metrics.latency.record(self.env.clock.monotonic().saturating_sub(begun));
+                done
+            }
+            Frontend::Close(Target::Statement, name) => {
+                self.extended.statements.remove(name);
+                self.wire.output.close_complete();
+                Ok(())
+            }
+            Frontend::Close(Target::Portal, name) => {
+                self.extended.portals.remove(name);
+                self.wire.output.close_complete();
+                Ok(())
+            }
+            other => Err(Failure::Sql(Error::internal(format!("{other:?} is no extended message")))),
+        }
+    }
+
+    /// An error the session does not know of yet.
+    fn fail(&mut self, error: Error) -> Failure {
+        self.session.fail();
+        Failure::Sql(error)
+    }
+
+    async fn parse(&mut self, name: &str, query: &str, types: &[u32]) -> Result<(), Failure> {
+        if name.is_empty() {
+            self.extended.statements.remove("");
+        } else if self.extended.statements.contains_key(name) {
+            return Err(self.fail(Error::new(
+                SqlState::DUPLICATE_PREPARED_STATEMENT,
+                format!("prepared statement \"{name}\" already exists"),
+            )));
+        }
+        if self.extended.statements.len() >= self.wire.limits().max_statements {
+            return Err(self.fail(too_many("prepared statements", self.wire.limits().max_statements)));
+        }
+        let mut known = Vec::with_capacity(types.len());
+        for oid in types {
+            known.push(match oid {
+                // 0 is unspecified, 705 the type `unknown`: both are to be inferred.
+                0 | 705 => None,
+                oid => match SqlType::from_oid(*oid) {
+                    Some(ty) => Some(ty),
+                    None => {
+                        return Err(self.fail(Error::new(
+                            SqlState::UNDEFINED_OBJECT,
+                            format!("type with OID {oid} does not exist"),
+                        )));
+                    }
+                },
+            });
+        }
+        self.extended.park(&mut self.wire).await?;
+        let prepared = self.wire.during(self.session.prepare(query, &known)).await??;
+        self.extended.statements.insert(name.to_owned(), prepared);
+        self.wire.output.parse_complete();
+        Ok(())
+    }
+
+    fn statement(&mut self, name: &str) -> Result<Arc<Prepared>, Failure> {
+        match self.extended.statements.get(name) {
+            Some(prepared) => Ok(Arc::clone(prepared)),
+            None if name.is_empty() => Err(self.fail(Error::new(
+                SqlState::INVALID_STATEMENT_NAME,
+                "unnamed prepared statement does not exist",
+            ))),
+            None => Err(self.fail(Error::new(
+                SqlState::INVALID_STATEMENT_NAME,
+                format!("prepared statement \"{name}\" does not exist"),
+            ))),
+        }
+    }
+
+    fn no_portal(&mut self, name: &str) -> Failure {
+        self.fail(Error::new(
+            SqlState::INVALID_CURSOR_NAME,
+            format!("portal \"{name}\" does not exist"),
+        ))
+    }
+
+    fn bind(&mut self, bind: &Bind<'_>) -> Result<(), Failure> {
+        let prepared = self.statement(bind.statement)?;
+        let portal = match self.bound(bind, prepared) {
+            Ok(portal) => portal,
+            Err(error) => return Err(self.fail(error)),
+        };
+        self.extended.portals.insert(bind.portal.to_owned(), portal);
+        self.wire.output.bind_complete();
+        Ok(())
+    }
+
+    fn bound(&self, bind: &Bind<'_>, prepared: Arc<Prepared>) -> Result<Portal, Error> {
+        let violation = |text: String| Error::new(SqlState::PROTOCOL_VIOLATION, text);
+        let portals = &self.extended.portals;
+        if !bind.portal.is_empty() && portals.contains_key(bind.portal) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_CURSOR,
+                format!("portal \"{}\" already exists", bind.portal),
+            ));
+        }
+        if portals.len() >= self.wire.limits().max_statements {
+            return Err(too_many("portals", self.wire.limits().max_statements));
+        }
+        let (given, expected) = (bind.parameters.len(), prepared.parameter_types.len());
+        if given != expected {
+            return Err(violation(format!(
+                "bind message supplies {given} parameters, but prepared statement \"{}\" requires {expected}",
+                bind.statement
+            )));
+        }
+        let formats = bind.parameter_formats.len();
+        if formats > 1 && formats != given {
+            return Err(violation(format!(
+                "bind message has {formats} parameter formats but {given} parameters"
+            )));
+        }
+        let columns = prepared.columns.as_ref().map_or(0, |columns| columns.len());
+        let results = bind.result_formats.len();
+        if results > 1 && results != columns {
+            return Err(violation(format!(
+                "bind message has {results} result formats but query has {columns} columns"
+            )));
+        }
+        let all = bind.parameter_formats.iter().chain(&bind.result_formats);
+        if let Some(unknown) = all.copied().find(|format| !matches!(format, 0 | 1)) {
+            return Err(Error::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!("unsupported format code: {unknown}"),
+            ));
+        }
+        let settings = self.session.settings();
+        let mut parameters = Vec::with_capacity(given);
+        for (at, (value, ty)) in bind.parameters.iter().zip(&prepared.parameter_types).enumerate() {
+            parameters.push(match value {
+                None => Datum::Null,
+                Some(raw) => {
+                    values::read(raw, ty, format_of(&bind.parameter_formats, at), settings).map_err(
+                        |error| error.context(format!("unnamed portal parameter ${}", at + 1)),
+                    )?
+                }
+            });
+        }
+        let state = PortalState::Bound(parameters);
+        Ok(Portal { prepared, formats: bind.result_formats.clone(), state })
+    }
+
+    fn describe_statement(&mut self, name: &str) -> Result<(), Failure> {
+        let prepared = self.statement(name)?;
+        let output = &mut self.wire.output;
+        output.parameter_description(prepared.parameter_types.iter().map(SqlType::oid));
+        match &prepared.columns {
+            Some(columns) => describe(output, columns, &[]),
+            None => output.no_data(),
+        }
+        Ok(())
+    }
+
+    fn describe_portal(&mut self, name: &str) -> Result<(), Failure> {
+        let Some(portal) = self.extended.portals.get(name) else { return Err(self.no_portal(name)) };
+        match &portal.prepared.columns {
+            Some(columns) => describe(&mut self.wire.output, columns, &portal.formats),
+            None => self.wire.output.no_data(),
+        }
+        Ok(())
+    }
+
+    async fn execute(&mut self, name: &str, max_rows: u64) -> Result<(), Failure> {
+        let Some(portal) = self.extended.portals.get_mut(name) else {
+            return Err(self.no_portal(name));
+        };
+        match std::mem::replace(&mut portal.state, PortalState::Done) {
+            PortalState::Bound(parameters) => {
+                let prepared = Arc::clone(&portal.prepared);
+                let formats = portal.formats.clone();
+                self.start(name, &prepared, parameters, formats, max_rows).await
+            }
+            PortalState::Running { cursor, tag } => self.resume(name, cursor, tag, max_rows).await,
+            PortalState::Exhausted { tag } => {
+                portal.state = PortalState::Exhausted { tag };
+                self.wire.output.command_complete(&format!("{tag} 0"));
+                Ok(())
+            }
+            PortalState::Done => Err(self.fail(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("portal \"{name}\" cannot be run"),
+            ))),
+        }
+    }
+
+    async fn start(
+        &mut self,
+        name: &str,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+        formats: Vec<i16>,
+        max_rows: u64,
+    ) -> Result<(), Failure> {
+        if let Some(target) = deallocated(&prepared.sql) {
+            if self.extended.deallocate(target) {
+                self.wire.output.command_complete("DEALLOCATE");
+                return Ok(());
+            }
+        }
+        self.extended.park(&mut self.wire).await?;
+        let executed = self.wire.during(self.session.execute(prepared, parameters)).await?;
+        let result = executed?;
+        let copied = match result {
+            StatementResult::Rows { columns, rows, tag } => {
+                let settings = Arc::clone(self.session.settings());
+                let cursor = Box::new(Cursor::new(columns, formats, settings, rows));
+                return self.resume(name, cursor, tag, max_rows).await;
+            }
+            StatementResult::Command { tag } => {
+                self.notices();
+                self.wire.output.command_complete(&tag);
+                self.end_portals_with_their_transaction(&tag);
+                return Ok(());
+            }
+            StatementResult::Empty => {
+                self.wire.output.empty_query();
+                return Ok(());
+            }
+            StatementResult::CopyIn { format, columns, target } => {
+                copy_in(&mut self.wire, format, columns, target).await
+            }
+            StatementResult::CopyOut { format, columns, data } => {
+                copy_out(&mut self.wire, format, columns, data).await
+            }
+        };
+        match copied {
+            Ok(rows) => {
+                self.wire.output.command_complete(&format!("COPY {rows}"));
+                Ok(())
+            }
+            Err(Failure::Sql(error)) => Err(self.fail(error)),
+            Err(end) => Err(end),
+        }
+    }
+
+    /// COMMIT and ROLLBACK end every portal, that of the command itself included.
+    fn end_portals_with_their_transaction(&mut self, tag: &str) {
+        let ended = matches!(tag, "COMMIT" | "ROLLBACK")
+            && self.session.transaction_status() == TransactionStatus::Idle;
+        if ended {
+            self.extended.drop_portals();
+        }
+    }
+
+    async fn resume(
+        &mut self,
+        name: &str,
+        mut cursor: Box<Cursor>,
+        tag: &'static str,
+        max_rows: u64,
+    ) -> Result<(), Failure> {
+        self.notices();
+        let (sent, at_end) = match cursor.send(&mut self.wire, max_rows).await {
+            Ok(sent) => sent,
+            Err(Failure::Sql(error)) => return Err(self.fail(error)),
+            Err(end) => return Err(end),
+        };
+        self.metrics.rows.increment(sent);
+        let state = if at_end {
+            self.wire.output.command_complete(&format!("{tag} {sent}"));
+            PortalState::Exhausted { tag }
+        } else {
+            self.wire.output.portal_suspended();
+            PortalState::Running { cursor, tag }
+        };
+        if let Some(portal) = self.extended.portals.get_mut(name) {
+            portal.state = state;
+        }
+        Ok(())
+    }
+}
+
+fn too_many(what: &str, limit: usize) -> Error {
+    Error::new(
+        SqlState::PROGRAM_LIMIT_EXCEEDED,
+        format!("a session may have at most {limit} {what}"),
+    )
+    .hint("Close the ones that are no longer used.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deallocate_is_recognised_in_the_forms_drivers_send() {
+        let name = |name: &str| Some(Deallocate::Name(name.to_owned()));
+        assert_eq!(deallocated("DEALLOCATE _pg3_0"), name("_pg3_0"));
+        assert_eq!(deallocated(" deallocate prepare \"S \"\"1\"; "), None);
+        assert_eq!(deallocated("deallocate prepare \"S\"\"1\";"), name("S\"1"));
+        assert_eq!(deallocated("DEALLOCATE Foo"), name("foo"));
+        assert_eq!(deallocated("DEALLOCATE ALL;"), Some(Deallocate::All));
+        assert_eq!(deallocated("discard all"), Some(Deallocate::All));
+        assert_eq!(deallocated("discard temp"), None);
+        assert_eq!(deallocated("select 1"), None);
+        assert_eq!(deallocated("deallocate a; select 1"), None);
+    }
+}

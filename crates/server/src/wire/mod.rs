@@ -1,0 +1,229 @@
+//! The Postgres wire: accepting, admission, one task a connection.
+//!
+//! # Purpose
+//! `pgwire` gives message types, backend encoding and SCRAM; the loop is ours (`connection`), because
+//! `pgwire`'s flushes every reply by itself, waits without bounds, and its decoder panics on malformed
+//! messages.
+//!
+//! # Invariants
+//! - At most `max_startups` sockets that have not authenticated and `max_connections` that have.
+//! - A connection's panic ends that connection only.
+
+pub mod backend;
+pub mod cancel;
+pub mod connection;
+mod extended;
+pub mod frontend;
+pub mod report;
+pub mod rows;
+pub mod startup;
+pub mod stream;
+pub mod values;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::startup::{BackendKeyData, SecretKey};
+use telesto_common::Env;
+use telesto_common::limits::MemoryBudget;
+use telesto_sql::{SessionOptions, SqlEngine};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::config::ServerConfig;
+use crate::metrics::WireMetrics;
+use crate::wire::backend::Status;
+use crate::wire::cancel::Cancels;
+use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION};
+use crate::wire::frontend::ProtocolError;
+use crate::wire::report::{Severity, error_fields};
+use crate::wire::startup::{Client, Started, fatal};
+use crate::wire::stream::{End, Stop, Wire};
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What every connection shares.
+#[derive(Debug)]
+pub struct WireServer {
+    env: Env,
+    engine: Arc<SqlEngine>,
+    config: Arc<ServerConfig>,
+    stop: Stop,
+    cancels: Arc<Cancels>,
+    budget: Arc<MemoryBudget>,
+    metrics: WireMetrics,
+    startups: Arc<Semaphore>,
+    sessions: Arc<Semaphore>,
+}
+
+impl WireServer {
+    /// Over `engine`.
+    #[must_use]
+    pub fn new(env: Env, engine: Arc<SqlEngine>, config: Arc<ServerConfig>, stop: Stop) -> Self {
+        let limits = &config.limits;
+        Self {
+            env,
+            engine,
+            stop,
+            cancels: Arc::default(),
+            budget: MemoryBudget::new(limits.wire_memory_bytes),
+            metrics: WireMetrics::default(),
+            startups: Arc::new(Semaphore::new(limits.max_startups)),
+            sessions: Arc::new(Semaphore::new(limits.max_connections)),
+            config,
+        }
+    }
+
+    /// Serves until the server drains, then waits for the sessions to end.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.stop.drain.cancelled() => break,
+                accepted = listener.accept() => accepted,
+            };
+            let socket = match accepted {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    // Out of file descriptors, most likely: give the others time to close theirs.
+                    tracing::warn!(%error, "accept failed");
+                    self.env.clock.sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Ok(startup) = Arc::clone(&self.startups).try_acquire_owned() else {
+                self.metrics.refused.increment(1);
+                continue;
+            };
+            let server = Arc::clone(&self);
+            self.env.spawn("connection", async move {
+                let started = server.start(socket).await;
+                drop(startup);
+                if let Some((wire, client)) = started {
+                    server.session(wire, client).await;
+                }
+            });
+        }
+        drop(listener);
+        // Every connection holds a permit: all back means all done. The caller bounds this wait.
+        for (semaphore, all) in [
+            (&self.startups, self.config.limits.max_startups),
+            (&self.sessions, self.config.limits.max_connections),
+        ] {
+            let _ = semaphore.acquire_many(u32::try_from(all).unwrap_or(u32::MAX)).await;
+        }
+    }
+
+    async fn start(&self, socket: TcpStream) -> Option<(Wire, Client)> {
+        // Without it small replies wait for the client's delayed acknowledgement.
+        let _ = socket.set_nodelay(true);
+        let started =
+            startup::start(&self.env, socket, &self.config, &self.budget, &self.stop).await;
+        match started {
+            Ok((wire, Started::Session(client))) => Some((wire, client)),
+            Ok((wire, Started::Cancel { pid, secret })) => {
+                self.cancels.cancel(pid, &secret);
+                wire.close().await;
+                None
+            }
+            Err((wire, end)) => {
+                if !matches!(end, End::Gone) {
+                    self.metrics.refused.increment(1);
+                }
+                if let Some(wire) = wire {
+                    self.part(wire, end).await;
+                }
+                None
+            }
+        }
+    }
+
+    async fn session(&self, mut wire: Wire, client: Client) {
+        let Ok(_permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
+            self.metrics.refused.increment(1);
+            let hint = "Close connections, use a pool, or raise --max-connections.";
+            fatal(&mut wire.output, "53300", "sorry, too many clients already", Some(hint));
+            wire.close().await;
+            return;
+        };
+        let mut options = SessionOptions {
+            user: client.user,
+            database: client.database,
+            ..SessionOptions::default()
+        };
+        for (name, value) in client.settings {
+            match name.as_str() {
+                "application_name" => options.application_name = value,
+                _ => options.parameters.push((name, value)),
+            }
+        }
+        let mut session = match wire.during(self.engine.session(options)).await {
+            Ok(Ok(session)) => session,
+            Ok(Err(error)) => {
+                wire.output.error(error_fields(&error, Severity::Fatal));
+                wire.close().await;
+                return;
+            }
+            Err(end) => return self.part(wire, end).await,
+        };
+        let handle = session.cancel_handle();
+        let registered = self.cancels.register(&self.env, client.long_secret, handle);
+        for (name, value) in session.take_parameter_changes() {
+            wire.output.parameter_status(&name, &value);
+        }
+        let secret = SecretKey::Bytes(registered.secret.clone());
+        let key = BackendKeyData::new(registered.pid, secret);
+        wire.output.message(&PgWireBackendMessage::BackendKeyData(key));
+        wire.output.ready(Status::Idle);
+        self.metrics.sessions_opened.increment(1);
+        self.metrics.sessions.increment(1);
+        // Also counted back when the connection's task is dropped or panics.
+        let _open = Open(&self.metrics);
+        let mut connection =
+            Connection::new(self.env.clone(), wire, session, self.metrics.clone());
+        let end = connection.run().await;
+        self.part(connection.finish(), end).await;
+    }
+
+    /// Says goodbye as the end demands.
+    async fn part(&self, mut wire: Wire, end: End) {
+        let output = &mut wire.output;
+        match end {
+            End::Gone => return,
+            End::Done => {}
+            End::Draining | End::Killed => {
+                let text = "terminating connection due to administrator command";
+                fatal(output, "57P01", text, Some("Connect again later, or to another node."));
+            }
+            End::Stalled(what) => {
+                self.metrics.refused.increment(1);
+                let text = format!("terminating connection: timeout while waiting for {what}");
+                let code = if what == IDLE_IN_TRANSACTION { "25P03" } else { "57P05" };
+                fatal(output, code, &text, None);
+            }
+            End::Protocol(error) => {
+                self.metrics.refused.increment(1);
+                let code = match error {
+                    ProtocolError::Length { .. } => "54000",
+                    ProtocolError::UnknownType(_) | ProtocolError::Malformed { .. } => "08P01",
+                };
+                fatal(output, code, &error.to_string(), None);
+            }
+            End::Memory(error) => {
+                self.metrics.refused.increment(1);
+                fatal(output, "53200", &error.to_string(), None);
+            }
+        }
+        wire.close().await;
+    }
+}
+
+/// Counts a session while it is open.
+struct Open<'a>(&'a WireMetrics);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.sessions.decrement(1);
+    }
+}

@@ -1,0 +1,140 @@
+//! The command line of `telesto`.
+//!
+//! # Exit codes
+//! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is wrong.
+//! 3: a statement of a script failed (`telesto sql`).
+
+mod shell;
+mod password;
+mod settings;
+mod start;
+mod statements;
+mod table;
+mod units;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const AFTER_HELP: &str = "\
+First steps:
+  telesto start                                   a database in ./telesto-data
+  psql 'postgres://telesto@127.0.0.1:5433/telesto'  or: telesto sql
+
+The database is the bucket: start more processes with the same --bucket and they are the same
+database. Every setting of start can also be an environment variable (TELESTO_…) or a line of a
+TOML file (--config).";
+
+/// A transactional SQL database that lives in an object-storage bucket.
+#[derive(Debug, Parser)]
+#[command(name = "telesto", version, about, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node: open the database in a bucket (made when there is none) and serve it.
+    ///
+    /// Serves the Postgres protocol and HTTP until SIGTERM or SIGINT; then lets statements under way
+    /// finish and leaves the bucket in order. Any number of nodes may share a bucket.
+    #[command(after_help = "Examples:
+  telesto start
+  telesto start --bucket s3://my-bucket/telesto --memory 2GiB
+  telesto start --bucket s3://my-bucket/telesto --listen 127.0.0.1:5434 --http none --data-dir ./n2
+  telesto start --config telesto.toml")]
+    Start {
+        /// A TOML file with the settings below, e.g. bucket = \"s3://…\"; flags and environment win
+        #[arg(long, value_name = "FILE", env = "TELESTO_CONFIG")]
+        config: Option<PathBuf>,
+        /// What to log: error, warn, info, debug, or filters like telesto_log=debug
+        #[arg(long, value_name = "FILTER", env = "TELESTO_LOG_LEVEL", default_value = "warn")]
+        log_level: String,
+        #[command(flatten)]
+        settings: Box<settings::Settings>,
+    },
+    /// Run SQL: a small shell, or a script from standard input.
+    ///
+    /// A script ends at its first failing statement with exit code 3.
+    #[command(after_help = "Examples:
+  telesto sql
+  telesto sql -c 'select 1'
+  telesto sql < script.sql")]
+    Sql {
+        /// Where the node is
+        #[arg(long, env = "TELESTO_URL", default_value = "postgres://telesto@127.0.0.1:5433/telesto")]
+        url: String,
+        /// Run this and leave
+        #[arg(short, long, value_name = "SQL")]
+        command: Option<String>,
+    },
+    /// Make a line for the users file (start --auth-file) from a password.
+    ///
+    /// Reads the password from standard input; prints its SCRAM-SHA-256 verifier. The password itself
+    /// is stored nowhere.
+    #[command(after_help = "Example:
+  telesto hash-password ada >> users.txt")]
+    HashPassword {
+        /// The user
+        user: String,
+    },
+    /// Print the version.
+    Version,
+}
+
+/// Runs the command line; the process's exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("the runtime cannot start: {error}")),
+    };
+    let code = runtime.block_on(run(cli.command));
+    // What still blocks (a terminal being read) must not hold the process.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Start { config, log_level, settings } => {
+            report(start::run(config, &log_level, *settings).await)
+        }
+        Command::Sql { url, command } => match shell::run(&url, command.as_deref()).await {
+            Ok(shell::Ended::Well) => ExitCode::SUCCESS,
+            Ok(shell::Ended::StatementFailed) => ExitCode::from(3),
+            Err(error) => fail(&error),
+        },
+        Command::HashPassword { user } => report(password::run(&user)),
+        Command::Version => {
+            println!("telesto {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn report(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &str) -> ExitCode {
+    eprintln!("telesto: {error}");
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

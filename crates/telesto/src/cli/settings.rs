@@ -1,0 +1,210 @@
+//! What `telesto start` is told: flags, then environment, then the TOML file, then defaults.
+//!
+//! # Invariants
+//! - A flag wins over `TELESTO_*`, that wins over the file, that wins over the default.
+//! - An unknown key in the file is an error: a misspelt setting must not be a silent default.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use super::units::{Bytes, Span};
+
+/// The medium of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogKind {
+    /// In the bucket: every process may write.
+    Bucket,
+    /// On log servers' local disks: this process sequences; faster commits, archived to the bucket.
+    Quorum,
+}
+
+/// When a commit is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DurabilityKind {
+    /// When it is in the bucket.
+    Bucket,
+    /// When a majority of the log servers has it on disk.
+    Quorum,
+}
+
+macro_rules! settings {
+    ($( $(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, $env:literal; )*) => {
+        /// Settings, each perhaps given.
+        #[derive(Clone, Debug, Default, Args, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct Settings {
+            $( $(#[doc = $doc])+ #[arg(long, env = $env $(, $($arg)*)?)] pub $name: Option<$type>, )*
+        }
+
+        impl Settings {
+            /// These settings, and `other`'s where these say nothing.
+            #[must_use]
+            pub fn or(self, other: Self) -> Self {
+                Self { $( $name: self.$name.or(other.$name), )* }
+            }
+
+            /// The names as the file writes them, for messages and documentation tests.
+            #[must_use]
+            pub fn names() -> Vec<String> {
+                vec![ $( stringify!($name).replace('_', "-"), )* ]
+            }
+        }
+    };
+}
+
+settings! {
+    /// The bucket that holds the database: file:///path, s3://bucket/prefix, gs://…, az://…, or
+    /// memory:// (gone when the process ends). Any number of processes may open one. Default: the
+    /// folder ./telesto-data/bucket
+    #[arg(value_name = "URL")]
+    bucket: String, "TELESTO_BUCKET";
+    /// Where to serve the Postgres protocol, or none. Default: 127.0.0.1:5433
+    #[arg(value_name = "HOST:PORT")]
+    listen: String, "TELESTO_LISTEN";
+    /// Where to serve HTTP (health, metrics, key-value API), or none. Default: 127.0.0.1:8080
+    #[arg(value_name = "HOST:PORT")]
+    http: String, "TELESTO_HTTP";
+    /// The medium of a new database's log; one that exists keeps its own (see telesto log switch).
+    /// Default: quorum on a folder, bucket elsewhere
+    #[arg(value_enum)]
+    log: LogKind, "TELESTO_LOG";
+    /// When a commit is acknowledged. Default: quorum where the log is quorum, else bucket
+    #[arg(value_enum)]
+    durability: DurabilityKind, "TELESTO_DURABILITY";
+    /// Memory for caches and buffers. Default: 512MiB
+    #[arg(value_name = "SIZE")]
+    memory: Bytes, "TELESTO_MEMORY";
+    /// This node's own folder: its identity, its log server's files, spilled data. Default:
+    /// ./telesto-data/node
+    #[arg(value_name = "FOLDER")]
+    data_dir: PathBuf, "TELESTO_DATA_DIR";
+    /// How far back snapshots can be read, and how long the log is kept. Default: 24h
+    #[arg(value_name = "TIME")]
+    retention: Span, "TELESTO_RETENTION";
+    /// How often the log is folded into the checkpoint: longer is cheaper, shorter opens faster.
+    /// Default: 60s
+    #[arg(value_name = "TIME")]
+    checkpoint_interval: Span, "TELESTO_CHECKPOINT_INTERVAL";
+    /// A file of users and their SCRAM verifiers (telesto hash-password); with it everyone must
+    /// authenticate, without it only this machine may connect
+    #[arg(value_name = "FILE")]
+    auth_file: PathBuf, "TELESTO_AUTH_FILE";
+    /// Certificate chain for TLS on the Postgres port, PEM
+    #[arg(value_name = "FILE", requires = "tls_key")]
+    tls_cert: PathBuf, "TELESTO_TLS_CERT";
+    /// Key of that certificate, PEM
+    #[arg(value_name = "FILE", requires = "tls_cert")]
+    tls_key: PathBuf, "TELESTO_TLS_KEY";
+    /// SQL clients at once. Default: 500
+    #[arg(value_name = "N")]
+    max_connections: usize, "TELESTO_MAX_CONNECTIONS";
+    /// Longest single message of a SQL client. Default: 64MiB
+    #[arg(value_name = "SIZE")]
+    max_message: Bytes, "TELESTO_MAX_MESSAGE";
+    /// Ends SQL sessions that do nothing for so long outside a transaction; 0 for never. Default: 0
+    #[arg(value_name = "TIME")]
+    idle_timeout: Span, "TELESTO_IDLE_TIMEOUT";
+    /// Ends SQL sessions that do nothing for so long inside a transaction; 0 for never. Default: 1h
+    #[arg(value_name = "TIME")]
+    idle_in_transaction_timeout: Span, "TELESTO_IDLE_IN_TRANSACTION_TIMEOUT";
+    /// How long a stop waits for statements under way. Default: 10s
+    #[arg(value_name = "TIME")]
+    drain_timeout: Span, "TELESTO_DRAIN_TIMEOUT";
+    /// Price sheet of the bucket: s3-standard, s3-express, gcs, r2, minio, or a file. Default: by the
+    /// bucket's URL
+    #[arg(value_name = "NAME|FILE")]
+    prices: String, "TELESTO_PRICES";
+}
+
+/// Reads a TOML file of settings.
+///
+/// # Errors
+/// What is wrong, with the file's name.
+pub fn read_file(path: &Path) -> Result<Settings, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("configuration file {} cannot be read: {error}", path.display()))?;
+    toml::from_str(&text).map_err(|error| {
+        format!(
+            "configuration file {} is wrong: {error}\nit may set: {}",
+            path.display(),
+            Settings::names().join(", ")
+        )
+    })
+}
+
+/// `HOST:PORT`, or `none`. A host name is looked up; `localhost` needs no look-up.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn address(text: &str) -> Result<Option<SocketAddr>, String> {
+    use std::net::ToSocketAddrs as _;
+    if text.eq_ignore_ascii_case("none") {
+        return Ok(None);
+    }
+    let port_only = text.parse::<u16>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    if let Ok(address) = text.parse().or(port_only) {
+        return Ok(Some(address));
+    }
+    let looked_up = text.to_socket_addrs().ok().and_then(|addresses| {
+        // IPv4 first: what a URL with 127.0.0.1 or a driver's default reaches.
+        let mut addresses: Vec<_> = addresses.collect();
+        addresses.sort_by_key(SocketAddr::is_ipv6);
+        addresses.first().copied()
+    });
+    match looked_up {
+        Some(address) => Ok(Some(address)),
+        None => Err(format!("{text:?} is no address; write HOST:PORT like 127.0.0.1:5433, or none")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_with_an_unknown_or_wrong_key_is_refused_by_name() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("telesto.toml");
+        let read = |text: &str| {
+            std::fs::write(&path, text).expect("written");
+            read_file(&path)
+        };
+        let good = read("bucket = \"memory://\"\nlog = \"quorum\"\nmemory = \"1GiB\"\nretention = \"1h\"\nmax-connections = 7\n");
+        let good = good.expect("reads");
+        assert_eq!((good.log, good.max_connections), (Some(LogKind::Quorum), Some(7)));
+        for (text, named) in [
+            ("buckit = \"x\"", "buckit"),
+            ("memory = \"much\"", "512MiB"),
+            ("log = \"paper\"", "paper"),
+            ("=", "telesto.toml"),
+        ] {
+            let error = read(text).expect_err("refused");
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_given_first_win() {
+        let flags = Settings { bucket: Some("a".to_owned()), ..Settings::default() };
+        let file = Settings {
+            bucket: Some("b".to_owned()),
+            max_connections: Some(3),
+            ..Settings::default()
+        };
+        let both = flags.or(file);
+        assert_eq!((both.bucket.as_deref(), both.max_connections), (Some("a"), Some(3)));
+    }
+
+    #[test]
+    fn addresses_parse_or_say_why() {
+        assert_eq!(address("none"), Ok(None));
+        assert_eq!(address("5433"), Ok(Some(([127, 0, 0, 1], 5433).into())));
+        assert_eq!(address("localhost:1"), Ok(Some(([127, 0, 0, 1], 1).into())));
+        assert!(address("nonsense").is_err());
+    }
+}

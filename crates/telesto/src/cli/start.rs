@@ -1,0 +1,279 @@
+//! `telesto start`.
+//!
+//! # On failure
+//! What prevents the start is one line on standard error, with what to do, and exit code 1. A stop
+//! that had to cut statements off is exit code 0 too, and says so.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto::{Options, open};
+use telesto_common::Env;
+use telesto_server::auth::Users;
+use telesto_server::{Auth, Limits, Server, ServerConfig};
+use telesto_txn::Database as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::settings::{DurabilityKind, LogKind, Settings, address, read_file};
+use super::units::Bytes;
+
+const DEFAULT_FOLDER: &str = "telesto-data";
+const DEFAULT_MEMORY: Bytes = Bytes(512 << 20);
+const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
+/// After how long a slow opening says that it is still at it, and how often.
+const PROGRESS: Duration = Duration::from_secs(2);
+
+/// Runs a node until it is told to stop.
+///
+/// # Errors
+/// Why it could not start, or not stop in order.
+pub async fn run(
+    config: Option<PathBuf>,
+    log_level: &str,
+    flags: Settings,
+) -> Result<(), String> {
+    let filter = EnvFilter::try_new(log_level)
+        .map_err(|error| format!("--log-level {log_level:?} is no filter: {error}"))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let settings = match config {
+        Some(path) => flags.or(read_file(&path)?),
+        None => flags,
+    };
+    let env = telesto_runtime::env();
+    let server_config = server_config(&env, &settings)?;
+    telesto_server::config::check_exposure(&server_config).map_err(text)?;
+    let options = options(&settings, &server_config)?;
+    // Before the first measurement, or the layers below measure into nothing.
+    let metrics = telesto_server::metrics::install().map_err(text)?;
+
+    // Signals count from here: a stop during a slow opening is a stop.
+    let mut terminate = signal(SignalKind::terminate()).map_err(text)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(text)?;
+    let opening = with_progress(&env, &options.bucket, open::open(&env, &options));
+    let opened = tokio::select! {
+        biased;
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+        opened = opening => opened.map_err(text)?,
+    };
+    let drain = settings.drain_timeout.map_or(DEFAULT_DRAIN, |span| span.0);
+    let tls = server_config.tls.is_some();
+    let scram = matches!(server_config.auth, Auth::Scram(_));
+    let server =
+        Server::start(env.clone(), Arc::clone(&opened.sql), server_config, Some(metrics)).await;
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => {
+            // The reason for stopping is the one to tell; a second one would hide it.
+            let _ = opened.engine.shutdown().await;
+            return Err(error.to_string());
+        }
+    };
+    print!("{}", banner(&server, &opened, &settings, tls, scram));
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    eprintln!("telesto: stopping; waiting up to {drain:?} for statements under way (again to stop now)");
+    let stopping = async {
+        if !server.stop(drain).await {
+            eprintln!("telesto: statements still running after {drain:?} were cut off");
+        }
+        opened.engine.shutdown().await.map_err(text)
+    };
+    tokio::select! {
+        biased;
+        stopped = stopping => stopped?,
+        _ = terminate.recv() => return Err("stopped at once; nothing acknowledged is lost".to_owned()),
+        _ = interrupt.recv() => return Err("stopped at once; nothing acknowledged is lost".to_owned()),
+    }
+    eprintln!("telesto: stopped");
+    Ok(())
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Says what is being waited for when it takes long.
+async fn with_progress<T>(env: &Env, bucket: &str, opening: impl Future<Output = T>) -> T {
+    let mut opening = std::pin::pin!(opening);
+    let begun = env.clock.monotonic();
+    loop {
+        tokio::select! {
+            biased;
+            opened = &mut opening => return opened,
+            () = env.clock.sleep(PROGRESS) => {
+                let taken = env.clock.monotonic().saturating_sub(begun);
+                eprintln!("telesto: opening {bucket}: {} s so far (checkpoint and log are being read)", taken.as_secs());
+            }
+        }
+    }
+}
+
+/// Where the Postgres wire, HTTP and their guards are set up.
+fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String> {
+    let listen = settings.listen.as_deref().unwrap_or("127.0.0.1:5433");
+    let http = settings.http.as_deref().unwrap_or("127.0.0.1:8080");
+    let auth = match &settings.auth_file {
+        Some(path) => Auth::Scram(Arc::new(Users::read(env, path).map_err(text)?)),
+        None => Auth::Trust,
+    };
+    let tls = match (&settings.tls_cert, &settings.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(telesto_server::tls::load(certificate, key).map_err(text)?)
+        }
+        (None, None) => None,
+        _ => return Err("tls-cert and tls-key belong together: give both, or none".to_owned()),
+    };
+    let defaults = Limits::default();
+    let or_never = |span: Option<super::units::Span>, default: Option<Duration>| match span {
+        Some(span) if span.0.is_zero() => None,
+        Some(span) => Some(span.0),
+        None => default,
+    };
+    let max_message = settings.max_message.map(|bytes| usize::try_from(bytes.0));
+    let max_message = max_message.transpose().map_err(text)?;
+    let limits = Limits {
+        max_connections: settings.max_connections.unwrap_or(defaults.max_connections).max(1),
+        max_message_bytes: max_message.unwrap_or(defaults.max_message_bytes),
+        idle: or_never(settings.idle_timeout, defaults.idle),
+        idle_in_transaction: or_never(
+            settings.idle_in_transaction_timeout,
+            defaults.idle_in_transaction,
+        ),
+        ..defaults
+    };
+    Ok(ServerConfig { listen: address(listen)?, http: address(http)?, auth, tls, limits })
+}
+
+fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String> {
+    let folder = std::path::absolute(DEFAULT_FOLDER)
+        .map_err(|error| format!("the current folder cannot be found: {error}"))?;
+    let bucket = match &settings.bucket {
+        Some(url) => url.clone(),
+        None => file_url(&folder.join("bucket"))?,
+    };
+    let memory = settings.memory.unwrap_or(DEFAULT_MEMORY);
+    if memory.0 < 64 << 20 {
+        return Err(format!("--memory {memory} is too little; give at least 64MiB"));
+    }
+    Ok(Options {
+        prices: settings.prices.clone(),
+        log: settings.log.map(|log| match log {
+            LogKind::Bucket => telesto_log::LogKind::Bucket,
+            LogKind::Quorum => telesto_log::LogKind::Quorum,
+        }),
+        durability: settings.durability.map(|durability| match durability {
+            DurabilityKind::Bucket => telesto_txn::Durability::Bucket,
+            DurabilityKind::Quorum => telesto_txn::Durability::Quorum,
+        }),
+        memory_bytes: memory.0,
+        // Several nodes started in one folder find a place each; a folder that was named is meant.
+        data_dir_siblings: settings.data_dir.is_none(),
+        data_dir: Some(settings.data_dir.clone().unwrap_or_else(|| folder.join("node"))),
+        retention: settings.retention.map(|span| span.0),
+        checkpoint_interval: settings.checkpoint_interval.map(|span| span.0),
+        address: server.listen,
+        ..Options::new(bucket)
+    })
+}
+
+fn file_url(path: &Path) -> Result<String, String> {
+    let text = path
+        .to_str()
+        .ok_or_else(|| format!("the folder {} has no UTF-8 name; use --bucket", path.display()))?;
+    let mut url = "file://".to_owned();
+    for byte in text.bytes() {
+        match byte {
+            b'/' | b'-' | b'_' | b'.' | b'~' => url.push(char::from(byte)),
+            byte if byte.is_ascii_alphanumeric() => url.push(char::from(byte)),
+            byte => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    Ok(url)
+}
+
+fn banner(
+    server: &Server,
+    opened: &open::Opened,
+    settings: &Settings,
+    tls: bool,
+    scram: bool,
+) -> String {
+    use telesto_bucket::Bucket as _;
+    let kind = opened.engine.log().kind();
+    let (log, durability) = match kind {
+        telesto_log::LogKind::Bucket => ("bucket: every process on this bucket may write", "bucket"),
+        telesto_log::LogKind::Quorum => ("quorum: this node writes, with its own disk", "quorum"),
+    };
+    let durability = match settings.durability {
+        Some(DurabilityKind::Bucket) => "bucket",
+        Some(DurabilityKind::Quorum) => "quorum",
+        None => durability,
+    };
+    let acknowledged = match durability {
+        "bucket" => "bucket: acknowledged when in the bucket",
+        _ => "quorum: acknowledged when on a majority of log servers' disks",
+    };
+    let shown = |address: Option<std::net::SocketAddr>| {
+        address.map_or("off".to_owned(), |address| address.to_string())
+    };
+    let mut out = format!("Telesto {}\n", env!("CARGO_PKG_VERSION"));
+    let memory = settings.memory.unwrap_or(DEFAULT_MEMORY);
+    let guard = match (scram, tls) {
+        (true, true) => " (SCRAM, TLS)",
+        (true, false) => " (SCRAM)",
+        (false, true) => " (this machine only, TLS)",
+        (false, false) => " (this machine only, no password)",
+    };
+    let node = opened.node.as_ref().map_or("none".to_owned(), |node| {
+        format!("{} life {} in {}", node.id, node.incarnation, node.folder.display())
+    });
+    for (name, value) in [
+        ("bucket", opened.bucket.url().to_owned()),
+        ("log", log.to_owned()),
+        ("durability", acknowledged.to_owned()),
+        ("memory", memory.to_string()),
+        ("node", node),
+        ("postgres", format!("{}{guard}", shown(server.sql_address()))),
+        ("http", shown(server.http_address())),
+    ] {
+        out.push_str(&format!("  {name:<11} {value}\n"));
+    }
+    if let Some(address) = server.sql_address() {
+        // An unspecified address cannot be connected to.
+        let host = match address.ip() {
+            ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
+            std::net::IpAddr::V6(ip) => format!("[{ip}]"),
+            ip => ip.to_string(),
+        };
+        out.push_str(&format!(
+            "Try:  psql 'postgres://telesto@{host}:{}/telesto'\n",
+            address.port()
+        ));
+    }
+    out.push_str("Ready.\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_url_of_any_folder_parses_back() {
+        assert_eq!(file_url(Path::new("/a b/é%")), Ok("file:///a%20b/%C3%A9%25".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn listening_off_loopback_without_users_is_refused() {
+        let settings = Settings { listen: Some("0.0.0.0:0".to_owned()), ..Settings::default() };
+        let config = server_config(&telesto_runtime::env(), &settings).expect("readable");
+        let refused = telesto_server::config::check_exposure(&config);
+        assert!(refused.expect_err("refused").to_string().contains("hash-password"));
+    }
+}

@@ -1,0 +1,166 @@
+//! A node's local folder: who it is, and that it is in use once only.
+//!
+//! # Stored form
+//! `identity`: the text `telesto node 1`, the node id (32 hexadecimal digits) and the incarnation, one
+//! a line. `lock`: held locked by the process that uses the folder. `log/`: the log server's files.
+//! `temp/`: spilled data, emptied at start.
+//!
+//! # Invariants
+//! - One process uses a folder at a time; the system frees the lock when it dies.
+//! - Every start has a greater incarnation than the one before, on disk before it is used.
+//!
+//! # On failure
+//! [`Error::DataDir`] names the folder and the reason.
+
+use std::fs::{self, File, TryLockError};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use telesto_common::{Env, Incarnation, NodeId};
+
+use crate::error::{Error, Result};
+
+const HEADER: &str = "telesto node 1";
+/// How many nodes of one machine find a folder beside each other by themselves.
+const MAX_SIBLINGS: u32 = 64;
+
+/// A claimed local folder.
+#[derive(Debug)]
+pub struct Node {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The node.
+    pub id: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Keeps the folder locked.
+    _lock: File,
+}
+
+impl Node {
+    /// Claims `folder`; makes it when there is none.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`], also when another process uses it.
+    pub fn claim(env: &Env, folder: &Path) -> Result<Self> {
+        match Self::try_claim(env, folder)? {
+            Some(node) => Ok(node),
+            None => Err(fail(folder, "another telesto process uses it")),
+        }
+    }
+
+    /// Claims `folder`, or the first of `folder-2`, `folder-3`, … that no process uses.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`].
+    pub fn claim_any(env: &Env, folder: &Path) -> Result<Self> {
+        for number in 1..=MAX_SIBLINGS {
+            let mut name = folder.as_os_str().to_owned();
+            if number > 1 {
+                name.push(format!("-{number}"));
+            }
+            if let Some(node) = Self::try_claim(env, Path::new(&name))? {
+                return Ok(node);
+            }
+        }
+        Err(fail(folder, "it and all its numbered siblings are in use"))
+    }
+
+    fn try_claim(env: &Env, folder: &Path) -> Result<Option<Self>> {
+        let io = |error: std::io::Error| fail(folder, &error.to_string());
+        fs::create_dir_all(folder).map_err(io)?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(folder.join("lock"))
+            .map_err(io)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
+        let identity = folder.join("identity");
+        let (id, last) = match fs::read_to_string(&identity) {
+            Ok(text) => parse(&text).ok_or_else(|| {
+                fail(folder, "its file `identity` is damaged or was written by a newer version")
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => (env.node_id(), 0),
+            Err(error) => return Err(io(error)),
+        };
+        let incarnation = Incarnation(last + 1);
+        replace(&identity, &format!("{HEADER}\n{id}\n{incarnation}\n")).map_err(io)?;
+        let temp = folder.join("temp");
+        if temp.exists() {
+            fs::remove_dir_all(&temp).map_err(io)?;
+        }
+        fs::create_dir_all(&temp).map_err(io)?;
+        Ok(Some(Self { folder: folder.to_owned(), id, incarnation, _lock: lock }))
+    }
+
+    /// Where the log server keeps its files.
+    #[must_use]
+    pub fn log_folder(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Where data is spilled.
+    #[must_use]
+    pub fn temp_folder(&self) -> PathBuf {
+        self.folder.join("temp")
+    }
+}
+
+fn fail(folder: &Path, reason: &str) -> Error {
+    Error::DataDir { folder: folder.display().to_string(), reason: reason.to_owned() }
+}
+
+fn parse(text: &str) -> Option<(NodeId, u64)> {
+    let mut lines = text.lines();
+    (lines.next()? == HEADER).then_some(())?;
+    Some((lines.next()?.parse().ok()?, lines.next()?.parse().ok()?))
+}
+
+/// Replaces a file so that a crash leaves the old one or the new one.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let next = path.with_extension("new");
+    let mut file = File::create(&next)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&next, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn folder_claimed_twice_is_refused_or_numbered() {
+        let env = telesto_runtime::env();
+        let directory = tempfile::tempdir().expect("directory");
+        let folder = directory.path().join("node");
+        let first = Node::claim(&env, &folder).expect("claimed");
+        assert!(Node::claim(&env, &folder).expect_err("in use").to_string().contains("uses it"));
+        let second = Node::claim_any(&env, &folder).expect("a sibling");
+        assert_eq!(second.folder, directory.path().join("node-2"));
+        assert_ne!(second.id, first.id);
+        let (id, incarnation) = (first.id, first.incarnation);
+        drop(first);
+        let again = Node::claim_any(&env, &folder).expect("claimed again");
+        assert_eq!((again.id, again.incarnation), (id, Incarnation(incarnation.0 + 1)));
+    }
+
+    #[tokio::test]
+    async fn identity_that_is_damaged_is_named_not_replaced() {
+        let env = telesto_runtime::env();
+        let directory = tempfile::tempdir().expect("directory");
+        drop(Node::claim(&env, directory.path()).expect("claimed"));
+        fs::write(directory.path().join("identity"), "telesto node 9\n").expect("written");
+        let error = Node::claim(&env, directory.path()).expect_err("damaged");
+        assert!(error.to_string().contains("identity"), "{error}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Opening a database: bucket, local folder, engine, SQL.
+//!
+//! # Invariants
+//! A remote store that holds no database yet is probed for working put-if-absent before one is made.
+//!
+//! # Limits
+//! One LIST is spent on a remote store to see whether it is empty.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_bucket::{Bucket as _, BucketOptions, Cause, OpenBucket, PriceSheet};
+use telesto_common::Env;
+use telesto_log::LogKind;
+use telesto_sql::{SqlEngine, SqlOptions};
+use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
+
+use crate::error::{Error, Result};
+use crate::node::Node;
+
+/// How to open a database. `new` suits development on one machine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The bucket's URL.
+    pub bucket: String,
+    /// Store settings by their `object_store` names; they win over the environment.
+    pub store_settings: Vec<(String, String)>,
+    /// A price sheet: a name or a file; `None` chooses by the URL.
+    pub prices: Option<String>,
+    /// Kind of log of a database that is made; `None`: quorum on a folder, bucket elsewhere.
+    pub log: Option<LogKind>,
+    /// When a commit is acknowledged; `None`: as the log's kind suits.
+    pub durability: Option<Durability>,
+    /// Memory for caches, tails and buffers, bytes.
+    pub memory_bytes: u64,
+    /// This node's folder; `None`: one that is removed at the end.
+    pub data_dir: Option<PathBuf>,
+    /// Whether a folder in use means the next free sibling instead of an error.
+    pub data_dir_siblings: bool,
+    /// How far back snapshots can be read; counts when the database is made.
+    pub retention: Option<Duration>,
+    /// How often the log is folded into the checkpoint.
+    pub checkpoint_interval: Option<Duration>,
+    /// Where clients reach this node.
+    pub address: Option<std::net::SocketAddr>,
+}
+
+impl Options {
+    /// The database in `bucket`: a bucket log, 256 MiB of memory, no lasting local folder.
+    #[must_use]
+    pub fn new(bucket: impl Into<String>) -> Self {
+        Self {
+            bucket: bucket.into(),
+            store_settings: Vec::new(),
+            prices: None,
+            log: Some(LogKind::Bucket),
+            durability: None,
+            memory_bytes: 256 << 20,
+            data_dir: None,
+            data_dir_siblings: false,
+            retention: None,
+            checkpoint_interval: None,
+            address: None,
+        }
+    }
+}
+
+/// An open database.
+#[derive(Debug)]
+pub struct Opened {
+    /// The bucket.
+    pub bucket: Arc<OpenBucket>,
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// SQL over it.
+    pub sql: Arc<SqlEngine>,
+    /// The local folder, if it lasts.
+    pub node: Option<Node>,
+    /// The local folder, if it does not.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+/// Opens the bucket of `options`; makes no request.
+///
+/// # Errors
+/// [`Error::Bucket`].
+pub fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
+    let prices = match &options.prices {
+        None => None,
+        Some(name) => Some(price_sheet(name)?),
+    };
+    let settings = options.store_settings.iter().cloned().collect();
+    let bucket = BucketOptions { settings, prices, ..BucketOptions::default() };
+    Ok(telesto_bucket::open(&options.bucket, &bucket, env.clone())?)
+}
+
+fn price_sheet(name: &str) -> Result<PriceSheet> {
+    if !std::path::Path::new(name).exists() {
+        return Ok(PriceSheet::builtin(name)?);
+    }
+    let text = std::fs::read_to_string(name).map_err(|error| telesto_bucket::Error::BadConfig {
+        name: name.to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(PriceSheet::from_toml(name, &text)?)
+}
+
+/// Opens the database of `options`; makes it when there is none.
+///
+/// # Errors
+/// [`Error`].
+pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
+    let bucket = open_bucket(env, options)?;
+    let local = bucket.url().starts_with("file:");
+    if !local && !bucket.url().starts_with("memory:") {
+        let found = bucket.list_after(Cause::Open, "shards", None, 1).await?;
+        if found.is_empty() {
+            telesto_bucket::probe_conditional_put(&*bucket, env).await?;
+        }
+    }
+    let log = options.log.unwrap_or(if local { LogKind::Quorum } else { LogKind::Bucket });
+    let (node, temporary) = match &options.data_dir {
+        Some(folder) if options.data_dir_siblings => (Some(Node::claim_any(env, folder)?), None),
+        Some(folder) => (Some(Node::claim(env, folder)?), None),
+        None => {
+            let folder = tempfile::Builder::new().prefix("telesto-").tempdir();
+            let folder = folder.map_err(|error| Error::DataDir {
+                folder: std::env::temp_dir().display().to_string(),
+                reason: error.to_string(),
+            })?;
+            (None, Some(folder))
+        }
+    };
+    let (id, temp_dir) = match (&node, &temporary) {
+        (Some(node), _) => (node.id, node.temp_folder()),
+        (None, Some(folder)) => (env.node_id(), folder.path().to_owned()),
+        (None, None) => (env.node_id(), std::env::temp_dir()),
+    };
+    let mut engine = EngineOptions::new(id, temp_dir);
+    engine.log = log;
+    engine.durability = options.durability;
+    engine.address = options.address;
+    // A quarter is left to SQL's statements and the server's buffers.
+    engine.memory = MemoryLimits::split(options.memory_bytes / 4 * 3);
+    if let Some(node) = &node {
+        engine.incarnation = node.incarnation;
+        engine.local_dir = Some(node.log_folder());
+    }
+    engine.retention = options.retention.unwrap_or(engine.retention);
+    engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(engine.checkpoint_interval);
+    let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
+    let engine = Engine::open(as_bucket, env.clone(), engine).await?;
+    let sql_options = SqlOptions { memory_bytes: options.memory_bytes / 4, ..SqlOptions::default() };
+    let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
+    let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
+    Ok(Opened { bucket, engine, sql, node, _temporary: temporary })
+}
