@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_common::{Env, TxnId};
 use telesto_server::kv::Kv;
+use telesto_server::wire::values;
 use telesto_sql::{
     Datum, Session, SessionOptions, SqlState, SqlType, StatementResult, TransactionStatus,
 };
@@ -247,22 +248,23 @@ struct Done {
 }
 
 async fn run(session: &mut Session, sql: &str, parameters: &[&dyn ToValue]) -> Result<Done> {
-    let (values, known): (Vec<Datum>, Vec<Option<SqlType>>) =
+    let (given, known): (Vec<Datum>, Vec<Option<SqlType>>) =
         parameters.iter().map(|parameter| parameter.to_value()).unzip();
     let prepared = session.prepare(sql, &known).await?;
     let types = &prepared.parameter_types;
-    if types.len() != values.len() {
+    if types.len() != given.len() {
         return Err(Error::Sql(telesto_sql::Error::new(
             SqlState::PROTOCOL_VIOLATION,
-            format!("the statement has {} parameters, {} were given", types.len(), values.len()),
+            format!("the statement has {} parameters, {} were given", types.len(), given.len()),
         )));
     }
-    let mut bound = Vec::with_capacity(values.len());
-    for ((value, ty), known) in values.into_iter().zip(types).zip(&known) {
+    let style = values::style(session.settings(), 0);
+    let mut bound = Vec::with_capacity(given.len());
+    for ((value, ty), known) in given.into_iter().zip(types).zip(&known) {
         bound.push(match (&value, known) {
             // A text without a type of its own is read as what the statement needs.
             (Datum::Text(text), None) => {
-                telesto_server::wire::values::read(text.as_bytes(), ty, 0, session.settings())?
+                values::read(text.as_bytes(), ty, 0, &style)?
             }
             _ => value,
         });

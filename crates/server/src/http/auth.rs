@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 
-use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -31,15 +30,18 @@ pub struct Passwords {
     proven: Mutex<BTreeSet<u64>>,
 }
 
-/// Whether `request` may go on.
+/// Whether a request with these headers may go on.
+///
+/// # Errors
+/// The reply to send instead.
 pub async fn check(
     env: &Env,
     auth: &Auth,
     passwords: &Passwords,
-    request: &Request,
+    headers: &HeaderMap,
 ) -> Result<(), ApiError> {
     let Auth::Scram(users) = auth else {
-        return match host(request.headers()) {
+        return match host(headers) {
             Some(host) if !is_local(host) => Err(ApiError::new(
                 StatusCode::FORBIDDEN,
                 "foreign_host",
@@ -52,7 +54,7 @@ pub async fn check(
         let message = "user and password needed (HTTP basic authentication)";
         ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     };
-    let header = request.headers().get(header::AUTHORIZATION).ok_or_else(refuse)?;
+    let header = headers.get(header::AUTHORIZATION).ok_or_else(refuse)?;
     let mark = passwords.key.hash_one(header.as_bytes());
     if passwords.proven.lock().contains(&mark) {
         return Ok(());

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
@@ -122,7 +122,7 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
     let begun = state.env.clock.monotonic();
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
     let route = routes_label(route);
-    let response = match admit(&state, &request).await {
+    let response = match admit(&state, request.headers()).await {
         Err(refusal) => refusal.into_response(),
         Ok(_permit) => {
             let deadline = state.env.deadline(REQUEST_TIMEOUT);
@@ -152,12 +152,12 @@ fn routes_label(matched: &str) -> &'static str {
     routes().into_iter().find(|(path, ..)| *path == written).map_or("none", |(path, ..)| path)
 }
 
-async fn admit(state: &HttpState, request: &Request) -> Result<OwnedSemaphorePermit, ApiError> {
+async fn admit(state: &HttpState, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, ApiError> {
     let permit = Arc::clone(&state.requests).try_acquire_owned().map_err(|_| {
         let message = "too many requests at once; try again shortly";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_requests", message)
     })?;
-    auth::check(&state.env, &state.config.auth, &state.passwords, request).await?;
+    auth::check(&state.env, &state.config.auth, &state.passwords, headers).await?;
     Ok(permit)
 }
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use telesto_common::Env;
 use telesto_sql::session::Settings;
+use telesto_sql::types::TextStyle;
 use telesto_sql::{Error, ResultSink, Session, SqlState, StatementResult, TransactionStatus};
 use tokio::sync::Mutex;
 
@@ -30,6 +31,7 @@ use crate::wire::frontend::{self, Frontend};
 use crate::wire::report::{Severity, error_fields, notice_fields};
 use crate::wire::rows::{Cursor, Failure, copy_in, copy_out, describe};
 use crate::wire::stream::{End, Wire};
+use crate::wire::values;
 
 /// What [`End::Stalled`] names when a session idles outside a transaction.
 pub const IDLE: &str = "a message from an idle client";
@@ -48,6 +50,8 @@ pub struct Connection {
     skipping: bool,
     /// Extended messages have come since the last ReadyForQuery.
     in_pipeline: bool,
+    /// The style of values and the settings it was made of.
+    styled: Option<(Arc<Settings>, TextStyle)>,
 }
 
 impl Connection {
@@ -62,6 +66,7 @@ impl Connection {
             extended: Extended::default(),
             skipping: false,
             in_pipeline: false,
+            styled: None,
         }
     }
 
@@ -173,6 +178,15 @@ impl Connection {
         });
     }
 
+    /// How values are written and read now. Made anew only when a setting has changed.
+    pub(super) fn style(&mut self) -> TextStyle {
+        let settings = self.session.settings();
+        if !self.styled.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, settings)) {
+            self.styled = Some((Arc::clone(settings), values::style(settings, 0)));
+        }
+        self.styled.as_ref().map_or_else(TextStyle::default, |(_, style)| style.clone())
+    }
+
     async fn sync(&mut self) -> Result<(), End> {
         if self.session.transaction_status() == TransactionStatus::Idle {
             // Portals of an implicit transaction end with it, before it commits.
@@ -212,10 +226,10 @@ impl Connection {
             self.wire.output.command_complete("DEALLOCATE");
             return Ok(());
         }
-        let settings = Arc::clone(self.session.settings());
+        let style = self.style();
         let metrics = self.metrics.clone();
         let wire = Mutex::new(&mut self.wire);
-        let mut sink = Sink { wire: &wire, settings, metrics, end: None };
+        let mut sink = Sink { wire: &wire, style, metrics, end: None };
         let executed = {
             let work = self.session.execute_simple(sql, &mut sink);
             let mut work = std::pin::pin!(work);
@@ -241,7 +255,7 @@ impl Connection {
 /// Sends the results of a simple query.
 struct Sink<'a, 'w> {
     wire: &'a Mutex<&'w mut Wire>,
-    settings: Arc<Settings>,
+    style: TextStyle,
     metrics: WireMetrics,
     /// Set when the connection ended under a result.
     end: Option<End>,
@@ -251,7 +265,7 @@ struct Sink<'a, 'w> {
 impl ResultSink for Sink<'_, '_> {
     async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
         let mut wire = self.wire.lock().await;
-        let sent = send_whole(&mut wire, result, &self.settings, &self.metrics).await;
+        let sent = send_whole(&mut wire, result, &self.style, &self.metrics).await;
         match sent {
             Ok(()) => Ok(()),
             Err(Failure::Sql(error)) => Err(error),
@@ -268,13 +282,13 @@ impl ResultSink for Sink<'_, '_> {
 async fn send_whole(
     wire: &mut Wire,
     result: StatementResult,
-    settings: &Arc<Settings>,
+    style: &TextStyle,
     metrics: &WireMetrics,
 ) -> Result<(), Failure> {
     match result {
         StatementResult::Rows { columns, rows, tag } => {
             describe(&mut wire.output, &columns, &[]);
-            let mut cursor = Cursor::new(columns, Vec::new(), Arc::clone(settings), rows);
+            let mut cursor = Cursor::new(columns, Vec::new(), style.clone(), rows);
             let (sent, _) = cursor.send(wire, 0).await?;
             metrics.rows.increment(sent);
             wire.output.command_complete(&format!("{tag} {sent}"));

@@ -11,6 +11,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use telesto_sql::session::pg_micros;
+use telesto_sql::types::TextStyle;
 use telesto_sql::{Datum, Error, Prepared, SqlState, SqlType, StatementResult, TransactionStatus};
 
 use crate::wire::connection::Connection;
@@ -223,7 +225,10 @@ impl Connection {
 
     fn bind(&mut self, bind: &Bind<'_>) -> Result<(), Failure> {
         let prepared = self.statement(bind.statement)?;
-        let portal = match self.bound(bind, prepared) {
+        let mut style = self.style();
+        // For inputs like 'now' and 'today'.
+        style.now_micros = pg_micros(self.env.clock.wall_micros());
+        let portal = match self.bound(bind, prepared, &style) {
             Ok(portal) => portal,
             Err(error) => return Err(self.fail(error)),
         };
@@ -232,7 +237,12 @@ impl Connection {
         Ok(())
     }
 
-    fn bound(&self, bind: &Bind<'_>, prepared: Arc<Prepared>) -> Result<Portal, Error> {
+    fn bound(
+        &self,
+        bind: &Bind<'_>,
+        prepared: Arc<Prepared>,
+        style: &TextStyle,
+    ) -> Result<Portal, Error> {
         let violation = |text: String| Error::new(SqlState::PROTOCOL_VIOLATION, text);
         let portals = &self.extended.portals;
         if !bind.portal.is_empty() && portals.contains_key(bind.portal) {
@@ -271,13 +281,12 @@ impl Connection {
                 format!("unsupported format code: {unknown}"),
             ));
         }
-        let settings = self.session.settings();
         let mut parameters = Vec::with_capacity(given);
         for (at, (value, ty)) in bind.parameters.iter().zip(&prepared.parameter_types).enumerate() {
             parameters.push(match value {
                 None => Datum::Null,
                 Some(raw) => {
-                    values::read(raw, ty, format_of(&bind.parameter_formats, at), settings).map_err(
+                    values::read(raw, ty, format_of(&bind.parameter_formats, at), style).map_err(
                         |error| error.context(format!("unnamed portal parameter ${}", at + 1)),
                     )?
                 }
@@ -349,8 +358,8 @@ impl Connection {
         let result = executed?;
         let copied = match result {
             StatementResult::Rows { columns, rows, tag } => {
-                let settings = Arc::clone(self.session.settings());
-                let cursor = Box::new(Cursor::new(columns, formats, settings, rows));
+                let style = self.style();
+                let cursor = Box::new(Cursor::new(columns, formats, style, rows));
                 return self.resume(name, cursor, tag, max_rows).await;
             }
             StatementResult::Command { tag } => {

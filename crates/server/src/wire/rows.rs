@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use telesto_sql::session::{RowStream, Settings};
+use telesto_sql::session::RowStream;
+use telesto_sql::types::TextStyle;
 use telesto_sql::{CopyFormat, CopyInTarget, Error, ResultColumn, Row, Rows, SqlState};
 
 use crate::wire::backend::{Field, Output};
@@ -70,7 +71,7 @@ pub fn describe(output: &mut Output, columns: &[ResultColumn], formats: &[i16]) 
 pub struct Cursor {
     columns: Arc<[ResultColumn]>,
     formats: Vec<i16>,
-    settings: Arc<Settings>,
+    style: TextStyle,
     ready: std::vec::IntoIter<Row>,
     stream: Option<RowStream>,
 }
@@ -87,14 +88,14 @@ impl Cursor {
     pub fn new(
         columns: Arc<[ResultColumn]>,
         formats: Vec<i16>,
-        settings: Arc<Settings>,
+        style: TextStyle,
         rows: Rows,
     ) -> Self {
         let (ready, stream) = match rows {
             Rows::Ready(rows) => (rows.into_iter(), None),
             Rows::Stream(stream) => (Vec::new().into_iter(), Some(stream)),
         };
-        Self { columns, formats, settings, ready, stream }
+        Self { columns, formats, style, ready, stream }
     }
 
     /// Whether rows are still produced by the statement.
@@ -138,7 +139,7 @@ impl Cursor {
         let mut sent = 0;
         loop {
             for row in self.ready.by_ref() {
-                write_row(&mut wire.output, &row, &self.columns, &self.formats, &self.settings)?;
+                write_row(&mut wire.output, &row, &self.columns, &self.formats, &self.style)?;
                 sent += 1;
                 if wire.output.len() >= FLUSH_BYTES {
                     wire.flush().await?;
@@ -161,7 +162,7 @@ fn write_row(
     row: &Row,
     columns: &[ResultColumn],
     formats: &[i16],
-    settings: &Settings,
+    style: &TextStyle,
 ) -> Result<(), Error> {
     if row.len() != columns.len() {
         return Err(Error::internal(format!(
@@ -171,7 +172,7 @@ fn write_row(
         )));
     }
     output.data_row(columns.len(), |at, out| {
-        values::write(&row[at], &columns[at].ty, format_of(formats, at), settings, out)
+        values::write(&row[at], &columns[at].ty, format_of(formats, at), style, out)
     })
 }
 
@@ -216,7 +217,7 @@ pub async fn copy_in(
             b'd' => wire.during(target.data(body.freeze())).await??,
             b'c' => return Ok(wire.during(target.finish()).await??),
             b'f' => {
-                let reason = body.split(|byte| *byte == 0).next().unwrap_or_default();
+                let reason = body[..].split(|byte| *byte == 0).next().unwrap_or_default();
                 let reason = String::from_utf8_lossy(reason);
                 return Err(Failure::Sql(Error::new(
                     SqlState::QUERY_CANCELED,

@@ -4,9 +4,10 @@
 //! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is wrong.
 //! 3: a statement of a script failed (`telesto sql`).
 
-mod shell;
+mod import;
 mod password;
 mod settings;
+mod shell;
 mod start;
 mod statements;
 mod table;
@@ -16,6 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+const DEFAULT_URL: &str = "postgres://telesto@127.0.0.1:5433/telesto";
 
 const AFTER_HELP: &str = "\
 First steps:
@@ -64,11 +67,19 @@ enum Command {
   telesto sql < script.sql")]
     Sql {
         /// Where the node is
-        #[arg(long, env = "TELESTO_URL", default_value = "postgres://telesto@127.0.0.1:5433/telesto")]
+        #[arg(long, env = "TELESTO_URL", default_value = DEFAULT_URL)]
         url: String,
         /// Run this and leave
         #[arg(short, long, value_name = "SQL")]
         command: Option<String>,
+        /// Show how long each statement takes
+        #[arg(long)]
+        timing: bool,
+    },
+    /// Bring data in from elsewhere.
+    Import {
+        #[command(subcommand)]
+        source: Source,
     },
     /// Make a line for the users file (start --auth-file) from a password.
     ///
@@ -82,6 +93,24 @@ enum Command {
     },
     /// Print the version.
     Version,
+}
+
+#[derive(Debug, Subcommand)]
+enum Source {
+    /// A MediaWiki XML dump (plain or bz2): pages, revisions, links, categories.
+    ///
+    /// Reads the dump as a stream and commits page by page with its links and categories; run again,
+    /// it goes on where it stopped.
+    Mediawiki {
+        /// The dump, e.g. enwiki-latest-pages-articles1.xml.bz2
+        file: PathBuf,
+        /// Where the node is
+        #[arg(long, env = "TELESTO_URL", default_value = DEFAULT_URL)]
+        url: String,
+        /// Pages in one transaction
+        #[arg(long, default_value_t = 50)]
+        batch_pages: usize,
+    },
 }
 
 /// Runs the command line; the process's exit code.
@@ -102,7 +131,10 @@ async fn run(command: Command) -> ExitCode {
         Command::Start { config, log_level, settings } => {
             report(start::run(config, &log_level, *settings).await)
         }
-        Command::Sql { url, command } => match shell::run(&url, command.as_deref()).await {
+        Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
+            report(import::mediawiki(&file, &url, batch_pages).await)
+        }
+        Command::Sql { url, command, timing } => match shell::run(&url, command.as_deref(), timing).await {
             Ok(shell::Ended::Well) => ExitCode::SUCCESS,
             Ok(shell::Ended::StatementFailed) => ExitCode::from(3),
             Err(error) => fail(&error),

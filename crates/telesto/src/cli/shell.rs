@@ -34,19 +34,18 @@ struct Shell {
     timing: bool,
 }
 
-/// Runs the shell until the input ends.
+/// Connects to a node; notices are shown as they come.
 ///
 /// # Errors
-/// When the server cannot be reached or the connection is lost.
-pub async fn run(url: &str, command: Option<&str>) -> Result<Ended, String> {
-    let config: tokio_postgres::Config = url
-        .parse()
-        .map_err(|error| format!("{url:?} is no Postgres URL ({error}); write postgres://user@host:port/database"))?;
-    let (client, mut connection) =
-        config.connect(tokio_postgres::NoTls).await.map_err(|error| {
-            format!("cannot connect to {url}: {}; is the node running? telesto start starts one", full(&error))
-        })?;
-    // Drives the protocol and shows notices; ends with the client.
+/// When the URL is wrong or nobody answers.
+pub async fn connect(url: &str) -> Result<Client, String> {
+    let config: tokio_postgres::Config = url.parse().map_err(|error| {
+        format!("{url:?} is no Postgres URL ({error}); write postgres://user@host:port/database")
+    })?;
+    let (client, mut connection) = config.connect(tokio_postgres::NoTls).await.map_err(|error| {
+        format!("cannot connect to {url}: {}; is the node running? telesto start starts one", full(&error))
+    })?;
+    // Drives the protocol; ends with the client.
     tokio::spawn(async move {
         let mut messages =
             futures::stream::poll_fn(move |context| connection.poll_message(context));
@@ -60,7 +59,16 @@ pub async fn run(url: &str, command: Option<&str>) -> Result<Ended, String> {
             }
         }
     });
-    let mut shell = Shell { client, timing: false };
+    Ok(client)
+}
+
+/// Runs `command`, or the shell until the input ends.
+///
+/// # Errors
+/// When the server cannot be reached or the connection is lost.
+pub async fn run(url: &str, command: Option<&str>, timing: bool) -> Result<Ended, String> {
+    let client = connect(url).await?;
+    let mut shell = Shell { client, timing };
     if let Some(command) = command {
         return Ok(if shell.execute(command).await { Ended::Well } else { Ended::StatementFailed });
     }

@@ -1,0 +1,248 @@
+//! Bytes that no honest client sends: nothing may panic, hang, or take memory.
+#![allow(missing_docs, clippy::disallowed_methods, reason = "tests run on the real runtime")]
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::BufMut as _;
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+use support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, startup, sync};
+use telesto_server::{Limits, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+fn count_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.fetch_add(1, Ordering::SeqCst);
+        before(info);
+    }));
+}
+
+fn limits() -> Limits {
+    Limits {
+        startup: Duration::from_millis(400),
+        stall: Duration::from_millis(400),
+        idle_in_transaction: Some(Duration::from_millis(400)),
+        idle: Some(Duration::from_millis(400)),
+        max_message_bytes: 1 << 20,
+        ..Limits::default()
+    }
+}
+
+/// Sends bytes, closes the sending half, and reads until the server ends the connection.
+async fn throw(node: &Node, bytes: &[u8]) {
+    let mut socket = TcpStream::connect(node.address).await.expect("connects");
+    // The server may close while we still send.
+    let _ = socket.write_all(bytes).await;
+    let _ = socket.shutdown().await;
+    let mut rest = Vec::new();
+    let ended = socket.read_to_end(&mut rest);
+    let _ = tokio::time::timeout(PATIENCE, ended).await.expect("the server ends it in time");
+}
+
+/// A conversation that uses every message.
+fn conversation() -> Vec<Vec<u8>> {
+    vec![
+        query("select 1; select 2"),
+        parse("s", "select 1"),
+        frame(b'D', b"Ss\0"),
+        bind("p", "s"),
+        frame(b'D', b"Pp\0"),
+        execute("p", 1),
+        frame(b'H', b""),
+        execute("p", 0),
+        frame(b'C', b"Pp\0"),
+        frame(b'C', b"Ss\0"),
+        sync(),
+        frame(b'd', b"1\t2\n"),
+        frame(b'c', b""),
+        frame(b'f', b"no\0"),
+        frame(b'p', b"password\0"),
+        query("begin"),
+        query("nonsense"),
+        query("rollback"),
+        frame(b'X', b""),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_and_mutated_messages_never_panic_or_hang_the_server() {
+    count_panics();
+    let node = Node::start(ServerConfig { limits: limits(), ..ServerConfig::default() }).await;
+    let seed = rand::rng().random::<u64>();
+    println!("seed {seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    for round in 0..300 {
+        let mut bytes = Vec::new();
+        if round % 3 == 0 {
+            // Anything at all, some of it after a good start.
+            if random.random() {
+                bytes.extend(startup(&[("user", "telesto"), ("database", "telesto")]));
+            }
+            let length = random.random_range(0..200);
+            bytes.extend((0..length).map(|_| random.random::<u8>()));
+        } else {
+            bytes.extend(startup(&[("user", "telesto"), ("database", "telesto")]));
+            let mut messages = conversation();
+            for _ in 0..random.random_range(1..8) {
+                let at = random.random_range(0..messages.len());
+                match random.random_range(0..4) {
+                    0 => {
+                        let other = random.random_range(0..messages.len());
+                        messages.swap(at, other);
+                    }
+                    1 => {
+                        messages.remove(at);
+                    }
+                    2 if !messages[at].is_empty() => {
+                        let byte = random.random_range(0..messages[at].len());
+                        messages[at][byte] = random.random();
+                    }
+                    _ => {
+                        let cut = random.random_range(0..=messages[at].len());
+                        messages[at].truncate(cut);
+                    }
+                }
+            }
+            bytes.extend(messages.concat());
+            if round % 5 == 0 {
+                // The startup message too.
+                let byte = random.random_range(0..40);
+                bytes[byte] = random.random();
+            }
+        }
+        throw(&node, &bytes).await;
+    }
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0, "seed {seed}");
+    let mut raw = Raw::ready(&node).await;
+    raw.send(&query("")).await;
+    assert_eq!(raw.kinds().await, "IZI");
+}
+
+#[tokio::test]
+async fn clients_that_stall_are_told_and_dropped() {
+    let node = Node::start(ServerConfig { limits: limits(), ..ServerConfig::default() }).await;
+    // Before the startup message, and in the middle of it: no protocol to say anything in.
+    for sent in [&b""[..], &startup(&[("user", "x")])[..7]] {
+        let mut socket = TcpStream::connect(node.address).await.expect("connects");
+        socket.write_all(sent).await.expect("sent");
+        let mut rest = Vec::new();
+        let ended = socket.read_to_end(&mut rest);
+        tokio::time::timeout(PATIENCE, ended).await.expect("dropped in time").expect("an end");
+    }
+    // Idle, and in the middle of a message.
+    for sent in [&b""[..], b"Q\0\0\0\x20sel"] {
+        let mut raw = Raw::ready(&node).await;
+        raw.send(sent).await;
+        let messages = raw.until(b'E').await;
+        let (_, error) = messages.last().expect("an error");
+        assert_eq!(error_field(error, b'C').as_deref(), Some("57P05"));
+        assert_eq!(raw.message().await, None);
+    }
+}
+
+#[tokio::test]
+async fn message_that_claims_too_much_is_refused_without_memory_for_it() {
+    let node = Node::start(ServerConfig { limits: limits(), ..ServerConfig::default() }).await;
+    for header in [&b"Q\x7f\xff\xff\xff"[..], b"S\x00\x01\x00\x00", b"d\x40\x00\x00\x00"] {
+        let mut raw = Raw::ready(&node).await;
+        raw.send(header).await;
+        let messages = raw.until(b'E').await;
+        let (_, error) = messages.last().expect("an error");
+        assert_eq!(error_field(error, b'C').as_deref(), Some("54000"));
+        assert_eq!(error_field(error, b'S').as_deref(), Some("FATAL"));
+        assert_eq!(raw.message().await, None);
+    }
+}
+
+#[tokio::test]
+async fn messages_of_many_clients_share_one_memory_bound() {
+    let limits = Limits { wire_memory_bytes: 300_000, ..limits() };
+    let node = Node::start(ServerConfig { limits, ..ServerConfig::default() }).await;
+    let mut header = vec![b'Q'];
+    header.put_u32(200_000);
+    let mut first = Raw::ready(&node).await;
+    first.send(&header).await;
+    first.send(&[b' '; 1000]).await;
+    // Until the first one's reservation stands, the second may get one; then it is refused.
+    let mut second = Raw::ready(&node).await;
+    second.send(&header).await;
+    let messages = second.until(b'E').await;
+    let (_, error) = messages.last().expect("an error");
+    let code = error_field(error, b'C');
+    assert!(matches!(code.as_deref(), Some("53200" | "57P05")), "{code:?}");
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_are_refused_by_name() {
+    let limits = Limits { max_connections: 2, ..Limits::default() };
+    let node = Node::start(ServerConfig { limits, ..ServerConfig::default() }).await;
+    let (first, _second) = (Raw::ready(&node).await, Raw::ready(&node).await);
+    let mut third = Raw::connect(&node).await;
+    third.send(&startup(&[("user", "telesto"), ("database", "telesto")])).await;
+    let messages = third.until(b'E').await;
+    let (_, error) = messages.last().expect("an error");
+    assert_eq!(error_field(error, b'C').as_deref(), Some("53300"));
+    drop(first);
+    // The place is free again as soon as the server has noticed.
+    for _ in 0..100 {
+        let mut again = Raw::connect(&node).await;
+        again.send(&startup(&[("user", "telesto"), ("database", "telesto")])).await;
+        let mut last = 0;
+        while let Some((kind, _)) = again.message().await {
+            last = kind;
+            if kind == b'Z' {
+                return;
+            }
+        }
+        assert_eq!(last, b'E');
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the place was never given back");
+}
+
+#[tokio::test]
+async fn startup_requests_are_answered_as_postgres_does() {
+    let node = Node::start(ServerConfig::default()).await;
+    // SSL and GSS refused, then plain startup on the same connection.
+    let mut raw = Raw::connect(&node).await;
+    for code in [5679u32, 5680] {
+        let mut request = Vec::new();
+        request.put_u32(8);
+        request.put_u32((1234 << 16) | code);
+        raw.send(&request).await;
+        assert_eq!(raw.socket.read_u8().await.expect("an answer"), b'N');
+    }
+    raw.send(&startup(&[("user", "telesto"), ("database", "telesto")])).await;
+    let greeting = raw.until(b'Z').await;
+    let statuses: Vec<String> = greeting
+        .iter()
+        .filter(|(kind, _)| *kind == b'S')
+        .map(|(_, body)| String::from_utf8_lossy(body).replace('\0', "="))
+        .collect();
+    for expected in ["server_version=15.", "client_encoding=UTF8=", "integer_datetimes=on="] {
+        assert!(statuses.iter().any(|status| status.starts_with(expected)), "{statuses:?}");
+    }
+    assert!(greeting.iter().any(|(kind, _)| *kind == b'K'));
+    // A newer minor version and an unknown protocol option are negotiated.
+    let mut raw = Raw::connect(&node).await;
+    let mut newer = startup(&[("user", "telesto"), ("database", "telesto"), ("_pq_.magic", "1")]);
+    newer[7] = 9;
+    raw.send(&newer).await;
+    assert_eq!(raw.message().await.map(|(kind, _)| kind), Some(b'v'));
+    raw.until(b'Z').await;
+    // Protocol 2 and a missing user are refused in words.
+    let mut raw = Raw::connect(&node).await;
+    raw.send(&[0, 0, 0, 8, 0, 2, 0, 0]).await;
+    assert_eq!(raw.until(b'E').await.len(), 1);
+    let mut raw = Raw::connect(&node).await;
+    raw.send(&startup(&[])).await;
+    let messages = raw.until(b'E').await;
+    assert_eq!(error_field(&messages[0].1, b'C').as_deref(), Some("28000"));
+}

@@ -1,0 +1,108 @@
+"""psycopg 3 against a running node: types in text and binary, transactions, errors, COPY, pipelines, cursors.
+
+Usage: psycopg_smoke.py URL. Exits non-zero on the first mismatch.
+"""
+
+import datetime
+import decimal
+import sys
+import threading
+import time
+import uuid
+
+import psycopg
+
+URL = sys.argv[1]
+
+
+def check(name, found, expected):
+    if found != expected:
+        sys.exit(f"FAILED {name}\nexpected: {expected!r}\nfound:    {found!r}")
+    print("ok", name)
+
+
+def fails(name, code, run):
+    try:
+        run()
+    except psycopg.Error as error:
+        check(name, error.sqlstate, code)
+    else:
+        sys.exit(f"FAILED {name}: no error")
+
+
+with psycopg.connect(URL, autocommit=True) as connection:
+    check("server version", connection.info.server_version // 10000, 15)
+    check("encoding", connection.info.encoding, "utf-8")
+    connection.execute("drop table if exists t")
+    connection.execute(
+        "create table t (id int primary key, b bigint, f double precision, n numeric(12, 3), s text, o boolean,"
+        " y bytea, u uuid, d date, ts timestamp, tz timestamptz, j jsonb)"
+    )
+    row = (
+        1, -(2**62), 1.5, decimal.Decimal("12345.678"), "æøå\t'\\", True, b"\x00\xff",
+        uuid.UUID("12345678-1234-5678-1234-567812345678"), datetime.date(2024, 2, 29),
+        datetime.datetime(2024, 2, 29, 12, 30, 15, 250000),
+        datetime.datetime(2024, 2, 29, 12, 30, 15, tzinfo=datetime.timezone.utc),
+    )
+    places = ", ".join(["%s"] * 11)
+    connection.execute(f"insert into t values ({places}, %s)", row + (psycopg.types.json.Jsonb({"a": [1, None]}),))
+    connection.execute(f"insert into t (id) values (%s)", (2,))
+    for binary in (False, True):
+        with connection.cursor(binary=binary) as cursor:
+            found = cursor.execute("select * from t where id = %s", (1,)).fetchone()
+            check(f"types, binary={binary}", found, row + ({"a": [1, None]},))
+            found = cursor.execute("select * from t where id = %s", (2,)).fetchone()
+            check(f"nulls, binary={binary}", found, (2,) + (None,) * 11)
+
+    for n in range(12):
+        check(f"prepared {n}", connection.execute("select b + %s from t where id = 1", (n,)).fetchone(), (n - 2**62,))
+
+    fails("syntax error", "42601", lambda: connection.execute("selec 1"))
+    fails("undefined table", "42P01", lambda: connection.execute("select * from nowhere"))
+    fails("unique violation", "23505", lambda: connection.execute("insert into t (id) values (1)"))
+    fails("not an integer", "22P02", lambda: connection.execute("insert into t (id) values ('x')"))
+
+    try:
+        with connection.transaction():
+            connection.execute("insert into t (id) values (3)")
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    with connection.transaction():
+        connection.execute("insert into t (id) values (4)")
+        try:
+            with connection.transaction():
+                connection.execute("insert into t (id) values (4)")
+        except psycopg.errors.UniqueViolation:
+            pass
+    check("transactions", connection.execute("select id from t order by id").fetchall(), [(1,), (2,), (4,)])
+
+    with connection.cursor() as cursor:
+        cursor.executemany("insert into t (id, s) values (%s, %s)", [(n, str(n)) for n in range(100, 200)])
+        with cursor.copy("copy t (id, s) from stdin") as copy:
+            for n in range(200, 300):
+                copy.write_row((n, None if n % 2 else f"line\t{n}"))
+        with cursor.copy("copy t (id, s) to stdout") as copy:
+            copied = {int(line.split("\t")[0]): line.split("\t")[1] for line in b"".join(copy).decode().splitlines()}
+    check("copy", (len(copied), copied[200], copied[201]), (203, "line\\t200", "\\N"))
+
+    with connection.pipeline():
+        cursors = [connection.execute("select %s::int", (n,)) for n in range(20)]
+    check("pipeline", [cursor.fetchone()[0] for cursor in cursors], list(range(20)))
+
+    rows = connection.cursor().stream("select id from t order by id")
+    check("stream", sum(1 for _ in rows), 203)
+
+with psycopg.connect(URL) as connection:
+    threading.Timer(1.0, connection.cancel).start()
+    began = time.monotonic()
+    fails(
+        "cancel",
+        "57014",
+        lambda: connection.execute(
+            "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1000000) b"
+        ),
+    )
+    check("cancel in time", time.monotonic() - began < 60, True)
+
+print("psycopg: all well")
