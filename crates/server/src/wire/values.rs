@@ -126,7 +126,7 @@ mod tests {
             let types = [
                 SqlType::Bool, SqlType::Int2, SqlType::Int4, SqlType::Int8, SqlType::Float4,
                 SqlType::Float8, SqlType::Text, SqlType::Bytea, SqlType::Uuid, SqlType::Date,
-                SqlType::Timestamp, SqlType::TimestampTz, SqlType::Jsonb, SqlType::Interval,
+                SqlType::Timestamp(None), SqlType::TimestampTz(None), SqlType::Jsonb, SqlType::Uuid,
             ];
             let ty = &types[at];
             let style = TextStyle::default();

@@ -1,14 +1,12 @@
 //! The Postgres wire as drivers use it: tokio-postgres over real sockets, and raw messages where a
 //! driver hides the order of things.
-#![allow(missing_docs, clippy::disallowed_methods, reason = "tests run on the real runtime")]
 
-mod support;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _, TryStreamExt as _, pin_mut};
-use support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, sync};
+use crate::support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, sync};
 use telesto_server::ServerConfig;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{NoTls, SimpleQueryMessage};

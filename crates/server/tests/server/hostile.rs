@@ -1,7 +1,5 @@
 //! Bytes that no honest client sends: nothing may panic, hang, or take memory.
-#![allow(missing_docs, clippy::disallowed_methods, reason = "tests run on the real runtime")]
 
-mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +7,7 @@ use std::time::Duration;
 use bytes::BufMut as _;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, startup, sync};
+use crate::support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, startup, sync};
 use telesto_server::{Limits, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

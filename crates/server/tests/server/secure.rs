@@ -1,14 +1,12 @@
 //! SCRAM and TLS, with real drivers.
-#![allow(missing_docs, clippy::disallowed_methods, reason = "tests run on the real runtime")]
 
-mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use support::{Node, Raw, error_field, frame, query, startup};
+use crate::support::{Node, Raw, error_field, frame, query, startup};
 use telesto_server::auth::{Users, Verifier};
 use telesto_server::{Auth, ServerConfig, tls};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

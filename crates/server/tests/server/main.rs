@@ -1,0 +1,8 @@
+//! The server over real sockets, on the in-memory database: one program, so that it links once.
+#![allow(missing_docs, clippy::disallowed_methods, reason = "tests run on the real runtime")]
+
+mod drivers;
+mod hostile;
+mod http;
+mod secure;
+mod support;
