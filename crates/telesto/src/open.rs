@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telesto_bucket::{Bucket as _, BucketOptions, Cause, OpenBucket, PriceSheet};
-use telesto_common::Env;
-use telesto_log::LogKind;
+use telesto_common::{Env, Incarnation};
+use telesto_log::disk::{Disk, LocalDisk};
+use telesto_log::{Identity, LogKind};
 use telesto_sql::{SqlEngine, SqlOptions};
 use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 
@@ -95,6 +96,29 @@ pub fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
     Ok(telesto_bucket::open(&options.bucket, &bucket, env.clone())?)
 }
 
+/// How this process names itself in the log.
+#[must_use]
+pub fn identity(
+    env: &Env,
+    node: Option<&Node>,
+    address: Option<std::net::SocketAddr>,
+) -> Identity {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    Identity {
+        node: node.map_or_else(|| env.node_id(), |node| node.id),
+        incarnation: node.map_or(Incarnation(1), |node| node.incarnation),
+        host: host.map_or_else(|_| "localhost".to_owned(), |name| name.trim().to_owned()),
+        pid: std::process::id(),
+        address: address.map(|address| address.to_string()).unwrap_or_default(),
+    }
+}
+
+/// The local log directory of `node`.
+#[must_use]
+pub fn log_disk(env: &Env, node: &Node) -> Arc<dyn Disk> {
+    LocalDisk::new(node.log_folder(), env.clone())
+}
+
 fn price_sheet(name: &str) -> Result<PriceSheet> {
     if !std::path::Path::new(name).exists() {
         return Ok(PriceSheet::builtin(name)?);
@@ -132,20 +156,18 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             (None, Some(folder))
         }
     };
-    let (id, temp_dir) = match (&node, &temporary) {
-        (Some(node), _) => (node.id, node.temp_folder()),
-        (None, Some(folder)) => (env.node_id(), folder.path().to_owned()),
-        (None, None) => (env.node_id(), std::env::temp_dir()),
+    let temp_dir = match (&node, &temporary) {
+        (Some(node), _) => node.temp_folder(),
+        (None, Some(folder)) => folder.path().to_owned(),
+        (None, None) => std::env::temp_dir(),
     };
-    let mut engine = EngineOptions::new(id, temp_dir);
+    let mut engine = EngineOptions::new(identity(env, node.as_ref(), options.address), temp_dir);
     engine.log = log;
     engine.durability = options.durability;
-    engine.address = options.address;
     // A quarter is left to SQL's statements and the server's buffers.
     engine.memory = MemoryLimits::split(options.memory_bytes / 4 * 3);
     if let Some(node) = &node {
-        engine.incarnation = node.incarnation;
-        engine.local_dir = Some(node.log_folder());
+        engine.log_disk = Some(log_disk(env, node));
     }
     engine.retention = options.retention.unwrap_or(engine.retention);
     engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(engine.checkpoint_interval);

@@ -5,6 +5,7 @@
 //! 3: a statement of a script failed (`telesto sql`).
 
 mod import;
+mod log;
 mod password;
 mod settings;
 mod shell;
@@ -81,6 +82,11 @@ enum Command {
         #[command(subcommand)]
         source: Source,
     },
+    /// Look at a database's log, or move it to the other medium.
+    Log {
+        #[command(subcommand)]
+        command: LogCommand,
+    },
     /// Make a line for the users file (start --auth-file) from a password.
     ///
     /// Reads the password from standard input; prints its SCRAM-SHA-256 verifier. The password itself
@@ -93,6 +99,38 @@ enum Command {
     },
     /// Print the version.
     Version,
+}
+
+#[derive(Debug, Subcommand)]
+enum LogCommand {
+    /// Show what is stored of the log: its chain and its entries, with every damage found.
+    ///
+    /// Reads only, and may run beside live nodes. Exit code 1 when something is damaged.
+    Inspect {
+        #[command(flatten)]
+        place: log::Place,
+        /// First position shown
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+        /// Most entries shown
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Go on with the log on the other medium: bucket (every process writes) or quorum (one process
+    /// writes, on its own disk).
+    ///
+    /// Nothing stops and nothing is copied. A quorum log that a live node owns is refused: stop that
+    /// node first.
+    Switch {
+        /// The medium to go on with
+        #[arg(value_enum)]
+        to: settings::LogKind,
+        #[command(flatten)]
+        place: log::Place,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -133,6 +171,12 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             report(import::mediawiki(&file, &url, batch_pages).await)
+        }
+        Command::Log { command: LogCommand::Inspect { place, from, limit, json } } => {
+            report(log::inspect(place, from, limit, json).await)
+        }
+        Command::Log { command: LogCommand::Switch { to, place } } => {
+            report(log::switch(place, to).await)
         }
         Command::Sql { url, command, timing } => match shell::run(&url, command.as_deref(), timing).await {
             Ok(shell::Ended::Well) => ExitCode::SUCCESS,

@@ -1,0 +1,125 @@
+//! `telesto log inspect` and `telesto log switch`.
+//!
+//! # Limits
+//! A quorum log's entries that are not archived yet are seen only with `--data-dir` of the node that
+//! holds them, while that node is stopped.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use telesto::open::{identity, log_disk, open_bucket};
+use telesto::{Node, Options};
+use telesto_bucket::Bucket;
+use telesto_common::{Env, Lsn, ShardId};
+use telesto_log::{InspectOptions, LogOptions, VirtualLog, inspect as look};
+
+use super::settings::LogKind;
+
+/// Bound on the whole command.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Which database.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The bucket that holds the database
+    #[arg(long, value_name = "URL", env = "TELESTO_BUCKET")]
+    bucket: String,
+    /// The folder of the (stopped) node whose own log files are to be used
+    #[arg(long, value_name = "FOLDER", env = "TELESTO_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl Place {
+    fn open(&self, env: &Env) -> Result<(Arc<dyn Bucket>, Option<Node>), String> {
+        let bucket = open_bucket(env, &Options::new(&self.bucket)).map_err(text)?;
+        let node = self.data_dir.as_ref().map(|folder| Node::claim(env, folder));
+        Ok((bucket, node.transpose().map_err(text)?))
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Shows what is stored.
+///
+/// # Errors
+/// When it cannot be read, or something is damaged.
+pub async fn inspect(place: Place, from: u64, limit: usize, json: bool) -> Result<(), String> {
+    let env = telesto_runtime::env();
+    let (bucket, node) = place.open(&env)?;
+    let disk = node.as_ref().map(|node| log_disk(&env, node));
+    let options = InspectOptions { disk, from: Lsn(from), limit };
+    let by = env.deadline(TIMEOUT);
+    let report = look(bucket, env, ShardId(0), options, by).await.map_err(text)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(text)?);
+    } else {
+        println!("shard {} in {}", report.shard, report.bucket);
+        for version in &report.chain {
+            match (&version.chain, &version.damage) {
+                (Some(chain), _) => {
+                    let loglets: Vec<String> = chain
+                        .loglets
+                        .iter()
+                        .map(|l| format!("{} from {} on {}", l.id, l.start, l.medium.kind()))
+                        .collect();
+                    let (number, trim) = (chain.version, chain.trim.lsn);
+                    println!("  chain {number}: readable from {trim}; loglets {}", loglets.join(", "));
+                }
+                (None, damage) => {
+                    let damage = damage.as_deref().unwrap_or("unreadable");
+                    println!("  chain {} DAMAGED: {damage}", version.object);
+                }
+            }
+        }
+        for entry in &report.entries {
+            println!("  {} {} ({} bytes) {}", entry.lsn, entry.object, entry.size_bytes, entry.hash);
+            for record in &entry.records {
+                println!("      {record}");
+            }
+            if let Some(damage) = &entry.damage {
+                println!("      DAMAGED: {damage}");
+            }
+        }
+        for note in &report.notes {
+            println!("  note: {note}");
+        }
+    }
+    match report.damaged {
+        0 => Ok(()),
+        damaged => Err(format!(
+            "{damaged} objects are damaged (see above); restore them from a backup, or restore the database to a point before them"
+        )),
+    }
+}
+
+/// Moves the log.
+///
+/// # Errors
+/// Why it could not be moved.
+pub async fn switch(place: Place, to: LogKind) -> Result<(), String> {
+    let env = telesto_runtime::env();
+    let (bucket, node) = place.open(&env)?;
+    if to == LogKind::Quorum && node.is_none() {
+        return Err("a quorum log lives on a node's disk: name its folder with --data-dir".to_owned());
+    }
+    let mut options = LogOptions::new(identity(&env, node.as_ref(), None));
+    options.disk = node.as_ref().map(|node| log_disk(&env, node));
+    let by = env.deadline(TIMEOUT);
+    let log = VirtualLog::open(bucket, env.clone(), ShardId(0), options).await.map_err(text)?;
+    let kind = match to {
+        LogKind::Bucket => telesto_log::LogKind::Bucket,
+        LogKind::Quorum => telesto_log::LogKind::Quorum,
+    };
+    let before = log.kind();
+    let switched = log.switch(kind, by).await;
+    // Gives a quorum log free for the node that will own it; the switch itself is what counts.
+    let closed = log.close(by).await;
+    switched.map_err(text)?;
+    closed.map_err(text)?;
+    println!("the log was on {before}, it now goes on on {}", log.kind());
+    Ok(())
+}
