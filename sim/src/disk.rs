@@ -24,11 +24,19 @@ const SECTOR: usize = 512;
 #[derive(Debug, Default)]
 struct Contents {
     files: BTreeMap<String, Vec<u8>>,
-    /// Appends not synced yet: path, offset, bytes.
-    pending: BTreeMap<u64, (String, usize, Bytes)>,
+    /// Appends not synced yet.
+    pending: BTreeMap<u64, Pending>,
     next_pending: u64,
     /// Who holds a lock: by which grant, and in which process.
     locks: BTreeMap<String, (u64, Process)>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    process: Process,
+    path: String,
+    offset: usize,
+    bytes: Bytes,
 }
 
 /// A disk. It stays when the process that uses it dies.
@@ -51,10 +59,15 @@ impl SimDisk {
         Mounted { disk: self.clone(), process: process.clone() }
     }
 
-    /// Power goes: appends under way are torn.
+    /// Tears the appends that dead processes had under way. Call it when a process has died.
     pub fn crash(&self) {
         let mut contents = self.contents.lock();
-        for (_, (path, offset, bytes)) in std::mem::take(&mut contents.pending) {
+        let (dead, alive) = std::mem::take(&mut contents.pending)
+            .into_iter()
+            .partition(|(_, pending)| pending.process.is_dead());
+        contents.pending = alive;
+        let dead: BTreeMap<u64, Pending> = dead;
+        for Pending { path, offset, bytes, .. } in dead.into_values() {
             let Some(file) = contents.files.get_mut(&path) else { continue };
             for (index, sector) in bytes.chunks(SECTOR).enumerate() {
                 if self.world.draw(2) == 0 {
@@ -67,7 +80,6 @@ impl SimDisk {
                 file[at..at + sector.len()].copy_from_slice(sector);
             }
         }
-        contents.locks.clear();
     }
 }
 
@@ -113,7 +125,8 @@ impl Drop for Lock {
 #[async_trait]
 impl Disk for Mounted {
     fn location(&self) -> String {
-        format!("simulated disk of {}", self.process.name)
+        // The machine's, whichever process asks.
+        "the simulated disk".to_owned()
     }
 
     async fn lock(&self, name: &str) -> Result<Box<dyn DiskLock>> {
@@ -207,7 +220,9 @@ impl DiskFile for File {
             let mut contents = self.disk.disk.contents.lock();
             let ticket = contents.next_pending;
             contents.next_pending += 1;
-            contents.pending.insert(ticket, (self.path.clone(), offset, bytes.clone()));
+            let process = self.disk.process.clone();
+            let (path, bytes) = (self.path.clone(), bytes.clone());
+            contents.pending.insert(ticket, Pending { process, path, offset, bytes });
             ticket
         };
         let sync = Duration::from_millis(1) + self.disk.env().jitter(Duration::from_millis(8));

@@ -1,5 +1,6 @@
 //! Plays simulation seeds: `telesto-sim --seed 7 --verbose`.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use telesto_sim::{Plant, run};
@@ -12,7 +13,8 @@ Plays seeds of the deterministic simulation.
   --seed N      the first seed (default 1)
   --count N     how many seeds, one after the other (default 1)
   --verbose     print every event of the run
-  --plant NAME  plant a bug: two-winners, ack-before-durable, no-validation, stale-reads
+  --plant NAME  plant a bug: two-winners, ack-before-durable, no-validation, stale-reads,
+                early-trim
 
 Exits with 1 when a seed shows a violation.";
 
@@ -56,12 +58,14 @@ fn main() -> ExitCode {
         }
     };
     let mut violated = false;
+    let mut out = std::io::stdout().lock();
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
         let report = run(seed, arguments.plant, arguments.verbose);
+        // A reader that has seen enough (`| head`) closes the pipe; the exit code still tells.
         for event in &report.events {
-            println!("{event}");
+            let _ = writeln!(out, "{event}");
         }
-        println!("{report}");
+        let _ = writeln!(out, "{report}");
         violated |= !report.violations.is_empty();
     }
     if violated { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -30,7 +30,6 @@ pub(crate) struct Node {
     pub(crate) life: u64,
     pub(crate) process: Process,
     pub(crate) faults: Arc<Faults>,
-    pub(crate) disk: SimDisk,
     pub(crate) engine: Option<Arc<Engine>>,
 }
 
@@ -41,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) plan: Arc<Plan>,
     pub(crate) store: MemoryStore,
     pub(crate) checkpoints: EngineKind,
+    /// The machine's disk: all nodes are processes of one machine, as far as the log is concerned.
+    pub(crate) disk: SimDisk,
     pub(crate) plant: Option<Plant>,
 }
 
@@ -50,8 +51,7 @@ impl Node {
         let process = shared.world.process(&format!("node {number}"), 0);
         process.kill();
         let faults = Faults::new(shared.world.env.clone(), FaultRates::NONE);
-        let disk = SimDisk::new(shared.world.clone());
-        Self { number, life: 0, process, faults, disk, engine: None }
+        Self { number, life: 0, process, faults, engine: None }
     }
 
     /// Starts a new life and opens the database, bounded.
@@ -79,7 +79,7 @@ impl Node {
         let env = self.process.env.clone();
         let bucket = over(Arc::new(connection), "memory://simulated", &options, env.clone())
             .map_err(|error| Error::Unavailable(error.to_string()))?;
-        let disk: Arc<dyn Disk> = Arc::new(self.disk.mounted(&self.process));
+        let disk: Arc<dyn Disk> = Arc::new(shared.disk.mounted(&self.process));
         let defaults = EngineOptions::new(
             Identity {
                 node: NodeId(self.number as u128 + 1),
@@ -92,6 +92,7 @@ impl Node {
         );
         let options = EngineOptions {
             log: shared.plan.log,
+            durability: shared.plan.durability,
             log_disk: Some(disk),
             checkpoint_interval: shared.plan.checkpoint_interval,
             retention: shared.plan.retention,
@@ -120,9 +121,9 @@ impl Node {
     }
 
     /// Kills it.
-    pub(crate) fn crash(&mut self) {
+    pub(crate) fn crash(&mut self, shared: &Shared) {
         self.process.kill();
-        self.disk.crash();
+        shared.disk.crash();
         self.engine = None;
     }
 }

@@ -9,7 +9,7 @@ use telesto_bucket::FaultRates;
 use telesto_bucket::latency::{LatencyModel, Spread};
 use telesto_log::LogKind;
 use telesto_testkit::list_append::Isolation;
-use telesto_txn::Level;
+use telesto_txn::{Durability, Level};
 
 /// What the clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,10 @@ pub struct Plan {
     pub level: Level,
     /// Kind of log the database is created with.
     pub log: LogKind,
+    /// Whether the log is switched between kinds while it is in use.
+    pub switches: bool,
+    /// When commits are acknowledged; `None`: as the kind of log says.
+    pub durability: Option<Durability>,
     /// Processes.
     pub nodes: usize,
     /// Clients a process.
@@ -99,7 +103,9 @@ impl Plan {
             seed,
             workload,
             level,
-            log: LogKind::Bucket,
+            log: if draws.below(4) == 0 { LogKind::Quorum } else { LogKind::Bucket },
+            switches: draws.below(4) == 0,
+            durability: (draws.below(4) == 0).then_some(Durability::Bucket),
             nodes: 2 + draws.below(3) as usize,
             clients: 1 + draws.below(3) as usize,
             keys: 2 + draws.below(5),

@@ -21,12 +21,20 @@ pub enum Plant {
     NoValidation,
     /// Strict reads are served from whatever the process has.
     StaleReads,
+    /// A store that makes log entries look an hour old: they are trimmed without regard to the
+    /// retention, under the feet of whoever was away.
+    EarlyTrim,
 }
 
 impl Plant {
     /// All plants.
-    pub const ALL: [Self; 4] =
-        [Self::TwoWinners, Self::AckBeforeDurable, Self::NoValidation, Self::StaleReads];
+    pub const ALL: [Self; 5] = [
+        Self::TwoWinners,
+        Self::AckBeforeDurable,
+        Self::NoValidation,
+        Self::StaleReads,
+        Self::EarlyTrim,
+    ];
 }
 
 impl FromStr for Plant {
@@ -38,8 +46,9 @@ impl FromStr for Plant {
             "ack-before-durable" => Ok(Self::AckBeforeDurable),
             "no-validation" => Ok(Self::NoValidation),
             "stale-reads" => Ok(Self::StaleReads),
+            "early-trim" => Ok(Self::EarlyTrim),
             _ => Err(format!(
-                "no plant called {text:?}; there are two-winners, ack-before-durable, no-validation and stale-reads"
+                "no plant called {text:?}; there are two-winners, ack-before-durable, no-validation, stale-reads and early-trim"
             )),
         }
     }

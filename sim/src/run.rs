@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use telesto_bucket::{FaultRates, MemoryStore};
 use telesto_common::Label;
+use telesto_log::LogKind;
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{World, bank, list_append, register, session};
 
 use crate::client::{Client, OPENING_BALANCE};
+use crate::disk::SimDisk;
 use crate::history::{Counts, History};
 use crate::node::{Node, Shared};
 use crate::plan::{Plan, Workload};
@@ -48,11 +50,12 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { seed, workload, level, nodes, .. } = &self.plan;
+        let Plan { seed, workload, level, nodes, log, switches, .. } = &self.plan;
+        let switched = if *switches { ", switched" } else { "" };
         let Counts { committed, aborted, unknown } = self.counts;
         writeln!(
             f,
-            "seed {seed}: {workload:?} at {level:?} on {nodes} nodes: {committed} committed, {aborted} aborted, {unknown} unknown; {} faults, {} misfortunes; trace {:016x} of {} events",
+            "seed {seed}: {workload:?} at {level:?} on {nodes} nodes, {log} log{switched}: {committed} committed, {aborted} aborted, {unknown} unknown; {} faults, {} misfortunes; trace {:016x} of {} events",
             self.faults, self.misfortunes, self.trace.0, self.trace.1
         )?;
         for violation in self.violations.iter().take(SHOWN) {
@@ -95,6 +98,7 @@ impl Run {
         let shared = Shared {
             store: MemoryStore::new(Arc::clone(&world.env.clock)),
             checkpoints: EngineKind::Memory(MemoryCheckpoints::new()),
+            disk: SimDisk::new(world.clone()),
             world,
             plan: Arc::new(plan),
             plant,
@@ -161,7 +165,7 @@ impl Run {
             if matches!(error, telesto_txn::Error::Corrupt(_)) {
                 self.history.broken(format!("damage reported without any, at opening: {error}"));
             }
-            self.nodes[number].crash();
+            self.nodes[number].crash(&shared);
             return false;
         }
         for _ in 0..self.shared.plan.clients {
@@ -196,7 +200,7 @@ impl Run {
         match world.draw(10) {
             0..=3 => {
                 world.trace(|| format!("node {number} crashes"));
-                self.nodes[number].crash();
+                self.nodes[number].crash(&self.shared);
             }
             4 | 5 => {
                 // Now and then longer than entries are kept.
@@ -232,6 +236,7 @@ impl Run {
                     faults.resume();
                 });
             }
+            _ if self.shared.plan.switches => self.switch_log(number),
             _ => {
                 world.trace(|| format!("node {number} folds"));
                 if let Some(engine) = self.nodes[number].engine.clone() {
@@ -245,6 +250,26 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// Has a node switch the log to the other kind, while everybody works.
+    fn switch_log(&self, number: usize) {
+        let world = self.shared.world.clone();
+        let Some(engine) = self.nodes[number].engine.clone() else { return };
+        let to = match engine.log().kind() {
+            LogKind::Bucket => LogKind::Quorum,
+            LogKind::Quorum => LogKind::Bucket,
+        };
+        world.trace(|| format!("node {number} switches the log to {to}"));
+        let by = world.env.deadline(Duration::from_secs(20));
+        let switch = self.nodes[number].process.run(async move {
+            engine.log().switch(to, by).await.map_err(|error| error.to_string())
+        });
+        let hand = world.clone();
+        world.env.spawn("switch", async move {
+            let outcome = switch.await;
+            hand.trace(|| format!("switch by node {number}: {outcome:?}"));
+        });
     }
 
     /// Ends all misfortunes, then asks every node for everything.
@@ -261,7 +286,15 @@ impl Run {
         }
         // Clients finish what they have begun.
         world.sleep(Duration::from_secs(60)).await;
+        // On a quorum log only its owner answers: then each node is asked with the others gone.
+        let one_by_one = self.shared.plan.switches || self.shared.plan.log == LogKind::Quorum;
         for number in 0..self.nodes.len() {
+            if one_by_one {
+                for node in &mut self.nodes {
+                    self.faults += node.faults.struck();
+                    node.crash(&self.shared);
+                }
+            }
             let by = world.now() + RECOVERY;
             while self.nodes[number].process.is_dead() && world.now() < by {
                 self.start(number).await;
@@ -284,7 +317,7 @@ impl Run {
         }
         for node in &mut self.nodes {
             self.faults += node.faults.struck();
-            node.crash();
+            node.crash(&self.shared);
         }
     }
 
