@@ -202,7 +202,7 @@ impl DiskFile for File {
         format!("{}: {}", self.disk.location(), self.path)
     }
 
-    async fn len(&self) -> Result<u64> {
+    async fn size_bytes(&self) -> Result<u64> {
         self.with(|bytes| bytes.len() as u64)
     }
 

@@ -36,3 +36,9 @@ fn stale_strict_reads_are_found() {
     let (seed, violations) = found(Plant::StaleReads, 20);
     println!("seed {seed}: {}", violations[0]);
 }
+
+#[test]
+fn trim_without_regard_to_the_retention_is_found() {
+    let (seed, violations) = found(Plant::EarlyTrim, 20);
+    println!("seed {seed}: {}", violations[0]);
+}

@@ -231,6 +231,7 @@ impl Inner {
         }
         let wanted = usize::try_from(below.0 - from.0).unwrap_or(usize::MAX);
         let server = self.local.lock().await.clone();
+        let holds_files = server.is_some();
         if let Some(server) = server {
             let read = Request::Read { key, from, max_bytes };
             if let Reply::Entries(mut found) = server.call(read, by).await?
@@ -240,16 +241,27 @@ impl Inner {
                 return Ok(found);
             }
         }
+        let missing = Error::Corrupt {
+            object: format!("loglet {} of shard {} ({owner})", loglet.id, self.store.shard),
+            lsn: Some(from),
+            reason: "the entry is neither on the local disk nor in the archive".into(),
+        };
         match self.read_archived(loglet.id, from, cause, by).await? {
             Some(mut found) => {
                 found.truncate(wanted);
                 Ok(found)
             }
-            None => Err(Error::Corrupt {
-                object: format!("loglet {} of shard {} ({owner})", loglet.id, self.store.shard),
-                lsn: Some(from),
-                reason: "the entry is neither on the local disk nor in the archive".into(),
-            }),
+            // A loglet that was taken over is archived by its new owner in its own time; until then
+            // only that process has the files.
+            None if !holds_files => match &self.chain().active().medium {
+                Medium::Quorum { owner, .. } => Err(Error::NotOwner {
+                    shard: self.store.shard,
+                    owner: Box::new(owner.clone()),
+                    live: false,
+                }),
+                Medium::Bucket => Err(missing),
+            },
+            None => Err(missing),
         }
     }
 }
