@@ -16,11 +16,11 @@ say "key-value, beside plain SlateDB"
 say "pgbench, beside PostgreSQL (scale $scale, $rounds rounds of $seconds s, medians)"
 work="$(mktemp -d)"
 theirs="$(free_port)" ours="$(free_port)" http="$(free_port)"
-eval "$(tests/servers/postgres.sh start "$theirs" "$work/postgres")"
+FSYNC=on tests/servers/postgres.sh start "$theirs" >/dev/null
 "$CARGO_TARGET_DIR/release/telesto" start --bucket "file://$work/bucket" --data-dir "$work/node" \
     --listen "127.0.0.1:$ours" --http "127.0.0.1:$http" >"$work/telesto.log" 2>&1 &
 node=$!
-finish() { kill "$node" 2>/dev/null || :; tests/servers/postgres.sh stop "$work/postgres" >/dev/null 2>&1 || :; rm -rf "$work"; }
+finish() { kill "$node" 2>/dev/null || :; tests/servers/postgres.sh stop "$theirs"; rm -rf "$work"; }
 trap finish EXIT
 wait_for 60 curl -fsS "http://127.0.0.1:$http/health" || { cat "$work/telesto.log"; die "the node does not answer"; }
 export PGSSLMODE=disable

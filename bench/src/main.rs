@@ -70,7 +70,10 @@ async fn measure(system: &Arc<dyn System>, work: Work, arguments: &Arguments, se
                 match work {
                     Work::Get => {
                         for _ in 0..16 {
-                            assert!(system.get(next_random(&mut state) % rows).await, "a loaded key is there");
+                            assert!(
+                                system.get(next_random(&mut state) % rows).await,
+                                "a loaded key is there"
+                            );
                             done += 1;
                         }
                     }
@@ -107,11 +110,21 @@ async fn main() {
     for system in [&ours, &plain] {
         let began = Instant::now();
         system.load(arguments.rows).await;
-        println!("loaded {} rows into {} in {:.1} s", arguments.rows, system.name(), began.elapsed().as_secs_f64());
+        println!(
+            "loaded {} rows into {} in {:.1} s",
+            arguments.rows,
+            system.name(),
+            began.elapsed().as_secs_f64()
+        );
     }
     println!(
         "\n{:<6} {:>16} {:>16} {:>8}   ({} tasks, {} rounds, medians; rows or operations a second)",
-        "work", ours.name(), plain.name(), "ratio", arguments.tasks, arguments.rounds
+        "work",
+        ours.name(),
+        plain.name(),
+        "ratio",
+        arguments.tasks,
+        arguments.rounds
     );
     for work in [Work::Get, Work::Scan, Work::Put] {
         let (mut a, mut b, mut ratios) = (Vec::new(), Vec::new(), Vec::new());

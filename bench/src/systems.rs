@@ -13,7 +13,7 @@ use slatedb::Db;
 use telesto_bucket::BucketOptions;
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Incarnation, TableId};
-use telesto_log::disk::RealDisk;
+use telesto_log::disk::LocalDisk;
 use telesto_log::{Identity, LogKind};
 use telesto_txn::{Database, Engine, EngineOptions, ReadFor, ScanOptions, TxnOptions};
 
@@ -69,7 +69,7 @@ impl Telesto {
         std::fs::create_dir_all(&temp).unwrap();
         let mut options = EngineOptions::new(identity, temp);
         options.log = LogKind::Quorum;
-        options.log_disk = Some(Arc::new(RealDisk::open(&dir.join("log"), env.clone()).unwrap()));
+        options.log_disk = Some(LocalDisk::new(dir.join("log"), env.clone()));
         Self { engine: Engine::open(bucket, env, options).await.unwrap() }
     }
 }

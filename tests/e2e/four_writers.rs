@@ -53,7 +53,12 @@ async fn connect(port: u16) -> Option<Client> {
 }
 
 /// One transaction; returns its steps and end.
-async fn transact(client: &mut Client, run: &Run, steps: &mut Vec<Step>, plan: &[(bool, u64)]) -> Ended {
+async fn transact(
+    client: &mut Client,
+    run: &Run,
+    steps: &mut Vec<Step>,
+    plan: &[(bool, u64)],
+) -> Ended {
     let Ok(transaction) = client.transaction().await else { return Ended::Aborted };
     for (append, key) in plan {
         let id = i64::try_from(*key).expect("small");
@@ -66,7 +71,8 @@ async fn transact(client: &mut Client, run: &Run, steps: &mut Vec<Step>, plan: &
             }
             steps.push(Step::Append(*key, value));
         } else {
-            let Ok(row) = transaction.query_opt("SELECT v FROM lists WHERE k = $1", &[&id]).await else {
+            let Ok(row) = transaction.query_opt("SELECT v FROM lists WHERE k = $1", &[&id]).await
+            else {
                 return Ended::Aborted;
             };
             steps.push(Step::Read(*key, row.map(|row| list(row.get(0))).unwrap_or_default()));
@@ -124,7 +130,10 @@ async fn four_processes_on_one_s3_bucket_are_strictly_serializable_through_kill_
         .map(|n| Some(Node::start(&place, &dir.path().join(n.to_string()), &extra)))
         .collect();
     let first = nodes[0].as_ref().expect("running").connect().await.expect("connects");
-    first.batch_execute("CREATE TABLE lists (k bigint PRIMARY KEY, v text NOT NULL)").await.expect("table");
+    first
+        .batch_execute("CREATE TABLE lists (k bigint PRIMARY KEY, v text NOT NULL)")
+        .await
+        .expect("table");
     let run = Arc::new(Run::default());
     let mut tasks = Vec::new();
     for (n, node) in nodes.iter().enumerate() {

@@ -36,7 +36,12 @@ impl Place {
         Self { bucket, log, durability, environment: Vec::new() }
     }
 
-    pub fn s3(server: &S3Server, prefix: &str, log: &'static str, durability: &'static str) -> Self {
+    pub fn s3(
+        server: &S3Server,
+        prefix: &str,
+        log: &'static str,
+        durability: &'static str,
+    ) -> Self {
         Self {
             bucket: format!("s3://telesto/{prefix}"),
             log,
@@ -70,7 +75,12 @@ impl Node {
         command
             .args(["start", "--bucket", &place.bucket, "--log", place.log])
             .args(["--durability", place.durability])
-            .args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{http}")])
+            .args([
+                "--listen",
+                &format!("127.0.0.1:{port}"),
+                "--http",
+                &format!("127.0.0.1:{http}"),
+            ])
             .args(["--data-dir", &local.join("node").display().to_string()])
             .args(extra)
             .envs(place.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())))
@@ -101,7 +111,8 @@ impl Node {
     pub fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.http)).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         Some(answer)
@@ -164,7 +175,10 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         // A frozen process cannot die before it is thawed.
-        let _ = Command::new("kill").args(["-CONT", &self.child.id().to_string()]).stderr(Stdio::null()).status();
+        let _ = Command::new("kill")
+            .args(["-CONT", &self.child.id().to_string()])
+            .stderr(Stdio::null())
+            .status();
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -184,7 +198,11 @@ impl S3Server {
         std::fs::create_dir(dir.path().join("telesto")).expect("bucket folder");
         let home = std::env::var("HOME").expect("HOME");
         let binary = PathBuf::from(home).join(".cache/telesto/bin").join(kind);
-        assert!(binary.exists(), "{} is missing: run tests/servers/ensure.sh first", binary.display());
+        assert!(
+            binary.exists(),
+            "{} is missing: run tests/servers/ensure.sh first",
+            binary.display()
+        );
         let port = free_port();
         let address = format!("127.0.0.1:{port}");
         let folder = dir.path().display().to_string();

@@ -40,7 +40,8 @@ async fn set_up(node: &Node) {
 /// Moves money until the connection breaks; each transfer changes two accounts and adds two ledger rows.
 async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
     let url = format!("host=127.0.0.1 port={node_port} user=telesto dbname=telesto");
-    let Ok((mut client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await else {
+    let Ok((mut client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await
+    else {
         return;
     };
     tokio::spawn(connection);
@@ -55,7 +56,10 @@ async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
         let work = async {
             for (account, change, side) in [(from, -amount, "from"), (to, amount, "to")] {
                 transaction
-                    .execute("UPDATE account SET balance = balance + $2 WHERE id = $1", &[&account, &change])
+                    .execute(
+                        "UPDATE account SET balance = balance + $2 WHERE id = $1",
+                        &[&account, &change],
+                    )
                     .await?;
                 transaction
                     .execute(
@@ -88,7 +92,8 @@ async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
 
 async fn verify(node: &Node, sent: &Sent) -> usize {
     let client = node.connect().await.expect("connects");
-    let rows = client.query("SELECT writer, seq, side, amount FROM ledger", &[]).await.expect("reads");
+    let rows =
+        client.query("SELECT writer, seq, side, amount FROM ledger", &[]).await.expect("reads");
     let mut found: BTreeMap<(i64, i64), Vec<(String, i64)>> = BTreeMap::new();
     for row in rows {
         found.entry((row.get(0), row.get(1))).or_default().push((row.get(2), row.get(3)));
@@ -102,12 +107,18 @@ async fn verify(node: &Node, sent: &Sent) -> usize {
         }
     }
     for (key, sides) in &found {
-        assert!(sent.contains_key(key), "transaction {key:?} is there but was refused or never sent");
+        assert!(
+            sent.contains_key(key),
+            "transaction {key:?} is there but was refused or never sent"
+        );
         assert_eq!(sides.len(), 2, "transaction {key:?} is half there: {sides:?}");
         assert_eq!(sides.iter().map(|(_, amount)| amount).sum::<i64>(), 0, "{key:?}: {sides:?}");
     }
-    let total: i64 =
-        client.query_one("SELECT sum(balance)::bigint FROM account", &[]).await.expect("sum").get(0);
+    let total: i64 = client
+        .query_one("SELECT sum(balance)::bigint FROM account", &[])
+        .await
+        .expect("sum")
+        .get(0);
     assert_eq!(total, ACCOUNTS * START_BALANCE, "money appeared or vanished");
     let differing = client
         .query(
@@ -143,7 +154,10 @@ async fn kill_rounds(place: &Place, local: &std::path::Path, count: usize) {
         acknowledged = verify(&node, &sent).await;
     }
     assert!(acknowledged > 0, "nothing was ever acknowledged: the test tested nothing");
-    println!("{} {}: {count} kills, {acknowledged} acknowledged transactions, all there", place.bucket, place.log);
+    println!(
+        "{} {}: {count} kills, {acknowledged} acknowledged transactions, all there",
+        place.bucket, place.log
+    );
     assert!(node.stop(), "a clean stop ends with exit code 0");
 }
 

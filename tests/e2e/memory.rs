@@ -21,7 +21,10 @@ async fn import_and_scan_of_five_times_the_limit_stays_within_bounds() {
     let place = Place::folder(&dir.path().join("bucket"), "quorum", "quorum");
     let node = Node::start(&place, &dir.path().join("local"), &["--memory", "64MB"]);
     let client = node.connect().await.expect("connects");
-    client.batch_execute("CREATE TABLE big (id bigint PRIMARY KEY, filler text NOT NULL)").await.expect("table");
+    client
+        .batch_execute("CREATE TABLE big (id bigint PRIMARY KEY, filler text NOT NULL)")
+        .await
+        .expect("table");
     let rows = (LIMIT_MB * 5 * 1024 * 1024) / ROW_BYTES as u64;
     let insert = client.prepare("INSERT INTO big SELECT g, md5(g::text) || $3 FROM generate_series($1::bigint, $2::bigint) g").await;
     let filler = "x".repeat(ROW_BYTES - 32);
@@ -33,7 +36,8 @@ async fn import_and_scan_of_five_times_the_limit_stays_within_bounds() {
                 client.execute(statement, &[&next, &last, &filler]).await.expect("insert");
             }
             Err(_) => {
-                let values: Vec<String> = (next..=last).map(|id| format!("({id}, '{id}{filler}')")).collect();
+                let values: Vec<String> =
+                    (next..=last).map(|id| format!("({id}, '{id}{filler}')")).collect();
                 client
                     .batch_execute(&format!("INSERT INTO big VALUES {}", values.join(",")))
                     .await
@@ -52,7 +56,10 @@ async fn import_and_scan_of_five_times_the_limit_stays_within_bounds() {
         .get(0);
     assert!(bytes as u64 > rows * (ROW_BYTES as u64 - 40), "{bytes}");
     let peak = node.memory_kb("VmHWM");
-    println!("peak resident set: import {after_import} kB, scan {peak} kB, allowed {} kB", allowed_kb());
+    println!(
+        "peak resident set: import {after_import} kB, scan {peak} kB, allowed {} kB",
+        allowed_kb()
+    );
     assert!(peak <= allowed_kb(), "resident set peaked at {peak} kB, allowed {} kB", allowed_kb());
 }
 
@@ -65,7 +72,10 @@ async fn write_set_far_larger_than_memory_commits_whole() {
     let local = dir.path().join("local");
     let node = Node::start(&place, &local, &["--memory", "64MB"]);
     let client = node.connect().await.expect("connects");
-    client.batch_execute("CREATE TABLE many (id bigint PRIMARY KEY, half bigint NOT NULL)").await.expect("table");
+    client
+        .batch_execute("CREATE TABLE many (id bigint PRIMARY KEY, half bigint NOT NULL)")
+        .await
+        .expect("table");
     let inserted = client
         .execute("INSERT INTO many SELECT g, g / 2 FROM generate_series(1, $1::bigint) g", &[&rows])
         .await
@@ -77,7 +87,10 @@ async fn write_set_far_larger_than_memory_commits_whole() {
     node.kill();
     let node = Node::start(&place, &local, &["--memory", "64MB"]);
     let client = node.connect().await.expect("connects");
-    let row = client.query_one("SELECT count(*), sum(half)::bigint, max(id) FROM many", &[]).await.expect("scan");
+    let row = client
+        .query_one("SELECT count(*), sum(half)::bigint, max(id) FROM many", &[])
+        .await
+        .expect("scan");
     let (count, halves, greatest): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
     assert_eq!((count, greatest), (rows, rows));
     assert_eq!(halves, (1..=rows).map(|g| g / 2).sum::<i64>());

@@ -13,9 +13,9 @@ cleanup() {
 trap cleanup EXIT
 
 start_node() {
-    cargo build -q -p telesto
+    [ -n "${TELESTO_BIN:-}" ] || cargo build -q -p telesto
     PORT="$(free_port)" HTTP="$(free_port)"
-    "$CARGO_TARGET_DIR/debug/telesto" start --bucket "file://$WORK/bucket" --data-dir "$WORK/node" \
+    "${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}" start --bucket "file://$WORK/bucket" --data-dir "$WORK/node" \
         --listen "127.0.0.1:$PORT" --http "127.0.0.1:$HTTP" "$@" >"$WORK/node.log" 2>&1 &
     NODE=$!
     if ! wait_for 120 answers; then

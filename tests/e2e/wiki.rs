@@ -28,11 +28,13 @@ const QUESTIONS: [&str; 9] = [
 async fn answers(client: &Client) -> Vec<String> {
     let mut all = Vec::new();
     for question in QUESTIONS {
-        let messages = client.simple_query(question).await.unwrap_or_else(|e| panic!("{question}: {e:?}"));
+        let messages =
+            client.simple_query(question).await.unwrap_or_else(|e| panic!("{question}: {e:?}"));
         let mut text = format!("{question}\n");
         for message in messages {
             if let tokio_postgres::SimpleQueryMessage::Row(row) = message {
-                let cells: Vec<&str> = (0..row.len()).map(|i| row.get(i).unwrap_or("NULL")).collect();
+                let cells: Vec<&str> =
+                    (0..row.len()).map(|i| row.get(i).unwrap_or("NULL")).collect();
                 text.push_str(&cells.join("|"));
                 text.push('\n');
             }
@@ -50,8 +52,9 @@ fn import(dump: &str, url: &str) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_import_goes_on_and_answers_as_postgres_does() {
-    let dump = std::env::var("TELESTO_WIKI_DUMP")
-        .expect("TELESTO_WIKI_DUMP is not set: run scripts/fetch_dump.sh and set it to the path it prints");
+    let dump = std::env::var("TELESTO_WIKI_DUMP").expect(
+        "TELESTO_WIKI_DUMP is not set: run scripts/fetch_dump.sh and set it to the path it prints",
+    );
     let postgres = std::env::var("TELESTO_POSTGRES_URL")
         .expect("TELESTO_POSTGRES_URL is not set: start one with tests/servers/postgres.sh");
     let dir = tempfile::tempdir().expect("temporary folder");

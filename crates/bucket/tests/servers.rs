@@ -142,7 +142,8 @@ async fn engine_store_works(server: &Server) {
     assert_eq!(&tail[..], [1, 2]);
     bucket.delete(Cause::Gc, "db/compacted/x.sst").await.expect("delete");
     bucket.delete(Cause::Gc, "db/compacted/x.sst").await.expect("deleting again succeeds");
-    let past = bucket.get(Cause::Read, "db/manifest/1", Some(5..9)).await.expect_err("past the end");
+    let past =
+        bucket.get(Cause::Read, "db/manifest/1", Some(5..9)).await.expect_err("past the end");
     assert!(matches!(past, Error::Refused { .. }), "{past}");
     assert_eq!(bucket.meter().snapshot().requests(Class::Delete), 2);
 }

@@ -7,7 +7,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Bytes do not decode as the expected key element.
-    #[error("malformed key at byte {offset}: {reason}; the stored key is damaged or was written by a newer version: run `telesto log inspect` and restore from a backup")]
+    #[error(
+        "malformed key at byte {offset}: {reason}; the stored key is damaged or was written by a newer version: run `telesto log inspect` and restore from a backup"
+    )]
     MalformedKey {
         /// Offset of the first byte that does not fit.
         offset: usize,
@@ -31,7 +33,9 @@ pub enum Error {
         what: &'static str,
     },
     /// A memory budget is exhausted.
-    #[error("memory limit of {limit_bytes} bytes reached while asking for {asked_bytes} more for {what}; raise --memory or make the request smaller")]
+    #[error(
+        "memory limit of {limit_bytes} bytes reached while asking for {asked_bytes} more for {what}; raise --memory or make the request smaller"
+    )]
     MemoryExhausted {
         /// What the memory was for.
         what: &'static str,

@@ -36,7 +36,9 @@ const END: u8 = 0x01;
 pub const PREFIX_LEN: usize = 12;
 
 /// Column direction inside a key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub enum Direction {
     /// Smallest first.
     #[default]

@@ -18,7 +18,9 @@ use crate::ids::RegionId;
 const COUNTER_BITS: u32 = 12;
 
 /// Hybrid logical time: microseconds since 1970 and a counter, as one ordered number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
@@ -60,7 +62,9 @@ impl fmt::Display for Timestamp {
 }
 
 /// What a label announces (Saturn §3, §6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[repr(u8)]
 pub enum LabelKind {
     /// An update of a key.

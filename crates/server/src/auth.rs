@@ -145,7 +145,8 @@ impl Users {
     /// # Errors
     /// [`Error::Users`] names the line.
     pub fn read(env: &Env, path: &Path) -> Result<Self> {
-        let fail = |line: usize, reason: String| Error::Users { path: path.to_owned(), line, reason };
+        let fail =
+            |line: usize, reason: String| Error::Users { path: path.to_owned(), line, reason };
         let size = std::fs::metadata(path).map_err(|error| fail(0, error.to_string()))?.len();
         if size > MAX_FILE_BYTES {
             return Err(fail(0, format!("it has {size} bytes, at most {MAX_FILE_BYTES} are read")));
@@ -230,7 +231,9 @@ mod tests {
 
     #[test]
     fn verifier_that_is_damaged_is_refused() {
-        for text in ["", "md5abc", "SCRAM-SHA-256$1:YQ==$YQ==:YQ==", "SCRAM-SHA-256$4096:YQ==$YQ==:YQ=="] {
+        for text in
+            ["", "md5abc", "SCRAM-SHA-256$1:YQ==$YQ==:YQ==", "SCRAM-SHA-256$4096:YQ==$YQ==:YQ=="]
+        {
             assert!(Verifier::parse(text).is_err(), "{text}");
         }
     }

@@ -11,19 +11,25 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Without authentication only loopback addresses may be listened on.
-    #[error("refusing to listen on {address} without authentication: anyone who reaches it could read and change everything; listen on 127.0.0.1, or configure users (`telesto hash-password USER >> users.txt`, then --auth-file users.txt)")]
+    #[error(
+        "refusing to listen on {address} without authentication: anyone who reaches it could read and change everything; listen on 127.0.0.1, or configure users (`telesto hash-password USER >> users.txt`, then --auth-file users.txt)"
+    )]
     OpenToAll {
         /// The address asked for.
         address: SocketAddr,
     },
     /// Passwords would cross a network in readable form.
-    #[error("refusing to serve HTTP with passwords on {address}: HTTP basic authentication is readable on the network; use --http 127.0.0.1:8080 behind a proxy that speaks TLS, or --http none")]
+    #[error(
+        "refusing to serve HTTP with passwords on {address}: HTTP basic authentication is readable on the network; use --http 127.0.0.1:8080 behind a proxy that speaks TLS, or --http none"
+    )]
     ReadablePasswords {
         /// The address asked for.
         address: SocketAddr,
     },
     /// The address is taken or not ours.
-    #[error("cannot listen on {address}: {reason}; is another server running there? Choose another address with --listen or --http")]
+    #[error(
+        "cannot listen on {address}: {reason}; is another server running there? Choose another address with --listen or --http"
+    )]
     Bind {
         /// The address asked for.
         address: SocketAddr,
@@ -31,7 +37,9 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// A certificate or key cannot be used.
-    #[error("TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert and --tls-key")]
+    #[error(
+        "TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert and --tls-key"
+    )]
     Tls {
         /// Certificate or key.
         what: &'static str,
@@ -41,7 +49,9 @@ pub enum Error {
         reason: String,
     },
     /// The users file cannot be used.
-    #[error("users file {path}, line {line}: {reason}; each line is \"user\" \"SCRAM-SHA-256$…\", as `telesto hash-password USER` prints it")]
+    #[error(
+        "users file {path}, line {line}: {reason}; each line is \"user\" \"SCRAM-SHA-256$…\", as `telesto hash-password USER` prints it"
+    )]
     Users {
         /// The file.
         path: PathBuf,

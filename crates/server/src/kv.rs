@@ -26,7 +26,9 @@ use std::time::Duration;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::key::{Direction, KeyRange, KeyReader, KeyWriter, successor};
 use telesto_common::{DatabaseId, Env, Label, TableId, TxnId};
-use telesto_txn::{Committed, Database, Level, Outcome, ReadFor, ScanOptions, Transaction, TxnOptions};
+use telesto_txn::{
+    Committed, Database, Level, Outcome, ReadFor, ScanOptions, Transaction, TxnOptions,
+};
 
 /// The database that key-value data is in.
 pub const KV_DATABASE: DatabaseId = DatabaseId(1);
@@ -54,7 +56,9 @@ pub enum KvError {
     #[error("a key has 1 to {MAX_KEY_BYTES} bytes, this one {0}; use a shorter key")]
     Key(usize),
     /// The value is too long.
-    #[error("a value has at most {MAX_VALUE_BYTES} bytes, this one {0}; split it over several keys")]
+    #[error(
+        "a value has at most {MAX_VALUE_BYTES} bytes, this one {0}; split it over several keys"
+    )]
     Value(usize),
     /// The condition of a conditional write does not hold.
     #[error("the condition does not hold: {found}; read the key again and decide anew")]
@@ -65,7 +69,9 @@ pub enum KvError {
         version: Option<TxnId>,
     },
     /// A stored value or key has an unknown form.
-    #[error("the stored value of a key is damaged or was written by a newer version: {0}; run `telesto log inspect`, then restore it or update Telesto")]
+    #[error(
+        "the stored value of a key is damaged or was written by a newer version: {0}; run `telesto log inspect`, then restore it or update Telesto"
+    )]
     Damaged(&'static str),
     /// The transaction layer's answer.
     #[error(transparent)]
@@ -400,7 +406,11 @@ mod tests {
                         let (value, condition) = match &found {
                             None => (1, Condition::Absent),
                             Some(at) => (
-                                std::str::from_utf8(&at.value).expect("text").parse::<u64>().expect("number") + 1,
+                                std::str::from_utf8(&at.value)
+                                    .expect("text")
+                                    .parse::<u64>()
+                                    .expect("number")
+                                    + 1,
                                 Condition::Version(at.version),
                             ),
                         };

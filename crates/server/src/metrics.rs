@@ -71,7 +71,10 @@ impl Default for WireMetrics {
         metrics::describe_gauge!("telesto_sessions", "Open SQL sessions");
         metrics::describe_counter!("telesto_sessions_opened_total", "SQL sessions ever opened");
         metrics::describe_counter!("telesto_statements_total", "SQL statements run");
-        metrics::describe_counter!("telesto_statement_failures_total", "SQL statements that failed");
+        metrics::describe_counter!(
+            "telesto_statement_failures_total",
+            "SQL statements that failed"
+        );
         metrics::describe_histogram!(
             "telesto_statement_seconds",
             Unit::Seconds,

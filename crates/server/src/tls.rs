@@ -48,8 +48,8 @@ pub fn load(certificate: &Path, key: &Path) -> Result<Tls> {
     if chain.is_empty() {
         return Err(fail("certificate", certificate, "it holds no certificate".to_owned()));
     }
-    let secret = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| fail("key", key, error.to_string()))?;
+    let secret =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| fail("key", key, error.to_string()))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| fail("certificate", certificate, error.to_string()))?

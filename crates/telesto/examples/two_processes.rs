@@ -37,18 +37,21 @@ async fn first(bucket: &str) -> Result<(), Box<dyn std::error::Error>> {
     println!("first : bucket {bucket}");
     let database = Database::open(bucket).await?;
     database.execute("drop table if exists account", &[]).await?;
-    database.execute("create table account (id bigint primary key, cents bigint not null)", &[]).await?;
+    database
+        .execute("create table account (id bigint primary key, cents bigint not null)", &[])
+        .await?;
     for id in 0..ACCOUNTS {
         database.execute("insert into account values ($1, $2)", &[&id, &START_CENTS]).await?;
     }
-    let mut second =
-        Command::new(std::env::current_exe()?).args(["second", bucket]).spawn()?;
+    let mut second = Command::new(std::env::current_exe()?).args(["second", bucket]).spawn()?;
     transfer_in(&database, "first ", 3).await?;
     let status = tokio::task::spawn_blocking(move || second.wait()).await??;
     if !status.success() {
         return Err(format!("the second process ended with {status}").into());
     }
-    let rows = database.query("select sum(cents)::bigint as total, count(*) as n from account", &[]).await?;
+    let rows = database
+        .query("select sum(cents)::bigint as total, count(*) as n from account", &[])
+        .await?;
     let (total, accounts) = (rows[0].get::<i64>("total")?, rows[0].get::<i64>("n")?);
     println!("first : {accounts} accounts hold {total} cents together");
     if (accounts, total) != (ACCOUNTS, ACCOUNTS * START_CENTS) {

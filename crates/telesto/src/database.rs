@@ -263,9 +263,7 @@ async fn run(session: &mut Session, sql: &str, parameters: &[&dyn ToValue]) -> R
     for ((value, ty), known) in given.into_iter().zip(types).zip(&known) {
         bound.push(match (&value, known) {
             // A text without a type of its own is read as what the statement needs.
-            (Datum::Text(text), None) => {
-                values::read(text.as_bytes(), ty, 0, &style)?
-            }
+            (Datum::Text(text), None) => values::read(text.as_bytes(), ty, 0, &style)?,
             _ => value,
         });
     }

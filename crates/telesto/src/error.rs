@@ -27,7 +27,9 @@ pub enum Error {
     #[error(transparent)]
     Kv(#[from] telesto_server::kv::KvError),
     /// A column was asked for as a type that it is not.
-    #[error("column {column} holds {found}, not {wanted}; ask for it as what it is, or cast it in SQL")]
+    #[error(
+        "column {column} holds {found}, not {wanted}; ask for it as what it is, or cast it in SQL"
+    )]
     Type {
         /// The column.
         column: String,

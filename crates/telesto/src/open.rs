@@ -98,11 +98,7 @@ pub fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
 
 /// How this process names itself in the log.
 #[must_use]
-pub fn identity(
-    env: &Env,
-    node: Option<&Node>,
-    address: Option<std::net::SocketAddr>,
-) -> Identity {
+pub fn identity(env: &Env, node: Option<&Node>, address: Option<std::net::SocketAddr>) -> Identity {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
     Identity {
         node: node.map_or_else(|| env.node_id(), |node| node.id),
@@ -173,7 +169,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(engine.checkpoint_interval);
     let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
     let engine = Engine::open(as_bucket, env.clone(), engine).await?;
-    let sql_options = SqlOptions { memory_bytes: options.memory_bytes / 4, ..SqlOptions::default() };
+    let sql_options =
+        SqlOptions { memory_bytes: options.memory_bytes / 4, ..SqlOptions::default() };
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
     Ok(Opened { bucket, engine, sql, node, _temporary: temporary })

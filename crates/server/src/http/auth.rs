@@ -45,7 +45,9 @@ pub async fn check(
             Some(host) if !is_local(host) => Err(ApiError::new(
                 StatusCode::FORBIDDEN,
                 "foreign_host",
-                format!("requests for {host:?} are refused: without authentication only localhost is served"),
+                format!(
+                    "requests for {host:?} are refused: without authentication only localhost is served"
+                ),
             )),
             _ => Ok(()),
         };
@@ -101,10 +103,14 @@ mod tests {
 
     #[test]
     fn host_that_is_not_this_machine_is_foreign() {
-        for local in ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080", "[::1]"] {
+        for local in
+            ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080", "[::1]"]
+        {
             assert!(is_local(local), "{local}");
         }
-        for foreign in ["evil.example", "localhost.evil.example:8080", "10.0.0.1", "[2001:db8::1]:80", "", "?"] {
+        for foreign in
+            ["evil.example", "localhost.evil.example:8080", "10.0.0.1", "[2001:db8::1]:80", "", "?"]
+        {
             assert!(!is_local(foreign), "{foreign}");
         }
     }

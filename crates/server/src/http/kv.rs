@@ -7,11 +7,11 @@
 //! # Limits
 //! Those of [`crate::kv`]; bodies are bounded by `Limits::max_body_bytes`.
 
+use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::Json;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -20,9 +20,9 @@ use serde_json::{Map, Value, json};
 use telesto_common::{Label, TxnId};
 use telesto_txn::{Level, Outcome};
 
+use crate::http::HttpState;
 use crate::http::reply::ApiError;
 use crate::http::token::{self, SESSION_HEADER};
-use crate::http::HttpState;
 use crate::kv::{Condition, ReadOptions, ScanRange, Versioned};
 
 const DEFAULT_SCAN_ROWS: usize = 100;
@@ -102,9 +102,9 @@ impl PutBody {
     fn bytes(self) -> Result<Vec<u8>, ApiError> {
         match (self.value, self.value_base64) {
             (Some(text), None) => Ok(text.into_bytes()),
-            (None, Some(encoded)) => STANDARD
-                .decode(encoded)
-                .map_err(|error| ApiError::bad_request(format!("value_base64 is not base64: {error}"))),
+            (None, Some(encoded)) => STANDARD.decode(encoded).map_err(|error| {
+                ApiError::bad_request(format!("value_base64 is not base64: {error}"))
+            }),
             _ => Err(ApiError::bad_request(
                 "the body needs exactly one of \"value\" (text) and \"value_base64\" (bytes)",
             )),
@@ -215,8 +215,7 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let parameters = query(parameters)?;
     let key = parameters.key_encoding.decode(plain(path)?)?;
-    let options =
-        ReadOptions { level: parameters.consistency.into(), session: session(&headers)? };
+    let options = ReadOptions { level: parameters.consistency.into(), session: session(&headers)? };
     let (found, label) = state.kv.get(&key, options).await?;
     Ok(match found {
         Some(found) => {
@@ -291,8 +290,7 @@ pub async fn scan(
             crate::kv::MAX_SCAN_ROWS
         )));
     }
-    let options =
-        ReadOptions { level: parameters.consistency.into(), session: session(&headers)? };
+    let options = ReadOptions { level: parameters.consistency.into(), session: session(&headers)? };
     let (page, label) = state.kv.scan(&range, limit, options).await?;
     let rows: Vec<_> = page.rows.iter().map(|(key, found)| row(encoding, key, found)).collect();
     let mut object = Map::new();
@@ -308,9 +306,9 @@ pub async fn transaction(
     State(state): State<HttpState>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    let id: TxnId = plain(path)?.parse().map_err(|error: telesto_common::Error| {
-        ApiError::bad_request(error.to_string())
-    })?;
+    let id: TxnId = plain(path)?
+        .parse()
+        .map_err(|error: telesto_common::Error| ApiError::bad_request(error.to_string()))?;
     let body = match state.kv.outcome(id).await? {
         Outcome::Committed(at) => {
             json!({"transaction": id, "outcome": "committed", "timestamp": at.to_string()})

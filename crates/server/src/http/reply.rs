@@ -49,7 +49,8 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         match self.status {
             StatusCode::UNAUTHORIZED => {
-                let challenge = HeaderValue::from_static("Basic realm=\"telesto\", charset=\"UTF-8\"");
+                let challenge =
+                    HeaderValue::from_static("Basic realm=\"telesto\", charset=\"UTF-8\"");
                 headers.insert(header::WWW_AUTHENTICATE, challenge);
             }
             StatusCode::SERVICE_UNAVAILABLE => {
@@ -91,13 +92,16 @@ impl ApiError {
                 Self::new(unavailable, "outcome_unknown", message)
                     .with("transaction", txn.to_string())
             }
-            TxnError::NotOwner { owner } => Self::new(unavailable, "not_owner", message)
-                .with("owner", owner.clone()),
+            TxnError::NotOwner { owner } => {
+                Self::new(unavailable, "not_owner", message).with("owner", owner.clone())
+            }
             TxnError::Unavailable(_) => Self::new(unavailable, "unavailable", message),
             TxnError::ShuttingDown => Self::new(unavailable, "shutting_down", message),
             TxnError::OutOfMemory(_) => Self::new(unavailable, "out_of_memory", message),
             TxnError::LocalDisk(_) => Self::new(unavailable, "local_disk", message),
-            TxnError::SnapshotTooOld { .. } => Self::new(StatusCode::GONE, "snapshot_too_old", message),
+            TxnError::SnapshotTooOld { .. } => {
+                Self::new(StatusCode::GONE, "snapshot_too_old", message)
+            }
             TxnError::Corrupt(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", message)
             }

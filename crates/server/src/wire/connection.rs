@@ -88,7 +88,8 @@ impl Connection {
     }
 
     async fn step(&mut self) -> Result<(), End> {
-        let idle = !self.in_pipeline && self.session.transaction_status() == TransactionStatus::Idle;
+        let idle =
+            !self.in_pipeline && self.session.transaction_status() == TransactionStatus::Idle;
         let (limit, what) = if idle {
             (self.wire.limits().idle, IDLE)
         } else {

@@ -41,9 +41,14 @@ struct Portal {
 #[derive(Debug)]
 enum PortalState {
     Bound(Vec<Datum>),
-    Running { cursor: Box<Cursor>, tag: &'static str },
+    Running {
+        cursor: Box<Cursor>,
+        tag: &'static str,
+    },
     /// All rows were sent; executing it again sends none.
-    Exhausted { tag: &'static str },
+    Exhausted {
+        tag: &'static str,
+    },
     /// A command that has run.
     Done,
 }
@@ -157,7 +162,9 @@ impl Connection {
                 self.wire.output.close_complete();
                 Ok(())
             }
-            other => Err(Failure::Sql(Error::internal(format!("{other:?} is no extended message")))),
+            other => {
+                Err(Failure::Sql(Error::internal(format!("{other:?} is no extended message"))))
+            }
         }
     }
 
@@ -177,7 +184,9 @@ impl Connection {
             )));
         }
         if self.extended.statements.len() >= self.wire.limits().max_statements {
-            return Err(self.fail(too_many("prepared statements", self.wire.limits().max_statements)));
+            return Err(
+                self.fail(too_many("prepared statements", self.wire.limits().max_statements))
+            );
         }
         let mut known = Vec::with_capacity(types.len());
         for oid in types {
@@ -285,11 +294,10 @@ impl Connection {
         for (at, (value, ty)) in bind.parameters.iter().zip(&prepared.parameter_types).enumerate() {
             parameters.push(match value {
                 None => Datum::Null,
-                Some(raw) => {
-                    values::read(raw, ty, format_of(&bind.parameter_formats, at), style).map_err(
-                        |error| error.context(format!("unnamed portal parameter ${}", at + 1)),
-                    )?
-                }
+                Some(raw) => values::read(raw, ty, format_of(&bind.parameter_formats, at), style)
+                    .map_err(|error| {
+                    error.context(format!("unnamed portal parameter ${}", at + 1))
+                })?,
             });
         }
         let state = PortalState::Bound(parameters);
@@ -308,7 +316,9 @@ impl Connection {
     }
 
     fn describe_portal(&mut self, name: &str) -> Result<(), Failure> {
-        let Some(portal) = self.extended.portals.get(name) else { return Err(self.no_portal(name)) };
+        let Some(portal) = self.extended.portals.get(name) else {
+            return Err(self.no_portal(name));
+        };
         match &portal.prepared.columns {
             Some(columns) => describe(&mut self.wire.output, columns, &portal.formats),
             None => self.wire.output.no_data(),

@@ -21,10 +21,14 @@ pub const SMALL_FRAME_BYTES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The type byte names no frontend message.
-    #[error("invalid frontend message type {0}; the client does not speak the Postgres protocol, version 3")]
+    #[error(
+        "invalid frontend message type {0}; the client does not speak the Postgres protocol, version 3"
+    )]
     UnknownType(u8),
     /// The length field is impossible or over the limit.
-    #[error("message of type {kind:?} claims {claimed} bytes, at most {limit} are accepted; make it smaller or raise --max-message")]
+    #[error(
+        "message of type {kind:?} claims {claimed} bytes, at most {limit} are accepted; make it smaller or raise --max-message"
+    )]
     Length {
         /// Type byte.
         kind: char,
@@ -172,7 +176,13 @@ pub fn parse(kind: u8, body: &[u8]) -> Result<Frontend<'_>, ProtocolError> {
             let parameters = reader.many(count, 4, Reader::value)?;
             let count = reader.u16()?;
             let result_formats = reader.many(count, 2, Reader::i16)?;
-            Frontend::Bind(Bind { portal, statement, parameter_formats, parameters, result_formats })
+            Frontend::Bind(Bind {
+                portal,
+                statement,
+                parameter_formats,
+                parameters,
+                result_formats,
+            })
         }
         b'D' => {
             let target = reader.target()?;

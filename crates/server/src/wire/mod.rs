@@ -180,8 +180,7 @@ impl WireServer {
         self.metrics.sessions.increment(1);
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.metrics);
-        let mut connection =
-            Connection::new(self.env.clone(), wire, session, self.metrics.clone());
+        let mut connection = Connection::new(self.env.clone(), wire, session, self.metrics.clone());
         let end = connection.run().await;
         self.part(connection.finish(), end).await;
     }

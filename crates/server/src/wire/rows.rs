@@ -230,9 +230,7 @@ pub async fn copy_in(
             other => {
                 return Err(Failure::Sql(Error::new(
                     SqlState::PROTOCOL_VIOLATION,
-                    format!(
-                        "unexpected message type 0x{other:02X} during COPY from stdin"
-                    ),
+                    format!("unexpected message type 0x{other:02X} during COPY from stdin"),
                 )));
             }
         }

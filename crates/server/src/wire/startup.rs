@@ -93,9 +93,8 @@ pub async fn start(
     budget: &Arc<MemoryBudget>,
     stop: &Stop,
 ) -> Result<(Wire, Started), (Option<Wire>, End)> {
-    let new = |stream| {
-        Wire::new(env.clone(), stream, config.limits.clone(), Arc::clone(budget), stop)
-    };
+    let new =
+        |stream| Wire::new(env.clone(), stream, config.limits.clone(), Arc::clone(budget), stop);
     let mut wire = new(Stream::Plain(socket));
     let mut encrypted = false;
     // One SSL and one GSS request may precede the startup message.
@@ -208,12 +207,20 @@ async fn session(
     config: &ServerConfig,
 ) -> Result<Client, End> {
     let Some(parameters) = parameters(&body) else {
-        fatal(&mut wire.output, "08P01", "invalid startup packet layout: expected terminated UTF-8 texts", None);
+        fatal(
+            &mut wire.output,
+            "08P01",
+            "invalid startup packet layout: expected terminated UTF-8 texts",
+            None,
+        );
         return Err(End::Done);
     };
     let spoken = if version >= PROTOCOL_3_2 { PROTOCOL_3_2 } else { PROTOCOL_3_0 };
-    let unknown: Vec<String> =
-        parameters.iter().map(|(name, _)| name.clone()).filter(|n| n.starts_with("_pq_.")).collect();
+    let unknown: Vec<String> = parameters
+        .iter()
+        .map(|(name, _)| name.clone())
+        .filter(|n| n.starts_with("_pq_."))
+        .collect();
     if version != spoken || !unknown.is_empty() {
         let answer = NegotiateProtocolVersion::new(spoken as i32, unknown);
         wire.output.message(&PgWireBackendMessage::NegotiateProtocolVersion(answer));
@@ -231,7 +238,8 @@ async fn session(
             "options" => match options(&value) {
                 Ok(settings) => client.settings.extend(settings),
                 Err(option) => {
-                    let text = format!("invalid command-line argument for server process: {option}");
+                    let text =
+                        format!("invalid command-line argument for server process: {option}");
                     fatal(&mut wire.output, "42601", &text, Some("Use -c name=value."));
                     return Err(End::Done);
                 }
@@ -246,7 +254,12 @@ async fn session(
         }
     }
     if client.user.is_empty() {
-        fatal(&mut wire.output, "28000", "no PostgreSQL user name specified in startup packet", None);
+        fatal(
+            &mut wire.output,
+            "28000",
+            "no PostgreSQL user name specified in startup packet",
+            None,
+        );
         return Err(End::Done);
     }
     if client.database.is_empty() {

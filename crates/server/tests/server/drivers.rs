@@ -1,12 +1,11 @@
 //! The Postgres wire as drivers use it: tokio-postgres over real sockets, and raw messages where a
 //! driver hides the order of things.
 
-
 use std::time::Duration;
 
+use crate::support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, sync};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _, TryStreamExt as _, pin_mut};
-use crate::support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, sync};
 use telesto_server::ServerConfig;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{NoTls, SimpleQueryMessage};
@@ -36,7 +35,16 @@ async fn values_of_every_common_type_round_trip_in_binary() {
     client
         .execute(
             "insert into v values ($1, $2, $3, $4, $5, $6, $7, $8)",
-            &[&2i32, &None::<i16>, &None::<i64>, &None::<f32>, &None::<f64>, &None::<&str>, &None::<bool>, &None::<Vec<u8>>],
+            &[
+                &2i32,
+                &None::<i16>,
+                &None::<i64>,
+                &None::<f32>,
+                &None::<f64>,
+                &None::<&str>,
+                &None::<bool>,
+                &None::<Vec<u8>>,
+            ],
         )
         .await
         .expect("inserted");
@@ -125,8 +133,13 @@ async fn transaction_rolled_back_leaves_nothing() {
     let transaction = client.transaction().await.expect("begun");
     transaction.execute("insert into r values (2)", &[]).await.expect("inserted");
     transaction.commit().await.expect("committed");
-    let ids: Vec<i32> =
-        client.query("select id from r", &[]).await.expect("read").iter().map(|r| r.get(0)).collect();
+    let ids: Vec<i32> = client
+        .query("select id from r", &[])
+        .await
+        .expect("read")
+        .iter()
+        .map(|r| r.get(0))
+        .collect();
     assert_eq!(ids, [2]);
 }
 
@@ -138,7 +151,8 @@ async fn pipeline_without_sync_is_one_implicit_transaction() {
     raw.until(b'Z').await;
     // The second statement fails: the first must not stay.
     let mut batch = Vec::new();
-    for sql in ["insert into p values (1)", "insert into p values (1)", "insert into p values (2)"] {
+    for sql in ["insert into p values (1)", "insert into p values (1)", "insert into p values (2)"]
+    {
         batch.extend([parse("", sql), bind("", ""), execute("", 0)].concat());
     }
     batch.extend(sync());
@@ -196,8 +210,14 @@ async fn portal_is_suspended_at_max_rows_and_resumed() {
     raw.send(&batch.concat()).await;
     assert_eq!(raw.kinds().await, "CZT");
     assert_eq!(raw.kinds().await, "2DDsZT");
-    let batch =
-        [parse("", "select 7"), bind("", ""), execute("", 0), execute("q", 0), sync(), query("commit")];
+    let batch = [
+        parse("", "select 7"),
+        bind("", ""),
+        execute("", 0),
+        execute("q", 0),
+        sync(),
+        query("commit"),
+    ];
     raw.send(&batch.concat()).await;
     assert_eq!(raw.kinds().await, "12DCDDDCZT");
     assert_eq!(raw.kinds().await, "CZI");
@@ -348,7 +368,8 @@ async fn statement_cancelled_by_its_key_fails_and_the_session_goes_on() {
             () = canceller => unreachable!("it never ends"),
         }
     };
-    let error = tokio::time::timeout(PATIENCE, cancelled).await.expect("in time").expect_err("cancelled");
+    let error =
+        tokio::time::timeout(PATIENCE, cancelled).await.expect("in time").expect_err("cancelled");
     assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
     // A late cancel request may still be under way; it must not hit what never ran.
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -438,7 +459,10 @@ async fn large_result_arrives_whole() {
     let node = node().await;
     let client = node.client().await;
     let rows = client
-        .query_raw("select x, repeat('x', 100) from generate_series(1, 100000) g(x)", Vec::<i32>::new())
+        .query_raw(
+            "select x, repeat('x', 100) from generate_series(1, 100000) g(x)",
+            Vec::<i32>::new(),
+        )
         .await
         .expect("begun");
     pin_mut!(rows);

@@ -1,13 +1,14 @@
 //! Bytes that no honest client sends: nothing may panic, hang, or take memory.
 
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::{
+    Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, startup, sync,
+};
 use bytes::BufMut as _;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use crate::support::{Node, PATIENCE, Raw, bind, error_field, execute, frame, parse, query, startup, sync};
 use telesto_server::{Limits, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

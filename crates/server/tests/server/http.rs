@@ -54,8 +54,10 @@ impl Server {
     }
 
     async fn ask(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &str) -> Reply {
-        let mut request =
-            format!("{method} {target} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+        let mut request = format!(
+            "{method} {target} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n",
+            body.len()
+        );
         if !headers.iter().any(|(name, _)| *name == "host") {
             request.push_str("host: localhost\r\n");
         }
@@ -69,7 +71,8 @@ impl Server {
         let mut raw = Vec::new();
         socket.read_to_end(&mut raw).await.expect("received");
         let raw = String::from_utf8(raw).expect("text");
-        let (head, body) = raw.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no reply: {raw:?}"));
+        let (head, body) =
+            raw.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no reply: {raw:?}"));
         let mut lines = head.lines();
         let status = lines.next().and_then(|line| line.split(' ').nth(1)).expect("a status line");
         let headers = lines
@@ -136,7 +139,8 @@ async fn scan_over_http_pages_with_next_and_writes_binary_keys_in_base64() {
     server.put("/v1/kv/cP8?key_encoding=base64url", &[], &json!({"value": "bin"})).await;
     let page = server.get("/v1/kv?prefix=p&limit=4").await.json();
     assert_eq!(page["next"], json!("p4"));
-    let keys: Vec<_> = page["rows"].as_array().expect("rows").iter().map(|r| r["key"].clone()).collect();
+    let keys: Vec<_> =
+        page["rows"].as_array().expect("rows").iter().map(|r| r["key"].clone()).collect();
     assert_eq!(keys, ["p0", "p1", "p2", "p3"]);
     let page = server.get("/v1/kv?prefix=p&start=p4&limit=4").await.json();
     assert_eq!(page["rows"][0]["value"], json!("4"));
@@ -150,12 +154,12 @@ async fn scan_over_http_pages_with_next_and_writes_binary_keys_in_base64() {
 async fn session_token_grows_with_writes_and_is_refused_when_damaged() {
     let server = Server::start(ServerConfig::default()).await;
     let first = server.put("/v1/kv/k", &[], &json!({"value": "1"})).await.session();
-    let read = server
-        .ask("GET", "/v1/kv/k?consistency=session", &[("telesto-session", &first)], "")
-        .await;
+    let read =
+        server.ask("GET", "/v1/kv/k?consistency=session", &[("telesto-session", &first)], "").await;
     assert_eq!((read.status, read.json()["value"].clone()), (200, json!("1")));
     assert_eq!(read.session(), first);
-    let second = server.put("/v1/kv/k", &[("telesto-session", &first)], &json!({"value": "2"})).await;
+    let second =
+        server.put("/v1/kv/k", &[("telesto-session", &first)], &json!({"value": "2"})).await;
     assert_ne!(second.session(), first);
     let bad = server.ask("GET", "/v1/kv/k", &[("telesto-session", "AAAA")], "").await;
     assert_eq!((bad.status, bad.code().as_str()), (400, "bad_request"));
@@ -178,7 +182,12 @@ async fn requests_that_are_wrong_get_json_errors_that_say_so() {
         let reply = server.ask(method, target, &[], "").await;
         assert_eq!((reply.status, reply.code().as_str()), (status, code), "{method} {target}");
     }
-    for body in [json!({}), json!({"value": "a", "value_base64": "YQ=="}), json!({"value_base64": "!"}), json!([])] {
+    for body in [
+        json!({}),
+        json!({"value": "a", "value_base64": "YQ=="}),
+        json!({"value_base64": "!"}),
+        json!([]),
+    ] {
         let reply = server.put("/v1/kv/k", &[], &body).await;
         assert_eq!((reply.status, reply.code().as_str()), (400, "bad_request"), "{body}");
     }
@@ -298,5 +307,8 @@ async fn drain_ends_serving_though_a_client_keeps_its_connection() {
     let mut some = [0; 64];
     assert!(idle.read(&mut some).await.expect("a reply") > 0);
     server.stop.drain.cancel();
-    tokio::time::timeout(Duration::from_secs(20), server.serving).await.expect("ends").expect("ran");
+    tokio::time::timeout(Duration::from_secs(20), server.serving)
+        .await
+        .expect("ends")
+        .expect("ran");
 }

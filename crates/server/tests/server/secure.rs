@@ -1,12 +1,11 @@
 //! SCRAM and TLS, with real drivers.
 
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::support::{Node, Raw, error_field, frame, query, startup};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use crate::support::{Node, Raw, error_field, frame, query, startup};
 use telesto_server::auth::{Users, Verifier};
 use telesto_server::{Auth, ServerConfig, tls};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -40,7 +39,10 @@ fn certificate(directory: &std::path::Path) -> (std::path::PathBuf, std::path::P
 async fn scram_lets_in_only_who_knows_the_password() {
     let node = Node::start(ServerConfig { auth: scram(), ..ServerConfig::default() }).await;
     let with = |user: &str, password: &str| {
-        format!("host=127.0.0.1 port={} user={user} password={password} dbname=telesto", node.address.port())
+        format!(
+            "host=127.0.0.1 port={} user={user} password={password} dbname=telesto",
+            node.address.port()
+        )
     };
     let (client, connection) =
         tokio_postgres::connect(&with("telesto", "pencil"), NoTls).await.expect("let in");
@@ -94,7 +96,8 @@ async fn tls_carries_a_session_with_channel_binding() {
     let (certificate, key) = certificate(directory.path());
     let tls = tls::load(&certificate, &key).expect("loads");
     let node =
-        Node::start(ServerConfig { auth: scram(), tls: Some(tls), ..ServerConfig::default() }).await;
+        Node::start(ServerConfig { auth: scram(), tls: Some(tls), ..ServerConfig::default() })
+            .await;
 
     let mut socket = TcpStream::connect(node.address).await.expect("connects");
     socket.write_all(&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]).await.expect("sent");
@@ -110,7 +113,10 @@ async fn tls_carries_a_session_with_channel_binding() {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let name = ServerName::try_from("localhost").expect("a name");
     let mut stream = connector.connect(name, socket).await.expect("a handshake");
-    stream.write_all(&startup(&[("user", "telesto"), ("database", "telesto")])).await.expect("sent");
+    stream
+        .write_all(&startup(&[("user", "telesto"), ("database", "telesto")]))
+        .await
+        .expect("sent");
     let mut answer = vec![0; 512];
     let read = stream.read(&mut answer).await.expect("an answer");
     let offered = String::from_utf8_lossy(&answer[..read]).into_owned();
@@ -146,5 +152,7 @@ async fn certificate_that_cannot_be_used_is_named() {
     let missing = directory.path().join("missing.pem");
     assert!(tls::load(&missing, &key).expect_err("missing").to_string().contains("missing.pem"));
     assert!(tls::load(&key, &key).expect_err("no certificate").to_string().contains("key.pem"));
-    assert!(tls::load(&certificate, &certificate).expect_err("no key").to_string().contains("cert.pem"));
+    assert!(
+        tls::load(&certificate, &certificate).expect_err("no key").to_string().contains("cert.pem")
+    );
 }

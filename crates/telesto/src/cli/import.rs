@@ -13,9 +13,9 @@ use super::shell::{connect, full};
 /// # Errors
 /// What is wrong with the dump or the node; what was committed stays.
 pub async fn mediawiki(file: &Path, url: &str, batch_pages: usize) -> Result<(), String> {
-    let name = file.file_name().map_or_else(|| file.display().to_string(), |name| {
-        name.to_string_lossy().into_owned()
-    });
+    let name = file
+        .file_name()
+        .map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned());
     let mut dump = Dump::open(file).map_err(|error| full(&error))?;
     let mut client = connect(url).await?;
     let bar = ProgressBar::new(0);

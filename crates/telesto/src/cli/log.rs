@@ -67,7 +67,10 @@ pub async fn inspect(place: Place, from: u64, limit: usize, json: bool) -> Resul
                         .map(|l| format!("{} from {} on {}", l.id, l.start, l.medium.kind()))
                         .collect();
                     let (number, trim) = (chain.version, chain.trim.lsn);
-                    println!("  chain {number}: readable from {trim}; loglets {}", loglets.join(", "));
+                    println!(
+                        "  chain {number}: readable from {trim}; loglets {}",
+                        loglets.join(", ")
+                    );
                 }
                 (None, damage) => {
                     let damage = damage.as_deref().unwrap_or("unreadable");
@@ -76,7 +79,10 @@ pub async fn inspect(place: Place, from: u64, limit: usize, json: bool) -> Resul
             }
         }
         for entry in &report.entries {
-            println!("  {} {} ({} bytes) {}", entry.lsn, entry.object, entry.size_bytes, entry.hash);
+            println!(
+                "  {} {} ({} bytes) {}",
+                entry.lsn, entry.object, entry.size_bytes, entry.hash
+            );
             for record in &entry.records {
                 println!("      {record}");
             }
@@ -104,7 +110,9 @@ pub async fn switch(place: Place, to: LogKind) -> Result<(), String> {
     let env = telesto_runtime::env();
     let (bucket, node) = place.open(&env)?;
     if to == LogKind::Quorum && node.is_none() {
-        return Err("a quorum log lives on a node's disk: name its folder with --data-dir".to_owned());
+        return Err(
+            "a quorum log lives on a node's disk: name its folder with --data-dir".to_owned()
+        );
     }
     let mut options = LogOptions::new(identity(&env, node.as_ref(), None));
     options.disk = node.as_ref().map(|node| log_disk(&env, node));

@@ -178,11 +178,13 @@ async fn run(command: Command) -> ExitCode {
         Command::Log { command: LogCommand::Switch { to, place } } => {
             report(log::switch(place, to).await)
         }
-        Command::Sql { url, command, timing } => match shell::run(&url, command.as_deref(), timing).await {
-            Ok(shell::Ended::Well) => ExitCode::SUCCESS,
-            Ok(shell::Ended::StatementFailed) => ExitCode::from(3),
-            Err(error) => fail(&error),
-        },
+        Command::Sql { url, command, timing } => {
+            match shell::run(&url, command.as_deref(), timing).await {
+                Ok(shell::Ended::Well) => ExitCode::SUCCESS,
+                Ok(shell::Ended::StatementFailed) => ExitCode::from(3),
+                Err(error) => fail(&error),
+            }
+        }
         Command::HashPassword { user } => report(password::run(&user)),
         Command::Version => {
             println!("telesto {}", env!("CARGO_PKG_VERSION"));

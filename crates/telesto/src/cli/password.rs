@@ -15,7 +15,9 @@ pub fn run(user: &str) -> Result<(), String> {
         return Err("a user name has 1 to 63 bytes and no quotes or line breaks".to_owned());
     }
     if std::io::stdin().is_terminal() {
-        eprintln!("Password for {user} (it will be shown as you type; end with Enter, then Ctrl-D):");
+        eprintln!(
+            "Password for {user} (it will be shown as you type; end with Enter, then Ctrl-D):"
+        );
     }
     let mut password = String::new();
     std::io::stdin()

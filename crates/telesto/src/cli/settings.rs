@@ -126,8 +126,9 @@ settings! {
 /// # Errors
 /// What is wrong, with the file's name.
 pub fn read_file(path: &Path) -> Result<Settings, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("configuration file {} cannot be read: {error}", path.display()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        format!("configuration file {} cannot be read: {error}", path.display())
+    })?;
     toml::from_str(&text).map_err(|error| {
         format!(
             "configuration file {} is wrong: {error}\nit may set: {}",
@@ -158,7 +159,9 @@ pub fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     });
     match looked_up {
         Some(address) => Ok(Some(address)),
-        None => Err(format!("{text:?} is no address; write HOST:PORT like 127.0.0.1:5433, or none")),
+        None => {
+            Err(format!("{text:?} is no address; write HOST:PORT like 127.0.0.1:5433, or none"))
+        }
     }
 }
 
@@ -174,7 +177,9 @@ mod tests {
             std::fs::write(&path, text).expect("written");
             read_file(&path)
         };
-        let good = read("bucket = \"memory://\"\nlog = \"quorum\"\nmemory = \"1GiB\"\nretention = \"1h\"\nmax-connections = 7\n");
+        let good = read(
+            "bucket = \"memory://\"\nlog = \"quorum\"\nmemory = \"1GiB\"\nretention = \"1h\"\nmax-connections = 7\n",
+        );
         let good = good.expect("reads");
         assert_eq!((good.log, good.max_connections), (Some(LogKind::Quorum), Some(7)));
         for (text, named) in [

@@ -42,9 +42,13 @@ pub async fn connect(url: &str) -> Result<Client, String> {
     let config: tokio_postgres::Config = url.parse().map_err(|error| {
         format!("{url:?} is no Postgres URL ({error}); write postgres://user@host:port/database")
     })?;
-    let (client, mut connection) = config.connect(tokio_postgres::NoTls).await.map_err(|error| {
-        format!("cannot connect to {url}: {}; is the node running? telesto start starts one", full(&error))
-    })?;
+    let (client, mut connection) =
+        config.connect(tokio_postgres::NoTls).await.map_err(|error| {
+            format!(
+                "cannot connect to {url}: {}; is the node running? telesto start starts one",
+                full(&error)
+            )
+        })?;
     // Drives the protocol; ends with the client.
     tokio::spawn(async move {
         let mut messages =
@@ -105,7 +109,9 @@ pub async fn run(url: &str, command: Option<&str>, timing: bool) -> Result<Ended
         while let Some(statement) = take_statement(&mut text) {
             let done = shell.execute(&statement).await;
             if !done && shell.client.is_closed() {
-                return Err("the connection to the server was lost; start the shell again".to_owned());
+                return Err(
+                    "the connection to the server was lost; start the shell again".to_owned()
+                );
             }
             if !done && !interactive {
                 return Ok(Ended::StatementFailed);

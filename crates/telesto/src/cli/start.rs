@@ -29,11 +29,7 @@ const PROGRESS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Why it could not start, or not stop in order.
-pub async fn run(
-    config: Option<PathBuf>,
-    log_level: &str,
-    flags: Settings,
-) -> Result<(), String> {
+pub async fn run(config: Option<PathBuf>, log_level: &str, flags: Settings) -> Result<(), String> {
     let filter = EnvFilter::try_new(log_level)
         .map_err(|error| format!("--log-level {log_level:?} is no filter: {error}"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -77,7 +73,9 @@ pub async fn run(
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    eprintln!("telesto: stopping; waiting up to {drain:?} for statements under way (again to stop now)");
+    eprintln!(
+        "telesto: stopping; waiting up to {drain:?} for statements under way (again to stop now)"
+    );
     let stopping = async {
         if !server.stop(drain).await {
             eprintln!("telesto: statements still running after {drain:?} were cut off");
@@ -207,7 +205,9 @@ fn banner(
     use telesto_bucket::Bucket as _;
     let kind = opened.engine.log().kind();
     let (log, durability) = match kind {
-        telesto_log::LogKind::Bucket => ("bucket: every process on this bucket may write", "bucket"),
+        telesto_log::LogKind::Bucket => {
+            ("bucket: every process on this bucket may write", "bucket")
+        }
         telesto_log::LogKind::Quorum => ("quorum: this node writes, with its own disk", "quorum"),
     };
     let durability = match settings.durability {

@@ -52,7 +52,8 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let fail = || format!("{text:?} is no length of time; write one like 500ms, 90s, 5m, 24h or 7d");
+        let fail =
+            || format!("{text:?} is no length of time; write one like 500ms, 90s, 5m, 24h or 7d");
         let (number, unit) = split(text).ok_or_else(fail)?;
         let seconds = match unit.to_ascii_lowercase().as_str() {
             "ms" => 0.001,
@@ -78,7 +79,11 @@ impl fmt::Display for Bytes {
             value /= 1024.0;
             unit = next;
         }
-        if value.fract() == 0.0 { write!(f, "{value:.0}{unit}") } else { write!(f, "{value:.1}{unit}") }
+        if value.fract() == 0.0 {
+            write!(f, "{value:.0}{unit}")
+        } else {
+            write!(f, "{value:.1}{unit}")
+        }
     }
 }
 
@@ -88,7 +93,9 @@ impl fmt::Display for Span {
     }
 }
 
-fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(deserializer: D) -> Result<T, D::Error> {
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
