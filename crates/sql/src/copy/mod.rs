@@ -20,7 +20,8 @@ mod options;
 
 use std::sync::Arc;
 
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 
 use self::input::CopyIn;
 use self::lines::encode;
@@ -69,11 +70,19 @@ pub(crate) fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Res
     Ok(())
 }
 
-/// Runs a COPY.
+/// Runs a COPY. Boxed: the INSERT inside may have a query of its own.
 ///
 /// # Errors
 /// Those of the statement.
-pub(crate) async fn execute(
+pub(crate) fn execute<'a>(
+    statement: &'a Statement,
+    parameters: &'a [SqlType],
+    context: &'a ExecContext,
+) -> BoxFuture<'a, Result<StatementResult>> {
+    run(statement, parameters, context).boxed()
+}
+
+async fn run(
     statement: &Statement,
     parameters: &[SqlType],
     context: &ExecContext,

@@ -156,7 +156,7 @@ impl Binder<'_> {
                     let kept = match kind {
                         JoinType::Right => ScopeColumn { table: None, ..rc },
                         JoinType::Full => {
-                            let name = self.unique(name);
+                            let name = self.unique(&format!("{name}#merged"));
                             let l = self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr;
                             let r = self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr;
                             coalesced.push((coalesce(l, r)?.alias(&name), columns.len()));
