@@ -205,10 +205,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let stopped = Command::new("sh")
-            .arg(Self::script())
-            .args(["stop", &self.0.to_string()])
-            .status();
+        let stopped =
+            Command::new("sh").arg(Self::script()).args(["stop", &self.0.to_string()]).status();
         assert!(stopped.is_ok_and(|status| status.success()), "PostgreSQL does not stop");
     }
 }

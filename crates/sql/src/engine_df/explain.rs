@@ -19,7 +19,9 @@ use super::{physical, stream};
 use crate::error::{Error, Result};
 use crate::plan::{ExecContext, ParameterTypes, PlanContext};
 use crate::session::{ResultColumn, Row, StatementResult};
-use crate::sqlparser::ast::{AnalyzeFormat, AnalyzeFormatKind, Expr, Statement, UtilityOption, Value};
+use crate::sqlparser::ast::{
+    AnalyzeFormat, AnalyzeFormatKind, Expr, Statement, UtilityOption, Value,
+};
 use crate::types::{Datum, SqlType};
 
 /// What an EXPLAIN asks for.
@@ -106,15 +108,17 @@ async fn explain(
 ) -> Result<Vec<Row>> {
     let wanted = Wanted::of(statement)?;
     let started = context.env.clock.monotonic();
-    let mut types =
-        ParameterTypes::new(&parameters.iter().cloned().map(Some).collect::<Vec<_>>());
-    let key = crate::exec::plan(wanted.statement, &mut PlanContext {
-        catalog: &context.catalog,
-        settings: &context.settings,
-        parameters: &mut types,
-        txn: Some(&context.txn),
-        env: &context.env,
-    })
+    let mut types = ParameterTypes::new(&parameters.iter().cloned().map(Some).collect::<Vec<_>>());
+    let key = crate::exec::plan(
+        wanted.statement,
+        &mut PlanContext {
+            catalog: &context.catalog,
+            settings: &context.settings,
+            parameters: &mut types,
+            txn: Some(&context.txn),
+            env: &context.env,
+        },
+    )
     .await?;
     let mut rows = None;
     let (path, lines) = match (&key, wanted.statement) {
@@ -141,7 +145,8 @@ async fn explain(
     };
     let took = context.env.clock.monotonic().saturating_sub(started);
     let millis = took.as_secs_f64() * 1000.0;
-    let lines: Vec<&str> = lines.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> =
+        lines.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     if wanted.json {
         let mut plan = json!({ "Path": path, "Plan": lines });
         if let (Some(map), Some(rows)) = (plan.as_object_mut(), rows) {

@@ -135,7 +135,7 @@ pub fn describe_query(query: &Query, context: &mut PlanContext<'_>) -> Result<Ve
     let evaluation = Evaluation::planning(context.settings, context.catalog);
     let parameters = Parameters { types, values: None, count: 0 };
     let binder = Binder::new(&tables, evaluation, parameters);
-    let relation = binder.query(query, None)?;
+    let relation = binder.statement(query)?;
     let found = binder.into_parameters();
     for number in 1..=found.count {
         context.parameters.mention(number);
@@ -174,7 +174,7 @@ fn bind_query(
     if let Some(state) = apply {
         binder = binder.applying(state);
     }
-    let relation = binder.query(query, None)?;
+    let relation = binder.statement(query)?;
     Ok((relation, binder.met_correlated()))
 }
 

@@ -175,8 +175,13 @@ fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String 
         .join(", ")
 }
 
-/// `CREATE [UNIQUE] INDEX …`.
-pub(crate) fn index_definition(catalog: &CatalogSnapshot, table: &Table, index: &Index) -> String {
+/// `CREATE [UNIQUE] INDEX …`. `short` leaves the schema `public` out.
+pub(crate) fn index_definition(
+    catalog: &CatalogSnapshot,
+    table: &Table,
+    index: &Index,
+    short: bool,
+) -> String {
     let columns = index
         .columns
         .iter()
@@ -190,13 +195,15 @@ pub(crate) fn index_definition(catalog: &CatalogSnapshot, table: &Table, index: 
         })
         .collect::<Vec<_>>()
         .join(", ");
-    let schema = catalog.schema_name(table.schema);
+    let on = if short {
+        table_name(catalog, table)
+    } else {
+        format!("{}.{}", quoted(catalog.schema_name(table.schema)), quoted(&table.name))
+    };
     let mut out = format!(
-        "CREATE {}INDEX {} ON {}.{} USING btree ({columns})",
+        "CREATE {}INDEX {} ON {on} USING btree ({columns})",
         if index.unique || index.id == 0 { "UNIQUE " } else { "" },
         quoted(&index.name),
-        quoted(schema),
-        quoted(&table.name),
     );
     if let Some(predicate) = &index.predicate {
         out.push_str(&format!(" WHERE ({predicate})"));

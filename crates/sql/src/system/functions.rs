@@ -83,7 +83,10 @@ fn index_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let found = find_index(call.context.catalog, oid_of(&args[0]));
     let Some((table, index)) = found else { return Ok(Datum::Null) };
     match args.get(1).map(number_of) {
-        None | Some(0) => Ok(Datum::text(index_definition(call.context.catalog, table, index))),
+        None | Some(0) => {
+            let short = args.get(2).and_then(Datum::as_bool) == Some(true);
+            Ok(Datum::text(index_definition(call.context.catalog, table, index, short)))
+        }
         Some(number) => text_or_null(
             usize::try_from(number - 1)
                 .ok()

@@ -14,6 +14,7 @@ mod definitions;
 mod functions;
 mod information_schema;
 mod objects;
+mod relations;
 mod rows;
 
 use std::collections::BTreeMap;

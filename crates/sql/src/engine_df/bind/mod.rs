@@ -13,11 +13,14 @@
 mod call;
 mod expr;
 mod from;
+mod group;
 mod operators;
 mod query;
 mod scope;
 mod select;
 mod sets;
+mod statement;
+mod subquery;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,0 +1,225 @@
+//! GROUP BY: what is grouped, what may be used above the groups.
+
+use std::collections::BTreeSet;
+
+use datafusion::common::Column;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder};
+use datafusion::sql::sqlparser::ast;
+
+use super::Binder;
+use super::scope::{Scope, ScopeColumn, fold};
+use super::select::{Output, substitute};
+use crate::engine_df::fault;
+use crate::engine_df::types::TypeShape;
+use crate::error::Result;
+use crate::types::SqlType;
+
+impl Binder<'_> {
+    pub(super) fn group_by(
+        &self,
+        group: &ast::GroupByExpr,
+        scope: &Scope<'_>,
+        outputs: &[Output],
+    ) -> Result<Option<Vec<Expr>>> {
+        let ast::GroupByExpr::Expressions(items, modifiers) = group else {
+            return Err(fault::unsupported("GROUP BY ALL"));
+        };
+        if !modifiers.is_empty() {
+            return Err(fault::unsupported("GROUP BY … WITH modifiers"));
+        }
+        if items.is_empty() {
+            return Ok(None);
+        }
+        let lists = |lists: &[Vec<ast::Expr>]| -> Result<Vec<Vec<Expr>>> {
+            lists
+                .iter()
+                .map(|list| list.iter().map(|e| self.group_item(e, scope, outputs)).collect())
+                .collect()
+        };
+        let mut out = Vec::new();
+        for item in items {
+            match item {
+                ast::Expr::Rollup(sets) => {
+                    let flat = lists(sets)?.into_iter().flatten().collect();
+                    out.push(Expr::GroupingSet(GroupingSet::Rollup(flat)));
+                }
+                ast::Expr::Cube(sets) => {
+                    let flat = lists(sets)?.into_iter().flatten().collect();
+                    out.push(Expr::GroupingSet(GroupingSet::Cube(flat)));
+                }
+                ast::Expr::GroupingSets(sets) => {
+                    out.push(Expr::GroupingSet(GroupingSet::GroupingSets(lists(sets)?)));
+                }
+                // GROUP BY () is one group of everything.
+                ast::Expr::Tuple(parts) => {
+                    for part in parts {
+                        out.push(self.group_item(part, scope, outputs)?);
+                    }
+                }
+                item => out.push(self.group_item(item, scope, outputs)?),
+            }
+        }
+        Ok(Some(out))
+    }
+
+    fn group_item(&self, item: &ast::Expr, scope: &Scope<'_>, outputs: &[Output]) -> Result<Expr> {
+        // Input columns win over output names here, unlike in ORDER BY.
+        let by_input = match item {
+            ast::Expr::Identifier(name) => scope.find(None, &fold(name))?.is_some(),
+            _ => false,
+        };
+        let expr = match (by_input, self.output_position(item, outputs)?) {
+            (false, Some(at)) => outputs[at].expr.clone(),
+            _ => {
+                let typed = self.expr(item, scope)?;
+                let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
+                self.coerce(typed, &ty, "GROUP BY")?.expr
+            }
+        };
+        refuse_aggregates(&expr, "GROUP BY")?;
+        Ok(expr)
+    }
+
+    pub(super) fn aggregate(
+        &self,
+        plan: LogicalPlan,
+        mut group: Vec<Expr>,
+        aggregates: Vec<Expr>,
+        columns: &[ScopeColumn],
+        above: &mut [&mut Expr],
+    ) -> Result<LogicalPlan> {
+        let sets = group.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
+        if !sets {
+            let mut seen = Vec::new();
+            group.retain(|e| {
+                !seen.contains(e) && {
+                    seen.push(e.clone());
+                    true
+                }
+            });
+            self.add_dependent_columns(&mut group, &aggregates, columns, above)?;
+        }
+        let flat: Vec<Expr> = group
+            .iter()
+            .flat_map(|e| match e {
+                Expr::GroupingSet(set) => set.distinct_expr().into_iter().cloned().collect(),
+                other => vec![other.clone()],
+            })
+            .collect();
+        let plan = LogicalPlanBuilder::from(plan)
+            .aggregate(group, aggregates.clone())
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        // The aggregate's schema: grouping columns, then (with grouping sets) an id, then aggregates.
+        let fields: Vec<Column> =
+            plan.schema().iter().map(|(q, f)| Column::new(q.cloned(), f.name().clone())).collect();
+        let tail = fields.len() - aggregates.len();
+        let mut distinct_flat: Vec<Expr> = Vec::new();
+        for e in flat {
+            if !distinct_flat.contains(&e) {
+                distinct_flat.push(e);
+            }
+        }
+        let mut replace: Vec<(Expr, Expr)> =
+            distinct_flat.into_iter().zip(fields.iter().cloned().map(Expr::Column)).collect();
+        replace
+            .extend(aggregates.into_iter().zip(fields[tail..].iter().cloned().map(Expr::Column)));
+        for expr in above.iter_mut() {
+            let taken = std::mem::take(*expr);
+            **expr = substitute(taken, &replace)?;
+            check_grouped(expr, &fields, columns)?;
+        }
+        Ok(plan)
+    }
+
+    /// When a table's whole primary key is grouped, its other columns may be used: they depend on it.
+    fn add_dependent_columns(
+        &self,
+        group: &mut Vec<Expr>,
+        aggregates: &[Expr],
+        columns: &[ScopeColumn],
+        above: &[&mut Expr],
+    ) -> Result<()> {
+        let grouped: BTreeSet<(usize, usize)> = columns
+            .iter()
+            .filter(|c| group.contains(&Expr::Column(c.column.clone())))
+            .filter_map(|c| c.origin.map(|o| (o.instance, o.position)))
+            .collect();
+        let mut used = BTreeSet::new();
+        for expr in above {
+            expr.apply(|node| {
+                if aggregates.contains(node) || group.contains(node) {
+                    return Ok(TreeNodeRecursion::Jump);
+                }
+                if let Expr::Column(column) = node {
+                    used.insert(column.clone());
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+            .map_err(fault::from_datafusion)?;
+        }
+        for column in columns {
+            let reference = Expr::Column(column.column.clone());
+            if !used.contains(&column.column) || group.contains(&reference) {
+                continue;
+            }
+            let Some(origin) = column.origin else { continue };
+            let key = self.primary_key(origin.table)?;
+            let determined = !key.is_empty()
+                && key.iter().all(|position| grouped.contains(&(origin.instance, *position)));
+            if determined {
+                group.push(reference);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_grouped(expr: &Expr, fields: &[Column], columns: &[ScopeColumn]) -> Result<()> {
+    let mut stray = None;
+    expr.apply(|node| {
+        if let Expr::Column(column) = node {
+            if !fields.contains(column) {
+                stray = Some(column.clone());
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(fault::from_datafusion)?;
+    let Some(stray) = stray else { return Ok(()) };
+    let name = columns.iter().find(|c| c.column == stray).map_or_else(
+        || stray.name.clone(),
+        |c| match &c.table {
+            Some(table) => format!("{table}.{}", c.name),
+            None => c.name.clone(),
+        },
+    );
+    Err(fault::new(
+        "42803",
+        format!(
+            "column \"{name}\" must appear in the GROUP BY clause or be used in an aggregate function"
+        ),
+    ))
+}
+
+pub(super) fn refuse_aggregates(expr: &Expr, clause: &str) -> Result<()> {
+    let has = |wanted: fn(&Expr) -> bool| expr.exists(|node| Ok(wanted(node))).unwrap_or(false);
+    if has(|e| matches!(e, Expr::AggregateFunction(_))) {
+        return Err(fault::new(
+            "42803",
+            format!("aggregate functions are not allowed in {clause}"),
+        ));
+    }
+    if has(|e| matches!(e, Expr::WindowFunction(_))) {
+        return Err(fault::new("42P20", format!("window functions are not allowed in {clause}")));
+    }
+    if has(|e| matches!(e, Expr::Unnest(_))) {
+        return Err(fault::new(
+            "0A000",
+            format!("set-returning functions are not allowed in {clause}"),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! Whole statements: the outermost query and what its result looks like.
+
+use datafusion::common::Column;
+use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
+use datafusion::sql::sqlparser::ast;
+
+use super::scope::{Relation, ScopeColumn};
+use super::{Binder, Typed};
+use crate::engine_df::fault;
+use crate::error::Result;
+use crate::types::SqlType;
+
+impl Binder<'_> {
+    /// A whole statement. Columns of the reg* types become text: the names they are shown by are in the statement's
+    /// catalog, which whoever writes the result out does not have.
+    pub(crate) fn statement(&self, query: &ast::Query) -> Result<Relation> {
+        let relation = self.query(query, None)?;
+        let reg = |ty: &SqlType| ty.is_oid_like() && *ty != SqlType::Oid;
+        if !relation.columns.iter().any(|column| reg(&column.ty)) {
+            return Ok(relation);
+        }
+        let mut exprs = Vec::with_capacity(relation.columns.len());
+        let mut columns = Vec::with_capacity(relation.columns.len());
+        for column in relation.columns {
+            let name = column.column.name.clone();
+            let mut typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
+            if reg(&column.ty) {
+                typed = self.cast(typed, &SqlType::Text)?;
+            }
+            exprs.push(typed.expr.alias(name.clone()));
+            let plain = Column::new_unqualified(name);
+            columns.push(ScopeColumn { ty: typed.ty, column: plain, ..column });
+        }
+        let plan = LogicalPlanBuilder::from(relation.plan)
+            .project(exprs)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        Ok(Relation { plan, columns })
+    }
+}
