@@ -26,12 +26,8 @@ pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<
         return Ok(SqlType::from_oid(*oid)
             .map_or_else(|| oid.to_string(), |ty| ty.to_string().replace("bpchar", "character")));
     }
-    if let (Datum::Oid(oid), SqlType::RegClass) = (value, ty) {
-        let catalog = context.catalog;
-        let name = catalog
-            .table(telesto_common::TableId(*oid))
-            .map(|t| t.name.clone())
-            .or_else(|| catalog.sequence(*oid).map(|s| s.name.clone()));
+    if let (Datum::Oid(oid), true) = (value, ty.is_oid_like() && *ty != SqlType::Oid) {
+        let name = crate::system::reg_name(*oid, ty, context.catalog);
         return Ok(name.unwrap_or_else(|| oid.to_string()));
     }
     Ok(value.to_text(ty, &style(context)))

@@ -141,3 +141,33 @@ pub(crate) fn rows(
     }
     Ok(out.into_rows())
 }
+
+/// The name a reg* value is shown by; `None` when the OID names nothing.
+pub(crate) fn reg_name(oid: u32, ty: &SqlType, catalog: &CatalogSnapshot) -> Option<String> {
+    match ty {
+        SqlType::RegClass => catalog
+            .tables()
+            .find_map(|table| {
+                if table.id.0 == oid {
+                    return Some(definitions::table_name(catalog, table));
+                }
+                let index = table.all_indexes().find(|index| index.oid == oid)?;
+                Some(definitions::quoted(&index.name))
+            })
+            .or_else(|| catalog.sequence(oid).map(|sequence| definitions::quoted(&sequence.name)))
+            .or_else(|| {
+                let view = catalog.views().find(|view| view.oid == oid)?;
+                Some(definitions::quoted(&view.name))
+            })
+            .or_else(|| all().find(|table| table.oid == oid).map(|table| table.name.to_owned())),
+        SqlType::RegNamespace => match oid {
+            crate::catalog::PG_CATALOG_OID => Some("pg_catalog".to_owned()),
+            crate::catalog::INFORMATION_SCHEMA_OID => Some("information_schema".to_owned()),
+            oid => catalog.schema_by_oid(oid).map(|schema| definitions::quoted(&schema.name)),
+        },
+        SqlType::RegRole => {
+            catalog.roles().find(|role| role.oid == oid).map(|role| definitions::quoted(&role.name))
+        }
+        _ => None,
+    }
+}
