@@ -121,13 +121,15 @@ impl CopyIn {
             .zip(&self.columns)
             .map(|(field, (name, ty))| match field {
                 None => Ok(Datum::Null),
-                Some(text) => crate::expr::cast::input(&text, ty, &eval).map_err(|error| {
-                    let line = self.decoder.line();
-                    error.context(format!(
-                        "COPY {}, line {line}, column {name}: \"{text}\"",
-                        self.table
-                    ))
-                }),
+                Some(text) => crate::expr::cast::input(&text, ty, &eval)
+                    .and_then(|v| crate::expr::cast::fit(v, ty))
+                    .map_err(|error| {
+                        let line = self.decoder.line();
+                        error.context(format!(
+                            "COPY {}, line {line}, column {name}: \"{text}\"",
+                            self.table
+                        ))
+                    }),
             })
             .collect()
     }

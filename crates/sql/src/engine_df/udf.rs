@@ -266,10 +266,8 @@ fn quantified_value(
 /// The value an untyped literal has as `ty`.
 pub(crate) fn input(text: &str, ty: &SqlType, evaluation: &Evaluation) -> Result<Datum> {
     let context = evaluation.context();
-    if ty.is_oid_like() && *ty != SqlType::Oid {
-        return cast::cast(Datum::text(text), &SqlType::Text, ty, CastContext::Explicit, &context);
-    }
-    cast::input(text, ty, &context)
+    let text = Datum::text(text);
+    cast::cast(text, &SqlType::Text, ty, CastContext::Explicit, &context)
 }
 
 fn volatility(of: registry::Volatility) -> Volatility {
