@@ -226,15 +226,25 @@ impl Inner {
         cause: Cause,
         by: Deadline,
     ) -> Result<Option<Vec<Bytes>>> {
-        let found = self
-            .with_objects(cause, by, |objects| {
-                objects
-                    .range((loglet, Lsn::ZERO, Lsn::ZERO)..=(loglet, from, Lsn(u64::MAX)))
-                    .rev()
-                    .find(|(_, first, last)| *first <= from && from <= *last)
-                    .copied()
-            })
-            .await?;
+        let mut found = None;
+        // What was listed before may be old: its owner ships on. Listed again before it is missed.
+        for again in [false, true] {
+            if again {
+                *self.archive.objects.lock().await = None;
+            }
+            found = self
+                .with_objects(cause, by, |objects| {
+                    objects
+                        .range((loglet, Lsn::ZERO, Lsn::ZERO)..=(loglet, from, Lsn(u64::MAX)))
+                        .rev()
+                        .find(|(_, first, last)| *first <= from && from <= *last)
+                        .copied()
+                })
+                .await?;
+            if found.is_some() {
+                break;
+            }
+        }
         let Some((_, first, last)) = found else { return Ok(None) };
         let key = keys::archive(self.store.shard, loglet, first, last);
         let Some(object) = self.store.get(cause, &key, by).await? else {

@@ -274,11 +274,18 @@ impl Local {
         Ok(BeginReply { snapshot, lease: Box::new(Lease { _guard: guard }) })
     }
 
+    /// Whether this process sequences the log and has applied all that came before its loglet. A live
+    /// process that has just taken a log over does not know yet what its last owner committed.
+    fn sequences_and_knows_all(&self) -> bool {
+        self.log.is_local_sequencer()
+            && self.shard.read().applied().0.next() >= self.log.chain().active().start
+    }
+
     fn fresh_enough(&self, request: &BeginRequest) -> bool {
         let wanted = match request.freshness {
             Freshness::Applied => Timestamp::ZERO,
             Freshness::AtLeast(at) => at,
-            Freshness::Tail if self.log.is_local_sequencer() => Timestamp::ZERO,
+            Freshness::Tail if self.sequences_and_knows_all() => Timestamp::ZERO,
             Freshness::Tail => return false,
         };
         let wanted = request.as_of.map_or(wanted, |as_of| as_of.max(wanted));
@@ -467,7 +474,7 @@ impl ShardService for LocalService {
 
     async fn outcome(&self, txn: TxnId, timeout: Duration) -> Result<Outcome> {
         let local = &self.0;
-        if !local.log.is_local_sequencer() {
+        if !local.sequences_and_knows_all() {
             local.look(local.env.deadline(timeout)).await?;
         }
         if let Some(timestamp) = local.shard().outcome(txn).await? {
