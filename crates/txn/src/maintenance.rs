@@ -30,7 +30,7 @@ const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// How often old objects are looked for while there is write load.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
-/// How often the log is trimmed at most.
+/// How often the log is trimmed at most: sixteen times a retention, and never more often than this.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
 /// Part objects listed at a time.
 const PARTS_LISTED: usize = 1000;
@@ -99,7 +99,8 @@ impl Maintenance {
         if !self.folds.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if checkpointed > done.trimmed_at && now.saturating_sub(done.trimmed) >= TRIM_EVERY {
+        let trim_every = (local.log.chain().retention() / 16).max(TRIM_EVERY);
+        if checkpointed > done.trimmed_at && now.saturating_sub(done.trimmed) >= trim_every {
             done.trimmed = now;
             done.trimmed_at = checkpointed;
             local.trim(checkpointed).await?;

@@ -107,3 +107,40 @@ async fn part_objects_of_an_aborted_transaction_are_deleted() {
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert_eq!(parts(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn commits_past_the_tails_limit_wait_for_the_fold_and_stay_bounded() {
+    let world = World::new(65);
+    let limit = 256 << 10;
+    let process = world.start_with(|options| options.memory.tail_bytes = limit).await;
+    let mut most = 0;
+    for n in 0..400 {
+        process.put(&format!("row-{n:04}"), &"v".repeat(8 << 10)).await;
+        most = most.max(process.engine.shard().tail_bytes());
+    }
+    assert!(most < 2 * limit, "the tail held {most} bytes");
+    let reader = process.begin(Level::Snapshot).await;
+    assert_eq!(scan(&reader, "row-", "row.").await.len(), 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn commit_fails_clearly_when_the_fold_cannot_keep_up() {
+    let world = World::new(66);
+    let process = world
+        .start_with(|options| {
+            options.memory.tail_bytes = 64 << 10;
+            options.maintenance = false;
+        })
+        .await;
+    let error = loop {
+        let txn = process.begin(Level::Serializable).await;
+        put(&txn, "k", &"v".repeat(8 << 10)).await;
+        if let Err(error) = txn.commit().await {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("does not keep up"), "{error}");
+    process.engine.fold().await.expect("folds");
+    process.put("k", "small").await;
+    assert_eq!(process.read("k").await.as_deref(), Some("small"));
+}
