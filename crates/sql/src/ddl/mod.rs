@@ -69,7 +69,8 @@ pub(crate) async fn execute(
     let Ddl { change, after, .. } = ddl;
     base.get_or_insert_with(|| Arc::clone(&context.catalog));
     let mut context = context.clone();
-    if change.is_changed() {
+    let changed = change.is_changed();
+    if changed {
         let catalog = change.finish(&context.env).await?;
         cache.remember(Arc::clone(&catalog));
         context.catalog = catalog;
@@ -104,11 +105,12 @@ pub(crate) async fn execute(
             }
         }
     }
-    if let Statement::CreateTable(create) = statement {
-        if let Some(query) = &create.query {
-            let count = table::fill_from_query(&context, create, query).await?;
-            return Ok(StatementResult::Command { tag: format!("SELECT {count}") });
-        }
+    // Unchanged: the table was there already (IF NOT EXISTS).
+    if let (Statement::CreateTable(create), true) = (statement, changed)
+        && let Some(query) = &create.query
+    {
+        let count = table::fill_from_query(&context, create, query).await?;
+        return Ok(StatementResult::Command { tag: format!("SELECT {count}") });
     }
     Ok(StatementResult::Command { tag })
 }
@@ -163,6 +165,10 @@ impl Ddl<'_> {
             Statement::Comment { object_type, object_name, comment, if_exists } => {
                 self.comment(*object_type, object_name, comment.as_deref(), *if_exists)?;
                 "COMMENT"
+            }
+            Statement::CreateView(create) => {
+                self.create_view(create).await?;
+                "CREATE VIEW"
             }
             Statement::CreateRole(create) => {
                 self.create_role(create)?;

@@ -3,9 +3,13 @@
 use super::Ddl;
 use super::names::{fold, split, undefined_column, undefined_table};
 use crate::catalog::store::Object;
-use crate::catalog::{Relation, Role, Schema};
+use crate::catalog::{Relation, Role, Schema, View};
 use crate::error::{Error, Result, SqlState};
-use crate::sqlparser::ast::{CommentObject, CreateRole, Ident, ObjectName, Password, SchemaName};
+use crate::plan::{ParameterTypes, PlanContext};
+use crate::sqlparser::ast::{
+    CommentObject, CreateRole, CreateView, Ident, ObjectName, Password, SchemaName, Statement,
+};
+use crate::types::SqlType;
 
 impl Ddl<'_> {
     pub(super) fn create_schema(&mut self, name: &SchemaName, if_not_exists: bool) -> Result<()> {
@@ -31,6 +35,61 @@ impl Ddl<'_> {
         let oid = self.change.oid();
         let owner = self.context.settings.current_user.clone();
         self.change.put(Object::Schema(Schema { oid, name, owner, comment: None }));
+        Ok(())
+    }
+
+    pub(super) async fn create_view(&mut self, create: &CreateView) -> Result<()> {
+        if create.materialized || create.temporary {
+            return Err(Error::unsupported("a materialized or temporary view"));
+        }
+        let (schema, name) = split(&create.name)?;
+        let schema = self.creation_schema(schema.as_deref())?;
+        let before = match self.catalog().relation(schema, &name).cloned() {
+            Some(Relation::View(view)) if create.or_replace => Some(view),
+            _ if !self.check_free(schema, &name, create.if_not_exists)? => return Ok(()),
+            _ => None,
+        };
+        let mut parameters = ParameterTypes::default();
+        let plan = crate::session::plan_statement(
+            &Statement::Query(create.query.clone()),
+            &mut PlanContext {
+                catalog: &self.context.catalog,
+                settings: &self.context.settings,
+                parameters: &mut parameters,
+                txn: Some(&self.context.txn),
+                env: &self.context.env,
+            },
+        )
+        .await?;
+        let mut columns: Vec<(String, SqlType)> = plan
+            .columns()
+            .map(|columns| columns.iter().map(|c| (c.name.clone(), c.ty.clone())).collect())
+            .unwrap_or_default();
+        if create.columns.len() > columns.len() {
+            return Err(Error::syntax("CREATE VIEW specifies more column names than columns"));
+        }
+        for (column, given) in columns.iter_mut().zip(&create.columns) {
+            column.0 = fold(&given.name);
+        }
+        if let Some(before) = &before
+            && !columns.starts_with(&before.columns)
+        {
+            return Err(Error::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                "cannot change the names or types of view columns, nor drop any",
+            )
+            .hint("Drop the view and create it again."));
+        }
+        let oid = before.as_ref().map_or_else(|| self.change.oid(), |view| view.oid);
+        self.change.put(Object::View(View {
+            oid,
+            schema,
+            name,
+            owner: self.context.settings.current_user.clone(),
+            query: create.query.to_string(),
+            columns,
+            comment: None,
+        }));
         Ok(())
     }
 

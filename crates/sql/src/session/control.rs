@@ -40,7 +40,7 @@ impl Session {
     ) -> Result<Option<StatementResult>> {
         match statement {
             Statement::StartTransaction { modes, begin, .. } => {
-                self.begin(modes, as_of)?;
+                self.begin(modes, as_of).await?;
                 Ok(done(if *begin { "BEGIN" } else { "START TRANSACTION" }))
             }
             Statement::Commit { chain, .. } => {
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    fn begin(&mut self, modes: &[TransactionMode], as_of: Option<&str>) -> Result<()> {
+    async fn begin(&mut self, modes: &[TransactionMode], as_of: Option<&str>) -> Result<()> {
         self.require_healthy()?;
         match &mut self.block {
             Some(block) if block.explicit => {
@@ -128,12 +128,17 @@ impl Session {
             }
             // BEGIN inside a string of several statements makes their implicit block explicit.
             Some(block) => {
-                if block.options.read_only && block.txn.is_some() {
-                    // What was read stays valid; writing needs a transaction that may write.
-                    block.explicit = true;
-                } else {
-                    block.explicit = true;
-                    block.options.read_only = self.settings.default_read_only;
+                block.explicit = true;
+                let options = TxnOptions {
+                    read_only: self.settings.default_read_only,
+                    level: self.settings.default_level,
+                    ..block.options
+                };
+                if block.txn.is_none() {
+                    block.options = options;
+                } else if block.options.read_only && !options.read_only {
+                    // What the queries before it showed must hold in the transaction that may write.
+                    self.upgrade(options).await?;
                 }
             }
             None => {

@@ -255,7 +255,7 @@ impl Session {
                 level: self.settings.default_level,
                 ..block.options
             };
-            self.repeat(None, Some(options)).await?;
+            self.upgrade(options).await?;
         }
         Ok(())
     }

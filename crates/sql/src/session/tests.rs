@@ -387,3 +387,39 @@ async fn cancelled_statement_fails_and_the_session_goes_on() {
     a.fail();
     assert_eq!(run(&mut a, "select id from t where id = 1").await, ["1", "SELECT 1"]);
 }
+
+#[tokio::test]
+async fn string_that_reads_first_may_still_write() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    run(&mut a, "create table t (id int primary key, n int)").await;
+    run(&mut a, "insert into t values (1, 5)").await;
+    assert_eq!(
+        run(&mut a, "select n from t where id = 1; update t set n = 6 where id = 1").await,
+        ["5", "SELECT 1", "UPDATE 1"]
+    );
+    assert_eq!(
+        run(&mut a, "select n from t where id = 1; begin; insert into t values (2, 0); commit")
+            .await,
+        ["6", "SELECT 1", "BEGIN", "INSERT 0 1", "COMMIT"]
+    );
+    assert_eq!(run(&mut a, "select n from t where id = 2").await, ["0", "SELECT 1"]);
+}
+
+#[tokio::test]
+async fn read_as_of_an_earlier_time_sees_the_rows_of_then() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    run(&mut a, "create table t (id int primary key, n int)").await;
+    run(&mut a, "insert into t values (1, 1)").await;
+    let (_, at) = engine.database.applied();
+    run(&mut a, "update t set n = 2 where id = 1").await;
+    let sql = format!("select n from t as of system time '{}' where id = 1", at.0);
+    assert_eq!(run(&mut a, &sql).await, ["1", "SELECT 1"]);
+    let begin = format!("begin as of system time '{}'", at.0);
+    assert_eq!(run(&mut a, &begin).await, ["BEGIN"]);
+    assert_eq!(run(&mut a, "select n from t where id = 1").await, ["1", "SELECT 1"]);
+    assert!(run(&mut a, "insert into t values (9, 9)").await[0].starts_with("25006"));
+    run(&mut a, "rollback").await;
+    assert_eq!(run(&mut a, "select n from t where id = 1").await, ["2", "SELECT 1"]);
+}

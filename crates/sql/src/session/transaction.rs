@@ -124,11 +124,9 @@ impl Session {
     pub(super) fn record(&mut self, step: Step) {
         let limit = self.engine.options.retry_statements;
         if let Some(block) = &mut self.block {
-            if block.options.read_only {
-                // Never conflicts; an implicit one may still be upgraded, so a few steps are kept.
-                if block.explicit || block.steps.len() >= 16 {
-                    return;
-                }
+            // An explicit read-only block never conflicts; an implicit one may still have to write.
+            if block.options.read_only && block.explicit {
+                return;
             }
             if block.steps.len() >= limit {
                 block.repeatable = false;
@@ -225,6 +223,15 @@ impl Session {
                 Err(error) => return Err(self.explain_conflict(error)),
             }
         }
+    }
+
+    /// Goes on in a transaction that may write, in which the queries so far give the same again.
+    pub(super) async fn upgrade(&mut self, options: TxnOptions) -> Result<()> {
+        if !self.block.as_ref().is_some_and(|block| block.repeatable) {
+            return Err(Error::unsupported("writing after so many queries of one pipeline")
+                .hint("Begin a transaction block before the queries."));
+        }
+        self.repeat(None, Some(options)).await
     }
 
     async fn repeat_once(&mut self, options: Option<TxnOptions>) -> Result<bool> {
