@@ -52,6 +52,8 @@ pub struct Connection {
     in_pipeline: bool,
     /// The style of values and the settings it was made of.
     styled: Option<(Arc<Settings>, TextStyle)>,
+    /// The settings whose reported values the client knows.
+    told: Option<Arc<Settings>>,
 }
 
 impl Connection {
@@ -67,6 +69,7 @@ impl Connection {
             skipping: false,
             in_pipeline: false,
             styled: None,
+            told: None,
         }
     }
 
@@ -167,8 +170,12 @@ impl Connection {
 
     fn ready(&mut self) {
         self.notices();
-        for (name, value) in self.session.take_parameter_changes() {
-            self.wire.output.parameter_status(&name, &value);
+        // Comparing every reported setting costs more than a point read: only when one was set.
+        if !self.told.as_ref().is_some_and(|told| Arc::ptr_eq(told, self.session.settings())) {
+            for (name, value) in self.session.take_parameter_changes() {
+                self.wire.output.parameter_status(&name, &value);
+            }
+            self.told = Some(Arc::clone(self.session.settings()));
         }
         self.in_pipeline = false;
         self.skipping = false;
