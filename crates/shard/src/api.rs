@@ -158,7 +158,8 @@ pub struct ShardOptions {
     pub tail_limit_bytes: u64,
     /// Bound on any one wait for the checkpoint.
     pub io_timeout: Duration,
-    /// Size of the checkpoint's tables, bytes; the fold holds up to twice as much in memory.
+    /// Size of the checkpoint's tables, bytes, at most half the tail's limit (but 4 MiB); the fold holds up to
+    /// twice as much in memory.
     pub table_bytes: u64,
 }
 

@@ -328,10 +328,10 @@ impl RowCache {
         let row = CachedRow { epoch, version: Some(copied(version)) };
         let weight = weight(&key, &row);
         segment.insert(hash, (scope, key), row, weight, |(s, k)| *s == scope && *k == probe);
-        if let Some(index) = segment.find(hash, |(s, k)| *s == scope && *k == probe) {
-            if let Some(slot) = segment.slots[index as usize].as_mut() {
-                slot.touched = touched;
-            }
+        if let Some(index) = segment.find(hash, |(s, k)| *s == scope && *k == probe)
+            && let Some(slot) = segment.slots[index as usize].as_mut()
+        {
+            slot.touched = touched;
         }
     }
 

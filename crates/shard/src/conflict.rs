@@ -84,11 +84,11 @@ impl Shard {
         }
         let newest = self.applied().1;
         for (key, read) in keys.iter().zip(self.get_many(keys, newest).await?) {
-            if let Read::Found(version) = read {
-                if version.at > since {
-                    let key = key.clone();
-                    return Ok(Some(Change { key, at: version.at, txn: version.txn }));
-                }
+            if let Read::Found(version) = read
+                && version.at > since
+            {
+                let key = key.clone();
+                return Ok(Some(Change { key, at: version.at, txn: version.txn }));
             }
         }
         for range in ranges {

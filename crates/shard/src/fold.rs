@@ -153,7 +153,7 @@ impl Shard {
         &self,
         folding: &mut Folding,
     ) -> std::result::Result<FoldOutcome, FoldError> {
-        if self.tail.read().items_after(self.checkpointed()).is_empty() {
+        if self.tail.read().oldest_after(self.checkpointed()).is_none() {
             return Ok(FoldOutcome::Nothing);
         }
         let writer = self.take_over(folding).await?;
@@ -190,9 +190,11 @@ impl Shard {
 
     /// The writer, opened (and every other fenced) if there is none.
     async fn take_over(&self, folding: &mut Folding) -> Outcome<Arc<dyn Writer>> {
-        if let Some(writer) = &folding.writer {
+        if let Some(writer) = folding.writer.as_ref().filter(|writer| !writer.stale()) {
             return Ok(Arc::clone(writer));
         }
+        // A stale one has nothing unflushed: every fold ends with a flush.
+        folding.writer = None;
         let writer = self.engine.open_writer().await?;
         let view = Arc::clone(&writer).view();
         let meta = read_meta(self.engine.path(), view.as_ref()).await?;

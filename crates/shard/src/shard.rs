@@ -32,6 +32,8 @@ use crate::tail::{CacheScope, Tail};
 /// How often one call opens the checkpoint again before it gives up.
 pub(crate) const REOPENS: usize = 3;
 
+const MIN_TABLE_BYTES: u64 = 4 << 20;
+
 /// The state of the checkpoint that reads use now; `None` before the first fold.
 pub(crate) type Base = Option<Arc<dyn View>>;
 
@@ -89,7 +91,7 @@ impl Shard {
                 &options.cache,
                 path,
                 options.io_timeout,
-                usize::try_from(options.table_bytes).unwrap_or(usize::MAX / 4),
+                table_bytes(&options),
             )),
         };
         let opened = open_newest(engine.as_ref()).await;
@@ -322,6 +324,12 @@ impl Shard {
         tracing::info!(path = self.engine.path(), ?fault, "opening the checkpoint again");
         self.reopen(base).await.map_err(|fault| self.error(fault))
     }
+}
+
+/// Tables are built in memory, two at a time: with a small tail they are small too.
+fn table_bytes(options: &ShardOptions) -> usize {
+    let bytes = options.table_bytes.min((options.tail_limit_bytes / 2).max(MIN_TABLE_BYTES));
+    usize::try_from(bytes).unwrap_or(usize::MAX / 4)
 }
 
 fn same(a: &Base, b: &Base) -> bool {

@@ -335,10 +335,13 @@ impl Tail {
         self.items.range(start..).cloned().collect()
     }
 
-    /// When the oldest entry above `after` was applied here.
+    /// When the oldest entry above `after` that holds a commit was applied here. Entries that only say something
+    /// about the shard (such as that the checkpoint advanced) wait for company: alone they would make a fold, which
+    /// makes such an entry, for ever.
     pub(crate) fn oldest_after(&self, after: Lsn) -> Option<Duration> {
         let start = self.items.partition_point(|item| item.lsn <= after);
-        self.items.get(start).map(|item| item.applied_at)
+        let mut items = self.items.range(start..);
+        items.find(|item| !item.commits.is_empty()).map(|item| item.applied_at)
     }
 
     /// Bytes of the entries above `after`.

@@ -189,6 +189,10 @@ impl Writer for MemoryWriter {
         Ok(())
     }
 
+    fn stale(&self) -> bool {
+        false
+    }
+
     async fn refresh(&self) -> Outcome<()> {
         Ok(())
     }

@@ -136,6 +136,8 @@ pub(crate) trait Writer: View {
     async fn apply(&self, seq: u64, rows: Vec<StoredRow>) -> Outcome<()>;
     /// Makes everything applied durable and visible to new views.
     async fn flush(&self) -> Outcome<()>;
+    /// Whether it has been away for so long that it may not flush any more.
+    fn stale(&self) -> bool;
     /// Looks at what compaction changed.
     async fn refresh(&self) -> Outcome<()>;
     /// The same, as a view.

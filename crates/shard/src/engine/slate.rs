@@ -105,7 +105,7 @@ impl SlateEngine {
 
     /// The bucket as SlateDB gets it.
     pub(super) fn store(&self, cause: Cause) -> Arc<dyn ObjectStore> {
-        Witness::new(self.bucket.object_store(cause), &self.last_read)
+        Witness::over(self.bucket.object_store(cause), &self.last_read)
     }
 
     fn settings(&self) -> Settings {
@@ -429,7 +429,7 @@ impl View for SlateWriter {
     }
 
     async fn close(&self) {
-        let options = CloseOptions { flush_type: None, ..CloseOptions::default() };
+        let options = CloseOptions { flush_type: None };
         let close = self.db.close_with_options(options);
         // What was not flushed is in our log.
         let _ = bounded(&self.env, self.io_timeout, "closing", close).await;
@@ -443,7 +443,7 @@ impl Writer for SlateWriter {
         for (key, value) in rows {
             batch.put_bytes_with_options(key, value, &PutOptions::default());
         }
-        let options = WriteOptions { seqnum: seq, ..WriteOptions::default() };
+        let options = WriteOptions { seqnum: seq };
         let write = self.db.write_with_options(batch, &options);
         bounded(&self.env, self.io_timeout, "writing a checkpoint", write).await?;
         Ok(())
@@ -451,18 +451,22 @@ impl Writer for SlateWriter {
 
     async fn flush(&self) -> Outcome<()> {
         let now = self.env.clock.monotonic();
-        if now.saturating_sub(*self.contact.lock()) > STALE_WRITER {
+        if self.stale() {
             return Err(Fault::Gone("the writer was away for too long".to_owned()));
         }
         let options = FlushOptions { flush_type: FlushType::MemTable };
         let flush = self.db.flush_with_options(options);
         bounded(&self.env, self.io_timeout, "flushing a checkpoint", flush).await?;
-        let after = self.env.clock.monotonic();
-        if after.saturating_sub(*self.contact.lock()) > STALE_WRITER {
+        if self.stale() {
             return Err(Fault::Gone("the writer was frozen during its flush".to_owned()));
         }
         *self.contact.lock() = now;
         Ok(())
+    }
+
+    fn stale(&self) -> bool {
+        let now = self.env.clock.monotonic();
+        now.saturating_sub(*self.contact.lock()) > STALE_WRITER
     }
 
     async fn refresh(&self) -> Outcome<()> {

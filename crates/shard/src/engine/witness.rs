@@ -65,7 +65,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    pub(super) fn new(store: Arc<dyn ObjectStore>, last: &LastRead) -> Arc<dyn ObjectStore> {
+    pub(super) fn over(store: Arc<dyn ObjectStore>, last: &LastRead) -> Arc<dyn ObjectStore> {
         Arc::new(Self { store, last: Arc::clone(last) })
     }
 }

@@ -1,4 +1,5 @@
 //! Tests of the shard through its public interface, on SlateDB and on the in-memory engine.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod basics;
 mod crash;

@@ -8,7 +8,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Timestamp, WriterToken};
 use telesto_log::record::{Write, Writes};
 use telesto_shard::part::PartWriter;
-use telesto_shard::{FoldOutcome, ScanSpec, Shard};
+use telesto_shard::{FoldNeed, FoldOutcome, ScanSpec, Shard};
 
 use crate::support::{TestBucket, Which, commit, entry, hasty_env, options, put, simple};
 
@@ -78,7 +78,9 @@ async fn cold_open_and_first_reads_of_many_rows_make_few_requests() {
 async fn idle_shard_makes_no_request() {
     let env = hasty_env();
     let bucket = TestBucket::new();
-    let shard = Shard::open(options(&env, &bucket, &Which::Slate)).await.unwrap();
+    let mut eager = options(&env, &bucket, &Which::Slate);
+    eager.checkpoint_interval = std::time::Duration::ZERO;
+    let shard = Shard::open(eager).await.unwrap();
     shard.apply(&simple(1, 10, vec![put("a", "1")])).unwrap();
     shard.fold().await.unwrap();
     shard.collect().await.unwrap();
@@ -86,6 +88,10 @@ async fn idle_shard_makes_no_request() {
     let before = bucket.requests();
     // Sleeps are shortened fifty times: this is ten minutes to the engine.
     env.clock.sleep(std::time::Duration::from_secs(600)).await;
+    assert_eq!(shard.fold().await.unwrap(), FoldOutcome::Nothing);
+    // An entry without a commit must not make a fold, which would make such an entry.
+    shard.apply(&entry(2, Vec::new())).unwrap();
+    assert_eq!(shard.fold_need(), FoldNeed::None);
     assert_eq!(shard.fold().await.unwrap(), FoldOutcome::Nothing);
     shard.collect().await.unwrap();
     assert_eq!(bucket.requests(), before);
