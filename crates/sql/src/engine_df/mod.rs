@@ -37,8 +37,10 @@ mod virtual_table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use datafusion::common::tree_node::{Transformed, TreeNode as _};
 use datafusion::execution::TaskContext;
 use datafusion::execution::session_state::SessionState;
+use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
 
@@ -205,7 +207,21 @@ async fn physical(
         }
         Err(error) => return Err(fault::from_datafusion(error)),
     };
+    let plan = cooperative(plan).map_err(fault::from_datafusion)?;
     Ok(Physical { plan, task: state.task_ctx(), columns })
+}
+
+/// Makes operators that combine several inputs give way to other tasks. DataFusion does so at the leaves only,
+/// and a join may give out batches for hours without touching one: the statement could not be cancelled.
+fn cooperative(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Arc<dyn ExecutionPlan>> {
+    let wrapped = plan.transform_up(|node| {
+        if node.children().len() < 2 {
+            return Ok(Transformed::no(node));
+        }
+        let node: Arc<dyn ExecutionPlan> = Arc::new(CooperativeExec::new(node));
+        Ok(Transformed::yes(node))
+    })?;
+    Ok(wrapped.data)
 }
 
 /// Runs a query and gives its rows as they come. Parameters have the given types; their values are the context's.

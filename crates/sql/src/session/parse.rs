@@ -61,6 +61,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
         return Ok(());
     }
     let as_of = take_as_of(&mut tokens)?;
+    spell_copy_switches(&mut tokens);
     let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
     let statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
     let rest = parser.peek_token();
@@ -70,6 +71,29 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     }
     out.push(Parsed { statement: Some(statement), as_of });
     Ok(())
+}
+
+/// Writes COPY's `FREEZE ON` and `HEADER OFF` as the parser knows them, `TRUE` and `FALSE` (pgbench
+/// loads its tables `WITH (FREEZE ON)`).
+fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
+    let mut solid = tokens.iter_mut().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    let word = |token: &Token| match token {
+        Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
+        _ => String::new(),
+    };
+    if !solid.next().is_some_and(|first| word(&first.token) == "COPY") {
+        return;
+    }
+    let mut after_switch = false;
+    for token in solid {
+        let this = word(&token.token);
+        if after_switch && this == "ON" {
+            token.token = Token::make_keyword("TRUE");
+        } else if after_switch && this == "OFF" {
+            token.token = Token::make_keyword("FALSE");
+        }
+        after_switch = this == "FREEZE" || this == "HEADER";
+    }
 }
 
 /// Removes `AS OF SYSTEM TIME <literal>`.
@@ -160,6 +184,17 @@ mod tests {
         let parsed = parse("select 1; ; select ';' ;").expect("parse");
         assert_eq!(parsed.len(), 2);
         assert!(parse("  -- nothing\n;").expect("parse").is_empty());
+    }
+
+    #[test]
+    fn copy_switches_spelled_on_and_off_are_understood() {
+        for sql in [
+            "copy pgbench_accounts from stdin with (freeze on)",
+            "COPY t TO STDOUT WITH (FORMAT csv, HEADER off)",
+        ] {
+            assert_eq!(parse(sql).expect("parse").len(), 1, "{sql}");
+        }
+        assert!(parse("copy t from stdin with (freeze maybe)").is_err());
     }
 
     #[test]

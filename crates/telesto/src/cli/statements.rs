@@ -15,7 +15,8 @@ fn end_of_statement(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
-        let rest = &text[at..];
+        // Inside a character there is nothing to match; all that matters here is ASCII.
+        let rest = text.get(at..).unwrap_or_default();
         match bytes[at] {
             b';' => return Some(at + 1),
             quote @ (b'\'' | b'"') => {
