@@ -17,6 +17,7 @@ use super::bound::{Expr, Node};
 use super::cast;
 use super::context::EvalContext;
 use super::fault;
+use super::scope::{Scope, fold};
 use super::registry::Volatility;
 use super::ty::{CastContext, can_cast, common_type, tag};
 use super::types;
@@ -27,35 +28,6 @@ use crate::types::{Datum, Numeric, SqlType};
 
 /// Deepest nesting of an expression.
 pub const MAX_DEPTH: usize = 200;
-
-/// A column in view.
-#[derive(Clone, Debug)]
-pub struct ScopeColumn {
-    /// Name.
-    pub name: String,
-    /// Type.
-    pub ty: SqlType,
-    /// Position in the row that is evaluated.
-    pub position: usize,
-}
-
-/// A relation in view.
-#[derive(Clone, Debug)]
-pub struct ScopeRelation {
-    /// Alias, or name.
-    pub name: String,
-    /// Its columns.
-    pub columns: Vec<ScopeColumn>,
-    /// Whether its columns are found without its name too (`excluded` is not).
-    pub unqualified: bool,
-}
-
-/// The relations in view.
-#[derive(Clone, Debug, Default)]
-pub struct Scope {
-    /// In order of the FROM clause.
-    pub relations: Vec<ScopeRelation>,
-}
 
 /// What a function that is no scalar function means here.
 pub trait CallHook {
@@ -89,52 +61,6 @@ pub struct Binder<'a> {
 impl std::fmt::Debug for Binder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Binder").field("clause", &self.clause).finish_non_exhaustive()
-    }
-}
-
-/// An identifier as stored: folded to lower case unless quoted.
-#[must_use]
-pub fn fold(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
-}
-
-impl Scope {
-    /// Finds a column.
-    ///
-    /// # Errors
-    /// 42703, 42702, 42P01.
-    pub fn resolve(&self, table: Option<&str>, name: &str) -> Result<&ScopeColumn> {
-        let mut found = None;
-        let mut table_known = false;
-        for relation in &self.relations {
-            match table {
-                Some(table) if table != relation.name => continue,
-                None if !relation.unqualified => continue,
-                _ => table_known = true,
-            }
-            if let Some(column) = relation.columns.iter().find(|c| c.name == name) {
-                if found.is_some() {
-                    return Err(Error::new(
-                        SqlState::AMBIGUOUS_COLUMN,
-                        format!("column reference \"{name}\" is ambiguous"),
-                    ));
-                }
-                found = Some(column);
-            }
-        }
-        found.ok_or_else(|| match table {
-            Some(table) if !table_known => Error::new(
-                SqlState::UNDEFINED_TABLE,
-                format!("missing FROM-clause entry for table \"{table}\""),
-            ),
-            Some(table) => Error::new(
-                SqlState::UNDEFINED_COLUMN,
-                format!("column {table}.{name} does not exist"),
-            ),
-            None => {
-                Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist"))
-            }
-        })
     }
 }
 

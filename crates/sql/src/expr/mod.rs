@@ -18,6 +18,7 @@
 
 mod array;
 pub mod bind;
+mod bind_calls;
 mod bind_ops;
 pub mod bound;
 pub mod calendar;
@@ -30,14 +31,17 @@ pub mod functions;
 mod json;
 pub mod pattern;
 pub mod registry;
+pub mod scope;
 mod text_form;
 mod to_char;
 pub mod ty;
 pub mod types;
 pub mod value;
 
-pub use bind::{Binder, Scope, ScopeColumn, ScopeRelation, fold};
-pub use bind_ops::{comparison_type, is_aggregate, negate, no_operator, symbol_of};
+pub use bind::Binder;
+pub use scope::{Scope, ScopeColumn, ScopeRelation, fold};
+pub use bind_calls::is_aggregate;
+pub use bind_ops::{comparison_type, negate, no_operator, symbol_of};
 pub use bound::{Comparison, Expr, Node};
 pub use context::EvalContext;
 pub use registry::{Resolved, Volatility, registry};

@@ -6,6 +6,8 @@
 //! # Limits
 //! A result longer than [`MAX_TEXT_BYTES`] is refused with 54000, before it is built. Only the UTF-8 encoding is known.
 
+mod matching;
+
 use crate::error::Result;
 use crate::expr::Tag::{AnyArray, Bytea, Int4, Int8, Name, Text, TextArray};
 use crate::expr::context::Call;
@@ -18,6 +20,8 @@ use crate::expr::value::{
     array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array, to_text,
 };
 use crate::types::Datum;
+
+use matching::*;
 
 /// Longest text a function builds, bytes.
 pub const MAX_TEXT_BYTES: usize = 1 << 28;
@@ -220,30 +224,6 @@ fn sub_bytes(value: &Datum, start: i64, length: Option<i64>) -> Result<Datum> {
     let value = bytes_of(value)?;
     let (from, to) = bounds(start, length)?;
     Ok(bytea(value.get(from..to.min(value.len())).unwrap_or(&[]).to_vec()))
-}
-
-fn compile(pattern: &str, flags: &str) -> Result<regex::Regex> {
-    pattern::regex(pattern, flags).map_err(pattern_fault)
-}
-
-fn pattern_fault(error: PatternError) -> crate::error::Error {
-    match error {
-        PatternError::TrailingEscape => {
-            fault::error("22025", "LIKE pattern must not end with escape character")
-        }
-        PatternError::Regex(reason) => {
-            fault::error("2201B", format!("invalid regular expression: {reason}"))
-        }
-    }
-}
-
-fn substring_regex(value: &Datum, pattern: &Datum) -> Result<Datum> {
-    let regex = compile(str_of(pattern)?, "")?;
-    let value = str_of(value)?;
-    Ok(regex
-        .captures(value)
-        .and_then(|c| c.get(usize::from(c.len() > 1)))
-        .map_or(Datum::Null, |m| text(m.as_str())))
 }
 
 fn position(hay: &str, needle: &str) -> Result<Datum> {
@@ -580,129 +560,4 @@ fn array_to_string(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         }
     }
     Ok(text(parts.join(separator)))
-}
-
-fn escape_of(args: &[Datum]) -> Result<Option<char>> {
-    let Some(escape) = args.get(2) else { return Ok(Some('\\')) };
-    let mut chars = str_of(escape)?.chars();
-    match (chars.next(), chars.next()) {
-        (None, _) => Ok(None),
-        (Some(c), None) => Ok(Some(c)),
-        _ => Err(fault::error("22019", "invalid escape string; it must be empty or one character")),
-    }
-}
-
-fn like(args: &[Datum], insensitive: bool, negated: bool) -> Result<Datum> {
-    let escape = escape_of(args)?;
-    let (value, pattern) = (str_of(&args[0])?, str_of(&args[1])?);
-    let found = if insensitive {
-        pattern::ilike(value, pattern, escape)
-    } else {
-        pattern::like(value, pattern, escape)
-    };
-    Ok(bool_datum(found.map_err(pattern_fault)? != negated))
-}
-
-fn similar(args: &[Datum]) -> Result<Datum> {
-    let source = pattern::similar(str_of(&args[1])?, escape_of(args)?).map_err(pattern_fault)?;
-    Ok(bool_datum(compile(&source, "")?.is_match(str_of(&args[0])?)))
-}
-
-fn matches(args: &[Datum], call: &Call<'_>, flags: &'static str, negated: bool) -> Result<Datum> {
-    let pattern = str_of(&args[1])?;
-    let found =
-        call.context.regex(pattern, flags, |p| compile(p, flags))?.is_match(str_of(&args[0])?);
-    Ok(bool_datum(found != negated))
-}
-
-fn regexp_replace(args: &[Datum], flags: &str) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags)?;
-    // PostgreSQL's \1 and \& become the engine's references; a $ is literal.
-    let mut template = String::new();
-    let mut chars = str_of(&args[2])?.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => match chars.next() {
-                Some(d @ '1'..='9') => {
-                    template.push_str("${");
-                    template.push(d);
-                    template.push('}');
-                }
-                Some('&') => template.push_str("${0}"),
-                Some(other) => template.push(other),
-                None => template.push('\\'),
-            },
-            '$' => template.push_str("$$"),
-            other => template.push(other),
-        }
-    }
-    let limit = usize::from(!flags.contains('g'));
-    Ok(text(regex.replacen(str_of(&args[0])?, limit, template.as_str())))
-}
-
-fn regexp_match(args: &[Datum], flags: &str) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags)?;
-    Ok(regex.captures(str_of(&args[0])?).map_or(Datum::Null, |captures| {
-        let from = usize::from(captures.len() > 1);
-        text_array(captures.iter().skip(from).map(|m| m.map(|m| m.as_str().to_owned())))
-    }))
-}
-
-fn regexp_split(args: &[Datum], flags: &str) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags)?;
-    Ok(text_array(regex.split(str_of(&args[0])?).map(|part| Some(part.to_owned()))))
-}
-
-fn encode(value: &[u8], format: &str) -> Result<Datum> {
-    Ok(text(match format {
-        "hex" => hash::hex(value),
-        "base64" => hash::base64(value),
-        "escape" => {
-            let mut out = String::new();
-            for byte in value {
-                match byte {
-                    b'\\' => out.push_str("\\\\"),
-                    0 | 0x80..=0xFF => out.push_str(&format!("\\{byte:03o}")),
-                    other => out.push(char::from(*other)),
-                }
-            }
-            out
-        }
-        other => return Err(fault::error("22023", format!("unrecognized encoding: \"{other}\""))),
-    }))
-}
-
-fn decode(value: &str, format: &str) -> Result<Datum> {
-    let decoded = match format {
-        "hex" => hash::unhex(value),
-        "base64" => hash::unbase64(value),
-        "escape" => Some(value.as_bytes().to_vec()),
-        other => return Err(fault::error("22023", format!("unrecognized encoding: \"{other}\""))),
-    };
-    decoded.map(bytea).ok_or_else(|| fault::error("22023", format!("invalid {format} data")))
-}
-
-fn convert_from(args: &[Datum]) -> Result<Datum> {
-    let name = str_of(&args[1])?.to_ascii_lowercase();
-    if !matches!(name.as_str(), "utf8" | "utf-8" | "sql_ascii") {
-        return Err(fault::unsupported(format!("encoding \"{name}\"; use UTF8")));
-    }
-    String::from_utf8(bytes_of(&args[0])?.to_vec())
-        .map(text)
-        .map_err(|_| fault::error("22021", "invalid byte sequence for encoding \"UTF8\""))
-}
-
-fn get_byte(args: &[Datum]) -> Result<Datum> {
-    let value = bytes_of(&args[0])?;
-    let at = i64_of(&args[1])?;
-    usize::try_from(at)
-        .ok()
-        .and_then(|at| value.get(at))
-        .map(|byte| Datum::Int4((*byte).into()))
-        .ok_or_else(|| {
-            fault::error(
-                "2202E",
-                format!("index {at} out of valid range, 0..{}", value.len() as i64 - 1),
-            )
-        })
 }
