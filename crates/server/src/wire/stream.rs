@@ -331,9 +331,19 @@ impl Wire {
     /// [`End::Gone`], [`End::Killed`]; `work` was dropped.
     pub async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, End> {
         let mut work = std::pin::pin!(work);
+        let mut waited = false;
         std::future::poll_fn(|context| {
+            // Before the work, because work that computes uses up the task's share (tokio's cooperative
+            // budget) and the socket would never be looked at; not before its first step, because most
+            // work ends with that.
+            if waited && let Poll::Ready(end) = self.poll_gone(context) {
+                return Poll::Ready(Err(end));
+            }
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Ok(done));
+            }
+            if std::mem::replace(&mut waited, true) {
+                return Poll::Pending;
             }
             self.poll_gone(context).map(Err)
         })

@@ -5,11 +5,11 @@
 //! registry, its arguments cast to what the overload takes.
 
 use super::bind::Binder;
-use super::scope::fold;
 use super::bind_ops::{no_operator, operator_text};
 use super::bound::{Comparison, Expr, Node};
 use super::fault;
 use super::registry::{ResolveError, registry};
+use super::scope::fold;
 use super::ty::CastContext;
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast;

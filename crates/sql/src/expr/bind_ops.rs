@@ -3,8 +3,8 @@
 use super::bind::{Binder, number};
 use super::bound::{Comparison, Expr, Node};
 use super::fault;
-use super::registry::{ResolveError, registry};
-use super::ty::{CastContext, Category, Tag, tag};
+use super::registry::registry;
+use super::ty::{Category, Tag, tag};
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::{self, BinaryOperator, UnaryOperator, Value};
 use crate::types::{Datum, SqlType};

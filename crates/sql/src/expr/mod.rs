@@ -39,10 +39,10 @@ pub mod types;
 pub mod value;
 
 pub use bind::Binder;
-pub use scope::{Scope, ScopeColumn, ScopeRelation, fold};
 pub use bind_calls::is_aggregate;
 pub use bind_ops::{comparison_type, negate, no_operator, symbol_of};
 pub use bound::{Comparison, Expr, Node};
 pub use context::EvalContext;
 pub use registry::{Resolved, Volatility, registry};
+pub use scope::{Scope, ScopeColumn, ScopeRelation, fold};
 pub use ty::{CastContext, Tag};

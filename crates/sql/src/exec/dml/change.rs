@@ -32,7 +32,10 @@ fn moves_keys(info: &TableInfo, set: &[(usize, Given)]) -> bool {
 ///
 /// # Errors
 /// Errors of the statement.
-pub(in crate::exec) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
+pub(in crate::exec) async fn update(
+    update: &ast::Update,
+    context: &mut PlanContext<'_>,
+) -> Result<KeyPlan> {
     if update.limit.is_some() || !update.order_by.is_empty() {
         return Err(Error::syntax("UPDATE takes no ORDER BY or LIMIT"));
     }
@@ -169,7 +172,10 @@ async fn update_by_query(
 ///
 /// # Errors
 /// Errors of the statement.
-pub(in crate::exec) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
+pub(in crate::exec) async fn delete(
+    delete: &ast::Delete,
+    context: &mut PlanContext<'_>,
+) -> Result<KeyPlan> {
     if delete.limit.is_some() || !delete.order_by.is_empty() || !delete.tables.is_empty() {
         return Err(Error::syntax("DELETE takes no ORDER BY, LIMIT or list of tables"));
     }
@@ -222,4 +228,3 @@ pub(in crate::exec) async fn delete(delete: &ast::Delete, context: &mut PlanCont
         kind: Kind::Delete(DeletePlan { info, target, returning }),
     })
 }
-

@@ -55,7 +55,12 @@ pub(super) fn similar(args: &[Datum]) -> Result<Datum> {
     Ok(bool_datum(compile(&source, "")?.is_match(str_of(&args[0])?)))
 }
 
-pub(super) fn matches(args: &[Datum], call: &Call<'_>, flags: &'static str, negated: bool) -> Result<Datum> {
+pub(super) fn matches(
+    args: &[Datum],
+    call: &Call<'_>,
+    flags: &'static str,
+    negated: bool,
+) -> Result<Datum> {
     let pattern = str_of(&args[1])?;
     let found =
         call.context.regex(pattern, flags, |p| compile(p, flags))?.is_match(str_of(&args[0])?);

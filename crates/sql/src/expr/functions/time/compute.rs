@@ -122,7 +122,12 @@ pub(super) fn shift_local(value: &Datum, by: Interval, sign: i64) -> Result<Datu
 }
 
 /// Months and days are added in local time, hours in absolute time.
-pub(super) fn shift_zoned(value: &Datum, by: Interval, sign: i64, call: &Call<'_>) -> Result<Datum> {
+pub(super) fn shift_zoned(
+    value: &Datum,
+    by: Interval,
+    sign: i64,
+    call: &Call<'_>,
+) -> Result<Datum> {
     let stored = micros_of(value)?;
     let Some(utc) = unix_micros(stored) else { return Ok(Datum::TimestampTz(stored)) };
     let zone = call.context.zone();
