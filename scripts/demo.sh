@@ -6,18 +6,18 @@ cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_rust
 need_debian curl curl ca-certificates
-listen="${DEMO_LISTEN:-127.0.0.1:5433}" http="${DEMO_HTTP:-127.0.0.1:8080}" data="${DEMO_DATA:-./telesto-data}"
+listen="${DEMO_LISTEN:-127.0.0.1:5433}" http="${DEMO_HTTP:-127.0.0.1:8080}" data="$(realpath -m "${DEMO_DATA:-./telesto-data}")"
 url="postgres://telesto@$listen/telesto"
 
 say "building telesto (the first time this takes a while: DataFusion, SlateDB and the cloud clients)"
-cargo build -p telesto
-telesto="$CARGO_TARGET_DIR/debug/telesto"
+[ -n "${TELESTO_BIN:-}" ] || cargo build -p telesto
+telesto="${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}"
 dump="$(scripts/fetch_dump.sh)"
 
-say "starting: telesto start --bucket file://$(realpath -m "$data") --listen $listen --http $http"
+say "starting: telesto start --bucket file://$data/bucket --listen $listen --http $http"
 log="$(mktemp)"
 # Dollars as if the bucket were S3 Standard: a local folder costs nothing.
-"$telesto" start --bucket "file://$(realpath -m "$data")" --listen "$listen" --http "$http" --prices s3-standard >"$log" 2>&1 &
+"$telesto" start --bucket "file://$data/bucket" --data-dir "$data/node" --listen "$listen" --http "$http" --prices s3-standard >"$log" 2>&1 &
 node=$!
 stop() { kill "$node" 2>/dev/null || return 0; wait "$node" 2>/dev/null || return 0; }
 trap stop EXIT

@@ -62,6 +62,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     }
     let as_of = take_as_of(&mut tokens)?;
     spell_copy_switches(&mut tokens);
+    drop_vacuum_options(&mut tokens);
     let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
     let statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
     let rest = parser.peek_token();
@@ -94,6 +95,24 @@ fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
         }
         after_switch = this == "FREEZE" || this == "HEADER";
     }
+}
+
+/// Removes the options between VACUUM and its table, which the parser does not know; VACUUM has nothing to do
+/// here, whatever its options (pgbench sends `VACUUM ANALYZE t`).
+fn drop_vacuum_options(tokens: &mut Vec<TokenWithSpan>) {
+    let option = |token: &Token, words: &[&str]| {
+        matches!(token, Token::Word(w) if w.quote_style.is_none()
+            && words.iter().any(|word| w.value.eq_ignore_ascii_case(word)))
+    };
+    let space = |token: &Token| matches!(token, Token::Whitespace(_));
+    let Some(first) = tokens.iter().position(|t| !space(&t.token)) else { return };
+    if !option(&tokens[first].token, &["VACUUM"]) {
+        return;
+    }
+    let words = ["FULL", "FREEZE", "VERBOSE", "ANALYZE", "ANALYSE"];
+    let end = (first + 1..tokens.len())
+        .find(|at| !space(&tokens[*at].token) && !option(&tokens[*at].token, &words));
+    tokens.drain(first + 1..end.unwrap_or(tokens.len()));
 }
 
 /// Removes `AS OF SYSTEM TIME <literal>`.
@@ -195,6 +214,15 @@ mod tests {
             assert_eq!(parse(sql).expect("parse").len(), 1, "{sql}");
         }
         assert!(parse("copy t from stdin with (freeze maybe)").is_err());
+    }
+
+    #[test]
+    fn vacuum_with_options_is_understood() {
+        for sql in
+            ["vacuum", "vacuum analyze pgbench_branches", "VACUUM FULL VERBOSE t", "vacuum t"]
+        {
+            assert_eq!(parse(sql).expect("parse").len(), 1, "{sql}");
+        }
     }
 
     #[test]
