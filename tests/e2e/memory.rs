@@ -19,7 +19,7 @@ fn allowed_kb() -> u64 {
 async fn import_and_scan_of_five_times_the_limit_stays_within_bounds() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let place = Place::folder(&dir.path().join("bucket"), "quorum", "quorum");
-    let node = Node::start(&place, &dir.path().join("local"), &["--memory", "64MB"]);
+    let node = Node::start(&place, &dir.path().join("local"), &["--memory", "64MiB"]);
     let client = node.connect().await.expect("connects");
     client
         .batch_execute("CREATE TABLE big (id bigint PRIMARY KEY, filler text NOT NULL)")
@@ -70,7 +70,7 @@ async fn write_set_far_larger_than_memory_commits_whole() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let place = Place::folder(&dir.path().join("bucket"), "quorum", "quorum");
     let local = dir.path().join("local");
-    let node = Node::start(&place, &local, &["--memory", "64MB"]);
+    let node = Node::start(&place, &local, &["--memory", "64MiB"]);
     let client = node.connect().await.expect("connects");
     client
         .batch_execute("CREATE TABLE many (id bigint PRIMARY KEY, half bigint NOT NULL)")
@@ -85,7 +85,7 @@ async fn write_set_far_larger_than_memory_commits_whole() {
     println!("{rows} rows in one commit, peak resident set {peak} kB, allowed {} kB", allowed_kb());
     assert!(peak <= allowed_kb(), "resident set peaked at {peak} kB, allowed {} kB", allowed_kb());
     node.kill();
-    let node = Node::start(&place, &local, &["--memory", "64MB"]);
+    let node = Node::start(&place, &local, &["--memory", "64MiB"]);
     let client = node.connect().await.expect("connects");
     let row = client
         .query_one("SELECT count(*), sum(half)::bigint, max(id) FROM many", &[])
