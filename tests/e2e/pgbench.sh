@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/e2e/node.sh
-need_debian pgbench postgresql postgresql-contrib
+need_debian pgbench postgresql-15
 start_node
 export PGHOST=127.0.0.1 PGPORT="$PORT" PGUSER=telesto PGDATABASE=telesto PGSSLMODE=disable
 each="${SECONDS_EACH:-5}"

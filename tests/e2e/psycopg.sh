@@ -3,8 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/e2e/node.sh
-need_python
-"$PYTHON" -c 'import psycopg' 2>/dev/null || "$PYTHON" -m pip install -q 'psycopg[binary]==3.3.*'
+need_wheel '"$PYTHON" -c "import psycopg"' 'psycopg[binary]==3.3.*'
 start_node
 "$PYTHON" tests/drivers/psycopg_smoke.py "postgres://telesto@127.0.0.1:$PORT/telesto?sslmode=disable"
 stop_node

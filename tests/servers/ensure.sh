@@ -4,37 +4,27 @@
 #   tests/servers/ensure.sh versitygw    only that one
 # The tests start and stop them themselves, on 127.0.0.1 and free ports.
 set -euo pipefail
-bin="$HOME/.cache/telesto/bin"
-mkdir -p "$bin"
+cd "$(dirname "$0")/../.."
+. scripts/setup.sh
+bin="$TELESTO_CACHE/bin"
 wanted=("$@")
 [ "${#wanted[@]}" -gt 0 ] || wanted=(versitygw minio)
 
+# Both are distributed as source only; building takes minutes and a GiB of memory.
 install_with_go() {
     local name="$1" module="$2"
-    [ -x "$bin/$name" ] && return 0
-    if [ -x "$HOME/go/bin/$name" ]; then
-        cp "$HOME/go/bin/$name" "$bin/$name.new" && mv "$bin/$name.new" "$bin/$name"
-        return 0
-    fi
-    command -v go >/dev/null 2>&1 || {
-        echo "error: Go is missing; install it (https://go.dev/dl, 1.24 or newer), then run this again" >&2
-        exit 1
-    }
-    echo "installing $name (once, a few minutes)"
-    GOBIN="$bin" GOFLAGS=-mod=mod go install "$module"
+    "$bin/$name" --version >/dev/null 2>&1 && return 0
+    need_go 25
+    say "building $name (once, a few minutes)"
+    GOBIN="$bin" GOFLAGS='-mod=mod -buildvcs=false' GOTOOLCHAIN=local go install "$module" \
+        || die "go install $module failed; is the network up? Then run this again"
+    "$bin/$name" --version >/dev/null 2>&1 || die "$bin/$name does not run after installing it; remove it and run this again"
 }
 
 for name in "${wanted[@]}"; do
     case "$name" in
     versitygw) install_with_go versitygw github.com/versity/versitygw/cmd/versitygw@v1.8.0 ;;
-    minio) install_with_go minio github.com/minio/minio@latest ;;
-    *)
-        echo "error: no S3 server called $name; there are versitygw and minio" >&2
-        exit 1
-        ;;
+    minio) install_with_go minio github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c ;;
+    *) die "no S3 server called $name; there are versitygw and minio" ;;
     esac
-    [ -x "$bin/$name" ] || {
-        echo "error: $name is not at $bin/$name after installing it" >&2
-        exit 1
-    }
 done

@@ -29,12 +29,18 @@ start)
             echo "PostgreSQL 15 is not installed; install Debian's package postgresql-15" >&2
             exit 1
         fi
-        apt-get update -q >&2
+        apt-get update -q >&2 || {
+            echo "apt-get update failed; is the network up? Or install Debian's package postgresql-15 by hand" >&2
+            exit 1
+        }
         # Do not let the package create and start a cluster of its own.
         mkdir -p /etc/postgresql-common
         [ -e /etc/postgresql-common/createcluster.conf ] ||
             echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf
-        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql-15 >&2
+        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql-15 >&2 || {
+            echo "apt-get install postgresql-15 failed; install it by hand" >&2
+            exit 1
+        }
     fi
     if [ ! -d "$dir/data" ]; then
         mkdir -p "$dir"
