@@ -48,7 +48,7 @@ impl Hedge {
         }
         state.seen += 1;
         state.credit = (state.credit + 0.1).min(10.0);
-        if state.recent.len() >= MIN_SAMPLES && state.seen % REFRESH_EVERY == 0 {
+        if state.recent.len() >= MIN_SAMPLES && state.seen.is_multiple_of(REFRESH_EVERY) {
             let mut sorted = state.recent.clone();
             sorted.sort_unstable();
             state.p95 = sorted.get(sorted.len() * 95 / 100).copied();

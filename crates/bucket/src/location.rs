@@ -42,10 +42,8 @@ impl Location {
             }
             return Err(bad("it has no scheme (a local folder is written /path or ./path)"));
         }
-        if let Some(path) = text.strip_prefix("file://") {
-            if !path.starts_with('/') {
-                return Err(bad("file:// needs an absolute path, as in file:///var/lib/telesto"));
-            }
+        if text.strip_prefix("file://").is_some_and(|path| !path.starts_with('/')) {
+            return Err(bad("file:// needs an absolute path, as in file:///var/lib/telesto"));
         }
         let url = Url::parse(text).map_err(|error| bad(&error.to_string()))?;
         if !url.username().is_empty() || url.password().is_some() {

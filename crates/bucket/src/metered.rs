@@ -159,10 +159,11 @@ impl Metered {
         let start = self.env.clock.monotonic();
         // Both stages bound themselves; this only caps the sum.
         let result = self.send(self.request(class, 0), hedged, WHOLE_OBJECT, size, work).await;
-        if let (Some(hedge), Ok(result)) = (&self.hedge, &result) {
-            if class == Class::Get && size(result) <= hedge::MAX_BYTES {
-                hedge.observe(self.env.clock.monotonic().saturating_sub(start));
-            }
+        if let (Some(hedge), Ok(result)) = (&self.hedge, &result)
+            && class == Class::Get
+            && size(result) <= hedge::MAX_BYTES
+        {
+            hedge.observe(self.env.clock.monotonic().saturating_sub(start));
         }
         result
     }
