@@ -13,9 +13,11 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, Either, select};
+use futures::poll;
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TxnId, WriterToken};
@@ -132,7 +134,8 @@ impl Env {
         result.await.map_err(|_| Error::DeadlinePassed { what: name })
     }
 
-    /// Waits for `future`, at most until `deadline`. `what` names the wait in the error.
+    /// Waits for `future`, at most until `deadline`. `what` names the wait in the error. A future that is
+    /// ready at once costs no timer and no look at the clock.
     ///
     /// # Errors
     /// [`Error::DeadlinePassed`] when the deadline comes first; `future` is dropped.
@@ -142,10 +145,31 @@ impl Env {
         what: &'static str,
         future: impl Future<Output = T>,
     ) -> Result<T> {
+        let mut future = pin!(future);
+        if let Poll::Ready(value) = poll!(future.as_mut()) {
+            return Ok(value);
+        }
         let timer = self.clock.sleep(deadline.remaining(self.clock.monotonic()));
-        match select(pin!(future), timer).await {
+        match select(future, timer).await {
             Either::Left((value, _)) => Ok(value),
             Either::Right(((), _)) => Err(Error::DeadlinePassed { what }),
         }
+    }
+
+    /// As [`Env::within`], for at most `timeout` from the moment it has to wait.
+    ///
+    /// # Errors
+    /// [`Error::DeadlinePassed`] when the time is over first; `future` is dropped.
+    pub async fn within_timeout<T>(
+        &self,
+        timeout: Duration,
+        what: &'static str,
+        future: impl Future<Output = T>,
+    ) -> Result<T> {
+        let mut future = pin!(future);
+        if let Poll::Ready(value) = poll!(future.as_mut()) {
+            return Ok(value);
+        }
+        self.within(self.deadline(timeout), what, future).await
     }
 }

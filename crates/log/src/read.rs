@@ -13,7 +13,7 @@ use futures::future::try_join_all;
 use telesto_bucket::Cause;
 use telesto_common::{Deadline, Lsn};
 
-use crate::chain::{Loglet, Medium};
+use crate::chain::{Chain, Loglet, Medium};
 use crate::codec::{self, Place};
 use crate::error::{Error, Result};
 use crate::keys;
@@ -50,16 +50,15 @@ impl VirtualLog {
             inner.claim(by).await?;
             chain = inner.chain();
         }
-        let trimmed = || Error::Trimmed { shard: chain.shard, asked: from, start: chain.trim.lsn };
-        if from < chain.trim.lsn {
-            return Err(trimmed());
-        }
-        let (loglet, end) = chain.loglet_at(from).ok_or_else(trimmed)?;
-        match &loglet.medium {
-            Medium::Bucket => inner.read_slots(loglet, end, from, max_bytes, cause, by).await,
-            Medium::Quorum { .. } => {
-                inner.read_quorum(loglet, end, from, max_bytes, cause, by).await
+        let found = inner.read_through(&chain, from, max_bytes, cause, by).await;
+        match found {
+            // A closed loglet whose entries only the owner of the newest one has, which may be gone by now:
+            // then they are ours to take over.
+            Err(Error::NotOwner { .. }) if !self.is_local_sequencer() => {
+                inner.claim(by).await?;
+                inner.read_through(&inner.chain(), from, max_bytes, cause, by).await
             }
+            found => found,
         }
     }
 
@@ -96,6 +95,27 @@ impl VirtualLog {
 }
 
 impl Inner {
+    async fn read_through(
+        &self,
+        chain: &Chain,
+        from: Lsn,
+        max_bytes: usize,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<Batch> {
+        let trimmed = || Error::Trimmed { shard: chain.shard, asked: from, start: chain.trim.lsn };
+        if from < chain.trim.lsn {
+            return Err(trimmed());
+        }
+        let (loglet, end) = chain.loglet_at(from).ok_or_else(trimmed)?;
+        match &loglet.medium {
+            Medium::Bucket => self.read_slots(loglet, end, from, max_bytes, cause, by).await,
+            Medium::Quorum { .. } => {
+                self.read_quorum(loglet, end, from, max_bytes, cause, by).await
+            }
+        }
+    }
+
     /// The hash of the entry before `at`, when it is known without reading.
     pub fn known_hash(&self, at: Lsn) -> Option<[u8; 16]> {
         let state = self.state.lock();

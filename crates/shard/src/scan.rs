@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use telesto_bucket::Cause;
 use telesto_common::Timestamp;
@@ -222,10 +222,14 @@ enum FillError {
 impl Sources {
     async fn fill(&mut self, chunk: usize) -> std::result::Result<(), FillError> {
         if let Some(source) = &mut self.checkpoint {
-            while !source.done && source.buffer.len() < chunk {
-                match source.rows.next().await.map_err(FillError::Engine)? {
-                    Some((key, stored)) => source.buffer.push_back((key.slice(1..), stored)),
-                    None => source.done = true,
+            if !source.done && source.buffer.len() < chunk {
+                let held = source.buffer.len();
+                // Rows pulled before a failure are dropped with the sources.
+                let filled = source.rows.fill(&mut source.buffer, chunk).await;
+                source.done = filled.map_err(FillError::Engine)?;
+                for (key, _) in source.buffer.iter_mut().skip(held) {
+                    // The stored key is the key behind one byte (`row::newest_key`).
+                    key.advance(1);
                 }
             }
         }

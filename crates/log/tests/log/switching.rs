@@ -48,6 +48,37 @@ async fn switch_there_and_back_keeps_every_entry_and_tells_other_processes() {
     assert_eq!(other.said()[..5], expected, "who was refused may write again");
 }
 
+/// Found by the simulation's seeds 247 and 293: the entries were in a closed loglet, below the start of the newest one,
+/// and a process that had been refused them once was refused for ever.
+#[tokio::test]
+async fn process_refused_while_owners_live_takes_over_when_the_last_one_is_gone() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let disk = SimDisk::new();
+    let mut first = create(&bucket, &env, with_disk(1, 1, &disk)).await;
+    let mut waiting = open(&MemBucket::new(&objects), &env, with_disk(2, 1, &disk)).await.unwrap();
+    first.say("one").await.unwrap();
+    waiting.catch_up().await.unwrap();
+    first.log.switch(LogKind::Quorum, soon(&env)).await.unwrap();
+    first.say("two").await.unwrap();
+    let refused = waiting.catch_up().await.unwrap_err();
+    assert!(matches!(refused, Error::NotOwner { .. }), "{refused}");
+    drop(first);
+    disk.crash(&Seeded::new(1));
+
+    let mut second = open(&MemBucket::new(&objects), &env, with_disk(3, 1, &disk)).await.unwrap();
+    second.catch_up().await.unwrap();
+    second.say("three").await.unwrap();
+    let refused = waiting.catch_up().await.unwrap_err();
+    assert!(matches!(refused, Error::NotOwner { .. }), "{refused}");
+    drop(second);
+    disk.crash(&Seeded::new(2));
+
+    waiting.catch_up().await.unwrap();
+    waiting.say("four").await.unwrap();
+    assert_eq!(waiting.said(), ["one", "two", "three", "four"]);
+}
+
 #[tokio::test]
 async fn switch_under_load_loses_and_doubles_nothing() {
     let objects = Arc::new(Objects::default());

@@ -21,6 +21,7 @@ pub(crate) mod slate;
 mod slate_clock;
 mod witness;
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -66,6 +67,17 @@ pub(crate) enum ReadAhead {
 #[async_trait]
 pub(crate) trait RowScan: Send {
     async fn next(&mut self) -> Outcome<Option<StoredRow>>;
+
+    /// Appends rows to `into` until it holds `rows`. `true`: the scan is at its end.
+    async fn fill(&mut self, into: &mut VecDeque<StoredRow>, rows: usize) -> Outcome<bool> {
+        while into.len() < rows {
+            match self.next().await? {
+                Some(row) => into.push_back(row),
+                None => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// A readable state of a checkpoint.

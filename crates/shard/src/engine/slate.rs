@@ -11,6 +11,7 @@
 //! SlateDB's errors become a [`Fault`]. Any that closes the instance, and a missing object (collected
 //! under a reader that did not refresh in time), is `Gone`: the caller opens another.
 
+use std::collections::VecDeque;
 use std::fmt::{Debug, Formatter};
 use std::future::Future;
 use std::sync::Arc;
@@ -132,7 +133,7 @@ async fn bounded<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, slatedb::Error>>,
 ) -> Outcome<T> {
-    match env.within(env.deadline(timeout), what, call).await {
+    match env.within_timeout(timeout, what, call).await {
         Ok(result) => result.map_err(|error| fault(&error)),
         Err(error) => Err(Fault::Unavailable(error.to_string())),
     }
@@ -339,6 +340,20 @@ impl RowScan for SlateScan {
         let row = bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await;
         let row = row.map_err(|fault| witnessed(fault, &self.last_read))?;
         Ok(row.map(|row| (row.key, row.value)))
+    }
+
+    /// One boxed future a chunk, not one a row.
+    async fn fill(&mut self, into: &mut VecDeque<StoredRow>, rows: usize) -> Outcome<bool> {
+        into.reserve(rows.saturating_sub(into.len()));
+        while into.len() < rows {
+            let next = self.rows.next();
+            let row = bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await;
+            match row.map_err(|fault| witnessed(fault, &self.last_read))? {
+                Some(row) => into.push_back((row.key, row.value)),
+                None => return Ok(true),
+            }
+        }
+        Ok(false)
     }
 }
 
