@@ -288,11 +288,16 @@ impl Run {
         world.sleep(Duration::from_secs(60)).await;
         // On a quorum log only its owner answers: then each node is asked with the others gone.
         let one_by_one = self.shared.plan.switches || self.shared.plan.log == LogKind::Quorum;
-        for number in 0..self.nodes.len() {
+        // The first one is asked as it is, whatever it has been through; those after it start anew.
+        let nodes = self.nodes.len();
+        let first = usize::try_from(self.shared.plan.seed).unwrap_or(0) % nodes;
+        for number in (0..nodes).map(|turn| (first + turn) % nodes) {
             if one_by_one {
-                for node in &mut self.nodes {
-                    self.faults += node.faults.struck();
-                    node.crash(&self.shared);
+                for (other, node) in self.nodes.iter_mut().enumerate() {
+                    if other != number {
+                        self.faults += node.faults.struck();
+                        node.crash(&self.shared);
+                    }
                 }
             }
             let by = world.now() + RECOVERY;
