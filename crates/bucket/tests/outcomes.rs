@@ -122,7 +122,8 @@ async fn put_that_never_reached_the_store_is_unavailable() {
 
 #[tokio::test]
 async fn bucket_that_stops_answering_ends_every_call_in_bounded_time() {
-    let bench = bench();
+    let env = telesto_runtime::env();
+    let bench = bench_on(env.clone(), FaultRates::NONE);
     bench.faults.stop_answering();
     let bound = Duration::from_secs(5);
     let all = async {
@@ -132,7 +133,8 @@ async fn bucket_that_stops_answering_ends_every_call_in_bounded_time() {
         let put = put(&bench, "mine").await.expect_err("no answer");
         (get, list, delete, put)
     };
-    let (get, list, delete, put) = tokio::time::timeout(bound, all).await.expect("bounded");
+    let deadline = env.deadline(bound);
+    let (get, list, delete, put) = env.within(deadline, "all", all).await.expect("bounded");
     for error in [get, list, delete] {
         assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     }
@@ -227,14 +229,15 @@ async fn slow_read_is_hedged_and_the_hedge_is_metered() {
     };
     let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
     store.put(&Path::from("k"), "v".into()).await.expect("put");
-    let bucket = over(store, "memory://hedged", &options, env).expect("opens");
+    let bucket = over(store, "memory://hedged", &options, env.clone()).expect("opens");
     for _ in 0..128 {
         bucket.get(Cause::Read, "k", None).await.expect("get").expect("there");
     }
     let before = bucket.meter().snapshot();
     faults.add(FaultRule::next(Class::Get, "k", Fault::Slow(Duration::from_secs(8))));
     let get = bucket.get(Cause::Read, "k", None);
-    let object = tokio::time::timeout(Duration::from_secs(4), get).await.expect("hedged");
+    let deadline = env.deadline(Duration::from_secs(4));
+    let object = env.within(deadline, "the read", get).await.expect("hedged");
     assert_eq!(&object.expect("get").expect("there").body[..], b"v");
     let counted = bucket.meter().snapshot().since(&before).total(|_, _| true);
     assert_eq!((counted.requests, counted.hedges), (2, 1));

@@ -97,10 +97,10 @@ pub struct ServerConfig {
 pub fn check_exposure(config: &ServerConfig) -> Result<()> {
     let open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
     let trust = matches!(config.auth, Auth::Trust);
-    if let Some(address) = config.listen.iter().chain(&config.http).find(open) {
-        if trust {
-            return Err(Error::OpenToAll { address: *address });
-        }
+    if let Some(address) = config.listen.iter().chain(&config.http).find(open)
+        && trust
+    {
+        return Err(Error::OpenToAll { address: *address });
     }
     match config.http.iter().find(open) {
         Some(address) => Err(Error::ReadablePasswords { address: *address }),

@@ -24,7 +24,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/slt").join(folder);
     let mut out: Vec<PathBuf> = std::fs::read_dir(&root)
         .unwrap_or_else(|error| panic!("{}: {error}", root.display()))
-        .map(|entry| entry.unwrap().path())
+        .map(|entry| entry.expect("a readable folder").path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "slt"))
         .collect();
     out.sort();
@@ -179,15 +179,15 @@ impl Server {
     }
 
     fn start() -> Self {
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = probe.local_addr().unwrap().port();
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = probe.local_addr().expect("a bound port").port();
         drop(probe);
         let status = Command::new("sh")
             .arg(Self::script())
             .args(["start", &port.to_string()])
             .stdout(std::process::Stdio::null())
             .status()
-            .unwrap();
+            .expect("sh runs");
         assert!(status.success(), "PostgreSQL 15 does not start");
         Self(port)
     }

@@ -1,4 +1,8 @@
 //! The `telesto` binary.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the outermost layer: the shell reads a real terminal and shows real time"
+)]
 
 mod cli;
 

@@ -127,12 +127,12 @@ impl Graph {
                     continue;
                 }
                 let apart = read_writes == ReadWrites::Apart;
-                if let Some(path) = self.path(to, from, rest, apart) {
-                    if best.as_ref().is_none_or(|best| path.len() + 1 < best.len()) {
-                        let mut cycle = vec![(to, why)];
-                        cycle.extend(path);
-                        best = Some(cycle);
-                    }
+                if let Some(path) = self.path(to, from, rest, apart)
+                    && best.as_ref().is_none_or(|best| path.len() + 1 < best.len())
+                {
+                    let mut cycle = vec![(to, why)];
+                    cycle.extend(path);
+                    best = Some(cycle);
                 }
             }
             if best.is_some() {

@@ -229,11 +229,12 @@ impl<'a> Checker<'a> {
                 for step in &observed.steps {
                     let Step::Read(key, list) = step else { continue };
                     for value in list {
-                        if let Some((writer, _)) = writers.get(&(*key, *value)) {
-                            if !committed[*writer] && history[*writer].ended == Ended::Unknown {
-                                committed[*writer] = true;
-                                grown = true;
-                            }
+                        if let Some((writer, _)) = writers.get(&(*key, *value))
+                            && !committed[*writer]
+                            && history[*writer].ended == Ended::Unknown
+                        {
+                            committed[*writer] = true;
+                            grown = true;
                         }
                     }
                 }
@@ -305,13 +306,12 @@ impl<'a> Checker<'a> {
                 Some(_) => {}
             }
         }
-        if let Some(value) = list[..foreign.min(list.len())].last() {
-            if let Some((writer, false)) = self.writers.get(&(key, *value)) {
-                if *writer != reader {
-                    let (writer, value) = (*writer, *value);
-                    self.found.push(Anomaly::IntermediateRead { reader, writer, key, value });
-                }
-            }
+        if let Some(value) = list[..foreign.min(list.len())].last()
+            && let Some((writer, false)) = self.writers.get(&(key, *value))
+            && *writer != reader
+        {
+            let (writer, value) = (*writer, *value);
+            self.found.push(Anomaly::IntermediateRead { reader, writer, key, value });
         }
         // A transaction's own appends are part of the order only as far as they were committed with
         // it, and then later readers show them: the list as read is the order all the same.

@@ -204,8 +204,11 @@ fn weaker_level_permits_what_it_permits() {
     assert!(names(&never, StrictSerializable).is_empty(), "or never happen");
 }
 
+/// A transaction to come: its steps, how long before and after its point it begins and ends, its fate.
+type Planned = (Vec<(bool, u64)>, u64, u64, u8);
+
 /// Runs transactions one after the other on real lists, each at a point inside its interval.
-fn serial(plan: &[(Vec<(bool, u64)>, u64, u64, u8)]) -> Vec<Observed> {
+fn serial(plan: &[Planned]) -> Vec<Observed> {
     let mut lists = vec![Vec::new(); 4];
     let mut history = Vec::new();
     let mut value = 0;
@@ -279,11 +282,10 @@ proptest! {
             let (at, lost_key, lost) = *victim.get(&acknowledged);
             for txn in history.iter_mut().skip(at + 1) {
                 for step in &mut txn.steps {
-                    if let Step::Read(key, list) = step {
-                        if *key == lost_key {
+                    if let Step::Read(key, list) = step
+                        && *key == lost_key {
                             list.retain(|value| *value != lost);
                         }
-                    }
                 }
             }
             prop_assert!(!check(&history, Isolation::StrictSerializable).is_empty());

@@ -186,7 +186,7 @@ impl Dump {
                         page.revision = self.revision()?;
                         has_revision = true;
                     }
-                    other => self.skip(&other.to_owned())?,
+                    other => self.skip(other)?,
                 },
                 Token::Redirect(title) => page.redirect = title,
                 Token::Close(name) if name == "page" => break,
@@ -213,7 +213,7 @@ impl Dump {
                     "contributor" => revision.contributor = self.contributor()?,
                     "comment" => revision.comment = self.text("comment")?,
                     "text" => revision.text = self.text("text")?,
-                    other => self.skip(&other.to_owned())?,
+                    other => self.skip(other)?,
                 },
                 Token::Close(name) if name == "revision" => break,
                 Token::End => return Err(self.malformed("the file ends inside <revision>")),

@@ -18,8 +18,8 @@ pub struct ApiError {
     status: StatusCode,
     code: &'static str,
     message: String,
-    /// A further member of the error object.
-    detail: Option<(&'static str, Value)>,
+    /// A further member of the error object. Boxed: errors travel in every result of the API.
+    detail: Option<Box<(&'static str, Value)>>,
 }
 
 impl ApiError {
@@ -34,7 +34,7 @@ impl ApiError {
     }
 
     fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.detail = Some((name, value.into()));
+        self.detail = Some(Box::new((name, value.into())));
         self
     }
 }
@@ -42,7 +42,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut error = json!({"code": self.code, "message": self.message});
-        if let Some((name, value)) = self.detail {
+        if let Some(detail) = self.detail {
+            let (name, value) = *detail;
             error[name] = value;
         }
         let mut response = (self.status, Json(json!({"error": error}))).into_response();

@@ -192,7 +192,7 @@ impl Connection {
         if !self.styled.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, settings)) {
             self.styled = Some((Arc::clone(settings), values::style(settings, 0)));
         }
-        self.styled.as_ref().map_or_else(TextStyle::default, |(_, style)| style.clone())
+        self.styled.as_ref().map_or_else(TextStyle::default, |(_, style)| *style)
     }
 
     async fn sync(&mut self) -> Result<(), End> {
@@ -296,7 +296,7 @@ async fn send_whole(
     match result {
         StatementResult::Rows { columns, rows, tag } => {
             describe(&mut wire.output, &columns, &[]);
-            let mut cursor = Cursor::new(columns, Vec::new(), style.clone(), rows);
+            let mut cursor = Cursor::new(columns, Vec::new(), *style, rows);
             let (sent, _) = cursor.send(wire, 0).await?;
             metrics.rows.increment(sent);
             wire.output.command_complete(&format!("{tag} {sent}"));

@@ -77,10 +77,10 @@ impl Extended {
     /// [`Failure`].
     pub async fn park(&mut self, wire: &mut Wire) -> Result<(), Failure> {
         for portal in self.portals.values_mut() {
-            if let PortalState::Running { cursor, .. } = &mut portal.state {
-                if cursor.is_live() {
-                    cursor.park(wire, PARKED_ROWS).await?;
-                }
+            if let PortalState::Running { cursor, .. } = &mut portal.state
+                && cursor.is_live()
+            {
+                cursor.park(wire, PARKED_ROWS).await?;
             }
         }
         Ok(())
@@ -357,11 +357,11 @@ impl Connection {
         formats: Vec<i16>,
         max_rows: u64,
     ) -> Result<(), Failure> {
-        if let Some(target) = deallocated(&prepared.sql) {
-            if self.extended.deallocate(target) {
-                self.wire.output.command_complete("DEALLOCATE");
-                return Ok(());
-            }
+        if let Some(target) = deallocated(&prepared.sql)
+            && self.extended.deallocate(target)
+        {
+            self.wire.output.command_complete("DEALLOCATE");
+            return Ok(());
         }
         self.extended.park(&mut self.wire).await?;
         let executed = self.wire.during(self.session.execute(prepared, parameters)).await?;

@@ -216,11 +216,8 @@ async fn session(
         return Err(End::Done);
     };
     let spoken = if version >= PROTOCOL_3_2 { PROTOCOL_3_2 } else { PROTOCOL_3_0 };
-    let unknown: Vec<String> = parameters
-        .iter()
-        .map(|(name, _)| name.clone())
-        .filter(|n| n.starts_with("_pq_."))
-        .collect();
+    let unknown: Vec<String> =
+        parameters.keys().filter(|name| name.starts_with("_pq_.")).cloned().collect();
     if version != spoken || !unknown.is_empty() {
         let answer = NegotiateProtocolVersion::new(spoken as i32, unknown);
         wire.output.message(&PgWireBackendMessage::NegotiateProtocolVersion(answer));

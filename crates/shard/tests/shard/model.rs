@@ -71,7 +71,7 @@ impl Model {
         let key = key(number);
         let value = put.then(|| Bytes::from(format!("value-{at}-{number}").repeat(3)));
         let versions = self.versions.entry(key.clone()).or_default();
-        let fresh = versions.is_empty() && number % 2 == 0;
+        let fresh = versions.is_empty() && number.is_multiple_of(2);
         versions.push((at, value.clone()));
         Write { key, value, fresh }
     }

@@ -15,8 +15,8 @@ use crate::support::TestBucket;
 fn writes(count: u32) -> Vec<Write> {
     let write = |i: u32| Write {
         key: Bytes::from(format!("key-{:08}", i * 2)),
-        value: (i % 7 != 0).then(|| Bytes::from(format!("value-{i}").repeat(20))),
-        fresh: i % 3 == 0,
+        value: (!i.is_multiple_of(7)).then(|| Bytes::from(format!("value-{i}").repeat(20))),
+        fresh: i.is_multiple_of(3),
     };
     (0..count).map(write).collect()
 }

@@ -330,10 +330,10 @@ impl Ddl<'_> {
             use crate::sqlparser::ast::visit_expressions_mut;
             let mut expr = parse_expr(text)?;
             let _ = visit_expressions_mut(&mut expr, |expr| {
-                if let Expr::Identifier(ident) = expr {
-                    if fold(ident) == old {
-                        *ident = Ident::with_quote('"', new.clone());
-                    }
+                if let Expr::Identifier(ident) = expr
+                    && fold(ident) == old
+                {
+                    *ident = Ident::with_quote('"', new.clone());
                 }
                 std::ops::ControlFlow::<()>::Continue(())
             });

@@ -58,13 +58,12 @@ impl Ddl<'_> {
                     ));
                 }
                 let descending = given.column.options.asc == Some(false);
-                if let Some(first) = given.column.options.nulls_first {
-                    if first != descending {
+                if let Some(first) = given.column.options.nulls_first
+                    && first != descending {
                         return Err(Error::unsupported(
                             "NULLS FIRST on an ascending or NULLS LAST on a descending index column",
                         ));
                     }
-                }
                 let direction =
                     if descending { Direction::Descending } else { Direction::Ascending };
                 Ok(IndexColumn { column, direction })
@@ -433,10 +432,10 @@ pub(super) fn columns_in(expr: &Expr, table: &Table) -> Vec<usize> {
             Expr::CompoundIdentifier(parts) => parts.last(),
             _ => None,
         };
-        if let Some(position) = name.and_then(|name| table.column_position(&fold(name))) {
-            if !found.contains(&position) {
-                found.push(position);
-            }
+        if let Some(position) = name.and_then(|name| table.column_position(&fold(name)))
+            && !found.contains(&position)
+        {
+            found.push(position);
         }
         ControlFlow::<()>::Continue(())
     });

@@ -140,26 +140,26 @@ impl Ddl<'_> {
         sequence: &crate::catalog::Sequence,
         cascade: bool,
     ) -> Result<()> {
-        if let Some((table, column)) = sequence.owned_by {
-            if let Some(table) = self.catalog().table(table).cloned() {
-                let uses = table.columns.get(column).is_some_and(|column| {
-                    column.default.as_ref().is_some_and(|d| d.contains(&sequence.name))
-                        || column.generated.is_some()
-                });
-                if uses && (sequence.identity || !cascade) {
-                    return Err(depends(
-                        &format!("sequence {}", sequence.name),
-                        format!(
-                            "default value for column {} of table {} depends on sequence {}",
-                            table.columns[column].name, table.name, sequence.name
-                        ),
-                    ));
-                }
-                if uses {
-                    let mut table = (*table).clone();
-                    table.columns[column].default = None;
-                    self.change.put(Object::Table(table));
-                }
+        if let Some((table, column)) = sequence.owned_by
+            && let Some(table) = self.catalog().table(table).cloned()
+        {
+            let uses = table.columns.get(column).is_some_and(|column| {
+                column.default.as_ref().is_some_and(|d| d.contains(&sequence.name))
+                    || column.generated.is_some()
+            });
+            if uses && (sequence.identity || !cascade) {
+                return Err(depends(
+                    &format!("sequence {}", sequence.name),
+                    format!(
+                        "default value for column {} of table {} depends on sequence {}",
+                        table.columns[column].name, table.name, sequence.name
+                    ),
+                ));
+            }
+            if uses {
+                let mut table = (*table).clone();
+                table.columns[column].default = None;
+                self.change.put(Object::Table(table));
             }
         }
         self.forget_sequence(sequence.oid).await
@@ -260,7 +260,8 @@ impl Ddl<'_> {
             self.catalog().sequences().filter(|s| s.schema == schema.oid).cloned().collect();
         let views: Vec<u32> =
             self.catalog().views().filter(|v| v.schema == schema.oid).map(|v| v.oid).collect();
-        if !cascade && !(tables.is_empty() && sequences.is_empty() && views.is_empty()) {
+        let empty = tables.is_empty() && sequences.is_empty() && views.is_empty();
+        if !cascade && !empty {
             let first = tables
                 .first()
                 .map(|t| format!("table {name}.{}", t.name))

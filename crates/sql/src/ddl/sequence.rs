@@ -148,15 +148,15 @@ impl Ddl<'_> {
         let mut sequence = self.new_sequence(schema, name, ty, options)?;
         if let Some(owner) = owned_by {
             let parts: Vec<Ident> = owner.0.iter().filter_map(|p| p.as_ident()).cloned().collect();
-            if let [table @ .., column] = parts.as_slice() {
-                if !table.is_empty() {
-                    let table = self.table(&ObjectName::from(table.to_vec()))?;
-                    let column = super::names::fold(column);
-                    let position = table
-                        .column_position(&column)
-                        .ok_or_else(|| undefined_column(&column, &table))?;
-                    sequence.owned_by = Some((table.id, position));
-                }
+            if let [table @ .., column] = parts.as_slice()
+                && !table.is_empty()
+            {
+                let table = self.table(&ObjectName::from(table.to_vec()))?;
+                let column = super::names::fold(column);
+                let position = table
+                    .column_position(&column)
+                    .ok_or_else(|| undefined_column(&column, &table))?;
+                sequence.owned_by = Some((table.id, position));
             }
         }
         self.change.put(Object::Sequence(sequence));

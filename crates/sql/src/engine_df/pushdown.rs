@@ -212,10 +212,10 @@ fn collect(table: &Table, filter: &Expr, into: &mut BTreeMap<usize, Constraint>)
         Expr::BinaryExpr(BinaryExpr { op: Operator::Or, .. }) => {
             let mut column = None;
             let mut values = Vec::new();
-            if equal_to_any(table, filter, &mut column, &mut values) {
-                if let Some(column) = column {
-                    narrow(into.entry(column).or_default(), values);
-                }
+            if equal_to_any(table, filter, &mut column, &mut values)
+                && let Some(column) = column
+            {
+                narrow(into.entry(column).or_default(), values);
             }
         }
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => {

@@ -139,25 +139,19 @@ impl Conditions {
                 }
             }
             Node::InList(value, list, false) => {
-                if let Some((column, ty)) = key_column(value) {
-                    if list.iter().all(usable) {
-                        let values = list
-                            .iter()
-                            .map(|e| KeyValue { expr: e.clone(), ty: ty.clone() })
-                            .collect();
-                        self.eq.push((column, Part::In(values), at));
-                    }
+                if let Some((column, ty)) = key_column(value)
+                    && list.iter().all(usable)
+                {
+                    let values =
+                        list.iter().map(|e| KeyValue { expr: e.clone(), ty: ty.clone() }).collect();
+                    self.eq.push((column, Part::In(values), at));
                 }
             }
             Node::Quantified(value, Comparison::Eq, list, false) => {
-                if let Some((column, ty)) = key_column(value) {
-                    if usable(list) {
-                        self.eq.push((
-                            column,
-                            Part::Any(KeyValue { expr: (**list).clone(), ty }),
-                            at,
-                        ));
-                    }
+                if let Some((column, ty)) = key_column(value)
+                    && usable(list)
+                {
+                    self.eq.push((column, Part::Any(KeyValue { expr: (**list).clone(), ty }), at));
                 }
             }
             _ => {}

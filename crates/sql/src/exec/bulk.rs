@@ -79,8 +79,8 @@ impl BulkInsert {
             for (value, at) in values.into_iter().zip(&self.targets) {
                 row[*at] = crate::expr::cast::fit(value, &self.info.table.columns[*at].ty)?;
             }
-            for at in 0..width {
-                if !self.targets.contains(&at) && !self.info.table.columns[at].dropped {
+            for (at, column) in self.info.table.columns.iter().enumerate() {
+                if !self.targets.contains(&at) && !column.dropped {
                     row[at] = statement.default_value(&self.info, at).await?;
                 }
             }

@@ -65,7 +65,7 @@ pub(super) struct InsertPlan {
 #[derive(Debug)]
 pub(super) enum Target {
     /// By a path.
-    Path(Access, Option<Expr>),
+    Path(Box<Access>, Option<Expr>),
     /// By a query that gives the primary key's columns first.
     Query(QuerySource),
 }
@@ -158,13 +158,16 @@ fn assign(binder: &mut Binder<'_>, expr: Expr, table: &Table, column: usize) -> 
     })
 }
 
+/// The expressions of a RETURNING and the columns they make; none without one.
+type Returning = (Option<Vec<Expr>>, Option<Arc<[ResultColumn]>>);
+
 /// Binds RETURNING.
 fn returning(
     items: Option<&Vec<SelectItem>>,
     table: &Arc<Table>,
     scope: &Scope,
     context: &mut PlanContext<'_>,
-) -> Result<(Option<Vec<Expr>>, Option<Arc<[ResultColumn]>>)> {
+) -> Result<Returning> {
     let Some(items) = items else { return Ok((None, None)) };
     let eval = EvalContext::planning(context.settings, context.catalog);
     let (mut output, mut columns) = (Vec::new(), Vec::new());

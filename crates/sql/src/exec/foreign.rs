@@ -422,10 +422,10 @@ impl Statement<'_> {
                 if values.iter().any(Datum::is_null) {
                     continue;
                 }
-                if let Some(at) = wanted.get(&encode(&values)?) {
-                    if seen.insert(row_key.clone()) {
-                        out[*at].push((row_key, row));
-                    }
+                if let Some(at) = wanted.get(&encode(&values)?)
+                    && seen.insert(row_key.clone())
+                {
+                    out[*at].push((row_key, row));
                 }
             }
         }

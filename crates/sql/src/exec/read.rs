@@ -44,7 +44,6 @@ pub struct Reader {
     codec: RowCodec,
     filter: Option<Expr>,
     source: Source,
-    read_for: ReadFor,
     first: bool,
 }
 
@@ -65,7 +64,6 @@ impl Reader {
         access: &Access,
         filter: Option<&Expr>,
         limit: Option<u64>,
-        read_for: ReadFor,
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<Self> {
@@ -77,7 +75,7 @@ impl Reader {
                 let options = ScanOptions {
                     reverse: access.reverse,
                     limit: limit.filter(|_| filter.is_none()),
-                    read_for,
+                    read_for: ReadFor::Query,
                 };
                 Source::Scans(
                     ranges.into_iter().map(|range| exec.txn.scan(range, options)).collect(),
@@ -90,7 +88,6 @@ impl Reader {
             codec: codec.clone(),
             filter: filter.cloned(),
             source,
-            read_for,
             first: true,
         })
     }
@@ -143,7 +140,7 @@ impl Reader {
                     return Ok(None);
                 }
                 let keys: Vec<Bytes> = points.drain(..points.len().min(max_rows)).collect();
-                let values = get_many(exec, &keys, self.read_for).await?;
+                let values = get_many(exec, &keys, ReadFor::Query).await?;
                 let found = keys.into_iter().zip(values).filter_map(|(k, v)| v.map(|v| (k, v)));
                 match &self.index {
                     None => Ok(Some(found.collect())),
@@ -159,7 +156,7 @@ impl Reader {
                                 )
                             })
                             .collect::<Result<Vec<_>>>()?;
-                        fetch(&self.table, index, keys, self.read_for, exec).await.map(Some)
+                        fetch(&self.table, index, keys, ReadFor::Query, exec).await.map(Some)
                     }
                 }
             }
@@ -177,7 +174,7 @@ impl Reader {
                         storage::primary_of_entry(exec.catalog.database, &self.table, index, k, v)
                     })
                     .collect::<Result<Vec<_>>>()?;
-                return fetch(&self.table, index, keys, self.read_for, exec).await.map(Some);
+                return fetch(&self.table, index, keys, ReadFor::Query, exec).await.map(Some);
             },
         }
     }

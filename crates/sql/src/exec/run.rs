@@ -159,7 +159,6 @@ impl Rowset {
                 access,
                 filter.as_ref(),
                 None,
-                ReadFor::Query,
                 exec,
                 context,
             )?),

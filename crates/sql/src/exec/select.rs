@@ -379,10 +379,10 @@ fn mixes_columns(select: &ast::Select, scope: &Scope) -> bool {
             ControlFlow::Continue(())
         }
         fn post_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
-            if let ast::Expr::Function(f) = expr {
-                if crate::expr::is_aggregate(&f.name.to_string().to_lowercase()) {
-                    self.depth -= 1;
-                }
+            if let ast::Expr::Function(f) = expr
+                && crate::expr::is_aggregate(&f.name.to_string().to_lowercase())
+            {
+                self.depth -= 1;
             }
             ControlFlow::Continue(())
         }
@@ -423,11 +423,11 @@ pub(super) fn result_column(
     table: Option<&Arc<Table>>,
 ) -> ResultColumn {
     let mut column = ResultColumn::new(name, bound.ty.clone());
-    if let (Node::Column(at), Some(table)) = (&bound.node, table) {
-        if let Some(own) = table.columns.get(*at) {
-            column.table_oid = table.id.0;
-            column.attnum = own.id;
-        }
+    if let (Node::Column(at), Some(table)) = (&bound.node, table)
+        && let Some(own) = table.columns.get(*at)
+    {
+        column.table_oid = table.id.0;
+        column.attnum = own.id;
     }
     column
 }

@@ -240,10 +240,10 @@ impl<'a> Statement<'a> {
         })?;
         let old = info.codec.decode(&value)?;
         let both: Row = old.iter().chain(proposed).cloned().collect();
-        if let Some(filter) = filter {
-            if !filter.holds(&both, self.context)? {
-                return Ok(None);
-            }
+        if let Some(filter) = filter
+            && !filter.holds(&both, self.context)?
+        {
+            return Ok(None);
         }
         let mut new = old.clone();
         for (at, expr) in set {

@@ -170,7 +170,7 @@ impl<'a> Binder<'a> {
         }
         // ARRAY[…] casts its elements, so that unknown literals inside are read as the wanted type.
         let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(expr), how) };
-        Ok(self.folded(cast, true)?)
+        self.folded(cast, true)
     }
 
     fn coerce_unknown(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
@@ -552,10 +552,10 @@ fn not_subscriptable(ty: &SqlType) -> Error {
 /// Adds the position of an identifier, where the parser kept it.
 fn position(error: Error, ident: &Ident) -> Error {
     let start = ident.span.start;
-    if start.line == 1 {
-        if let Ok(column) = u32::try_from(start.column) {
-            return error.position(column);
-        }
+    if start.line == 1
+        && let Ok(column) = u32::try_from(start.column)
+    {
+        return error.position(column);
     }
     error
 }

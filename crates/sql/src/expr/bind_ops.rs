@@ -283,10 +283,10 @@ impl Binder<'_> {
     }
 
     fn unary(&mut self, op: UnaryOperator, expr: &ast::Expr) -> Result<Expr> {
-        if op == UnaryOperator::Minus {
-            if let Some((text, negative)) = negative_number(expr) {
-                return number(text, !negative);
-            }
+        if op == UnaryOperator::Minus
+            && let Some((text, negative)) = negative_number(expr)
+        {
+            return number(text, !negative);
         }
         if op == UnaryOperator::Not {
             let bound = self.bind(expr)?;

@@ -380,10 +380,10 @@ impl Expr {
     /// Marks the columns the value depends on.
     pub fn mark_columns(&self, used: &mut [bool]) {
         self.walk(&mut |e| {
-            if let Node::Column(at) = e.node {
-                if let Some(slot) = used.get_mut(at) {
-                    *slot = true;
-                }
+            if let Node::Column(at) = e.node
+                && let Some(slot) = used.get_mut(at)
+            {
+                *slot = true;
             }
         });
     }

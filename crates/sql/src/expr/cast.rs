@@ -94,7 +94,7 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Num, Float8) => Datum::Float8(numeric_of(&value)?.to_f64()),
         (Float4 | Float8, Int2 | Int4 | Int8) => {
             let v = f64_of(&value)?.round_ties_even();
-            if v.is_nan() || v < -9.223_372_036_854_776e18 || v >= 9.223_372_036_854_776e18 {
+            if v.is_nan() || !(-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&v) {
                 return Err(fault::out_of_range(to));
             }
             integer(v as i64, to)?

@@ -114,10 +114,11 @@ impl<'a> EvalContext<'a> {
         compile: impl FnOnce(&str) -> Result<regex::Regex>,
     ) -> Result<regex::Regex> {
         let mut cached = self.regex.lock();
-        if let Some((text, own_flags, regex)) = cached.as_ref() {
-            if text == pattern && *own_flags == flags {
-                return Ok(regex.clone());
-            }
+        if let Some((text, own_flags, regex)) = cached.as_ref()
+            && text == pattern
+            && *own_flags == flags
+        {
+            return Ok(regex.clone());
         }
         let regex = compile(pattern)?;
         *cached = Some((pattern.to_owned(), flags, regex.clone()));

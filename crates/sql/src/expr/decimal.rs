@@ -144,7 +144,7 @@ fn approximate_ln(unscaled: &BigInt, scale: u32) -> f64 {
     head.ln() + (digits.len() as f64 - f64::from(scale)) * std::f64::consts::LN_10
 }
 
-fn positive<'a>(value: &'a Numeric) -> Result<Option<(&'a BigInt, u32)>> {
+fn positive(value: &Numeric) -> Result<Option<(&BigInt, u32)>> {
     match value {
         Numeric::Finite { unscaled, scale } => match unscaled.sign() {
             Sign::NoSign => Err(fault::error("2201E", "cannot take logarithm of zero")),

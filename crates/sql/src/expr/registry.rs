@@ -423,21 +423,21 @@ fn choose_for_unknowns(candidates: &mut Vec<Candidate>, tags: &[Tag]) {
         *candidates = before;
     }
     let mut known = tags.iter().copied().filter(|t| *t != Tag::Unknown);
-    if let Some(first) = known.next() {
-        if known.all(|t| t == first) {
-            let assumed: Vec<&Candidate> = candidates
-                .iter()
-                .filter(|c| {
-                    tags.iter().zip(&c.declared).all(|(own, declared)| {
-                        *own != Tag::Unknown
-                            || declared.polymorphic()
-                            || can_cast(first, *declared, CastContext::Implicit)
-                    })
+    if let Some(first) = known.next()
+        && known.all(|t| t == first)
+    {
+        let assumed: Vec<&Candidate> = candidates
+            .iter()
+            .filter(|c| {
+                tags.iter().zip(&c.declared).all(|(own, declared)| {
+                    *own != Tag::Unknown
+                        || declared.polymorphic()
+                        || can_cast(first, *declared, CastContext::Implicit)
                 })
-                .collect();
-            if let [one] = assumed.as_slice() {
-                *candidates = vec![(*one).clone()];
-            }
+            })
+            .collect();
+        if let [one] = assumed.as_slice() {
+            *candidates = vec![(*one).clone()];
         }
     }
 }

@@ -127,16 +127,16 @@ pub fn timestamp(template: &str, c: &Civil) -> String {
         let written = &at[..pattern.len()];
         let mut text = field(pattern, written, c, fill);
         let suffix = rest.get(..2).filter(|s| *s == "TH" || *s == "th");
-        if let Some(suffix) = suffix {
-            if text.chars().all(|ch| ch.is_ascii_digit()) {
-                let ordinal = ordinal(&text);
-                text.push_str(&if suffix == "TH" {
-                    ordinal.to_uppercase()
-                } else {
-                    ordinal.to_owned()
-                });
-                rest = &rest[2..];
-            }
+        if let Some(suffix) = suffix
+            && text.chars().all(|ch| ch.is_ascii_digit())
+        {
+            let ordinal = ordinal(&text);
+            text.push_str(&if suffix == "TH" {
+                ordinal.to_uppercase()
+            } else {
+                ordinal.to_owned()
+            });
+            rest = &rest[2..];
         }
         out.push_str(&text);
     }
@@ -183,7 +183,7 @@ fn field(pattern: &str, written: &str, c: &Civil, fill: bool) -> String {
     // Years before 1 AD are written by their number in the BC era.
     let year = i64::from(if c.year <= 0 { 1 - c.year } else { c.year });
     let iso_year = i64::from(if c.iso_year <= 0 { 1 - c.iso_year } else { c.iso_year });
-    let hour12 = i64::from(if c.hour % 12 == 0 { 12 } else { c.hour % 12 });
+    let hour12 = i64::from(if c.hour.is_multiple_of(12) { 12 } else { c.hour % 12 });
     let offset = c.offset_seconds.unwrap_or(0);
     let iso_day = i64::from(if c.weekday == 0 { 7 } else { c.weekday });
     match pattern.to_ascii_uppercase().as_str() {

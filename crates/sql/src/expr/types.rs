@@ -153,11 +153,8 @@ fn char_length(length: &CharacterLength) -> Result<u32> {
 }
 
 fn digits(precision: Option<u64>) -> Result<Option<u8>> {
-    Ok(match precision {
-        None => None,
-        // PostgreSQL reduces what is too much with a warning.
-        Some(p) => Some(u8::try_from(p.min(6)).unwrap_or(6)),
-    })
+    // PostgreSQL reduces what is too much with a warning.
+    Ok(precision.map(|p| u8::try_from(p.min(6)).unwrap_or(6)))
 }
 
 fn numeric_modifier(info: &ExactNumberInfo) -> Result<Option<NumericMod>> {

@@ -22,10 +22,10 @@ impl Session {
             "Transaction {} committed a change of {place} after transaction {} had read or written it.",
             conflict.other, conflict.txn
         ));
-        if let Some(catalog) = &self.catalog {
-            if let Some(table) = table_of(catalog, &conflict.key) {
-                error = error.table(catalog.schema_name(table.schema), table.name.clone());
-            }
+        if let Some(catalog) = &self.catalog
+            && let Some(table) = table_of(catalog, &conflict.key)
+        {
+            error = error.table(catalog.schema_name(table.schema), table.name.clone());
         }
         error
     }

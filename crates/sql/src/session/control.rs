@@ -255,10 +255,10 @@ impl Session {
     /// Replaces the settings; inside a block they come into force after COMMIT too unless `local`.
     pub(super) fn change_settings(&mut self, settings: super::Settings, local: bool) {
         self.settings = Arc::new(settings);
-        if let Some(block) = &mut self.block {
-            if !local {
-                block.settings_after = Arc::clone(&self.settings);
-            }
+        if let Some(block) = &mut self.block
+            && !local
+        {
+            block.settings_after = Arc::clone(&self.settings);
         }
     }
 }

@@ -82,7 +82,7 @@ fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
         Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
         _ => String::new(),
     };
-    if !solid.next().is_some_and(|first| word(&first.token) == "COPY") {
+    if solid.next().is_none_or(|first| word(&first.token) != "COPY") {
         return;
     }
     let mut after_switch = false;

@@ -179,10 +179,9 @@ impl Session {
                     if matches!(
                         result,
                         StatementResult::CopyIn { .. } | StatementResult::CopyOut { .. }
-                    ) {
-                        if let Some(block) = &mut self.block {
-                            block.repeatable = false;
-                        }
+                    ) && let Some(block) = &mut self.block
+                    {
+                        block.repeatable = false;
                     }
                     let (result, seen) = observe(result, token);
                     self.record_statement(prepared, parameters, seen);
@@ -346,10 +345,11 @@ impl Session {
         catalog: &Arc<CatalogSnapshot>,
         txn: &Arc<dyn Transaction>,
     ) -> Result<Plan> {
-        if let Some((stamp, settings, plan)) = &*prepared.plan.lock() {
-            if *stamp == catalog.stamp && Arc::ptr_eq(settings, &self.settings) {
-                return Ok(plan.clone());
-            }
+        if let Some((stamp, settings, plan)) = &*prepared.plan.lock()
+            && *stamp == catalog.stamp
+            && Arc::ptr_eq(settings, &self.settings)
+        {
+            return Ok(plan.clone());
         }
         let known: Vec<_> = prepared.parameter_types.iter().cloned().map(Some).collect();
         let mut parameters = ParameterTypes::new(&known);

@@ -334,10 +334,10 @@ impl Session {
         if let Ok(raw) = text.parse::<u64>() {
             return Ok(Timestamp(raw));
         }
-        if let Some((micros, counter)) = text.split_once('.') {
-            if let (Ok(micros), Ok(counter)) = (micros.parse::<u64>(), counter.parse::<u64>()) {
-                return Ok(Timestamp(Timestamp::from_wall_micros(micros).0 + counter));
-            }
+        if let Some((micros, counter)) = text.split_once('.')
+            && let (Ok(micros), Ok(counter)) = (micros.parse::<u64>(), counter.parse::<u64>())
+        {
+            return Ok(Timestamp(Timestamp::from_wall_micros(micros).0 + counter));
         }
         let style = self.settings.text_style(pg_micros(wall));
         let micros = if text.starts_with('-') {

@@ -178,7 +178,7 @@ impl Session {
                 }
             }
             Set::SetNames { charset_name, .. } => {
-                settings.set("client_encoding", &[charset_name.value.clone()])?;
+                settings.set("client_encoding", std::slice::from_ref(&charset_name.value))?;
             }
             Set::SetNamesDefault {} => {}
             Set::SetRole { role_name, context_modifier } => {

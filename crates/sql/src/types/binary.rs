@@ -240,7 +240,7 @@ fn write_numeric(value: &Numeric, out: &mut BytesMut) {
     let pad = (4 - scale % 4) % 4;
     let mut digits: Vec<u16> = Vec::new();
     let mut rest = (unscaled.abs() * pow10(pad)).to_string();
-    while rest.len() % 4 != 0 {
+    while !rest.len().is_multiple_of(4) {
         rest.insert(0, '0');
     }
     for chunk in rest.as_bytes().chunks(4) {

@@ -225,9 +225,9 @@ fn write_offset(out: &mut String, seconds: i32) {
     let sign = if seconds < 0 { '-' } else { '+' };
     let s = seconds.unsigned_abs();
     let _ = write!(out, "{sign}{:02}", s / 3600);
-    if s % 3600 != 0 {
+    if !s.is_multiple_of(3600) {
         let _ = write!(out, ":{:02}", s / 60 % 60);
-        if s % 60 != 0 {
+        if !s.is_multiple_of(60) {
             let _ = write!(out, ":{:02}", s % 60);
         }
     }

@@ -207,11 +207,11 @@ fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
                 });
             }
             _ => {
-                if let (Some(month), None) = (month_of(&lower), month_word) {
-                    if lower.bytes().all(|b| b.is_ascii_alphabetic()) {
-                        month_word = Some((month, numbers.len()));
-                        continue;
-                    }
+                if let (Some(month), None) = (month_of(&lower), month_word)
+                    && lower.bytes().all(|b| b.is_ascii_alphabetic())
+                {
+                    month_word = Some((month, numbers.len()));
+                    continue;
                 }
                 fields.zone = Some(TimeZone::parse(&token, true).ok_or_else(|| {
                     if token.contains('/') {

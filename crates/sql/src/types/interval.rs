@@ -40,7 +40,7 @@ pub fn interval_text(value: &Interval) -> String {
             seconds / 60 % 60,
             seconds % 60
         );
-        if micros % 1_000_000 != 0 {
+        if !micros.is_multiple_of(1_000_000) {
             let digits = format!("{:06}", micros % 1_000_000);
             let _ = write!(out, ".{}", digits.trim_end_matches('0'));
         }

@@ -106,7 +106,7 @@ fn parse_bytea(text: &str) -> Result<Vec<u8>> {
         || Error::new(SqlState::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type bytea");
     if let Some(hex) = text.strip_prefix("\\x") {
         let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-        if digits.len() % 2 != 0 {
+        if !digits.len().is_multiple_of(2) {
             return Err(Error::new(
                 SqlState::INVALID_PARAMETER_VALUE,
                 "invalid hexadecimal data: odd number of digits",

@@ -289,7 +289,7 @@ impl Binder<'_> {
                     }
                     SqlType::Interval => {
                         let fold = if sum { Fold::SumInterval } else { Fold::AvgInterval };
-                        folded(fold, vec![arg], &[ty.clone()], ty)
+                        folded(fold, vec![arg], std::slice::from_ref(&ty), ty.clone())
                     }
                     _ => Err(self.no_function(name, args)),
                 }
@@ -306,7 +306,7 @@ impl Binder<'_> {
                     ready(function, vec![arg], ty)
                 } else {
                     let fold = if name == "min" { Fold::Least } else { Fold::Greatest };
-                    folded(fold, vec![arg], &[ty.clone()], ty)
+                    folded(fold, vec![arg], std::slice::from_ref(&ty), ty.clone())
                 }
             }
             "bool_and" | "every" | "bool_or" => {
@@ -332,7 +332,7 @@ impl Binder<'_> {
             "array_agg" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                folded(Fold::Array, vec![arg], &[ty.clone()], ty.array_of())
+                folded(Fold::Array, vec![arg], std::slice::from_ref(&ty), ty.array_of())
             }
             "string_agg" => {
                 arity(2)?;

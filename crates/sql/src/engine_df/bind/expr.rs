@@ -333,10 +333,10 @@ impl Binder<'_> {
             U::Not => Ok(Typed::bool(negate(self.condition(expr, scope, "NOT")?, true))),
             // The smallest integers have no positive counterpart: bind the sign with the digits.
             U::Minus => {
-                if let ast::Expr::Value(value) = expr {
-                    if let ast::Value::Number(digits, _) = &value.value {
-                        return self.number(&format!("-{digits}"));
-                    }
+                if let ast::Expr::Value(value) = expr
+                    && let ast::Value::Number(digits, _) = &value.value
+                {
+                    return self.number(&format!("-{digits}"));
                 }
                 let typed = self.expr(expr, scope)?;
                 self.prefix("-", typed)

@@ -179,11 +179,11 @@ impl Binder<'_> {
 fn check_grouped(expr: &Expr, fields: &[Column], columns: &[ScopeColumn]) -> Result<()> {
     let mut stray = None;
     expr.apply(|node| {
-        if let Expr::Column(column) = node {
-            if !fields.contains(column) {
-                stray = Some(column.clone());
-                return Ok(TreeNodeRecursion::Stop);
-            }
+        if let Expr::Column(column) = node
+            && !fields.contains(column)
+        {
+            stray = Some(column.clone());
+            return Ok(TreeNodeRecursion::Stop);
         }
         Ok(TreeNodeRecursion::Continue)
     })

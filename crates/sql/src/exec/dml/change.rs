@@ -72,7 +72,7 @@ pub(in crate::exec) async fn update(
     let (target, set) = match bound {
         Some((condition, set)) => {
             let (access, filter) = Conditions::new(condition).choose(&table, None);
-            (Target::Path(access, filter), set)
+            (Target::Path(Box::new(access), filter), set)
         }
         None => update_by_query(update, from, &table, &shown, context).await?,
     };
@@ -208,7 +208,7 @@ pub(in crate::exec) async fn delete(
     let target = match bound {
         Some(condition) => {
             let (access, filter) = Conditions::new(condition).choose(&table, None);
-            Target::Path(access, filter)
+            Target::Path(Box::new(access), filter)
         }
         None => {
             let list = key_list(&table, &shown)?.join(", ");

@@ -40,7 +40,6 @@ impl SelectPlan {
             &from.access,
             self.filter.as_ref(),
             rows_needed,
-            ReadFor::Query,
             exec,
             &context,
         )?;
@@ -149,10 +148,10 @@ impl SelectPlan {
     }
 
     async fn constant(&self, context: &EvalContext<'_>) -> Result<Vec<Row>> {
-        if let Some(filter) = &self.filter {
-            if eval_waiting(filter, &[], context).await?.as_bool() != Some(true) {
-                return Ok(Vec::new());
-            }
+        if let Some(filter) = &self.filter
+            && eval_waiting(filter, &[], context).await?.as_bool() != Some(true)
+        {
+            return Ok(Vec::new());
         }
         if bound_value(&self.limit, context, "LIMIT")? == Some(0)
             || bound_value(&self.offset, context, "OFFSET")?.unwrap_or(0) > 0
@@ -176,10 +175,10 @@ impl SelectPlan {
         let mut rows = Vec::with_capacity(keys.len());
         for value in get_many(exec, &keys, ReadFor::Query).await?.into_iter().flatten() {
             let row = from.codec.decode(&value)?;
-            if let Some(filter) = &self.filter {
-                if !filter.holds(&row, context)? {
-                    continue;
-                }
+            if let Some(filter) = &self.filter
+                && !filter.holds(&row, context)?
+            {
+                continue;
             }
             rows.push(self.project(&row, context)?);
         }

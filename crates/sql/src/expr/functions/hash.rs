@@ -79,7 +79,7 @@ pub fn sha256(data: &[u8]) -> [u8; 32] {
 
 /// The first 32 bits of the fractional parts of the roots of the first primes.
 fn fractional_roots(count: usize, root: fn(f64) -> f64) -> Vec<u32> {
-    let is_prime = |n: &u32| (2..*n).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let is_prime = |n: &u32| (2..*n).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (2..)
         .filter(is_prime)
         .take(count)
@@ -113,7 +113,9 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
         .filter(|c| !c.is_ascii_whitespace())
         .map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok()))
         .collect::<Option<_>>()?;
-    (digits.len() % 2 == 0)
+    digits
+        .len()
+        .is_multiple_of(2)
         .then(|| digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
@@ -144,7 +146,7 @@ pub fn base64(data: &[u8]) -> String {
 #[must_use]
 pub fn unbase64(text: &str) -> Option<Vec<u8>> {
     let clean: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-    if clean.len() % 4 != 0 {
+    if !clean.len().is_multiple_of(4) {
         return None;
     }
     let mut out = Vec::with_capacity(clean.len() / 4 * 3);

@@ -136,15 +136,9 @@ pub const TABLE: &[Function] = &[
         .variadic()
         .stable(),
     function("jsonb_build_array", &[], Jsonb, |_, _| Ok(jsonb(Value::Array(Vec::new())))),
-    function("json_build_object", &[Any], Json, |a, c| json_object_text(a, c))
-        .lax()
-        .variadic()
-        .stable(),
+    function("json_build_object", &[Any], Json, json_object_text).lax().variadic().stable(),
     function("json_build_object", &[], Json, |_, _| Ok(Datum::Json("{}".into()))),
-    function("json_build_array", &[Any], Json, |a, c| json_array_text(a, c))
-        .lax()
-        .variadic()
-        .stable(),
+    function("json_build_array", &[Any], Json, json_array_text).lax().variadic().stable(),
     function("json_build_array", &[], Json, |_, _| Ok(Datum::Json("[]".into()))),
 ];
 
@@ -332,7 +326,7 @@ fn key_text(a: &[Datum], at: usize, call: &Call<'_>) -> Result<String> {
 }
 
 fn even(a: &[Datum]) -> Result<()> {
-    if a.len() % 2 != 0 {
+    if !a.len().is_multiple_of(2) {
         return Err(fault::error("22023", "argument list must have even number of elements"));
     }
     Ok(())

@@ -119,8 +119,8 @@ pub const TABLE: &[Function] = &[
     function("string_to_array", &[Text, Text], Tag::TextArray, |a, _| string_to_array(a)).lax(),
     function("string_to_array", &[Text, Text, Text], Tag::TextArray, |a, _| string_to_array(a))
         .lax(),
-    function("array_to_string", &[AnyArray, Text], Text, |a, c| array_to_string(a, c)),
-    function("array_to_string", &[AnyArray, Text, Text], Text, |a, c| array_to_string(a, c)).lax(),
+    function("array_to_string", &[AnyArray, Text], Text, array_to_string),
+    function("array_to_string", &[AnyArray, Text, Text], Text, array_to_string).lax(),
     function("like", &[Text, Text], Tag::Bool, |a, _| like(a, false, false)),
     function("like", &[Text, Text, Text], Tag::Bool, |a, _| like(a, false, false)),
     function("ilike", &[Text, Text], Tag::Bool, |a, _| like(a, true, false)),
