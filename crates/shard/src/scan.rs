@@ -221,16 +221,17 @@ enum FillError {
 
 impl Sources {
     async fn fill(&mut self, chunk: usize) -> std::result::Result<(), FillError> {
-        if let Some(source) = &mut self.checkpoint {
-            if !source.done && source.buffer.len() < chunk {
-                let held = source.buffer.len();
-                // Rows pulled before a failure are dropped with the sources.
-                let filled = source.rows.fill(&mut source.buffer, chunk).await;
-                source.done = filled.map_err(FillError::Engine)?;
-                for (key, _) in source.buffer.iter_mut().skip(held) {
-                    // The stored key is the key behind one byte (`row::newest_key`).
-                    key.advance(1);
-                }
+        if let Some(source) = &mut self.checkpoint
+            && !source.done
+            && source.buffer.len() < chunk
+        {
+            let held = source.buffer.len();
+            // Rows pulled before a failure are dropped with the sources.
+            let filled = source.rows.fill(&mut source.buffer, chunk).await;
+            source.done = filled.map_err(FillError::Engine)?;
+            for (key, _) in source.buffer.iter_mut().skip(held) {
+                // The stored key is the key behind one byte (`row::newest_key`).
+                key.advance(1);
             }
         }
         for source in &mut self.externals {
