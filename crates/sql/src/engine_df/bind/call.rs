@@ -332,7 +332,7 @@ impl Binder<'_> {
             "array_agg" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                folded(Fold::Array, vec![arg], std::slice::from_ref(&ty), ty.array_of())
+                folded(Fold::Array, vec![arg], std::slice::from_ref(&ty), ty.clone().array_of())
             }
             "string_agg" => {
                 arity(2)?;
