@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
-# rustfmt, clippy (with the determinism lint set of clippy.toml), rustdoc, house rules, licences and advisories.
+# rustfmt, clippy (with the determinism lint set of clippy.toml), rustdoc, house rules, licences.
+# Clippy and rustdoc share one check build of the dependencies, beside the one that tests link.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
-cargo fmt --all --check
-cargo clippy --workspace --all-targets --quiet -- -D warnings
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
-cargo test --quiet -p telesto-tidy
+need_rust
 need_cargo_deny
+say "rustfmt"
+cargo fmt --all --check
+say "licences, bans, sources"
+cargo fetch --locked --quiet
 # Advisories need a database from the network; licences, bans and sources do not.
 cargo deny --offline check --hide-inclusion-graph licenses bans sources
+say "house rules"
+cargo test --quiet -p telesto-tidy
+say "clippy"
+cargo clippy --workspace --all-targets --quiet -- -D warnings
+say "rustdoc"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 echo "lint: clean"

@@ -1,7 +1,7 @@
 //! Deterministic simulation of several processes on one bucket.
 //!
 //! # Purpose
-//! [`run`] plays one seed: real transaction engines over one simulated bucket, with crashes, frozen
+//! [`run()`] plays one seed: real transaction engines over one simulated bucket, with crashes, frozen
 //! processes, lost replies, late writes, clock jumps, torn disk writes; clients record what they saw;
 //! checkers judge it at the end.
 //!

@@ -1,7 +1,7 @@
 //! Planted bugs: they prove that the simulation finds what it is there to find.
 //!
 //! # Invariants
-//! A plant is chosen by the caller of [`crate::run`], never by a seed.
+//! A plant is chosen by the caller of [`crate::run()`], never by a seed.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Object-store access: conditional put, retry, hedged get, metering in dollars, faults.
 //!
 //! # Purpose
-//! [`open`] turns a URL into a [`Bucket`], the narrow trait all layers above use. Everything that
+//! [`open()`] turns a URL into a [`Bucket`], the narrow trait all layers above use. Everything that
 //! talks to storage goes through it, the checkpoint engine too ([`Bucket::object_store`]).
 //!
 //! ```text

@@ -8,7 +8,7 @@
 //! Monotonic time is `CLOCK_BOOTTIME`: it counts while the machine is suspended.
 //!
 //! # On failure
-//! Must be used inside a tokio runtime; [`env`] panics otherwise, as tokio does.
+//! Must be used inside a tokio runtime; [`env()`] panics otherwise, as tokio does.
 #![allow(
     clippy::disallowed_methods,
     reason = "this crate is the seam's real side: everything else goes through it"

@@ -5,7 +5,7 @@
 //! Handles of what is counted for every statement are made once; counting is an atomic addition.
 //!
 //! # Limits
-//! Histograms keep their samples until they are rendered or [`upkeep`] runs: run it every few seconds.
+//! Histograms keep their samples until they are rendered or `upkeep` runs: run it every few seconds.
 
 use std::sync::OnceLock;
 

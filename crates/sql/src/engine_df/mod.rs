@@ -15,7 +15,7 @@
 //! - Rows are produced as they are pulled; dropping the stream stops everything.
 //!
 //! # On failure
-//! Errors keep their SQLSTATE through DataFusion ([`fault`]).
+//! Errors keep their SQLSTATE through DataFusion (`fault`).
 
 mod aggregate;
 mod apply;

@@ -97,7 +97,7 @@ impl Access {
 pub struct Conditions {
     eq: Vec<(usize, Part, usize)>,
     ranges: Vec<(usize, Comparison, KeyValue)>,
-    /// All conjuncts; those a path proves are dropped by [`Conditions::residual`].
+    /// All conjuncts; those a path proves are dropped by [`Conditions::choose`].
     conjuncts: Vec<Expr>,
 }
 

@@ -3,7 +3,7 @@
 //! # Parts
 //! - [`access`] chooses keys and ranges for a condition, [`read`] reads rows along them.
 //! - `select` plans and runs single-table queries; `dml` plans INSERT, UPDATE, DELETE, `run` executes them.
-//! - [`info`] is a table compiled for writing; [`write`] writes rows with their index entries; [`foreign`] settles
+//! - [`info`] is a table compiled for writing; [`mod@write`] writes rows with their index entries; [`foreign`] settles
 //!   foreign keys; [`bulk`] takes the rows of COPY.
 //!
 //! # Invariants

@@ -89,7 +89,7 @@ pub enum Node {
     Not(Box<Expr>),
     /// Comparison of two values of one type.
     Compare(Comparison, Box<Expr>, Box<Expr>),
-    /// IS [NOT] DISTINCT FROM; true: NOT.
+    /// `IS [NOT] DISTINCT FROM`; true: NOT.
     Distinct(bool, Box<Expr>, Box<Expr>),
     /// IS NULL; true: NOT.
     IsNull(bool, Box<Expr>),

@@ -2,7 +2,7 @@
 //!
 //! # Parts
 //! - [`bind`] turns syntax into typed [`Expr`]s, [`bound`] evaluates them over rows.
-//! - [`registry`] holds every function and operator; [`functions`] are their tables. Both executors resolve here.
+//! - [`mod@registry`] holds every function and operator; [`functions`] are their tables. Both executors resolve here.
 //! - [`ty`] and [`cast`]: which conversions there are, and how they are done.
 //! - [`context`]: what evaluation sees beside the row.
 //!
