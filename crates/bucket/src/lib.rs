@@ -40,13 +40,14 @@ mod outcome;
 pub mod prices;
 mod probe;
 mod resolve;
+mod scope;
 
 pub use api::{Bucket, Cause, ListedObject, Object, PutOutcome};
 pub use error::{Error, Result};
 pub use faults::{Fault, FaultRates, FaultRule, Faults};
 pub use latency::LatencyModel;
 pub use memory::MemoryStore;
-pub use meter::{Class, Meter, MeterSnapshot, ScopeMeter};
+pub use meter::{Class, Cost, Meter, MeterSnapshot, ScopeMeter};
 pub use open::{OpenBucket, open, over};
 pub use options::{BucketOptions, Hedging};
 pub use prices::PriceSheet;

@@ -1,28 +1,27 @@
 //! Counting requests, bytes and dollars.
 //!
 //! # Purpose
-//! [`Meter`] counts for a whole bucket by class and [`Cause`]; [`ScopeMeter`] counts for one task
-//! (one SQL statement). Both see every request, the checkpoint engine's too.
+//! [`Meter`] counts for a whole bucket by class and [`Cause`]; `scope` counts for one task (one SQL
+//! statement). Both see every request, the checkpoint engine's too.
 //!
 //! # Invariants
 //! - A request is counted when it is sent, whether or not it succeeds: stores charge for attempts.
 //! - Hedged and retried requests count as the requests they are.
-//! - A scope sees the requests of futures polled inside it; a spawned task must be entered with
-//!   [`scoped`] again (take [`current_scope`] along).
 //!
 //! # Limits
 //! Dollars are floating point, summed from whole counts in snapshots: good to 15 digits.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::api::Cause;
 use crate::prices::PriceSheet;
+use crate::scope::add_request;
+pub use crate::scope::{
+    Cost, ScopeMeter, ScopedStream, current_scope, enter, follow_tasks, scoped,
+};
 
 /// Class of a request, as stores price them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -177,7 +176,7 @@ impl Meter {
         }
         let usage = Usage { requests: 1, uploaded_bytes, hedges: hedge.into(), ..Usage::default() };
         let dollars = self.prices.dollars(class, 1, uploaded_bytes, 0);
-        scope_add(class, usage, dollars);
+        add_request(class, usage, dollars);
         let labels = [("class", class.label()), ("cause", cause.label())];
         metrics::counter!("telesto_bucket_requests_total", &labels).increment(1);
         metrics::counter!("telesto_bucket_uploaded_bytes_total", &labels).increment(uploaded_bytes);
@@ -201,7 +200,7 @@ impl Meter {
         cell.failures.fetch_add(failed.into(), Ordering::Relaxed);
         let usage = Usage { failures: failed.into(), downloaded_bytes, ..Usage::default() };
         let dollars = self.prices.dollars(class, 0, 0, downloaded_bytes);
-        scope_add(class, usage, dollars);
+        add_request(class, usage, dollars);
         let labels = [("class", class.label()), ("cause", cause.label())];
         metrics::histogram!("telesto_bucket_request_seconds", "class" => class.label())
             .record(took.as_secs_f64());
@@ -298,86 +297,6 @@ impl MeterSnapshot {
             })
             .sum()
     }
-}
-
-/// Counts of one task, for `EXPLAIN ANALYZE` and per-statement accounting.
-#[derive(Debug, Default)]
-pub struct ScopeMeter {
-    cause: Option<Cause>,
-    totals: Mutex<ScopeTotals>,
-}
-
-/// What a scope has seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ScopeTotals {
-    /// GET and HEAD requests.
-    pub gets: u64,
-    /// PUT, COPY and LIST requests.
-    pub puts: u64,
-    /// DELETE requests.
-    pub deletes: u64,
-    /// Body bytes sent.
-    pub uploaded_bytes: u64,
-    /// Body bytes received.
-    pub downloaded_bytes: u64,
-    /// Dollars, by the bucket's price sheet.
-    pub dollars: f64,
-}
-
-impl ScopeMeter {
-    /// A scope that only counts.
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    /// A scope whose reads through [`crate::Bucket::object_store`] count as `cause`, whatever that
-    /// store was made for: the checkpoint engine has one store for foreground and background.
-    #[must_use]
-    pub fn for_cause(cause: Cause) -> Arc<Self> {
-        Arc::new(Self { cause: Some(cause), totals: Mutex::default() })
-    }
-
-    /// What was counted so far.
-    #[must_use]
-    pub fn totals(&self) -> ScopeTotals {
-        *self.totals.lock()
-    }
-}
-
-tokio::task_local! {
-    static SCOPE: Arc<ScopeMeter>;
-}
-
-/// Runs `future` so that the requests it makes count in `scope` too.
-pub async fn scoped<F: Future>(scope: Arc<ScopeMeter>, future: F) -> F::Output {
-    SCOPE.scope(scope, future).await
-}
-
-/// The scope this task runs in, to take along into a task it spawns.
-#[must_use]
-pub fn current_scope() -> Option<Arc<ScopeMeter>> {
-    SCOPE.try_with(Arc::clone).ok()
-}
-
-/// The cause the current scope gives to reads.
-pub(crate) fn scope_cause() -> Option<Cause> {
-    SCOPE.try_with(|scope| scope.cause).ok().flatten()
-}
-
-fn scope_add(class: Class, usage: Usage, dollars: f64) {
-    // Outside any scope there is nothing to add to.
-    let _ = SCOPE.try_with(|scope| {
-        let mut totals = scope.totals.lock();
-        match class {
-            Class::Get | Class::Head => totals.gets += usage.requests,
-            Class::Put | Class::Copy | Class::List => totals.puts += usage.requests,
-            Class::Delete => totals.deletes += usage.requests,
-        }
-        totals.uploaded_bytes += usage.uploaded_bytes;
-        totals.downloaded_bytes += usage.downloaded_bytes;
-        totals.dollars += dollars;
-    });
 }
 
 #[cfg(test)]

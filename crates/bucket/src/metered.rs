@@ -27,9 +27,10 @@ use telesto_common::Env;
 
 use crate::api::Cause;
 use crate::hedge::{self, Hedge};
-use crate::meter::{self, Class, Meter, Request};
+use crate::meter::{Class, Meter, Request};
 use crate::multipart::MeteredUpload;
 use crate::outcome::{Failure, Injected, classify};
+use crate::scope;
 
 /// Entries a store returns in one page of a listing.
 const PAGE: u64 = 1000;
@@ -75,7 +76,7 @@ impl Metered {
 
     fn request(&self, class: Class, uploaded_bytes: u64) -> Request {
         let reads = matches!(class, Class::Get | Class::Head | Class::List);
-        let cause = if reads { meter::scope_cause().unwrap_or(self.cause) } else { self.cause };
+        let cause = if reads { scope::cause().unwrap_or(self.cause) } else { self.cause };
         Request { class, cause, uploaded_bytes }
     }
 

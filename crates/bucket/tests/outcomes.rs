@@ -205,7 +205,7 @@ async fn requests_are_metered_by_cause_scope_and_price() {
     bucket.list_after(Cause::Open, "a", None, 10).await.expect("list");
 
     let totals = scope.totals();
-    assert_eq!((totals.gets, totals.puts, totals.uploaded_bytes), (1, 1, 5));
+    assert_eq!((totals.gets, totals.puts, totals.uploaded_bytes), (1.0, 1.0, 5.0));
     assert!((totals.dollars - (0.005 + 0.0004) / 1000.0).abs() < 1e-12);
     let counted = bucket.meter().snapshot();
     let of = |class, cause| counted.total(|c, w| c == class && w == cause).requests;

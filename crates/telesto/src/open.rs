@@ -169,8 +169,11 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(engine.checkpoint_interval);
     let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
     let engine = Engine::open(as_bucket, env.clone(), engine).await?;
-    let sql_options =
-        SqlOptions { memory_bytes: options.memory_bytes / 4, ..SqlOptions::default() };
+    let sql_options = SqlOptions {
+        memory_bytes: options.memory_bytes / 4,
+        meter: Some(Arc::clone(bucket.meter())),
+        ..SqlOptions::default()
+    };
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
     Ok(Opened { bucket, engine, sql, node, _temporary: temporary })

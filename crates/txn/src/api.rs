@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, Timestamp, TxnId};
 
@@ -93,17 +94,6 @@ pub struct ScanOptions {
     pub limit: Option<u64>,
     /// Whether the range is validated at commit.
     pub read_for: ReadFor,
-}
-
-/// Bucket requests and dollars caused by something.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
-    /// GET and HEAD requests.
-    pub gets: f64,
-    /// PUT and LIST requests. Fractions: a group commit's put is shared by its transactions.
-    pub puts: f64,
-    /// Dollars, by the bucket's price sheet.
-    pub dollars: f64,
 }
 
 /// A successful commit.

@@ -13,6 +13,8 @@
 //!                           [= look 3 =] serves C
 //! ```
 //!
+//! - What a look requests is counted in equal shares for those it serves.
+//!
 //! # On failure
 //! All who share a failed look get its error; the next to ask starts a new one.
 
@@ -20,15 +22,19 @@ use std::future::Future;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use telesto_bucket::meter::{Cost, ScopeMeter, current_scope, scoped};
 use telesto_common::{Deadline, Env};
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 
+/// What a look came to, and the asker's share of its cost.
+type Looked = (Result<()>, Cost);
+
 #[derive(Debug, Default)]
 struct State {
     running: bool,
-    waiting: Vec<oneshot::Sender<Result<()>>>,
+    waiting: Vec<oneshot::Sender<Looked>>,
 }
 
 /// Shares looks.
@@ -86,19 +92,26 @@ impl Looker {
                     metrics::counter!("telesto_txn_looks_total").increment(1);
                     metrics::counter!("telesto_txn_looks_shared_total")
                         .increment(waiting.len() as u64);
-                    let result = look().await;
+                    let scope = ScopeMeter::new();
+                    let result = scoped(Arc::clone(&scope), look()).await;
+                    let share = scope.totals() / waiting.len() as f64;
                     for reply in waiting {
                         // Whoever gave up waiting does not want it.
-                        let _ = reply.send(result.clone());
+                        let _ = reply.send((result.clone(), share));
                     }
                 }
             });
         }
-        self.env
+        let (result, share) = self
+            .env
             .within(deadline, "looking at the log's tail", answer)
             .await
             .map_err(|error| Error::Unavailable(error.to_string()))?
-            .map_err(|_| Error::ShuttingDown)?
+            .map_err(|_| Error::ShuttingDown)?;
+        if let Some(scope) = current_scope() {
+            scope.add(share);
+        }
+        result
     }
 }
 

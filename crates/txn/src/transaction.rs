@@ -20,6 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use telesto_bucket::meter::current_scope;
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_shard::{Change, Read};
@@ -175,6 +176,10 @@ impl Core {
             };
             match self.shared.service.commit(request).await {
                 Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
+                    // The parts of an external write set were put in the caller's own scope.
+                    if let Some(scope) = current_scope() {
+                        scope.add(cost);
+                    }
                     break (timestamp, lsn, cost);
                 }
                 Ok(CommitReply::Recheck(change)) => {

@@ -4,16 +4,21 @@
 //! - EXPLAIN never runs the statement; EXPLAIN ANALYZE runs it whole and throws its rows away.
 //! - What is shown is the plan that is run: the same planners are asked.
 //!
+//! - EXPLAIN ANALYZE tells the bucket requests and dollars of the statement: from the begin of its transaction, if it
+//!   began it, to the last row. Of a write alone in its transaction (a simple query of one statement) it tells the
+//!   commit's share too; elsewhere the commit comes after the answer, and that is what it says.
+//!
 //! # Limits
-//! Bucket requests and dollars are those of the commit and are shown by the server's metrics; a statement's own reads
-//! are not told apart here.
+//! EXPLAIN without ANALYZE shows no cost: what a statement requests depends on what is cached when it runs.
+//! `session::cost` says what belongs to no statement.
 
 use std::sync::Arc;
 
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryStreamExt};
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use telesto_bucket::Cost;
 
 use super::{physical, stream};
 use crate::error::{Error, Result};
@@ -23,6 +28,11 @@ use crate::sqlparser::ast::{
     AnalyzeFormat, AnalyzeFormatKind, Expr, Statement, UtilityOption, Value,
 };
 use crate::types::{Datum, SqlType};
+
+/// Begin of the line, and name of the field, that tells the commit's share.
+const COMMIT: &str = "Commit";
+const COMMIT_LATER: &str =
+    "comes after this answer, not counted in it (afterwards: SHOW telesto.last_statement_cost)";
 
 /// What an EXPLAIN asks for.
 struct Wanted<'a> {
@@ -143,6 +153,9 @@ async fn explain(
         }
         _ => return Err(Error::unsupported("EXPLAIN of this statement")),
     };
+    let cost = context.cost.so_far();
+    let prices = context.cost.meter().map_or("no bucket", |meter| meter.prices().name.as_str());
+    let writes = !matches!(wanted.statement, Statement::Query(_));
     let took = context.env.clock.monotonic().saturating_sub(started);
     let millis = took.as_secs_f64() * 1000.0;
     let lines: Vec<&str> =
@@ -152,18 +165,63 @@ async fn explain(
         if let (Some(map), Some(rows)) = (plan.as_object_mut(), rows) {
             map.insert("Rows".to_owned(), json!(rows));
             map.insert("Execution Time".to_owned(), json!(millis));
+            map.insert("Bucket".to_owned(), cost_json(cost));
+            map.insert("Prices".to_owned(), json!(prices));
+            if writes {
+                map.insert(COMMIT.to_owned(), json!(COMMIT_LATER));
+            }
         }
-        let text = serde_json::to_string_pretty(&json!([plan]))
-            .map_err(|error| Error::internal(format!("a plan as JSON: {error}")))?;
-        return Ok(vec![vec![Datum::Json(Arc::from(text))]]);
+        return Ok(vec![vec![json_datum(&json!([plan]))?]]);
     }
     let mut out = vec![format!("Path: {path}")];
     out.extend(lines.into_iter().map(str::to_owned));
     if let Some(rows) = rows {
         out.push(format!("Rows: {rows}"));
         out.push(format!("Execution Time: {millis:.3} ms"));
+        out.push(format!("Bucket: {cost} (prices: {prices})"));
+        if writes {
+            out.push(format!("{COMMIT}: {COMMIT_LATER}"));
+        }
     }
     Ok(out.into_iter().map(|line| vec![Datum::text(line)]).collect())
+}
+
+fn json_datum(plan: &Json) -> Result<Datum> {
+    let text = serde_json::to_string_pretty(plan)
+        .map_err(|error| Error::internal(format!("a plan as JSON: {error}")))?;
+    Ok(Datum::Json(Arc::from(text)))
+}
+
+fn cost_json(cost: Cost) -> Json {
+    json!({
+        "Gets": cost.gets,
+        "Puts": cost.puts,
+        "Lists": cost.lists,
+        "Deletes": cost.deletes,
+        "Bytes Sent": cost.uploaded_bytes,
+        "Bytes Received": cost.downloaded_bytes,
+        "Dollars": cost.dollars,
+    })
+}
+
+/// The rows of an EXPLAIN ANALYZE of a write after its commit: with the commit's share.
+pub(super) fn committed(mut rows: Vec<Row>, commit: Cost) -> Result<Vec<Row>> {
+    let Some(last) = rows.last_mut().and_then(|row| row.first_mut()) else { return Ok(rows) };
+    match last {
+        Datum::Json(text) => {
+            let mut plan: Json = serde_json::from_str(text)
+                .map_err(|error| Error::internal(format!("a plan as JSON: {error}")))?;
+            if let Some(field) = plan.get_mut(0).and_then(|plan| plan.get_mut(COMMIT)) {
+                *field = cost_json(commit);
+                *last = json_datum(&plan)?;
+            }
+        }
+        Datum::Text(text) if text.starts_with(COMMIT) => {
+            *last = Datum::text(format!("{COMMIT}: {commit}"));
+        }
+        _ => {}
+    }
+    Ok(rows)
 }
 
 /// The number of rows a result has, or the number its command tag tells.

@@ -43,6 +43,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
+use telesto_bucket::Cost;
 
 pub use runtime::QueryBounds;
 
@@ -97,6 +98,27 @@ impl DfPlan {
             }
             _ => Err(Error::unsupported("this statement")),
         }
+    }
+}
+
+/// The result of an `EXPLAIN ANALYZE` that wrote, once its commit's share is known; any other unchanged.
+///
+/// # Errors
+/// XX000 when the result is not one of EXPLAIN's.
+pub(crate) fn with_commit_cost(
+    statement: Option<&Statement>,
+    result: StatementResult,
+    commit: Cost,
+) -> Result<StatementResult> {
+    match (statement, result) {
+        (Some(Statement::Explain { .. }), StatementResult::Rows { columns, rows, tag }) => {
+            let rows = match rows {
+                Rows::Ready(rows) => Rows::Ready(explain::committed(rows, commit)?),
+                stream @ Rows::Stream(_) => stream,
+            };
+            Ok(StatementResult::Rows { columns, rows, tag })
+        }
+        (_, result) => Ok(result),
     }
 }
 

@@ -19,7 +19,9 @@ use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result};
 use crate::session::cancel::CancelToken;
 use crate::session::settings::Settings;
-use crate::session::{NoticeQueue, ResultColumn, Rows, SequenceSession, StatementResult};
+use crate::session::{
+    NoticeQueue, ResultColumn, Rows, SequenceSession, StatementCost, StatementResult,
+};
 use crate::sqlparser::ast::Statement;
 use crate::types::{Datum, SqlType};
 
@@ -104,6 +106,8 @@ pub struct ExecContext {
     pub env: Env,
     /// Bound on the memory one statement may hold.
     pub memory: Arc<telesto_common::limits::MemoryBudget>,
+    /// What the statement has cost so far.
+    pub cost: StatementCost,
 }
 
 impl ExecContext {

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use telesto_bucket::Meter;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
 
+use super::cost::Spending;
 use super::settings::Settings;
 use super::{CancelHandle, Session};
 use crate::catalog::sequence::SequenceCache;
@@ -23,11 +25,13 @@ pub struct SqlOptions {
     pub retry_attempts: u32,
     /// Bound on the statements an explicit transaction may record for re-execution.
     pub retry_statements: usize,
+    /// The bucket's meter, for what statements tell of requests and dollars; `None`: there is no bucket.
+    pub meter: Option<Arc<Meter>>,
 }
 
 impl Default for SqlOptions {
     fn default() -> Self {
-        Self { memory_bytes: 256 << 20, retry_attempts: 20, retry_statements: 1000 }
+        Self { memory_bytes: 256 << 20, retry_attempts: 20, retry_statements: 1000, meter: None }
     }
 }
 
@@ -142,6 +146,7 @@ impl SqlEngine {
             label: options.label,
             prepared: BTreeMap::new(),
             reported: BTreeMap::new(),
+            spending: Spending::new(self.options.meter.clone()),
         })
     }
 

@@ -16,6 +16,7 @@
 pub mod cancel;
 mod conflict;
 mod control;
+mod cost;
 mod engine;
 pub mod parse;
 pub mod result;
@@ -32,10 +33,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use telesto_bucket::meter::scoped;
 use telesto_common::Label;
 
 pub use crate::catalog::SequenceSession;
 pub use cancel::{CancelHandle, CancelToken};
+pub use cost::StatementCost;
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
 pub use result::{
     CopyFormat, CopyInTarget, Notice, NoticeQueue, ResultColumn, ResultSink, Row, RowStream, Rows,
@@ -120,6 +123,7 @@ pub struct Session {
     label: Label,
     prepared: BTreeMap<String, Arc<Prepared>>,
     reported: BTreeMap<&'static str, String>,
+    spending: cost::Spending,
 }
 
 impl Session {
@@ -129,6 +133,11 @@ impl Session {
     /// # Errors
     /// The first error; later statements did not run.
     pub async fn execute_simple(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
+        self.spending.ends();
+        scoped(self.spending.scope(), self.execute_simple_inner(sql, sink)).await
+    }
+
+    async fn execute_simple_inner(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
         let parsed = match parse::parse(sql) {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -164,7 +173,8 @@ impl Session {
         sql: &str,
         parameter_types: &[Option<SqlType>],
     ) -> Result<Arc<Prepared>> {
-        let result = self.prepare_inner(sql, parameter_types).await;
+        self.spending.prepares();
+        let result = scoped(self.spending.scope(), self.prepare_inner(sql, parameter_types)).await;
         if result.is_err() {
             self.fail();
         }
@@ -205,7 +215,12 @@ impl Session {
                 ),
             ));
         }
-        self.run(prepared, parameters).await
+        if self.block.as_ref().is_some_and(|block| block.explicit) {
+            self.spending.ends();
+        }
+        let scope = self.spending.scope();
+        let result = scoped(scope, self.run(prepared, parameters)).await?;
+        Ok(cost::counted(result, self.spending.scope()))
     }
 
     /// Sync: commits the implicit transaction, if one is open.
@@ -214,9 +229,12 @@ impl Session {
     /// Those of the commit.
     pub async fn sync(&mut self) -> Result<()> {
         let result = match &self.block {
-            Some(block) if !block.explicit => self.commit_block().await,
+            Some(block) if !block.explicit => {
+                scoped(self.spending.scope(), self.commit_block()).await
+            }
             _ => Ok(()),
         };
+        self.spending.ends();
         self.cancel.end();
         result
     }

@@ -12,6 +12,7 @@ use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, parse, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
+use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::plan::{ExecContext, ParameterTypes, Plan, PlanContext};
 use crate::sqlparser::ast::{Query, SetExpr, Statement};
@@ -73,7 +74,7 @@ pub(crate) async fn plan_statement(
     if let Some(plan) = Box::pin(crate::exec::plan(statement, context)).await? {
         return Ok(Plan::Key(plan));
     }
-    Ok(Plan::DataFusion(Box::pin(crate::engine_df::plan(statement, context)).await?))
+    Ok(Plan::DataFusion(Box::pin(engine_df::plan(statement, context)).await?))
 }
 
 impl Session {
@@ -114,8 +115,16 @@ impl Session {
                     if let Some(block) = &mut self.block {
                         block.repeatable = false;
                     }
+                    let before = self.spending.total();
                     match self.commit_block().await {
-                        Ok(()) => return Ok(result),
+                        Ok(()) => {
+                            let commit = self.spending.total() - before;
+                            return engine_df::with_commit_cost(
+                                prepared.statement.as_ref(),
+                                result,
+                                commit,
+                            );
+                        }
                         Err(error) => error,
                     }
                 }
@@ -140,6 +149,10 @@ impl Session {
         let Some(statement) = &prepared.statement else {
             return Ok(StatementResult::Empty);
         };
+        if let Some(cost) = self.show_cost(statement) {
+            return Ok(cost);
+        }
+        self.spending.runs();
         match self.control(statement, prepared.as_of.as_deref()).await {
             Ok(None) => {}
             Ok(Some(result)) => return Ok(result),
@@ -334,6 +347,7 @@ impl Session {
             cancel: self.cancel.token(self.statement),
             env: self.engine.env.clone(),
             memory: Arc::clone(&self.engine.memory),
+            cost: self.spending.of_execution(),
         }
     }
 

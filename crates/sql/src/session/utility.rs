@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::cost::LAST_COST;
 use super::settings::level_name;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
@@ -230,6 +231,19 @@ impl Session {
             }
             _ => None,
         }
+    }
+
+    /// The answer to `SHOW telesto.last_statement_cost`, also in a failed transaction; `None` for any other
+    /// statement.
+    pub(super) fn show_cost(&mut self, statement: &Statement) -> Option<StatementResult> {
+        let Statement::ShowVariable { variable } = statement else { return None };
+        let name = show_name(variable);
+        if !name.eq_ignore_ascii_case(LAST_COST) {
+            return None;
+        }
+        let rows = vec![vec![Datum::text(self.spending.last().to_string())]];
+        let columns = show_columns(&name);
+        Some(StatementResult::Rows { columns, rows: Rows::Ready(rows), tag: "SHOW" })
     }
 
     fn show(&self, variable: &[Ident]) -> Result<StatementResult> {

@@ -73,7 +73,7 @@ enum Command {
         /// Run this and leave
         #[arg(short, long, value_name = "SQL")]
         command: Option<String>,
-        /// Show how long each statement takes
+        /// Show how long each statement takes, and its bucket requests and dollars
         #[arg(long)]
         timing: bool,
     },
@@ -154,7 +154,8 @@ enum Source {
 /// Runs the command line; the process's exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match telesto_bucket::meter::follow_tasks(builder.enable_all()).build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the runtime cannot start: {error}")),
     };

@@ -16,8 +16,8 @@ use super::table::Table;
 const HELP: &str = "\
 Statements end with ; and are sent when their line ends.
   \\d        tables           \\d NAME   columns of a table
-  \\timing   times on or off  \\?        this help
-  \\q        leave (also end of input)
+  \\timing   times and costs on or off
+  \\?        this help          \\q        leave (also end of input)
 psql connects to the same address and does more.
 ";
 
@@ -158,6 +158,16 @@ impl Shell {
         true
     }
 
+    /// Bucket requests and dollars of the last statement; `None` when the server does not tell (PostgreSQL,
+    /// a lost connection).
+    async fn last_cost(&self) -> Option<String> {
+        let answer = self.client.simple_query("SHOW telesto.last_statement_cost").await.ok()?;
+        answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
+    }
+
     /// Runs statements and shows what they return; whether all went well.
     async fn execute(&self, text: &str) -> bool {
         let begun = Instant::now();
@@ -198,6 +208,9 @@ impl Shell {
         }
         if self.timing {
             println!("Time: {:.3} ms", begun.elapsed().as_secs_f64() * 1e3);
+            if let Some(cost) = self.last_cost().await {
+                println!("Cost: {cost}");
+            }
         }
         failed.is_none()
     }

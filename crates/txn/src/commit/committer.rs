@@ -385,13 +385,7 @@ impl Committer {
     ) {
         let mut answers: Vec<Option<Result<CommitReply>>> = Vec::new();
         answers.resize_with(live.len(), || None);
-        let spent = scope.totals();
-        let sharers = survivors.len() as f64;
-        let cost = Cost {
-            gets: spent.gets as f64 / sharers,
-            puts: spent.puts as f64 / sharers,
-            dollars: spent.dollars / sharers,
-        };
+        let cost = scope.totals() / survivors.len() as f64;
         for (position, timestamp) in survivors {
             answers[*position] =
                 Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn: entry.lsn, cost }));

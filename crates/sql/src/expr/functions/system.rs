@@ -3,13 +3,15 @@
 //! # Limits
 //! `set_config` with effect on the session and advisory locks are the session's affair and refused here.
 
+use serde_json::json;
+use telesto_bucket::Class;
 use telesto_common::TxnId;
 
 use crate::error::Result;
 use crate::expr::context::{Call, Request};
 use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
-use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Name, Reg, RegType, Text, Uuid};
+use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Json, Name, Reg, RegType, Text, Uuid};
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use crate::types::Datum;
 
@@ -72,6 +74,7 @@ pub const TABLE: &[Function] = &[
         c.context.request(Request::Outcome(id))
     })
     .volatile(),
+    function("telesto_bucket_usage", &[], Json, |_, c| bucket_usage(c)).volatile(),
     function("txid_current", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
@@ -124,6 +127,25 @@ fn random_uuid(call: &Call<'_>) -> Result<Datum> {
 fn txid(call: &Call<'_>) -> Result<Datum> {
     let id = call.context.execution()?.txn.id().0;
     Ok(Datum::Int8((id & (i64::MAX as u128)) as i64))
+}
+
+/// What this process has asked of the bucket since it started; NULL where there is no bucket.
+fn bucket_usage(call: &Call<'_>) -> Result<Datum> {
+    let Some(meter) = call.context.execution()?.cost.meter() else { return Ok(Datum::Null) };
+    let counted = meter.snapshot();
+    let all = counted.total(|_, _| true);
+    let mut requests = serde_json::Map::new();
+    for class in Class::ALL {
+        requests.insert(class.label().to_owned(), json!(counted.requests(class)));
+    }
+    let usage = json!({
+        "prices": meter.prices().name,
+        "dollars": counted.dollars(),
+        "requests": requests,
+        "bytes_sent": all.uploaded_bytes,
+        "bytes_received": all.downloaded_bytes,
+    });
+    Ok(Datum::Json(usage.to_string().into()))
 }
 
 fn backend_pid(call: &Call<'_>) -> i32 {
