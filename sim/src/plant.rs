@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use telesto_common::{Lsn, Timestamp, TxnId};
-use telesto_txn::{Database, Level, Outcome, Result, Transaction, TxnOptions};
+use telesto_txn::{Database, Level, LogKind, Outcome, Result, Transaction, TxnOptions};
 
 /// A bug planted on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,10 @@ impl Database for Planted {
 
     fn applied(&self) -> (Lsn, Timestamp) {
         self.inner.applied()
+    }
+
+    async fn switch_log(&self, to: LogKind) -> Result<()> {
+        self.inner.switch_log(to).await
     }
 
     async fn shutdown(&self) -> Result<()> {

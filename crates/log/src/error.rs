@@ -90,7 +90,7 @@ pub enum Error {
         supported: u16,
     },
     /// The newest log of the shard is sequenced by another node.
-    #[error("the log of shard {shard} is owned by {owner}{}; send writes and strict reads to that node{}, or let it switch to the shared log: `telesto log switch bucket`", if *.live { ", which is running" } else { "" }, if *.live { "" } else { ", start Telesto on that machine, or move that directory (never a copy of it in use) to this one" })]
+    #[error("the log of shard {shard} is owned by {owner}{}; send writes and strict reads to that node{}, or let it switch to the shared log: `telesto log switch --url <that node> --to bucket`", if *.live { ", which is running" } else { "" }, if *.live { "" } else { ", start Telesto on that machine, or move that directory (never a copy of it in use) to this one" })]
     NotOwner {
         /// The shard.
         shard: ShardId,

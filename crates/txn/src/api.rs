@@ -25,6 +25,7 @@ use bytes::Bytes;
 pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, Timestamp, TxnId};
+use telesto_log::LogKind;
 
 use crate::error::Result;
 
@@ -132,6 +133,10 @@ pub trait Database: Debug + Send + Sync {
 
     /// The timestamp of the newest commit this process has applied.
     fn applied(&self) -> (Lsn, Timestamp);
+
+    /// Goes on with the log on another medium while transactions run; nothing is lost or copied by hand.
+    /// No-op when the log is there already. Goes on to its end when the caller stops waiting.
+    async fn switch_log(&self, to: LogKind) -> Result<()>;
 
     /// Stops background work, flushes what is owed, releases ownership. Further calls fail with
     /// `ShuttingDown`.

@@ -21,9 +21,9 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
-use telesto_log::{Error as LogError, LogOptions, VirtualLog};
+use telesto_log::{Error as LogError, LogKind, LogOptions, VirtualLog};
 use telesto_shard::{ProcessCache, Shard, ShardOptions};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{Database, Level, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
@@ -39,6 +39,8 @@ use crate::transaction::{EngineTransaction, Shared};
 
 /// How often the end of a task is looked for while stopping.
 const STOP_POLL: Duration = Duration::from_millis(5);
+/// Bound on a switch of the log: what a quorum log has not shipped yet goes to the bucket in it.
+const SWITCH_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A database in a bucket, opened by this process.
 #[derive(Debug)]
@@ -185,6 +187,7 @@ impl Database for Engine {
             Some(_) => Freshness::Applied,
             None => freshness,
         };
+        let sequenced = self.service.is_sequencer();
         let request = BeginRequest {
             freshness,
             as_of: options.as_of,
@@ -194,7 +197,7 @@ impl Database for Engine {
             Some(begun) => begun?,
             None => self.service.begin(request).await?,
         };
-        Ok(Arc::new(EngineTransaction::new(&self.shared, options, begun)))
+        Ok(Arc::new(EngineTransaction::new(&self.shared, options, begun, sequenced)))
     }
 
     async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
@@ -203,6 +206,18 @@ impl Database for Engine {
 
     fn applied(&self) -> (Lsn, Timestamp) {
         self.service.applied()
+    }
+
+    async fn switch_log(&self, to: LogKind) -> Result<()> {
+        let local = Arc::clone(&self.local);
+        let (done, answer) = oneshot::channel();
+        // A task of its own: when the statement that asked is cancelled, the log is not left half way.
+        self.env.spawn("switching the log", async move {
+            let by = local.env.deadline(SWITCH_TIMEOUT);
+            // Whoever asked may have gone.
+            let _ = done.send(local.log.switch(to, by).await);
+        });
+        Ok(answer.await.map_err(|_| Error::ShuttingDown)??)
     }
 
     async fn shutdown(&self) -> Result<()> {

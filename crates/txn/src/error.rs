@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// The log belongs to another live process. SQLSTATE 57P03.
     #[error(
-        "this database's log is sequenced by {owner}; connect to that node, or run `telesto log switch bucket` there to let every process write"
+        "this database's log is sequenced by {owner}; connect to that node, or let every process write: telesto log switch --url <that node> --to bucket"
     )]
     NotOwner {
         /// The owner, as told by the chain.

@@ -42,3 +42,4 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use options::{EngineOptions, GroupLimits, MemoryLimits, WriteSetLimits};
 pub use read_set::{ReadRange, Reads};
+pub use telesto_log::LogKind;

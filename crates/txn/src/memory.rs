@@ -17,6 +17,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, Label, Lsn, RegionId, Timestamp, TxnId};
+use telesto_log::LogKind;
 
 use crate::api::{
     Committed, Cost, Database, Level, Outcome, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
@@ -94,6 +95,10 @@ impl Database for MemoryDatabase {
     fn applied(&self) -> (Lsn, Timestamp) {
         let state = self.state.lock();
         (state.lsn, state.newest)
+    }
+
+    async fn switch_log(&self, _: LogKind) -> Result<()> {
+        Err(Error::Unavailable("the reference database has no log to switch".to_owned()))
     }
 
     async fn shutdown(&self) -> Result<()> {

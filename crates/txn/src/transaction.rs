@@ -67,6 +67,8 @@ pub(crate) struct Core {
     snapshot: AtomicU64,
     ended: AtomicBool,
     read_only: bool,
+    /// At its begin this process sequenced the log: the snapshot was the newest.
+    sequenced: bool,
     pub buffer: Arc<WriteBuffer>,
     reads: Mutex<ReadSet>,
     lease: Mutex<Option<Box<dyn SnapshotLease>>>,
@@ -209,11 +211,12 @@ impl Core {
 
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
     /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
-    /// must still hold at the tail for it to be strict; with a local sequencer that was the newest.
+    /// must still hold at the tail for it to be strict; with a local sequencer (at its begin: the log may
+    /// have been switched since) that was the newest.
     async fn commit_reads(&self) -> Result<Committed> {
         let service = &self.shared.service;
         let strict = self.options.level == Level::Serializable;
-        if self.read_only || (strict && service.is_sequencer()) {
+        if self.read_only || (strict && self.sequenced) {
             return Ok(self.nothing_written());
         }
         let reads = self.reads.lock().take();
@@ -252,7 +255,12 @@ pub(crate) struct EngineTransaction {
 }
 
 impl EngineTransaction {
-    pub fn new(shared: &Arc<Shared>, options: TxnOptions, begun: BeginReply) -> Self {
+    pub fn new(
+        shared: &Arc<Shared>,
+        options: TxnOptions,
+        begun: BeginReply,
+        sequenced: bool,
+    ) -> Self {
         let read_only = options.read_only
             || options.as_of.is_some()
             || matches!(options.level, Level::Session | Level::Eventual);
@@ -265,6 +273,7 @@ impl EngineTransaction {
                 snapshot: AtomicU64::new(begun.snapshot.0),
                 ended: AtomicBool::new(false),
                 read_only,
+                sequenced,
                 buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 lease: Mutex::new(Some(begun.lease)),

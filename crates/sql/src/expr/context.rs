@@ -1,7 +1,7 @@
 //! What evaluation sees beside the row: settings, catalog, the statement's execution, and requests that must wait.
 //!
 //! # Invariants
-//! - Evaluation never waits. A function that needs to (nextval, setval, telesto_txn_status) leaves a
+//! - Evaluation never waits. A function that needs to (nextval, setval, telesto_txn_status, telesto_log_switch) leaves a
 //!   [`Request`] here and fails with a private error; [`EvalContext::satisfy`] does the waiting and the row is evaluated
 //!   again, the answers so far replayed in order. So effects happen once a row, in the order of evaluation.
 //! - Without an execution (planning), only what is immutable or depends on settings and catalog can be computed.
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use telesto_common::TxnId;
-use telesto_txn::Outcome;
+use telesto_txn::{LogKind, Outcome};
 
 use super::calendar::Zone;
 use super::fault;
@@ -40,6 +40,8 @@ pub enum Request {
     SetValue(u32, i64, bool),
     /// `telesto_txn_status`.
     Outcome(TxnId),
+    /// `telesto_log_switch`.
+    SwitchLog(LogKind),
 }
 
 #[derive(Debug, Default)]
@@ -160,6 +162,10 @@ impl<'a> EvalContext<'a> {
             Request::NextValue(oid) => Datum::Int8(exec.sequences.next(oid).await?),
             Request::SetValue(oid, value, called) => {
                 Datum::Int8(exec.sequences.set(oid, value, called).await?)
+            }
+            Request::SwitchLog(to) => {
+                exec.database.switch_log(to).await?;
+                Datum::text(to.to_string())
             }
             Request::Outcome(txn) => Datum::text(match exec.database.outcome(txn).await? {
                 Outcome::Committed(_) => "committed",

@@ -20,6 +20,20 @@ use super::settings::LogKind;
 /// Bound on the whole command.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Which database's log to switch: by a live node, or by itself.
+#[derive(Debug, Args)]
+pub struct SwitchPlace {
+    /// The live node that owns the log, or any node while the log is on the bucket
+    #[arg(long, value_name = "URL", conflicts_with_all = ["bucket", "data_dir"])]
+    url: Option<String>,
+    /// The bucket that holds the database, when no node owns its log
+    #[arg(long, value_name = "URL")]
+    bucket: Option<String>,
+    /// The folder of the (stopped) node whose own log files are to be used
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<PathBuf>,
+}
+
 /// Which database.
 #[derive(Debug, Args)]
 pub struct Place {
@@ -106,7 +120,42 @@ pub async fn inspect(place: Place, from: u64, limit: usize, json: bool) -> Resul
 ///
 /// # Errors
 /// Why it could not be moved.
-pub async fn switch(place: Place, to: LogKind) -> Result<(), String> {
+pub async fn switch(place: SwitchPlace, to: LogKind) -> Result<(), String> {
+    let from_environment = |name| std::env::var_os(name).map(|value| value.display().to_string());
+    match (place.url, place.bucket.or_else(|| from_environment("TELESTO_BUCKET"))) {
+        (Some(url), _) => switch_live(&url, to).await,
+        (None, Some(bucket)) => {
+            let folder = place.data_dir.or_else(|| from_environment("TELESTO_DATA_DIR").map(Into::into));
+            switch_alone(Place { bucket, data_dir: folder }, to).await
+        }
+        (None, None) => Err("say which database: --url postgres://… of a live node, or --bucket URL (TELESTO_BUCKET) when no node owns its log".to_owned()),
+    }
+}
+
+/// Has a live node move its log; its transactions go on meanwhile.
+async fn switch_live(url: &str, to: LogKind) -> Result<(), String> {
+    let client = super::shell::connect(url).await?;
+    let statement = format!("SELECT telesto_log_switch('{}')", kind_of(to));
+    client.simple_query(&statement).await.map_err(|error| match error.as_db_error() {
+        None => super::shell::full(&error),
+        Some(refused) => {
+            let hint = refused.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            format!("{} ({}){hint}", refused.message(), refused.code().code())
+        }
+    })?;
+    println!("the log goes on on {}", kind_of(to));
+    Ok(())
+}
+
+fn kind_of(kind: LogKind) -> telesto_log::LogKind {
+    match kind {
+        LogKind::Bucket => telesto_log::LogKind::Bucket,
+        LogKind::Quorum => telesto_log::LogKind::Quorum,
+    }
+}
+
+/// Moves the log of a database whose log no live process owns.
+async fn switch_alone(place: Place, to: LogKind) -> Result<(), String> {
     let env = telesto_runtime::env();
     let (bucket, node) = place.open(&env)?;
     if to == LogKind::Quorum && node.is_none() {
@@ -118,12 +167,8 @@ pub async fn switch(place: Place, to: LogKind) -> Result<(), String> {
     options.disk = node.as_ref().map(|node| log_disk(&env, node));
     let by = env.deadline(TIMEOUT);
     let log = VirtualLog::open(bucket, env.clone(), ShardId(0), options).await.map_err(text)?;
-    let kind = match to {
-        LogKind::Bucket => telesto_log::LogKind::Bucket,
-        LogKind::Quorum => telesto_log::LogKind::Quorum,
-    };
     let before = log.kind();
-    let switched = log.switch(kind, by).await;
+    let switched = log.switch(kind_of(to), by).await;
     // Gives a quorum log free for the node that will own it; the switch itself is what counts.
     let closed = log.close(by).await;
     switched.map_err(text)?;

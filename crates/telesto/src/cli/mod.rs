@@ -4,6 +4,7 @@
 //! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is wrong.
 //! 3: a statement of a script failed (`telesto sql`).
 
+mod bench;
 mod import;
 mod log;
 mod password;
@@ -77,6 +78,21 @@ enum Command {
         #[arg(long)]
         timing: bool,
     },
+    /// Load a node and measure: latencies, throughput, bucket requests and dollars.
+    ///
+    /// Works on a table of its own, which it drops at the end, and checks that the table shows every
+    /// change that was acknowledged.
+    #[command(after_help = "Examples:
+  telesto bench
+  telesto bench --workload read --clients 32 --seconds 30 --rows 1000000
+  telesto bench --workload write --json")]
+    Bench {
+        /// Where the node is
+        #[arg(long, env = "TELESTO_URL", default_value = DEFAULT_URL)]
+        url: String,
+        #[command(flatten)]
+        load: bench::Load,
+    },
     /// Bring data in from elsewhere.
     Import {
         #[command(subcommand)]
@@ -122,14 +138,18 @@ enum LogCommand {
     /// Go on with the log on the other medium: bucket (every process writes) or quorum (one process
     /// writes, on its own disk).
     ///
-    /// Nothing stops and nothing is copied. A quorum log that a live node owns is refused: stop that
-    /// node first.
+    /// With --url a live node does it while its clients go on writing (superusers only; in SQL: SELECT
+    /// telesto_log_switch('bucket')). With --bucket this process does it by itself; a quorum log that a
+    /// live node owns is then refused.
+    #[command(after_help = "Examples:
+  telesto log switch --url postgres://telesto@127.0.0.1:5433/telesto --to bucket
+  telesto log switch --bucket s3://my-bucket/telesto --data-dir ./telesto-data/node --to quorum")]
     Switch {
         /// The medium to go on with
-        #[arg(value_enum)]
+        #[arg(long, value_enum)]
         to: settings::LogKind,
         #[command(flatten)]
-        place: log::Place,
+        place: log::SwitchPlace,
     },
 }
 
@@ -186,6 +206,7 @@ async fn run(command: Command) -> ExitCode {
                 Err(error) => fail(&error),
             }
         }
+        Command::Bench { url, load } => report(bench::run(&url, &load).await),
         Command::HashPassword { user } => report(password::run(&user)),
         Command::Version => {
             println!("telesto {}", env!("CARGO_PKG_VERSION"));

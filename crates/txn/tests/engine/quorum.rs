@@ -53,7 +53,7 @@ async fn second_process_on_an_owned_log_gets_the_owners_name() {
     owner.put("k", "v").await;
     let error = world.try_start(None, |_| {}).await.err().expect("refused");
     assert!(matches!(&error, Error::NotOwner { owner } if owner.contains("test")), "{error}");
-    assert!(error.to_string().contains("log switch bucket"));
+    assert!(error.to_string().contains("--to bucket"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@
 use serde_json::json;
 use telesto_bucket::Class;
 use telesto_common::TxnId;
+use telesto_txn::LogKind;
 
 use crate::error::Result;
 use crate::expr::context::{Call, Request};
@@ -75,6 +76,7 @@ pub const TABLE: &[Function] = &[
     })
     .volatile(),
     function("telesto_bucket_usage", &[], Json, |_, c| bucket_usage(c)).volatile(),
+    function("telesto_log_switch", &[Text], Text, |a, c| log_switch(str_of(&a[0])?, c)).volatile(),
     function("txid_current", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
@@ -146,6 +148,24 @@ fn bucket_usage(call: &Call<'_>) -> Result<Datum> {
         "bytes_received": all.downloaded_bytes,
     });
     Ok(Datum::Json(usage.to_string().into()))
+}
+
+/// Moves the log of the whole database: for superusers, whatever SET ROLE says.
+fn log_switch(to: &str, call: &Call<'_>) -> Result<Datum> {
+    let user = &call.context.settings.session_user;
+    if !call.context.catalog.roles().any(|role| role.superuser && role.name == *user) {
+        let error = fault::error("42501", "permission denied for function telesto_log_switch");
+        return Err(error.hint("Connect as a superuser (CREATE ROLE … SUPERUSER LOGIN makes one)."));
+    }
+    let kind = match to.to_ascii_lowercase().as_str() {
+        "bucket" => LogKind::Bucket,
+        "quorum" => LogKind::Quorum,
+        _ => {
+            let error = fault::error("22023", format!("there is no log of kind \"{to}\""));
+            return Err(error.hint("Kinds are: bucket, quorum."));
+        }
+    };
+    call.context.request(Request::SwitchLog(kind))
 }
 
 fn backend_pid(call: &Call<'_>) -> i32 {
