@@ -39,6 +39,7 @@ ask "the most linked titles (DataFusion)" "SELECT to_title, count(*) AS links FR
 ask "the largest categories with a member of each (DataFusion)" "SELECT c.category, count(*) AS pages, min(p.title) AS first FROM wiki_category c JOIN wiki_page p ON p.page_id = c.page_id GROUP BY c.category ORDER BY pages DESC, c.category LIMIT 5"
 ask "what a query does and costs" "EXPLAIN ANALYZE SELECT title FROM wiki_page WHERE page_id = 12"
 ask "a transaction: rename a page; its backlinks move with it" "BEGIN; UPDATE wiki_page SET title = 'Anarchism (philosophy)' WHERE page_id = 12; UPDATE wiki_link SET to_title = 'Anarchism (philosophy)' WHERE to_title = 'Anarchism'; SELECT count(*) AS backlinks FROM wiki_link WHERE to_title = 'Anarchism (philosophy)'; ROLLBACK"
+ask "a write that is acknowledged when the bucket has it, and its price (a quorum log alone makes no request)" "SET telesto.durability = bucket; UPDATE wiki_page SET title = 'Anarchism' WHERE page_id = 12"
 say "requests and dollars so far, by what caused them (S3 Standard prices)"
 curl -fsS "http://$http/metrics" | grep -E '^telesto_bucket_(requests|dollars)' | sort
 

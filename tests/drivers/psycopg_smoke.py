@@ -86,6 +86,42 @@ with psycopg.connect(URL, autocommit=True) as connection:
             copied = {int(line.split("\t")[0]): line.split("\t")[1] for line in b"".join(copy).decode().splitlines()}
     check("copy", (len(copied), copied[200], copied[201]), (203, "line\\t200", "\\N"))
 
+    connection.execute("drop table if exists b")
+    connection.execute(
+        "create table b (id int primary key, s text, n numeric(12, 3), f float8, o bool, y bytea, u uuid, d date,"
+        " tz timestamptz, a int[])"
+    )
+    types = ["int4", "text", "numeric", "float8", "bool", "bytea", "uuid", "date", "timestamptz", "int4[]"]
+    written = [
+        (
+            n, None if n % 3 else f"line\t{n}\n", decimal.Decimal(n) / 8, n / 3, n % 2 == 0, bytes([n % 256, 0]),
+            uuid.UUID(int=n), datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc),
+            [n, None],
+        )
+        for n in range(1500)
+    ]
+    with connection.cursor() as cursor:
+        with cursor.copy("copy b from stdin (format binary)") as copy:
+            copy.set_types(types)
+            for line in written:
+                copy.write_row(line)
+        check("binary copy in", cursor.statusmessage, "COPY 1500")
+        with cursor.copy("copy (select * from b order by id) to stdout (format binary)") as copy:
+            copy.set_types(types)
+            check("binary copy out", list(copy.rows()), written)
+        check("binary copy out, rows told", cursor.statusmessage, "COPY 1500")
+        with cursor.copy("copy (select * from b where false) to stdout (format binary)") as copy:
+            check("binary copy of nothing", b"".join(copy)[:11], b"PGCOPY\n\xff\r\n\0")
+
+        def twice():
+            with cursor.copy("copy b (id, n) from stdin (format binary)") as copy:
+                copy.set_types(["int4", "numeric"])
+                copy.write_row((9999, decimal.Decimal("1.5")))
+                copy.write_row((7, None))
+
+        fails("binary copy of a duplicate", "23505", twice)
+        check("nothing of it stays", cursor.execute("select count(*) from b").fetchone(), (1500,))
+
     with connection.pipeline():
         cursors = [connection.execute("select %s::int", (n,)) for n in range(20)]
     check("pipeline", [cursor.fetchone()[0] for cursor in cursors], list(range(20)))

@@ -33,7 +33,7 @@ pub mod types;
 pub use datafusion::sql::sqlparser;
 pub use error::{Error, Result, SqlState};
 pub use session::{
-    CancelHandle, CopyFormat, CopyInTarget, Notice, Prepared, ResultColumn, ResultSink, Row, Rows,
-    Session, SessionOptions, SqlEngine, SqlOptions, StatementResult, TransactionStatus,
+    CancelHandle, CopyFormat, CopyInTarget, CopyPiece, Notice, Prepared, ResultColumn, ResultSink,
+    Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult, TransactionStatus,
 };
 pub use types::{Datum, SqlType};

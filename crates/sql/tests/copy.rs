@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use telesto_sql::{Error, ResultSink, SessionOptions, SqlEngine, SqlOptions, StatementResult};
+use telesto_sql::{
+    CopyPiece, Error, ResultSink, SessionOptions, SqlEngine, SqlOptions, StatementResult,
+};
 use telesto_txn::memory::MemoryDatabase;
 
-/// Feeds COPY FROM and keeps what COPY TO gives.
+/// Feeds COPY FROM and keeps what COPY TO and queries give.
+#[derive(Default)]
 struct Pipe {
     input: &'static [u8],
     output: Vec<u8>,
     copied: u64,
+    lines: Vec<String>,
 }
 
 #[async_trait]
@@ -19,17 +23,32 @@ impl ResultSink for Pipe {
     async fn result(&mut self, result: StatementResult) -> Result<(), Error> {
         match result {
             StatementResult::CopyIn { mut target, .. } => {
-                for piece in self.input.chunks(5) {
+                for piece in self.input.chunks(if self.input.len() < 1000 { 5 } else { 5000 }) {
                     target.data(bytes::Bytes::from_static(piece)).await?;
                 }
                 self.copied = target.finish().await?;
             }
             StatementResult::CopyOut { data, .. } => {
-                let lines: Vec<bytes::Bytes> = data.try_collect().await?;
-                self.output = lines.concat();
+                let pieces: Vec<CopyPiece> = data.try_collect().await?;
+                self.copied = pieces.iter().map(|piece| piece.rows).sum();
+                for piece in pieces {
+                    self.output.extend_from_slice(&piece.bytes);
+                }
+                let text = String::from_utf8_lossy(&self.output);
+                self.lines.extend(text.lines().map(str::to_owned));
             }
-            StatementResult::Rows { rows, .. } => {
-                rows.collect().await?;
+            StatementResult::Rows { columns, rows, .. } => {
+                let style = telesto_sql::types::TextStyle::default();
+                for row in rows.collect().await? {
+                    let cells = row.iter().zip(columns.iter()).map(|(datum, column)| {
+                        if datum.is_null() {
+                            "NULL".to_owned()
+                        } else {
+                            datum.to_text(&column.ty, &style)
+                        }
+                    });
+                    self.lines.push(cells.collect::<Vec<_>>().join("|"));
+                }
             }
             _ => {}
         }
@@ -42,7 +61,7 @@ async fn run(sql: &[&str], input: &'static [u8]) -> Result<Pipe, Error> {
     let database = Arc::new(MemoryDatabase::new(env.clone()));
     let engine = SqlEngine::open(database, env, SqlOptions::default()).await?;
     let mut session = engine.session(SessionOptions::default()).await?;
-    let mut pipe = Pipe { input, output: Vec::new(), copied: 0 };
+    let mut pipe = Pipe { input, ..Pipe::default() };
     for statement in sql {
         session.execute_simple(statement, &mut pipe).await?;
     }
@@ -64,7 +83,7 @@ async fn copy_in_text_then_out_csv_gives_the_rows() {
     )
     .await
     .expect("copies");
-    assert_eq!(pipe.copied, 3);
+    assert_eq!(pipe.copied, 3, "the header is no row");
     let text = String::from_utf8(pipe.output).expect("UTF-8");
     assert_eq!(text, "id,name,n\n1,one,1.50\n2,,\n3,\"a,\"\"b\tc\",-2.00\n");
 }
@@ -74,5 +93,193 @@ async fn copy_in_with_a_missing_column_names_the_line() {
     let failed = run(&[TABLE, "copy t from stdin"], b"1\tone\t1\n2\ttwo\n").await;
     let error = failed.err().expect("refused");
     assert_eq!(error.code().0, "22P04");
-    assert_eq!(error.fields().context.as_deref(), Some("COPY t, line 2"));
+    assert_eq!(error.fields().context.as_deref(), Some("COPY t, line 2: \"2\ttwo\""));
+}
+
+/// Runs statements one by one in one session; results of queries as `a|b` lines, errors as code, message, context.
+async fn script(steps: &[(&str, &'static [u8])]) -> Vec<String> {
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    let engine = SqlEngine::open(database, env, SqlOptions::default()).await.expect("opens");
+    let mut session = engine.session(SessionOptions::default()).await.expect("session");
+    let mut said = Vec::new();
+    for (statement, input) in steps {
+        let mut pipe = Pipe { input, ..Pipe::default() };
+        match session.execute_simple(statement, &mut pipe).await {
+            Ok(()) => said.extend(pipe.lines),
+            Err(error) => said.push(format!(
+                "{} {} [{}]",
+                error.code().0,
+                error.message(),
+                error.fields().context.as_deref().unwrap_or("")
+            )),
+        }
+    }
+    said
+}
+
+/// A thousand rows: more than one batch; the last line is `last`.
+fn thousand(last: &str) -> &'static [u8] {
+    let mut text: String = (1..1000).map(|id| format!("{id}\tx\n")).collect();
+    text.push_str(last);
+    Box::leak(text.into_bytes().into_boxed_slice())
+}
+
+#[tokio::test]
+async fn refused_row_is_named_by_its_line_and_leaves_nothing() {
+    let table = "create table t (id int primary key, s varchar(3) not null, n int check (n > 0))";
+    let copy = "copy t (id, s) from stdin";
+    let all = "copy t from stdin";
+    let count = ("select count(*) from t", &b""[..]);
+    let said = script(&[
+        (table, b""),
+        (copy, thousand("7\tx\n")),
+        count,
+        (copy, thousand("1000\t\\N\n")),
+        count,
+        (copy, thousand("1000\tlong\n")),
+        (copy, thousand("1000\n")),
+        (copy, thousand("1000\tx\ty\n")),
+        (copy, thousand("ten\tx\n")),
+        (all, b"1\ta\t5\n2\tb\t0\n3\tc\t1\n"),
+        (all, b"1\ta\t5\n1\tb\t1\n3\tc\t1\n"),
+        count,
+        (copy, thousand("1000\tend\n")),
+        count,
+        (copy, b"2001\ta\n2002\ta\n5\ta\n2003\ta\n"),
+        count,
+    ])
+    .await;
+    let expected = [
+        "23505 duplicate key value violates unique constraint \"t_pkey\" [COPY t, line 1000]",
+        "0",
+        "23502 null value in column \"s\" of relation \"t\" violates not-null constraint [COPY t, line 1000: \"1000\t\\N\"]",
+        "0",
+        "22001 value too long for type character varying(3) [COPY t, line 1000, column s: \"long\"]",
+        "22P04 missing data for column \"s\" [COPY t, line 1000: \"1000\"]",
+        "22P04 extra data after last expected column [COPY t, line 1000: \"1000\tx\ty\"]",
+        "22P02 invalid input syntax for type integer: \"ten\" [COPY t, line 1000, column id: \"ten\"]",
+        "23514 new row for relation \"t\" violates check constraint \"t_n_check\" [COPY t, line 2: \"2\tb\t0\"]",
+        "23505 duplicate key value violates unique constraint \"t_pkey\" [COPY t, line 2]",
+        "0",
+        "1000",
+        "23505 duplicate key value violates unique constraint \"t_pkey\" [COPY t, line 3]",
+        "1000",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn defaults_identities_generated_columns_and_indexes_are_those_of_insert() {
+    let said = script(&[
+        (
+            "create table t (id int generated always as identity primary key, a int default 7, b int unique, \
+             c int generated always as (a + b) stored)",
+            b"",
+        ),
+        ("create index on t (a)", b""),
+        ("copy t (b) from stdin", b"1\n2\n\\N\n\\N\n"),
+        ("select id, a, b, c from t order by id", b""),
+        // A value for an identity is taken, as in PostgreSQL.
+        ("copy t from stdin", b"50\t1\t3\n"),
+        ("select id, a, b, c from t where a = 1", b""),
+        ("copy t (b) from stdin", b"9\n2\n"),
+        ("copy t (c) from stdin", b"9\n"),
+        ("select count(*) from t where a = 7", b""),
+        ("copy (select * from t where b = 3) to stdout with (format csv, header)", b""),
+        ("copy t to stdout", b""),
+    ])
+    .await;
+    let expected = [
+        "1|7|1|8",
+        "2|7|2|9",
+        "3|7|NULL|NULL",
+        "4|7|NULL|NULL",
+        "50|1|3|4",
+        "23505 duplicate key value violates unique constraint \"t_b_key\" [COPY t, line 2]",
+        "42P10 column \"c\" is a generated column []",
+        "4",
+        "id,a,b,c",
+        "50,1,3,4",
+        "1\t7\t1",
+        "2\t7\t2",
+        "3\t7\t\\N",
+        "4\t7\t\\N",
+        "50\t1\t3",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn foreign_keys_are_settled_at_the_end() {
+    let said = script(&[
+        ("create table t (id int primary key, parent int references t)", b""),
+        // The parent comes later in the same data.
+        ("copy t from stdin", b"1\t2\n2\t\\N\n"),
+        ("copy t from stdin", b"3\t1\n4\t9\n5\t1\n"),
+        ("select count(*) from t", b""),
+        ("begin", b""),
+        ("copy t from stdin", b"3\t1\n"),
+        ("rollback", b""),
+        ("select count(*) from t", b""),
+    ])
+    .await;
+    let violated = "23503 insert or update on table \"t\" violates foreign key constraint \"t_parent_fkey\" []";
+    assert_eq!(said, [violated, "2", "2"]);
+}
+
+#[tokio::test]
+async fn csv_lines_are_counted_as_they_stand_in_the_file() {
+    let said = script(&[
+        ("create table t (id int primary key, s text)", b""),
+        ("copy t from stdin with (format csv, header)", b"id,s\n1,\"a\nb\"\nx,c\n"),
+        ("copy t from stdin with (format csv, header)", b"id,s\n1,\"a\nb\"\n1,c\n"),
+    ])
+    .await;
+    let expected = [
+        "22P02 invalid input syntax for type integer: \"x\" [COPY t, line 4, column id: \"x\"]",
+        "23505 duplicate key value violates unique constraint \"t_pkey\" [COPY t, line 4]",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn binary_copied_out_and_in_again_is_the_same() {
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    let engine = SqlEngine::open(database, env, SqlOptions::default()).await.expect("opens");
+    let mut session = engine.session(SessionOptions::default()).await.expect("session");
+    let columns = "id int primary key, s text, n numeric(8,2), at timestamptz, a int[], j jsonb";
+    for table in ["t", "u"] {
+        let made = format!("create table {table} ({columns})");
+        session.execute_simple(&made, &mut Pipe::default()).await.expect("table");
+    }
+    let rows = "insert into t select i, 'r' || i, i / 3.0, timestamptz '2024-02-29 12:00:00+00', array[i, null], jsonb '{\"a\": [1]}' \
+                from generate_series(1, 700) i";
+    session.execute_simple(rows, &mut Pipe::default()).await.expect("rows");
+    session
+        .execute_simple("insert into t (id) values (0)", &mut Pipe::default())
+        .await
+        .expect("nulls");
+    let mut out = Pipe::default();
+    session.execute_simple("copy t to stdout with (format binary)", &mut out).await.expect("out");
+    assert_eq!((out.copied, &out.output[..11]), (701, &b"PGCOPY\n\xff\r\n\0"[..]));
+    let mut back = Pipe { input: Box::leak(out.output.into_boxed_slice()), ..Pipe::default() };
+    session.execute_simple("copy u from stdin binary", &mut back).await.expect("in");
+    assert_eq!(back.copied, 701);
+    let mut differ = Pipe::default();
+    let both = "select count(*) from (select * from t except select * from u) d";
+    session.execute_simple(both, &mut differ).await.expect("compares");
+    assert_eq!(differ.lines, ["0"]);
+    let mut again = Pipe { input: back.input, ..Pipe::default() };
+    let error = session.execute_simple("copy u from stdin binary", &mut again).await;
+    let error = error.expect_err("duplicates");
+    assert_eq!(error.fields().context.as_deref(), Some("COPY u, line 1"));
+    let error =
+        session.execute_simple("copy u from stdin (format binary, header)", &mut again).await;
+    assert_eq!(error.expect_err("no header there").code().0, "42601");
+    let mut none = Pipe::default();
+    let nothing = "copy (select * from t where false) to stdout binary";
+    session.execute_simple(nothing, &mut none).await.expect("nothing");
+    assert_eq!((none.copied, none.output.len()), (0, 11 + 8 + 2), "header and end mark");
 }

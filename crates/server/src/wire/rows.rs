@@ -10,11 +10,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use telesto_sql::session::RowStream;
 use telesto_sql::types::TextStyle;
-use telesto_sql::{CopyFormat, CopyInTarget, Error, ResultColumn, Row, Rows, SqlState};
+use telesto_sql::{CopyFormat, CopyInTarget, CopyPiece, Error, ResultColumn, Row, Rows, SqlState};
 
 use crate::wire::backend::{Field, Output};
 use crate::wire::stream::{End, Wire};
@@ -184,13 +183,14 @@ pub async fn copy_out(
     wire: &mut Wire,
     format: CopyFormat,
     columns: usize,
-    mut data: Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>,
+    mut data: Pin<Box<dyn Stream<Item = Result<CopyPiece, Error>> + Send>>,
 ) -> Result<u64, Failure> {
     wire.output.copy_response(b'H', format == CopyFormat::Binary, columns);
     let mut rows = 0;
-    while let Some(row) = wire.during(data.next()).await? {
-        wire.output.copy_data(&row?);
-        rows += 1;
+    while let Some(piece) = wire.during(data.next()).await? {
+        let piece = piece?;
+        wire.output.copy_data(&piece.bytes);
+        rows += piece.rows;
         if wire.output.len() >= FLUSH_BYTES {
             wire.flush().await?;
         }

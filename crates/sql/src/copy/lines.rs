@@ -4,6 +4,8 @@
 //! - `decode(encode(row)) = row` for every row and every set of options that [`Options`] accepts.
 //! - The decoder holds one row, at most [`MAX_ROW_BYTES`] of it.
 
+use std::ops::Range;
+
 use crate::error::{Error, Result, SqlState};
 use crate::session::CopyFormat;
 
@@ -15,7 +17,19 @@ pub(super) const MAX_ROW_BYTES: usize = 256 << 20;
 /// A column's value; `None` is NULL.
 pub(super) type Field = Option<String>;
 
-fn malformed(message: impl Into<String>) -> Error {
+/// Longest value or row shown in a message, bytes.
+const SHOWN_BYTES: usize = 100;
+
+/// The text as messages show it.
+pub(super) fn shortened(text: &str) -> String {
+    if text.len() <= SHOWN_BYTES {
+        return text.to_owned();
+    }
+    let end = (0..=SHOWN_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}...", &text[..end])
+}
+
+pub(super) fn malformed(message: impl Into<String>) -> Error {
     Error::new(SqlState::BAD_COPY_FILE_FORMAT, message)
 }
 
@@ -24,29 +38,53 @@ fn malformed(message: impl Into<String>) -> Error {
 pub(super) struct Decoder {
     options: Options,
     pending: Vec<u8>,
+    /// Where the bytes not taken yet begin.
+    begin: usize,
     /// Bytes of `pending` known to hold no end of a row.
     scanned: usize,
     quoted: bool,
     line: u64,
+    /// Where the last row is, until more data comes.
+    row: Range<usize>,
+    /// The header has been passed.
+    headed: bool,
     ended: bool,
 }
 
 impl Decoder {
     /// At the start of the data.
     pub fn new(options: Options) -> Self {
-        Self { options, pending: Vec::new(), scanned: 0, quoted: false, line: 0, ended: false }
+        Self {
+            options,
+            pending: Vec::new(),
+            begin: 0,
+            scanned: 0,
+            quoted: false,
+            line: 0,
+            row: 0..0,
+            headed: false,
+            ended: false,
+        }
     }
 
-    /// Line the last row began on, from 1.
+    /// Line the last row ended on, from 1; csv values may hold line ends.
     pub fn line(&self) -> u64 {
         self.line
     }
 
+    /// The last row as it was given, cut as PostgreSQL cuts it for messages.
+    pub fn shown(&self) -> String {
+        let row = self.pending.get(self.row.clone()).unwrap_or_default();
+        shortened(&String::from_utf8_lossy(row))
+    }
+
     /// Takes a piece of data.
     pub fn feed(&mut self, data: &[u8]) -> Result<()> {
-        if self.pending.len() + data.len() > MAX_ROW_BYTES + (64 << 10)
-            && self.scanned > MAX_ROW_BYTES
-        {
+        self.pending.drain(..self.begin);
+        self.scanned -= self.begin;
+        self.begin = 0;
+        self.row = 0..0;
+        if self.scanned > MAX_ROW_BYTES {
             return Err(malformed(format!("a row is longer than {MAX_ROW_BYTES} bytes")));
         }
         self.pending.extend_from_slice(data);
@@ -57,46 +95,53 @@ impl Decoder {
     pub fn next_row(&mut self, last: bool) -> Result<Option<Vec<Field>>> {
         loop {
             if self.ended {
-                self.pending.clear();
+                self.begin = self.pending.len();
+                self.scanned = self.begin;
                 return Ok(None);
             }
-            let end = match self.find_end() {
+            let mut end = match self.find_end() {
                 Some(end) => end,
-                None if last && !self.pending.is_empty() => {
+                None if last && self.begin < self.pending.len() => {
+                    self.line += 1;
+                    self.row = self.begin..self.pending.len();
                     if self.quoted {
                         return Err(malformed("unterminated CSV quoted field"));
                     }
+                    self.line -= 1;
                     self.pending.len()
                 }
                 None => return Ok(None),
             };
-            let mut row: Vec<u8> = self.pending.drain(..end).collect();
-            if self.pending.first() == Some(&b'\n') {
-                self.pending.drain(..1);
-            }
-            self.scanned = 0;
+            let start = self.begin;
+            self.begin = (end + 1).min(self.pending.len());
+            self.scanned = self.begin;
             self.quoted = false;
-            self.line += 1;
-            if row.last() == Some(&b'\r') {
-                row.pop();
+            if end > start && self.pending[end - 1] == b'\r' {
+                end -= 1;
             }
-            if row == b"\\." {
+            self.row = start..end;
+            let bytes = &self.pending[start..end];
+            self.line += 1;
+            if self.options.format == CopyFormat::Csv {
+                self.line += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+            }
+            if bytes == b"\\." {
                 self.ended = true;
                 continue;
             }
-            let row = String::from_utf8(row).map_err(|_| {
+            let row = std::str::from_utf8(bytes).map_err(|_| {
                 Error::new(
                     SqlState::CHARACTER_NOT_IN_REPERTOIRE,
                     "invalid byte sequence for encoding \"UTF8\"",
                 )
             })?;
-            let fields = match self.options.format {
-                CopyFormat::Csv => self.csv(&row)?,
-                _ => self.text(&row)?,
-            };
-            if self.line == 1 && self.options.header {
+            if self.options.header && !std::mem::replace(&mut self.headed, true) {
                 continue;
             }
+            let fields = match self.options.format {
+                CopyFormat::Csv => self.csv(row)?,
+                _ => self.text(row)?,
+            };
             return Ok(Some(fields));
         }
     }

@@ -1,36 +1,39 @@
-//! COPY: bulk data in and out, as text or csv.
+//! COPY: bulk data in and out, as text, csv or binary.
 //!
 //! # Protocol
-//! In: the client's data is cut into rows as it comes; each row runs one prepared INSERT, so that defaults,
-//! constraints and indexes are those of any INSERT. Out: a query's rows are written line by line as they are pulled.
+//! In: the client's data is cut into rows as it comes; batches of rows go the way of INSERT's, so that defaults,
+//! constraints and indexes are those of any INSERT. Out: a query's rows are written one by one as they are pulled.
 //!
 //! # Invariants
-//! - At most one row of input is held, and one batch of output.
+//! - At most one batch of rows is held, in and out.
+//! - Generated columns are never copied.
 //! - COPY FROM takes effect whole or not at all: it is one statement of its transaction.
 //!
 //! # On failure
-//! Errors name the line (`COPY t, line 3`): 22P04 for malformed data, else that of the value or the INSERT.
+//! Errors name the line (`COPY t, line 3`): 22P04 for malformed data, else that of the value or the constraint.
 //!
 //! # Limits
-//! No binary format, no files or programs on the server.
+//! No files or programs on the server.
 
+mod binary;
 mod input;
 mod lines;
 mod options;
 
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 
 use self::input::CopyIn;
 use self::lines::encode;
 use self::options::Options;
-use crate::catalog::{Relation, Table};
+use crate::catalog::{Generated, Relation, Table};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::context::EvalContext;
 use crate::plan::{ExecContext, PlanContext};
-use crate::session::{Settings, StatementResult};
+use crate::session::{CopyFormat, CopyPiece, Row, Settings, StatementResult};
 use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
 use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::parser::Parser;
@@ -95,8 +98,7 @@ async fn run(
         CopySource::Table { table_name, columns } if !to => {
             let table = target_table(table_name, &context.catalog, &context.settings)?;
             let chosen = chosen_columns(&table, columns)?;
-            let target =
-                CopyIn::prepare(table, table_name, chosen, options.clone(), context).await?;
+            let target = CopyIn::prepare(&table, chosen, options.clone(), context)?;
             Ok(StatementResult::CopyIn {
                 format: options.format,
                 columns: target.width(),
@@ -153,10 +155,15 @@ fn target_table(
     }
 }
 
+fn is_generated(table: &Table, column: usize) -> bool {
+    matches!(table.columns[column].generated, Some(Generated::Stored(_)))
+}
+
 /// Positions of the columns copied.
 fn chosen_columns(table: &Table, columns: &[Ident]) -> Result<Vec<usize>> {
     if columns.is_empty() {
-        return Ok(table.visible_columns().map(|(at, _)| at).collect());
+        let given = |at: &usize| !is_generated(table, *at);
+        return Ok(table.visible_columns().map(|(at, _)| at).filter(given).collect());
     }
     let mut out: Vec<usize> = Vec::with_capacity(columns.len());
     for ident in columns {
@@ -171,6 +178,13 @@ fn chosen_columns(table: &Table, columns: &[Ident]) -> Result<Vec<usize>> {
                 format!("column \"{name}\" of relation \"{}\" does not exist", table.name),
             )
         })?;
+        if is_generated(table, at) {
+            return Err(Error::new(
+                SqlState::INVALID_COLUMN_REFERENCE,
+                format!("column \"{name}\" is a generated column"),
+            )
+            .detail("Generated columns cannot be used in COPY."));
+        }
         if out.contains(&at) {
             return Err(Error::new(
                 SqlState::DUPLICATE_COLUMN,
@@ -203,35 +217,62 @@ async fn copy_out(
         .map(|column| options.force_quote.iter().any(|name| *name == column.name || name == "*"))
         .collect();
     let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();
-    let header = options.header.then(|| {
+    let head = options.header.then(|| {
         let names: Vec<_> = columns.iter().map(|column| Some(column.name.clone())).collect();
-        Ok(encode(&names, &options, &[]).into())
+        Ok(CopyPiece { bytes: encode(&names, &options, &[]).into(), rows: 0 })
     });
     let (format, width) = (options.format, types.len());
+    let binary = format == CopyFormat::Binary;
+    // The header of the binary format comes with the first row, or with the end mark: clients look for it there.
+    let mut before = BytesMut::new();
+    if binary {
+        binary::header(&mut before);
+    }
     let context = context.clone();
-    let lines = rows.flat_map(move |batch| {
-        let lines = batch.and_then(|batch| {
-            let eval = EvalContext::executing(&context);
-            batch
+    let batches = rows.map(Some).chain(futures::stream::once(async { None }));
+    let pieces = batches.flat_map(move |batch| {
+        let pieces = match batch {
+            None if binary => {
+                let mut bytes = before.split();
+                binary::trailer(&mut bytes);
+                vec![Ok(CopyPiece { bytes: bytes.freeze(), rows: 0 })]
+            }
+            None => Vec::new(),
+            Some(Err(error)) => vec![Err(error)],
+            Some(Ok(batch)) if binary => batch
                 .iter()
                 .map(|row| {
-                    let fields = row
-                        .iter()
-                        .zip(&types)
-                        .map(|(value, ty)| match value {
-                            Datum::Null => Ok(None),
-                            value => crate::expr::cast::output(value, ty, &eval).map(Some),
-                        })
-                        .collect::<Result<Vec<_>>>()?;
-                    Ok(encode(&fields, &options, &forced).into())
+                    let mut bytes = before.split();
+                    binary::encode(row, &types, &mut bytes);
+                    Ok(CopyPiece { bytes: bytes.freeze(), rows: 1 })
                 })
-                .collect::<Result<Vec<bytes::Bytes>>>()
-        });
-        futures::stream::iter(match lines {
-            Ok(lines) => lines.into_iter().map(Ok).collect::<Vec<_>>(),
-            Err(error) => vec![Err(error)],
-        })
+                .collect(),
+            Some(Ok(batch)) => {
+                let eval = EvalContext::executing(&context);
+                batch.iter().map(|row| line(row, &types, &options, &forced, &eval)).collect()
+            }
+        };
+        futures::stream::iter(pieces)
     });
-    let data = futures::stream::iter(header).chain(lines);
-    Ok(StatementResult::CopyOut { format, columns: width, data: Box::pin(data) })
+    let data = Box::pin(futures::stream::iter(head).chain(pieces));
+    Ok(StatementResult::CopyOut { format, columns: width, data })
+}
+
+/// A row as a line of text or csv.
+fn line(
+    row: &Row,
+    types: &[SqlType],
+    options: &Options,
+    forced: &[bool],
+    eval: &EvalContext<'_>,
+) -> Result<CopyPiece> {
+    let fields = row
+        .iter()
+        .zip(types)
+        .map(|(value, ty)| match value {
+            Datum::Null => Ok(None),
+            value => crate::expr::cast::output(value, ty, eval).map(Some),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(CopyPiece { bytes: encode(&fields, options, forced).into(), rows: 1 })
 }

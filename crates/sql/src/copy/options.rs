@@ -7,7 +7,7 @@ use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption};
 /// How the data is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// text or csv.
+    /// text, csv or binary.
     pub format: CopyFormat,
     /// Between columns.
     pub delimiter: u8,
@@ -35,20 +35,42 @@ fn one_byte(name: &str, value: char) -> Result<u8> {
         })
 }
 
+/// Options that say how text is written have no place in binary format.
+fn refuse_in_binary(options: &[CopyOption], legacy: &[CopyLegacyOption]) -> Result<()> {
+    let refused = |name: &str| Err(Error::syntax(format!("cannot specify {name} in BINARY mode")));
+    for option in options {
+        match option {
+            CopyOption::Delimiter(_) => return refused("DELIMITER"),
+            CopyOption::Null(_) => return refused("NULL"),
+            CopyOption::Header(_) => return refused("HEADER"),
+            CopyOption::Quote(_) | CopyOption::Escape(_) | CopyOption::ForceQuote(_) => {
+                return refused("csv options");
+            }
+            _ => {}
+        }
+    }
+    for option in legacy {
+        match option {
+            CopyLegacyOption::Delimiter(_) => return refused("DELIMITER"),
+            CopyLegacyOption::Null(_) => return refused("NULL"),
+            CopyLegacyOption::Header => return refused("HEADER"),
+            CopyLegacyOption::Csv(_) => return refused("CSV"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 impl Options {
     /// The options a statement gives, the defaults of its format for the rest.
     pub fn of(options: &[CopyOption], legacy: &[CopyLegacyOption]) -> Result<Self> {
-        let mut csv = false;
+        let (mut csv, mut binary) = (false, false);
         for option in options {
             if let CopyOption::Format(name) = option {
                 match name.value.to_lowercase().as_str() {
                     "text" => {}
                     "csv" => csv = true,
-                    "binary" => {
-                        return Err(
-                            Error::unsupported("COPY in binary format").hint("Use text or csv.")
-                        );
-                    }
+                    "binary" => binary = true,
                     other => {
                         return Err(Error::new(
                             SqlState::INVALID_PARAMETER_VALUE,
@@ -58,9 +80,17 @@ impl Options {
                 }
             }
         }
+        binary |= legacy.iter().any(|option| matches!(option, CopyLegacyOption::Binary));
         csv |= legacy.iter().any(|option| matches!(option, CopyLegacyOption::Csv(_)));
+        if binary {
+            refuse_in_binary(options, legacy)?;
+        }
         let mut out = Self {
-            format: if csv { CopyFormat::Csv } else { CopyFormat::Text },
+            format: match (binary, csv) {
+                (true, _) => CopyFormat::Binary,
+                (false, true) => CopyFormat::Csv,
+                (false, false) => CopyFormat::Text,
+            },
             delimiter: if csv { b',' } else { b'\t' },
             null: if csv { String::new() } else { "\\N".to_owned() },
             header: false,
@@ -113,11 +143,7 @@ impl Options {
                         }
                     }
                 }
-                CopyLegacyOption::Binary => {
-                    return Err(
-                        Error::unsupported("COPY in binary format").hint("Use text or csv.")
-                    );
-                }
+                CopyLegacyOption::Binary => {}
                 other => return Err(Error::unsupported(format!("the COPY option {other}"))),
             }
         }

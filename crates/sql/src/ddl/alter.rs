@@ -146,6 +146,18 @@ impl Ddl<'_> {
                 let name = fold(name);
                 let target = self.qualified(table);
                 // Never a success that checked nothing.
+                let known = table.checks.iter().any(|check| check.name == name)
+                    || table.foreign_keys.iter().any(|key| key.name == name);
+                if !known && table.all_indexes().any(|index| index.unique && index.name == name) {
+                    let message = format!(
+                        "constraint \"{name}\" of relation \"{}\" is not a foreign key or check constraint",
+                        table.name
+                    );
+                    return Err(Error::new(SqlState::WRONG_OBJECT_TYPE, message));
+                }
+                if !known {
+                    return Err(no_constraint(&name, table));
+                }
                 if table.foreign_keys.iter().any(|key| key.name == name && !key.validated) {
                     return Err(Error::unsupported("VALIDATE CONSTRAINT of a foreign key"));
                 }

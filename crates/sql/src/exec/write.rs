@@ -72,6 +72,8 @@ pub struct Statement<'a> {
     pub(super) lost: Vec<LostParent>,
     /// Rows this statement inserted or updated by ON CONFLICT DO UPDATE.
     touched: FxHashSet<Bytes>,
+    /// The row, of those given to [`Statement::insert`] last, that is being checked or put.
+    row: Option<usize>,
 }
 
 impl std::fmt::Debug for Statement<'_> {
@@ -95,6 +97,7 @@ impl<'a> Statement<'a> {
             missing: Vec::new(),
             lost: Vec::new(),
             touched: FxHashSet::default(),
+            row: None,
         }
     }
 
@@ -126,6 +129,13 @@ impl<'a> Statement<'a> {
         Ok(())
     }
 
+    /// The row that the last [`Statement::insert`] failed at, of those it was given; `None` when it was not one
+    /// row's fault.
+    #[must_use]
+    pub fn refused(&self) -> Option<usize> {
+        self.row
+    }
+
     /// Inserts rows; gives back those inserted or updated, in order.
     ///
     /// # Errors
@@ -138,7 +148,8 @@ impl<'a> Statement<'a> {
     ) -> Result<Vec<Row>> {
         let mut prepared = Vec::with_capacity(rows.len());
         let mut keys = Vec::new();
-        for mut row in rows {
+        for (number, mut row) in rows.into_iter().enumerate() {
+            self.row = Some(number);
             self.generate(info, &mut row)?;
             info.check_row(&row, self.context)?;
             let key = info.new_key(&row, &self.exec.env)?;
@@ -157,12 +168,14 @@ impl<'a> Statement<'a> {
             }
             prepared.push((row, key, first, indexes));
         }
+        self.row = None;
         let there = get_many(self.exec, &keys, ReadFor::Constraint).await?;
         // Keys put by earlier rows of this batch, which the look-up above could not see.
         let mut own: FxHashSet<Bytes> = FxHashSet::default();
         let mut stale = false;
         let mut out = Vec::with_capacity(prepared.len());
-        for (row, key, first, indexes) in prepared {
+        for (number, (row, key, first, indexes)) in prepared.into_iter().enumerate() {
+            self.row = Some(number);
             let mut clash: Option<(Arc<Index>, Option<Bytes>, Bytes)> = None;
             for (offset, index) in indexes.iter().enumerate() {
                 let at = first + offset;
@@ -216,6 +229,7 @@ impl<'a> Statement<'a> {
             }
             out.push(row);
         }
+        self.row = None;
         self.settle_parents_when_many().await?;
         Ok(out)
     }

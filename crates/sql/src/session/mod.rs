@@ -41,8 +41,8 @@ pub use cancel::{CancelHandle, CancelToken};
 pub use cost::StatementCost;
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
 pub use result::{
-    CopyFormat, CopyInTarget, Notice, NoticeQueue, ResultColumn, ResultSink, Row, RowStream, Rows,
-    StatementResult,
+    CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, Row,
+    RowStream, Rows, StatementResult,
 };
 pub(crate) use run::plan_statement;
 pub use settings::Settings;

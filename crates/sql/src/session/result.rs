@@ -96,6 +96,15 @@ pub trait CopyInTarget: Send {
     async fn finish(&mut self) -> Result<u64>;
 }
 
+/// A piece of COPY data for the client, sent as it is.
+#[derive(Clone, Debug)]
+pub struct CopyPiece {
+    /// The data.
+    pub bytes: Bytes,
+    /// Rows in it, for the command tag: a header or end mark has none.
+    pub rows: u64,
+}
+
 /// The result of one statement. `tag` is PostgreSQL's command tag (`SELECT 3`, `INSERT 0 1`).
 pub enum StatementResult {
     /// Rows.
@@ -128,8 +137,8 @@ pub enum StatementResult {
         format: CopyFormat,
         /// Number of columns.
         columns: usize,
-        /// The data: one item a row.
-        data: Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>,
+        /// The data: one item a row, beside header and end mark.
+        data: Pin<Box<dyn Stream<Item = Result<CopyPiece>> + Send>>,
     },
     /// The statement was empty.
     Empty,

@@ -119,7 +119,7 @@ pub const TABLE: &[Function] = &[
     })
     .stable(),
     function("date_trunc", &[Text, Iv], Iv, |a, _| {
-        let field = field_named(str_of(&a[0])?, "interval")?;
+        let field = truncated_field(str_of(&a[0])?, "interval")?;
         let i = interval_of(&a[1])?;
         let (months, days, micros) = calendar::truncate_interval(field, i.months, i.days, i.micros)
             .ok_or_else(|| not_supported(str_of(&a[0]).unwrap_or(""), "interval"))?;

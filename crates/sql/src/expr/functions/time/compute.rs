@@ -204,12 +204,24 @@ pub(super) fn midnight(call: &Call<'_>) -> Result<Datum> {
 }
 
 pub(super) fn field_named(name: &str, ty: &str) -> Result<Field> {
-    Field::parse(name).ok_or_else(|| {
-        fault::error(
-            "22023",
-            format!("unit \"{}\" not recognized for type {ty}", name.to_lowercase()),
-        )
-    })
+    Field::parse(name).ok_or_else(|| not_recognized(name, ty))
+}
+
+/// The field of that name for `date_trunc`, which unlike `extract` does not know the names of single dates.
+pub(super) fn truncated_field(name: &str, ty: &str) -> Result<Field> {
+    match field_named(name, ty)? {
+        Field::IsoYear
+        | Field::DayOfWeek
+        | Field::IsoDayOfWeek
+        | Field::DayOfYear
+        | Field::Epoch
+        | Field::Julian => Err(not_recognized(name, ty)),
+        field => Ok(field),
+    }
+}
+
+fn not_recognized(name: &str, ty: &str) -> crate::error::Error {
+    fault::error("22023", format!("unit \"{}\" not recognized for type {ty}", name.to_lowercase()))
 }
 
 pub(super) fn not_supported(name: &str, ty: &str) -> crate::error::Error {
@@ -217,7 +229,7 @@ pub(super) fn not_supported(name: &str, ty: &str) -> crate::error::Error {
 }
 
 pub(super) fn trunc_local(name: &str, value: &Datum) -> Result<Datum> {
-    let field = field_named(name, "timestamp without time zone")?;
+    let field = truncated_field(name, "timestamp without time zone")?;
     let stored = micros_of(value)?;
     let Some(local) = unix_micros(stored) else { return Ok(Datum::Timestamp(stored)) };
     let cut = calendar::truncate(field, local)
@@ -226,7 +238,7 @@ pub(super) fn trunc_local(name: &str, value: &Datum) -> Result<Datum> {
 }
 
 pub(super) fn trunc_zoned(name: &str, value: &Datum, zone: Zone) -> Result<Datum> {
-    let field = field_named(name, "timestamp with time zone")?;
+    let field = truncated_field(name, "timestamp with time zone")?;
     let stored = micros_of(value)?;
     let Some(utc) = unix_micros(stored) else { return Ok(Datum::TimestampTz(stored)) };
     let cut = calendar::truncate(field, zone.to_local(utc))
