@@ -69,6 +69,9 @@ pub struct TxnOptions {
     pub session: Label,
     /// Bound on each wait for the bucket or the log; `None`: the database's default.
     pub timeout: Option<Duration>,
+    /// Refuses a write of a key that is known to have been changed after the snapshot, whose commit would fail,
+    /// instead of leaving that to the commit. For callers that never take such a write back to commit the rest.
+    pub fail_early: bool,
 }
 
 /// Whether a read is validated at commit.
@@ -173,9 +176,16 @@ pub trait Transaction: Debug + Send + Sync {
     fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan>;
 
     /// Buffers a write.
+    ///
+    /// # Errors
+    /// With [`TxnOptions::fail_early`], [`crate::Error::Conflict`] when the key is known to have been changed after
+    /// the snapshot; nothing was buffered.
     async fn put(&self, key: Bytes, value: Bytes) -> Result<()>;
 
     /// Buffers a delete.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
     async fn delete(&self, key: Bytes) -> Result<()>;
 
     /// Marks a point to roll back to.

@@ -19,7 +19,9 @@ use telesto_bucket::{Bucket, Cause};
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, VirtualLog};
-use telesto_shard::{FoldNeed, Folded, Read, Shard, ShardOptions, ShardScan, SnapshotGuard};
+use telesto_shard::{
+    Change, FoldNeed, Folded, Read, Shard, ShardOptions, ShardScan, SnapshotGuard,
+};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::api::{Durability, Outcome};
@@ -372,6 +374,11 @@ impl ShardService for LocalService {
             }
         }
         local.snapshot(&request)
+    }
+
+    fn known_change(&self, key: &bytes::Bytes, since: Timestamp) -> Option<Change> {
+        let shard = self.0.shard.read();
+        shard.try_changed_since(std::slice::from_ref(key), &[], since).flatten()
     }
 
     fn try_get(&self, key: &[u8], at: Timestamp) -> Option<Result<Read>> {

@@ -184,6 +184,9 @@ pub trait ShardService: Debug + Send + Sync {
     /// A snapshot.
     async fn begin(&self, request: BeginRequest) -> Result<BeginReply>;
 
+    /// Whether `key` is known, without waiting, to have been changed after `since`. `None` promises nothing.
+    fn known_change(&self, key: &Bytes, since: Timestamp) -> Option<Change>;
+
     /// A key's version, if it can be had without waiting.
     fn try_get(&self, key: &[u8], at: Timestamp) -> Option<Result<Read>>;
 

@@ -117,8 +117,15 @@ impl Core {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
+        let since = self.snapshot();
+        if self.options.fail_early {
+            // Better now than after a turn of the log.
+            if let Some(change) = self.shared.service.known_change(&key, since) {
+                return Err(conflict(self.id, change));
+            }
+        }
         let fresh = self.reads.lock().was_absent(&key);
-        self.buffer.put(key, value, self.snapshot(), fresh).await
+        self.buffer.put(key, value, since, fresh).await
     }
 
     async fn fetch(&self, keys: Vec<Bytes>, at: Timestamp) -> Result<Vec<Read>> {

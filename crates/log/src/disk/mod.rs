@@ -59,13 +59,14 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Where it is, for messages.
     fn location(&self) -> String;
 
-    /// Its size, bytes.
+    /// Its size, zeros at its end included, bytes.
     async fn size_bytes(&self) -> Result<u64>;
 
     /// Reads `length` bytes at `offset`; fewer when the file ends before.
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes>;
 
-    /// Writes `bytes` at `offset`, which is the file's end, and makes them durable.
+    /// Writes `bytes` at `offset`, the end of what was written, and makes them durable. Zeros may follow them in the
+    /// file.
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()>;
 
     /// Cuts the file to `length` bytes and makes it durable as it then is.

@@ -3,6 +3,8 @@
 //! # Invariants
 //! - Data is on disk (`fdatasync`) before `append` returns; a new name is on disk (its directory
 //!   synced) before `create` returns.
+//! - Files grow ahead of what is written, by zeros: a sync of bytes inside a file's length need not wait for the
+//!   file system to record a new length (what PostgreSQL does with its write-ahead log).
 //! - The lock is `flock`: it ends with the process, also by SIGKILL, and a copy of the file on
 //!   another machine holds nobody back (the chain in the bucket does that).
 //!
@@ -26,6 +28,9 @@ use telesto_common::Env;
 
 use super::{Disk, DiskFile, DiskLock};
 use crate::error::{DiskFault, Error, Result};
+
+/// How far a file is made to reach beyond a write that passes its end, bytes.
+const GROW_BYTES: u64 = 1 << 20;
 
 /// A directory of the local file system. All blocking work goes through `Env::blocking`.
 #[derive(Clone, Debug)]
@@ -166,7 +171,7 @@ impl Disk for LocalDisk {
                 .open(&path)
                 .map_err(|e| failed(&path, &e))?;
             sync_directory(&parent)?;
-            Ok(LocalFile::shared(file, path, env, held))
+            Ok(LocalFile::shared(file, 0, path, env, held))
         })
         .await
     }
@@ -180,7 +185,8 @@ impl Disk for LocalDisk {
                 .write(true)
                 .open(&path)
                 .map_err(|e| failed(&path, &e))?;
-            Ok(LocalFile::shared(file, path, env, held))
+            let length = file.metadata().map_err(|e| failed(&path, &e))?.len();
+            Ok(LocalFile::shared(file, length, path, env, held))
         })
         .await
     }
@@ -224,14 +230,21 @@ struct Opened {
     /// Counts cuts. An append that nobody waits for any more may still be queued; it must not write
     /// after the file was cut below it, so it does nothing when the count has changed.
     cuts: AtomicU64,
-    writing: Mutex<()>,
+    /// Held while the file is changed; its length.
+    length: Mutex<u64>,
     _locks: Vec<Arc<File>>,
 }
 
 impl LocalFile {
-    fn shared(file: File, path: PathBuf, env: Env, locks: Vec<Arc<File>>) -> Arc<dyn DiskFile> {
-        let opened =
-            Opened { file, cuts: AtomicU64::new(0), writing: Mutex::new(()), _locks: locks };
+    fn shared(
+        file: File,
+        length: u64,
+        path: PathBuf,
+        env: Env,
+        locks: Vec<Arc<File>>,
+    ) -> Arc<dyn DiskFile> {
+        let cuts = AtomicU64::new(0);
+        let opened = Opened { file, cuts, length: Mutex::new(length), _locks: locks };
         Arc::new(Self { opened: Arc::new(opened), path, env })
     }
 
@@ -278,11 +291,20 @@ impl DiskFile for LocalFile {
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
         let cuts = self.opened.cuts.load(Ordering::SeqCst);
         self.run("writing the local log", move |o| {
-            let _alone = o.writing.lock();
+            let mut length = o.length.lock();
             if o.cuts.load(Ordering::SeqCst) != cuts {
                 return Err(std::io::Error::other("the file was cut meanwhile"));
             }
-            o.file.write_all_at(&bytes, offset)?;
+            let end = offset + bytes.len() as u64;
+            if end > *length {
+                let zeros = vec![0; usize::try_from(GROW_BYTES).unwrap_or(0)];
+                o.file.write_all_at(&bytes, offset)?;
+                // Space that is not there is no failure of this write.
+                let grown = o.file.write_at(&zeros, end).unwrap_or(0);
+                *length = end + grown as u64;
+            } else {
+                o.file.write_all_at(&bytes, offset)?;
+            }
             o.file.sync_data()
         })
         .await
@@ -290,9 +312,10 @@ impl DiskFile for LocalFile {
 
     async fn truncate(&self, length: u64) -> Result<()> {
         self.run("cutting a local log file", move |o| {
-            let _alone = o.writing.lock();
+            let mut known = o.length.lock();
             o.cuts.fetch_add(1, Ordering::SeqCst);
             o.file.set_len(length)?;
+            *known = length;
             o.file.sync_all()
         })
         .await

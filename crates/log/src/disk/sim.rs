@@ -20,6 +20,8 @@ use super::{Disk, DiskFile, DiskLock};
 use crate::error::{DiskFault, Error, Result};
 
 const SECTOR: usize = 512;
+/// Files grow in steps of this, bytes.
+const GROW: usize = 4096;
 
 /// A disk in memory.
 #[derive(Clone, Debug, Default)]
@@ -259,7 +261,8 @@ impl DiskFile for SimFile {
             let start = usize::try_from(offset).unwrap_or(usize::MAX);
             let end = start + written.len();
             if file.len() < end {
-                file.resize(end, 0);
+                // As real files do, it grows ahead.
+                file.resize(end.next_multiple_of(GROW), 0);
             }
             file[start..end].copy_from_slice(&written);
             if torn {

@@ -31,6 +31,9 @@ use crate::catalog::CatalogSnapshot;
 use crate::error::{Conflict, Error, Result, SqlState};
 use crate::types::Datum;
 
+/// Repetitions that do not wait.
+const AT_ONCE: u32 = 3;
+
 /// A step of a transaction, recorded for its repetition.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
@@ -88,6 +91,7 @@ impl Session {
                 durability: self.settings.durability,
                 session: self.label,
                 timeout: None,
+                fail_early: true,
             },
             txn: None,
             base: None,
@@ -176,8 +180,12 @@ impl Session {
         }
     }
 
-    /// Waits a little, so that two transactions do not meet again and again.
+    /// Waits a little, so that two transactions do not meet again and again. The first tries follow at once: whoever
+    /// was in the way has committed.
     pub(super) async fn pause(&self, attempt: u32) {
+        if attempt <= AT_ONCE {
+            return;
+        }
         let bound = Duration::from_micros(500 << attempt.min(6));
         self.engine.env.clock.sleep(self.engine.env.jitter(bound)).await;
     }

@@ -101,6 +101,28 @@ async fn lost_update_is_prevented_at_every_level_that_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn write_of_a_changed_key_fails_at_once_only_when_asked_to() {
+    let world = World::new(15);
+    let process = world.start().await;
+    for fail_early in [false, true] {
+        let options = TxnOptions { fail_early, ..TxnOptions::default() };
+        let loser = process.engine.begin(options).await.expect("begins");
+        let at = process.put("k", "1").await;
+        let written = loser.put("k".into(), "2".into()).await;
+        if fail_early {
+            let Err(Error::Conflict { at: found, key, .. }) = written else {
+                panic!("unexpected: {written:?}")
+            };
+            assert_eq!((found, &key[..]), (at, &b"k"[..]));
+            loser.put("other".into(), "2".into()).await.expect("unchanged since the snapshot");
+        } else {
+            written.expect("left to the commit");
+            assert!(matches!(loser.commit().await, Err(Error::Conflict { .. })));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn conflict_names_the_other_transaction_and_the_key() {
     let world = World::new(5);
     let process = world.start().await;
