@@ -109,7 +109,9 @@ with psycopg.connect(URL, autocommit=True) as connection:
         with cursor.copy("copy (select * from b order by id) to stdout (format binary)") as copy:
             copy.set_types(types)
             check("binary copy out", list(copy.rows()), written)
-        check("binary copy out, rows told", cursor.statusmessage, "COPY 1500")
+        with cursor.copy("copy b to stdout (format binary)") as copy:
+            check("binary copy ends with its mark", b"".join(copy)[-2:], b"\xff\xff")
+        check("binary copy out, rows told", cursor.rowcount, 1500)
         with cursor.copy("copy (select * from b where false) to stdout (format binary)") as copy:
             check("binary copy of nothing", b"".join(copy)[:11], b"PGCOPY\n\xff\r\n\0")
 

@@ -302,7 +302,8 @@ mod tests {
         let runtime = follow_tasks(builder.worker_threads(1)).build().expect("runtime");
         let scope = ScopeMeter::new();
         runtime.block_on(scoped(Arc::clone(&scope), async {
-            tokio::spawn(async { get() }).await.expect("ran");
+            let spawned = tokio::runtime::Handle::current().spawn(async { get() });
+            spawned.await.expect("ran");
         }));
         assert_eq!(scope.totals().gets, 0.0, "this file is no library");
         assert!(is_followed("/registry/slatedb-0.18.0/src/utils.rs"));

@@ -222,11 +222,14 @@ impl Transaction for MemoryTransaction {
         if let Some(limit) = options.limit {
             rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         }
+        let cut = options.limit.is_some_and(|limit| rows.len() as u64 == limit);
         let ended = inner.ended.then_some(self.id);
         drop(inner);
         Box::new(MemoryScan {
             rows: rows.into_iter(),
             read: self.validated(options.read_for).then(|| (Arc::clone(&self.inner), range, at)),
+            cut,
+            reverse: options.reverse,
             ended,
         })
     }
@@ -302,8 +305,34 @@ impl Transaction for MemoryTransaction {
 
 struct MemoryScan {
     rows: std::vec::IntoIter<(Bytes, Bytes)>,
+    /// What is not walked over yet, where it is to be validated.
     read: Option<(Arc<Mutex<Inner>>, KeyRange, Timestamp)>,
+    /// Rows are left out at the end because of the limit.
+    cut: bool,
+    reverse: bool,
     ended: Option<TxnId>,
+}
+
+impl MemoryScan {
+    /// Remembers what was walked over up to and including `last`; all there is when `None`.
+    fn record(&mut self, last: Option<&Bytes>) {
+        let Some((inner, rest, at)) = &mut self.read else { return };
+        let walked = match last {
+            None => std::mem::replace(rest, KeyRange::new(Bytes::new(), Bytes::from_static(b"\0"))),
+            Some(last) if self.reverse => {
+                let walked = KeyRange::new(last.clone(), rest.end.clone());
+                rest.end = last.clone();
+                walked
+            }
+            Some(last) => {
+                let after: Bytes = last.iter().copied().chain([0]).collect();
+                let walked = KeyRange::new(rest.start.clone(), after.clone());
+                rest.start = after;
+                walked
+            }
+        };
+        inner.lock().reads.push((walked, *at));
+    }
 }
 
 #[async_trait]
@@ -312,9 +341,16 @@ impl Scan for MemoryScan {
         if let Some(txn) = self.ended {
             return Err(Error::Ended(txn));
         }
-        if let Some((inner, range, at)) = self.read.take() {
-            inner.lock().reads.push((range, at));
+        let rows: Vec<_> = self.rows.by_ref().take(max_rows).collect();
+        let over = self.rows.len() == 0 && !self.cut && rows.len() < max_rows;
+        match rows.last() {
+            _ if over => {
+                self.record(None);
+                self.read = None;
+            }
+            Some((last, _)) => self.record(Some(&last.clone())),
+            None => {}
         }
-        Ok(self.rows.by_ref().take(max_rows).collect())
+        Ok(rows)
     }
 }
