@@ -10,7 +10,8 @@ use num_bigint::BigInt;
 use num_traits::{Signed, ToPrimitive, Zero};
 
 use super::array_text::MAX_ELEMENTS;
-use super::datum::{ArrayValue, Datum, Interval};
+use super::datetime_parse::{DATES, TIMESTAMPS};
+use super::datum::{ArrayValue, DAY_MICROS, Datum, Interval};
 use super::json;
 use super::numeric::{Numeric, pow10};
 use super::sql_type::SqlType;
@@ -22,6 +23,22 @@ fn bad(ty: &SqlType) -> Error {
         SqlState::INVALID_BINARY_REPRESENTATION,
         format!("incorrect binary data format for type {ty}"),
     )
+}
+
+/// 22008 for a value that no text could have given.
+fn within(there: bool, what: &str) -> Result<()> {
+    if there {
+        return Ok(());
+    }
+    Err(Error::new(SqlState::DATETIME_FIELD_OVERFLOW, format!("{what} out of range")))
+}
+
+/// Microseconds of a timestamp, perhaps infinite.
+fn instant(r: &mut Reader<'_>) -> Result<i64> {
+    let micros = r.i64()?;
+    let infinite = matches!(micros, i64::MIN | i64::MAX);
+    within(infinite || TIMESTAMPS.contains(&micros), "timestamp")?;
+    Ok(micros)
 }
 
 struct Reader<'a> {
@@ -108,10 +125,19 @@ impl Datum {
             SqlType::InternalChar => Self::InternalChar(r.array::<1>()?[0]),
             SqlType::Bytea => Self::bytea(std::mem::take(&mut r.bytes)),
             SqlType::Uuid => Self::Uuid(r.array()?),
-            SqlType::Date => Self::Date(r.i32()?),
-            SqlType::Time(_) => Self::Time(r.i64()?),
-            SqlType::Timestamp(_) => Self::Timestamp(r.i64()?),
-            SqlType::TimestampTz(_) => Self::TimestampTz(r.i64()?),
+            SqlType::Date => {
+                let days = r.i32()?;
+                let infinite = matches!(days, i32::MIN | i32::MAX);
+                within(infinite || DATES.contains(&i64::from(days)), "date")?;
+                Self::Date(days)
+            }
+            SqlType::Time(_) => {
+                let micros = r.i64()?;
+                within((0..=DAY_MICROS).contains(&micros), "time")?;
+                Self::Time(micros)
+            }
+            SqlType::Timestamp(_) => Self::Timestamp(instant(&mut r)?),
+            SqlType::TimestampTz(_) => Self::TimestampTz(instant(&mut r)?),
             SqlType::Interval => {
                 let micros = r.i64()?;
                 let days = r.i32()?;
@@ -330,6 +356,27 @@ mod tests {
             assert_eq!(back.to_text(&ty, &style), text);
             if !out.is_empty() && !ty.is_string() && ty != SqlType::Bytea {
                 assert!(Datum::from_binary(&out[..out.len() - 1], &ty).is_err(), "{ty}");
+            }
+        }
+    }
+
+    #[test]
+    fn binary_date_or_time_outside_its_range_is_refused() {
+        let stamp = SqlType::Timestamp(None);
+        for (raw, ty, good) in [
+            ((i64::MIN + 1).to_be_bytes().to_vec(), &stamp, false),
+            (i64::MIN.to_be_bytes().to_vec(), &stamp, true),
+            (TIMESTAMPS.end.to_be_bytes().to_vec(), &stamp, false),
+            ((TIMESTAMPS.end - 1).to_be_bytes().to_vec(), &stamp, true),
+            ((-1_i64).to_be_bytes().to_vec(), &SqlType::Time(None), false),
+            (DAY_MICROS.to_be_bytes().to_vec(), &SqlType::Time(None), true),
+            ((i32::MIN + 1).to_be_bytes().to_vec(), &SqlType::Date, false),
+            (i32::MAX.to_be_bytes().to_vec(), &SqlType::Date, true),
+        ] {
+            let read = Datum::from_binary(&raw, ty);
+            assert_eq!(read.is_ok(), good, "{ty} {raw:?}");
+            if let Err(error) = read {
+                assert_eq!(error.code(), SqlState::DATETIME_FIELD_OVERFLOW);
             }
         }
     }

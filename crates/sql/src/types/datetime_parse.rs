@@ -5,10 +5,17 @@
 //! `2/29/2024` (month first), `12:00 PM`, zone names and offsets, `BC`, `infinity`, `now`, `today`, `epoch`, …
 //! PostgreSQL's Julian days and week forms are not read (22007).
 
+use std::ops::Range;
+
 use super::datetime::{TimeZone, days_from_civil, days_in_month, parse_offset};
 use super::datum::DAY_MICROS;
 use super::text::TextStyle;
 use crate::error::{Error, Result, SqlState};
+
+/// Finite dates there are, days since 2000-01-01: from 4714-11-24 BC to 5874897-12-31.
+pub(super) const DATES: Range<i64> = -2_451_545..2_145_031_949;
+/// Finite timestamps there are, microseconds since 2000-01-01: from 4714-11-24 BC to 294276-12-31.
+pub(super) const TIMESTAMPS: Range<i64> = -211_813_488_000_000_000..9_223_371_331_200_000_000;
 
 /// What a text held.
 #[derive(Debug, Default, Clone, Copy)]
@@ -281,7 +288,7 @@ pub fn parse_date(text: &str, style: &TextStyle) -> Result<i32> {
         None => {}
     }
     let days = fields.date.ok_or_else(|| bad("date", text))?;
-    if !(-2_451_545..=2_145_031_948).contains(&days) {
+    if !DATES.contains(&days) {
         return Err(Error::new(
             SqlState::DATETIME_FIELD_OVERFLOW,
             format!("date out of range: \"{text}\""),
@@ -330,7 +337,7 @@ pub fn parse_timestamp(text: &str, with_zone: bool, style: &TextStyle) -> Result
     let local = days
         .checked_mul(DAY_MICROS)
         .and_then(|m| m.checked_add(fields.time.unwrap_or(0)))
-        .filter(|m| (-211_813_488_000_000_000..9_223_371_331_200_000_000).contains(m))
+        .filter(|micros| TIMESTAMPS.contains(micros))
         .ok_or_else(|| {
             Error::new(
                 SqlState::DATETIME_FIELD_OVERFLOW,
