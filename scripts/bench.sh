@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Ratios measured side by side in one run: key-value work beside plain SlateDB, pgbench beside PostgreSQL 15 (fsync on).
-#   BENCH_ROUNDS=5 BENCH_SECONDS=10 BENCH_SCALE=10 scripts/bench.sh
+#   BENCH_ROUNDS=5 BENCH_SECONDS=10 BENCH_SCALE=10 BENCH_WARM=60 BENCH_MEMORY=4GiB scripts/bench.sh
+# Both are measured warm: after loading, each serves select-only from 8 clients for BENCH_WARM seconds. PostgreSQL runs with
+# its defaults and the page cache of the machine; Telesto keeps its caches itself, in BENCH_MEMORY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_rust
 need_debian pgbench postgresql-15
 rounds="${BENCH_ROUNDS:-5}" seconds="${BENCH_SECONDS:-10}" scale="${BENCH_SCALE:-10}"
+warm="${BENCH_WARM:-60}" memory="${BENCH_MEMORY:-4GiB}"
 
 say "building (release)"
 cargo build --release -p telesto -p telesto-bench
@@ -18,7 +21,7 @@ work="$(mktemp -d)"
 theirs="$(free_port)" ours="$(free_port)" http="$(free_port)"
 FSYNC=on tests/servers/postgres.sh start "$theirs" >/dev/null
 "$CARGO_TARGET_DIR/release/telesto" start --bucket "file://$work/bucket" --data-dir "$work/node" \
-    --listen "127.0.0.1:$ours" --http "127.0.0.1:$http" >"$work/telesto.log" 2>&1 &
+    --listen "127.0.0.1:$ours" --http "127.0.0.1:$http" --memory "$memory" >"$work/telesto.log" 2>&1 &
 node=$!
 finish() { kill "$node" 2>/dev/null || :; tests/servers/postgres.sh stop "$theirs"; rm -rf "$work"; }
 trap finish EXIT
@@ -26,8 +29,12 @@ wait_for 60 curl -fsS "http://127.0.0.1:$http/health" || { cat "$work/telesto.lo
 export PGSSLMODE=disable
 on_ours=(-h 127.0.0.1 -p "$ours" -U telesto telesto)
 on_theirs=(-h 127.0.0.1 -p "$theirs" -U postgres postgres)
-pgbench -i -q -s "$scale" "${on_ours[@]}" >/dev/null 2>&1
-pgbench -i -q -s "$scale" "${on_theirs[@]}" >/dev/null 2>&1
+for server in ours theirs; do
+    declare -n on="on_$server"
+    say "loading and warming: $server"
+    pgbench -i -q -s "$scale" "${on[@]}" 2>&1 | tail -n 1
+    [ "$warm" = 0 ] || pgbench -n -S -c 8 -j 1 -M prepared -T "$warm" "${on[@]}" >/dev/null 2>&1
+done
 tps() { pgbench "$@" 2>/dev/null | awk '/^tps/ {print $3}'; }
 middle() { sort -g | awk '{v[NR]=$1} END {print v[int((NR + 1) / 2)]}'; }
 printf '%-24s %8s %12s %12s %8s\n' work clients Telesto PostgreSQL ratio
