@@ -158,14 +158,16 @@ pub struct ShardOptions {
     pub tail_limit_bytes: u64,
     /// Bound on any one wait for the checkpoint.
     pub io_timeout: Duration,
-    /// Size of the checkpoint's tables, bytes, at most half the tail's limit (but 4 MiB); the fold holds up to
-    /// twice as much in memory.
+    /// Size of the checkpoint's tables, bytes, at most half of `work_bytes`.
     pub table_bytes: u64,
+    /// Memory a fold may take, bytes, and a compaction beside it, and a quarter of it each long scan
+    /// (`docs/architecture/shard.md`, Memory).
+    pub work_bytes: u64,
 }
 
 impl ShardOptions {
     /// Options with the defaults of one node: retention 1 hour, checkpoint interval 10 s, tail 64 MiB,
-    /// waits of at most 30 s, tables of 64 MiB, SlateDB.
+    /// waits of at most 30 s, tables of 64 MiB, 64 MiB for a fold, SlateDB.
     #[must_use]
     pub fn new(
         shard: ShardId,
@@ -184,6 +186,7 @@ impl ShardOptions {
             tail_limit_bytes: 64 << 20,
             io_timeout: Duration::from_secs(30),
             table_bytes: 64 << 20,
+            work_bytes: 64 << 20,
         }
     }
 

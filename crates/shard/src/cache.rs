@@ -34,7 +34,7 @@ use crate::engine::block_cache::BlockCache;
 pub(crate) const LOCKS: u64 = 16;
 const STRIPES: usize = 512;
 /// Bookkeeping counted for each entry, bytes.
-const OVERHEAD: u64 = 128;
+const OVERHEAD: u64 = 192;
 
 /// The caches of one process. Shared in an `Arc` by every shard.
 #[derive(Debug)]

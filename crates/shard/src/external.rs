@@ -19,6 +19,11 @@ use crate::cache::ProcessCache;
 use crate::error::Result;
 use crate::part::{PartReader, PartScan};
 
+/// A block of a part, about: one key in the sparse index.
+const INDEXED_BYTES: u64 = 64 << 10;
+/// What readers of an external write set hold of it now and then: a block, stored and decoded.
+const READERS_BYTES: u64 = 128 << 10;
+
 /// One external write set.
 #[derive(Debug)]
 pub(crate) struct External {
@@ -52,6 +57,32 @@ impl External {
     /// Whether some part may hold keys of `range`.
     pub(crate) fn may_overlap(&self, range: &KeyRange) -> bool {
         self.parts_in(range).next().is_some()
+    }
+
+    /// The first key it may hold in `range`, in the direction of a scan; `None`: it holds none there.
+    pub(crate) fn first_in(&self, range: &KeyRange, reverse: bool) -> Option<Bytes> {
+        if reverse {
+            let last = &self.parts_in(range).next_back()?.part().last_key;
+            // At the excluded end at the latest: a bound, not a key.
+            let within = range.end.is_empty() || *last < range.end;
+            return Some(if within { last.clone() } else { range.end.clone() });
+        }
+        let first = &self.parts_in(range).next()?.part().first_key;
+        Some(first.max(&range.start).clone())
+    }
+
+    /// Memory it takes while it is in the tail: a sparse index of its parts, and what readers of it hold.
+    pub(crate) fn tail_bytes(&self) -> u64 {
+        let index: u64 = self
+            .parts
+            .iter()
+            .map(|reader| {
+                let part = reader.part();
+                let keys = part.first_key.len() as u64 + 80;
+                200 + part.object.len() as u64 + part.size_bytes / INDEXED_BYTES * keys
+            })
+            .sum();
+        index + READERS_BYTES
     }
 
     fn parts_in(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = &Arc<PartReader>> {

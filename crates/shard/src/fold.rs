@@ -4,6 +4,7 @@
 //! ```text
 //! take over (fences others) -> raise watermark -> batches in LSN order -> flush -> replace, trim the tail
 //!   batch: C newest | H what it superseded | T outcomes | M reach      seq = LSN * 2^20 + n
+//!   whenever what was applied fills its memory: flush, trim the tail, compact if tables have piled up, go on
 //! ```
 //!
 //! # Invariants
@@ -17,11 +18,13 @@
 //! and opened again by the next fold; the tail still has everything.
 //!
 //! # Limits
-//! A batch is about 4 MiB; look-ups of superseded versions run 32 at a time.
+//! Memory, of `work_bytes`: half for rows applied and not flushed (counted as SlateDB holds them), as much again
+//! for the table they become, a sixteenth for a batch. Superseded versions of many keys are found by one pass
+//! over the checkpoint where it holds little else, otherwise by point gets, 32 at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -33,25 +36,32 @@ use crate::api::{FoldNeed, FoldOutcome, Folded, Version};
 use crate::engine::{Fault, GcRules, Outcome, StoredRow, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
+use crate::predecessors;
 use crate::row::{self, Meta};
 use crate::shard::{Shard, read_meta};
 use crate::tail::{Item, ItemWrites};
 
 const BATCH_BITS: u32 = 20;
 const LAST_BATCH: u64 = (1 << BATCH_BITS) - 1;
-const BATCH_BYTES: usize = 4 << 20;
+const MAX_BATCH_BYTES: u64 = 4 << 20;
+const MIN_BATCH_BYTES: u64 = 256 << 10;
 /// Bookkeeping counted for each row of a batch, bytes.
 const ROW_OVERHEAD: usize = 160;
+/// What SlateDB takes for a row beside its key and value until it is flushed: skip-list node, entry, buffers.
+const APPLIED_ROW_OVERHEAD: u64 = 320;
 /// Look-ups of superseded versions under way at once.
 const PARALLEL: usize = 32;
 /// Level-0 tables that start a compaction.
 const LEVEL0_COMPACT: usize = 6;
+/// Level-0 tables at which a fold waits for a compaction: every read looks into each of them.
+const LEVEL0_WAIT: usize = 18;
 
 /// What the folder keeps from fold to fold.
 #[derive(Debug, Default)]
 pub(crate) struct Folding {
-    pub(crate) writer: Option<Arc<dyn Writer>>,
     last_seq: u64,
+    /// Memory of what was applied and not flushed, bytes.
+    unflushed: u64,
 }
 
 /// Why a fold ended early.
@@ -139,7 +149,9 @@ impl Shard {
     /// The writer is of no use any more: become a reader of the newest checkpoint.
     async fn lose_writer(&self, folding: &mut Folding) -> Result<()> {
         self.folder.store(false, Ordering::Release);
-        let Some(writer) = folding.writer.take() else { return Ok(()) };
+        folding.unflushed = 0;
+        let writer = self.writer.lock().take();
+        let Some(writer) = writer else { return Ok(()) };
         let failed = Some(Arc::clone(&writer).view());
         let reopened = self.reopen(&failed).await;
         if reopened.is_err() {
@@ -158,7 +170,7 @@ impl Shard {
         }
         let writer = self.take_over(folding).await?;
         let items = self.tail.read().items_after(self.checkpointed());
-        let Some(last) = items.last() else {
+        let Some(reached) = items.last().map(|item| item.lsn) else {
             // Another process had folded all of it.
             return Ok(FoldOutcome::Nothing);
         };
@@ -168,33 +180,86 @@ impl Shard {
             watermark: self.raise_watermark(),
         };
         meta.applied = self.folded_newest(&writer).await?;
-        let reached = last.lsn;
         let mut batch = Batch::default();
-        for item in &items {
-            self.fold_item(folding, &writer, &mut batch, &mut meta, item).await?;
-            if batch.bytes >= BATCH_BYTES || item.lsn == reached {
+        for item in items {
+            self.fold_item(folding, &writer, &mut batch, &mut meta, &item).await?;
+            if batch.bytes >= self.batch_bytes() || item.lsn == reached {
                 let seq = (item.lsn.0 << BATCH_BITS) | LAST_BATCH;
                 self.write_batch(folding, &writer, &mut batch, &meta, seq).await?;
+                self.flush_if_full(folding, &writer, &meta).await?;
             }
         }
-        drop(items);
-        writer.flush().await?;
-        if writer.durable_seq() < folding.last_seq {
-            return Err(Fault::Gone("a flush did not cover what was written".to_owned()).into());
-        }
-        self.dirty.store(true, Ordering::Release);
-        self.advanced(&meta);
+        self.flush(folding, &writer, &meta).await?;
         self.compact_if_piled_up(&writer);
         Ok(FoldOutcome::Advanced(Folded { lsn: reached, version: writer.version() }))
     }
 
+    fn batch_bytes(&self) -> usize {
+        let bytes = self.options.work_bytes / 16;
+        usize::try_from(bytes.clamp(MIN_BATCH_BYTES, MAX_BATCH_BYTES)).unwrap_or(usize::MAX)
+    }
+
+    /// Makes what was applied durable; `meta` is what its last batch says.
+    async fn flush(
+        &self,
+        folding: &mut Folding,
+        writer: &Arc<dyn Writer>,
+        meta: &Meta,
+    ) -> Outcome<()> {
+        writer.flush().await?;
+        if writer.durable_seq() < folding.last_seq {
+            return Err(Fault::Gone("a flush did not cover what was written".to_owned()));
+        }
+        folding.unflushed = 0;
+        self.dirty.store(true, Ordering::Release);
+        self.advanced(meta);
+        Ok(())
+    }
+
+    /// Back-pressure: goes on only when the memory of what was applied is free again and the tables can still be
+    /// read together.
+    async fn flush_if_full(
+        &self,
+        folding: &mut Folding,
+        writer: &Arc<dyn Writer>,
+        meta: &Meta,
+    ) -> Outcome<()> {
+        if folding.unflushed < self.options.work_bytes / 2 {
+            return Ok(());
+        }
+        self.flush(folding, writer, meta).await?;
+        if writer.shape().level0_tables < LEVEL0_WAIT {
+            return Ok(());
+        }
+        let _one = self.compacting.lock().await;
+        let mut tables = writer.shape().level0_tables;
+        while tables >= LEVEL0_WAIT {
+            if let Err(fault) = self.compact_now(false).await {
+                tracing::warn!(
+                    path = self.engine.path(),
+                    ?fault,
+                    "a compaction failed while folding; the next one is tried later"
+                );
+                return Ok(());
+            }
+            let left = writer.shape().level0_tables;
+            if left >= tables {
+                return Ok(());
+            }
+            tables = left;
+        }
+        Ok(())
+    }
+
     /// The writer, opened (and every other fenced) if there is none.
     async fn take_over(&self, folding: &mut Folding) -> Outcome<Arc<dyn Writer>> {
-        if let Some(writer) = folding.writer.as_ref().filter(|writer| !writer.stale()) {
-            return Ok(Arc::clone(writer));
+        let held = self.writer.lock().clone();
+        if let Some(writer) = held.filter(|writer| !writer.stale()) {
+            return Ok(writer);
         }
         // A stale one has nothing unflushed: every fold ends with a flush.
-        folding.writer = None;
+        *self.writer.lock() = None;
+        folding.unflushed = 0;
         let writer = self.engine.open_writer().await?;
         let view = Arc::clone(&writer).view();
         let meta = read_meta(self.engine.path(), view.as_ref()).await?;
@@ -205,7 +270,7 @@ impl Shard {
             });
         }
         folding.last_seq = writer.durable_seq();
-        folding.writer = Some(Arc::clone(&writer));
+        *self.writer.lock() = Some(Arc::clone(&writer));
         let old = self.adopt(Some(view), &meta);
         self.folder.store(true, Ordering::Release);
         if let Some(old) = old {
@@ -268,10 +333,11 @@ impl Shard {
         lsn: Lsn,
         external: &Arc<External>,
     ) -> std::result::Result<(), FoldError> {
+        let batch_bytes = self.batch_bytes();
         let mut rows = Arc::clone(external).scan(Cause::Checkpoint, KeyRange::default(), false);
         while let Some(write) = rows.next().await? {
             batch.add(&write.key, external.version(write.value), write.fresh);
-            if batch.bytes >= BATCH_BYTES {
+            if batch.bytes >= batch_bytes {
                 let seq = folding.last_seq.max(lsn.0 << BATCH_BITS) + 1;
                 if seq >= (lsn.0 << BATCH_BITS) | LAST_BATCH {
                     return Err(Error::BadCheckpoint {
@@ -281,6 +347,7 @@ impl Shard {
                     .into());
                 }
                 self.write_batch(folding, writer, batch, meta, seq).await?;
+                self.flush_if_full(folding, writer, meta).await?;
             }
         }
         Ok(())
@@ -312,8 +379,13 @@ impl Shard {
             rows.push((row::outcome_key(*txn), row::encode_outcome(*at)));
         }
         rows.push((row::meta_key(), row::encode_meta(meta)));
+        let bytes: u64 = rows
+            .iter()
+            .map(|(key, value)| (key.len() + value.len()) as u64 + APPLIED_ROW_OVERHEAD)
+            .sum();
         writer.apply(seq, rows).await?;
         folding.last_seq = seq;
+        folding.unflushed += bytes;
         Ok(())
     }
 
@@ -340,15 +412,12 @@ impl Shard {
             }
         }
         let path = self.engine.path();
-        let asked: Vec<Option<(Bytes, Version)>> = stream::iter(ask)
+        let found = predecessors::by_pass(path, writer.as_ref(), &ask).await?;
+        known.extend(found.versions);
+        let asked: Vec<Option<(Bytes, Version)>> = stream::iter(ask.split_off(found.settled))
             .map(|(key, at)| async move {
-                let Some(stored) = writer.get(&row::newest_key(&key)).await? else {
-                    return Ok(None);
-                };
-                let version = row::decode_newest(path, &stored)
-                    .map_err(|error| Fault::Corrupt { object: None, reason: error.to_string() })?;
-                // At or above: this LSN was folded before, in part; its history is written.
-                Ok::<_, Fault>((version.at < at).then_some((key, version)))
+                let stored = writer.get(&row::newest_key(&key)).await?;
+                stored.map_or(Ok(None), |stored| predecessors::older(path, &key, &stored, at))
             })
             .buffered(PARALLEL)
             .try_collect()
@@ -376,20 +445,18 @@ impl Shard {
     /// The bucket's; harmless.
     pub async fn compact(&self, all: bool) -> Result<()> {
         self.open_check()?;
-        if self.compacting.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let _under_way = UnderWay(&self.compacting);
+        let Ok(_one) = self.compacting.try_lock() else { return Ok(()) };
         self.compact_now(all).await.map_err(|fault| self.error(fault))
     }
 
+    /// The caller holds the lock of compactions.
     async fn compact_now(&self, all: bool) -> Outcome<()> {
         let Some(view) = self.base() else { return Ok(()) };
         // The watermark durably in the checkpoint, not the one in memory: every reader of the result must find it.
         let watermark = Timestamp(self.durable_watermark.load(Ordering::Acquire));
         let rules = GcRules { watermark, dropped: self.dropped.lock().clone() };
-        self.engine.compact(rules, all).await?;
-        let writer = self.folding.lock().await.writer.clone();
+        self.engine.compact(rules, all, view.shape()).await?;
+        let writer = self.writer.lock().clone();
         match writer {
             Some(writer) => writer.refresh().await,
             None => self.reopen(&Some(view)).await,
@@ -410,7 +477,8 @@ impl Shard {
         let deadline = env.deadline(self.options.io_timeout);
         let mut folding =
             env.within(deadline, "waiting for a fold under way", self.folding.lock()).await?;
-        if folding.writer.is_some() {
+        let writes = self.writer.lock().is_some();
+        if writes {
             // Whoever advanced past us has fenced us.
             self.lose_writer(&mut folding).await?;
         }
@@ -446,15 +514,6 @@ impl Shard {
             self.engine.collect().await.map_err(|fault| self.error(fault))
         };
         collected.await.inspect_err(|_| self.dirty.store(true, Ordering::Release))
-    }
-}
-
-/// Marks a compaction as under way until dropped, however it ends.
-struct UnderWay<'a>(&'a AtomicBool);
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -24,6 +24,7 @@ mod error;
 mod external;
 mod fold;
 pub mod part;
+mod predecessors;
 mod read;
 mod row;
 mod scan;

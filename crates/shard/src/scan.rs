@@ -10,8 +10,12 @@
 //! opened and compared under the same lock the tail is read with; when it differs, everything after the last
 //! finished step is read again with a newer iterator. So no row is missed and none comes twice.
 //!
+//! An external write set is not read before the merge comes near its first key: of write sets beside each other
+//! one is read at a time.
+//!
 //! # Limits
-//! Memory: one chunk (at most 1,024 rows) of each source.
+//! Memory: one chunk of each source under way, at most 1,024 rows, all chunks together about
+//! [`STEP_BYTES`] (but a block of each part); one batch of about [`BATCH_BYTES`]; what the checkpoint reads ahead.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,12 +29,18 @@ use telesto_common::key::KeyRange;
 use crate::api::{Row, ScanSpec, Version};
 use crate::engine::{ReadAhead, RowScan};
 use crate::error::Result;
-use crate::external::ExternalScan;
+use crate::external::{External, ExternalScan};
 use crate::row;
 use crate::shard::{Base, Shard};
 
 const MIN_CHUNK: usize = 16;
 const MAX_CHUNK: usize = 1024;
+/// What the chunks of a step hold together, bytes.
+const STEP_BYTES: usize = 1 << 20;
+/// A batch ends when it holds this much, bytes.
+const BATCH_BYTES: usize = 1 << 20;
+/// What a row takes beside its key and value, bytes.
+const ROW_OVERHEAD_BYTES: usize = 96;
 /// Scans with a limit up to this read little ahead.
 const SHORT_LIMIT: u64 = 256;
 /// History look-ups of one step under way at once.
@@ -52,6 +62,7 @@ pub struct ShardScan {
     rest: KeyRange,
     sources: Option<Sources>,
     ready: VecDeque<Row>,
+    ready_bytes: usize,
     reopens: usize,
 }
 
@@ -68,11 +79,21 @@ struct Source<S, R> {
     done: bool,
 }
 
+impl<S, R> Source<S, R> {
+    fn new(rows: S) -> Self {
+        Self { rows, buffer: VecDeque::new(), done: false }
+    }
+}
+
 struct Sources {
     trims: u64,
     base: Base,
     checkpoint: Option<Source<Box<dyn RowScan>, Bytes>>,
     externals: Vec<Source<ExternalScan, Option<Bytes>>>,
+    /// External write sets not read yet, with the first key they may hold in the scan's direction, the nearest
+    /// one last.
+    waiting: Vec<(Bytes, Arc<External>)>,
+    rest: KeyRange,
 }
 
 /// A row of a step, or a key whose version must be looked up in the history.
@@ -94,32 +115,41 @@ impl Shard {
             rest: range,
             sources: None,
             ready: VecDeque::new(),
+            ready_bytes: 0,
             reopens: 0,
         }
     }
 }
 
 impl ShardScan {
-    /// The next rows in order, at most `max_rows`; empty at the end.
+    /// The next rows in order, at most `max_rows`, fewer when they are large; empty at the end.
     ///
     /// # Errors
     /// As [`Shard::get`]; after an error the scan may be pulled again and continues where it was.
     pub async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<Row>> {
         let want = max_rows.min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
-        while self.ready.len() < want && !self.rest.is_empty() {
+        while self.ready.len() < want && self.ready_bytes < BATCH_BYTES && !self.rest.is_empty() {
             self.shard.snapshots.check(self.at)?;
             self.step((want - self.ready.len()).clamp(MIN_CHUNK, MAX_CHUNK)).await?;
         }
         self.shard.snapshots.check(self.at)?;
-        let count = want.min(self.ready.len());
+        let mut bytes = 0;
+        let within = |row: &&Row| {
+            let fits = bytes < BATCH_BYTES;
+            bytes += row_bytes(row);
+            fits
+        };
+        let count = self.ready.iter().take(want).take_while(within).count();
         self.remaining -= count as u64;
-        Ok(self.ready.drain(..count).collect())
+        let batch: Vec<Row> = self.ready.drain(..count).collect();
+        self.ready_bytes -= batch.iter().map(row_bytes).sum::<usize>();
+        Ok(batch)
     }
 
     /// Covers some more of the range, or notices that the sources must be opened again.
     async fn step(&mut self, chunk: usize) -> Result<()> {
         let Some(sources) = &mut self.sources else { return self.open().await };
-        if let Err(failure) = sources.fill(chunk).await {
+        if let Err(failure) = sources.fill(chunk, self.spec.reverse).await {
             let base = sources.base.clone();
             self.sources = None;
             return match failure {
@@ -139,7 +169,7 @@ impl ShardScan {
                 return Ok(());
             }
             let range = upto(&self.rest, last.as_ref(), reverse);
-            tail.scan(&range, self.at, reverse, MAX_CHUNK)
+            tail.scan(&range, self.at, reverse, MAX_CHUNK, STEP_BYTES)
         };
         if cut.is_some() {
             last = cut;
@@ -168,7 +198,10 @@ impl ShardScan {
                 .map(|f| if let Found::Row(row) = f { Some(row) } else { None })
                 .collect()
         };
-        self.ready.extend(rows.into_iter().flatten());
+        for row in rows.into_iter().flatten() {
+            self.ready_bytes += row_bytes(&row);
+            self.ready.push_back(row);
+        }
         self.rest = match last {
             None => KeyRange::new(Bytes::from_static(&[1]), Bytes::from_static(&[0])),
             Some(last) if reverse && last.is_empty() => {
@@ -193,23 +226,20 @@ impl ShardScan {
             let short = self.spec.limit.is_some_and(|limit| limit <= SHORT_LIMIT);
             let ahead = if short { ReadAhead::Short } else { ReadAhead::Long };
             match view.scan(stored_range(&self.rest), reverse, ahead).await {
-                Ok(rows) => {
-                    checkpoint = Some(Source { rows, buffer: VecDeque::new(), done: false })
-                }
+                Ok(rows) => checkpoint = Some(Source::new(rows)),
                 Err(fault) => {
                     return self.shard.recover(&base, fault, &mut self.reopens).await;
                 }
             }
         }
-        let externals = externals
+        let mut waiting: Vec<_> = externals
             .into_iter()
-            .map(|external| Source {
-                rows: external.scan(Cause::Read, self.rest.clone(), reverse),
-                buffer: VecDeque::new(),
-                done: false,
-            })
+            .filter_map(|external| Some((external.first_in(&self.rest, reverse)?, external)))
             .collect();
-        self.sources = Some(Sources { trims, base, checkpoint, externals });
+        waiting.sort_unstable_by(|a, b| if reverse { a.0.cmp(&b.0) } else { b.0.cmp(&a.0) });
+        let rest = self.rest.clone();
+        self.sources =
+            Some(Sources { trims, base, checkpoint, externals: Vec::new(), waiting, rest });
         Ok(())
     }
 }
@@ -220,29 +250,47 @@ enum FillError {
 }
 
 impl Sources {
-    async fn fill(&mut self, chunk: usize) -> std::result::Result<(), FillError> {
-        if let Some(source) = &mut self.checkpoint
-            && !source.done
-            && source.buffer.len() < chunk
-        {
-            let held = source.buffer.len();
-            // Rows pulled before a failure are dropped with the sources.
-            let filled = source.rows.fill(&mut source.buffer, chunk).await;
-            source.done = filled.map_err(FillError::Engine)?;
-            for (key, _) in source.buffer.iter_mut().skip(held) {
-                // The stored key is the key behind one byte (`row::newest_key`).
-                key.advance(1);
-            }
-        }
-        for source in &mut self.externals {
-            while !source.done && source.buffer.len() < chunk {
-                match source.rows.next().await.map_err(FillError::Shard)? {
-                    Some(write) => source.buffer.push_back((write.key, write.value)),
-                    None => source.done = true,
+    /// Fills the buffers of all sources that may hold a key up to where the step will reach.
+    async fn fill(&mut self, chunk: usize, reverse: bool) -> std::result::Result<(), FillError> {
+        self.externals.retain(|source| !source.done || !source.buffer.is_empty());
+        loop {
+            let most = STEP_BYTES / (1 + self.externals.len());
+            if let Some(source) = &mut self.checkpoint
+                && !source.done
+                && source.buffer.len() < chunk
+            {
+                let held = source.buffer.len();
+                // Rows pulled before a failure are dropped with the sources.
+                let filled = source.rows.fill(&mut source.buffer, chunk, most).await;
+                source.done = filled.map_err(FillError::Engine)?;
+                for (key, _) in source.buffer.iter_mut().skip(held) {
+                    // The stored key is the key behind one byte (`row::newest_key`).
+                    key.advance(1);
                 }
             }
+            for source in &mut self.externals {
+                let value_bytes = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+                let mut bytes: usize =
+                    source.buffer.iter().map(|(k, v)| k.len() + value_bytes(v)).sum();
+                while !source.done && source.buffer.len() < chunk && bytes < most {
+                    match source.rows.next().await.map_err(FillError::Shard)? {
+                        Some(write) => {
+                            bytes += write.key.len() + value_bytes(&write.value);
+                            source.buffer.push_back((write.key, write.value));
+                        }
+                        None => source.done = true,
+                    }
+                }
+            }
+            // The step must not reach past the first key of a write set that is not read.
+            let reach = self.reach(reverse);
+            let near = |first: &Bytes| within(first, reach.as_ref(), reverse);
+            let Some((_, external)) = self.waiting.pop_if(|(first, _)| near(first)) else {
+                return Ok(());
+            };
+            let rows = external.scan(Cause::Read, self.rest.clone(), reverse);
+            self.externals.push(Source::new(rows));
         }
-        Ok(())
     }
 
     /// The last key up to which every source is known; `None`: all are at their end.
@@ -322,6 +370,10 @@ fn upto(rest: &KeyRange, last: Option<&Bytes>, reverse: bool) -> KeyRange {
         Some(last) if reverse => KeyRange::new(last.clone(), rest.end.clone()),
         Some(last) => KeyRange::new(rest.start.clone(), KeyRange::point(last).end),
     }
+}
+
+fn row_bytes(row: &Row) -> usize {
+    row.key.len() + row.value.len() + ROW_OVERHEAD_BYTES
 }
 
 fn visible(key: Bytes, version: Version) -> Option<Row> {

@@ -21,7 +21,7 @@ use telesto_log::record::Entry;
 use crate::api::{EngineKind, ShardOptions};
 use crate::cache::ProcessCache;
 use crate::engine::slate::SlateEngine;
-use crate::engine::{Engine, Fault, LostView, Outcome, View};
+use crate::engine::{Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::fold::Folding;
@@ -32,7 +32,7 @@ use crate::tail::{CacheScope, Tail};
 /// How often one call opens the checkpoint again before it gives up.
 pub(crate) const REOPENS: usize = 3;
 
-const MIN_TABLE_BYTES: u64 = 4 << 20;
+const MIN_TABLE_BYTES: u64 = 1 << 20;
 
 /// The state of the checkpoint that reads use now; `None` before the first fold.
 pub(crate) type Base = Option<Arc<dyn View>>;
@@ -54,7 +54,10 @@ pub struct Shard {
     opening: tokio::sync::Mutex<()>,
     pub(crate) folding: tokio::sync::Mutex<Folding>,
     pub(crate) folder: AtomicBool,
-    pub(crate) compacting: AtomicBool,
+    /// Held while a compaction runs.
+    pub(crate) compacting: tokio::sync::Mutex<()>,
+    /// While this process feeds the checkpoint.
+    pub(crate) writer: Mutex<Option<Arc<dyn Writer>>>,
     pub(crate) dirty: AtomicBool,
     pub(crate) dropped: Mutex<Vec<Bytes>>,
     checkpointed: AtomicU64,
@@ -91,7 +94,7 @@ impl Shard {
                 &options.cache,
                 path,
                 options.io_timeout,
-                table_bytes(&options),
+                work_sizes(&options),
             )),
         };
         let opened = open_newest(engine.as_ref()).await;
@@ -110,7 +113,8 @@ impl Shard {
             opening: tokio::sync::Mutex::new(()),
             folding: tokio::sync::Mutex::new(Folding::default()),
             folder: AtomicBool::new(false),
-            compacting: AtomicBool::new(false),
+            compacting: tokio::sync::Mutex::new(()),
+            writer: Mutex::new(None),
             dirty: AtomicBool::new(false),
             dropped: Mutex::new(Vec::new()),
             checkpointed: AtomicU64::new(meta.lsn.0),
@@ -213,9 +217,10 @@ impl Shard {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut folding = self.folding.lock().await;
+        let _folding = self.folding.lock().await;
         self.folder.store(false, Ordering::Release);
-        if let Some(writer) = folding.writer.take() {
+        let writer = self.writer.lock().take();
+        if let Some(writer) = writer {
             writer.close().await;
         }
         let base = self.base();
@@ -326,10 +331,14 @@ impl Shard {
     }
 }
 
-/// Tables are built in memory, two at a time: with a small tail they are small too.
-fn table_bytes(options: &ShardOptions) -> usize {
-    let bytes = options.table_bytes.min((options.tail_limit_bytes / 2).max(MIN_TABLE_BYTES));
-    usize::try_from(bytes).unwrap_or(usize::MAX / 4)
+/// Half of the memory for work is for the table being made (its rows, then its encoded form), a quarter for what
+/// is read ahead.
+fn work_sizes(options: &ShardOptions) -> WorkSizes {
+    let size = |bytes: u64| usize::try_from(bytes.max(MIN_TABLE_BYTES)).unwrap_or(usize::MAX / 4);
+    WorkSizes {
+        table_bytes: size(options.table_bytes.min(options.work_bytes / 2)),
+        ahead_bytes: size(options.work_bytes / 4),
+    }
 }
 
 fn same(a: &Base, b: &Base) -> bool {

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::external::External;
 
 /// Bookkeeping counted for each write, bytes: map node, version, item.
-const WRITE_OVERHEAD: u64 = 240;
+const WRITE_OVERHEAD: u64 = 280;
 /// Bookkeeping counted for each commit, bytes.
 const COMMIT_OVERHEAD: u64 = 200;
 /// Writes trimmed under one lock.
@@ -180,8 +180,8 @@ impl Tail {
                     ItemWrites::Inline(writes.clone())
                 }
                 Writes::External(parts) => {
-                    bytes += parts.iter().map(|part| 200 + part.object.len() as u64).sum::<u64>();
                     let external = external(commit, parts.clone());
+                    bytes += external.tail_bytes();
                     self.externals.push(Arc::clone(&external));
                     self.epoch += 1;
                     ItemWrites::External(external)
@@ -229,17 +229,19 @@ impl Tail {
         TailRead { visible: visible.map(|v| v.version.clone()), newer, externals, external_touch }
     }
 
-    /// The visible version of each key in `range`, at most `limit` keys, in order. Keys without a
-    /// version at or below `at` are left out. The last value: the last key looked at, if the limit cut
-    /// the range short.
+    /// The visible version of each key in `range`, at most `limit` keys and about `limit_bytes` of them, in
+    /// order. Keys without a version at or below `at` are left out. The last value: the last key looked at,
+    /// if a limit cut the range short.
     pub(crate) fn scan(
         &self,
         range: &KeyRange,
         at: Timestamp,
         reverse: bool,
         limit: usize,
+        limit_bytes: usize,
     ) -> (Vec<(Bytes, Version)>, Option<Bytes>) {
         let mut rows = Vec::new();
+        let mut bytes = 0;
         let mut cut = None;
         if range.is_empty() {
             return (rows, cut);
@@ -248,12 +250,14 @@ impl Tail {
         let mut look = |(key, versions): (&Bytes, &Vec<TailVersion>)| {
             if let Some(found) = versions.iter().rev().find(|v| v.version.at <= at) {
                 rows.push((key.clone(), found.version.clone()));
+                bytes += key.len() + found.version.value.as_ref().map_or(0, Bytes::len);
             }
             looked += 1;
-            if looked == limit {
+            let more = looked < limit && bytes < limit_bytes;
+            if !more {
                 cut = Some(key.clone());
             }
-            looked < limit
+            more
         };
         let mut entries = self.map.range::<[u8], _>(bounds(range));
         if reverse {

@@ -10,6 +10,8 @@
 //!   (`M` row) before a compaction with it starts.
 //! - A delete mark becomes a SlateDB tombstone, and is dropped only in the oldest run, so that no older
 //!   version of the key comes back.
+//! - A job reads a bounded number of bytes ahead over all its sources, and unless all is to be merged it takes
+//!   at most [`MAX_SOURCES`] of them, the oldest level-0 tables first.
 //! - Tables replaced by a compaction stay for [`TABLES_MIN_AGE`]: readers refresh far more often, and one
 //!   that did not opens the checkpoint again when an object is missing.
 //!
@@ -38,7 +40,7 @@ use telesto_bucket::Cause;
 use tokio::sync::Notify;
 
 use super::slate::{BLOCK_SIZE, RETRIES, SlateEngine, fault};
-use super::{Fault, GcRules, Outcome};
+use super::{Fault, GcRules, Outcome, Shape, fetches};
 use crate::row::{self, RowKind};
 
 /// How long replaced tables stay.
@@ -51,6 +53,8 @@ const JOB_POLL: Duration = Duration::from_millis(250);
 const JOB_TIMEOUT: Duration = Duration::from_secs(1800);
 /// A sorted run joins a merge when it is at most this many times as large as what is merged already.
 const JOIN_RATIO: u64 = 4;
+/// Tables and runs one job merges, unless all are to be merged.
+const MAX_SOURCES: usize = 16;
 
 /// What happens to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,18 +136,21 @@ impl CompactionFilterSupplier for Filters {
     }
 }
 
-/// What to merge: level 0 and, from the newest on, the runs worth rewriting with it.
+/// What to merge: the oldest tables of level 0 and, from the newest on, the runs worth rewriting with them.
 fn plan(manifest: &VersionedManifest, all: bool) -> Option<CompactionSpec> {
     let mut runs: VecDeque<_> =
         manifest.compacted().iter().map(|run| (run.id, run.estimate_size())).collect();
     runs.make_contiguous().sort_by_key(|(id, _)| std::cmp::Reverse(*id));
     let newest_run = runs.front().map(|(id, _)| *id);
-    let mut bytes: u64 = manifest.l0().iter().map(|table| table.estimate_size()).sum();
-    let mut sources: Vec<_> =
-        manifest.l0().iter().map(|table| SourceId::SstView(table.id)).collect();
+    let most = if all { usize::MAX } else { MAX_SOURCES };
+    // Newest first: what is left of level 0 must be newer than what is merged.
+    let level0 = manifest.l0();
+    let oldest = level0.iter().skip(level0.len().saturating_sub(most.saturating_sub(1)));
+    let mut bytes: u64 = oldest.clone().map(|table| table.estimate_size()).sum();
+    let mut sources: Vec<_> = oldest.map(|table| SourceId::SstView(table.id)).collect();
     let mut destination = newest_run.map_or(0, |id| id + 1);
     while let Some((id, size)) = runs.pop_front() {
-        if !all && size > bytes.saturating_mul(JOIN_RATIO) {
+        if !all && (size > bytes.saturating_mul(JOIN_RATIO) || sources.len() == most) {
             break;
         }
         sources.push(SourceId::SortedRun(id));
@@ -197,8 +204,15 @@ impl CompactionSchedulerSupplier for OneJobSupplier {
 }
 
 /// Runs one compaction job to its end.
-pub(super) async fn run(engine: &SlateEngine, rules: GcRules, all: bool) -> Outcome<()> {
+pub(super) async fn run(
+    engine: &SlateEngine,
+    rules: GcRules,
+    all: bool,
+    shape: Shape,
+) -> Outcome<()> {
     let done = Arc::new(Notify::new());
+    let sources = if all { shape.sources() } else { shape.sources().min(MAX_SOURCES) };
+    let (bytes_to_fetch, max_fetch_tasks) = fetches(engine.sizes.ahead_bytes, sources);
     let options = CompactorOptions {
         poll_interval: JOB_POLL,
         manifest_update_timeout: engine.io_timeout,
@@ -209,7 +223,9 @@ pub(super) async fn run(engine: &SlateEngine, rules: GcRules, all: bool) -> Outc
         worker: Some(CompactionWorkerOptions {
             max_concurrent_compactions: 1,
             compactions_poll_interval: JOB_POLL,
-            max_sst_size: engine.table_bytes.max(1 << 20),
+            max_sst_size: engine.sizes.table_bytes,
+            max_fetch_tasks,
+            bytes_to_fetch,
             max_subcompactions: 1,
             object_store_max_retries: Some(RETRIES),
             ..CompactionWorkerOptions::default()

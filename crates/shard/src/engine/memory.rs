@@ -224,7 +224,7 @@ impl Engine for MemoryEngine {
         }))
     }
 
-    async fn compact(&self, rules: GcRules, _all: bool) -> Outcome<()> {
+    async fn compact(&self, rules: GcRules, _all: bool, _shape: Shape) -> Outcome<()> {
         let mut stored = self.stored.0.lock();
         stored.version += 1;
         Arc::make_mut(&mut stored.rows)

@@ -68,16 +68,30 @@ pub(crate) enum ReadAhead {
 pub(crate) trait RowScan: Send {
     async fn next(&mut self) -> Outcome<Option<StoredRow>>;
 
-    /// Appends rows to `into` until it holds `rows`. `true`: the scan is at its end.
-    async fn fill(&mut self, into: &mut VecDeque<StoredRow>, rows: usize) -> Outcome<bool> {
-        while into.len() < rows {
+    /// Appends rows to `into` until it holds `rows` rows or `bytes` bytes. `true`: the scan is at its end.
+    async fn fill(
+        &mut self,
+        into: &mut VecDeque<StoredRow>,
+        rows: usize,
+        bytes: usize,
+    ) -> Outcome<bool> {
+        let mut held = held_bytes(into);
+        while into.len() < rows && held < bytes {
             match self.next().await? {
-                Some(row) => into.push_back(row),
+                Some(row) => {
+                    held += row.0.len() + row.1.len();
+                    into.push_back(row);
+                }
                 None => return Ok(true),
             }
         }
         Ok(false)
     }
+}
+
+/// Bytes of keys and values.
+pub(crate) fn held_bytes(rows: &VecDeque<StoredRow>) -> usize {
+    rows.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// A readable state of a checkpoint.
@@ -141,6 +155,39 @@ pub(crate) struct Shape {
     pub(crate) sorted_runs: usize,
 }
 
+impl Shape {
+    /// How many sorted sources a read of the whole merges.
+    pub(crate) fn sources(self) -> usize {
+        (self.level0_tables + self.sorted_runs).max(1)
+    }
+}
+
+/// How much the engine may hold in memory for its work, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkSizes {
+    /// One table being made.
+    pub(crate) table_bytes: usize,
+    /// What one scan, or one compaction, reads ahead over all its sources.
+    pub(crate) ahead_bytes: usize,
+}
+
+/// Blocks are fetched at least one at a time.
+const LEAST_FETCH_BYTES: usize = 16 << 10;
+/// More than this in one request gains nothing.
+const MOST_FETCH_BYTES: usize = 1 << 20;
+
+/// The size of one fetch, and how many a source may have under way, so that `sources` of them together hold
+/// about `budget_bytes`: what is under way and the one being read.
+pub(crate) fn fetches(budget_bytes: usize, sources: usize) -> (usize, usize) {
+    let tasks = match sources {
+        0..=4 => 4,
+        5..=8 => 2,
+        _ => 1,
+    };
+    let each = budget_bytes / (sources.max(1) * (tasks + 1));
+    (each.clamp(LEAST_FETCH_BYTES, MOST_FETCH_BYTES), tasks)
+}
+
 /// The one process that feeds a checkpoint.
 #[async_trait]
 pub(crate) trait Writer: View {
@@ -173,9 +220,24 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>>;
     /// Fences every other writer.
     async fn open_writer(&self) -> Outcome<Arc<dyn Writer>>;
-    /// Merges tables, dropping what `rules` allow. `all`: everything into one run, otherwise only what is
-    /// worth it.
-    async fn compact(&self, rules: GcRules, all: bool) -> Outcome<()>;
+    /// Merges tables of a checkpoint of `shape`, dropping what `rules` allow. `all`: everything into one run,
+    /// otherwise what is worth it, oldest tables first, a bounded number of them at a time.
+    async fn compact(&self, rules: GcRules, all: bool, shape: Shape) -> Outcome<()>;
     /// Deletes objects no state refers to that readers may still use.
     async fn collect(&self) -> Outcome<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fetches_of_any_number_of_sources_stay_within_the_budget() {
+        for sources in 1..200 {
+            let (bytes, tasks) = fetches(8 << 20, sources);
+            assert!(sources * bytes * (tasks + 1) <= 8 << 20, "{sources} sources");
+        }
+        let (bytes, tasks) = fetches(1 << 20, 10_000);
+        assert_eq!((bytes, tasks), (LEAST_FETCH_BYTES, 1), "a block at a time is the least");
+    }
 }

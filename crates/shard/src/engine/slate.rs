@@ -6,6 +6,9 @@
 //!   collector runs inside; the caller drives both.
 //! - Retries are bounded; every wait ends by `io_timeout`.
 //! - One block cache serves all checkpoints of the process.
+//! - What is read ahead is bounded over all sources of a scan together ([`fetches`]). A table being made is
+//!   bounded by the fold, which flushes long before SlateDB would by itself: SlateDB counts encoded bytes,
+//!   a row in its memory takes several times as much.
 //!
 //! # On failure
 //! SlateDB's errors become a [`Fault`]. Any that closes the instance, and a missing object (collected
@@ -39,7 +42,8 @@ use telesto_common::key::KeyRange;
 use super::slate_clock::SlateClock;
 use super::witness::{LastRead, Witness, damaged_object};
 use super::{
-    Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, Writer, compaction,
+    Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
+    compaction, fetches, held_bytes,
 };
 use crate::cache::ProcessCache;
 
@@ -60,7 +64,7 @@ pub(crate) struct SlateEngine {
     pub(super) path: String,
     pub(super) clock: Arc<SlateClock>,
     pub(super) io_timeout: Duration,
-    pub(super) table_bytes: usize,
+    pub(super) sizes: WorkSizes,
     cache: Arc<ProcessCache>,
     cache_id: u64,
     last_read: LastRead,
@@ -79,7 +83,7 @@ impl SlateEngine {
         cache: &Arc<ProcessCache>,
         path: String,
         io_timeout: Duration,
-        table_bytes: usize,
+        sizes: WorkSizes,
     ) -> Self {
         Self {
             env: env.clone(),
@@ -87,7 +91,7 @@ impl SlateEngine {
             path,
             clock: SlateClock::new(env),
             io_timeout,
-            table_bytes,
+            sizes,
             cache: Arc::clone(cache),
             cache_id: cache.scope(),
             last_read: LastRead::default(),
@@ -115,10 +119,11 @@ impl SlateEngine {
             wal_enabled: false,
             manifest_poll_interval: POLL,
             manifest_update_timeout: self.io_timeout,
-            l0_sst_size_bytes: self.table_bytes,
+            l0_sst_size_bytes: self.sizes.table_bytes,
             l0_max_ssts: LEVEL0_STOP,
             l0_max_ssts_per_key: LEVEL0_STOP,
-            max_unflushed_bytes: self.table_bytes * 2,
+            max_unflushed_bytes: self.sizes.table_bytes * 2,
+            l0_flush_parallelism: 1,
             compactor_options: None,
             garbage_collector_options: None,
             object_store_max_retries: Some(RETRIES),
@@ -224,6 +229,7 @@ impl Engine for SlateEngine {
             let view = SlateReader {
                 env: self.env.clone(),
                 io_timeout: self.io_timeout,
+                ahead_bytes: self.sizes.ahead_bytes,
                 reader,
                 last_read: Arc::clone(&self.last_read),
             };
@@ -244,14 +250,15 @@ impl Engine for SlateEngine {
         Ok(Arc::new(SlateWriter {
             env: self.env.clone(),
             io_timeout: self.io_timeout,
+            ahead_bytes: self.sizes.ahead_bytes,
             db,
             contact: parking_lot::Mutex::new(self.env.clock.monotonic()),
             last_read: Arc::clone(&self.last_read),
         }))
     }
 
-    async fn compact(&self, rules: GcRules, all: bool) -> Outcome<()> {
-        compaction::run(self, rules, all).await
+    async fn compact(&self, rules: GcRules, all: bool, shape: Shape) -> Outcome<()> {
+        compaction::run(self, rules, all, shape).await
     }
 
     async fn collect(&self) -> Outcome<()> {
@@ -262,6 +269,7 @@ impl Engine for SlateEngine {
 struct SlateReader {
     env: Env,
     io_timeout: Duration,
+    ahead_bytes: usize,
     reader: DbReader,
     last_read: LastRead,
 }
@@ -269,6 +277,7 @@ struct SlateReader {
 struct SlateWriter {
     env: Env,
     io_timeout: Duration,
+    ahead_bytes: usize,
     db: Db,
     /// When the manifest was last known to be ours, monotonic.
     contact: parking_lot::Mutex<Duration>,
@@ -304,10 +313,10 @@ fn shape(manifest: &VersionedManifest) -> Shape {
     Shape { level0_tables: manifest.l0().len(), sorted_runs: manifest.compacted().len() }
 }
 
-fn scan_options(reverse: bool, ahead: ReadAhead) -> ScanOptions {
+fn scan_options(reverse: bool, ahead: ReadAhead, budget: usize, shape: Shape) -> ScanOptions {
     let (read_ahead_bytes, max_fetch_tasks) = match ahead {
-        ReadAhead::Short => (64 << 10, 1),
-        ReadAhead::Long => (1 << 20, 4),
+        ReadAhead::Short => (fetches(budget, shape.sources()).0.min(64 << 10), 1),
+        ReadAhead::Long => fetches(budget, shape.sources()),
     };
     ScanOptions {
         read_ahead_bytes,
@@ -343,13 +352,21 @@ impl RowScan for SlateScan {
     }
 
     /// One boxed future a chunk, not one a row.
-    async fn fill(&mut self, into: &mut VecDeque<StoredRow>, rows: usize) -> Outcome<bool> {
-        into.reserve(rows.saturating_sub(into.len()));
-        while into.len() < rows {
+    async fn fill(
+        &mut self,
+        into: &mut VecDeque<StoredRow>,
+        rows: usize,
+        bytes: usize,
+    ) -> Outcome<bool> {
+        let mut held = held_bytes(into);
+        while into.len() < rows && held < bytes {
             let next = self.rows.next();
             let row = bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await;
             match row.map_err(|fault| witnessed(fault, &self.last_read))? {
-                Some(row) => into.push_back((row.key, row.value)),
+                Some(row) => {
+                    held += row.key.len() + row.value.len();
+                    into.push_back((row.key, row.value));
+                }
                 None => return Ok(true),
             }
         }
@@ -372,7 +389,7 @@ impl View for SlateReader {
         reverse: bool,
         ahead: ReadAhead,
     ) -> Outcome<Box<dyn RowScan>> {
-        let options = scan_options(reverse, ahead);
+        let options = scan_options(reverse, ahead, self.ahead_bytes, self.shape());
         let open = self.reader.scan_with_options::<StoredRange>(stored_range(range), &options);
         let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open)
             .await
@@ -418,7 +435,7 @@ impl View for SlateWriter {
         reverse: bool,
         ahead: ReadAhead,
     ) -> Outcome<Box<dyn RowScan>> {
-        let options = scan_options(reverse, ahead);
+        let options = scan_options(reverse, ahead, self.ahead_bytes, self.shape());
         let open = self.db.scan_with_options::<StoredRange>(stored_range(range), &options);
         let rows = bounded(&self.env, self.io_timeout, "scanning a checkpoint", open)
             .await

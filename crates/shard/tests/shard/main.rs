@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod basics;
+mod bounds;
 mod crash;
 mod damage;
 mod model;
