@@ -204,6 +204,6 @@ pub trait Transaction: Debug + Send + Sync {
 /// A running scan.
 #[async_trait]
 pub trait Scan: Send {
-    /// The next rows in order, at most `max_rows`; empty at the end.
+    /// The next rows in order, at most `max_rows`, fewer when they are large; empty at the end.
     async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<(Bytes, Bytes)>>;
 }

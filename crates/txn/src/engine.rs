@@ -66,6 +66,8 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Arc<Self>> {
         let by = env.deadline(options.timeout * 4);
+        let options =
+            EngineOptions { write_set: options.write_set.within(&options.memory), ..options };
         let log = open_log(&bucket, &env, &options).await?;
         let shard_options = ShardOptions {
             engine: options.checkpoint.clone(),
@@ -73,6 +75,7 @@ impl Engine {
             retention: log.chain().retention(),
             checkpoint_interval: options.checkpoint_interval,
             tail_limit_bytes: options.memory.tail_bytes,
+            work_bytes: options.memory.work_bytes,
             io_timeout: options.timeout,
             ..ShardOptions::new(
                 options.shard,
@@ -147,12 +150,17 @@ async fn open_log(
     env: &Env,
     options: &EngineOptions,
 ) -> Result<VirtualLog> {
+    let defaults = LogOptions::new(options.identity.clone());
+    let share = |part| usize::try_from(options.memory.log_bytes / part).unwrap_or(usize::MAX);
     let log_options = LogOptions {
         kind: options.log,
+        // Shipping holds the entries and the object made of them.
+        buffer_bytes: defaults.buffer_bytes.min(share(2)),
+        archive_bytes: defaults.archive_bytes.min(share(4)),
         disk: options.log_disk.clone(),
         retention: options.retention,
         timeout: options.timeout,
-        ..LogOptions::new(options.identity.clone())
+        ..defaults
     };
     let open =
         || VirtualLog::open(Arc::clone(bucket), env.clone(), options.shard, log_options.clone());

@@ -20,16 +20,24 @@ pub struct MemoryLimits {
     pub tail_bytes: u64,
     /// The write buffers of all transactions together.
     pub write_buffer_bytes: u64,
+    /// A fold; a compaction beside it takes as much again at most.
+    pub work_bytes: u64,
+    /// What the log keeps of its newest entries, and what it ships to the archive at a time.
+    pub log_bytes: u64,
 }
 
 impl MemoryLimits {
-    /// A split of `total_bytes`: half for caches, a quarter for the tail, a quarter for write buffers.
+    /// A split of `total_bytes`: half for caches, a quarter for the tail, a quarter for write buffers. What
+    /// is held only while work is done comes on top: a third for a fold, an eighth for the log
+    /// (`docs/operating/memory.md`).
     #[must_use]
     pub fn split(total_bytes: u64) -> Self {
         Self {
             cache_bytes: total_bytes / 2,
             tail_bytes: total_bytes / 4,
             write_buffer_bytes: total_bytes / 4,
+            work_bytes: total_bytes / 3,
+            log_bytes: total_bytes / 8,
         }
     }
 }
@@ -56,6 +64,20 @@ pub struct WriteSetLimits {
     pub spill_bytes: u64,
     /// Bytes of reads remembered exactly; beyond them they are coarsened to ranges.
     pub read_set_bytes: usize,
+}
+
+impl WriteSetLimits {
+    /// These limits, but never so large that one transaction alone takes what all have together.
+    pub(crate) fn within(self, memory: &MemoryLimits) -> Self {
+        let share =
+            |part: u64| usize::try_from(memory.write_buffer_bytes / part).unwrap_or(usize::MAX);
+        Self {
+            inline_bytes: self.inline_bytes.min(share(4)),
+            part_bytes: self.part_bytes.min(share(4)),
+            spill_bytes: self.spill_bytes.min(memory.write_buffer_bytes / 2),
+            read_set_bytes: self.read_set_bytes.min(share(8)),
+        }
+    }
 }
 
 /// Options of an engine.

@@ -22,6 +22,8 @@ use crate::transaction::Core;
 
 /// Rows asked of the shard at a time at most.
 const MAX_BATCH_ROWS: usize = 4096;
+/// A batch ends when it holds this much, bytes.
+const MAX_BATCH_BYTES: usize = 1 << 20;
 
 pub(crate) struct TxnScan {
     core: Arc<Core>,
@@ -129,7 +131,8 @@ impl Scan for TxnScan {
         if self.ended || self.rest.is_empty() {
             return Ok(out);
         }
-        while out.len() < wanted {
+        let mut bytes = 0;
+        while out.len() < wanted && bytes < MAX_BATCH_BYTES {
             if let Err(error) = self.fill(wanted - out.len()).await {
                 self.failed = Some(error.clone());
                 return Err(error);
@@ -149,9 +152,11 @@ impl Scan for TxnScan {
             };
             if own_first {
                 if let Some(Merged { key, value: Some(value), .. }) = self.own_next.take() {
+                    bytes += key.len() + value.len();
                     out.push((key, value));
                 }
             } else if let Some(row) = self.fetched.pop_front() {
+                bytes += row.key.len() + row.value.len();
                 out.push((row.key, row.value));
             }
         }

@@ -18,10 +18,13 @@
 //! gets the error.
 //!
 //! # Limits
-//! Memory: the bound given, plus a sparse index and a Bloom filter (10 bits a write) for each spilled run.
-//! Rolling back costs time in proportion to what is in memory.
+//! Memory: the bound given; the places of spilled runs (a few bytes for each 4 MiB) and, within a quarter of the
+//! budget, their Bloom filters (10 bits a write; the others are read from disk a line at a time). Runs of
+//! one level are merged when there are [`MERGE_RUNS`] of them, so that their number grows with the logarithm of what
+//! was written. Rolling back costs time in proportion to what is in memory.
 
 mod run;
+mod run_writer;
 mod scan;
 
 use std::collections::BTreeMap;
@@ -46,7 +49,9 @@ const FREE_BYTES: u64 = 64 << 10;
 /// What the shared budget is asked for at a time.
 const RESERVE_STEP_BYTES: u64 = 64 << 10;
 /// Memory a buffered write costs beside its key and value.
-const WRITE_OVERHEAD_BYTES: u64 = 128;
+const WRITE_OVERHEAD_BYTES: u64 = 224;
+/// Runs of one level that are merged into one of the next.
+const MERGE_RUNS: usize = 8;
 
 /// Where and when to spill.
 #[derive(Debug)]
@@ -142,8 +147,8 @@ struct State {
     frozen_below: u64,
     dead: Arc<Vec<(u64, u64)>>,
     reservation: Option<Reservation>,
-    /// For indexes and filters of runs.
-    index_reservation: Option<Reservation>,
+    /// For what runs keep in memory.
+    runs_reservation: Option<Reservation>,
 }
 
 /// What a look without waiting found.
@@ -180,7 +185,7 @@ impl WriteBuffer {
                 frozen_below: 0,
                 dead: Arc::default(),
                 reservation: None,
-                index_reservation: None,
+                runs_reservation: None,
             }),
             used: AtomicBool::new(false),
             spilling: tokio::sync::Mutex::new(()),
@@ -268,47 +273,102 @@ impl WriteBuffer {
             };
             let dir = self.options.dir.clone();
             let source = Arc::clone(&frozen);
+            let keep = self.room_for_filters();
             let written = self
                 .options
                 .env
-                .blocking("spilling a write set", move || Run::write(&dir, &source))
+                .blocking("spilling a write set", move || Run::write(&dir, &source)?.ready(keep))
                 .await
                 .map_err(|error| Error::Unavailable(error.to_string()))
                 .and_then(|result| result);
-            let mut state = self.state.lock();
-            let layer = state
-                .layers
-                .iter()
-                .position(|layer| matches!(layer, Layer::Frozen(m) if Arc::ptr_eq(m, &frozen)));
-            // Gone when the transaction ended meanwhile.
-            let Some(layer) = layer else { return Ok(()) };
-            match written.and_then(|run| self.account(&mut state, run)) {
-                Ok(run) => {
-                    metrics::counter!("telesto_txn_spilled_bytes_total")
-                        .increment(run.file_bytes());
-                    state.layers[layer] = Layer::Spilled(Arc::new(run));
-                    state.generation += 1;
-                    state.reservation = None;
-                    reserve(&mut state, &self.options.budget);
-                }
-                Err(error) => {
-                    thaw(&mut state, layer);
-                    return Err(error);
-                }
+            if !self.replace_frozen(&frozen, written)? {
+                return Ok(());
+            }
+            self.merge().await?;
+        }
+    }
+
+    /// Puts what became of a spill in the place of what was spilled; `false` when the transaction ended meanwhile.
+    fn replace_frozen(&self, frozen: &Arc<Memory>, written: Result<Run>) -> Result<bool> {
+        let mut state = self.state.lock();
+        let layer = state
+            .layers
+            .iter()
+            .position(|layer| matches!(layer, Layer::Frozen(m) if Arc::ptr_eq(m, frozen)));
+        let Some(layer) = layer else { return Ok(false) };
+        if written.is_ok() {
+            // What was in memory makes room for what the run keeps there.
+            state.reservation = None;
+        }
+        match written.and_then(|run| self.account(&mut state, run)) {
+            Ok(run) => {
+                metrics::counter!("telesto_txn_spilled_bytes_total").increment(run.file_bytes());
+                state.layers[layer] = Layer::Spilled(Arc::new(run));
+                state.generation += 1;
+                reserve(&mut state, &self.options.budget);
+                Ok(true)
+            }
+            Err(error) => {
+                thaw(&mut state, layer);
+                Err(error)
             }
         }
     }
 
-    /// Counts a run's index against the budget.
+    /// Merges the newest runs as long as there are enough of one level. The caller holds the lock of spills.
+    async fn merge(&self) -> Result<()> {
+        loop {
+            let runs = newest_of_a_level(&self.state.lock().layers);
+            if runs.len() < MERGE_RUNS {
+                return Ok(());
+            }
+            let dir = self.options.dir.clone();
+            let sources = runs.clone();
+            let keep = self.room_for_filters();
+            let mut merged = self
+                .options
+                .env
+                .blocking("merging a spilled write set", move || {
+                    Run::merge(&dir, &sources)?.ready(keep)
+                })
+                .await
+                .map_err(|error| Error::Unavailable(error.to_string()))??;
+            let mut state = self.state.lock();
+            let first = state.layers.iter().position(
+                |layer| matches!(layer, Layer::Spilled(run) if Arc::ptr_eq(run, &runs[0])),
+            );
+            // Gone when the transaction ended meanwhile.
+            let Some(first) = first else { return Ok(()) };
+            let freed: u64 = runs.iter().map(|run| run.memory_bytes()).sum();
+            let taken = merged.memory_bytes();
+            if let Some(held) = state.runs_reservation.as_mut() {
+                if taken > freed && held.grow(taken - freed).is_err() {
+                    merged.forget_filters();
+                }
+                held.shrink(freed.saturating_sub(merged.memory_bytes()));
+            }
+            state.layers.splice(first..first + runs.len(), [Layer::Spilled(Arc::new(merged))]);
+            state.generation += 1;
+        }
+    }
+
+    /// Bytes of filters that the next run may keep in memory.
+    fn room_for_filters(&self) -> u64 {
+        let budget = &self.options.budget;
+        let held = self.state.lock().runs_reservation.as_ref().map_or(0, Reservation::bytes);
+        (budget.limit_bytes() / 4).saturating_sub(held)
+    }
+
+    /// Counts what a run keeps in memory against the budget.
     fn account(&self, state: &mut State, run: Run) -> Result<Run> {
-        let bytes = run.index_bytes();
-        match state.index_reservation.as_mut() {
+        let bytes = run.memory_bytes();
+        match state.runs_reservation.as_mut() {
             Some(held) => held.grow(bytes),
             None => self
                 .options
                 .budget
                 .reserve("the index of a spilled write set", bytes)
-                .map(|held| state.index_reservation = Some(held)),
+                .map(|held| state.runs_reservation = Some(held)),
         }
         .map_err(|error| Error::OutOfMemory(error.to_string()))?;
         Ok(run)
@@ -356,26 +416,12 @@ impl WriteBuffer {
             }
             (state.layers.clone(), visible)
         };
-        for layer in layers.iter().rev() {
-            let chain = match layer {
-                Layer::Frozen(memory) => memory.get(key).cloned(),
-                Layer::Spilled(run) if run.may_hold(key) => {
-                    let (run, key) = (Arc::clone(run), Bytes::copy_from_slice(key));
-                    self.options
-                        .env
-                        .blocking("reading a spilled write set", move || run.get(&key))
-                        .await
-                        .map_err(|error| Error::Unavailable(error.to_string()))??
-                }
-                Layer::Spilled(_) => None,
-            };
-            if let Some(write) =
-                chain.as_ref().and_then(|chain| chain.iter().find(|write| visible.sees(write.seq)))
-            {
-                return Ok(Some(write.value.clone()));
-            }
-        }
-        Ok(None)
+        let key = Bytes::copy_from_slice(key);
+        self.options
+            .env
+            .blocking("reading a spilled write set", move || newest_in(&layers, &key, &visible))
+            .await
+            .map_err(|error| Error::Unavailable(error.to_string()))?
     }
 
     /// A point to roll back to.
@@ -429,8 +475,37 @@ impl WriteBuffer {
         state.layers.clear();
         state.generation += 1;
         state.reservation = None;
-        state.index_reservation = None;
+        state.runs_reservation = None;
     }
+}
+
+/// The newest visible write of `key`. Blocks.
+fn newest_in(layers: &[Layer], key: &[u8], visible: &Visible) -> Result<Option<Option<Bytes>>> {
+    for layer in layers.iter().rev() {
+        let chain = match layer {
+            Layer::Frozen(memory) => memory.get(key).cloned(),
+            Layer::Spilled(run) if run.may_hold(key) => run.get(key)?,
+            Layer::Spilled(_) => None,
+        };
+        let newest = chain.as_ref().and_then(|c| c.iter().find(|write| visible.sees(write.seq)));
+        if let Some(write) = newest {
+            return Ok(Some(write.value.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// The newest runs that have the same level, oldest first.
+fn newest_of_a_level(layers: &[Layer]) -> Vec<Arc<Run>> {
+    let mut runs: Vec<Arc<Run>> = Vec::new();
+    for layer in layers.iter().rev() {
+        let Layer::Spilled(run) = layer else { break };
+        if runs.first().is_some_and(|newer| newer.level() != run.level()) {
+            break;
+        }
+        runs.insert(0, Arc::clone(run));
+    }
+    runs
 }
 
 /// Takes a frozen layer back into memory: nothing is lost when a spill fails.

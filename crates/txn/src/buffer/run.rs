@@ -1,93 +1,141 @@
 //! A sorted run of buffered writes in a temporary local file.
 //!
 //! # Format
-//! Blocks of about 32 KiB, each `body | crc32c of body (4, little endian)`. A body is a sequence of
-//! writes: key length (4), key, number (8), since (8), flags (1; bit 0 has a value, bit 1 fresh),
-//! value length (4), value; integers little endian. The writes of a key are in one block, newest first.
-//! The index and the Bloom filter stay in memory; the file has no name and dies with the process.
+//! ```text
+//! group   block ... block | index page | filter        (repeated; at most 128 blocks)
+//! ```
+//! Blocks of about 32 KiB and index pages are `body | crc32c of body (4, little endian)`. The body of a block is a
+//! sequence of writes: key length (4), key, number (8), since (8), flags (1; bit 0 has a value, bit 1 fresh), value
+//! length (4), value. The writes of a key are in one block, newest first. The body of an index page is, for each
+//! block, first key length (4), first key, offset (8), body length (4). A filter is a Bloom filter in lines of 64
+//! bytes, each key in one line. Integers little endian. The file has no name and dies with the process.
+//!
+//! # Limits
+//! In memory: the first key and the place of each group (a few bytes for 4 MiB of writes), and the filters if the
+//! budget has room for them; otherwise a look-up reads the one line it needs. Making a run, also from others, holds
+//! one block of each source, one index page and one filter.
 //!
 //! # On failure
 //! A block that does not match its checksum is [`Error::Corrupt`]; a full disk [`Error::LocalDisk`].
 
 use std::fs::File;
 use std::hash::Hasher as _;
-use std::io::BufWriter;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use telesto_common::Timestamp;
 
+use super::run_writer::RunWriter;
 use super::{Buffered, Chain, Memory};
 use crate::error::{Error, Result};
 
-const BLOCK_BYTES: usize = 32 << 10;
-const BLOOM_BITS_PER_KEY: u64 = 10;
-const BLOOM_PROBES: u64 = 6;
+pub(super) const BITS_PER_KEY: usize = 10;
+pub(super) const LINE_BYTES: usize = 64;
+const LINE_WORDS: usize = LINE_BYTES / 8;
+const PROBES: u32 = 6;
 
-#[derive(Debug)]
-struct Block {
-    first_key: Bytes,
-    offset: u64,
+/// Where a block lies.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub first_key: Bytes,
+    pub offset: u64,
     /// Without the checksum.
-    body_bytes: u32,
+    pub body_bytes: u32,
+}
+
+/// Some blocks beside each other, with their index page and filter.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub first_key: Bytes,
+    /// Number of the first block.
+    pub first_block: usize,
+    pub page_offset: u64,
+    /// Without the checksum.
+    pub page_bytes: u32,
+    pub filter_offset: u64,
+    pub filter_lines: usize,
 }
 
 /// A sorted run on disk.
 #[derive(Debug)]
 pub(crate) struct Run {
-    file: File,
-    blocks: Vec<Block>,
-    last_key: Bytes,
-    bloom: Vec<u64>,
-    file_bytes: u64,
+    pub(super) file: File,
+    pub(super) groups: Vec<Group>,
+    pub(super) last_key: Bytes,
+    pub(super) blocks: usize,
+    pub(super) file_bytes: u64,
+    /// How often its writes were merged.
+    pub(super) level: u32,
+    /// One for each group, or none at all.
+    filters: Vec<Vec<u8>>,
+}
+
+/// Blocks of a run in order, either way. Reading blocks.
+#[derive(Debug)]
+pub(crate) struct RunCursor {
+    run: Arc<Run>,
+    /// The blocks still to be read: `next..end`.
+    next: usize,
+    end: usize,
+    /// The index page read last.
+    page: Option<(usize, Vec<Block>)>,
 }
 
 impl Run {
+    pub(super) fn new(
+        file: File,
+        groups: Vec<Group>,
+        last_key: Bytes,
+        blocks: usize,
+        file_bytes: u64,
+        level: u32,
+    ) -> Self {
+        Self { file, groups, last_key, blocks, file_bytes, level, filters: Vec::new() }
+    }
+
     /// Writes `memory` (not empty) to a nameless file in `dir`. Blocks.
     pub fn write(dir: &Path, memory: &Memory) -> Result<Self> {
-        let disk = |error: std::io::Error| {
-            Error::LocalDisk(format!(
-                "a large write set could not be spilled to {}: {error}; free disk space or set another local directory",
-                dir.display()
-            ))
-        };
-        std::fs::create_dir_all(dir).map_err(disk)?;
-        let file = tempfile::tempfile_in(dir).map_err(disk)?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        let bits = (memory.len() as u64 * BLOOM_BITS_PER_KEY).max(64);
-        let mut bloom = vec![0_u64; usize::try_from(bits.div_ceil(64)).unwrap_or(1)];
-        let mut blocks = Vec::new();
-        let mut body = Vec::with_capacity(BLOCK_BYTES * 2);
-        let mut first_key = Bytes::new();
-        let mut offset = 0;
-        let mut last_key = Bytes::new();
+        let mut writer = RunWriter::new(dir, 0)?;
         for (key, chain) in memory {
-            if body.is_empty() {
-                first_key = key.clone();
+            writer.push(key, chain)?;
+        }
+        writer.finish()
+    }
+
+    /// Merges `runs`, oldest first, into one. Blocks.
+    pub fn merge(dir: &Path, runs: &[Arc<Self>]) -> Result<Self> {
+        let level = runs.iter().map(|run| run.level).max().unwrap_or(0) + 1;
+        let mut writer = RunWriter::new(dir, level)?;
+        let mut sources = Vec::with_capacity(runs.len());
+        for run in runs {
+            let mut cursor = RunCursor::new(Arc::clone(run));
+            let rows = cursor.read(false)?.unwrap_or_default().into_iter();
+            sources.push((cursor, rows.peekable()));
+        }
+        loop {
+            let heads = sources.iter_mut().filter_map(|(_, rows)| rows.peek().map(|row| &row.0));
+            let Some(key) = heads.min().cloned() else { return writer.finish() };
+            let mut merged: Option<Chain> = None;
+            // The newest run first, so that the chain stays in order.
+            for (cursor, rows) in sources.iter_mut().rev() {
+                let Some((_, chain)) = rows.next_if(|(other, _)| *other == key) else { continue };
+                match &mut merged {
+                    None => merged = Some(chain),
+                    Some(newer) => {
+                        newer.older.push(chain.newest);
+                        newer.older.extend(chain.older);
+                    }
+                }
+                if rows.peek().is_none() {
+                    *rows = cursor.read(false)?.unwrap_or_default().into_iter().peekable();
+                }
             }
-            for probe in probes(key, bloom.len()) {
-                bloom[probe.0] |= probe.1;
-            }
-            for write in chain.iter() {
-                encode(&mut body, key, write)?;
-            }
-            last_key = key.clone();
-            if body.len() >= BLOCK_BYTES {
-                offset = flush(&mut out, &mut body, &mut blocks, first_key.clone(), offset)
-                    .map_err(disk)?;
+            if let Some(chain) = merged {
+                writer.push(&key, &chain)?;
             }
         }
-        if !body.is_empty() {
-            offset = flush(&mut out, &mut body, &mut blocks, first_key, offset).map_err(disk)?;
-        }
-        let file = out.into_inner().map_err(|error| disk(error.into_error()))?;
-        // Copied, so that the index does not keep whole rows alive through shared buffers.
-        for block in &mut blocks {
-            block.first_key = Bytes::copy_from_slice(&block.first_key);
-        }
-        let last_key = Bytes::copy_from_slice(&last_key);
-        Ok(Self { file, blocks, last_key, bloom, file_bytes: offset })
     }
 
     /// Size of the file.
@@ -95,64 +143,110 @@ impl Run {
         self.file_bytes
     }
 
-    /// Memory held for the index and the filter.
-    pub fn index_bytes(&self) -> u64 {
-        let keys: usize = self.blocks.iter().map(|block| block.first_key.len() + 48).sum();
-        (keys + self.bloom.len() * 8) as u64
+    /// How often its writes were merged.
+    pub fn level(&self) -> u32 {
+        self.level
     }
 
-    /// Whether the run may hold `key`.
+    /// Memory held: the places of its groups and the filters kept.
+    pub fn memory_bytes(&self) -> u64 {
+        let keys: usize = self.groups.iter().map(|group| group.first_key.len() + 96).sum();
+        let filters: usize = self.filters.iter().map(|filter| filter.len() + 24).sum();
+        (keys + filters + self.last_key.len()) as u64
+    }
+
+    /// Takes the filters into memory if they fit `room_bytes`. Blocks.
+    pub fn ready(mut self, room_bytes: u64) -> Result<Self> {
+        let filters: usize = self.groups.iter().map(|g| g.filter_lines * LINE_BYTES + 24).sum();
+        if filters as u64 > room_bytes {
+            return Ok(self);
+        }
+        let read = |group: &Group| {
+            let mut filter = vec![0; group.filter_lines * LINE_BYTES];
+            self.file
+                .read_exact_at(&mut filter, group.filter_offset)
+                .map_err(|e| unreadable(&e))?;
+            Ok(filter)
+        };
+        self.filters = self.groups.iter().map(read).collect::<Result<_>>()?;
+        Ok(self)
+    }
+
+    /// Gives the filters up: look-ups read them from disk.
+    pub fn forget_filters(&mut self) {
+        self.filters = Vec::new();
+    }
+
+    /// The group that would hold `key`.
+    fn group_of(&self, key: &[u8]) -> Option<usize> {
+        if key > &self.last_key[..] {
+            return None;
+        }
+        self.groups.partition_point(|group| &group.first_key[..] <= key).checked_sub(1)
+    }
+
+    /// Whether the run may hold `key`, as far as memory tells.
     pub fn may_hold(&self, key: &[u8]) -> bool {
-        self.blocks.first().is_some_and(|block| key >= &block.first_key[..])
-            && key <= &self.last_key[..]
-            && probes(key, self.bloom.len()).all(|(word, bit)| self.bloom[word] & bit != 0)
+        let Some(at) = self.group_of(key) else { return false };
+        match self.filters.get(at) {
+            Some(filter) => {
+                let (line, hash) = place(hash(key), filter.len() / LINE_BYTES);
+                let line = &filter[line * LINE_BYTES..(line + 1) * LINE_BYTES];
+                bits(hash).all(|bit| line[bit / 8] & (1 << (bit % 8)) != 0)
+            }
+            None => true,
+        }
     }
 
     /// The writes of `key`. Blocks.
     pub fn get(&self, key: &[u8]) -> Result<Option<Chain>> {
-        let after = self.blocks.partition_point(|block| &block.first_key[..] <= key);
-        if after == 0 {
+        let Some(at) = self.group_of(key) else { return Ok(None) };
+        if self.filters.is_empty() && !self.filter_on_disk_may_hold(at, key)? {
             return Ok(None);
         }
-        let rows = self.block(after - 1)?;
-        Ok(rows
-            .binary_search_by(|(row, _)| row[..].cmp(key))
-            .ok()
-            .map(|found| rows[found].1.clone()))
+        let page = self.page(at)?;
+        let after = page.partition_point(|block| &block.first_key[..] <= key);
+        let Some(block) = after.checked_sub(1).and_then(|index| page.get(index)) else {
+            return Ok(None);
+        };
+        let mut rows = self.rows(block)?;
+        let found = rows.binary_search_by(|(row, _)| row[..].cmp(key)).ok();
+        Ok(found.map(|index| rows.swap_remove(index).1))
     }
 
-    /// Number of blocks.
-    pub fn block_count(&self) -> usize {
-        self.blocks.len()
+    fn filter_on_disk_may_hold(&self, group: usize, key: &[u8]) -> Result<bool> {
+        let group = &self.groups[group];
+        let (line, hash) = place(hash(key), group.filter_lines);
+        let mut found = [0; LINE_BYTES];
+        let offset = group.filter_offset + (line * LINE_BYTES) as u64;
+        self.file.read_exact_at(&mut found, offset).map_err(|error| unreadable(&error))?;
+        Ok(bits(hash).all(|bit| found[bit / 8] & (1 << (bit % 8)) != 0))
     }
 
-    /// The first block that may hold a key at or after `key`.
-    pub fn block_at(&self, key: &[u8]) -> usize {
-        self.blocks.partition_point(|block| &block.first_key[..] <= key).saturating_sub(1)
-    }
-
-    /// The number of blocks that may hold a key below `key`; all of them when `key` is empty.
-    pub fn blocks_below(&self, key: &[u8]) -> usize {
-        if key.is_empty() {
-            return self.blocks.len();
-        }
-        self.blocks.partition_point(|block| &block.first_key[..] < key)
-    }
-
-    /// Reads and decodes a block. Blocks.
-    pub fn block(&self, index: usize) -> Result<Vec<(Bytes, Chain)>> {
-        let block = &self.blocks[index];
-        let mut body = vec![0; block.body_bytes as usize + 4];
-        self.file.read_exact_at(&mut body, block.offset).map_err(|error| {
-            Error::LocalDisk(format!(
-                "a spilled write set could not be read back: {error}; check the local disk, then run the transaction again"
-            ))
-        })?;
+    /// Reads `body | checksum`.
+    fn checked(&self, offset: u64, body_bytes: u32) -> Result<Bytes> {
+        let mut body = vec![0; body_bytes as usize + 4];
+        self.file.read_exact_at(&mut body, offset).map_err(|error| unreadable(&error))?;
         let mut body = Bytes::from(body);
-        let stored = body.split_off(block.body_bytes as usize).get_u32_le();
+        let stored = body.split_off(body_bytes as usize).get_u32_le();
         if crc32c::crc32c(&body) != stored {
             return Err(damaged());
         }
+        Ok(body)
+    }
+
+    fn page(&self, group: usize) -> Result<Vec<Block>> {
+        let group = &self.groups[group];
+        let mut body = self.checked(group.page_offset, group.page_bytes)?;
+        let mut blocks = Vec::new();
+        while !body.is_empty() {
+            blocks.push(decode_block(&mut body).ok_or_else(damaged)?);
+        }
+        Ok(blocks)
+    }
+
+    fn rows(&self, block: &Block) -> Result<Vec<(Bytes, Chain)>> {
+        let mut body = self.checked(block.offset, block.body_bytes)?;
         let mut rows: Vec<(Bytes, Chain)> = Vec::new();
         while !body.is_empty() {
             let (key, write) = decode(&mut body).ok_or_else(damaged)?;
@@ -163,6 +257,71 @@ impl Run {
         }
         Ok(rows)
     }
+
+    /// The group of block `index`.
+    fn group_at(&self, index: usize) -> usize {
+        self.groups.partition_point(|group| group.first_block <= index).saturating_sub(1)
+    }
+}
+
+impl RunCursor {
+    /// All blocks.
+    pub fn new(run: Arc<Run>) -> Self {
+        let end = run.blocks;
+        Self { run, next: 0, end, page: None }
+    }
+
+    /// The blocks that may hold keys from `from` up to, not including, `to` (to the end when it is empty). Blocks.
+    pub fn over(run: Arc<Run>, from: &[u8], to: &[u8]) -> Result<Self> {
+        let next = match run.groups.partition_point(|g| &g.first_key[..] <= from).checked_sub(1) {
+            None => 0,
+            Some(at) => {
+                let page = run.page(at)?;
+                let after = page.partition_point(|block| &block.first_key[..] <= from);
+                run.groups[at].first_block + after.saturating_sub(1)
+            }
+        };
+        let end = if to.is_empty() {
+            run.blocks
+        } else {
+            match run.groups.partition_point(|g| &g.first_key[..] < to).checked_sub(1) {
+                None => 0,
+                Some(at) => {
+                    let page = run.page(at)?;
+                    let below = page.partition_point(|block| &block.first_key[..] < to);
+                    run.groups[at].first_block + below
+                }
+            }
+        };
+        Ok(Self { run, next, end, page: None })
+    }
+
+    /// The next block's rows, or the last one's when `reverse`; `None` when all are read. Blocks.
+    pub fn read(&mut self, reverse: bool) -> Result<Option<Vec<(Bytes, Chain)>>> {
+        if self.next >= self.end {
+            return Ok(None);
+        }
+        let index = if reverse { self.end - 1 } else { self.next };
+        let group = self.run.group_at(index);
+        if self.page.as_ref().is_none_or(|(held, _)| *held != group) {
+            self.page = Some((group, self.run.page(group)?));
+        }
+        let at = index - self.run.groups[group].first_block;
+        let block = self.page.as_ref().and_then(|(_, page)| page.get(at)).ok_or_else(damaged)?;
+        let rows = self.run.rows(block)?;
+        if reverse {
+            self.end -= 1;
+        } else {
+            self.next += 1;
+        }
+        Ok(Some(rows))
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> Error {
+    Error::LocalDisk(format!(
+        "a spilled write set could not be read back: {error}; check the local disk, then run the transaction again"
+    ))
 }
 
 fn damaged() -> Error {
@@ -172,30 +331,32 @@ fn damaged() -> Error {
     )
 }
 
-fn flush(
-    out: &mut impl std::io::Write,
-    body: &mut Vec<u8>,
-    blocks: &mut Vec<Block>,
-    first_key: Bytes,
-    offset: u64,
-) -> std::io::Result<u64> {
-    let body_bytes = u32::try_from(body.len())
-        .map_err(|_| std::io::Error::other("the versions of one key exceed 4 GiB"))?;
-    let checksum = crc32c::crc32c(body);
-    body.put_u32_le(checksum);
-    out.write_all(body)?;
-    blocks.push(Block { first_key, offset, body_bytes });
-    let end = offset + body.len() as u64;
-    body.clear();
-    Ok(end)
+fn take(body: &mut Bytes) -> Option<Bytes> {
+    let length = body.try_get_u32_le().ok()? as usize;
+    (body.len() >= length).then(|| body.split_to(length))
 }
 
-fn encode(body: &mut Vec<u8>, key: &Bytes, write: &Buffered) -> Result<()> {
-    let length = |bytes: &[u8]| {
-        u32::try_from(bytes.len()).map_err(|_| {
-            Error::OutOfMemory("a key or value exceeds 4 GiB; make it smaller".to_owned())
-        })
-    };
+fn decode_block(body: &mut Bytes) -> Option<Block> {
+    let first_key = take(body)?;
+    let offset = body.try_get_u64_le().ok()?;
+    let body_bytes = body.try_get_u32_le().ok()?;
+    Some(Block { first_key, offset, body_bytes })
+}
+
+pub(super) fn encode_block(body: &mut Vec<u8>, block: &Block) -> Result<()> {
+    body.put_u32_le(length(&block.first_key)?);
+    body.put_slice(&block.first_key);
+    body.put_u64_le(block.offset);
+    body.put_u32_le(block.body_bytes);
+    Ok(())
+}
+
+fn length(bytes: &[u8]) -> Result<u32> {
+    u32::try_from(bytes.len())
+        .map_err(|_| Error::OutOfMemory("a key or value exceeds 4 GiB; make it smaller".to_owned()))
+}
+
+pub(super) fn encode(body: &mut Vec<u8>, key: &Bytes, write: &Buffered) -> Result<()> {
     body.put_u32_le(length(key)?);
     body.put_slice(key);
     body.put_u64_le(write.seq);
@@ -208,10 +369,6 @@ fn encode(body: &mut Vec<u8>, key: &Bytes, write: &Buffered) -> Result<()> {
 }
 
 fn decode(body: &mut Bytes) -> Option<(Bytes, Buffered)> {
-    let take = |body: &mut Bytes| {
-        let length = body.try_get_u32_le().ok()? as usize;
-        (body.len() >= length).then(|| body.split_to(length))
-    };
     let key = take(body)?;
     let seq = body.try_get_u64_le().ok()?;
     let since = Timestamp(body.try_get_u64_le().ok()?);
@@ -221,18 +378,39 @@ fn decode(body: &mut Bytes) -> Option<(Bytes, Buffered)> {
     Some((key, Buffered { seq, since, fresh: flags & 2 != 0, value }))
 }
 
-fn probes(key: &[u8], words: usize) -> impl Iterator<Item = (usize, u64)> {
+/// The hash a filter goes by.
+pub(super) fn hash(key: &[u8]) -> u64 {
     let mut hasher = rustc_hash::FxHasher::default();
     hasher.write(key);
     // SplitMix64's finaliser: the filter needs every bit to depend on every byte.
     let mut hash = hasher.finish();
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^= hash >> 31;
-    let step = (hash >> 32) | 1;
-    let bits = words as u64 * 64;
-    (0..BLOOM_PROBES).map(move |probe| {
-        let bit = hash.wrapping_add(probe.wrapping_mul(step)) % bits;
-        (usize::try_from(bit / 64).unwrap_or(0), 1 << (bit % 64))
-    })
+    hash ^ (hash >> 31)
+}
+
+/// The line of a hash among `lines`, and what is left to choose bits by.
+fn place(hash: u64, lines: usize) -> (usize, u32) {
+    let line = (hash >> 32) % lines.max(1) as u64;
+    (usize::try_from(line).unwrap_or(0), hash as u32)
+}
+
+/// The bits of a key in its line.
+fn bits(hash: u32) -> impl Iterator<Item = usize> {
+    let step = (hash >> 16) | 1;
+    let within = (LINE_BYTES * 8) as u32;
+    (0..PROBES).map(move |probe| (hash.wrapping_add(probe.wrapping_mul(step)) % within) as usize)
+}
+
+/// A filter of the hashes.
+pub(super) fn filter(hashes: &[u64]) -> Vec<u8> {
+    let lines = (hashes.len() * BITS_PER_KEY).div_ceil(LINE_WORDS * 64).max(1);
+    let mut filter = vec![0; lines * LINE_BYTES];
+    for hash in hashes {
+        let (line, rest) = place(*hash, lines);
+        for bit in bits(rest) {
+            filter[line * LINE_BYTES + bit / 8] |= 1 << (bit % 8);
+        }
+    }
+    filter
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use telesto_common::Timestamp;
 use telesto_common::key::KeyRange;
 
-use super::run::Run;
+use super::run::{Run, RunCursor};
 use super::{Chain, Layer, Memory, Visible, WriteBuffer};
 use crate::error::{Error, Result};
 
@@ -39,11 +39,10 @@ enum Source {
     /// What is in memory now, behind the buffer's lock.
     Current,
     Frozen(Arc<Memory>),
+    /// Positioned when it is first read, and lent to whoever reads.
     Spilled {
         run: Arc<Run>,
-        /// Blocks still to be read.
-        next: usize,
-        end: usize,
+        cursor: Option<RunCursor>,
     },
 }
 
@@ -176,12 +175,7 @@ impl BufferScan {
         for layer in layers {
             let source = match layer {
                 Layer::Frozen(memory) => Source::Frozen(memory),
-                Layer::Spilled(run) => {
-                    let (from, to) = self.remaining();
-                    let next = if from.is_empty() { 0 } else { run.block_at(&from) };
-                    let end = run.blocks_below(&to).min(run.block_count());
-                    Source::Spilled { run, next, end }
-                }
+                Layer::Spilled(run) => Source::Spilled { run, cursor: None },
             };
             self.cursors.push(Cursor::new(source));
         }
@@ -219,6 +213,7 @@ impl BufferScan {
     async fn refill(&mut self, layer: usize) -> Result<()> {
         let (range, reverse) = (self.range.clone(), self.reverse);
         let done = self.done.clone();
+        let (from, to) = self.remaining();
         let behind = |key: &[u8]| {
             range.contains(key)
                 && done.as_ref().is_none_or(|done| if reverse { key < done } else { key > done })
@@ -240,28 +235,35 @@ impl BufferScan {
                 Source::Frozen(memory) => {
                     cursor.rows = chunk(memory, bounds, reverse, &self.visible);
                 }
-                Source::Spilled { run, next, end } => {
-                    if next >= end {
-                        cursor.exhausted = true;
-                        break;
-                    }
-                    let index = if reverse { *end - 1 } else { *next };
-                    if reverse {
-                        *end -= 1;
-                    } else {
-                        *next += 1;
-                    }
-                    let run = Arc::clone(run);
-                    let rows = self
+                Source::Spilled { run, cursor } => {
+                    let (run, cursor) = (Arc::clone(run), cursor.take());
+                    let (from, to) = (from.clone(), to.clone());
+                    let (blocks, rows) = self
                         .buffer
                         .options
                         .env
-                        .blocking("reading a spilled write set", move || run.block(index))
+                        .blocking("reading a spilled write set", move || {
+                            let mut blocks = match cursor {
+                                Some(cursor) => cursor,
+                                None => RunCursor::over(run, &from, &to)?,
+                            };
+                            let rows = blocks.read(reverse)?;
+                            Ok::<_, Error>((blocks, rows))
+                        })
                         .await
                         .map_err(|error| Error::Unavailable(error.to_string()))??;
-                    let rows = rows.into_iter().filter(|(key, _)| behind(key));
-                    let cursor = &mut self.cursors[layer];
-                    cursor.rows = if reverse { rows.rev().collect() } else { rows.collect() };
+                    let position = &mut self.cursors[layer];
+                    if let Source::Spilled { cursor, .. } = &mut position.source {
+                        *cursor = Some(blocks);
+                    }
+                    match rows {
+                        None => position.exhausted = true,
+                        Some(rows) => {
+                            let rows = rows.into_iter().filter(|(key, _)| behind(key));
+                            position.rows =
+                                if reverse { rows.rev().collect() } else { rows.collect() };
+                        }
+                    }
                     continue;
                 }
             }

@@ -58,13 +58,15 @@ proptest! {
     fn buffer_with_random_history_equals_a_copied_map(
         steps in proptest::collection::vec(step(), 1..150),
         bound in 200_u64..6000,
+        // With the small one only the filters of the first runs fit into memory.
+        budget in prop_oneof![Just(8_u64 << 10), Just(1_u64 << 20)],
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("runtime");
         runtime.block_on(async {
-            let buffer = buffer(bound, 1 << 20);
+            let buffer = buffer(bound, budget);
             let mut model = Model::new();
             let mut savepoints: Vec<(u64, Model)> = Vec::new();
             for step in steps {
@@ -167,6 +169,65 @@ async fn buffer_over_budget_spills_and_stays_within_it() {
     }
     assert!(buffer.spilled());
     assert_eq!(everything(&buffer, false).await.len(), 2000);
+    buffer.clear();
+    assert_eq!(buffer.options.budget.used_bytes(), 0, "everything is given back");
+}
+
+/// Sixty times the bound: what stays in memory, and how many runs there are, does not follow.
+#[tokio::test]
+async fn write_set_far_larger_than_the_budget_is_a_few_runs_and_reads_back() {
+    const KEYS: u32 = 30_000;
+    // A quarter of it is for filters: those of 30,000 keys take more than twice that.
+    let buffer = buffer(64 << 10, 64 << 10);
+    let value = Bytes::from(vec![7; 100]);
+    // Neither in order nor the other way round, and some twice.
+    let key_of =
+        |n: u32| Bytes::from((n.wrapping_mul(2_654_435_761) % 50_000).to_be_bytes().to_vec());
+    for n in 0..KEYS {
+        buffer.put(key_of(n), Some(value.clone()), Timestamp(1), false).await.expect("puts");
+    }
+    for n in (0..KEYS).step_by(3) {
+        buffer.put(key_of(n), None, Timestamp(1), false).await.expect("puts");
+    }
+    {
+        let state = buffer.state.lock();
+        let runs = state.layers.len();
+        assert!(runs < 3 * MERGE_RUNS, "{runs} runs");
+        let held = state.runs_reservation.as_ref().map_or(0, Reservation::bytes);
+        assert!(held > 0 && held < 24 << 10, "{held} bytes of filters and places");
+    }
+    let mut model = Model::new();
+    for n in 0..KEYS {
+        model.insert(key_of(n), Some(value.clone()));
+    }
+    for n in (0..KEYS).step_by(3) {
+        model.insert(key_of(n), None);
+    }
+    for n in (0..60_000_u32).step_by(37) {
+        let key = Bytes::from(n.to_be_bytes().to_vec());
+        assert_eq!(buffer.get(&key).await.expect("reads"), model.get(&key).cloned(), "key {n}");
+    }
+    let range = KeyRange::new(
+        Bytes::from(10_000_u32.to_be_bytes().to_vec()),
+        Bytes::from(20_000_u32.to_be_bytes().to_vec()),
+    );
+    for reverse in [false, true] {
+        let mut expected: Vec<_> = model
+            .iter()
+            .filter(|(key, _)| range.contains(key))
+            .map(|(key, _)| key.clone())
+            .collect();
+        if reverse {
+            expected.reverse();
+        }
+        let mut scan = buffer.scan(range.clone(), reverse);
+        let mut keys = Vec::new();
+        while let Some(merged) = scan.next().await.expect("scans") {
+            keys.push(merged.key);
+        }
+        assert!(keys == expected, "reverse {reverse}");
+    }
+    assert!(everything(&buffer, false).await == model.into_iter().collect::<Vec<_>>());
     buffer.clear();
     assert_eq!(buffer.options.budget.used_bytes(), 0, "everything is given back");
 }
