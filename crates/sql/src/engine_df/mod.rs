@@ -24,8 +24,10 @@ mod decimal;
 mod evaluate;
 mod explain;
 mod fault;
+mod pool;
 mod pushdown;
 mod runtime;
+mod series;
 mod sets;
 mod source;
 mod stored;
@@ -278,9 +280,21 @@ fn stream(physical: &Physical, context: &ExecContext) -> Result<RowStream> {
         .map_err(fault::from_datafusion)?;
     let types: Vec<SqlType> = physical.columns.iter().map(|column| column.ty.clone()).collect();
     let context = context.clone();
-    Ok(Box::pin(batches.map(move |batch| {
+    // An operator may give all at once; as rows that takes several times as much.
+    let pieces = batches.flat_map(|batch| {
+        let batch = batch.map_err(fault::from_datafusion);
+        let rows = batch.as_ref().map_or(1, |batch| batch.num_rows().max(1));
+        let piece = move |at: usize| match &batch {
+            Ok(batch) => {
+                Ok(batch.slice(at, runtime::BATCH_ROWS.min(batch.num_rows().saturating_sub(at))))
+            }
+            Err(error) => Err(error.clone()),
+        };
+        futures::stream::iter((0..rows).step_by(runtime::BATCH_ROWS).map(piece))
+    });
+    Ok(Box::pin(pieces.map(move |batch| {
         context.check_cancelled()?;
-        let batch = batch.map_err(fault::from_datafusion)?;
+        let batch = batch?;
         let mut rows: Vec<Row> =
             (0..batch.num_rows()).map(|_| Vec::with_capacity(types.len())).collect();
         for (array, ty) in batch.columns().iter().zip(&types) {

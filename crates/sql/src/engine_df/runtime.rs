@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - One partition: operators run on the session's own task.
-//! - A query never holds more memory than its pool grants; sorts, aggregates and joins that would spill to files
-//!   in the temporary directory, which disappear with the query.
+//! - A query never holds more memory than its pool grants, and all queries together not more than the memory of
+//!   all statements; sorts, aggregates and joins that would spill to files in the temporary directory, which
+//!   disappear with the query.
 //!
 //! # On failure
 //! A query that cannot spill and does not fit fails with 53200.
@@ -14,22 +15,29 @@ use std::sync::Arc;
 use datafusion::config::ConfigOptions;
 use datafusion::execution::context::SessionConfig;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 
+use telesto_common::limits::MemoryBudget;
+
 use super::fault;
+use super::pool::QueryPool;
 use crate::error::Result;
 use crate::plan::ExecContext;
 
 /// Rows a batch holds at most.
 pub(crate) const BATCH_ROWS: usize = 2048;
 
+/// What one query may hold although it is more than half of all.
+const LEAST_BYTES: usize = 16 << 20;
+
 /// Bounds of one query.
 #[derive(Clone, Debug)]
 pub struct QueryBounds {
     /// Memory for operators, bytes.
     pub memory_bytes: usize,
+    /// What all queries share; `None`: this query is alone.
+    pub shared: Option<Arc<MemoryBudget>>,
     /// Where to spill; `None`: the system's temporary directory.
     pub spill_dir: Option<PathBuf>,
     /// Spilled bytes on disk at most.
@@ -38,7 +46,7 @@ pub struct QueryBounds {
 
 impl Default for QueryBounds {
     fn default() -> Self {
-        Self { memory_bytes: 256 << 20, spill_dir: None, spill_bytes: 100 << 30 }
+        Self { memory_bytes: 256 << 20, shared: None, spill_dir: None, spill_bytes: 100 << 30 }
     }
 }
 
@@ -46,9 +54,14 @@ impl QueryBounds {
     /// The bounds a statement runs under: a share of the memory all statements have together.
     pub(crate) fn of(context: &ExecContext) -> Self {
         let all = usize::try_from(context.memory.limit_bytes()).unwrap_or(usize::MAX);
-        Self { memory_bytes: (all / 2).max(16 << 20), ..Self::default() }
+        let shared = Some(Arc::clone(&context.memory));
+        Self { memory_bytes: (all / 2).max(LEAST_BYTES.min(all)), shared, ..Self::default() }
     }
 }
+
+/// Memory a row of a batch may take before a query with little memory gets smaller batches, bytes: a merge holds a
+/// batch of every spilled file.
+const ROW_SHARE_BYTES: usize = 32 << 10;
 
 /// A state for one query.
 pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
@@ -64,6 +77,7 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     // Zero means: never fall back to an in-memory merge that ignores the pool.
     options.execution.sort_spill_reservation_bytes =
         (bounds.memory_bytes / 8).min(options.execution.sort_spill_reservation_bytes);
+    let batch_rows = (bounds.memory_bytes / ROW_SHARE_BYTES).clamp(256, BATCH_ROWS);
     options.sql_parser.map_string_types_to_utf8view = false;
     options.catalog.create_default_catalog_and_schema = false;
     options.catalog.information_schema = false;
@@ -75,12 +89,12 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
         .with_mode(mode)
         .with_max_temp_directory_size(bounds.spill_bytes);
     let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(FairSpillPool::new(bounds.memory_bytes)))
+        .with_memory_pool(Arc::new(QueryPool::new(bounds.memory_bytes, bounds.shared.as_ref())))
         .with_disk_manager_builder(disk)
         .build_arc()
         .map_err(fault::from_datafusion)?;
     Ok(SessionStateBuilder::new()
-        .with_config(SessionConfig::from(options).with_batch_size(BATCH_ROWS))
+        .with_config(SessionConfig::from(options).with_batch_size(batch_rows))
         .with_runtime_env(runtime)
         .build())
 }

@@ -252,7 +252,10 @@ impl Binder<'_> {
                             .map_err(fault::from_datafusion)?,
                         columns: Vec::new(),
                     };
-                    let relation = self.lateral_call(one, &call, JoinType::Inner, None, outer)?;
+                    let relation = match self.series_call(&call, outer)? {
+                        Some(series) => series,
+                        None => self.lateral_call(one, &call, JoinType::Inner, None, outer)?,
+                    };
                     Ok(relation)
                 }
                 None => Err(fault::unsupported("this kind of FROM item")),
@@ -362,6 +365,23 @@ impl Binder<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// A call that can be computed as it is read.
+    fn series_call(
+        &self,
+        call: &TableCall<'_>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Option<Relation>> {
+        if call.ordinality {
+            return Ok(None);
+        }
+        let scope = Scope::new(&[], outer);
+        let args = call.args.iter().map(|arg| self.expr(arg, &scope)).collect::<Result<_>>()?;
+        let table = call.alias.map_or_else(|| call.name.clone(), |alias| fold(&alias.name));
+        let named = call.alias.and_then(|alias| alias.columns.first());
+        let column = named.map_or_else(|| table.clone(), |column| fold(&column.name));
+        self.series(&call.name, args, (&table, &column))
     }
 
     /// `left, f(…) [WITH ORDINALITY]`: the call is computed beside each left row as a list, then unnested.

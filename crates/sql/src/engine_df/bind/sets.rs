@@ -1,8 +1,15 @@
 //! Set-returning calls: resolved here, computed as lists beside the rows they belong to.
 
-use datafusion::logical_expr::Expr;
+use std::sync::Arc;
 
+use datafusion::common::{Column, ScalarValue};
+use datafusion::datasource::provider_as_source;
+use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
+
+use super::scope::{Relation, ScopeColumn};
 use super::{Binder, Typed};
+use crate::engine_df::fault;
+use crate::engine_df::series::Series;
 use crate::engine_df::sets;
 use crate::engine_df::udf;
 use crate::error::Result;
@@ -50,6 +57,54 @@ impl Binder<'_> {
             })
             .collect();
         Ok(TableSet { columns, unnest: true, named: set.named })
+    }
+
+    /// A series of integers over bounds that are known as a table of its own, which is computed as it is read;
+    /// `None` for every other call. `shown`: the names the table and its column are seen by.
+    pub(super) fn series(
+        &self,
+        name: &str,
+        args: Vec<Typed>,
+        shown: (&str, &str),
+    ) -> Result<Option<Relation>> {
+        let types: Vec<SqlType> = args.iter().map(|arg| arg.ty.clone()).collect();
+        let set = match name {
+            "generate_series" => sets::resolve(name, &types),
+            _ => None,
+        };
+        let Some(ty) = set.and_then(|set| set.args.into_iter().next()) else { return Ok(None) };
+        let mut bounds = Vec::with_capacity(args.len());
+        for arg in args {
+            let Ok(value) = self.constant(self.cast(arg, &ty)?, name) else { return Ok(None) };
+            match value {
+                ScalarValue::Int32(Some(value)) => bounds.push(i64::from(value)),
+                ScalarValue::Int64(Some(value)) => bounds.push(value),
+                _ => return Ok(None),
+            }
+        }
+        let (from, to, step) = match bounds[..] {
+            [from, to] => (from, to, 1),
+            [from, to, step] => (from, to, step),
+            _ => return Ok(None),
+        };
+        let column = "value".to_owned();
+        let Some(series) = Series::new(column.clone(), &ty, from, to, step) else {
+            return Ok(None);
+        };
+        let alias = self.unique(shown.0);
+        let source = provider_as_source(Arc::new(series));
+        let plan = LogicalPlanBuilder::scan(alias.as_str(), source, None)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let columns = vec![ScopeColumn {
+            table: Some(shown.0.to_owned()),
+            name: shown.1.to_owned(),
+            ty,
+            column: Column::new(Some(alias), column),
+            merged: false,
+            origin: None,
+        }];
+        Ok(Some(Relation { plan, columns }))
     }
 
     /// The expression itself, or with an empty list as NULL (which LEFT JOIN keeps).
