@@ -135,7 +135,11 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
     };
     let max_message = settings.max_message.map(|bytes| usize::try_from(bytes.0));
     let max_message = max_message.transpose().map_err(text)?;
+    // Long messages share a quarter of the memory; one that was allowed for must fit.
+    let memory = settings.memory.unwrap_or(DEFAULT_MEMORY).0;
+    let long_messages = (memory / 4).max(max_message.map_or(0, |bytes| bytes as u64));
     let limits = Limits {
+        wire_memory_bytes: defaults.wire_memory_bytes.min(long_messages),
         max_connections: settings.max_connections.unwrap_or(defaults.max_connections).max(1),
         max_message_bytes: max_message.unwrap_or(defaults.max_message_bytes),
         idle: or_never(settings.idle_timeout, defaults.idle),
