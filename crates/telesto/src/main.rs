@@ -2,7 +2,7 @@
 //!
 //! # Memory
 //! The allocator keeps what was freed for a while, to use it again without asking the system. Its default, a second,
-//! is long enough for a busy node to hold twice what it uses; a fifth of a second is not. `MIMALLOC_PURGE_DELAY`
+//! is long enough for a busy node to hold twice what it uses; a fiftieth of a second is not. `MIMALLOC_PURGE_DELAY`
 //! in the environment wins.
 #![allow(
     clippy::disallowed_methods,
@@ -15,7 +15,7 @@ mod cli;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How long the allocator keeps freed memory, milliseconds.
-const KEEP_FREED_MS: std::ffi::c_long = 200;
+const KEEP_FREED_MS: std::ffi::c_long = 20;
 /// `mi_option_purge_delay` of mimalloc's `mimalloc.h`.
 const PURGE_DELAY: std::ffi::c_int = 15;
 

@@ -161,7 +161,11 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     engine.log = log;
     engine.durability = options.durability;
     // A quarter is left to SQL's statements and the server's buffers.
-    engine.memory = MemoryLimits::split(options.memory_bytes / 4 * 3);
+    // Folds and compactions come on top (docs/operating/memory.md).
+    engine.memory = MemoryLimits {
+        work_bytes: options.memory_bytes / 6,
+        ..MemoryLimits::split(options.memory_bytes / 4 * 3)
+    };
     if let Some(node) = &node {
         engine.log_disk = Some(log_disk(env, node));
     }
