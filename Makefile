@@ -2,8 +2,9 @@
 SHELL := /bin/bash
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
+SECONDS ?= 60
 
-.PHONY: help demo test bench lint sim build clean
+.PHONY: help demo test bench lint sim fuzz build clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -22,6 +23,9 @@ lint: ## rustfmt, clippy, rustdoc, house rules, licences
 
 sim: ## replay one simulation seed: make sim SEED=7
 	@cargo run --quiet -p telesto-sim -- --seed $(SEED) --verbose
+
+fuzz: ## hostile input for longer than make test: make fuzz SECONDS=60 TARGETS="sql key"
+	@fuzz/run.sh $(SECONDS) $(TARGETS)
 
 build: ## the telesto binary, development profile
 	@cargo build -p telesto

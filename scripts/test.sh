@@ -47,6 +47,7 @@ stage s3 cargo test --workspace --test servers
 stage kill9 cargo test --workspace --test kill9
 stage writers cargo test --workspace --test four_writers
 stage memory cargo test --workspace --test memory -- --nocapture --test-threads 1
+stage fuzz cargo test --workspace --test targets
 stage psql tests/e2e/psql.sh
 stage psycopg tests/e2e/psycopg.sh
 stage pgbench tests/e2e/pgbench.sh

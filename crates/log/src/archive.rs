@@ -75,18 +75,11 @@ pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, V
         let place = (ShardId(cursor.u64()?), cursor.u64()?, Lsn(cursor.u64()?));
         let count = cursor.u32()? as usize;
         cursor.take(16)?;
-        let last = Lsn((place.2.0 + count as u64).saturating_sub(1));
+        let last = Lsn(place.2.0.saturating_add(count as u64).saturating_sub(1));
         if place.0 != shard || keys::archive_of(key) != Some((place.1, place.2, last)) {
             return Err(format!("it holds entries {} to {last} of loglet {}", place.2, place.1));
         }
-        if count > cursor.remaining() / 4 {
-            return Err(format!("{count} entries announced, too many"));
-        }
-        let mut entries = Vec::with_capacity(count);
-        for _ in 0..count {
-            let length = cursor.u32()? as usize;
-            entries.push(cursor.take(length)?);
-        }
+        let entries = cursor.strings(count)?;
         cursor.finish()?;
         Ok((place.2, entries))
     };

@@ -15,6 +15,8 @@ pub mod chain;
 pub mod codec;
 pub mod disk;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod inspect;
 mod keys;
 mod log;

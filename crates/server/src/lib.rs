@@ -13,6 +13,8 @@
 pub mod auth;
 pub mod config;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod http;
 pub mod kv;
 pub mod metrics;

@@ -23,6 +23,8 @@ mod engine;
 mod error;
 mod external;
 mod fold;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod part;
 mod predecessors;
 mod read;

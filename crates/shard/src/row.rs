@@ -200,6 +200,10 @@ impl<'a> Fields<'a> {
         Ok(Timestamp(u64::from_be_bytes(self.take()?)))
     }
 
+    fn finish(self) -> Result<()> {
+        if self.rest.is_empty() { Ok(()) } else { Err(self.corrupt("it is too long")) }
+    }
+
     fn corrupt(&self, reason: &str) -> Error {
         Error::Corrupt {
             object: self.path.to_owned(),
@@ -272,7 +276,9 @@ pub fn decode_history(path: &str, stored: &Bytes) -> Result<History> {
 /// As [`decode_newest`].
 pub fn decode_outcome(path: &str, stored: &Bytes) -> Result<Timestamp> {
     let mut fields = Fields::new(path, "transaction outcome", stored)?;
-    fields.timestamp()
+    let at = fields.timestamp()?;
+    fields.finish()?;
+    Ok(at)
 }
 
 /// Decodes the `M` row.
@@ -284,6 +290,7 @@ pub fn decode_meta(path: &str, stored: &Bytes) -> Result<Meta> {
     let lsn = Lsn(u64::from_be_bytes(fields.take()?));
     let applied = fields.timestamp()?;
     let watermark = fields.timestamp()?;
+    fields.finish()?;
     Ok(Meta { lsn, applied, watermark })
 }
 

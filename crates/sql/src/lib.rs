@@ -25,6 +25,8 @@ pub mod engine_df;
 pub mod error;
 pub mod exec;
 pub mod expr;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod plan;
 pub mod session;
 pub mod system;

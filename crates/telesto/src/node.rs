@@ -1,8 +1,8 @@
 //! A node's local folder: who it is, and that it is in use once only.
 //!
 //! # Stored form
-//! `identity`: the text `telesto node 1`, the node id (32 hexadecimal digits) and the incarnation, one
-//! a line. `lock`: held locked by the process that uses the folder. `log/`: the log server's files.
+//! `identity`: the text `telesto node 2`, the node id (32 hexadecimal digits), the incarnation and the CRC-32C
+//! of these three lines (8 hexadecimal digits), one a line. The form before it, `telesto node 1`, had no checksum. `lock`: held locked by the process that uses the folder. `log/`: the log server's files.
 //! `temp/`: spilled data, emptied at start.
 //!
 //! # Invariants
@@ -20,7 +20,9 @@ use telesto_common::{Env, Incarnation, NodeId};
 
 use crate::error::{Error, Result};
 
-const HEADER: &str = "telesto node 1";
+const HEADER: &str = "telesto node 2";
+/// The form without checksum: read, never written.
+const OLD_HEADER: &str = "telesto node 1";
 /// How many nodes of one machine find a folder beside each other by themselves.
 const MAX_SIBLINGS: u32 = 64;
 
@@ -81,15 +83,18 @@ impl Node {
             Err(TryLockError::Error(error)) => return Err(io(error)),
         }
         let identity = folder.join("identity");
-        let (id, last) = match fs::read_to_string(&identity) {
-            Ok(text) => parse(&text).ok_or_else(|| {
-                fail(folder, "its file `identity` is damaged or was written by a newer version")
+        let (id, last) = match fs::read(&identity) {
+            Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(parse).ok_or_else(|| {
+                fail(
+                    folder,
+                    "its file `identity` is damaged or was written by a newer version; restore that file from a backup, or upgrade",
+                )
             })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => (env.node_id(), 0),
             Err(error) => return Err(io(error)),
         };
         let incarnation = Incarnation(last + 1);
-        replace(&identity, &format!("{HEADER}\n{id}\n{incarnation}\n")).map_err(io)?;
+        replace(&identity, &form(id, incarnation)).map_err(io)?;
         let temp = folder.join("temp");
         if temp.exists() {
             fs::remove_dir_all(&temp).map_err(io)?;
@@ -115,10 +120,22 @@ fn fail(folder: &Path, reason: &str) -> Error {
     Error::DataDir { folder: folder.display().to_string(), reason: reason.to_owned() }
 }
 
+fn form(id: NodeId, incarnation: Incarnation) -> String {
+    let body = format!("{HEADER}\n{id}\n{incarnation}\n");
+    format!("{body}{:08x}\n", crc32c::crc32c(body.as_bytes()))
+}
+
 fn parse(text: &str) -> Option<(NodeId, u64)> {
-    let mut lines = text.lines();
-    (lines.next()? == HEADER).then_some(())?;
-    Some((lines.next()?.parse().ok()?, lines.next()?.parse().ok()?))
+    let lines: Vec<&str> = text.lines().collect();
+    match lines[..] {
+        [HEADER, id, incarnation, _] => {
+            let (id, incarnation) = (id.parse().ok()?, incarnation.parse().ok()?);
+            // Compared whole: the numbers have one form only, and no byte is outside of the checksum.
+            (form(id, Incarnation(incarnation)) == text).then_some((id, incarnation))
+        }
+        [OLD_HEADER, id, incarnation] => Some((id.parse().ok()?, incarnation.parse().ok()?)),
+        _ => None,
+    }
 }
 
 /// Replaces a file so that a crash leaves the old one or the new one.
@@ -159,8 +176,30 @@ mod tests {
         let env = telesto_runtime::env();
         let directory = tempfile::tempdir().expect("directory");
         drop(Node::claim(&env, directory.path()).expect("claimed"));
-        fs::write(directory.path().join("identity"), "telesto node 9\n").expect("written");
+        let identity = directory.path().join("identity");
+        let good = fs::read(&identity).expect("read");
+        fs::write(&identity, "telesto node 9\n").expect("written");
         let error = Node::claim(&env, directory.path()).expect_err("damaged");
         assert!(error.to_string().contains("identity"), "{error}");
+        for at in 0..good.len() {
+            let mut damaged = good.clone();
+            // Not even text any more, for some.
+            damaged[at] ^= if at.is_multiple_of(2) { 0x80 } else { 1 };
+            fs::write(&identity, &damaged).expect("written");
+            let error = Node::claim(&env, directory.path()).expect_err("damaged");
+            assert!(error.to_string().contains("identity"), "byte {at}: {error}");
+            assert_eq!(fs::read(&identity).expect("read"), damaged, "replaced");
+        }
+    }
+
+    #[tokio::test]
+    async fn identity_of_the_form_before_is_read() {
+        let env = telesto_runtime::env();
+        let directory = tempfile::tempdir().expect("directory");
+        let id = env.node_id();
+        fs::write(directory.path().join("identity"), format!("telesto node 1\n{id}\n4\n"))
+            .expect("written");
+        let node = Node::claim(&env, directory.path()).expect("claimed");
+        assert_eq!((node.id, node.incarnation), (id, Incarnation(5)));
     }
 }

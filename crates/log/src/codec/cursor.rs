@@ -95,6 +95,19 @@ impl Cursor {
         Ok(count)
     }
 
+    /// `count` byte strings, each with its length (4) before it.
+    pub fn strings(&mut self, count: usize) -> Result<Vec<Bytes>, Malformed> {
+        if count > self.remaining() / 4 {
+            return Err(format!("{count} entries announced, too many"));
+        }
+        let mut strings = Vec::with_capacity(count);
+        for _ in 0..count {
+            let length = self.u32()? as usize;
+            strings.push(self.take(length)?);
+        }
+        Ok(strings)
+    }
+
     /// Fails unless everything was read.
     pub fn finish(self) -> Result<(), Malformed> {
         match self.remaining() {

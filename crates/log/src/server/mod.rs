@@ -6,8 +6,8 @@
 mod local;
 mod loglet;
 mod protocol;
-mod sector;
-mod segment;
+pub(crate) mod sector;
+pub(crate) mod segment;
 
 pub(crate) use loglet::StoredLoglet;
 pub(crate) use segment::loglet_directory;

@@ -114,14 +114,7 @@ pub fn entries_of(payload: &Bytes) -> std::result::Result<(Lsn, Vec<Bytes>), Mal
     let mut cursor = Cursor::new(payload.clone());
     let first = Lsn(cursor.u64()?);
     let count = cursor.u32()? as usize;
-    if count > cursor.remaining() / 4 {
-        return Err(format!("{count} entries announced, too many"));
-    }
-    let mut entries = Vec::with_capacity(count);
-    for _ in 0..count {
-        let length = cursor.u32()? as usize;
-        entries.push(cursor.take(length)?);
-    }
+    let entries = cursor.strings(count)?;
     cursor.finish()?;
     Ok((first, entries))
 }

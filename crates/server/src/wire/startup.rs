@@ -378,6 +378,22 @@ fn options(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(out)
 }
 
+/// For `crate::fuzz`.
+pub(crate) mod fuzz {
+    /// The body of a startup message, of a SASL response, and the words of `options`.
+    pub fn startup(bytes: &[u8]) {
+        let _ = super::sasl_initial(bytes);
+        if let Some(parameters) = super::parameters(bytes) {
+            let texts: usize =
+                parameters.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+            assert!(texts < bytes.len(), "more came out than went in");
+        }
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            let _ = super::options(text);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -14,14 +14,14 @@ use telesto_log::record::Write;
 
 use crate::error::{Error, Result};
 
-pub(super) const VERSION: u8 = 1;
-pub(super) const HEADER_LEN: usize = 24;
-pub(super) const FOOTER_LEN: usize = 32;
-pub(super) const BLOCK_HEADER_LEN: usize = 8;
+pub(crate) const VERSION: u8 = 1;
+pub(crate) const HEADER_LEN: usize = 24;
+pub(crate) const FOOTER_LEN: usize = 32;
+pub(crate) const BLOCK_HEADER_LEN: usize = 8;
 const DELETE: u32 = u32::MAX;
 const FRESH: u8 = 1;
 
-pub(super) fn header(token: telesto_common::WriterToken) -> [u8; HEADER_LEN] {
+pub(crate) fn header(token: telesto_common::WriterToken) -> [u8; HEADER_LEN] {
     let mut out = [0; HEADER_LEN];
     out[..4].copy_from_slice(b"TPRT");
     out[4] = VERSION;
@@ -29,7 +29,7 @@ pub(super) fn header(token: telesto_common::WriterToken) -> [u8; HEADER_LEN] {
     out
 }
 
-pub(super) fn encode_write(out: &mut BytesMut, write: &Write) {
+pub(crate) fn encode_write(out: &mut BytesMut, write: &Write) {
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(DELETE);
     out.put_u32(length(write.key.len()));
     out.put_u32(write.value.as_ref().map_or(DELETE, |value| length(value.len())));
@@ -39,7 +39,7 @@ pub(super) fn encode_write(out: &mut BytesMut, write: &Write) {
 }
 
 /// Decodes one write from the front of `payload`; `None` when the bytes do not fit.
-pub(super) fn decode_write(payload: &mut Bytes) -> Option<Write> {
+pub(crate) fn decode_write(payload: &mut Bytes) -> Option<Write> {
     if payload.len() < 9 {
         return None;
     }
@@ -58,13 +58,13 @@ pub(super) fn decode_write(payload: &mut Bytes) -> Option<Write> {
 
 /// Where a block lies and which keys it begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BlockRef {
-    pub(super) offset: u64,
-    pub(super) len: u32,
-    pub(super) first_key: Bytes,
+pub(crate) struct BlockRef {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    pub(crate) first_key: Bytes,
 }
 
-pub(super) fn encode_index(blocks: &[BlockRef]) -> Bytes {
+pub(crate) fn encode_index(blocks: &[BlockRef]) -> Bytes {
     let mut out = BytesMut::new();
     for block in blocks {
         out.put_u64(block.offset);
@@ -75,7 +75,7 @@ pub(super) fn encode_index(blocks: &[BlockRef]) -> Bytes {
     out.freeze()
 }
 
-pub(super) fn decode_index(object: &str, mut bytes: Bytes) -> Result<Vec<BlockRef>> {
+pub(crate) fn decode_index(object: &str, mut bytes: Bytes) -> Result<Vec<BlockRef>> {
     let mut blocks = Vec::new();
     while !bytes.is_empty() {
         if bytes.len() < 16 {
@@ -96,15 +96,15 @@ pub(super) fn decode_index(object: &str, mut bytes: Bytes) -> Result<Vec<BlockRe
 
 /// The fixed end of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Footer {
-    pub(super) index_offset: u64,
-    pub(super) index_len: u32,
-    pub(super) index_crc: u32,
-    pub(super) writes: u64,
+pub(crate) struct Footer {
+    pub(crate) index_offset: u64,
+    pub(crate) index_len: u32,
+    pub(crate) index_crc: u32,
+    pub(crate) writes: u64,
 }
 
 impl Footer {
-    pub(super) fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(FOOTER_LEN);
         out.put_u64(self.index_offset);
         out.put_u32(self.index_len);
@@ -117,7 +117,7 @@ impl Footer {
         out.freeze()
     }
 
-    pub(super) fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
         let mut rest = bytes;
         if bytes.len() != FOOTER_LEN {
             return Err(corrupt(object, "it is too short"));
@@ -143,7 +143,7 @@ impl Footer {
     }
 }
 
-pub(super) fn corrupt(object: &str, reason: &str) -> Error {
+pub(crate) fn corrupt(object: &str, reason: &str) -> Error {
     Error::Corrupt { object: object.to_owned(), reason: reason.to_owned() }
 }
 

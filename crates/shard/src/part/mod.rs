@@ -17,7 +17,7 @@
 //! One row at most 256 MiB. The writer holds one object in memory, a reader one block of each part it
 //! looks into (bounded by the process's part cache) and the sparse index.
 
-mod format;
+pub(crate) mod format;
 mod reader;
 mod writer;
 

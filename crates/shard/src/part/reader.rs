@@ -72,8 +72,8 @@ impl PartReader {
         if footer.writes != self.part.writes {
             return Err(corrupt(name, "it does not hold the number of writes the log says"));
         }
-        let index_end = footer.index_offset + u64::from(footer.index_len);
-        if index_end + format::FOOTER_LEN as u64 != size {
+        let index_end = footer.index_offset.saturating_add(u64::from(footer.index_len));
+        if index_end.saturating_add(format::FOOTER_LEN as u64) != size {
             return Err(corrupt(name, "its index is not where its footer says"));
         }
         let index = match footer.index_offset.checked_sub(start) {
@@ -106,13 +106,14 @@ impl PartReader {
             return Ok(cached);
         }
         let (Some(head), Some(last)) = (blocks.first(), blocks.last()) else { return Ok(cached) };
-        let end = last.offset + u64::from(last.len);
+        let end = last.offset.saturating_add(u64::from(last.len));
         let body = self.fetch(cause, head.offset, end).await?;
         let mut out = Vec::with_capacity(blocks.len());
         for (i, block) in blocks.iter().enumerate() {
-            let payload = usize::try_from(block.offset - head.offset)
-                .ok()
-                .and_then(|at| body.get(at..)?.get(..block.len as usize))
+            let payload = block
+                .offset
+                .checked_sub(head.offset)
+                .and_then(|at| body.get(usize::try_from(at).ok()?..)?.get(..block.len as usize))
                 .and_then(check_block)
                 .ok_or_else(|| corrupt(&self.part.object, "a block does not match its checksum"))?;
             // Copied, so that one cached block does not keep its neighbours.

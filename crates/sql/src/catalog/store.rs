@@ -117,6 +117,18 @@ fn decode_object(bytes: &[u8]) -> Result<Object> {
     }
 }
 
+/// For `crate::fuzz`: a stored header and a stored object.
+pub(crate) fn fuzz_stored(bytes: &[u8]) {
+    if let Ok((stamp, next_oid)) = decode_header(bytes) {
+        assert_eq!(encode_header(stamp, next_oid), bytes);
+    }
+    if let Ok(object) = decode_object(bytes) {
+        let again = encode_object(&object).expect("an object that was read can be written");
+        let back = decode_object(&again).expect("what was written can be read");
+        assert_eq!(encode_object(&back).ok(), Some(again), "one form only");
+    }
+}
+
 /// Decoded catalogs by stamp, shared by all sessions of an engine.
 #[derive(Debug, Default)]
 pub struct CatalogCache(Mutex<Vec<Arc<CatalogSnapshot>>>);

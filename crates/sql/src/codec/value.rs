@@ -235,7 +235,16 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
                 let length = i32::from_le_bytes(inner.array()?);
                 dimensions.push((length, i32::from_le_bytes(inner.array()?)));
             }
+            // Everything that walks an array trusts its dimensions.
             let count = inner.varint()?;
+            let cells =
+                dimensions.iter().try_fold(u64::from(!dimensions.is_empty()), |n, (len, low)| {
+                    low.checked_add(*len)?;
+                    n.checked_mul(u64::try_from(*len).ok().filter(|len| *len > 0)?)
+                });
+            if cells != Some(count) {
+                return Err(Error::corrupt("an array whose dimensions do not fit its elements"));
+            }
             let mut elements = Vec::new();
             for _ in 0..count {
                 elements.push(match inner.take(1)?[0] {

@@ -16,6 +16,7 @@
 //! No files or programs on the server.
 
 mod binary;
+pub(crate) mod fuzz;
 mod input;
 mod lines;
 mod options;

@@ -155,18 +155,33 @@ impl Options {
         }
         out.quote = quote.unwrap_or(out.quote);
         out.escape = escape.unwrap_or(out.quote);
-        if csv && out.delimiter == out.quote {
-            return Err(Error::new(
-                SqlState::INVALID_PARAMETER_VALUE,
-                "COPY delimiter and quote must be different",
-            ));
-        }
-        if out.null.contains(['\r', '\n']) {
-            return Err(Error::new(
-                SqlState::INVALID_PARAMETER_VALUE,
-                "COPY null representation cannot use newline or carriage return",
-            ));
-        }
+        out.check()?;
         Ok(out)
+    }
+
+    /// Refuses options under which a row could not be told from another.
+    pub(super) fn check(&self) -> Result<()> {
+        let invalid = |message: &str| Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, message));
+        let csv = self.format == CopyFormat::Csv;
+        if csv && self.delimiter == self.quote {
+            return invalid("COPY delimiter and quote must be different");
+        }
+        if self.null.contains(['\r', '\n']) {
+            return invalid("COPY null representation cannot use newline or carriage return");
+        }
+        // As PostgreSQL: these would be read as part of an escape or of the end of the data.
+        if !csv && b"\\.abcdefghijklmnopqrstuvwxyz0123456789".contains(&self.delimiter) {
+            return invalid(&format!(
+                "COPY delimiter cannot be \"{}\"",
+                char::from(self.delimiter)
+            ));
+        }
+        if self.null.as_bytes().contains(&self.delimiter) {
+            return invalid("COPY delimiter must not appear in the NULL specification");
+        }
+        if csv && self.null.as_bytes().contains(&self.quote) {
+            return invalid("CSV quote character must not appear in the NULL specification");
+        }
+        Ok(())
     }
 }

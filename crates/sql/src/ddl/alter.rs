@@ -6,13 +6,16 @@ use super::{After, Ddl};
 use crate::catalog::store::Object;
 use crate::catalog::{Generated, Relation, Table};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::bind::castable;
+use crate::expr::cast::cast;
+use crate::expr::{CastContext, EvalContext};
 use crate::plan::query;
 use crate::sqlparser::ast::{
     AlterColumnOperation, AlterIndexOperation, AlterTable, AlterTableOperation, ColumnDef,
     DropBehavior, Expr, Ident, ObjectName, RenameTableNameKind,
 };
+use crate::types::SqlType;
 use crate::types::parse::sql_type;
-use crate::types::{CastContext, SqlType, cast, cast_context};
 
 fn no_constraint(name: &str, table: &Table) -> Error {
     Error::new(
@@ -230,9 +233,9 @@ impl Ddl<'_> {
             let (columns, rows) = query(self.context, &format!("SELECT {text}")).await?;
             let value = rows.collect().await?.pop().and_then(|mut row| row.pop());
             if let (Some(value), Some(from)) = (value, columns.first()) {
-                let style = self.context.settings.text_style(self.context.transaction_micros);
                 let from = if from.ty == SqlType::Text { &SqlType::Unknown } else { &from.ty };
-                let value = cast(&value, from, &column.ty, CastContext::Assignment, &style)?;
+                let eval = EvalContext::executing(self.context);
+                let value = cast(value, from, &column.ty, CastContext::Assignment, &eval)?;
                 // Stored in the form that any session reads the same.
                 let plain = crate::types::TextStyle::default();
                 column.missing = (!value.is_null()).then(|| value.to_text(&column.ty, &plain));
@@ -436,7 +439,7 @@ impl Ddl<'_> {
                 }
                 let ty = sql_type(data_type)?;
                 let column = &table.columns[position];
-                if cast_context(&column.ty, &ty).is_none_or(|c| c == CastContext::Explicit) {
+                if !castable(&column.ty, &ty, CastContext::Assignment) {
                     return Err(Error::new(
                         SqlState::DATATYPE_MISMATCH,
                         format!(

@@ -8,9 +8,11 @@ use telesto_txn::{ReadFor, ScanOptions};
 use crate::catalog::{Index, Table};
 use crate::codec::{RowCodec, encode_row, index_key, index_prefix, primary_key, row_id_key};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::cast::cast;
+use crate::expr::{CastContext, EvalContext};
 use crate::plan::ExecContext;
 use crate::session::Row;
-use crate::types::{CastContext, Datum, TextStyle, cast};
+use crate::types::{Datum, TextStyle};
 
 const BATCH: usize = 1000;
 
@@ -160,8 +162,9 @@ pub(super) async fn rewrite(context: &ExecContext, id: TableId, old: &Table) -> 
                 match old.columns.get(i) {
                     _ if column.dropped => row[i] = Datum::Null,
                     Some(before) if before.ty != column.ty => {
-                        row[i] =
-                            cast(&row[i], &before.ty, &column.ty, CastContext::Explicit, &style)?;
+                        let value = std::mem::replace(&mut row[i], Datum::Null);
+                        let eval = EvalContext::executing(context);
+                        row[i] = cast(value, &before.ty, &column.ty, CastContext::Explicit, &eval)?;
                     }
                     Some(_) => {}
                     None => {

@@ -303,3 +303,83 @@ pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<
 pub fn jsonb_text(value: &serde_json::Value) -> String {
     super::text_form::jsonb_text(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::CatalogSnapshot;
+    use crate::expr::bind::castable;
+    use crate::session::Settings;
+    use crate::types::TextStyle;
+    use crate::types::sql_type::NumericMod;
+
+    fn run(text: &str, from: &SqlType, to: &SqlType) -> String {
+        let style = TextStyle::default();
+        let (settings, catalog) = (Settings::default(), Arc::new(CatalogSnapshot::default()));
+        let context = EvalContext::planning(&settings, &catalog);
+        let value = Datum::from_text(text, from, &style).expect(text);
+        cast(value, from, to, CastContext::Explicit, &context).map_or_else(
+            |error| format!("{}: {}", error.code(), error.message()),
+            |datum| if datum.is_null() { "NULL".to_owned() } else { datum.to_text(to, &style) },
+        )
+    }
+
+    #[test]
+    fn casts_give_what_postgres_gives() {
+        use SqlType as T;
+        let n = T::Numeric(None);
+        let m = T::Numeric(Some(NumericMod { precision: 4, scale: 1 }));
+        for (from, text, to, want) in [
+            (T::Float8, "2.5", T::Int4, "2"),
+            (T::Float8, "3.5", T::Int4, "4"),
+            (n.clone(), "2.5", T::Int4, "3"),
+            (n.clone(), "3000000000", T::Int4, "22003: integer out of range"),
+            (T::Int4, "70000", T::Int2, "22003: smallint out of range"),
+            (T::Float8, "0.1", n.clone(), "0.1"),
+            (n.clone(), "123.45", m, "123.5"),
+            (T::Bool, "t", T::Text, "true"),
+            (T::Bool, "t", T::Int4, "1"),
+            (T::Int4, "0", T::Bool, "f"),
+            (T::Text, "abcdef", T::Varchar(Some(3)), "abc"),
+            (T::Char(Some(5)), "ab", T::Text, "ab"),
+            (T::Text, "12", T::Int8, "12"),
+            (T::Date, "2024-01-02", T::Timestamp(None), "2024-01-02 00:00:00"),
+            (T::Timestamp(None), "2024-01-02 03:04:05", T::Date, "2024-01-02"),
+            (T::Timestamp(None), "2024-01-02 03:04:05", T::Time(None), "03:04:05"),
+            (T::Jsonb, "1.5", n, "1.5"),
+            (T::Jsonb, "\"a\"", T::Int4, "22023: cannot cast jsonb string to type integer"),
+            (T::Int4.array_of(), "{1,2}", T::Text.array_of(), "{1,2}"),
+            (
+                T::Uuid,
+                "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+                T::Int4,
+                "42846: cannot cast type uuid to integer",
+            ),
+            (T::Date, "2024-01-02", T::Int4, "42846: cannot cast type date to integer"),
+        ] {
+            assert_eq!(run(text, &from, &to), want, "{text}::{from}::{to}");
+        }
+    }
+
+    #[test]
+    fn cast_contexts_follow_pg_cast() {
+        use CastContext::{Assignment, Explicit, Implicit};
+        use SqlType as T;
+        for (from, to, want) in [
+            (T::Int4, T::Int8, Some(Implicit)),
+            (T::Int8, T::Int4, Some(Assignment)),
+            (T::Float8, T::Numeric(None), Some(Assignment)),
+            (T::Text, T::Int4, Some(Explicit)),
+            (T::Int4, T::Text, Some(Assignment)),
+            (T::Bool, T::Int4, Some(Explicit)),
+            (T::Unknown, T::Uuid, Some(Implicit)),
+            (T::Date, T::Int4, None),
+            (T::Timestamp(None), T::TimestampTz(None), Some(Implicit)),
+        ] {
+            for how in [Implicit, Assignment, Explicit] {
+                let expected = want.is_some_and(|weakest| how >= weakest);
+                assert_eq!(castable(&from, &to, how), expected, "{from} {to} {how:?}");
+            }
+        }
+    }
+}

@@ -4,9 +4,11 @@
 //! Semantics are those of PostgreSQL 15's jsonb; nothing here changes its input.
 //!
 //! # Limits
-//! Numbers are compared as 64-bit integers where both are, else as floats. `jsonpath` is not there.
+//! `jsonpath` is not there.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+pub use crate::types::datum::cmp_jsonb as compare;
 
 /// Element `index` of an array, from the end when negative.
 #[must_use]
@@ -70,55 +72,10 @@ pub fn equal(a: &Value, b: &Value) -> bool {
     compare(a, b).is_eq()
 }
 
-/// The order of jsonb values: Object > Array > Boolean > Number > String > Null; fewer elements first.
-#[must_use]
-pub fn compare(a: &Value, b: &Value) -> std::cmp::Ordering {
-    use std::cmp::Ordering::Equal;
-    fn rank(value: &Value) -> u8 {
-        match value {
-            Value::Null => 0,
-            Value::String(_) => 1,
-            Value::Number(_) => 2,
-            Value::Bool(_) => 3,
-            Value::Array(_) => 4,
-            Value::Object(_) => 5,
-        }
-    }
-    match (a, b) {
-        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
-        (Value::String(a), Value::String(b)) => a.cmp(b),
-        (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
-            (Some(a), Some(b)) => a.cmp(&b),
-            _ => {
-                let as_float = |n: &serde_json::Number| n.as_f64().unwrap_or(f64::NAN);
-                as_float(a).total_cmp(&as_float(b))
-            }
-        },
-        (Value::Array(a), Value::Array(b)) => a.len().cmp(&b.len()).then_with(|| {
-            a.iter().zip(b).map(|(a, b)| compare(a, b)).find(|o| o.is_ne()).unwrap_or(Equal)
-        }),
-        (Value::Object(a), Value::Object(b)) => a.len().cmp(&b.len()).then_with(|| {
-            let (a, b) = (sorted(a), sorted(b));
-            a.iter()
-                .zip(&b)
-                .map(|((ka, va), (kb, vb))| key_order(ka, kb).then_with(|| compare(va, vb)))
-                .find(|o| o.is_ne())
-                .unwrap_or(Equal)
-        }),
-        _ => rank(a).cmp(&rank(b)),
-    }
-}
-
 /// Keys of jsonb objects are kept shorter first, then by bytes.
 #[must_use]
 pub fn key_order(a: &str, b: &str) -> std::cmp::Ordering {
     a.len().cmp(&b.len()).then_with(|| a.cmp(b))
-}
-
-fn sorted(map: &Map<String, Value>) -> Vec<(&str, &Value)> {
-    let mut entries: Vec<_> = map.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    entries.sort_by(|a, b| key_order(a.0, b.0));
-    entries
 }
 
 /// Keys in jsonb's order, everywhere inside.

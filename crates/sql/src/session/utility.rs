@@ -7,11 +7,13 @@ use super::cost::LAST_COST;
 use super::settings::level_name;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::cast::cast;
+use crate::expr::{CastContext, EvalContext};
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
     ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
 };
-use crate::types::{CastContext, Datum, SqlType, cast, parse::sql_type};
+use crate::types::{Datum, SqlType, parse::sql_type};
 
 fn tag(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })
@@ -303,9 +305,9 @@ impl Session {
         let context = self.side_context().await?;
         let (columns, rows) = query(&context, &format!("SELECT {text}")).await?;
         let row = rows.collect().await?.pop().unwrap_or_default();
-        let style = context.settings.text_style(context.transaction_micros);
+        let eval = EvalContext::executing(&context);
         let values = row
-            .iter()
+            .into_iter()
             .zip(columns.iter())
             .zip(&prepared.parameter_types)
             .map(|((value, column), to)| {
@@ -314,7 +316,7 @@ impl Session {
                     SqlType::Text => &SqlType::Unknown,
                     ty => ty,
                 };
-                cast(value, from, to, CastContext::Assignment, &style)
+                cast(value, from, to, CastContext::Assignment, &eval)
             })
             .collect::<Result<Vec<_>>>()?;
         Ok((prepared, values))

@@ -221,7 +221,14 @@ fn read_array(r: &mut Reader<'_>, element: &SqlType) -> Result<Datum> {
     let mut total = usize::from(count > 0);
     for _ in 0..count {
         let length = r.i32()?;
-        dimensions.push((length, r.i32()?));
+        let lower = r.i32()?;
+        if lower.checked_add(length).is_none() {
+            return Err(Error::new(
+                SqlState::PROGRAM_LIMIT_EXCEEDED,
+                format!("array lower bound is too large: {lower}"),
+            ));
+        }
+        dimensions.push((length, lower));
         let length = usize::try_from(length).map_err(|_| bad(r.ty))?;
         total =
             total.checked_mul(length).filter(|n| *n <= MAX_ELEMENTS).ok_or_else(|| bad(r.ty))?;

@@ -334,17 +334,19 @@ pub fn parse_timestamp(text: &str, with_zone: bool, style: &TextStyle) -> Result
         });
     }
     let days = fields.date.ok_or_else(|| bad(short, text))?;
-    let local = days
-        .checked_mul(DAY_MICROS)
+    days.checked_mul(DAY_MICROS)
         .and_then(|m| m.checked_add(fields.time.unwrap_or(0)))
+        .filter(|local| TIMESTAMPS.contains(local))
+        .map(
+            |local| if with_zone { fields.zone.unwrap_or(style.zone).to_utc(local) } else { local },
+        )
         .filter(|micros| TIMESTAMPS.contains(micros))
         .ok_or_else(|| {
             Error::new(
                 SqlState::DATETIME_FIELD_OVERFLOW,
                 format!("timestamp out of range: \"{text}\""),
             )
-        })?;
-    Ok(if with_zone { fields.zone.unwrap_or(style.zone).to_utc(local) } else { local })
+        })
 }
 
 #[cfg(test)]

@@ -262,7 +262,9 @@ fn cmp_float(a: f64, b: f64) -> Ordering {
 }
 
 /// PostgreSQL's jsonb order: Object > Array > Boolean > Number > String > Null; containers by size first.
-fn cmp_jsonb(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
+/// Keys are compared where they stand: values of jsonb have theirs in order.
+#[must_use]
+pub fn cmp_jsonb(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
     use serde_json::Value;
     let rank = |v: &Value| match v {
         Value::Null => 0,

@@ -52,12 +52,16 @@ pub fn interval_text(value: &Interval) -> String {
 struct Builder {
     months: f64,
     days: f64,
-    micros: f64,
+    /// Exact: hours and minutes of long intervals have more digits than a float.
+    micros: i128,
 }
 
 impl Builder {
     fn add(&mut self, count: f64, unit: &str) -> Option<()> {
-        const SECOND: f64 = 1e6;
+        const SECOND: i64 = 1_000_000;
+        if !count.is_finite() {
+            return None;
+        }
         let unit = unit.to_ascii_lowercase();
         let mut months = |factor: f64| {
             let value = count * factor;
@@ -73,13 +77,17 @@ impl Builder {
             "month" | "months" | "mon" | "mons" => months(1.0),
             "week" | "weeks" | "w" => self.days += count * 7.0,
             "day" | "days" | "d" => self.days += count,
-            "hour" | "hours" | "h" | "hr" | "hrs" => self.micros += count * 3600.0 * SECOND,
-            "minute" | "minutes" | "m" | "min" | "mins" => self.micros += count * 60.0 * SECOND,
-            "second" | "seconds" | "s" | "sec" | "secs" => self.micros += count * SECOND,
-            "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" => {
-                self.micros += count * 1e3;
+            "hour" | "hours" | "h" | "hr" | "hrs" => self.micros += scaled(count, 3600 * SECOND),
+            "minute" | "minutes" | "m" | "min" | "mins" => {
+                self.micros += scaled(count, 60 * SECOND)
             }
-            "microsecond" | "microseconds" | "us" | "usec" | "usecs" => self.micros += count,
+            "second" | "seconds" | "s" | "sec" | "secs" => self.micros += scaled(count, SECOND),
+            "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" => {
+                self.micros += scaled(count, 1000);
+            }
+            "microsecond" | "microseconds" | "us" | "usec" | "usecs" => {
+                self.micros += scaled(count, 1)
+            }
             _ => return None,
         }
         Some(())
@@ -87,32 +95,40 @@ impl Builder {
 
     fn finish(self) -> Option<Interval> {
         let days = self.days.trunc();
-        let micros = self.micros + ((self.days - days) * 86_400e6).round();
-        if self.months.abs() > f64::from(i32::MAX)
-            || days.abs() > f64::from(i32::MAX)
-            || micros.abs() >= 9.2e18
-        {
+        let micros = self.micros + ((self.days - days) * 86_400e6).round() as i128;
+        let held = f64::from(i32::MIN)..=f64::from(i32::MAX);
+        if !held.contains(&self.months) || !held.contains(&days) {
             return None;
         }
         Some(Interval {
             months: self.months as i32,
             days: days as i32,
-            micros: micros.round() as i64,
+            micros: i64::try_from(micros).ok()?,
         })
     }
 }
 
-fn clock(token: &str) -> Option<f64> {
+/// `count` times `unit`, rounded; the whole part exactly.
+fn scaled(count: f64, unit: i64) -> i128 {
+    let whole = count.trunc();
+    whole as i128 * i128::from(unit) + ((count - whole) * unit as f64).round() as i128
+}
+
+/// Microseconds of `hours:minutes[:seconds]`.
+fn clock(token: &str) -> Option<i128> {
+    const SECOND: i64 = 1_000_000;
     let negative = token.starts_with('-');
     let body = token.strip_prefix(['+', '-']).unwrap_or(token);
     let parts: Vec<&str> = body.split(':').collect();
-    let number = |s: &str| s.parse::<f64>().ok();
-    let seconds = match parts.as_slice() {
-        [h, m] => number(h)? * 3600.0 + number(m)? * 60.0,
-        [h, m, s] => number(h)? * 3600.0 + number(m)? * 60.0 + number(s)?,
+    let number = |s: &str, unit: i64| {
+        s.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| scaled(n, unit))
+    };
+    let micros = match parts.as_slice() {
+        [h, m] => number(h, 3600 * SECOND)? + number(m, 60 * SECOND)?,
+        [h, m, s] => number(h, 3600 * SECOND)? + number(m, 60 * SECOND)? + number(s, SECOND)?,
         _ => return None,
     };
-    Some(if negative { -seconds } else { seconds } * 1e6)
+    Some(if negative { -micros } else { micros })
 }
 
 fn iso8601(text: &str) -> Option<Builder> {
@@ -239,6 +255,14 @@ pub fn parse_interval(text: &str) -> Result<Interval> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interval_of_centuries_in_hours_keeps_its_microseconds() {
+        for micros in [1_801_439_865_654_198_401, i64::MAX, i64::MIN] {
+            let value = Interval { months: i32::MIN, days: i32::MIN, micros };
+            assert_eq!(parse_interval(&interval_text(&value)).expect("parses"), value);
+        }
+    }
 
     #[test]
     fn intervals_print_as_postgres_prints_them() {

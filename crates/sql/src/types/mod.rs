@@ -7,7 +7,6 @@
 
 pub mod array_text;
 pub mod binary;
-pub mod cast;
 pub mod datetime;
 pub mod datetime_parse;
 pub mod datum;
@@ -18,7 +17,6 @@ pub mod parse;
 pub mod sql_type;
 pub mod text;
 
-pub use cast::{CastContext, cast, cast_context};
 pub use datetime::TimeZone;
 pub use datum::{ArrayValue, Datum, Interval};
 pub use numeric::Numeric;

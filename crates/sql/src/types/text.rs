@@ -240,6 +240,7 @@ impl Datum {
             SqlType::Int2 => Self::Int2(int(i64::from(i16::MIN), i64::from(i16::MAX))? as i16),
             SqlType::Int4 => Self::Int4(int(i64::from(i32::MIN), i64::from(i32::MAX))? as i32),
             SqlType::Int8 => Self::Int8(int(i64::MIN, i64::MAX)?),
+            ty if text == "-" && ty.is_oid_like() && *ty != SqlType::Oid => Self::Oid(0),
             SqlType::Oid
             | SqlType::RegClass
             | SqlType::RegType
