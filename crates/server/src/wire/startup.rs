@@ -243,7 +243,9 @@ async fn session(
             },
             "replication" if matches!(value.as_str(), "" | "false" | "off" | "no" | "0") => {}
             "replication" => {
-                fatal(&mut wire.output, "0A000", "the replication protocol is not supported", None);
+                let text = "the replication protocol is not supported";
+                let hint = "Connect without the parameter replication; COPY takes data out.";
+                fatal(&mut wire.output, "0A000", text, Some(hint));
                 return Err(End::Done);
             }
             name if name.starts_with("_pq_.") => {}

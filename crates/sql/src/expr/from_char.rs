@@ -19,6 +19,8 @@ pub enum FromCharError {
     Malformed(String),
     /// `22008`.
     OutOfRange(String),
+    /// `0A000`: what the template asks for.
+    Unsupported(String),
 }
 
 #[derive(Debug, Default)]
@@ -76,9 +78,7 @@ pub fn timestamp(template: &str, text: &str) -> Result<i64, FromCharError> {
             continue;
         }
         if upper.starts_with("IYYY") || upper.starts_with("IW") || upper.starts_with("ID") {
-            return Err(FromCharError::Malformed(
-                "ISO week dates are not supported in templates; use year, month and day".into(),
-            ));
+            return Err(FromCharError::Unsupported("an ISO week date in a template".into()));
         }
         if let Some(found) = PATTERNS.iter().find(|p| upper.starts_with(**p)) {
             pattern = &pattern[found.len()..];

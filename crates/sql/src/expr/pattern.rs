@@ -18,6 +18,8 @@ pub enum PatternError {
     TrailingEscape,
     /// `2201B`: not a valid regular expression; the reason.
     Regex(String),
+    /// `0A000`: valid in PostgreSQL, but not to be had here; what it is.
+    Unsupported(String),
 }
 
 /// Whether `text` matches the LIKE `pattern`; `escape` is the escape character, `None` for none.
@@ -122,7 +124,8 @@ pub enum PrefixShape {
 /// Compiles a PostgreSQL (advanced) regular expression.
 ///
 /// # Errors
-/// [`PatternError::Regex`] when it is malformed or uses what is not supported.
+/// [`PatternError::Regex`] when it is malformed, [`PatternError::Unsupported`] for back references and named collating
+/// elements.
 pub fn regex(pattern: &str, flags: &str) -> Result<Regex, PatternError> {
     let mut insensitive = false;
     let mut multi_line = false;
@@ -143,6 +146,11 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Regex, PatternError> {
             }
         }
     }
+    // A director: the rest is a literal, or a regular expression like any other.
+    let (pattern, literal) = match pattern.strip_prefix("***=") {
+        Some(rest) => (rest, true),
+        None => (pattern.strip_prefix("***:").unwrap_or(pattern), literal),
+    };
     let source = if literal { regex::escape(pattern) } else { translate(pattern)? };
     RegexBuilder::new(&source)
         .case_insensitive(insensitive)
@@ -161,7 +169,7 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Regex, PatternError> {
 /// Rewrites the escapes that differ between PostgreSQL and the engine.
 fn translate(pattern: &str) -> Result<String, PatternError> {
     if pattern.starts_with("***") {
-        return Err(PatternError::Regex("director prefixes (***) are not supported".into()));
+        return Err(PatternError::Regex("quantifier operand invalid".into()));
     }
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut chars = pattern.chars().peekable();
@@ -177,8 +185,8 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
                 Some('Y') => out.push_str("\\B"),
                 Some('Z') => out.push_str("\\z"),
                 Some(d @ '1'..='9') if !in_class => {
-                    return Err(PatternError::Regex(format!(
-                        "back reference \\{d} is not supported"
+                    return Err(PatternError::Unsupported(format!(
+                        "back reference \\{d} in a regular expression"
                     )));
                 }
                 Some(
@@ -215,8 +223,10 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
                         }
                     }
                 }
-                Some('.' | '=') => {
-                    return Err(PatternError::Regex("collating elements are not supported".into()));
+                Some(mark @ ('.' | '=')) => {
+                    let mark = *mark;
+                    chars.next();
+                    out.push_str(&regex::escape(&collating_element(&mut chars, mark)?.to_string()));
                 }
                 _ => out.push_str("\\["),
             },
@@ -239,6 +249,30 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
         class_start = false;
     }
     Ok(out)
+}
+
+/// The character of `[.x.]` or `[=x=]`, which in the "C" collation stands for itself; the opening is read already.
+fn collating_element(
+    chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
+    mark: char,
+) -> Result<char, PatternError> {
+    let invalid = || PatternError::Regex("invalid collating element".into());
+    let mut name = String::new();
+    loop {
+        match chars.next().ok_or_else(invalid)? {
+            c if c == mark && chars.peek() == Some(&']') => break,
+            c => name.push(c),
+        }
+    }
+    chars.next();
+    let mut letters = name.chars();
+    match (letters.next(), letters.next()) {
+        (None, _) => Err(invalid()),
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => Err(PatternError::Unsupported(format!(
+            "collating element \"{name}\" in a regular expression"
+        ))),
+    }
 }
 
 /// Rewrites a SIMILAR TO pattern as an anchored regular expression.
@@ -315,7 +349,15 @@ mod tests {
         assert!(!regex("\\mfoo\\M", "").unwrap().is_match("afoo"));
         assert!(regex("[[:alpha:]&]+", "").unwrap().is_match("&"));
         assert!(regex("^A", "i").unwrap().is_match("abc"));
-        assert!(regex("(a)\\1", "").is_err());
+        let unsupported = |pattern| matches!(regex(pattern, ""), Err(PatternError::Unsupported(_)));
+        assert!(unsupported("(a)\\1") && unsupported("[[.hyphen.]]"));
+        assert!(regex("^[[.-.][=a=]]+$", "").unwrap().is_match("a-a"));
+        assert!(!regex("^[[.-.][=a=]]+$", "").unwrap().is_match("b"));
+        assert!(matches!(regex("[[..]]", ""), Err(PatternError::Regex(_))));
+        assert!(regex("***=a.b", "").unwrap().is_match("xa.b"));
+        assert!(!regex("***=a.b", "").unwrap().is_match("axb"));
+        assert!(regex("***:a.b", "").unwrap().is_match("axb"));
+        assert!(matches!(regex("***a", ""), Err(PatternError::Regex(_))));
         assert!(regex("a(", "").is_err());
         let similar = similar("(a|b)%c_", Some('\\')).unwrap();
         assert!(regex(&similar, "").unwrap().is_match("bxxcd"));

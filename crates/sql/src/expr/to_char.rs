@@ -287,7 +287,7 @@ fn julian_day(c: &Civil) -> i64 {
 /// `G`, `S`, `MI`, `PL`, `SG`, `PR`, `FM`, `TH`/`th`, and quoted text.
 ///
 /// # Errors
-/// A message when the template uses a pattern that is not supported.
+/// What the template asks for that is not to be had: `RN`, `EEEE`, `V`, `L`.
 pub fn number(template: &str, decimal: &str) -> Result<String, String> {
     let format = NumberFormat::parse(template)?;
     let (negative, magnitude) = match decimal.strip_prefix('-') {
@@ -392,7 +392,7 @@ impl NumberFormat {
                     used = 2;
                 }
                 ("RN" | "EE", _) => {
-                    return Err(format!("to_char pattern {upper2:?} is not supported"));
+                    return Err(format!("to_char pattern {upper2:?}"));
                 }
                 (_, '9' | '0') => {
                     if after_point {
@@ -418,7 +418,7 @@ impl NumberFormat {
                     format.explicit_sign = true;
                 }
                 (_, 'V' | 'v' | 'L' | 'l') => {
-                    return Err(format!("to_char pattern {c:?} is not supported"));
+                    return Err(format!("to_char pattern {c:?}"));
                 }
                 (_, '"') => {
                     let inner = &rest[1..];

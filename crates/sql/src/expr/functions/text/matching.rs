@@ -1,7 +1,7 @@
 //! Patterns, regular expressions and encodings of text.
 //!
 //! # Invariants
-//! A malformed pattern is the statement's error (22025, 2201B), never a mismatch.
+//! A malformed pattern is the statement's error (22025, 2201B, 0A000), never a mismatch.
 
 use super::*;
 
@@ -17,6 +17,7 @@ pub(super) fn pattern_fault(error: PatternError) -> crate::error::Error {
         PatternError::Regex(reason) => {
             fault::error("2201B", format!("invalid regular expression: {reason}"))
         }
+        PatternError::Unsupported(what) => fault::unsupported(what),
     }
 }
 

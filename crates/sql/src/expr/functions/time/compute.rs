@@ -367,15 +367,14 @@ pub(super) fn format_interval(value: Interval, template: &str) -> Result<Datum> 
 }
 
 pub(super) fn format_number(decimal: &str, template: &Datum) -> Result<Datum> {
-    to_char::number(str_of(template)?, decimal)
-        .map(text)
-        .map_err(|message| fault::error("0A000", message))
+    to_char::number(str_of(template)?, decimal).map(text).map_err(fault::unsupported)
 }
 
 pub(super) fn from_char_fault(error: FromCharError) -> crate::error::Error {
     match error {
         FromCharError::Malformed(message) => fault::error("22007", message),
         FromCharError::OutOfRange(message) => fault::error("22008", message),
+        FromCharError::Unsupported(what) => fault::unsupported(what),
     }
 }
 
