@@ -150,9 +150,13 @@ impl Client {
         for _ in 0..1 + self.below(4) {
             txn.next_statement().await?;
             let key = self.below(self.plan.keys);
+            let changes = self.plan.claims.then(|| self.below(3) > 0);
+            if changes == Some(true) && !read_only {
+                txn.claim(&[key_of(key)]).await?;
+            }
             let mut list = decode(txn.get(&key_of(key), ReadFor::Query).await?);
             self.history.append_step(number, Step::Read(key, list.clone()));
-            if !read_only && self.below(3) > 0 {
+            if !read_only && changes.unwrap_or_else(|| self.below(3) > 0) {
                 let value = self.value();
                 list.push(value);
                 // Recorded first: whether the put is under way when the process dies is not known.

@@ -145,15 +145,7 @@ impl Env {
         what: &'static str,
         future: impl Future<Output = T>,
     ) -> Result<T> {
-        let mut future = pin!(future);
-        if let Poll::Ready(value) = poll!(future.as_mut()) {
-            return Ok(value);
-        }
-        let timer = self.clock.sleep(deadline.remaining(self.clock.monotonic()));
-        match select(future, timer).await {
-            Either::Left((value, _)) => Ok(value),
-            Either::Right(((), _)) => Err(Error::DeadlinePassed { what }),
-        }
+        self.bounded(|| deadline, what, future).await
     }
 
     /// As [`Env::within`], for at most `timeout` from the moment it has to wait.
@@ -166,10 +158,24 @@ impl Env {
         what: &'static str,
         future: impl Future<Output = T>,
     ) -> Result<T> {
+        self.bounded(|| self.deadline(timeout), what, future).await
+    }
+
+    /// `deadline` is asked for only when there is something to wait for.
+    async fn bounded<T>(
+        &self,
+        deadline: impl FnOnce() -> Deadline,
+        what: &'static str,
+        future: impl Future<Output = T>,
+    ) -> Result<T> {
         let mut future = pin!(future);
         if let Poll::Ready(value) = poll!(future.as_mut()) {
             return Ok(value);
         }
-        self.within(self.deadline(timeout), what, future).await
+        let timer = self.clock.sleep(deadline().remaining(self.clock.monotonic()));
+        match select(future, timer).await {
+            Either::Left((value, _)) => Ok(value),
+            Either::Right(((), _)) => Err(Error::DeadlinePassed { what }),
+        }
     }
 }

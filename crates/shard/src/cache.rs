@@ -335,19 +335,29 @@ impl RowCache {
         }
     }
 
-    /// The newest version leaves the tail: keep it within reach. Called under the tail's write lock.
-    pub(crate) fn demote(&self, scope: u64, epoch: u64, key: &[u8], version: &Version) {
+    /// Bound on what it holds, bytes.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.cache.segments.iter().map(|segment| segment.lock().limit).sum()
+    }
+
+    /// The newest version of a key leaves the tail: keep it within reach. Called under a lock of the tail, so that nothing
+    /// is applied meanwhile. Returns the bytes added.
+    pub(crate) fn demote(&self, scope: u64, epoch: u64, key: &[u8], version: &Version) -> u64 {
         let hash = Self::hash(scope, key);
         let row = CachedRow { epoch, version: Some(copied(version)) };
         let weight = weight(key, &row);
         let mut segment = self.cache.segment(hash).lock();
-        if segment.find(hash, |(s, k)| *s == scope && k == key).is_some() {
-            // `applied` has kept it current.
-            return;
+        if let Some(index) = segment.find(hash, |(s, k)| *s == scope && k == key) {
+            // `applied` has kept it current, unless it was cached before an external write set.
+            let current = segment.slots[index as usize].as_ref();
+            if current.is_some_and(|slot| slot.value.epoch == epoch) {
+                return 0;
+            }
         }
         let key = Bytes::copy_from_slice(key);
         let probe = key.clone();
         segment.insert(hash, (scope, key), row, weight, |(s, k)| *s == scope && *k == probe);
+        weight
     }
 }
 

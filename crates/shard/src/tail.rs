@@ -363,6 +363,17 @@ impl Tail {
         versions.iter().rev().find(|v| v.version.at < at).map(|v| v.version.clone())
     }
 
+    /// Whether `external` is in the tail, and with it everything applied after it.
+    pub(crate) fn holds(&self, external: &Arc<External>) -> bool {
+        self.externals.iter().any(|other| Arc::ptr_eq(other, external))
+    }
+
+    /// Whether the tail holds no version of `key` after `at`, and no external write set that may hold one.
+    pub(crate) fn is_newest(&self, key: &[u8], at: Timestamp) -> bool {
+        self.map.get(key).and_then(|v| v.last()).is_none_or(|last| last.version.at <= at)
+            && !self.externals.iter().any(|external| external.at > at && external.may_hold(key))
+    }
+
     /// Removes some of the oldest entries: those at or below `durable`, and among them those no conflict
     /// check since `keep` needs, or any while more than `bytes_limit` is held. Returns whether more can be
     /// removed; the caller lets readers in between.
@@ -415,7 +426,7 @@ impl Tail {
         self.map.remove(key);
         if let Some(last) = last {
             // An external set after it may hold a newer version; one before it was trimmed already.
-            if !self.externals.iter().any(|e| e.at > last.version.at && e.may_hold(key)) {
+            if self.is_newest(key, last.version.at) {
                 cache.rows.demote(cache.scope, self.epoch, key, &last.version);
             }
         }

@@ -161,6 +161,13 @@ pub trait Transaction: Debug + Send + Sync {
     /// Starts the next statement: under `ReadCommitted` takes a new snapshot, otherwise nothing.
     async fn next_statement(&self) -> Result<()>;
 
+    /// Says that this statement is about to read and change `keys`. Waits, at most about a second for each, while other
+    /// transactions of this process that said so are under way; then moves the snapshot forward past a change of
+    /// one of them, if everything read so far is unchanged. So transactions that meet on a key take turns instead of
+    /// failing. A hint: commit validates in any case. To be called before the statement's first read; nothing under levels
+    /// other than `Serializable` and `ReadCommitted`.
+    async fn claim(&self, keys: &[Bytes]) -> Result<()>;
+
     /// The value of `key`, own writes included.
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>>;
 

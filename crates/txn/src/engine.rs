@@ -117,6 +117,7 @@ impl Engine {
                 shard: options.shard,
                 retention: local.log.chain().retention(),
             },
+            claims: Arc::default(),
             durability: options.durability,
             timeout: options.timeout,
         });

@@ -20,6 +20,7 @@
 
 pub mod api;
 mod buffer;
+mod claims;
 mod commit;
 mod engine;
 mod error;

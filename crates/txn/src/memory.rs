@@ -185,6 +185,10 @@ impl Transaction for MemoryTransaction {
         Ok(())
     }
 
+    async fn claim(&self, _keys: &[Bytes]) -> Result<()> {
+        Ok(())
+    }
+
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
         self.read(key, read_for)
     }

@@ -143,6 +143,19 @@ impl ReadSet {
         self.points.get(key).is_some_and(|point| point.absent)
     }
 
+    /// Number of points and ranges.
+    pub fn len(&self) -> usize {
+        self.points.len() + self.ranges.len()
+    }
+
+    /// What must be validated so far.
+    pub fn copied(&self) -> Reads {
+        let points = self.points.iter().map(|(key, point)| (key.clone(), point.since));
+        let mut points: Vec<_> = points.collect();
+        points.sort_unstable();
+        Reads { points, ranges: self.ranges.clone() }
+    }
+
     /// Whether nothing is recorded.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty() && self.ranges.is_empty()

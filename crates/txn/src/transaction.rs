@@ -30,6 +30,7 @@ use crate::api::{
     TxnOptions,
 };
 use crate::buffer::{Own, SpillOptions, WriteBuffer};
+use crate::claims::{Claimed, Claims};
 use crate::commit::write_set::{self, WriteSet};
 use crate::error::{Error, Result};
 use crate::options::WriteSetLimits;
@@ -42,6 +43,8 @@ use crate::service::{
 
 /// How often an external write set is checked again against changes made meanwhile in its ranges.
 const MAX_RECHECKS: u32 = 16;
+/// Reads checked again at most to move a snapshot: with more, executing again is no dearer.
+const MAX_ADVANCED_READS: usize = 1000;
 
 /// What every transaction of an engine shares.
 #[derive(Debug)]
@@ -52,6 +55,7 @@ pub(crate) struct Shared {
     pub spill: Arc<SpillOptions>,
     pub limits: WriteSetLimits,
     pub parts: write_set::PartStore,
+    pub claims: Arc<Claims>,
     /// `None`: as the log's kind says.
     pub durability: Option<Durability>,
     pub timeout: Duration,
@@ -72,8 +76,9 @@ pub(crate) struct Core {
     pub buffer: Arc<WriteBuffer>,
     reads: Mutex<ReadSet>,
     lease: Mutex<Option<Box<dyn SnapshotLease>>>,
-    /// Under `ReadCommitted` the first snapshot that something is validated against stays leased.
+    /// When the snapshot moves, the first one that something is validated against stays leased.
     first_lease: Mutex<Option<Box<dyn SnapshotLease>>>,
+    claimed: Claimed,
 }
 
 impl Core {
@@ -110,6 +115,68 @@ impl Core {
         *self.lease.lock() = None;
         *self.first_lease.lock() = None;
         self.reads.lock().take();
+        self.claimed.release();
+    }
+
+    /// The newest snapshot this process has.
+    async fn newest(&self) -> Result<BeginReply> {
+        let freshness = Freshness::Applied;
+        let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
+        match self.shared.service.try_begin(&request) {
+            Some(begun) => begun,
+            None => self.shared.service.begin(request).await,
+        }
+    }
+
+    /// Reads see `begun` from now on.
+    fn renew(&self, begun: BeginReply) {
+        self.snapshot.store(begun.snapshot.0, Ordering::Release);
+        let previous = self.lease.lock().replace(begun.lease);
+        let mut first = self.first_lease.lock();
+        if first.is_none() && (self.buffer.used() || !self.reads.lock().is_empty()) {
+            *first = previous;
+        }
+    }
+
+    async fn claim(&self, keys: &[Bytes]) -> Result<()> {
+        self.open()?;
+        // Where reads are not remembered (`Snapshot`), nothing can be found out about an older snapshot.
+        if self.read_only
+            || !matches!(self.options.level, Level::Serializable | Level::ReadCommitted)
+        {
+            return Ok(());
+        }
+        for key in keys {
+            self.claimed.claim(&self.shared.env, key, self.timeout).await;
+        }
+        let since = self.snapshot();
+        if keys.iter().any(|key| self.shared.service.known_change(key, since).is_some()) {
+            self.advance().await?;
+        }
+        Ok(())
+    }
+
+    /// Moves the snapshot to the newest, if everything read so far is the same there. What was read keeps the
+    /// timestamps it was read at: commit finds the same once more.
+    async fn advance(&self) -> Result<()> {
+        let begun = self.newest().await?;
+        let reads = {
+            let reads = self.reads.lock();
+            if reads.len() > MAX_ADVANCED_READS {
+                return Ok(());
+            }
+            reads.copied().by_since()
+        };
+        for ReadsSince { since, keys, ranges } in reads {
+            let request = ChangedRequest { keys, ranges, since };
+            let changed = self.shared.service.changed(request, self.timeout).await?;
+            if changed.change.is_some() || changed.through < begun.snapshot {
+                return Ok(());
+            }
+        }
+        metrics::counter!("telesto_txn_snapshots_advanced_total").increment(1);
+        self.renew(begun);
+        Ok(())
     }
 
     async fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
@@ -271,9 +338,11 @@ impl EngineTransaction {
         let read_only = options.read_only
             || options.as_of.is_some()
             || matches!(options.level, Level::Session | Level::Eventual);
+        let id = shared.env.txn_id();
         Self {
             core: Arc::new(Core {
-                id: shared.env.txn_id(),
+                id,
+                claimed: Claimed::new(&shared.claims, id),
                 options,
                 timeout: options.timeout.unwrap_or(shared.timeout),
                 shared: Arc::clone(shared),
@@ -310,19 +379,12 @@ impl Transaction for EngineTransaction {
         if core.options.level != Level::ReadCommitted || core.options.as_of.is_some() {
             return Ok(());
         }
-        let request =
-            BeginRequest { freshness: Freshness::Applied, as_of: None, timeout: core.timeout };
-        let begun = match core.shared.service.try_begin(&request) {
-            Some(begun) => begun?,
-            None => core.shared.service.begin(request).await?,
-        };
-        core.snapshot.store(begun.snapshot.0, Ordering::Release);
-        let previous = core.lease.lock().replace(begun.lease);
-        let mut first = core.first_lease.lock();
-        if first.is_none() && (core.buffer.used() || !core.reads.lock().is_empty()) {
-            *first = previous;
-        }
+        core.renew(core.newest().await?);
         Ok(())
+    }
+
+    async fn claim(&self, keys: &[Bytes]) -> Result<()> {
+        self.core.claim(keys).await
     }
 
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {

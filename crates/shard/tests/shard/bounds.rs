@@ -155,3 +155,46 @@ async fn batch_of_large_rows_ends_by_its_bytes() {
         assert_eq!(rows, 100);
     }
 }
+
+/// Rows of an external write set are in memory once it is folded, and never a version that was superseded.
+#[tokio::test]
+async fn folded_write_set_is_in_the_row_cache_with_the_newest_versions_only() {
+    const ROWS: u32 = 2_000;
+    let env = hasty_env();
+    let bucket = TestBucket::new();
+    let shard = Shard::open(options(&env, &bucket, &Which::memory())).await.unwrap();
+    let set = |name: &'static str, rows: std::ops::Range<u32>, value_bytes| {
+        let writes: Vec<Write> = rows.map(|n| row(n, value_bytes)).collect();
+        let bucket = Arc::clone(&bucket);
+        async move { parts(&bucket, name, &writes).await }
+    };
+    let first = set("first", 0..ROWS, 20).await;
+    shard.apply(&entry(1, vec![commit(10, Writes::External(first))])).unwrap();
+    assert!(matches!(shard.fold().await.unwrap(), FoldOutcome::Advanced(_)));
+    let at = shard.applied().1;
+    let in_memory = |at| (0..ROWS).filter(|n| shard.try_get(&key(*n), at).is_some()).count();
+    assert_eq!(in_memory(at), ROWS as usize);
+    // Superseded before they are folded: in part by another set, in part in the log.
+    let second = set("second", 0..ROWS, 21).await;
+    let third = set("third", 0..ROWS / 2, 22).await;
+    shard.apply(&entry(2, vec![commit(20, Writes::External(second))])).unwrap();
+    assert_eq!(in_memory(shard.applied().1), 0, "what was cached may be superseded");
+    shard.apply(&entry(3, vec![commit(30, Writes::External(third))])).unwrap();
+    shard.apply(&simple(4, 40, vec![row(ROWS - 1, 23)])).unwrap();
+    assert!(matches!(shard.fold().await.unwrap(), FoldOutcome::Advanced(_)));
+    let at = shard.applied().1;
+    assert_eq!(in_memory(at), ROWS as usize);
+    for n in 0..ROWS {
+        let expected = match n {
+            n if n == ROWS - 1 => row(n, 23),
+            n if n < ROWS / 2 => row(n, 22),
+            n => row(n, 21),
+        };
+        let read = shard.try_get(&key(n), at).unwrap().unwrap();
+        assert_eq!(read.into_value(), expected.value, "row {n}");
+        assert!(
+            shard.try_get(&key(n), Timestamp(10)).is_none(),
+            "an older snapshot asks the checkpoint"
+        );
+    }
+}

@@ -22,6 +22,8 @@ use crate::session::Row;
 
 /// Rows a batch holds at most.
 pub const BATCH: usize = 512;
+/// Rows one statement claims at most before it changes them; with more, validation is left to decide.
+const CLAIMED: usize = 64;
 
 /// A row with its key.
 #[derive(Clone, Debug)]
@@ -90,6 +92,20 @@ impl Reader {
             source,
             first: true,
         })
+    }
+
+    /// Claims the rows that are looked up by whole primary keys, for a statement that is going to change them.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub async fn claim(&mut self, exec: &ExecContext) -> Result<()> {
+        if let Source::Points(points) = &mut self.source
+            && self.index.is_none()
+            && points.len() <= CLAIMED
+        {
+            exec.txn.claim(points.make_contiguous()).await?;
+        }
+        Ok(())
     }
 
     /// The next rows that pass the filter; empty at the end.

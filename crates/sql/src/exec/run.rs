@@ -153,15 +153,19 @@ impl Rowset {
         context: &EvalContext<'_>,
     ) -> Result<Self> {
         Ok(match target {
-            Target::Path(access, filter) => Self::Path(Reader::open(
-                &info.table,
-                &info.codec,
-                access,
-                filter.as_ref(),
-                None,
-                exec,
-                context,
-            )?),
+            Target::Path(access, filter) => {
+                let mut reader = Reader::open(
+                    &info.table,
+                    &info.codec,
+                    access,
+                    filter.as_ref(),
+                    None,
+                    exec,
+                    context,
+                )?;
+                reader.claim(exec).await?;
+                Self::Path(reader)
+            }
             Target::Query(source) => Self::Query(source.open(exec).await?, FxHashSet::default()),
         })
     }

@@ -1,0 +1,283 @@
+//! Claims: transactions of one process that are about to change the same key take turns.
+//!
+//! # Purpose
+//! Two transactions that change one key cannot both commit from the same snapshot: the second is found in conflict and
+//! has to run again. Where both are in this process, the second can wait for the first instead, before it reads.
+//!
+//! # Protocol
+//! ```text
+//! claim k: free -> holder                     end of the holder: the next in the queue becomes the holder and goes on
+//!          held -> queue, wait --granted--+
+//!                        |--bound passed--+-> go on; validation at commit decides
+//!                        '--would be a circle
+//! ```
+//!
+//! # Invariants
+//! - A claim is a hint. Nothing depends on it for correctness: commits are validated whether or not a key was claimed,
+//!   and transactions of other processes know nothing of it.
+//! - A transaction leaves every queue and hands on every key it holds when it ends, however it ends.
+//! - No wait closes a circle of transactions that wait for one another: the last one goes on at once.
+//!
+//! # On failure
+//! Nothing here fails.
+//!
+//! # Limits
+//! A wait lasts [`WAIT`] at most; behind a holder that somebody waited for in vain nobody else waits. A
+//! transaction claims [`MAX_CLAIMS`] keys at most, further ones are left to validation.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use telesto_common::{Env, TxnId};
+use tokio::sync::oneshot;
+
+/// Bound on the wait for one key: a holder that is idle, its client thinking, is passed by after this.
+const WAIT: Duration = Duration::from_secs(1);
+/// Keys one transaction claims at most.
+const MAX_CLAIMS: usize = 1024;
+
+/// The claims of one engine's transactions.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    keys: FxHashMap<Bytes, Claim>,
+    /// Transactions that wait now, and for which key.
+    waiting: FxHashMap<TxnId, Bytes>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    holder: TxnId,
+    /// Somebody waited for this holder as long as it is worth.
+    overdue: bool,
+    queue: VecDeque<(TxnId, oneshot::Sender<()>)>,
+}
+
+impl Table {
+    /// Whether `txn`, waiting for `key`, would wait for itself.
+    fn closes_circle(&self, txn: TxnId, key: &Bytes) -> bool {
+        let mut key = key;
+        // Every step but the first leads to the key that another waiting transaction waits for.
+        for _ in 0..=self.waiting.len() {
+            let Some(claim) = self.keys.get(key) else { return false };
+            if claim.holder == txn {
+                return true;
+            }
+            let Some(next) = self.waiting.get(&claim.holder) else { return false };
+            key = next;
+        }
+        true
+    }
+
+    fn leave(&mut self, txn: TxnId, key: &Bytes) {
+        let Some(claim) = self.keys.get_mut(key) else { return };
+        if claim.holder != txn {
+            claim.queue.retain(|(other, _)| *other != txn);
+            return;
+        }
+        match claim.queue.pop_front() {
+            Some((next, granted)) => {
+                claim.holder = next;
+                claim.overdue = false;
+                // At once, not when it gets to run: nobody may think it still waits.
+                self.waiting.remove(&next);
+                // Whoever no longer waits holds the key all the same, until it ends.
+                let _ = granted.send(());
+            }
+            None => {
+                self.keys.remove(key);
+            }
+        }
+    }
+}
+
+/// What one transaction has claimed; dropping it gives everything up.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    claims: Arc<Claims>,
+    txn: TxnId,
+    keys: Mutex<Vec<Bytes>>,
+}
+
+/// Ends a wait, also when the waiting future is dropped.
+struct Waiting<'a>(&'a Claimed);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.claims.table.lock().waiting.remove(&self.0.txn);
+    }
+}
+
+impl Claimed {
+    pub fn new(claims: &Arc<Claims>, txn: TxnId) -> Self {
+        Self { claims: Arc::clone(claims), txn, keys: Mutex::default() }
+    }
+
+    /// Claims `key`, waiting for it as far as that is worth it, at most `timeout`.
+    pub async fn claim(&self, env: &Env, key: &Bytes, timeout: Duration) {
+        let Some(granted) = self.enter(key) else { return };
+        let waiting = Waiting(self);
+        metrics::counter!("telesto_txn_claim_waits_total").increment(1);
+        let granted = env.within_timeout(WAIT.min(timeout), "waiting for a row", granted).await;
+        drop(waiting);
+        if granted.is_err() {
+            metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);
+            if let Some(claim) = self.claims.table.lock().keys.get_mut(key) {
+                claim.overdue |= claim.holder != self.txn;
+            }
+        }
+    }
+
+    /// Takes the key or a place in its queue; gives what to wait for, if waiting is worth it.
+    fn enter(&self, key: &Bytes) -> Option<oneshot::Receiver<()>> {
+        let mut own = self.keys.lock();
+        if own.len() >= MAX_CLAIMS || own.contains(key) {
+            return None;
+        }
+        let mut table = self.claims.table.lock();
+        own.push(key.clone());
+        let Some(claim) = table.keys.get_mut(key) else {
+            let claim = Claim { holder: self.txn, overdue: false, queue: VecDeque::new() };
+            table.keys.insert(key.clone(), claim);
+            return None;
+        };
+        let (grant, granted) = oneshot::channel();
+        claim.queue.push_back((self.txn, grant));
+        if claim.overdue || table.closes_circle(self.txn, key) {
+            return None;
+        }
+        table.waiting.insert(self.txn, key.clone());
+        Some(granted)
+    }
+
+    /// Gives everything up.
+    pub fn release(&self) {
+        let own = std::mem::take(&mut *self.keys.lock());
+        if own.is_empty() {
+            return;
+        }
+        let mut table = self.claims.table.lock();
+        for key in &own {
+            table.leave(self.txn, key);
+        }
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use futures::poll;
+
+    use super::*;
+
+    fn key(name: &'static str) -> Bytes {
+        Bytes::from_static(name.as_bytes())
+    }
+
+    fn txn(claims: &Arc<Claims>, id: u128) -> Claimed {
+        Claimed::new(claims, TxnId(id))
+    }
+
+    async fn ready(future: impl Future<Output = ()>) -> bool {
+        poll!(pin!(future)) == Poll::Ready(())
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_held_is_granted_in_turn_when_its_holder_ends() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [a, b, c] = [1, 2, 3].map(|id| txn(&claims, id));
+        assert!(ready(a.claim(&env, &key("k"), LONG)).await);
+        let (k, mut order) = (key("k"), Vec::new());
+        let mut second = pin!(b.claim(&env, &k, LONG));
+        let mut third = pin!(c.claim(&env, &k, LONG));
+        assert!(poll!(second.as_mut()).is_pending() && poll!(third.as_mut()).is_pending());
+        assert!(ready(a.claim(&env, &key("k"), LONG)).await, "one's own key");
+        a.release();
+        assert!(poll!(third.as_mut()).is_pending(), "the second comes first");
+        if poll!(second.as_mut()).is_ready() {
+            order.push(2);
+        }
+        b.release();
+        if poll!(third.as_mut()).is_ready() {
+            order.push(3);
+        }
+        assert_eq!(order, [2, 3]);
+        c.release();
+        assert!(claims.table.lock().keys.is_empty() && claims.table.lock().waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_that_would_close_a_circle_does_not_wait() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [a, b, c] = [1, 2, 3].map(|id| txn(&claims, id));
+        for (txn, name) in [(&a, "x"), (&b, "y"), (&c, "z")] {
+            assert!(ready(txn.claim(&env, &key(name), LONG)).await);
+        }
+        let (y, z, x) = (key("y"), key("z"), key("x"));
+        let mut first = pin!(a.claim(&env, &y, LONG));
+        let mut second = pin!(b.claim(&env, &z, LONG));
+        assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
+        assert!(ready(c.claim(&env, &x, LONG)).await);
+        c.release();
+        // Granted, and not run yet: it no longer waits.
+        assert!(ready(c.claim(&env, &key("w"), LONG)).await);
+        let mut third = pin!(c.claim(&env, &z, LONG));
+        assert!(poll!(third.as_mut()).is_pending());
+        assert!(poll!(second.as_mut()).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_waited_for_in_vain_delays_nobody_else() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [idle, b, c, d] = [1, 2, 3, 4].map(|id| txn(&claims, id));
+        idle.claim(&env, &key("k"), LONG).await;
+        b.claim(&env, &key("k"), LONG).await;
+        assert!(ready(c.claim(&env, &key("k"), LONG)).await);
+        drop(idle);
+        let k = key("k");
+        let mut waits = pin!(d.claim(&env, &k, LONG));
+        assert!(poll!(waits.as_mut()).is_pending(), "a new holder is waited for again");
+        drop(b);
+        drop(c);
+        assert!(poll!(waits.as_mut()).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_dropped_while_waiting_leaves_nothing() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [a, b] = [1, 2].map(|id| txn(&claims, id));
+        a.claim(&env, &key("k"), LONG).await;
+        {
+            let k = key("k");
+            let mut waits = pin!(b.claim(&env, &k, LONG));
+            assert!(poll!(waits.as_mut()).is_pending());
+        }
+        assert!(claims.table.lock().waiting.is_empty());
+        drop(b);
+        drop(a);
+        assert!(claims.table.lock().keys.is_empty());
+    }
+}
