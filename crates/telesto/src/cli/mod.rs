@@ -17,6 +17,7 @@ mod units;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -171,11 +172,25 @@ enum Source {
     },
 }
 
+/// How long a thread for blocking work is kept idle: the allocator gives what one holds back when it ends.
+const KEEP_BLOCKING_THREADS: Duration = Duration::from_secs(1);
+
+/// Threads for blocking work (files of a bucket folder, of the log and of spilled rows). Each holds memory of its own, up
+/// to some megabytes, so their number is part of the memory bound; no such work waits for other such work, so a
+/// bound cannot hold it up for good.
+fn blocking_threads() -> usize {
+    16 + 4 * std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Runs the command line; the process's exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = match telesto_bucket::meter::follow_tasks(builder.enable_all()).build() {
+    builder
+        .enable_all()
+        .max_blocking_threads(blocking_threads())
+        .thread_keep_alive(KEEP_BLOCKING_THREADS);
+    let runtime = match telesto_bucket::meter::follow_tasks(&mut builder).build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the runtime cannot start: {error}")),
     };
