@@ -199,6 +199,12 @@ impl Shard {
         stored.map(|stored| row::decode_outcome(self.engine.path(), &stored)).transpose()
     }
 
+    /// Why the checkpoint cannot be written just now: the object and the error of its newest write, if that failed.
+    #[must_use]
+    pub fn failed_write(&self) -> Option<String> {
+        self.engine.failed_write()
+    }
+
     /// Bytes of memory the tail holds.
     #[must_use]
     pub fn tail_bytes(&self) -> u64 {

@@ -204,6 +204,10 @@ impl Writer for MemoryWriter {
 
 #[async_trait]
 impl Engine for MemoryEngine {
+    fn failed_write(&self) -> Option<String> {
+        None
+    }
+
     fn path(&self) -> &str {
         &self.path
     }

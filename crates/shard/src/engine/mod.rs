@@ -225,6 +225,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn compact(&self, rules: GcRules, all: bool, shape: Shape) -> Outcome<()>;
     /// Deletes objects no state refers to that readers may still use.
     async fn collect(&self) -> Outcome<()>;
+    /// The object and the error of the newest write, if that failed and is being repeated or given up.
+    fn failed_write(&self) -> Option<String>;
 }
 
 #[cfg(test)]

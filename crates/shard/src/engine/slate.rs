@@ -40,7 +40,7 @@ use telesto_common::Env;
 use telesto_common::key::KeyRange;
 
 use super::slate_clock::SlateClock;
-use super::witness::{LastRead, Witness, damaged_object};
+use super::witness::{LastFailure, LastRead, Witness, damaged_object};
 use super::{
     Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
     compaction, fetches, held_bytes,
@@ -68,6 +68,7 @@ pub(crate) struct SlateEngine {
     cache: Arc<ProcessCache>,
     cache_id: u64,
     last_read: LastRead,
+    failed_write: LastFailure,
 }
 
 impl Debug for SlateEngine {
@@ -95,6 +96,7 @@ impl SlateEngine {
             cache: Arc::clone(cache),
             cache_id: cache.scope(),
             last_read: LastRead::default(),
+            failed_write: LastFailure::default(),
         }
     }
 
@@ -110,7 +112,7 @@ impl SlateEngine {
 
     /// The bucket as SlateDB gets it.
     pub(super) fn store(&self, cause: Cause) -> Arc<dyn ObjectStore> {
-        Witness::over(self.bucket.object_store(cause), &self.last_read)
+        Witness::over(self.bucket.object_store(cause), &self.last_read, &self.failed_write)
     }
 
     fn settings(&self) -> Settings {
@@ -198,6 +200,10 @@ fn is_empty_database(error: &slatedb::Error) -> bool {
 
 #[async_trait]
 impl Engine for SlateEngine {
+    fn failed_write(&self) -> Option<String> {
+        self.failed_write.text()
+    }
+
     fn path(&self) -> &str {
         &self.path
     }

@@ -1,4 +1,5 @@
-//! The object store as SlateDB gets it: it seals metadata objects and remembers what was read last.
+//! The object store as SlateDB gets it: it seals metadata objects, and remembers what was read last and which write
+//! failed.
 //!
 //! # Why
 //! SlateDB checks blocks, indexes and filters, but its manifests and compaction states carry no checksum: a flipped
@@ -7,6 +8,8 @@
 //!
 //! And where SlateDB does not name the object that does not decode, the last one read is named: opening reads one
 //! object after the other; reads under way at the same time may make it a neighbour, so the message says so.
+//!
+//! SlateDB repeats writes that fail, for minutes; what waits for them meanwhile asks here why ([`LastFailure`]).
 //!
 //! # On failure
 //! A trailer that does not match is an error of the store that names the object ([`damaged_object`]).
@@ -20,7 +23,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use parking_lot::Mutex;
 
@@ -58,15 +61,68 @@ pub(super) fn damaged_object(text: &str) -> Option<String> {
 /// Shared between the store and whoever reports an error.
 pub(super) type LastRead = Arc<Mutex<Option<Path>>>;
 
+/// The object and the error of the newest write, if that failed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastFailure(Arc<Mutex<Option<String>>>);
+
+impl LastFailure {
+    pub(super) fn text(&self) -> Option<String> {
+        self.0.lock().clone()
+    }
+
+    fn note<T>(&self, location: &Path, result: Result<T>) -> Result<T> {
+        let failed = match &result {
+            // Answers that the protocol asked for.
+            Ok(_)
+            | Err(object_store::Error::AlreadyExists { .. })
+            | Err(object_store::Error::Precondition { .. }) => None,
+            Err(error) => Some(format!("{location}: {error}")),
+        };
+        *self.0.lock() = failed;
+        result
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Witness {
     store: Arc<dyn ObjectStore>,
     last: LastRead,
+    failed: LastFailure,
 }
 
 impl Witness {
-    pub(super) fn over(store: Arc<dyn ObjectStore>, last: &LastRead) -> Arc<dyn ObjectStore> {
-        Arc::new(Self { store, last: Arc::clone(last) })
+    pub(super) fn over(
+        store: Arc<dyn ObjectStore>,
+        last: &LastRead,
+        failed: &LastFailure,
+    ) -> Arc<dyn ObjectStore> {
+        Arc::new(Self { store, last: Arc::clone(last), failed: failed.clone() })
+    }
+}
+
+/// An upload in parts whose failures are noted.
+#[derive(Debug)]
+struct Upload {
+    upload: Box<dyn MultipartUpload>,
+    location: Path,
+    failed: LastFailure,
+}
+
+#[async_trait]
+impl MultipartUpload for Upload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let part = self.upload.put_part(data);
+        let (location, failed) = (self.location.clone(), self.failed.clone());
+        Box::pin(async move { failed.note(&location, part.await) })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let result = self.upload.complete().await;
+        self.failed.note(&self.location, result)
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.upload.abort().await
     }
 }
 
@@ -85,7 +141,8 @@ impl ObjectStore for Witness {
         options: PutOptions,
     ) -> Result<PutResult> {
         let payload = if sealed(location) { seal(&Bytes::from(payload)).into() } else { payload };
-        self.store.put_opts(location, payload, options).await
+        let result = self.store.put_opts(location, payload, options).await;
+        self.failed.note(location, result)
     }
 
     async fn put_multipart_opts(
@@ -93,7 +150,10 @@ impl ObjectStore for Witness {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.store.put_multipart_opts(location, options).await
+        let upload = self.store.put_multipart_opts(location, options).await;
+        let upload = self.failed.note(location, upload)?;
+        let (location, failed) = (location.clone(), self.failed.clone());
+        Ok(Box::new(Upload { upload, location, failed }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {

@@ -231,9 +231,13 @@ impl Committer {
                 )
                 .await;
             if by.passed(env.clock.monotonic()) {
-                return Err(Error::Unavailable(
-                    "the tail is at its memory limit and the checkpoint does not keep up; nothing was committed: retry, or raise the memory limit".to_owned(),
-                ));
+                let why = match local.shard().failed_write() {
+                    Some(failure) => format!("cannot be written ({failure})"),
+                    None => "does not keep up".to_owned(),
+                };
+                return Err(Error::Unavailable(format!(
+                    "the tail is at its memory limit and the checkpoint {why}; nothing was committed: retry, or raise the memory limit"
+                )));
             }
         }
         Ok(())

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use telesto_bucket::{Class, Fault, FaultRule};
 use telesto_shard::EngineKind;
 use telesto_txn::{Database as _, EngineOptions, Level, TxnOptions};
 
-use crate::harness::{World, bytes, get, scan};
+use crate::harness::{World, bytes, get, put, scan};
 
 fn slate(options: &mut EngineOptions) {
     options.checkpoint = EngineKind::SlateDb;
@@ -55,4 +56,32 @@ async fn idle_process_on_the_real_checkpoint_makes_at_most_two_requests_a_minute
         let requests = one.requests().since(&before).all_requests();
         assert!(requests <= 40, "{requests} requests in 20 idle minutes");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn commit_that_waits_for_a_failing_fold_says_why_the_fold_fails() {
+    let world = World::new(93);
+    let process = world
+        .start_with(|options| {
+            slate(options);
+            options.memory.tail_bytes = 64 << 10;
+        })
+        .await;
+    process.put("k", "before").await;
+    process.faults.add(FaultRule {
+        class: Some(Class::Put),
+        key_contains: "checkpoint".to_owned(),
+        skip: 0,
+        times: u32::MAX,
+        fault: Fault::ServerError,
+    });
+    let error = loop {
+        let txn = process.begin(Level::Serializable).await;
+        put(&txn, "k", &"v".repeat(8 << 10)).await;
+        if let Err(error) = txn.commit().await {
+            break error.to_string();
+        }
+    };
+    assert!(error.contains("cannot be written"), "{error}");
+    assert!(error.contains("checkpoint/"), "{error}");
 }
