@@ -59,6 +59,31 @@ pub(crate) fn targets() -> Vec<Target> {
             memory_bytes: 4 << 20,
             runs: 6_000,
         },
+        Target {
+            name: "copy_binary",
+            run: telesto_sql::fuzz::copy_binary,
+            seeds: || {
+                let with = |choice: u8, row: &[u8]| {
+                    [&[choice][..], b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0", row, b"\xff\xff"]
+                        .concat()
+                };
+                vec![
+                    with(0, b"\0\x02\0\0\0\x04\0\0\0\x07\0\0\0\x03one\0\x02\xff\xff\xff\xff\xff\xff\xff\xff"),
+                    with(
+                        1,
+                        b"\0\x03\0\0\0\x01\x01\0\0\0\x0a\0\x01\0\0\0\0\0\x02\0\x07\0\0\0\x02\xde\xad",
+                    ),
+                    with(2, b"\0\x02\0\0\0\x08\0\x02\0\0\0\0\0\0\0\0\0\x08\x3f\xf0\0\0\0\0\0\0"),
+                    with(
+                        3,
+                        b"\0\x03\0\0\0\x100123456789abcdef\0\0\0\x08\0\0\0\0\0\0\0\x05\0\0\0\x04\0\0\x20\0",
+                    ),
+                ]
+            },
+            words: &["PGCOPY\n", "\0\0\0\x04", "\0\x02", "\0\x03"],
+            memory_bytes: 4 << 20,
+            runs: 6_000,
+        },
     ]
 }
 

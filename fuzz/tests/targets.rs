@@ -33,7 +33,7 @@ macro_rules! targets_hold {
 }
 
 targets_hold! {
-    frontend startup session_token copy_lines
+    frontend startup session_token copy_lines copy_binary
     log_entry log_archive log_sectors log_chain shard_rows part_pieces part_object key catalog
     value_text value_binary value_stored value_key numeric
     sql type_name

@@ -6,7 +6,7 @@
 //! # On failure
 //! A function here panics: that is the finding.
 
-pub use crate::copy::fuzz::lines as copy_lines;
+pub use crate::copy::fuzz::{binary_lines as copy_binary, lines as copy_lines};
 
 /// A stored object of the catalog.
 pub fn catalog(bytes: &[u8]) {

@@ -1,15 +1,20 @@
-//! What the fuzz targets call for COPY: lines of any bytes, in any pieces, with any options a statement can give.
+//! What the fuzz targets call for COPY: lines of any bytes with any options a statement can give, and binary rows, in any
+//! pieces.
 //!
 //! # Invariants
-//! No panic; the rows do not depend on how the data was cut; a row that was read is written to a line that gives it back.
+//! No panic; the rows do not depend on how the data was cut; a row that was read is written to data that gives it back.
 //!
 //! # On failure
 //! It panics: that is the finding.
 
+use bytes::BytesMut;
+
+use super::binary::{self, BinaryDecoder};
 use super::lines::{Decoder, Field, encode};
 use super::options::Options;
 use crate::error::Result;
-use crate::session::CopyFormat;
+use crate::session::{CopyFormat, Row};
+use crate::types::SqlType;
 
 /// The options that the first bytes stand for; `None` where COPY would refuse them.
 fn options(choice: &[u8; 4]) -> Option<Options> {
@@ -64,4 +69,47 @@ pub fn lines(bytes: &[u8]) {
         let line = encode(&row, &plain, &[]);
         assert_eq!(rows(&plain, &line, line.len()).ok(), Some(vec![row]), "{line:?}");
     }
+}
+
+/// Binary rows of a few columns, the types chosen by the first byte; what ends in an error gives its rows before.
+fn binary_rows(data: &[u8], piece: usize, columns: &[(String, SqlType)]) -> (Vec<Row>, bool) {
+    let mut decoder = BinaryDecoder::default();
+    let mut rows = Vec::new();
+    let parts = data.chunks(piece).map(|part| (part, false)).chain([(&[][..], true)]);
+    for (part, last) in parts {
+        if decoder.feed(part).is_err() {
+            return (rows, false);
+        }
+        loop {
+            match decoder.next_row(last, columns) {
+                Ok((Some(row), _)) => rows.push(row),
+                Ok((None, _)) => break,
+                Err(_) => return (rows, false),
+            }
+        }
+    }
+    (rows, true)
+}
+
+/// One byte that chooses columns, then data.
+pub fn binary_lines(bytes: &[u8]) {
+    let Some((choice, data)) = bytes.split_first() else { return };
+    let types = match choice % 4 {
+        0 => vec![SqlType::Int4, SqlType::Text],
+        1 => vec![SqlType::Bool, SqlType::Numeric(None), SqlType::Bytea],
+        2 => vec![SqlType::TimestampTz(None), SqlType::Float8],
+        _ => vec![SqlType::Uuid, SqlType::Int8, SqlType::Date],
+    };
+    let columns: Vec<_> = types.iter().map(|ty| ("c".to_owned(), ty.clone())).collect();
+    let (whole, good) = binary_rows(data, data.len().max(1), &columns);
+    for piece in [1, 7] {
+        let cut = binary_rows(data, piece, &columns);
+        assert_eq!(format!("{:?}", (&whole, good)), format!("{cut:?}"), "in pieces of {piece}");
+    }
+    let mut written = BytesMut::new();
+    binary::header(&mut written);
+    whole.iter().for_each(|row| binary::encode(row, &types, &mut written));
+    binary::trailer(&mut written);
+    let again = binary_rows(&written, written.len(), &columns);
+    assert_eq!(format!("{:?}", (&whole, true)), format!("{again:?}"), "{written:?}");
 }
