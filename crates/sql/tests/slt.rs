@@ -7,7 +7,7 @@
     reason = "a test is an outermost layer: it talks to a real server through tokio"
 )]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -20,8 +20,13 @@ use telesto_sql::{
 };
 use telesto_txn::memory::MemoryDatabase;
 
+/// Asked of cargo as it runs: clones that share a build folder share the compiled test too.
+fn crate_dir() -> PathBuf {
+    std::env::var("CARGO_MANIFEST_DIR").expect("run by cargo").into()
+}
+
 fn files(folder: &str) -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/slt").join(folder);
+    let root = crate_dir().join("../../tests/slt").join(folder);
     let mut out: Vec<PathBuf> = std::fs::read_dir(&root)
         .unwrap_or_else(|error| panic!("{}: {error}", root.display()))
         .map(|entry| entry.expect("a readable folder").path())
@@ -175,7 +180,7 @@ struct Server(u16);
 
 impl Server {
     fn script() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/servers/postgres.sh")
+        crate_dir().join("../../tests/servers/postgres.sh")
     }
 
     fn start() -> Self {
