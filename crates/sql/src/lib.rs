@@ -27,6 +27,7 @@ pub mod exec;
 pub mod expr;
 #[doc(hidden)]
 pub mod fuzz;
+mod identifier;
 pub mod plan;
 pub mod session;
 pub mod system;

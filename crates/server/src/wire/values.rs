@@ -66,18 +66,7 @@ pub fn read(raw: &[u8], ty: &SqlType, format: i16, style: &TextStyle) -> Result<
     if format != 0 {
         return Datum::from_binary(raw, ty);
     }
-    let text = std::str::from_utf8(raw).map_err(|_| {
-        Error::new(
-            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-            "invalid byte sequence for encoding \"UTF8\"",
-        )
-    })?;
-    if text.contains('\0') {
-        return Err(Error::new(
-            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-            "invalid byte sequence for encoding \"UTF8\": 0x00",
-        ));
-    }
+    let text = telesto_sql::types::binary::utf8(raw)?;
     Datum::from_text(text, ty, style)
 }
 

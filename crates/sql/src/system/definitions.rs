@@ -5,172 +5,19 @@ use telesto_common::key::Direction;
 use crate::catalog::{
     CatalogSnapshot, CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
 };
-
-/// An identifier, quoted when it has to be.
-pub(crate) fn quoted(name: &str) -> String {
-    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && name
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$')
-        && !RESERVED.contains(&name);
-    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
-}
-
-/// Words PostgreSQL quotes when they are names.
-const RESERVED: &[&str] = &[
-    "all",
-    "analyse",
-    "analyze",
-    "and",
-    "any",
-    "array",
-    "as",
-    "asc",
-    "asymmetric",
-    "authorization",
-    "between",
-    "bigint",
-    "binary",
-    "bit",
-    "boolean",
-    "both",
-    "case",
-    "cast",
-    "char",
-    "character",
-    "check",
-    "coalesce",
-    "collate",
-    "collation",
-    "column",
-    "concurrently",
-    "constraint",
-    "create",
-    "cross",
-    "current_catalog",
-    "current_date",
-    "current_role",
-    "current_schema",
-    "current_time",
-    "current_timestamp",
-    "current_user",
-    "dec",
-    "decimal",
-    "default",
-    "deferrable",
-    "desc",
-    "distinct",
-    "do",
-    "else",
-    "end",
-    "except",
-    "exists",
-    "extract",
-    "false",
-    "fetch",
-    "float",
-    "for",
-    "foreign",
-    "freeze",
-    "from",
-    "full",
-    "grant",
-    "greatest",
-    "group",
-    "grouping",
-    "having",
-    "ilike",
-    "in",
-    "initially",
-    "inner",
-    "inout",
-    "int",
-    "integer",
-    "intersect",
-    "interval",
-    "into",
-    "is",
-    "isnull",
-    "join",
-    "lateral",
-    "leading",
-    "least",
-    "left",
-    "like",
-    "limit",
-    "localtime",
-    "localtimestamp",
-    "national",
-    "natural",
-    "nchar",
-    "none",
-    "normalize",
-    "not",
-    "notnull",
-    "null",
-    "nullif",
-    "numeric",
-    "offset",
-    "on",
-    "only",
-    "or",
-    "order",
-    "out",
-    "outer",
-    "overlaps",
-    "overlay",
-    "placing",
-    "position",
-    "precision",
-    "primary",
-    "real",
-    "references",
-    "returning",
-    "right",
-    "row",
-    "select",
-    "session_user",
-    "setof",
-    "similar",
-    "smallint",
-    "some",
-    "substring",
-    "symmetric",
-    "table",
-    "tablesample",
-    "then",
-    "time",
-    "timestamp",
-    "to",
-    "trailing",
-    "treat",
-    "trim",
-    "true",
-    "union",
-    "unique",
-    "user",
-    "using",
-    "values",
-    "varchar",
-    "variadic",
-    "verbose",
-    "when",
-    "where",
-    "window",
-    "with",
-];
+use crate::identifier::quote_ident;
 
 /// The table's name, with its schema unless that is `public`.
 pub(crate) fn table_name(catalog: &CatalogSnapshot, table: &Table) -> String {
     match catalog.schema_name(table.schema) {
-        crate::catalog::PUBLIC => quoted(&table.name),
-        schema => format!("{}.{}", quoted(schema), quoted(&table.name)),
+        crate::catalog::PUBLIC => quote_ident(&table.name),
+        schema => format!("{}.{}", quote_ident(schema), quote_ident(&table.name)),
     }
 }
 
 fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String {
     positions
-        .map(|at| table.columns.get(at).map_or_else(String::new, |c| quoted(&c.name)))
+        .map(|at| table.columns.get(at).map_or_else(String::new, |c| quote_ident(&c.name)))
         .collect::<Vec<_>>()
         .join(", ")
 }
@@ -187,7 +34,7 @@ pub(crate) fn index_definition(
         .iter()
         .map(|column| {
             let name =
-                table.columns.get(column.column).map_or_else(String::new, |c| quoted(&c.name));
+                table.columns.get(column.column).map_or_else(String::new, |c| quote_ident(&c.name));
             match column.direction {
                 Direction::Ascending => name,
                 Direction::Descending => format!("{name} DESC"),
@@ -198,12 +45,12 @@ pub(crate) fn index_definition(
     let on = if short {
         table_name(catalog, table)
     } else {
-        format!("{}.{}", quoted(catalog.schema_name(table.schema)), quoted(&table.name))
+        format!("{}.{}", quote_ident(catalog.schema_name(table.schema)), quote_ident(&table.name))
     };
     let mut out = format!(
         "CREATE {}INDEX {} ON {on} USING btree ({columns})",
         if index.unique || index.id == 0 { "UNIQUE " } else { "" },
-        quoted(&index.name),
+        quote_ident(&index.name),
     );
     if let Some(predicate) = &index.predicate {
         out.push_str(&format!(" WHERE ({predicate})"));

@@ -3,13 +3,14 @@
 //! # Invariants
 //! An OID that names nothing gives NULL, as in PostgreSQL, not an error.
 
-use super::definitions::{constraint_definition, index_definition, quoted, table_name};
+use super::definitions::{constraint_definition, index_definition, table_name};
 use super::objects::{DATABASE_OID, role_oid};
 use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::error::Result;
 use crate::expr::context::Call;
 use crate::expr::registry::{Function, function};
 use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, Name, Oid, Reg, Text};
+use crate::identifier::quote_ident;
 use crate::types::{Datum, SqlType};
 
 /// The functions of this module.
@@ -92,7 +93,7 @@ fn index_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
                 .ok()
                 .and_then(|at| index.columns.get(at))
                 .and_then(|part| table.columns.get(part.column))
-                .map(|column| quoted(&column.name)),
+                .map(|column| quote_ident(&column.name)),
         ),
     }
 }

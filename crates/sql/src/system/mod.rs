@@ -24,6 +24,7 @@ pub use functions::TABLE as FUNCTIONS;
 
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
+use crate::identifier::quote_ident;
 use crate::session::{Row, Settings};
 use crate::types::SqlType;
 
@@ -152,21 +153,21 @@ pub(crate) fn reg_name(oid: u32, ty: &SqlType, catalog: &CatalogSnapshot) -> Opt
                     return Some(definitions::table_name(catalog, table));
                 }
                 let index = table.all_indexes().find(|index| index.oid == oid)?;
-                Some(definitions::quoted(&index.name))
+                Some(quote_ident(&index.name))
             })
-            .or_else(|| catalog.sequence(oid).map(|sequence| definitions::quoted(&sequence.name)))
+            .or_else(|| catalog.sequence(oid).map(|sequence| quote_ident(&sequence.name)))
             .or_else(|| {
                 let view = catalog.views().find(|view| view.oid == oid)?;
-                Some(definitions::quoted(&view.name))
+                Some(quote_ident(&view.name))
             })
             .or_else(|| all().find(|table| table.oid == oid).map(|table| table.name.to_owned())),
         SqlType::RegNamespace => match oid {
             crate::catalog::PG_CATALOG_OID => Some("pg_catalog".to_owned()),
             crate::catalog::INFORMATION_SCHEMA_OID => Some("information_schema".to_owned()),
-            oid => catalog.schema_by_oid(oid).map(|schema| definitions::quoted(&schema.name)),
+            oid => catalog.schema_by_oid(oid).map(|schema| quote_ident(&schema.name)),
         },
         SqlType::RegRole => {
-            catalog.roles().find(|role| role.oid == oid).map(|role| definitions::quoted(&role.name))
+            catalog.roles().find(|role| role.oid == oid).map(|role| quote_ident(&role.name))
         }
         _ => None,
     }

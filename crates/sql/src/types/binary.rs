@@ -72,21 +72,21 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self) -> Result<&'a str> {
-        let bytes = std::mem::take(&mut self.bytes);
-        let text = std::str::from_utf8(bytes).map_err(|_| {
-            Error::new(
-                SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-                "invalid byte sequence for encoding \"UTF8\"",
-            )
-        })?;
-        if text.contains('\0') {
-            return Err(Error::new(
-                SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-                "invalid byte sequence for encoding \"UTF8\": 0x00",
-            ));
-        }
-        Ok(text)
+        utf8(std::mem::take(&mut self.bytes))
     }
+}
+
+/// The text a client sent.
+///
+/// # Errors
+/// 22021 when it is not UTF-8 or holds a zero byte.
+pub fn utf8(bytes: &[u8]) -> Result<&str> {
+    let refused = |what: &str| {
+        let message = format!("invalid byte sequence for encoding \"UTF8\"{what}");
+        Error::new(SqlState::CHARACTER_NOT_IN_REPERTOIRE, message)
+    };
+    let text = std::str::from_utf8(bytes).map_err(|_| refused(""))?;
+    if text.contains('\0') { Err(refused(": 0x00")) } else { Ok(text) }
 }
 
 impl Datum {

@@ -14,6 +14,7 @@ use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
 use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Json, Name, Reg, RegType, Text, Uuid};
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
+use crate::identifier::quote_ident;
 use crate::types::Datum;
 
 /// The functions of this module.
@@ -182,14 +183,9 @@ fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
     let lower = name.to_ascii_lowercase();
     let value = match lower.as_str() {
         "timezone" => Some(settings.time_zone.clone()),
-        "search_path" => Some(
-            settings
-                .search_path
-                .iter()
-                .map(|s| super::text::quote_ident(s))
-                .collect::<Vec<_>>()
-                .join(", "),
-        ),
+        "search_path" => {
+            Some(settings.search_path.iter().map(|s| quote_ident(s)).collect::<Vec<_>>().join(", "))
+        }
         "application_name" => Some(settings.application_name.clone()),
         "server_version" => Some("15.0".to_owned()),
         "server_version_num" => Some("150000".to_owned()),
@@ -245,7 +241,7 @@ fn serial_sequence(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
         .sequences()
         .find(|s| Some(s.oid) == identity || s.owned_by == Some((table.id, position)));
     Ok(found.map_or(Datum::Null, |s| {
-        let schema = super::text::quote_ident(catalog.schema_name(s.schema));
-        text(format!("{schema}.{}", super::text::quote_ident(&s.name)))
+        let schema = quote_ident(catalog.schema_name(s.schema));
+        text(format!("{schema}.{}", quote_ident(&s.name)))
     }))
 }

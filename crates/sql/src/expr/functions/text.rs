@@ -19,6 +19,7 @@ use crate::expr::ty::Tag;
 use crate::expr::value::{
     array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array, to_text,
 };
+use crate::identifier::{quote_ident, quote_literal};
 use crate::types::Datum;
 
 use matching::*;
@@ -333,95 +334,6 @@ fn overlay(args: &[Datum], length: Option<i64>) -> Result<Datum> {
 
 fn starts_with(args: &[Datum]) -> Result<Datum> {
     Ok(bool_datum(str_of(&args[0])?.starts_with(str_of(&args[1])?)))
-}
-
-/// Words that need quotes as identifiers.
-const RESERVED: &[&str] = &[
-    "all",
-    "and",
-    "any",
-    "array",
-    "as",
-    "asc",
-    "both",
-    "case",
-    "cast",
-    "check",
-    "collate",
-    "column",
-    "constraint",
-    "create",
-    "current_date",
-    "current_time",
-    "current_timestamp",
-    "current_user",
-    "default",
-    "desc",
-    "distinct",
-    "do",
-    "else",
-    "end",
-    "except",
-    "false",
-    "fetch",
-    "for",
-    "foreign",
-    "from",
-    "grant",
-    "group",
-    "having",
-    "in",
-    "into",
-    "join",
-    "leading",
-    "left",
-    "like",
-    "limit",
-    "not",
-    "null",
-    "offset",
-    "on",
-    "only",
-    "or",
-    "order",
-    "primary",
-    "references",
-    "returning",
-    "right",
-    "select",
-    "table",
-    "then",
-    "to",
-    "trailing",
-    "true",
-    "union",
-    "unique",
-    "user",
-    "using",
-    "when",
-    "where",
-    "window",
-    "with",
-];
-
-/// An identifier, quoted where it must be.
-#[must_use]
-pub fn quote_ident(name: &str) -> String {
-    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-        && !RESERVED.contains(&name);
-    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
-}
-
-/// A string literal.
-#[must_use]
-pub fn quote_literal(value: &str) -> String {
-    let quoted = value.replace('\'', "''");
-    if value.contains('\\') {
-        format!("E'{}'", quoted.replace('\\', "\\\\"))
-    } else {
-        format!("'{quoted}'")
-    }
 }
 
 fn concat(args: &[Datum], call: &Call<'_>, separator: &str, from: usize) -> Result<Datum> {
