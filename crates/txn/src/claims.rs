@@ -6,7 +6,7 @@
 //!
 //! # Protocol
 //! ```text
-//! claim k: free -> holder                     end of the holder: the next in the queue becomes the holder and goes on
+//! claim k: free -> holder                     end of the holder: the next that still waits becomes the holder and goes on
 //!          held -> queue, wait --granted--+
 //!                        |--bound passed--+-> go on; validation at commit decides
 //!                        '--would be a circle
@@ -16,14 +16,15 @@
 //! - A claim is a hint. Nothing depends on it for correctness: commits are validated whether or not a key was claimed,
 //!   and transactions of other processes know nothing of it.
 //! - A transaction leaves every queue and hands on every key it holds when it ends, however it ends.
-//! - No wait closes a circle of transactions that wait for one another: the last one goes on at once.
+//! - No wait closes a circle of transactions that wait for one another: the last one goes on at once. A key is handed to one
+//!   that went on without it only when nobody waits for it, so a hand-over closes none either.
 //!
 //! # On failure
 //! Nothing here fails.
 //!
 //! # Limits
-//! A wait lasts [`WAIT`] at most; behind a holder that somebody waited for in vain nobody else waits. A
-//! transaction claims [`MAX_CLAIMS`] keys at most, further ones are left to validation.
+//! The waits of one call last [`WAIT`] at most together; behind a holder that somebody waited for in vain for all of that
+//! nobody else waits. A transaction claims [`MAX_CLAIMS`] keys at most, further ones are left to validation.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use rustc_hash::FxHashMap;
 use telesto_common::{Env, TxnId};
 use tokio::sync::oneshot;
 
-/// Bound on the wait for one key: a holder that is idle, its client thinking, is passed by after this.
+/// Bound on the waits of one call: a holder that is idle, its client thinking, is passed by after this.
 const WAIT: Duration = Duration::from_secs(1);
 /// Keys one transaction claims at most.
 const MAX_CLAIMS: usize = 1024;
@@ -83,7 +84,9 @@ impl Table {
             claim.queue.retain(|(other, _)| *other != txn);
             return;
         }
-        match claim.queue.pop_front() {
+        let waits = |(other, _): &(TxnId, _)| self.waiting.get(other) == Some(key);
+        let next = claim.queue.iter().position(waits).unwrap_or(0);
+        match claim.queue.remove(next) {
             Some((next, granted)) => {
                 claim.holder = next;
                 claim.overdue = false;
@@ -121,23 +124,29 @@ impl Claimed {
         Self { claims: Arc::clone(claims), txn, keys: Mutex::default() }
     }
 
-    /// Claims `key`, waiting for it as far as that is worth it, at most `timeout`.
-    pub async fn claim(&self, env: &Env, key: &Bytes, timeout: Duration) {
-        let Some(granted) = self.enter(key) else { return };
-        let waiting = Waiting(self);
-        metrics::counter!("telesto_txn_claim_waits_total").increment(1);
-        let granted = env.within_timeout(WAIT.min(timeout), "waiting for a row", granted).await;
-        drop(waiting);
-        if granted.is_err() {
-            metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);
-            if let Some(claim) = self.claims.table.lock().keys.get_mut(key) {
-                claim.overdue |= claim.holder != self.txn;
+    /// Claims `keys`, waiting for them as far as that is worth it, at most `timeout`.
+    pub async fn claim(&self, env: &Env, keys: &[Bytes], timeout: Duration) {
+        let mut deadline = None;
+        for key in keys {
+            let Some((holder, granted)) = self.enter(key) else { continue };
+            let waiting = Waiting(self);
+            metrics::counter!("telesto_txn_claim_waits_total").increment(1);
+            let first = deadline.is_none();
+            let deadline = *deadline.get_or_insert_with(|| env.deadline(WAIT.min(timeout)));
+            let granted = env.within(deadline, "waiting for a row", granted).await;
+            drop(waiting);
+            if granted.is_err() {
+                metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);
+                if let Some(claim) = self.claims.table.lock().keys.get_mut(key) {
+                    // A queue that moves is worth waiting in; a later wait of a call has not been a long one.
+                    claim.overdue |= first && claim.holder == holder;
+                }
             }
         }
     }
 
-    /// Takes the key or a place in its queue; gives what to wait for, if waiting is worth it.
-    fn enter(&self, key: &Bytes) -> Option<oneshot::Receiver<()>> {
+    /// Takes the key or a place in its queue; gives the holder and what to wait for, if waiting is worth it.
+    fn enter(&self, key: &Bytes) -> Option<(TxnId, oneshot::Receiver<()>)> {
         let mut own = self.keys.lock();
         if own.len() >= MAX_CLAIMS || own.contains(key) {
             return None;
@@ -151,11 +160,12 @@ impl Claimed {
         };
         let (grant, granted) = oneshot::channel();
         claim.queue.push_back((self.txn, grant));
+        let holder = claim.holder;
         if claim.overdue || table.closes_circle(self.txn, key) {
             return None;
         }
         table.waiting.insert(self.txn, key.clone());
-        Some(granted)
+        Some((holder, granted))
     }
 
     /// Gives everything up.
@@ -206,12 +216,12 @@ mod tests {
         let env = telesto_runtime::env();
         let claims = Arc::new(Claims::default());
         let [a, b, c] = [1, 2, 3].map(|id| txn(&claims, id));
-        assert!(ready(a.claim(&env, &key("k"), LONG)).await);
-        let (k, mut order) = (key("k"), Vec::new());
+        assert!(ready(a.claim(&env, &[key("k")], LONG)).await);
+        let (k, mut order) = ([key("k")], Vec::new());
         let mut second = pin!(b.claim(&env, &k, LONG));
         let mut third = pin!(c.claim(&env, &k, LONG));
         assert!(poll!(second.as_mut()).is_pending() && poll!(third.as_mut()).is_pending());
-        assert!(ready(a.claim(&env, &key("k"), LONG)).await, "one's own key");
+        assert!(ready(a.claim(&env, &[key("k")], LONG)).await, "one's own key");
         a.release();
         assert!(poll!(third.as_mut()).is_pending(), "the second comes first");
         if poll!(second.as_mut()).is_ready() {
@@ -232,16 +242,16 @@ mod tests {
         let claims = Arc::new(Claims::default());
         let [a, b, c] = [1, 2, 3].map(|id| txn(&claims, id));
         for (txn, name) in [(&a, "x"), (&b, "y"), (&c, "z")] {
-            assert!(ready(txn.claim(&env, &key(name), LONG)).await);
+            assert!(ready(txn.claim(&env, &[key(name)], LONG)).await);
         }
-        let (y, z, x) = (key("y"), key("z"), key("x"));
+        let (y, z, x) = ([key("y")], [key("z")], [key("x")]);
         let mut first = pin!(a.claim(&env, &y, LONG));
         let mut second = pin!(b.claim(&env, &z, LONG));
         assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
         assert!(ready(c.claim(&env, &x, LONG)).await);
         c.release();
         // Granted, and not run yet: it no longer waits.
-        assert!(ready(c.claim(&env, &key("w"), LONG)).await);
+        assert!(ready(c.claim(&env, &[key("w")], LONG)).await);
         let mut third = pin!(c.claim(&env, &z, LONG));
         assert!(poll!(third.as_mut()).is_pending());
         assert!(poll!(second.as_mut()).is_ready());
@@ -252,11 +262,11 @@ mod tests {
         let env = telesto_runtime::env();
         let claims = Arc::new(Claims::default());
         let [idle, b, c, d] = [1, 2, 3, 4].map(|id| txn(&claims, id));
-        idle.claim(&env, &key("k"), LONG).await;
-        b.claim(&env, &key("k"), LONG).await;
-        assert!(ready(c.claim(&env, &key("k"), LONG)).await);
+        idle.claim(&env, &[key("k")], LONG).await;
+        b.claim(&env, &[key("k")], LONG).await;
+        assert!(ready(c.claim(&env, &[key("k")], LONG)).await);
         drop(idle);
-        let k = key("k");
+        let k = [key("k")];
         let mut waits = pin!(d.claim(&env, &k, LONG));
         assert!(poll!(waits.as_mut()).is_pending(), "a new holder is waited for again");
         drop(b);
@@ -269,9 +279,9 @@ mod tests {
         let env = telesto_runtime::env();
         let claims = Arc::new(Claims::default());
         let [a, b] = [1, 2].map(|id| txn(&claims, id));
-        a.claim(&env, &key("k"), LONG).await;
+        a.claim(&env, &[key("k")], LONG).await;
         {
-            let k = key("k");
+            let k = [key("k")];
             let mut waits = pin!(b.claim(&env, &k, LONG));
             assert!(poll!(waits.as_mut()).is_pending());
         }
@@ -279,5 +289,45 @@ mod tests {
         drop(b);
         drop(a);
         assert!(claims.table.lock().keys.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_is_handed_to_one_that_still_waits_so_that_no_circle_forms() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [idle, b, gone_on] = [1, 2, 3].map(|id| txn(&claims, id));
+        let (j, k) = ([key("j")], [key("k")]);
+        idle.claim(&env, &k, LONG).await;
+        b.claim(&env, &j, LONG).await;
+        let mut early = Box::pin(gone_on.claim(&env, &k, LONG));
+        assert!(poll!(early.as_mut()).is_pending());
+        tokio::time::sleep(WAIT / 2).await;
+        let mut waits = pin!(b.claim(&env, &k, LONG));
+        assert!(poll!(waits.as_mut()).is_pending());
+        early.await;
+        let mut second = pin!(gone_on.claim(&env, &j, LONG));
+        assert!(poll!(second.as_mut()).is_pending());
+        idle.release();
+        assert!(poll!(waits.as_mut()).is_ready(), "past the one that went on");
+        b.release();
+        assert!(poll!(second.as_mut()).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queue_that_moves_is_not_overdue() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [a, b, c, d] = [1, 2, 3, 4].map(|id| txn(&claims, id));
+        let k = [key("k")];
+        a.claim(&env, &k, LONG).await;
+        let mut second = pin!(b.claim(&env, &k, LONG));
+        let mut third = pin!(c.claim(&env, &k, LONG));
+        assert!(poll!(second.as_mut()).is_pending() && poll!(third.as_mut()).is_pending());
+        tokio::time::sleep(WAIT * 3 / 4).await;
+        a.release();
+        assert!(poll!(second.as_mut()).is_ready());
+        third.await;
+        let mut fourth = pin!(d.claim(&env, &k, LONG));
+        assert!(poll!(fourth.as_mut()).is_pending(), "its holder has just begun");
     }
 }

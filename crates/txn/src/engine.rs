@@ -196,7 +196,8 @@ impl Database for Engine {
             Some(_) => Freshness::Applied,
             None => freshness,
         };
-        let sequenced = self.service.is_sequencer();
+        // Asked first: what is acknowledged from here on is applied before.
+        let newest = self.service.knows_all();
         let request = BeginRequest {
             freshness,
             as_of: options.as_of,
@@ -206,7 +207,7 @@ impl Database for Engine {
             Some(begun) => begun?,
             None => self.service.begin(request).await?,
         };
-        Ok(Arc::new(EngineTransaction::new(&self.shared, options, begun, sequenced)))
+        Ok(Arc::new(EngineTransaction::new(&self.shared, options, begun, newest)))
     }
 
     async fn outcome(&self, txn: TxnId) -> Result<Outcome> {

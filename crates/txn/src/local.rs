@@ -352,6 +352,10 @@ impl ShardService for LocalService {
         self.0.log.is_local_sequencer()
     }
 
+    fn knows_all(&self) -> bool {
+        self.0.sequences_and_knows_all()
+    }
+
     fn try_begin(&self, request: &BeginRequest) -> Option<Result<BeginReply>> {
         if self.0.closed() {
             return Some(Err(Error::ShuttingDown));

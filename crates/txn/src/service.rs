@@ -175,8 +175,12 @@ pub trait ShardService: Debug + Send + Sync {
     /// The newest entry and commit timestamp applied.
     fn applied(&self) -> (Lsn, Timestamp);
 
-    /// Whether this process sequences the shard's log, so that what it has applied is the newest.
+    /// Whether this process sequences the shard's log.
     fn is_sequencer(&self) -> bool;
+
+    /// Whether everything acknowledged anywhere is applied here: this process sequences the log, and has caught up since it
+    /// took it over.
+    fn knows_all(&self) -> bool;
 
     /// A snapshot, if one that is new enough can be had without waiting.
     fn try_begin(&self, request: &BeginRequest) -> Option<Result<BeginReply>>;

@@ -71,8 +71,10 @@ pub(crate) struct Core {
     snapshot: AtomicU64,
     ended: AtomicBool,
     read_only: bool,
-    /// At its begin this process sequenced the log: the snapshot was the newest.
-    sequenced: bool,
+    /// At its begin this process knew all that was acknowledged: its snapshot was the newest.
+    newest: bool,
+    /// The snapshot was moved: a scan begun before still reads the older one.
+    moved: AtomicBool,
     pub buffer: Arc<WriteBuffer>,
     reads: Mutex<ReadSet>,
     lease: Mutex<Option<Box<dyn SnapshotLease>>>,
@@ -130,6 +132,7 @@ impl Core {
 
     /// Reads see `begun` from now on.
     fn renew(&self, begun: BeginReply) {
+        self.moved.store(true, Ordering::Release);
         self.snapshot.store(begun.snapshot.0, Ordering::Release);
         let previous = self.lease.lock().replace(begun.lease);
         let mut first = self.first_lease.lock();
@@ -146,12 +149,13 @@ impl Core {
         {
             return Ok(());
         }
-        for key in keys {
-            self.claimed.claim(&self.shared.env, key, self.timeout).await;
-        }
+        self.claimed.claim(&self.shared.env, keys, self.timeout).await;
         let since = self.snapshot();
-        if keys.iter().any(|key| self.shared.service.known_change(key, since).is_some()) {
-            self.advance().await?;
+        if keys.iter().any(|key| self.shared.service.known_change(key, since).is_some())
+            && let Err(error) = self.advance().await
+        {
+            // It was worth a try; the statement goes on with the snapshot it has.
+            tracing::debug!(%error, "the snapshot stays where it is");
         }
         Ok(())
     }
@@ -285,12 +289,13 @@ impl Core {
 
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
     /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
-    /// must still hold at the tail for it to be strict; with a local sequencer (at its begin: the log may
+    /// must still hold at the tail for it to be strict; with a local sequencer that knew all (at its begin: the log may
     /// have been switched since) that was the newest.
     async fn commit_reads(&self) -> Result<Committed> {
         let service = &self.shared.service;
         let strict = self.options.level == Level::Serializable;
-        if self.read_only || (strict && self.sequenced) {
+        let newest = self.newest && !self.moved.load(Ordering::Acquire);
+        if self.read_only || (strict && newest) {
             return Ok(self.nothing_written());
         }
         let reads = self.reads.lock().take();
@@ -329,12 +334,7 @@ pub(crate) struct EngineTransaction {
 }
 
 impl EngineTransaction {
-    pub fn new(
-        shared: &Arc<Shared>,
-        options: TxnOptions,
-        begun: BeginReply,
-        sequenced: bool,
-    ) -> Self {
+    pub fn new(shared: &Arc<Shared>, options: TxnOptions, begun: BeginReply, newest: bool) -> Self {
         let read_only = options.read_only
             || options.as_of.is_some()
             || matches!(options.level, Level::Session | Level::Eventual);
@@ -349,7 +349,8 @@ impl EngineTransaction {
                 snapshot: AtomicU64::new(begun.snapshot.0),
                 ended: AtomicBool::new(false),
                 read_only,
-                sequenced,
+                newest,
+                moved: AtomicBool::new(false),
                 buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 lease: Mutex::new(Some(begun.lease)),

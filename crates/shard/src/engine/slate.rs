@@ -209,6 +209,7 @@ impl Engine for SlateEngine {
     }
 
     async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>> {
+        self.failed_write.clear();
         let options = DbReaderOptions {
             manifest_poll_interval: POLL,
             skip_wal_replay: true,
@@ -244,6 +245,7 @@ impl Engine for SlateEngine {
     }
 
     async fn open_writer(&self) -> Outcome<Arc<dyn Writer>> {
+        self.failed_write.clear();
         let build = Db::builder(self.path.as_str(), self.store(Cause::Checkpoint))
             .with_settings(self.settings())
             .with_sst_block_size(BLOCK_SIZE)

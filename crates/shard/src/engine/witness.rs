@@ -70,6 +70,11 @@ impl LastFailure {
         self.0.lock().clone()
     }
 
+    /// Another writer may have gone on since.
+    pub(super) fn clear(&self) {
+        *self.0.lock() = None;
+    }
+
     fn note<T>(&self, location: &Path, result: Result<T>) -> Result<T> {
         let failed = match &result {
             // Answers that the protocol asked for.

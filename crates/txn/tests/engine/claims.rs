@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use telesto_txn::{Error, Level};
+use telesto_common::key::KeyRange;
+use telesto_txn::{Error, Level, ScanOptions};
 
 use crate::harness::{World, get, is_conflict, put, scan};
 
@@ -134,4 +135,42 @@ async fn transactions_that_claim_in_opposite_orders_both_end() {
         began.elapsed() < Duration::from_millis(900),
         "virtual time: a circle is not waited out"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn scan_begun_before_the_snapshot_moved_is_validated_though_nothing_was_written() {
+    let world = World::new(37);
+    let process = world.start_with(crate::quorum::on(&telesto_log::disk::SimDisk::new())).await;
+    for key in ["k", "x", "y"] {
+        process.put(key, "old").await;
+    }
+    let txn = process.begin(Level::Serializable).await;
+    let mut scan = txn.scan(
+        KeyRange::new(Bytes::from_static(b"x"), Bytes::from_static(b"x\xff")),
+        ScanOptions::default(),
+    );
+    let other = process.begin(Level::Serializable).await;
+    for key in ["k", "x", "y"] {
+        put(&other, key, "new").await;
+    }
+    other.commit().await.expect("commits");
+    txn.claim(&keys("k")).await.expect("claims");
+    assert_eq!(get(&txn, "y").await.as_deref(), Some("new"), "the snapshot moved");
+    let rows = scan.next_batch(10).await.expect("rows");
+    assert_eq!(rows[0].1.as_ref(), b"old", "the scan's did not");
+    assert!(is_conflict(txn.commit().await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_of_many_held_keys_waits_once() {
+    let world = World::new(38);
+    let process = world.start().await;
+    let many = ["a", "b", "c", "d"].map(|key| keys(key)[0].clone());
+    let idle = process.begin(Level::Serializable).await;
+    idle.claim(&many).await.expect("claims");
+    let busy = process.begin(Level::Serializable).await;
+    let began = tokio::time::Instant::now();
+    busy.claim(&many).await.expect("goes on");
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(900) && waited < Duration::from_secs(2), "{waited:?}");
 }

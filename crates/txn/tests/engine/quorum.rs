@@ -10,7 +10,7 @@ use telesto_txn::{Database as _, Durability, EngineOptions, Error, Level, ReadFo
 
 use crate::harness::{Process, World, between, get, put};
 
-fn on(disk: &Arc<SimDisk>) -> impl FnOnce(&mut EngineOptions) + use<> {
+pub fn on(disk: &Arc<SimDisk>) -> impl FnOnce(&mut EngineOptions) + use<> {
     let disk = Arc::clone(disk) as Arc<dyn Disk>;
     move |options| {
         options.log = LogKind::Quorum;
@@ -126,4 +126,26 @@ async fn live_switch_in_both_directions_interrupts_nobody() {
     other.put("theirs", "3").await;
     assert_eq!(process.read("theirs").await.as_deref(), Some("3"));
     assert_eq!(other.read("count").await, Some(count.to_string()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn transaction_that_only_reads_after_a_take_over_is_strict() {
+    let world = World::new(79);
+    let writer = world.start().await;
+    let disk = SimDisk::new();
+    let taker = world
+        .start_with(|options| options.log_disk = Some(Arc::clone(&disk) as Arc<dyn Disk>))
+        .await;
+    writer.put("x", "old").await;
+    taker.read("x").await;
+    writer.put("x", "new").await;
+    taker.engine.switch_log(LogKind::Quorum).await.expect("takes the log over");
+    // It sequences the log, and has not applied what the other committed before.
+    let txn = taker.begin(Level::Serializable).await;
+    let seen = get(&txn, "x").await;
+    let committed = txn.commit().await;
+    assert!(seen.as_deref() == Some("new") || committed.is_err(), "{seen:?} at a commit");
+    let txn = taker.begin(Level::Serializable).await;
+    assert_eq!(get(&txn, "x").await.as_deref(), Some("new"), "run again");
+    txn.commit().await.expect("nothing changed");
 }
