@@ -1,27 +1,37 @@
-//! Correlated subqueries that DataFusion cannot turn into joins: run once for each row outside.
+//! Subqueries in expressions as calls.
+//!
+//! # Purpose
+//! DataFusion turns subqueries into joins. Where it refuses to, or where its join knows only true and false though the
+//! expression around it can tell NULL from false (`NOT IN`, `IN (…) IS NULL`, `> ALL`), the binder makes a call of this.
 //!
 //! # Protocol
 //! The subquery's plan is kept with its outer references. For each outer row they are replaced by the row's values and
-//! the plan is run. The binder makes these calls only after the join form was refused.
+//! the plan is run. Without outer references it is run once, at the first row, and what it gave is kept.
 //!
 //! # Limits
-//! The cost is a planned query a row: meant for catalogs and small outer sides.
+//! A correlated one costs a planned query a row. The distinct values of an uncorrelated one are held in memory, counted in
+//! the query's bound (53200 beyond it).
 
+use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Subquery, Volatility,
+    ColumnarValue, Expr, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Subquery, Volatility,
 };
-use datafusion::physical_plan::collect;
+use datafusion::physical_plan::execute_stream;
+use futures::StreamExt as _;
+use tokio::sync::OnceCell;
 
 /// What the subquery's rows become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,8 +40,30 @@ pub(crate) enum Shape {
     Scalar,
     /// Whether there is a row.
     Exists,
-    /// Whether the last argument is among the rows.
-    In,
+    /// Whether the last argument compares so with any row, or with all.
+    Quantified(Operator, bool),
+    /// The values as an array, in their order.
+    Array,
+}
+
+impl Shape {
+    fn has_left(self) -> bool {
+        matches!(self, Self::Quantified(..))
+    }
+}
+
+/// What the rows of a run came to.
+#[derive(Debug, Default)]
+struct Gathered {
+    rows: usize,
+    first: Option<ScalarValue>,
+    /// Distinct values but NULL, for a quantified comparison.
+    values: HashSet<ScalarValue>,
+    has_null: bool,
+    /// All values in order, for an array.
+    list: Vec<ScalarValue>,
+    /// Counts what is held.
+    held: Option<MemoryReservation>,
 }
 
 #[derive(Debug)]
@@ -43,6 +75,8 @@ struct Apply {
     returns: DataType,
     signature: Signature,
     state: Arc<SessionState>,
+    /// Of a subquery without outer references.
+    once: OnceCell<Gathered>,
 }
 
 /// A call that runs `plan` with the values of the `outer` columns, which are its first arguments.
@@ -54,15 +88,20 @@ pub(crate) fn call(
     returns: DataType,
     state: &Arc<SessionState>,
 ) -> ScalarUDF {
-    let args = outer.len() + usize::from(shape == Shape::In);
+    let args = outer.len() + usize::from(shape.has_left());
+    let signature = match args {
+        0 => Signature::nullary(Volatility::Volatile),
+        args => Signature::any(args, Volatility::Volatile),
+    };
     AsyncScalarUDF::new(Arc::new(Apply {
         id,
         shape,
         plan,
         outer,
         returns,
-        signature: Signature::any(args, Volatility::Volatile),
+        signature,
         state: Arc::clone(state),
+        once: OnceCell::new(),
     }))
     .into_scalar_udf()
 }
@@ -131,34 +170,141 @@ impl AsyncScalarUDFImpl for Apply {
 
 impl Apply {
     async fn row(&self, values: &[ScalarValue]) -> DfResult<ScalarValue> {
-        let plan = bound(self.plan.clone(), &self.outer, values)?;
+        if self.outer.is_empty() {
+            let gathered = self.once.get_or_try_init(|| self.run(self.plan.clone())).await?;
+            self.value(gathered, values)
+        } else {
+            let plan = bound(self.plan.clone(), &self.outer, values)?;
+            self.value(&self.run(plan).await?, values)
+        }
+    }
+
+    /// Runs the subquery as far as its rows matter.
+    async fn run(&self, plan: LogicalPlan) -> DfResult<Gathered> {
         let plan = self.state.create_physical_plan(&plan).await?;
-        let batches = collect(plan, self.state.task_ctx()).await?;
-        let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
-        match self.shape {
-            Shape::Exists => Ok(ScalarValue::Boolean(Some(rows > 0))),
-            Shape::Scalar => match batches.iter().find(|batch| batch.num_rows() > 0) {
-                Some(batch) => ScalarValue::try_from_array(batch.column(0), 0),
-                None => ScalarValue::try_from(&self.returns),
-            },
-            Shape::In => {
-                let wanted = values.last().ok_or_else(|| {
-                    DataFusionError::Internal("IN without a left side".to_owned())
-                })?;
-                let mut unknown = wanted.is_null() && rows > 0;
-                for batch in &batches {
-                    for at in 0..batch.num_rows() {
-                        let value = ScalarValue::try_from_array(batch.column(0), at)?;
-                        unknown |= value.is_null();
-                        if !value.is_null() && value == *wanted {
-                            return Ok(ScalarValue::Boolean(Some(true)));
+        let mut batches = execute_stream(plan, self.state.task_ctx())?;
+        let pool = &self.state.runtime_env().memory_pool;
+        let held = MemoryConsumer::new("rows of a subquery").register(pool);
+        let mut out = Gathered::default();
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
+            for at in 0..batch.num_rows() {
+                out.rows += 1;
+                let value = |at| ScalarValue::try_from_array(batch.column(0), at);
+                match self.shape {
+                    Shape::Exists => {}
+                    Shape::Scalar => out.first = Some(value(at)?),
+                    Shape::Array => {
+                        let value = value(at)?;
+                        held.try_grow(value.size())?;
+                        out.list.push(value);
+                    }
+                    Shape::Quantified(..) => {
+                        let value = plain(value(at)?);
+                        if value.is_null() {
+                            out.has_null = true;
+                        } else if !out.values.contains(&value) {
+                            held.try_grow(value.size())?;
+                            out.values.insert(value);
                         }
                     }
                 }
-                Ok(ScalarValue::Boolean(if unknown { None } else { Some(false) }))
+            }
+            if self.shape == Shape::Exists && out.rows > 0 {
+                break;
+            }
+        }
+        out.held = Some(held);
+        Ok(out)
+    }
+
+    fn value(&self, gathered: &Gathered, values: &[ScalarValue]) -> DfResult<ScalarValue> {
+        match self.shape {
+            Shape::Exists => Ok(ScalarValue::Boolean(Some(gathered.rows > 0))),
+            Shape::Scalar => match &gathered.first {
+                Some(value) => Ok(value.clone()),
+                None => ScalarValue::try_from(&self.returns),
+            },
+            Shape::Array => {
+                let DataType::List(field) = &self.returns else {
+                    return Err(DataFusionError::Internal("an array that is no list".to_owned()));
+                };
+                let list = ScalarValue::new_list_nullable(&gathered.list, field.data_type());
+                Ok(ScalarValue::List(list))
+            }
+            Shape::Quantified(op, all) => {
+                let left = values.last().cloned().map(plain).ok_or_else(|| {
+                    DataFusionError::Internal("a comparison without a left side".to_owned())
+                })?;
+                Ok(ScalarValue::Boolean(quantified(&left, op, all, gathered)))
             }
         }
     }
+}
+
+/// The comparison of `left` with any or all of the rows, in three values.
+fn quantified(left: &ScalarValue, op: Operator, all: bool, rows: &Gathered) -> Option<bool> {
+    if rows.rows == 0 {
+        return Some(all);
+    }
+    if left.is_null() {
+        return None;
+    }
+    let holds = |value: &ScalarValue| {
+        let order = left.partial_cmp(value);
+        match op {
+            Operator::Eq => order == Some(Ordering::Equal),
+            Operator::NotEq => order != Some(Ordering::Equal),
+            Operator::Lt => order == Some(Ordering::Less),
+            Operator::LtEq => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+            Operator::Gt => order == Some(Ordering::Greater),
+            _ => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+        }
+    };
+    let decided = match (op, all) {
+        (Operator::Eq, false) => rows.values.contains(left),
+        (Operator::NotEq, true) => rows.values.contains(left),
+        (_, false) => rows.values.iter().any(holds),
+        (_, true) => !rows.values.iter().all(holds),
+    };
+    match (decided, rows.has_null) {
+        (true, _) => Some(!all),
+        (false, true) => None,
+        (false, false) => Some(all),
+    }
+}
+
+/// The value with one zero and one NaN, so that equal values are the same value.
+fn plain(value: ScalarValue) -> ScalarValue {
+    match value {
+        ScalarValue::Float64(Some(v)) if v == 0.0 => ScalarValue::Float64(Some(0.0)),
+        ScalarValue::Float64(Some(v)) if v.is_nan() => ScalarValue::Float64(Some(f64::NAN)),
+        ScalarValue::Float32(Some(v)) if v == 0.0 => ScalarValue::Float32(Some(0.0)),
+        ScalarValue::Float32(Some(v)) if v.is_nan() => ScalarValue::Float32(Some(f32::NAN)),
+        value => value,
+    }
+}
+
+/// Whether `expr` has a call that must be awaited: only projections and filters do that.
+pub(crate) fn awaits(expr: &Expr) -> bool {
+    expr.exists(|node| Ok(is_awaited(node))).unwrap_or(true)
+}
+
+/// Whether `expr` is such a call.
+pub(crate) fn is_awaited(expr: &Expr) -> bool {
+    matches!(expr, Expr::ScalarFunction(call) if call.func.as_async().is_some())
+}
+
+/// Whether a plan has such a call where nothing awaits it.
+pub(crate) fn misplaced(plan: &LogicalPlan) -> DfResult<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        if !matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_)) {
+            found |= node.expressions().iter().any(awaits);
+        }
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
 }
 
 /// The plan with its outer references replaced by values.

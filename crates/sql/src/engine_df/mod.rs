@@ -42,6 +42,7 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode as _};
 use datafusion::execution::TaskContext;
 use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
@@ -191,15 +192,14 @@ fn bind_query(
     query: &Query,
     parameters: &[SqlType],
     context: &ExecContext,
-    apply: Option<&Arc<SessionState>>,
+    state: &Arc<SessionState>,
+    row_by_row: bool,
 ) -> Result<(Relation, bool)> {
     let tables = CatalogTables::executing(context);
     let types = parameters.iter().cloned().enumerate().collect();
     let parameters = Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
-    let mut binder = Binder::new(&tables, Evaluation::executing(context), parameters);
-    if let Some(state) = apply {
-        binder = binder.applying(state);
-    }
+    let binder = Binder::new(&tables, Evaluation::executing(context), parameters);
+    let binder = binder.applying(state, row_by_row);
     let relation = binder.statement(query)?;
     Ok((relation, binder.met_correlated()))
 }
@@ -219,20 +219,31 @@ async fn physical(
     context: &ExecContext,
 ) -> Result<Physical> {
     let state = Arc::new(runtime::session_state(&QueryBounds::of(context))?);
-    let (relation, correlated) = bind_query(query, parameters, context, None)?;
+    let (relation, correlated) = bind_query(query, parameters, context, &state, false)?;
     let Relation { plan, columns } = relation;
-    let plan = match state.create_physical_plan(&plan).await {
+    let plan = match operators(&state, &plan).await {
         Ok(plan) => plan,
         Err(refused) if correlated => {
             tracing::debug!(%refused, "correlated subqueries run row by row");
-            let (relation, _) = bind_query(query, parameters, context, Some(&state))?;
-            let plan = state.create_physical_plan(&relation.plan).await;
-            plan.map_err(fault::from_datafusion)?
+            let (relation, _) = bind_query(query, parameters, context, &state, true)?;
+            operators(&state, &relation.plan).await?
         }
-        Err(error) => return Err(fault::from_datafusion(error)),
+        Err(error) => return Err(error),
     };
     let plan = cooperative(plan).map_err(fault::from_datafusion)?;
     Ok(Physical { plan, task: state.task_ctx(), columns })
+}
+
+/// The operators of a plan.
+async fn operators(state: &SessionState, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = state.optimize(plan).map_err(fault::from_datafusion)?;
+    if apply::misplaced(&plan).map_err(fault::from_datafusion)? {
+        return Err(fault::unsupported(
+            "a subquery in a join condition, or one that needs two levels of outer rows,",
+        ));
+    }
+    let planned = state.query_planner().create_physical_plan(&plan, state).await;
+    planned.map_err(fault::from_datafusion)
 }
 
 /// Makes operators that combine several inputs give way to other tasks. DataFusion does so at the leaves only,

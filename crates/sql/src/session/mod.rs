@@ -19,6 +19,7 @@ mod control;
 mod cost;
 mod engine;
 pub mod parse;
+mod precedence;
 pub mod result;
 mod run;
 mod seen;

@@ -45,7 +45,7 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
         })?;
     let mut out = Vec::new();
     let mut current: Vec<TokenWithSpan> = Vec::new();
-    for token in tokens {
+    for token in tokens.into_iter().flat_map(signs_apart) {
         match token.token {
             Token::SemiColon => finish(sql, std::mem::take(&mut current), &mut out)?,
             Token::EOF => {}
@@ -56,6 +56,42 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
     Ok(out)
 }
 
+/// Whether `DISTINCT FROM` is somewhere in the statement.
+fn has_distinct_from(tokens: &[TokenWithSpan]) -> bool {
+    let mut words = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_))).map(|t| {
+        match &t.token {
+            Token::Word(w) if w.quote_style.is_none() => w.value.as_str(),
+            _ => "",
+        }
+    });
+    let mut before = "";
+    words.any(|word| {
+        let found = before.eq_ignore_ascii_case("DISTINCT") && word.eq_ignore_ascii_case("FROM");
+        before = word;
+        found
+    })
+}
+
+/// Takes `+` and `-` off the end of an operator that PostgreSQL's lexer would not let end in them (`>-` in `a>-1`): one of
+/// several characters may do so only when it has one of ``~!@#%^&|`?``.
+fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
+    let Token::CustomBinaryOperator(text) = &token.token else { return vec![token] };
+    let signs = text.len() - text.trim_end_matches(['+', '-']).len();
+    if signs == 0 || signs == text.len() || text.contains(|c| "~!@#%^&|`?".contains(c)) {
+        return vec![token];
+    }
+    let pieces = std::iter::once(&text[..text.len() - signs])
+        .chain(text[text.len() - signs..].split_inclusive(|_| true));
+    let mut out = Vec::new();
+    for piece in pieces {
+        match Tokenizer::new(&PostgreSqlDialect {}, piece).tokenize() {
+            Ok(tokens) => out.extend(tokens.into_iter().map(|t| TokenWithSpan::new(t, token.span))),
+            Err(_) => return vec![token],
+        }
+    }
+    out
+}
+
 fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> Result<()> {
     if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
         return Ok(());
@@ -63,8 +99,12 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     let as_of = take_as_of(&mut tokens)?;
     spell_copy_switches(&mut tokens);
     drop_vacuum_options(&mut tokens);
+    let distinct_from = has_distinct_from(&tokens);
     let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
-    let statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
+    let mut statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
+    if distinct_from {
+        super::precedence::restore(&mut statement);
+    }
     let rest = parser.peek_token();
     if rest.token != Token::EOF {
         return Err(Error::syntax(format!("syntax error at or near \"{}\"", rest.token))

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::StreamExt as _;
 use parking_lot::Mutex;
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::cancel::CancelToken;
 use super::seen::{Seen, observe};
 use super::transaction::Step;
-use super::{Prepared, Rows, Session, StatementResult, parse, pg_micros};
+use super::{Prepared, RowStream, Rows, Session, StatementResult, parse, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
 use crate::engine_df;
@@ -301,11 +303,9 @@ impl Session {
             0 => None,
             ms => Some(self.engine.env.clock.sleep(Duration::from_millis(ms))),
         };
-        let timeout = async {
-            match timeout {
-                Some(timer) => timer.await,
-                None => futures::future::pending().await,
-            }
+        let mut timeout = match timeout {
+            Some(timer) => timer,
+            None => futures::future::pending().boxed(),
         };
         tokio::select! {
             biased;
@@ -313,11 +313,17 @@ impl Session {
                 token.check()?;
                 Err(Error::internal("cancelled without a reason"))
             }
-            result = work => result,
-            () = timeout => Err(Error::new(
-                SqlState::QUERY_CANCELED,
-                "canceling statement due to statement timeout",
-            )),
+            result = work => match result? {
+                // Computed as the rows are pulled.
+                StatementResult::Rows { columns, rows: Rows::Stream(rows), tag }
+                    if context.settings.statement_timeout_ms > 0 =>
+                {
+                    let rows = Rows::Stream(until(rows, timeout));
+                    Ok(StatementResult::Rows { columns, rows, tag })
+                }
+                result => Ok(result),
+            },
+            () = &mut timeout => Err(timed_out()),
         }
     }
 
@@ -474,4 +480,21 @@ pub(super) fn failed_transaction() -> Error {
         SqlState::IN_FAILED_TRANSACTION,
         "current transaction is aborted, commands ignored until end of transaction block",
     )
+}
+
+fn timed_out() -> Error {
+    Error::new(SqlState::QUERY_CANCELED, "canceling statement due to statement timeout")
+}
+
+/// The rows as long as `timeout` has not come.
+fn until(rows: RowStream, timeout: BoxFuture<'static, ()>) -> RowStream {
+    let state = Some((rows, timeout));
+    Box::pin(futures::stream::unfold(state, |state| async move {
+        let (mut rows, mut timeout) = state?;
+        tokio::select! {
+            biased;
+            () = &mut timeout => Some((Err(timed_out()), None)),
+            batch = rows.next() => batch.map(|batch| (batch, Some((rows, timeout)))),
+        }
+    }))
 }

@@ -12,7 +12,8 @@ use datafusion::logical_expr::expr::{
     AggregateFunction, NullTreatment, Unnest, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::{
-    AggregateUDF, Expr, LogicalPlanBuilder, SortExpr, WindowFrame, WindowFunctionDefinition, cast,
+    AggregateUDF, Expr, LogicalPlanBuilder, SortExpr, WindowFrame, WindowFrameBound,
+    WindowFrameUnits, WindowFunctionDefinition, cast,
 };
 use datafusion::sql::sqlparser::ast;
 
@@ -20,6 +21,7 @@ use super::from::coalesce;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
 use crate::engine_df::aggregate::{Fold, folding};
+use crate::engine_df::apply::Shape;
 use crate::engine_df::fault;
 use crate::engine_df::types::{TypeShape, arrow_type};
 use crate::error::Result;
@@ -203,6 +205,12 @@ impl Binder<'_> {
         };
         let element = column.ty.clone();
         let ty = element.clone().array_of();
+        if query.order_by.is_some()
+            && let Some(call) =
+                self.applied(Shape::Array, &relation, &arrow_type(&ty), None, false, scope)
+        {
+            return Ok(Typed::of(call, ty));
+        }
         let value = Expr::Column(column.column.clone());
         let gather = folding(Fold::ArrayOrEmpty, &[element], &ty, &self.evaluation());
         let call = Expr::AggregateFunction(AggregateFunction::new_udf(
@@ -412,6 +420,7 @@ impl Binder<'_> {
             None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
         };
         window_frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
+        let window_frame = of_peers(window_frame);
         let (fun, args, ty, recast) = match self.aggregate_named(name, &args, star)? {
             Some(a) => (WindowFunctionDefinition::AggregateUDF(a.function), a.args, a.ty, a.recast),
             None => {
@@ -505,6 +514,24 @@ impl Binder<'_> {
             }
         }
         Err(fault::new("42704", format!("window \"{wanted}\" does not exist")))
+    }
+}
+
+/// A RANGE frame without offsets as the GROUPS frame of the same rows: DataFusion computes ranges of few types only.
+fn of_peers(frame: WindowFrame) -> WindowFrame {
+    let whole = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::CurrentRow => true,
+        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => by.is_null(),
+    };
+    if frame.units == WindowFrameUnits::Range
+        && whole(&frame.start_bound)
+        && whole(&frame.end_bound)
+        && (frame.start_bound == WindowFrameBound::CurrentRow
+            || frame.end_bound == WindowFrameBound::CurrentRow)
+    {
+        WindowFrame::new_bounds(WindowFrameUnits::Groups, frame.start_bound, frame.end_bound)
+    } else {
+        frame
     }
 }
 

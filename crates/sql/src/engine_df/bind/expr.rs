@@ -14,8 +14,8 @@ use datafusion::logical_expr::{Case, Expr};
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Scope, fold};
-use super::subquery::subquery_of;
-use super::{Binder, Typed};
+use super::subquery::{one_whatever, subquery_of};
+use super::{Binder, Place, Typed};
 use crate::engine_df::apply::Shape;
 use crate::engine_df::fault;
 use crate::error::Result;
@@ -26,6 +26,7 @@ impl Binder<'_> {
     pub(crate) fn expr(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Typed> {
         let _depth = self.enter()?;
         use ast::Expr as E;
+        let place = self.place.take();
         match expr {
             E::Identifier(name) => self.identifier(name, scope),
             E::CompoundIdentifier(parts) => {
@@ -38,7 +39,10 @@ impl Binder<'_> {
                 let (expr, ty) = scope.resolve(table, name)?;
                 Ok(Typed::of(expr, ty))
             }
-            E::Nested(inner) => self.expr(inner, scope),
+            E::Nested(inner) => {
+                self.place.set(place);
+                self.expr(inner, scope)
+            }
             E::Value(value) => self.literal(&value.value),
             E::Collate { expr, .. } => self.expr(expr, scope),
             E::IsTrue(e) => self.truth(e, scope, |e| Expr::IsTrue(Box::new(e))),
@@ -73,7 +77,8 @@ impl Binder<'_> {
             }
             E::InSubquery { expr, subquery, negated } => {
                 let left = self.expr(expr, scope)?;
-                self.in_subquery(left, "=", false, subquery, *negated, scope)
+                let joins = place.inside && !negated;
+                self.in_subquery(left, "=", false, subquery, *negated, joins, scope)
             }
             E::Between { expr, negated, low, high } => {
                 let value = self.expr(expr, scope)?;
@@ -82,7 +87,7 @@ impl Binder<'_> {
                 let below = self.binary("<=", value, high)?.expr;
                 Ok(Typed::bool(negate(Expr::and(above, below), *negated)))
             }
-            E::BinaryOp { left, op, right } => self.binary_op(left, op, right, scope),
+            E::BinaryOp { left, op, right } => self.binary_op(left, op, right, place, scope),
             E::Like { negated, any: false, expr, pattern, escape_char } => {
                 self.like("like", expr, pattern, escape_char.as_ref(), *negated, scope)
             }
@@ -93,12 +98,17 @@ impl Binder<'_> {
                 self.like("similar", expr, pattern, escape_char.as_ref(), *negated, scope)
             }
             E::AnyOp { left, compare_op, right, .. } => {
-                self.quantified(left, compare_op, right, false, scope)
+                self.quantified(left, compare_op, right, false, place, scope)
             }
             E::AllOp { left, compare_op, right } => {
-                self.quantified(left, compare_op, right, true, scope)
+                self.quantified(left, compare_op, right, true, place, scope)
             }
-            E::UnaryOp { op, expr } => self.unary(*op, expr, scope),
+            E::UnaryOp { op, expr } => {
+                if *op == ast::UnaryOperator::Not {
+                    self.place.set(Place { inside: false, ..place });
+                }
+                self.unary(*op, expr, scope)
+            }
             E::Cast { kind, expr, data_type, .. } => {
                 if matches!(kind, ast::CastKind::TryCast | ast::CastKind::SafeCast) {
                     return Err(fault::unsupported("TRY_CAST"));
@@ -175,8 +185,10 @@ impl Binder<'_> {
             }
             E::Exists { subquery, negated } => {
                 let relation = self.query(subquery, Some(scope))?;
+                let joins = place.exists && !one_whatever(&relation.plan);
+                let shape = Shape::Exists;
                 if let Some(call) =
-                    self.applied(Shape::Exists, &relation, &DataType::Boolean, None, scope)
+                    self.applied(shape, &relation, &DataType::Boolean, None, joins, scope)
                 {
                     return Ok(Typed::bool(negate(call, *negated)));
                 }
@@ -250,12 +262,15 @@ impl Binder<'_> {
         left: &ast::Expr,
         op: &ast::BinaryOperator,
         right: &ast::Expr,
+        place: Place,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
         use ast::BinaryOperator as B;
         if matches!(op, B::And | B::Or) {
             let word = if *op == B::And { "AND" } else { "OR" };
+            self.place.set(place);
             let l = self.condition(left, scope, word)?;
+            self.place.set(place);
             let r = self.condition(right, scope, word)?;
             return Ok(Typed::bool(if *op == B::And { Expr::and(l, r) } else { Expr::or(l, r) }));
         }
@@ -407,12 +422,14 @@ impl Binder<'_> {
         op: &ast::BinaryOperator,
         right: &ast::Expr,
         all: bool,
+        place: Place,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
         let name = operator_name(op)?;
         let left = self.expr(left, scope)?;
         if let ast::Expr::Subquery(query) = right {
-            return self.in_subquery(left, &name, all, query, false, scope);
+            let joins = place.inside && name == "=" && !all;
+            return self.in_subquery(left, &name, all, query, false, joins, scope);
         }
         // A list written out is a chain of comparisons, which indexes understand.
         if let ast::Expr::Array(array) = right {

@@ -107,8 +107,12 @@ impl Binder<'_> {
                 other => vec![other.clone()],
             })
             .collect();
+        let groups = group.len();
+        group.extend(aggregates.iter().cloned());
+        let (plan, mut group) = self.awaited_below(plan, group)?;
+        let folded = group.split_off(groups);
         let plan = LogicalPlanBuilder::from(plan)
-            .aggregate(group, aggregates.clone())
+            .aggregate(group, folded)
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)?;
         // The aggregate's schema: grouping columns, then (with grouping sets) an id, then aggregates.

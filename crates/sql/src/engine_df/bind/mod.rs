@@ -151,9 +151,21 @@ pub(crate) struct Binder<'a> {
     depth: Cell<usize>,
     ctes: RefCell<Vec<CteEntry>>,
     apply: Option<Arc<SessionState>>,
+    row_by_row: bool,
     correlated: Cell<bool>,
+    /// Where the next expression stands, until it is begun.
+    place: Cell<Place>,
     keep_unknown: Cell<bool>,
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
+}
+
+/// Where an expression stands: which subqueries may become joins there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// In a WHERE, below nothing but AND, OR and NOT: a join can tell whether there is a row.
+    exists: bool,
+    /// In a WHERE, below nothing but AND and OR: false does what NULL does.
+    inside: bool,
 }
 
 /// One level of nesting; leaves it when dropped.
@@ -177,15 +189,19 @@ impl<'a> Binder<'a> {
             depth: Cell::new(0),
             ctes: RefCell::default(),
             apply: None,
+            row_by_row: false,
             correlated: Cell::new(false),
+            place: Cell::default(),
             keep_unknown: Cell::new(false),
             windows: RefCell::default(),
         }
     }
 
-    /// Runs correlated subqueries row by row, with plans made by `state`, instead of as joins.
-    pub fn applying(mut self, state: &Arc<SessionState>) -> Self {
+    /// Runs subqueries that joins would get wrong as calls, with plans made by `state`; all correlated ones when
+    /// `row_by_row`.
+    pub fn applying(mut self, state: &Arc<SessionState>, row_by_row: bool) -> Self {
         self.apply = Some(Arc::clone(state));
+        self.row_by_row = row_by_row;
         self
     }
 

@@ -8,6 +8,7 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder, Operator, binary_expr, cast};
 
+use super::expr::negate;
 use super::scope::{Relation, ScopeColumn};
 use super::{Binder, Typed};
 use crate::engine_df::aggregate::{Fold, folding};
@@ -79,6 +80,15 @@ impl Binder<'_> {
             .map_err(|_| self.no_such(name, &[left.clone(), right.clone()], true))?;
         let l = self.comparable(self.coerce(left, &ty, name)?)?;
         let r = self.comparable(self.coerce(right, &ty, name)?)?;
+        let distinct = op == Operator::IsDistinctFrom;
+        if (distinct || op == Operator::IsNotDistinctFrom)
+            && [&l, &r].iter().all(|side| side.any_column_refs() && !side.is_volatile())
+        {
+            // Written out: as a key of a join among several the optimizer forgets that nulls are equal here.
+            let nulls = Expr::and(l.clone().is_null(), r.clone().is_null());
+            let equal = Expr::IsTrue(Box::new(binary_expr(l, Operator::Eq, r)));
+            return Ok(Typed::bool(negate(Expr::or(nulls, equal), distinct)));
+        }
         Ok(Typed::bool(binary_expr(l, op, r)))
     }
 

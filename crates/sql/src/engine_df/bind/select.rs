@@ -22,7 +22,7 @@ use datafusion::sql::sqlparser::ast;
 use super::group::refuse_aggregates;
 use super::query::ordinal;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
-use super::{Binder, Typed};
+use super::{Binder, Place, Typed};
 use crate::engine_df::fault;
 use crate::engine_df::types::TypeShape;
 use crate::error::Result;
@@ -55,6 +55,7 @@ impl Binder<'_> {
         let mut plan = from.plan;
         let scope = Scope::new(&from.columns, outer);
         if let Some(condition) = &select.selection {
+            self.place.set(Place { exists: true, inside: true });
             let condition = self.condition(condition, &scope, "WHERE")?;
             refuse_aggregates(&condition, "WHERE")?;
             plan = filter(plan, condition)?;
@@ -280,15 +281,14 @@ impl Binder<'_> {
         if windows.is_empty() {
             return Ok(plan);
         }
-        let plan = LogicalPlanBuilder::window_plan(plan, windows.clone())
-            .map_err(fault::from_datafusion)?;
-        let replace: Vec<_> = windows
-            .into_iter()
-            .map(|w| {
-                let name = w.schema_name().to_string();
-                (w, Expr::Column(Column::new_unqualified(name)))
-            })
+        let (plan, awaited) = self.awaited_below(plan, windows.clone())?;
+        let columns: Vec<Expr> = awaited
+            .iter()
+            .map(|w| Expr::Column(Column::new_unqualified(w.schema_name().to_string())))
             .collect();
+        let plan =
+            LogicalPlanBuilder::window_plan(plan, awaited).map_err(fault::from_datafusion)?;
+        let replace: Vec<_> = windows.into_iter().zip(columns).collect();
         for expr in above.iter_mut() {
             let taken = std::mem::take(*expr);
             **expr = substitute(taken, &replace)?;
@@ -488,7 +488,7 @@ fn origin_of(expr: &Expr, scope: &Scope<'_>) -> Option<super::scope::Origin> {
 }
 
 /// Collects the outermost expressions that `wanted` accepts, each once.
-fn collect(expr: &Expr, into: &mut Vec<Expr>, wanted: impl Fn(&Expr) -> bool) {
+pub(super) fn collect(expr: &Expr, into: &mut Vec<Expr>, wanted: impl Fn(&Expr) -> bool) {
     let walked = expr.apply(|node| {
         if wanted(node) {
             if !into.contains(node) {

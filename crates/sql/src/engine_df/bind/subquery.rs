@@ -1,16 +1,21 @@
-//! Subqueries in expressions: as plan nodes that DataFusion turns into joins, or as calls for each row
+//! Subqueries in expressions: as plan nodes that DataFusion turns into joins, or as calls
 //! ([`crate::engine_df::apply`]).
+//!
+//! # Invariants
+//! A join is chosen only where it gives the same answer: its marks are true or false, never NULL, so `IN` may be one below
+//! AND and OR of a WHERE alone, and EXISTS below NOT too.
 
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Column, Spans};
-use datafusion::logical_expr::expr::{InSubquery, SetComparison, SetQuantifier};
-use datafusion::logical_expr::{Expr, Subquery};
+use datafusion::logical_expr::expr::InSubquery;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, Subquery};
 use datafusion::sql::sqlparser::ast;
 
 use super::expr::negate;
 use super::scope::{Relation, Scope};
+use super::select::{collect, substitute};
 use super::{Binder, Typed};
 use crate::engine_df::apply::{self, Shape};
 use crate::engine_df::fault;
@@ -31,19 +36,22 @@ impl Binder<'_> {
 
     /// The only value of a one-column relation of at most one row.
     pub(super) fn scalar_of(&self, relation: Relation, ty: &SqlType, scope: &Scope<'_>) -> Expr {
-        match self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, scope) {
+        // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
+        let nullable = relation.plan.schema().field(0).is_nullable();
+        match self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope) {
             Some(call) => call,
             None => Expr::ScalarSubquery(subquery_of(relation)),
         }
     }
 
-    /// The subquery as a call for each row, when it is correlated and the join form is not wanted.
+    /// The subquery as a call: when no join gives what it gives (`joins`), or when correlated ones are run row by row.
     pub(super) fn applied(
         &self,
         shape: Shape,
         relation: &Relation,
         returns: &DataType,
         left: Option<&Expr>,
+        joins: bool,
         scope: &Scope<'_>,
     ) -> Option<Expr> {
         let mut outer: Vec<(Column, Expr)> = Vec::new();
@@ -57,10 +65,13 @@ impl Binder<'_> {
             let value = if own { Expr::Column(column.clone()) } else { reference.clone() };
             outer.push((column.clone(), value));
         }
-        if outer.is_empty() {
+        if !outer.is_empty() {
+            self.correlated.set(true);
+        }
+        if joins && (outer.is_empty() || !self.row_by_row) {
             return None;
         }
-        self.correlated.set(true);
+        // Without a state the statement is only described.
         let state = self.apply.as_ref()?;
         let (columns, mut args): (Vec<Column>, Vec<Expr>) = outer.into_iter().unzip();
         args.extend(left.cloned());
@@ -69,6 +80,41 @@ impl Binder<'_> {
         Some(call.call(args))
     }
 
+    /// The expressions with what must be awaited in them computed below, in a projection: operators other than that and
+    /// filters cannot wait.
+    pub(super) fn awaited_below(
+        &self,
+        plan: LogicalPlan,
+        exprs: Vec<Expr>,
+    ) -> Result<(LogicalPlan, Vec<Expr>)> {
+        let mut calls = Vec::new();
+        for expr in exprs.iter().filter(|expr| apply::awaits(expr)) {
+            collect(expr, &mut calls, apply::is_awaited);
+        }
+        if calls.is_empty() {
+            return Ok((plan, exprs));
+        }
+        let mut below: Vec<Expr> = plan
+            .schema()
+            .iter()
+            .map(|(q, f)| Expr::Column(Column::new(q.cloned(), f.name().clone())))
+            .collect();
+        let mut replace = Vec::new();
+        for call in calls {
+            let name = self.unique("subquery");
+            below.push(call.clone().alias(&name));
+            replace.push((call, Expr::Column(Column::new_unqualified(name))));
+        }
+        let plan = LogicalPlanBuilder::from(plan)
+            .project(below)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let exprs =
+            exprs.into_iter().map(|expr| substitute(expr, &replace)).collect::<Result<Vec<_>>>()?;
+        Ok((plan, exprs))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one comparison, taken apart by the syntax")]
     pub(super) fn in_subquery(
         &self,
         left: Typed,
@@ -76,6 +122,7 @@ impl Binder<'_> {
         all: bool,
         query: &ast::Query,
         negated: bool,
+        joins: bool,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
         let relation = self.query(query, Some(scope))?;
@@ -83,36 +130,43 @@ impl Binder<'_> {
             return Err(fault::syntax("subquery has too many columns"));
         };
         let ty = self.common_type(&[left.ty.clone(), column.ty.clone()], op)?;
+        let native = match super::operators::native(op) {
+            Some(native)
+                if !matches!(native, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom) =>
+            {
+                native
+            }
+            _ => return Err(fault::unsupported(&format!("{op} ANY (subquery)"))),
+        };
         let relation = self.conform(relation, std::slice::from_ref(&ty), op)?;
         let left = self.comparable(self.coerce(left, &ty, op)?)?;
         let relation = self.comparable_relation(relation)?;
-        let wants = matches!((op, all), ("=", false) | ("<>", true));
-        let plain = if wants {
-            self.applied(Shape::In, &relation, &DataType::Boolean, Some(&left), scope)
-        } else {
-            None
-        };
-        if let Some(call) = plain {
-            return Ok(Typed::bool(negate(call, negated != all)));
+        let joins = joins && !one_whatever(&relation.plan);
+        let shape = Shape::Quantified(native, all);
+        if let Some(call) =
+            self.applied(shape, &relation, &DataType::Boolean, Some(&left), joins, scope)
+        {
+            return Ok(Typed::bool(negate(call, negated)));
         }
+        // A join; or the statement is only described.
         let subquery = subquery_of(relation);
-        let expr = match (op, all) {
-            ("=", false) => Expr::InSubquery(InSubquery::new(Box::new(left), subquery, negated)),
-            ("<>", true) => Expr::InSubquery(InSubquery::new(Box::new(left), subquery, !negated)),
-            (op, all) => {
-                let op = super::operators::native(op)
-                    .ok_or_else(|| fault::unsupported(&format!("{op} ANY (subquery)")))?;
-                let quantifier = if all { SetQuantifier::All } else { SetQuantifier::Any };
-                let compared = Expr::SetComparison(SetComparison::new(
-                    Box::new(left),
-                    subquery,
-                    op,
-                    quantifier,
-                ));
-                negate(compared, negated)
-            }
-        };
-        Ok(Typed::bool(expr))
+        Ok(Typed::bool(Expr::InSubquery(InSubquery::new(Box::new(left), subquery, negated))))
+    }
+}
+
+/// Whether what a plan gives hangs on more than which rows match: an aggregate without groups has a row when nothing does, and
+/// LIMIT and OFFSET count rows of one outer row. Joins get these wrong.
+pub(super) fn one_whatever(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::Limit(_) => true,
+        LogicalPlan::Projection(_)
+        | LogicalPlan::SubqueryAlias(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::Filter(_)
+        | LogicalPlan::Distinct(_)
+        | LogicalPlan::Union(_) => plan.inputs().into_iter().any(one_whatever),
+        _ => false,
     }
 }
 
