@@ -143,4 +143,17 @@ with psycopg.connect(URL) as connection:
     )
     check("cancel in time", time.monotonic() - began < 60, True)
 
+with psycopg.connect(URL) as connection:
+    connection.execute("set statement_timeout = '200ms'")
+    connection.commit()
+    fails(
+        "statement timeout while rows are computed",
+        "57014",
+        lambda: connection.execute(
+            "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1000000) b"
+        ),
+    )
+    connection.rollback()
+    check("and a short one ends well", connection.execute("select 1").fetchone(), (1,))
+
 print("psycopg: all well")

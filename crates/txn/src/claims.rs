@@ -301,7 +301,7 @@ mod tests {
         b.claim(&env, &j, LONG).await;
         let mut early = Box::pin(gone_on.claim(&env, &k, LONG));
         assert!(poll!(early.as_mut()).is_pending());
-        tokio::time::sleep(WAIT / 2).await;
+        env.clock.sleep(WAIT / 2).await;
         let mut waits = pin!(b.claim(&env, &k, LONG));
         assert!(poll!(waits.as_mut()).is_pending());
         early.await;
@@ -323,7 +323,7 @@ mod tests {
         let mut second = pin!(b.claim(&env, &k, LONG));
         let mut third = pin!(c.claim(&env, &k, LONG));
         assert!(poll!(second.as_mut()).is_pending() && poll!(third.as_mut()).is_pending());
-        tokio::time::sleep(WAIT * 3 / 4).await;
+        env.clock.sleep(WAIT * 3 / 4).await;
         a.release();
         assert!(poll!(second.as_mut()).is_ready());
         third.await;

@@ -1,16 +1,18 @@
 //! DROP and TRUNCATE.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 use telesto_common::TableId;
 
-use super::names::{split, undefined_table};
+use super::names::{fold, split, undefined_table};
 use super::{Ddl, build};
 use crate::catalog::store::Object;
 use crate::catalog::{Relation, Table, sequence};
 use crate::error::{Error, Result, SqlState};
+use crate::session::parse::parse;
 use crate::sqlparser::ast::{
-    CascadeOption, ObjectName, ObjectType, Truncate, TruncateIdentityOption,
+    CascadeOption, ObjectName, ObjectType, Truncate, TruncateIdentityOption, visit_relations,
 };
 
 fn depends(what: &str, detail: String) -> Error {
@@ -22,6 +24,26 @@ fn depends(what: &str, detail: String) -> Error {
     .hint("Use DROP ... CASCADE to drop the dependent objects too.")
 }
 
+/// Whether a view's query names the relation. A name without a schema is taken for it.
+fn uses(query: &str, schema: &str, relation: &str) -> bool {
+    let Ok(parsed) = parse(query) else { return false };
+    let named = |name: &ObjectName| {
+        let parts: Vec<_> = name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
+        match parts.as_slice() {
+            [.., within, name] => within == schema && name == relation,
+            [name] => name == relation,
+            [] => false,
+        }
+    };
+    parsed.iter().filter_map(|parsed| parsed.statement.as_ref()).any(|statement| {
+        visit_relations(statement, |name| match named(name) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+        .is_break()
+    })
+}
+
 impl Ddl<'_> {
     pub(super) async fn drop_objects(
         &mut self,
@@ -30,6 +52,13 @@ impl Ddl<'_> {
         if_exists: bool,
         cascade: bool,
     ) -> Result<String> {
+        let dropped_views: BTreeSet<u32> = names
+            .iter()
+            .filter_map(|name| match self.find(name) {
+                Ok(Some(Relation::View(view))) => Some(view.oid),
+                _ => None,
+            })
+            .collect();
         let dropped_tables: BTreeSet<TableId> = names
             .iter()
             .filter_map(|name| match self.find(name) {
@@ -59,6 +88,8 @@ impl Ddl<'_> {
                             self.drop_sequence(&sequence, cascade).await?;
                         }
                         (ObjectType::View, Some(Relation::View(view))) => {
+                            let of = ("view", view.schema, view.name.as_str());
+                            self.drop_views_on(of, &dropped_views, cascade)?;
                             self.change.remove(view.oid);
                         }
                         (_, Some(_)) => {
@@ -114,6 +145,8 @@ impl Ddl<'_> {
             other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
             self.change.put(Object::Table(other));
         }
+        let of = ("table", table.schema, table.name.as_str());
+        self.drop_views_on(of, &BTreeSet::new(), cascade)?;
         let owned: Vec<u32> = self
             .catalog()
             .sequences()
@@ -125,6 +158,36 @@ impl Ddl<'_> {
         }
         build::delete_rows(self.context, table).await?;
         self.change.remove(table.id.0);
+        Ok(())
+    }
+
+    /// Refuses when views use the relation, or drops them and those that use them.
+    fn drop_views_on(
+        &mut self,
+        (kind, schema, name): (&str, u32, &str),
+        also: &BTreeSet<u32>,
+        cascade: bool,
+    ) -> Result<()> {
+        let mut used = vec![(schema, name.to_owned())];
+        while let Some((schema, relation)) = used.pop() {
+            let within = self.catalog().schema_name(schema).to_owned();
+            let views: Vec<_> = self
+                .catalog()
+                .views()
+                .filter(|view| !also.contains(&view.oid))
+                .filter(|view| view.name != relation && uses(&view.query, &within, &relation))
+                .cloned()
+                .collect();
+            for view in views {
+                if !cascade {
+                    let text = format!("view {} depends on {kind} {name}", view.name);
+                    return Err(depends(&format!("{kind} {name}"), text));
+                }
+                self.context.notices.notice(format!("drop cascades to view {}", view.name));
+                self.change.remove(view.oid);
+                used.push((view.schema, view.name.clone()));
+            }
+        }
         Ok(())
     }
 

@@ -13,7 +13,7 @@
 //! the query's bound (53200 beyond it).
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -31,6 +31,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_plan::execute_stream;
 use futures::StreamExt as _;
+use rustc_hash::FxHashSet;
 use tokio::sync::OnceCell;
 
 /// What the subquery's rows become.
@@ -58,7 +59,7 @@ struct Gathered {
     rows: usize,
     first: Option<ScalarValue>,
     /// Distinct values but NULL, for a quantified comparison.
-    values: HashSet<ScalarValue>,
+    values: FxHashSet<ScalarValue>,
     has_null: bool,
     /// All values in order, for an array.
     list: Vec<ScalarValue>,
@@ -277,9 +278,9 @@ fn quantified(left: &ScalarValue, op: Operator, all: bool, rows: &Gathered) -> O
 /// The value with one zero and one NaN, so that equal values are the same value.
 fn plain(value: ScalarValue) -> ScalarValue {
     match value {
-        ScalarValue::Float64(Some(v)) if v == 0.0 => ScalarValue::Float64(Some(0.0)),
+        ScalarValue::Float64(Some(0.0)) => ScalarValue::Float64(Some(0.0)),
         ScalarValue::Float64(Some(v)) if v.is_nan() => ScalarValue::Float64(Some(f64::NAN)),
-        ScalarValue::Float32(Some(v)) if v == 0.0 => ScalarValue::Float32(Some(0.0)),
+        ScalarValue::Float32(Some(0.0)) => ScalarValue::Float32(Some(0.0)),
         ScalarValue::Float32(Some(v)) if v.is_nan() => ScalarValue::Float32(Some(f32::NAN)),
         value => value,
     }

@@ -401,8 +401,8 @@ impl Zone {
             return Some(Self::UTC);
         }
         if name.starts_with(['+', '-']) || name.starts_with(|c: char| c.is_ascii_digit()) {
-            // ISO: positive is east.
-            return parse_offset(name).map(Self::Fixed);
+            // As POSIX: positive is west.
+            return parse_offset(name).map(|east| Self::Fixed(-east));
         }
         let known =
             chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(name));
@@ -525,7 +525,7 @@ mod tests {
         let twice = at(2024, 10, 27, 2) + 1800 * SECOND;
         assert_eq!(berlin.to_utc(twice), at(2024, 10, 27, 1) + 1800 * SECOND);
         assert_eq!(Zone::parse("UTC+3"), Some(Zone::Fixed(-10_800)));
-        assert_eq!(Zone::parse("+0330"), Some(Zone::Fixed(12_600)));
+        assert_eq!(Zone::parse("+0330"), Some(Zone::Fixed(-12_600)));
         assert_eq!(Zone::parse("nowhere"), None);
     }
 }

@@ -91,7 +91,14 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
             }
             Datum::Float4(narrow)
         }
-        (Num, Float8) => Datum::Float8(numeric_of(&value)?.to_f64()),
+        (Num, Float8) => {
+            let v = numeric_of(&value)?;
+            let wide = v.to_f64();
+            if wide.is_infinite() && matches!(v, Numeric::Finite { .. }) {
+                return Err(fault::out_of_range(to));
+            }
+            Datum::Float8(wide)
+        }
         (Float4 | Float8, Int2 | Int4 | Int8) => {
             let v = f64_of(&value)?.round_ties_even();
             if v.is_nan() || !(-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&v) {

@@ -167,7 +167,14 @@ impl Session {
             }
             Set::SetTimeZone { local: is_local, value } => {
                 local = *is_local;
-                let text = set_value(value)?;
+                let mut text = set_value(value)?;
+                if matches!(value, crate::sqlparser::ast::Expr::Interval(_)) {
+                    // An interval counts east, too.
+                    text = match text.strip_prefix('-') {
+                        Some(west) => format!("+{west}"),
+                        None => format!("-{}", text.trim_start_matches('+')),
+                    };
+                }
                 if text == "default" || text == "local" {
                     settings.reset("TimeZone", &self.defaults)?;
                 } else if let Ok(hours) = text.parse::<f64>() {

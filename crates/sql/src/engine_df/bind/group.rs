@@ -15,6 +15,9 @@ use crate::engine_df::types::TypeShape;
 use crate::error::Result;
 use crate::types::SqlType;
 
+/// Elements of a CUBE at most, as in PostgreSQL.
+const MAX_CUBE: usize = 12;
+
 impl Binder<'_> {
     pub(super) fn group_by(
         &self,
@@ -41,12 +44,30 @@ impl Binder<'_> {
         for item in items {
             match item {
                 ast::Expr::Rollup(sets) => {
-                    let flat = lists(sets)?.into_iter().flatten().collect();
-                    out.push(Expr::GroupingSet(GroupingSet::Rollup(flat)));
+                    let parts = lists(sets)?;
+                    out.push(Expr::GroupingSet(if parts.iter().all(|part| part.len() == 1) {
+                        GroupingSet::Rollup(parts.concat())
+                    } else {
+                        // An element of several columns comes and goes as one.
+                        let prefixes = (0..=parts.len()).rev().map(|len| parts[..len].concat());
+                        GroupingSet::GroupingSets(prefixes.collect())
+                    }));
                 }
                 ast::Expr::Cube(sets) => {
-                    let flat = lists(sets)?.into_iter().flatten().collect();
-                    out.push(Expr::GroupingSet(GroupingSet::Cube(flat)));
+                    let parts = lists(sets)?;
+                    if parts.len() > MAX_CUBE {
+                        let message = format!("CUBE is limited to {MAX_CUBE} elements");
+                        return Err(fault::new("54011", message));
+                    }
+                    out.push(Expr::GroupingSet(if parts.iter().all(|part| part.len() == 1) {
+                        GroupingSet::Cube(parts.concat())
+                    } else {
+                        let chosen = |mask: usize| {
+                            let within = (0..parts.len()).filter(|at| mask & (1 << at) != 0);
+                            within.flat_map(|at| parts[at].clone()).collect()
+                        };
+                        GroupingSet::GroupingSets((0..1 << parts.len()).map(chosen).collect())
+                    }));
                 }
                 ast::Expr::GroupingSets(sets) => {
                     out.push(Expr::GroupingSet(GroupingSet::GroupingSets(lists(sets)?)));
