@@ -40,7 +40,9 @@ use telesto_common::Env;
 use telesto_common::key::KeyRange;
 
 use super::slate_clock::SlateClock;
-use super::witness::{LastFailure, LastRead, Witness, damaged_object};
+use super::witness::{
+    GivenUp, LastFailure, LastRead, Witness, damaged_object, named_object, witnessed,
+};
 use super::{
     Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
     compaction, fetches, held_bytes,
@@ -112,7 +114,12 @@ impl SlateEngine {
 
     /// The bucket as SlateDB gets it.
     pub(super) fn store(&self, cause: Cause) -> Arc<dyn ObjectStore> {
-        Witness::over(self.bucket.object_store(cause), &self.last_read, &self.failed_write)
+        self.store_until(cause, &GivenUp::default())
+    }
+
+    fn store_until(&self, cause: Cause, given_up: &GivenUp) -> Arc<dyn ObjectStore> {
+        let store = self.bucket.object_store(cause);
+        Witness::over(store, &self.last_read, &self.failed_write, given_up)
     }
 
     fn settings(&self) -> Settings {
@@ -176,23 +183,6 @@ pub(super) fn fault(error: &slatedb::Error) -> Fault {
     }
 }
 
-/// SlateDB names the object in `checksum mismatch in <path>`.
-fn named_object(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("checksum mismatch in ")?;
-    Some(rest.split([' ', ':', ')', ',']).next().unwrap_or(rest).to_owned())
-}
-
-/// Names the object last read when the fault names none.
-fn witnessed(fault: Fault, last: &LastRead) -> Fault {
-    match fault {
-        Fault::Corrupt { object: None, reason } => Fault::Corrupt {
-            object: last.lock().as_ref().map(ToString::to_string),
-            reason: format!("{reason} (the object named is the last one read)"),
-        },
-        other => other,
-    }
-}
-
 fn is_empty_database(error: &slatedb::Error) -> bool {
     error.kind() == ErrorKind::Data
         && error.to_string().contains("failed to find latest transactional object")
@@ -246,7 +236,9 @@ impl Engine for SlateEngine {
 
     async fn open_writer(&self) -> Outcome<Arc<dyn Writer>> {
         self.failed_write.clear();
-        let build = Db::builder(self.path.as_str(), self.store(Cause::Checkpoint))
+        let given_up = GivenUp::default();
+        let store = self.store_until(Cause::Checkpoint, &given_up);
+        let build = Db::builder(self.path.as_str(), store)
             .with_settings(self.settings())
             .with_sst_block_size(BLOCK_SIZE)
             .with_wal_writer(Box::new(NoWal))
@@ -262,6 +254,7 @@ impl Engine for SlateEngine {
             db,
             contact: parking_lot::Mutex::new(self.env.clock.monotonic()),
             last_read: Arc::clone(&self.last_read),
+            given_up,
         }))
     }
 
@@ -290,6 +283,13 @@ struct SlateWriter {
     /// When the manifest was last known to be ours, monotonic.
     contact: parking_lot::Mutex<Duration>,
     last_read: LastRead,
+    given_up: GivenUp,
+}
+
+impl Drop for SlateWriter {
+    fn drop(&mut self) {
+        self.given_up.set();
+    }
 }
 
 impl SlateWriter {
@@ -469,6 +469,8 @@ impl View for SlateWriter {
     }
 
     async fn close(&self) {
+        // Without a write-ahead log SlateDB repeats a failed write for ever, and closing waits for it.
+        self.given_up.set();
         let options = CloseOptions { flush_type: None };
         let close = self.db.close_with_options(options);
         // What was not flushed is in our log.

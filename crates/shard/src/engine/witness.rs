@@ -9,13 +9,16 @@
 //! And where SlateDB does not name the object that does not decode, the last one read is named: opening reads one
 //! object after the other; reads under way at the same time may make it a neighbour, so the message says so.
 //!
-//! SlateDB repeats writes that fail, for minutes; what waits for them meanwhile asks here why ([`LastFailure`]).
+//! SlateDB repeats writes that fail; what waits for them meanwhile asks here why ([`LastFailure`]). It repeats them for
+//! ever, also when its database was given up by us: nothing it holds would be freed, and every repetition is a request. So
+//! a writer that was given up gets no more writes through ([`GivenUp`]).
 //!
 //! # On failure
 //! A trailer that does not match is an error of the store that names the object ([`damaged_object`]).
 
 use std::fmt::{Debug, Display, Formatter};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -26,6 +29,8 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use parking_lot::Mutex;
+
+use super::Fault;
 
 const TRAILER: &[u8; 4] = b"TCRC";
 const TRAILER_LEN: usize = 8;
@@ -58,6 +63,23 @@ pub(super) fn damaged_object(text: &str) -> Option<String> {
     rest.split(':').next().map(str::to_owned)
 }
 
+/// SlateDB names the object in `checksum mismatch in <path>`.
+pub(super) fn named_object(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("checksum mismatch in ")?;
+    Some(rest.split([' ', ':', ')', ',']).next().unwrap_or(rest).to_owned())
+}
+
+/// Names the object last read when the fault names none.
+pub(super) fn witnessed(fault: Fault, last: &LastRead) -> Fault {
+    match fault {
+        Fault::Corrupt { object: None, reason } => Fault::Corrupt {
+            object: last.lock().as_ref().map(ToString::to_string),
+            reason: format!("{reason} (the object named is the last one read)"),
+        },
+        other => other,
+    }
+}
+
 /// Shared between the store and whoever reports an error.
 pub(super) type LastRead = Arc<Mutex<Option<Path>>>;
 
@@ -88,11 +110,31 @@ impl LastFailure {
     }
 }
 
+/// Set once the database that was given the store is of no use any more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GivenUp(Arc<AtomicBool>);
+
+impl GivenUp {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// # Errors
+    /// Of the only kind SlateDB does not repeat.
+    fn check(&self) -> Result<()> {
+        if !self.0.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(object_store::Error::NotSupported { source: "this writer was given up".into() })
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Witness {
     store: Arc<dyn ObjectStore>,
     last: LastRead,
     failed: LastFailure,
+    given_up: GivenUp,
 }
 
 impl Witness {
@@ -100,8 +142,10 @@ impl Witness {
         store: Arc<dyn ObjectStore>,
         last: &LastRead,
         failed: &LastFailure,
+        given_up: &GivenUp,
     ) -> Arc<dyn ObjectStore> {
-        Arc::new(Self { store, last: Arc::clone(last), failed: failed.clone() })
+        let (last, failed, given_up) = (Arc::clone(last), failed.clone(), given_up.clone());
+        Arc::new(Self { store, last, failed, given_up })
     }
 }
 
@@ -111,17 +155,22 @@ struct Upload {
     upload: Box<dyn MultipartUpload>,
     location: Path,
     failed: LastFailure,
+    given_up: GivenUp,
 }
 
 #[async_trait]
 impl MultipartUpload for Upload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        if let Err(error) = self.given_up.check() {
+            return Box::pin(async { Err(error) });
+        }
         let part = self.upload.put_part(data);
         let (location, failed) = (self.location.clone(), self.failed.clone());
         Box::pin(async move { failed.note(&location, part.await) })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
+        self.given_up.check()?;
         let result = self.upload.complete().await;
         self.failed.note(&self.location, result)
     }
@@ -145,6 +194,7 @@ impl ObjectStore for Witness {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
+        self.given_up.check()?;
         let payload = if sealed(location) { seal(&Bytes::from(payload)).into() } else { payload };
         let result = self.store.put_opts(location, payload, options).await;
         self.failed.note(location, result)
@@ -155,10 +205,11 @@ impl ObjectStore for Witness {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
+        self.given_up.check()?;
         let upload = self.store.put_multipart_opts(location, options).await;
         let upload = self.failed.note(location, upload)?;
         let (location, failed) = (location.clone(), self.failed.clone());
-        Ok(Box::new(Upload { upload, location, failed }))
+        Ok(Box::new(Upload { upload, location, failed, given_up: self.given_up.clone() }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {

@@ -83,7 +83,8 @@ mod tests {
         let names =
             ["BinaryOp", "UnaryOp", "IsDistinctFrom", "IsNotDistinctFrom", "And", "Or", "Not"];
         let words = debug.split(|c: char| !c.is_alphanumeric());
-        words.filter(|word| names.contains(word) || word.len() == 1).collect::<Vec<_>>().join(" ")
+        let column = |word: &str| word.len() == 1 && word.bytes().all(|b| b.is_ascii_lowercase());
+        words.filter(|word| names.contains(word) || column(word)).collect::<Vec<_>>().join(" ")
     }
 
     #[test]

@@ -85,3 +85,37 @@ async fn commit_that_waits_for_a_failing_fold_says_why_the_fold_fails() {
     assert!(error.contains("cannot be written"), "{error}");
     assert!(error.contains("checkpoint/"), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn writers_given_up_while_the_bucket_takes_no_writes_make_no_more_requests() {
+    let world = World::new(94);
+    let process = world
+        .start_with(|options| {
+            slate(options);
+            options.memory.tail_bytes = 64 << 10;
+        })
+        .await;
+    process.put("k", "before").await;
+    process.faults.add(FaultRule {
+        class: Some(Class::Put),
+        key_contains: ".sst".to_owned(),
+        skip: 0,
+        times: u32::MAX,
+        fault: Fault::ServerError,
+    });
+    loop {
+        let txn = process.begin(Level::Serializable).await;
+        put(&txn, "k", &"v".repeat(8 << 10)).await;
+        if txn.commit().await.is_err() {
+            break;
+        }
+    }
+    let mut puts = Vec::new();
+    for _ in 0..2 {
+        let before = process.requests();
+        tokio::time::sleep(Duration::from_secs(1800)).await;
+        puts.push(process.requests().since(&before).requests(Class::Put));
+    }
+    assert!(puts[0] > 0, "it is tried again: {puts:?}");
+    assert!(puts[1] <= puts[0] + puts[0] / 2, "no more than at first: {puts:?}");
+}
