@@ -96,7 +96,7 @@ mod tests {
             "((a IS DISTINCT FROM b) AND (c IS NOT DISTINCT FROM d)) OR e",
         );
         same("NOT a IS DISTINCT FROM b OR c", "(NOT (a IS DISTINCT FROM b)) OR c");
-        same("a AND NOT b IS DISTINCT FROM c AND d", "(a AND (NOT (b IS DISTINCT FROM c))) AND d");
+        same("a AND NOT b IS DISTINCT FROM c AND d", "a AND ((NOT (b IS DISTINCT FROM c)) AND d)");
         same("a AND b IS DISTINCT FROM c OR d", "(a AND (b IS DISTINCT FROM c)) OR d");
         same("a OR b AND c OR d", "(a OR (b AND c)) OR d");
     }
