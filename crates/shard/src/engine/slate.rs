@@ -246,7 +246,9 @@ impl Engine for SlateEngine {
             .with_system_clock(self.clock.clone())
             .with_seed(self.env.random.next_u64())
             .build();
-        let db = self.bounded("taking a checkpoint over", build).await?;
+        let opened = self.bounded("taking a checkpoint over", build).await;
+        // What a half-opened one has begun ends as well.
+        let db = opened.inspect_err(|_| given_up.set())?;
         Ok(Arc::new(SlateWriter {
             env: self.env.clone(),
             io_timeout: self.io_timeout,

@@ -6,7 +6,7 @@ use telesto_bucket::{Class, Fault, FaultRule};
 use telesto_shard::EngineKind;
 use telesto_txn::{Database as _, EngineOptions, Level, TxnOptions};
 
-use crate::harness::{World, bytes, get, put, scan};
+use crate::harness::{Process, World, bytes, get, put, scan};
 
 fn slate(options: &mut EngineOptions) {
     options.checkpoint = EngineKind::SlateDb;
@@ -58,47 +58,12 @@ async fn idle_process_on_the_real_checkpoint_makes_at_most_two_requests_a_minute
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn commit_that_waits_for_a_failing_fold_says_why_the_fold_fails() {
-    let world = World::new(93);
-    let process = world
-        .start_with(|options| {
-            slate(options);
-            options.memory.tail_bytes = 64 << 10;
-        })
-        .await;
+/// Commits while puts of such keys fail, until one is refused; its error.
+async fn commits_until_refused(process: &Process, key_contains: &str) -> String {
     process.put("k", "before").await;
     process.faults.add(FaultRule {
         class: Some(Class::Put),
-        key_contains: "checkpoint".to_owned(),
-        skip: 0,
-        times: u32::MAX,
-        fault: Fault::ServerError,
-    });
-    let error = loop {
-        let txn = process.begin(Level::Serializable).await;
-        put(&txn, "k", &"v".repeat(8 << 10)).await;
-        if let Err(error) = txn.commit().await {
-            break error.to_string();
-        }
-    };
-    assert!(error.contains("cannot be written"), "{error}");
-    assert!(error.contains("checkpoint/"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn writers_given_up_while_the_bucket_takes_no_writes_make_no_more_requests() {
-    let world = World::new(94);
-    let process = world
-        .start_with(|options| {
-            slate(options);
-            options.memory.tail_bytes = 64 << 10;
-        })
-        .await;
-    process.put("k", "before").await;
-    process.faults.add(FaultRule {
-        class: Some(Class::Put),
-        key_contains: ".sst".to_owned(),
+        key_contains: key_contains.to_owned(),
         skip: 0,
         times: u32::MAX,
         fault: Fault::ServerError,
@@ -106,10 +71,31 @@ async fn writers_given_up_while_the_bucket_takes_no_writes_make_no_more_requests
     loop {
         let txn = process.begin(Level::Serializable).await;
         put(&txn, "k", &"v".repeat(8 << 10)).await;
-        if txn.commit().await.is_err() {
-            break;
+        if let Err(error) = txn.commit().await {
+            return error.to_string();
         }
     }
+}
+
+fn small_tail(options: &mut EngineOptions) {
+    slate(options);
+    options.memory.tail_bytes = 64 << 10;
+}
+
+#[tokio::test(start_paused = true)]
+async fn commit_that_waits_for_a_failing_fold_says_why_the_fold_fails() {
+    let world = World::new(93);
+    let process = world.start_with(small_tail).await;
+    let error = commits_until_refused(&process, "checkpoint").await;
+    assert!(error.contains("cannot be written"), "{error}");
+    assert!(error.contains("checkpoint/"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_given_up_while_the_bucket_takes_no_writes_make_no_more_requests() {
+    let world = World::new(94);
+    let process = world.start_with(small_tail).await;
+    commits_until_refused(&process, ".sst").await;
     let mut puts = Vec::new();
     for _ in 0..2 {
         let before = process.requests();
