@@ -3,6 +3,8 @@
 //! # Purpose
 //! Ratios, not absolute numbers: both systems take turns, round by round, in the same process, and
 //! the median over the rounds is printed. `scripts/bench.sh` runs it, and pgbench beside PostgreSQL.
+//! Reads are measured twice: of rows just written, which both hold in memory only, and of rows in tables of the
+//! bucket. Allocation is as in the `telesto` binary, for both.
 //!
 //! # Limits
 //! Warm data only (it fits the caches of both).
@@ -17,10 +19,13 @@ mod systems;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 use futures::future::join_all;
 
 use systems::{PlainSlateDb, System, Telesto};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Key-value get, put and scan, Telesto beside plain SlateDB.
 #[derive(Parser)]
@@ -37,14 +42,30 @@ struct Arguments {
     /// Length of one measurement, milliseconds.
     #[arg(long, default_value_t = 1500)]
     millis: u64,
+    /// What to measure; everything if not given.
+    #[arg(long, value_enum)]
+    work: Vec<Work>,
 }
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Work {
+    /// One row just written.
+    FreshGet,
+    /// A range of rows just written.
+    FreshScan,
+    /// One row in the tables.
     Get,
-    Put,
+    /// A range of rows in the tables.
     Scan,
+    /// One durable write.
+    Put,
+}
+
+impl Work {
+    fn fresh(self) -> bool {
+        matches!(self, Self::FreshGet | Self::FreshScan)
+    }
 }
 
 /// Rows a scan reads.
@@ -68,7 +89,7 @@ async fn measure(system: &Arc<dyn System>, work: Work, arguments: &Arguments, se
             let mut done = 0_u64;
             while Instant::now() < until {
                 match work {
-                    Work::Get => {
+                    Work::FreshGet | Work::Get => {
                         for _ in 0..16 {
                             assert!(
                                 system.get(next_random(&mut state) % rows).await,
@@ -81,7 +102,7 @@ async fn measure(system: &Arc<dyn System>, work: Work, arguments: &Arguments, se
                         system.put(next_random(&mut state) % rows).await;
                         done += 1;
                     }
-                    Work::Scan => {
+                    Work::FreshScan | Work::Scan => {
                         let start = next_random(&mut state) % (rows - SCAN_ROWS);
                         assert_eq!(system.scan(start, SCAN_ROWS).await, SCAN_ROWS);
                         done += SCAN_ROWS;
@@ -98,6 +119,26 @@ async fn measure(system: &Arc<dyn System>, work: Work, arguments: &Arguments, se
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Measures `work` on both in turn and prints a line.
+async fn compare(
+    work: Work,
+    ours: &Arc<dyn System>,
+    plain: &Arc<dyn System>,
+    arguments: &Arguments,
+) {
+    let (mut a, mut b, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..arguments.rounds {
+        let x = measure(ours, work, arguments, round as u64 + 1).await;
+        let y = measure(plain, work, arguments, round as u64 + 1).await;
+        a.push(x);
+        b.push(y);
+        ratios.push(x / y);
+    }
+    let name = work.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
+    let (a, b, ratio) = (median(&mut a), median(&mut b), median(&mut ratios));
+    println!("{name:<10} {a:>16.0} {b:>16.0} {ratio:>8.2}");
 }
 
 #[tokio::main]
@@ -118,7 +159,7 @@ async fn main() {
         );
     }
     println!(
-        "\n{:<6} {:>16} {:>16} {:>8}   ({} tasks, {} rounds, medians; rows or operations a second)",
+        "\n{:<10} {:>16} {:>16} {:>8}   ({} tasks, {} rounds, medians; rows or operations a second)",
         "work",
         ours.name(),
         plain.name(),
@@ -126,22 +167,17 @@ async fn main() {
         arguments.tasks,
         arguments.rounds
     );
-    for work in [Work::Get, Work::Scan, Work::Put] {
-        let (mut a, mut b, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for round in 0..arguments.rounds {
-            let x = measure(&ours, work, &arguments, round as u64 + 1).await;
-            let y = measure(&plain, work, &arguments, round as u64 + 1).await;
-            a.push(x);
-            b.push(y);
-            ratios.push(x / y);
+    let mut settled = false;
+    for work in Work::value_variants() {
+        if !arguments.work.is_empty() && !arguments.work.contains(work) {
+            continue;
         }
-        println!(
-            "{:<6} {:>16.0} {:>16.0} {:>8.2}",
-            format!("{work:?}").to_lowercase(),
-            median(&mut a),
-            median(&mut b),
-            median(&mut ratios)
-        );
+        if !settled && !work.fresh() {
+            ours.settle().await;
+            plain.settle().await;
+            settled = true;
+        }
+        compare(*work, &ours, &plain, &arguments).await;
     }
     ours.close().await;
     plain.close().await;

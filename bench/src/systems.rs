@@ -6,10 +6,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use slatedb::Db;
+use slatedb::config::{FlushOptions, FlushType, Settings};
 use telesto_bucket::BucketOptions;
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Incarnation, TableId};
@@ -28,6 +30,8 @@ pub trait System: Send + Sync {
     fn name(&self) -> &'static str;
     /// Loads keys `0..rows`.
     fn load(&self, rows: u64) -> BoxFuture<'_, ()>;
+    /// Writes what is held in memory into tables of the bucket.
+    fn settle(&self) -> BoxFuture<'_, ()>;
     /// Reads one key; whether it is there.
     fn get(&self, key: u64) -> BoxFuture<'_, bool>;
     /// Overwrites one key durably.
@@ -91,6 +95,10 @@ impl System for Telesto {
         })
     }
 
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move { self.engine.fold().await.unwrap() })
+    }
+
     fn get(&self, number: u64) -> BoxFuture<'_, bool> {
         Box::pin(async move {
             let options = TxnOptions { read_only: true, ..TxnOptions::default() };
@@ -135,7 +143,8 @@ impl System for Telesto {
     }
 }
 
-/// SlateDB with its defaults on a folder.
+/// SlateDB on a folder, with its defaults but one: its write-ahead log is written as soon as it can be, not every
+/// tenth of a second, so that a put does not wait for a timer.
 pub struct PlainSlateDb {
     db: Db,
 }
@@ -144,7 +153,10 @@ impl PlainSlateDb {
     pub async fn open(dir: &Path) -> Self {
         std::fs::create_dir_all(dir).unwrap();
         let store = object_store::local::LocalFileSystem::new_with_prefix(dir).unwrap();
-        Self { db: Db::open("db", Arc::new(store)).await.unwrap() }
+        let settings =
+            Settings { flush_interval: Some(Duration::from_millis(1)), ..Settings::default() };
+        let db = Db::builder("db", Arc::new(store)).with_settings(settings).build().await;
+        Self { db: db.unwrap() }
     }
 }
 
@@ -163,6 +175,13 @@ impl System for PlainSlateDb {
                 self.db.write(batch).await.unwrap();
             }
             self.db.flush().await.unwrap();
+        })
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let options = FlushOptions { flush_type: FlushType::MemTable };
+            self.db.flush_with_options(options).await.unwrap();
         })
     }
 

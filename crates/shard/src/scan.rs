@@ -133,6 +133,11 @@ impl ShardScan {
             self.step((want - self.ready.len()).clamp(MIN_CHUNK, MAX_CHUNK)).await?;
         }
         self.shard.snapshots.check(self.at)?;
+        if self.ready.len() <= want && self.ready_bytes <= BATCH_BYTES {
+            self.remaining -= self.ready.len() as u64;
+            self.ready_bytes = 0;
+            return Ok(std::mem::take(&mut self.ready).into());
+        }
         let mut bytes = 0;
         let within = |row: &&Row| {
             let fits = bytes < BATCH_BYTES;
@@ -174,11 +179,12 @@ impl ShardScan {
         if cut.is_some() {
             last = cut;
         }
-        let found = sources.merge(&self.shard, tail_rows, last.as_ref(), self.at, reverse)?;
-        let shard = &self.shard;
-        let at = self.at;
-        let rows: Vec<Option<Row>> = if found.iter().any(|f| matches!(f, Found::History(_))) {
-            stream::iter(found)
+        let merged = sources.merge(&self.shard, tail_rows, last.as_ref(), self.at, reverse);
+        // What was taken from the sources is lost to them.
+        let found = merged.inspect_err(|_| self.sources = None)?;
+        if found.iter().any(|f| matches!(f, Found::History(_))) {
+            let (shard, at) = (&self.shard, self.at);
+            let rows: Vec<Option<Row>> = stream::iter(found)
                 .map(|found| async move {
                     match found {
                         Found::Row(row) => Ok(Some(row)),
@@ -191,16 +197,14 @@ impl ShardScan {
                 .buffered(PARALLEL)
                 .try_collect()
                 .await
-                .inspect_err(|_| self.sources = None)?
+                .inspect_err(|_| self.sources = None)?;
+            rows.into_iter().flatten().for_each(|row| self.push(row));
         } else {
-            found
-                .into_iter()
-                .map(|f| if let Found::Row(row) = f { Some(row) } else { None })
-                .collect()
-        };
-        for row in rows.into_iter().flatten() {
-            self.ready_bytes += row_bytes(&row);
-            self.ready.push_back(row);
+            for found in found {
+                if let Found::Row(row) = found {
+                    self.push(row);
+                }
+            }
         }
         self.rest = match last {
             None => KeyRange::new(Bytes::from_static(&[1]), Bytes::from_static(&[0])),
@@ -211,6 +215,11 @@ impl ShardScan {
             Some(last) => KeyRange::new(KeyRange::point(&last).end, self.rest.end.clone()),
         };
         Ok(())
+    }
+
+    fn push(&mut self, row: Row) {
+        self.ready_bytes += row_bytes(&row);
+        self.ready.push_back(row);
     }
 
     async fn open(&mut self) -> Result<()> {
@@ -313,6 +322,12 @@ impl Sources {
         reverse: bool,
     ) -> Result<Vec<Found>> {
         let path = shard.engine.path();
+        if let Some(source) = &mut self.checkpoint
+            && self.externals.is_empty()
+            && tail_rows.is_empty()
+        {
+            return alone(source, path, last, at, reverse);
+        }
         let mut out = Vec::new();
         let mut tail = tail_rows.into_iter().peekable();
         loop {
@@ -353,6 +368,33 @@ impl Sources {
             }
         }
     }
+}
+
+/// What is visible up to `last` where only the checkpoint has rows.
+fn alone(
+    checkpoint: &mut Source<Box<dyn RowScan>, Bytes>,
+    path: &str,
+    last: Option<&Bytes>,
+    at: Timestamp,
+    reverse: bool,
+) -> Result<Vec<Found>> {
+    let beyond = |key: &Bytes| !within(key, last, reverse);
+    let count = match checkpoint.buffer.back() {
+        Some((key, _)) if beyond(key) => {
+            checkpoint.buffer.iter().take_while(|(key, _)| !beyond(key)).count()
+        }
+        _ => checkpoint.buffer.len(),
+    };
+    let mut out = Vec::with_capacity(count);
+    for (key, stored) in checkpoint.buffer.drain(..count) {
+        let version = row::decode_newest(path, &stored)?;
+        if version.at > at {
+            out.push(Found::History(key));
+        } else {
+            out.extend(visible(key, version).map(Found::Row));
+        }
+    }
+    Ok(out)
 }
 
 fn take<R>(buffer: &mut VecDeque<(Bytes, R)>, key: &Bytes) -> Option<(Bytes, R)> {

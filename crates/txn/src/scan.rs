@@ -76,7 +76,7 @@ impl TxnScan {
         if self.fetched.is_empty() && !self.rows_ended {
             let batch = self.rows.next_batch(wanted.clamp(1, MAX_BATCH_ROWS)).await?;
             self.rows_ended = batch.is_empty();
-            self.fetched.extend(batch);
+            self.fetched = batch.into();
         }
         if self.own_next.is_none()
             && let Some(own) = self.own.as_mut()

@@ -17,6 +17,7 @@
 pub(crate) mod block_cache;
 mod compaction;
 pub mod memory;
+mod no_wal;
 pub(crate) mod slate;
 mod slate_clock;
 mod witness;

@@ -17,19 +17,18 @@
 use std::collections::VecDeque;
 use std::fmt::{Debug, Formatter};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::poll;
 use object_store::ObjectStore;
 use slatedb::config::{
     CloseOptions, DbReaderOptions, FlushOptions, FlushType, PutOptions, ReadOptions, ScanOptions,
     Settings, WriteOptions,
-};
-use slatedb::wal::{
-    WalError, WalEvent, WalFlushResult, WalIterator, WalObserver, WalRows, WalStatus,
-    WalStatusListener, WalWriter, WriterInit, WriterInitResult, WriterManifest,
 };
 use slatedb::{
     CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, IterationOrder, SstBlockSize,
@@ -39,6 +38,7 @@ use telesto_bucket::{Bucket, Cause};
 use telesto_common::Env;
 use telesto_common::key::KeyRange;
 
+use super::no_wal::NoWal;
 use super::slate_clock::SlateClock;
 use super::witness::{
     GivenUp, LastFailure, LastRead, Witness, damaged_object, named_object, witnessed,
@@ -370,8 +370,14 @@ impl RowScan for SlateScan {
     ) -> Outcome<bool> {
         let mut held = held_bytes(into);
         while into.len() < rows && held < bytes {
-            let next = self.rows.next();
-            let row = bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await;
+            // The future is large: it is polled where it is made, not moved.
+            let mut next = pin!(self.rows.next());
+            let row = match poll!(next.as_mut()) {
+                Poll::Ready(row) => row.map_err(|error| fault(&error)),
+                Poll::Pending => {
+                    bounded(&self.env, self.io_timeout, "scanning a checkpoint", next).await
+                }
+            };
             match row.map_err(|fault| witnessed(fault, &self.last_read))? {
                 Some(row) => {
                     held += row.key.len() + row.value.len();
@@ -523,75 +529,5 @@ impl Writer for SlateWriter {
 
     fn view(self: Arc<Self>) -> Arc<dyn View> {
         self
-    }
-}
-
-/// Replaces SlateDB's write-ahead log: nothing to fence, nothing to replay, nothing to write.
-struct NoWal;
-
-struct NoRows;
-
-struct NoWriter;
-
-struct NoObserver;
-
-fn closed() -> WalStatus {
-    WalStatus {
-        closed_reason: Some(WalError::Closed),
-        estimated_bytes: 0,
-        last_flushed_wal_id: 0,
-        last_flushed_seq: None,
-        buffered_wal_entries_count: 0,
-    }
-}
-
-#[async_trait]
-impl WriterInit for NoWal {
-    async fn fence_and_init(
-        &self,
-        _manifest: &mut WriterManifest,
-    ) -> Result<WriterInitResult, WalError> {
-        Ok(WriterInitResult { replay_iterator: Box::new(NoRows), wal_writer: Box::new(NoWriter) })
-    }
-}
-
-#[async_trait]
-impl WalIterator for NoRows {
-    async fn next(&mut self) -> Result<Option<WalRows>, WalError> {
-        Ok(None)
-    }
-}
-
-impl WalObserver for NoObserver {
-    fn status(&self) -> Result<WalStatus, WalStatus> {
-        Err(closed())
-    }
-
-    fn subscribe(&self, listener: WalStatusListener) -> Result<(), WalError> {
-        listener(WalEvent::WalClosed(closed()));
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl WalWriter for NoWriter {
-    async fn append(&mut self, _rows: &[slatedb::RowEntry]) -> Result<(), WalError> {
-        Err(WalError::Closed)
-    }
-
-    async fn flush(&mut self) -> Result<WalFlushResult, WalError> {
-        Err(WalError::Closed)
-    }
-
-    fn observer(&self) -> Box<dyn WalObserver> {
-        Box::new(NoObserver)
-    }
-
-    fn status(&self) -> Result<WalStatus, WalStatus> {
-        Err(closed())
-    }
-
-    async fn close(&mut self) -> Result<(), WalError> {
-        Ok(())
     }
 }

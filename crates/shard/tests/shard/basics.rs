@@ -18,11 +18,20 @@ fn mark(at: u64) -> Read {
 }
 
 async fn all(shard: &Arc<Shard>, at: u64, reverse: bool) -> Vec<(String, String)> {
+    all_in_batches(shard, at, reverse, 3).await
+}
+
+async fn all_in_batches(
+    shard: &Arc<Shard>,
+    at: u64,
+    reverse: bool,
+    batch: usize,
+) -> Vec<(String, String)> {
     let spec = ScanSpec { reverse, limit: None };
     let mut scan = shard.scan(KeyRange::default(), Timestamp(at), spec);
     let mut out = Vec::new();
     loop {
-        let rows = scan.next_batch(3).await.unwrap();
+        let rows = scan.next_batch(batch).await.unwrap();
         if rows.is_empty() {
             return out;
         }
@@ -98,4 +107,30 @@ async fn versions_read_at_their_timestamps_before_and_after_folds_in_memory() {
 #[tokio::test]
 async fn versions_read_at_their_timestamps_before_and_after_folds_in_slatedb() {
     versions_are_read_at_their_timestamps(Which::Slate).await;
+}
+
+/// A step that many rows of the tail cut short must not give out what the checkpoint holds behind the cut: rows
+/// of the tail stand there too.
+#[tokio::test]
+async fn scan_cut_short_by_rows_too_new_for_it_keeps_order_and_newest_versions() {
+    let env = telesto_runtime::env();
+    let bucket = TestBucket::new();
+    let shard = Shard::open(options(&env, &bucket, &Which::memory())).await.unwrap();
+    let names: Vec<String> = (0..1000).map(|n| format!("k{n:04}")).collect();
+    let old = names.iter().map(|name| put(name.clone(), "old")).collect();
+    shard.apply(&simple(1, 10, old)).unwrap();
+    shard.fold().await.unwrap();
+    let new = [50, 500, 950].map(|n: usize| put(names[n].clone(), "new"));
+    shard.apply(&simple(2, 20, new.to_vec())).unwrap();
+    let _snapshot = shard.register_snapshot(Timestamp(20)).unwrap();
+    let later =
+        names.iter().flat_map(|name| ["a", "b", "c", "d"].map(|end| format!("{name}{end}")));
+    shard.apply(&simple(3, 30, later.map(|name| put(name, "later")).collect())).unwrap();
+
+    let value = |n: usize| if [50, 500, 950].contains(&n) { "new" } else { "old" };
+    let mut expected: Vec<_> =
+        names.iter().enumerate().map(|(n, name)| (name.clone(), value(n).to_owned())).collect();
+    assert!(all_in_batches(&shard, 20, false, 2000).await == expected);
+    expected.reverse();
+    assert!(all_in_batches(&shard, 20, true, 2000).await == expected);
 }
