@@ -271,7 +271,11 @@ pub fn fit(value: Datum, to: &SqlType) -> Result<Datum> {
     if value.is_null() { Ok(value) } else { modifier(value, to, CastContext::Assignment) }
 }
 
-fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
+/// The object a text names, as its OID.
+///
+/// # Errors
+/// 42P01, 42704, 3F000 when there is none of that name; 22P02.
+pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     match to {
         SqlType::RegClass => context.relation_oid(shown).map(Datum::Oid),
         SqlType::RegType => super::types::parse_name(shown).map(|ty| Datum::Oid(ty.oid())),

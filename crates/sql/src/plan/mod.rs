@@ -18,7 +18,7 @@ use telesto_txn::{Database, Transaction};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result};
 use crate::session::cancel::CancelToken;
-use crate::session::settings::Settings;
+use crate::session::settings::{ConfigQueue, Settings};
 use crate::session::{
     NoticeQueue, ResultColumn, Rows, SequenceSession, StatementCost, StatementResult,
 };
@@ -100,6 +100,8 @@ pub struct ExecContext {
     pub sequences: Arc<SequenceSession>,
     /// Where notices go.
     pub notices: Arc<NoticeQueue>,
+    /// Where `set_config` leaves what it was asked for.
+    pub configured: Arc<ConfigQueue>,
     /// Whether the statement is being cancelled; look at it every batch of rows.
     pub cancel: CancelToken,
     /// `random()`, `clock_timestamp()`.

@@ -252,13 +252,33 @@ impl Session {
         Ok(())
     }
 
+    /// Makes what calls of `set_config` asked for come into force.
+    pub(super) fn configure(&mut self) -> Result<()> {
+        for call in self.configured.take() {
+            if call.local && self.block.is_none() {
+                continue;
+            }
+            let mut settings = (*self.settings).clone();
+            settings.set(&call.name, &call.values)?;
+            self.change_settings(settings, call.local);
+        }
+        Ok(())
+    }
+
     /// Replaces the settings; inside a block they come into force after COMMIT too unless `local`.
     pub(super) fn change_settings(&mut self, settings: super::Settings, local: bool) {
         self.settings = Arc::new(settings);
-        if let Some(block) = &mut self.block
-            && !local
-        {
+        let Some(block) = &mut self.block else { return };
+        if !local {
             block.settings_after = Arc::clone(&self.settings);
+            return;
+        }
+        // A parameter of the application's own is known, and empty, once it was set for a transaction.
+        for name in self.settings.others.keys().filter(|name| name.contains('.')) {
+            if !block.settings_after.others.contains_key(name) {
+                let after = Arc::make_mut(&mut block.settings_after);
+                after.others.insert(name.clone(), String::new());
+            }
         }
     }
 }

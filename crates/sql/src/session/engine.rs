@@ -141,6 +141,7 @@ impl SqlEngine {
             cancel: CancelHandle::default(),
             statement: 0,
             notices: Arc::default(),
+            configured: Arc::default(),
             block: None,
             catalog: None,
             label: options.label,

@@ -117,6 +117,7 @@ pub struct Session {
     cancel: CancelHandle,
     statement: u64,
     notices: Arc<NoticeQueue>,
+    configured: Arc<settings::ConfigQueue>,
     sequences: Arc<SequenceSession>,
     block: Option<Block>,
     /// The catalog the last statement used, to describe conflicts with.
@@ -233,7 +234,7 @@ impl Session {
             Some(block) if !block.explicit => {
                 scoped(self.spending.scope(), self.commit_block()).await
             }
-            _ => Ok(()),
+            _ => self.configure(),
         };
         self.spending.ends();
         self.cancel.end();
@@ -243,6 +244,7 @@ impl Session {
     /// Told by the server when it meets an error outside the session (a row stream, a COPY, a protocol
     /// error): rolls an implicit transaction back, puts an explicit one in the failed state.
     pub fn fail(&mut self) {
+        self.configured.take();
         match &mut self.block {
             Some(block) if block.explicit => block.failed = true,
             Some(_) => self.abandon_block(),

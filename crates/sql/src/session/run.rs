@@ -146,6 +146,7 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
+        self.configure()?;
         self.statement += 1;
         let token = self.cancel.begin(self.statement);
         let Some(statement) = &prepared.statement else {
@@ -350,6 +351,7 @@ impl Session {
             statement_micros: now,
             sequences: Arc::clone(&self.sequences),
             notices: Arc::clone(&self.notices),
+            configured: Arc::clone(&self.configured),
             cancel: self.cancel.token(self.statement),
             env: self.engine.env.clone(),
             memory: Arc::clone(&self.engine.memory),

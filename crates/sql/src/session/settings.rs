@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use parking_lot::Mutex;
 use telesto_txn::{Durability, Level};
 
 use crate::error::{Error, Result, SqlState};
@@ -69,6 +70,51 @@ impl Settings {
             .iter()
             .map(|s| if s == "$user" { self.current_user.clone() } else { s.clone() })
             .collect()
+    }
+}
+
+/// What `set_config` asked for while a statement was evaluated; the session makes it so afterwards, as SET would.
+#[derive(Debug, Default)]
+pub struct ConfigQueue(Mutex<Vec<Configured>>);
+
+/// One call of `set_config`.
+#[derive(Clone, Debug)]
+pub(crate) struct Configured {
+    pub name: String,
+    pub values: Vec<String>,
+    /// Until the end of the transaction.
+    pub local: bool,
+}
+
+impl ConfigQueue {
+    /// Checks and keeps one call; the parameter's new value as SHOW prints it.
+    ///
+    /// # Errors
+    /// Those of [`Settings::set`].
+    pub(crate) fn push(
+        &self,
+        now: &Settings,
+        name: &str,
+        value: &str,
+        local: bool,
+    ) -> Result<String> {
+        let values: Vec<String> = if name.eq_ignore_ascii_case("search_path") {
+            value.split(',').map(|s| s.trim().trim_matches('"').to_owned()).collect()
+        } else {
+            vec![value.to_owned()]
+        };
+        let mut checked = now.clone();
+        checked.set(name, &values)?;
+        let mut queue = self.0.lock();
+        // A call for every row of a large table must not fill the memory: the last one counts.
+        queue.retain(|before| before.local != local || !before.name.eq_ignore_ascii_case(name));
+        queue.push(Configured { name: name.to_owned(), values, local });
+        checked.show(name)
+    }
+
+    /// Takes everything queued.
+    pub(crate) fn take(&self) -> Vec<Configured> {
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

@@ -117,6 +117,7 @@ impl Session {
 
     /// Rolls back whatever is open.
     pub(super) fn abandon_block(&mut self) {
+        self.configured.take();
         if let Some(block) = self.block.take() {
             if let Some(txn) = block.txn {
                 txn.rollback();
@@ -144,6 +145,7 @@ impl Session {
 
     /// Commits the block, repeating it after conflicts. The block has ended whatever the result.
     pub(super) async fn commit_block(&mut self) -> Result<()> {
+        self.configure()?;
         let mut attempt = 0;
         loop {
             let Some(block) = &self.block else { return Ok(()) };

@@ -134,6 +134,10 @@ impl Binder<'_> {
             "least" => self.extreme(args, "<", &name),
             _ => {
                 if self.is_set_function(&name) {
+                    if name == "unnest" && args.len() > 1 {
+                        // Several arrays go side by side in FROM only.
+                        return Err(self.no_function(&name, &args));
+                    }
                     let set = self.table_call(&name, args)?;
                     let [(_, ty, expr)] = <[_; 1]>::try_from(set.columns).map_err(|_| {
                         fault::unsupported(

@@ -409,16 +409,20 @@ impl Binder<'_> {
             args.push(self.expr(arg, &scope)?);
         }
         let set = self.table_call(&call.name, args)?;
+        // Lists of unequal length: the longest one numbers the rows.
+        let uneven = call.name == "unnest" && call.args.len() > 1;
         let table = call.alias.map_or_else(|| call.name.clone(), |alias| fold(&alias.name));
         let unique = self.unique(&table);
         let mut exprs = all_columns(&left.plan);
         let mut unnest = Vec::new();
         let mut columns = left.columns;
         let aliases: &[ast::TableAliasColumnDef] = call.alias.map_or(&[], |alias| &alias.columns);
-        let mut ordinality_of = None;
+        let mut numbered: Vec<(Expr, SqlType)> = Vec::new();
         for (at, (name, ty, expr)) in set.columns.into_iter().enumerate() {
-            let plan_name = format!("{unique}.{name}");
-            ordinality_of.get_or_insert_with(|| (expr.clone(), ty.clone()));
+            let plan_name = format!("{unique}.{name}.{at}");
+            if numbered.is_empty() || uneven {
+                numbered.push((expr.clone(), ty.clone()));
+            }
             let keep = keep_empty && set.unnest;
             exprs.push(self.list_or_null(expr, &ty, keep).alias(&plan_name));
             if set.unnest {
@@ -439,22 +443,24 @@ impl Binder<'_> {
                 origin: None,
             });
         }
+        let mut ordinals = Vec::new();
         if call.ordinality {
             let at = unnest.len().max(1);
-            let plan_name = format!("{unique}.ordinality");
-            let numbers = self.ordinals(ordinality_of, set.unnest);
-            exprs.push(
-                self.list_or_null(numbers, &SqlType::Int8, keep_empty && set.unnest)
-                    .alias(&plan_name),
-            );
+            for (list, (expr, ty)) in numbered.into_iter().enumerate() {
+                let plan_name = format!("{unique}.ordinality.{list}");
+                let numbers = self.ordinals(expr, &ty, set.unnest);
+                let keep = keep_empty && set.unnest;
+                exprs.push(self.list_or_null(numbers, &SqlType::Int8, keep).alias(&plan_name));
+                ordinals.push(Column::new_unqualified(plan_name));
+            }
             if set.unnest {
-                unnest.push(Column::new_unqualified(plan_name.clone()));
+                unnest.extend(ordinals.iter().cloned());
             }
             columns.push(ScopeColumn {
                 table: Some(table),
                 name: aliases.get(at).map_or_else(|| "ordinality".to_owned(), |a| fold(&a.name)),
                 ty: SqlType::Int8,
-                column: Column::new_unqualified(plan_name),
+                column: Column::new_unqualified(format!("{unique}.ordinality")),
                 merged: false,
                 origin: None,
             });
@@ -466,6 +472,13 @@ impl Binder<'_> {
                 .unnest_columns_with_options(unnest, options)
                 .and_then(LogicalPlanBuilder::build)
                 .map_err(fault::from_datafusion)?;
+        }
+        if let Some(number) =
+            ordinals.into_iter().map(Expr::Column).map(Ok).reduce(|a, b| coalesce(a?, b?))
+        {
+            let mut exprs = all_columns(&plan);
+            exprs.push(number?.alias(format!("{unique}.ordinality")));
+            plan = project(plan, exprs)?;
         }
         if let (JoinType::Inner, Some(ast::JoinConstraint::On(on))) = (kind, constraint) {
             let scope = Scope::new(&columns, outer);

@@ -11,6 +11,7 @@ use super::{Binder, Typed};
 use crate::engine_df::fault;
 use crate::engine_df::series::Series;
 use crate::engine_df::sets;
+use crate::engine_df::types::TypeShape as _;
 use crate::engine_df::udf;
 use crate::error::Result;
 use crate::types::SqlType;
@@ -41,6 +42,9 @@ impl Binder<'_> {
                 named: false,
             });
         }
+        if name == "unnest" && args.len() > 1 {
+            return self.unnest_together(args);
+        }
         let types: Vec<SqlType> = args.iter().map(|arg| arg.ty.clone()).collect();
         let set = sets::resolve(name, &types).ok_or_else(|| self.no_function(name, &args))?;
         let mut exprs = Vec::with_capacity(args.len());
@@ -57,6 +61,22 @@ impl Binder<'_> {
             })
             .collect();
         Ok(TableSet { columns, unnest: true, named: set.named })
+    }
+
+    /// `unnest(a, b, …)`: side by side, the shorter ones filled up with NULLs.
+    fn unnest_together(&self, args: Vec<Typed>) -> Result<TableSet> {
+        let mut columns = Vec::with_capacity(args.len());
+        let types: Vec<SqlType> = args.iter().map(|arg| arg.ty.clone()).collect();
+        if types.iter().any(|ty| ty.element().is_none()) {
+            return Err(self.no_function("unnest", &args));
+        }
+        for arg in args {
+            columns.extend(self.table_call("unnest", vec![arg])?.columns);
+        }
+        for (name, ..) in &mut columns {
+            "unnest".clone_into(name);
+        }
+        Ok(TableSet { columns, unnest: true, named: true })
     }
 
     /// A series of integers over bounds that are known as a table of its own, which is computed as it is read;
@@ -113,10 +133,11 @@ impl Binder<'_> {
     }
 
     /// 1, 2, … beside a list; 1 beside a plain value.
-    pub(super) fn ordinals(&self, of: Option<(Expr, SqlType)>, unnest: bool) -> Expr {
-        match of {
-            Some((list, element)) if unnest => udf::ordinals(&element).call(vec![list]),
-            _ => datafusion::logical_expr::lit(1_i64),
+    pub(super) fn ordinals(&self, list: Expr, element: &SqlType, unnest: bool) -> Expr {
+        if unnest {
+            udf::ordinals(element).call(vec![list])
+        } else {
+            datafusion::logical_expr::lit(1_i64)
         }
     }
 }

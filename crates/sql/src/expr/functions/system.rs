@@ -1,20 +1,22 @@
 //! Session information, identifiers, sequences, transactions.
 //!
 //! # Limits
-//! `set_config` with effect on the session and advisory locks are the session's affair and refused here.
+//! What `set_config` sets is seen by the next statement; advisory locks are missing.
 
 use serde_json::json;
 use telesto_bucket::Class;
 use telesto_common::TxnId;
 use telesto_txn::LogKind;
 
-use crate::error::Result;
+use crate::error::{Error, Result, SqlState};
+use crate::expr::cast::reg_input;
 use crate::expr::context::{Call, Request};
 use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
 use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Json, Name, Reg, RegType, Text, Uuid};
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use crate::identifier::quote_ident;
+use crate::session::settings::level_name;
 use crate::types::Datum;
 
 /// The functions of this module.
@@ -88,10 +90,9 @@ pub const TABLE: &[Function] = &[
         setting(str_of(&a[0])?, bool_of(&a[1])?, c)
     })
     .stable(),
-    function("to_regclass", &[Text], Reg, |a, c| {
-        Ok(c.context.relation_oid(str_of(&a[0])?).map_or(Datum::Null, Datum::Oid))
-    })
-    .stable(),
+    function("set_config", &[Text, Text, Bool], Text, set_config).lax().volatile(),
+    function("to_regclass", &[Text], Reg, to_reg).stable(),
+    function("to_regtype", &[Text], RegType, to_reg).stable(),
     function("pg_client_encoding", &[], Name, |_, _| Ok(text("UTF8"))).stable(),
     function("inet_server_port", &[], Int4, |_, _| Ok(Datum::Null)).stable(),
 ];
@@ -180,43 +181,45 @@ fn backend_pid(call: &Call<'_>) -> i32 {
 
 fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
     let settings = call.context.settings;
-    let lower = name.to_ascii_lowercase();
-    let value = match lower.as_str() {
-        "timezone" => Some(settings.time_zone.clone()),
-        "search_path" => {
-            Some(settings.search_path.iter().map(|s| quote_ident(s)).collect::<Vec<_>>().join(", "))
-        }
-        "application_name" => Some(settings.application_name.clone()),
-        "server_version" => Some("15.0".to_owned()),
-        "server_version_num" => Some("150000".to_owned()),
-        "server_encoding" | "client_encoding" => Some("UTF8".to_owned()),
-        "standard_conforming_strings" | "integer_datetimes" => Some("on".to_owned()),
-        "datestyle" => Some("ISO, MDY".to_owned()),
-        "intervalstyle" => Some("postgres".to_owned()),
-        "max_identifier_length" => Some("63".to_owned()),
-        "transaction_isolation" | "default_transaction_isolation" => {
-            use telesto_txn::Level;
+    let value = match name.to_ascii_lowercase().as_str() {
+        "transaction_isolation" => {
             let level = call.context.exec.map_or(settings.default_level, |e| e.txn.options().level);
-            Some(
-                match level {
-                    Level::ReadCommitted => "read committed",
-                    Level::Snapshot => "repeatable read",
-                    Level::Serializable | Level::Session | Level::Eventual => "serializable",
-                }
-                .to_owned(),
-            )
+            Ok(level_name(level).to_owned())
         }
-        "statement_timeout" => Some(settings.statement_timeout_ms.to_string()),
-        "bytea_output" => Some(if settings.bytea_hex { "hex" } else { "escape" }.to_owned()),
-        "extra_float_digits" => Some(settings.extra_float_digits.to_string()),
-        other => settings.others.get(other).cloned(),
+        "transaction_read_only" => {
+            let only =
+                call.context.exec.map_or(settings.default_read_only, |e| e.txn.options().read_only);
+            Ok(if only { "on" } else { "off" }.to_owned())
+        }
+        _ => settings.show(name),
     };
     match value {
-        Some(value) => Ok(text(value)),
-        None if missing_ok => Ok(Datum::Null),
-        None => {
-            Err(fault::error("42704", format!("unrecognized configuration parameter \"{name}\"")))
-        }
+        Ok(value) => Ok(text(value)),
+        Err(error) if missing_ok && error.code() == SqlState::UNDEFINED_OBJECT => Ok(Datum::Null),
+        Err(error) => Err(error),
+    }
+}
+
+/// `set_config(name, value, is_local)`: the session makes it so when the statement is done.
+fn set_config(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    if a[0].is_null() {
+        return Err(fault::error("22004", "SET requires parameter name"));
+    }
+    let name = str_of(&a[0])?;
+    if a[1].is_null() {
+        return Err(Error::unsupported("set_config with NULL for the value")
+            .hint(format!("Write RESET {name}.")));
+    }
+    let local = !a[2].is_null() && bool_of(&a[2])?;
+    let exec = call.context.execution()?;
+    exec.configured.push(&exec.settings, name, str_of(&a[1])?, local).map(text)
+}
+
+/// `to_regtype` and its kin: NULL where the cast says that there is no such thing.
+fn to_reg(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    match reg_input(str_of(&a[0])?, call.returns, call.context) {
+        Err(error) if ["42704", "3F000", "42P01"].contains(&error.code().0) => Ok(Datum::Null),
+        found => found,
     }
 }
 
