@@ -58,7 +58,8 @@ pub fn write(
     Ok(false)
 }
 
-/// Reads a value of type `ty` in `format`.
+/// Reads a value of type `ty` in `format`. An object's name (regclass and its kin) stays text: the session looks it
+/// up in the statement's catalog.
 ///
 /// # Errors
 /// 22021 for text that is not UTF-8, 22P02 and 22P03 for what is no value of the type, and the type's own.
@@ -67,6 +68,10 @@ pub fn read(raw: &[u8], ty: &SqlType, format: i16, style: &TextStyle) -> Result<
         return Datum::from_binary(raw, ty);
     }
     let text = telesto_sql::types::binary::utf8(raw)?;
+    let number = || text.trim().bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    if ty.is_oid_like() && *ty != SqlType::Oid && !number() {
+        return Ok(Datum::text(text));
+    }
     Datum::from_text(text, ty, style)
 }
 

@@ -4,8 +4,7 @@
 //! One batch is computed with one [`EvalContext`]: time zones and regular expressions are looked up once a batch.
 //!
 //! # Limits
-//! Functions that wait (nextval, setval) cannot run inside an operator: they give a clear error here and work on the
-//! key path.
+//! Functions that wait (nextval, setval) are [`super::waiting`]'s.
 
 use std::fmt;
 use std::sync::Arc;

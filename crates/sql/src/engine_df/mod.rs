@@ -35,6 +35,7 @@ mod tables;
 mod types;
 mod udf;
 mod virtual_table;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -237,6 +238,7 @@ async fn physical(
 /// The operators of a plan.
 async fn operators(state: &SessionState, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = state.optimize(plan).map_err(fault::from_datafusion)?;
+    waiting::misplaced(&plan)?;
     if apply::misplaced(&plan).map_err(fault::from_datafusion)? {
         return Err(fault::unsupported(
             "a subquery in a join condition, or one that needs two levels of outer rows,",

@@ -1,12 +1,13 @@
 //! What evaluation sees beside the row: settings, catalog, the statement's execution, and requests that must wait.
 //!
 //! # Invariants
-//! - Evaluation never waits. A function that needs to (nextval, setval, telesto_txn_status, telesto_log_switch) leaves a
+//! - Evaluation never waits. A function that needs to (nextval, setval, pg_sleep, telesto_txn_status, telesto_log_switch) leaves a
 //!   [`Request`] here and fails with a private error; [`EvalContext::satisfy`] does the waiting and the row is evaluated
 //!   again, the answers so far replayed in order. So effects happen once a row, in the order of evaluation.
 //! - Without an execution (planning), only what is immutable or depends on settings and catalog can be computed.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_common::TxnId;
@@ -42,6 +43,8 @@ pub enum Request {
     Outcome(TxnId),
     /// `telesto_log_switch`.
     SwitchLog(LogKind),
+    /// `pg_sleep`; ends early when the statement is cancelled or its time is over.
+    Sleep(Duration),
 }
 
 #[derive(Debug, Default)]
@@ -166,6 +169,10 @@ impl<'a> EvalContext<'a> {
             Request::SwitchLog(to) => {
                 exec.database.switch_log(to).await?;
                 Datum::text(to.to_string())
+            }
+            Request::Sleep(wait) => {
+                exec.env.clock.sleep(wait).await;
+                Datum::text("")
             }
             Request::Outcome(txn) => Datum::text(match exec.database.outcome(txn).await? {
                 Outcome::Committed(_) => "committed",

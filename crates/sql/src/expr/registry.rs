@@ -65,6 +65,8 @@ pub struct Function {
     pub volatility: Volatility,
     /// NULL in, NULL out.
     pub strict: bool,
+    /// Whether the body may leave a request that must be waited for.
+    pub waits: bool,
     /// What computes it.
     pub body: Body,
 }
@@ -88,6 +90,15 @@ impl Function {
     #[must_use]
     pub const fn stable(mut self) -> Self {
         self.volatility = Volatility::Stable;
+        self
+    }
+
+    /// The body may leave a request that must be waited for ([`super::context::Request`]): what it gives differs
+    /// from call to call.
+    #[must_use]
+    pub const fn waiting(mut self) -> Self {
+        self.waits = true;
+        self.volatility = Volatility::Volatile;
         self
     }
 
@@ -134,6 +145,7 @@ pub const fn function_returning(
         returns,
         volatility: Volatility::Immutable,
         strict: true,
+        waits: false,
         body,
     }
 }
@@ -183,6 +195,12 @@ impl Registry {
     #[must_use]
     pub fn knows(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
+    }
+
+    /// Whether functions of that name may leave requests.
+    #[must_use]
+    pub fn waits(&self, name: &str) -> bool {
+        self.by_name.get(name).is_some_and(|all| all.iter().any(|function| function.waits))
     }
 
     /// Every overload, by name.

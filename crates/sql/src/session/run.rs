@@ -16,9 +16,11 @@ use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
 use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
+use crate::expr::cast::reg_input;
+use crate::expr::context::EvalContext;
 use crate::plan::{ExecContext, ParameterTypes, Plan, PlanContext};
 use crate::sqlparser::ast::{Query, SetExpr, Statement};
-use crate::types::Datum;
+use crate::types::{Datum, SqlType};
 
 /// Whether a statement surely writes nothing through its transaction.
 fn only_reads(statement: &Statement) -> bool {
@@ -289,7 +291,8 @@ impl Session {
         let catalog = self.engine.catalogs.read(&txn, self.engine.database_id).await?;
         self.catalog = Some(Arc::clone(&catalog));
         let plan = self.plan(prepared, statement, &catalog, &txn).await?;
-        let context = self.context(txn, catalog, parameters);
+        let named = self.name_objects(parameters, &prepared.parameter_types, &catalog)?;
+        let context = self.context(txn, catalog, named.as_deref().unwrap_or(parameters));
         let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
         let work = async {
             match plan {
@@ -357,6 +360,31 @@ impl Session {
             memory: Arc::clone(&self.engine.memory),
             cost: self.spending.of_execution(),
         }
+    }
+
+    /// The parameters with the OIDs of objects that were given by name (regclass and its kin); `None`: there are
+    /// none.
+    fn name_objects(
+        &self,
+        parameters: &[Datum],
+        types: &[SqlType],
+        catalog: &Arc<CatalogSnapshot>,
+    ) -> Result<Option<Vec<Datum>>> {
+        let named =
+            |(value, ty): (&Datum, &SqlType)| matches!(value, Datum::Text(_)) && ty.is_oid_like();
+        if !parameters.iter().zip(types).any(named) {
+            return Ok(None);
+        }
+        let context = EvalContext::planning(&self.settings, catalog);
+        let mut found = parameters.to_vec();
+        for (value, ty) in found.iter_mut().zip(types) {
+            if let Datum::Text(name) = &*value
+                && ty.is_oid_like()
+            {
+                *value = reg_input(name, ty, &context)?;
+            }
+        }
+        Ok(Some(found))
     }
 
     /// The statement's plan, from its cache if that still holds.

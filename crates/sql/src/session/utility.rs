@@ -11,7 +11,8 @@ use crate::expr::cast::cast;
 use crate::expr::{CastContext, EvalContext};
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
-    ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
+    CloseCursor, ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator,
+    Value,
 };
 use crate::types::{Datum, SqlType, parse::sql_type};
 
@@ -124,8 +125,11 @@ impl Session {
                 self.prepared.remove(&text).ok_or_else(|| no_prepared(&text))?;
                 Ok(tag("DEALLOCATE"))
             }
-            Statement::LISTEN { .. } | Statement::NOTIFY { .. } | Statement::UNLISTEN { .. } => {
-                Err(Error::unsupported("LISTEN, NOTIFY and UNLISTEN"))
+            // Nothing can be listened to, and no cursor be open: these find nothing to do.
+            Statement::UNLISTEN { .. } => Ok(tag("UNLISTEN")),
+            Statement::Close { cursor: CloseCursor::All } => Ok(tag("CLOSE CURSOR ALL")),
+            Statement::LISTEN { .. } | Statement::NOTIFY { .. } => {
+                Err(Error::unsupported("LISTEN and NOTIFY"))
             }
             Statement::Declare { .. } | Statement::Fetch { .. } | Statement::Close { .. } => {
                 Err(Error::unsupported("a cursor").hint("Let the driver fetch rows in portions."))

@@ -15,6 +15,7 @@ use crate::engine_df::aggregate::{Fold, folding};
 use crate::engine_df::fault;
 use crate::engine_df::types::{TypeShape, arrow_type, scalar};
 use crate::engine_df::udf;
+use crate::engine_df::waiting::waiting_call;
 use crate::error::{Error, Result};
 use crate::expr::registry::{ResolveError, registry};
 use crate::expr::ty::{CastContext, can_cast, common_type, tag};
@@ -116,7 +117,11 @@ impl Binder<'_> {
             out.push(self.coerce(arg, ty, name)?.expr);
         }
         let ty = resolved.returns.clone();
-        let function = udf::scalar_call(resolved, self.evaluation());
+        let function = if resolved.function.waits {
+            waiting_call(resolved, self.next_instance(), self.evaluation())
+        } else {
+            udf::scalar_call(resolved, self.evaluation())
+        };
         Ok(Typed::of(function.call(out), ty))
     }
 
@@ -144,17 +149,15 @@ impl Binder<'_> {
         pattern: Typed,
         escape: Option<Typed>,
     ) -> Result<Typed> {
-        let pattern = match (name, escape) {
-            ("similar", escape) => {
-                let mut args = vec![pattern];
-                args.extend(escape);
-                let regex = self.call("similar_to_escape", args)?;
-                return self.binary("~", value, regex);
+        let mut args = vec![value, pattern];
+        match escape {
+            Some(escape) => args.push(escape),
+            None if name != "similar" => {
+                return self.resolve(if name == "like" { "~~" } else { "~~*" }, args, true);
             }
-            (_, Some(escape)) => self.call("like_escape", vec![pattern, escape])?,
-            (_, None) => pattern,
-        };
-        self.resolve(if name == "like" { "~~" } else { "~~*" }, vec![value, pattern], true)
+            None => {}
+        }
+        self.call(name, args)
     }
 
     /// The common type of the branches of `what`.

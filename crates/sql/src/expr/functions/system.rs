@@ -3,6 +3,8 @@
 //! # Limits
 //! What `set_config` sets is seen by the next statement; advisory locks are missing.
 
+use std::time::Duration;
+
 use serde_json::json;
 use telesto_bucket::Class;
 use telesto_common::TxnId;
@@ -13,7 +15,9 @@ use crate::expr::cast::reg_input;
 use crate::expr::context::{Call, Request};
 use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
-use crate::expr::ty::Tag::{Any, Bool, Int4, Int8, Json, Name, Reg, RegType, Text, Uuid};
+use crate::expr::ty::Tag::{
+    Any, Bool, Float8, Int4, Int8, Json, Name, Reg, RegType, Text, Uuid, Void,
+};
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use crate::identifier::quote_ident;
 use crate::session::settings::level_name;
@@ -50,7 +54,7 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("gen_random_uuid", &[], Uuid, |_, c| random_uuid(c)).volatile(),
     function("nextval", &[Reg], Int8, |a, c| c.context.request(Request::NextValue(oid_of(&a[0])?)))
-        .volatile(),
+        .waiting(),
     function("currval", &[Reg], Int8, |a, c| {
         Ok(Datum::Int8(c.context.execution()?.sequences.current(oid_of(&a[0])?)?))
     })
@@ -62,11 +66,11 @@ pub const TABLE: &[Function] = &[
     function("setval", &[Reg, Int8], Int8, |a, c| {
         c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, true))
     })
-    .volatile(),
+    .waiting(),
     function("setval", &[Reg, Int8, Bool], Int8, |a, c| {
         c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, bool_of(&a[2])?))
     })
-    .volatile(),
+    .waiting(),
     function("telesto_txn_id", &[], Text, |_, c| {
         Ok(text(c.context.execution()?.txn.id().to_string()))
     })
@@ -77,9 +81,12 @@ pub const TABLE: &[Function] = &[
             .map_err(|e: telesto_common::Error| fault::error("22P02", e.to_string()))?;
         c.context.request(Request::Outcome(id))
     })
-    .volatile(),
+    .waiting(),
     function("telesto_bucket_usage", &[], Json, |_, c| bucket_usage(c)).volatile(),
-    function("telesto_log_switch", &[Text], Text, |a, c| log_switch(str_of(&a[0])?, c)).volatile(),
+    function("telesto_log_switch", &[Text], Text, |a, c| log_switch(str_of(&a[0])?, c)).waiting(),
+    function("pg_sleep", &[Float8], Void, |a, c| sleep(&a[0], c)).waiting(),
+    // Advisory locks are missing, so none is held.
+    function("pg_advisory_unlock_all", &[], Void, |_, _| Ok(text(""))).volatile(),
     function("txid_current", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
@@ -168,6 +175,13 @@ fn log_switch(to: &str, call: &Call<'_>) -> Result<Datum> {
         }
     };
     call.context.request(Request::SwitchLog(kind))
+}
+
+fn sleep(seconds: &Datum, call: &Call<'_>) -> Result<Datum> {
+    let Datum::Float8(seconds) = seconds else { return Err(fault::kind("a number of seconds")) };
+    // At most a century.
+    let wait = Duration::try_from_secs_f64(seconds.clamp(0.0, 3.2e9)).unwrap_or_default();
+    call.context.request(Request::Sleep(wait))
 }
 
 fn backend_pid(call: &Call<'_>) -> i32 {

@@ -247,8 +247,4 @@ pub const TABLE: &[Function] = &[
         Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))
     })
     .lax(),
-    function("pg_sleep", &[Float8], crate::expr::ty::Tag::Void, |_, _| {
-        Err(fault::unsupported("pg_sleep"))
-    })
-    .volatile(),
 ];
