@@ -57,6 +57,7 @@ stage fuzz cargo test --workspace --test targets
 stage full tests/e2e/disk_full.sh
 stage psql tests/e2e/psql.sh
 stage psycopg tests/e2e/psycopg.sh
+stage orms tests/e2e/orms.sh
 stage pgbench tests/e2e/pgbench.sh
 stage wiki tests/e2e/wiki.sh
 

@@ -56,7 +56,11 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
     Ok(out)
 }
 
-/// Whether `DISTINCT FROM` is somewhere in the statement.
+/// Whether `DISTINCT FROM` or a subscript is somewhere in the statement: only then the tree may need a repair.
+fn may_need_repair(tokens: &[TokenWithSpan]) -> bool {
+    tokens.iter().any(|t| t.token == Token::LBracket) || has_distinct_from(tokens)
+}
+
 fn has_distinct_from(tokens: &[TokenWithSpan]) -> bool {
     let mut words = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_))).map(|t| {
         match &t.token {
@@ -99,10 +103,10 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     let as_of = take_as_of(&mut tokens)?;
     spell_copy_switches(&mut tokens);
     drop_vacuum_options(&mut tokens);
-    let distinct_from = has_distinct_from(&tokens);
+    let repair = may_need_repair(&tokens);
     let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
     let mut statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
-    if distinct_from {
+    if repair {
         super::precedence::restore(&mut statement);
     }
     let rest = parser.peek_token();

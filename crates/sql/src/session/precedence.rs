@@ -3,13 +3,14 @@
 //! # Why
 //! The parser takes everything after `IS [NOT] DISTINCT FROM` for its right side, AND and OR included. In PostgreSQL they
 //! bind looser. Parentheses stay in the tree, so a looser operator directly below a tighter one is always the parser's doing.
+//! And `t.a[1]`, a column and a subscript, it takes for a column `t` with a field and a subscript.
 //!
 //! Nothing here fails.
 
 use std::ops::ControlFlow;
 
 use crate::sqlparser::ast::{
-    BinaryOperator, Expr, Statement, UnaryOperator, visit_expressions_mut,
+    AccessExpr, BinaryOperator, Expr, Statement, UnaryOperator, visit_expressions_mut,
 };
 
 /// Puts the operators of a statement right.
@@ -36,8 +37,32 @@ fn restored(expr: Expr) -> Expr {
         Expr::BinaryOp { left, op: BinaryOperator::And, right } => under(*right, 1, |right| {
             Expr::BinaryOp { left, op: BinaryOperator::And, right: Box::new(right) }
         }),
+        Expr::CompoundFieldAccess { root, access_chain } => whole_name(*root, access_chain),
         other => other,
     }
+}
+
+/// The fields right behind a name are part of the name.
+fn whole_name(root: Expr, chain: Vec<AccessExpr>) -> Expr {
+    let mut name = match root {
+        Expr::Identifier(first) => vec![first],
+        root => return Expr::CompoundFieldAccess { root: Box::new(root), access_chain: chain },
+    };
+    let mut rest = Vec::with_capacity(chain.len());
+    for step in chain {
+        match step {
+            AccessExpr::Dot(Expr::Identifier(part)) if rest.is_empty() => name.push(part),
+            step => rest.push(step),
+        }
+    }
+    let root = match name.len() {
+        1 => Expr::Identifier(name.swap_remove(0)),
+        _ => Expr::CompoundIdentifier(name),
+    };
+    if rest.is_empty() {
+        return root;
+    }
+    Expr::CompoundFieldAccess { root: Box::new(root), access_chain: rest }
 }
 
 /// How loosely an operator binds: OR 1, AND 2.
