@@ -95,7 +95,7 @@ with orm.Session(engine) as session:
 
 inspector = sa.inspect(engine)
 check("columns", [(c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns("orders")],
-      [("id", "UUID", False), ("customer_id", "BIGINT", False), ("total", "NUMERIC(10, 2)", False), ("lines", "JSONB", False), ("labels", "TEXT[]", False)])
+      [("id", "UUID", False), ("customer_id", "BIGINT", False), ("total", "NUMERIC(10, 2)", False), ("lines", "JSONB", False), ("labels", "ARRAY", False)])
 check("primary key", inspector.get_pk_constraint("orders")["constrained_columns"], ["id"])
 check("foreign keys", [(k["constrained_columns"], k["referred_table"], k["options"]) for k in inspector.get_foreign_keys("orders")],
       [(["customer_id"], "customers", {"ondelete": "CASCADE"})])

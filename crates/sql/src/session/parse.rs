@@ -103,6 +103,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     let as_of = take_as_of(&mut tokens)?;
     spell_copy_switches(&mut tokens);
     drop_vacuum_options(&mut tokens);
+    spell_set_constraints(&mut tokens)?;
     let repair = may_need_repair(&tokens);
     let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
     let mut statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
@@ -138,6 +139,35 @@ fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
             token.token = Token::make_keyword("FALSE");
         }
         after_switch = this == "FREEZE" || this == "HEADER";
+    }
+}
+
+/// Writes `SET CONSTRAINTS ALL IMMEDIATE`, which the parser does not know, as an assignment to `constraints`, which is no
+/// parameter's name; the session answers it.
+fn spell_set_constraints(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+    let solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    let words: Vec<String> = solid
+        .take(5)
+        .map(|token| match &token.token {
+            Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
+            _ => String::new(),
+        })
+        .collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["SET", "CONSTRAINTS", "ALL", when @ ("IMMEDIATE" | "DEFERRED")] => {
+            let spelled = ["SET", "constraints", "TO", when];
+            let span = tokens[0].span;
+            *tokens = spelled
+                .into_iter()
+                .map(|word| TokenWithSpan::new(Token::make_keyword(word), span))
+                .collect();
+            Ok(())
+        }
+        ["SET", "CONSTRAINTS", _, ..] if !matches!(words.get(2), Some(&"TO" | &"")) => {
+            Err(Error::unsupported("SET CONSTRAINTS with names").hint("Write ALL."))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -68,6 +68,12 @@ impl Session {
         statement: &Statement,
     ) -> Result<Option<StatementResult>> {
         match statement {
+            Statement::Set(Set::SingleAssignment { variable, values, .. })
+                if variable.to_string().eq_ignore_ascii_case("constraints") =>
+            {
+                self.set_constraints(values);
+                Ok(tag("SET CONSTRAINTS"))
+            }
             Statement::Set(set) => self.set(set).map(|()| tag("SET")),
             Statement::Reset(reset) => {
                 let mut settings = (*self.settings).clone();
@@ -147,6 +153,20 @@ impl Session {
                 Ok(tag("VACUUM"))
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Every constraint is checked at the end of the statement, so IMMEDIATE has nothing to do.
+    fn set_constraints(&self, when: &[Expr]) {
+        if !self.block.as_ref().is_some_and(|block| block.explicit) {
+            self.notices.warning(
+                SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                "SET CONSTRAINTS can only be used in transaction blocks",
+            );
+        } else if matches!(when, [Expr::Identifier(word)] if word.value.eq_ignore_ascii_case("deferred"))
+        {
+            self.notices
+                .notice("constraints are checked at the end of each statement, deferred or not");
         }
     }
 

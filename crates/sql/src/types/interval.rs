@@ -77,25 +77,27 @@ impl Builder {
             "month" | "months" | "mon" | "mons" => months(1.0),
             "week" | "weeks" | "w" => self.days += count * 7.0,
             "day" | "days" | "d" => self.days += count,
-            "hour" | "hours" | "h" | "hr" | "hrs" => self.micros += scaled(count, 3600 * SECOND),
-            "minute" | "minutes" | "m" | "min" | "mins" => {
-                self.micros += scaled(count, 60 * SECOND)
-            }
-            "second" | "seconds" | "s" | "sec" | "secs" => self.micros += scaled(count, SECOND),
+            "hour" | "hours" | "h" | "hr" | "hrs" => self.grow(count, 3600 * SECOND),
+            "minute" | "minutes" | "m" | "min" | "mins" => self.grow(count, 60 * SECOND),
+            "second" | "seconds" | "s" | "sec" | "secs" => self.grow(count, SECOND),
             "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" => {
-                self.micros += scaled(count, 1000);
+                self.grow(count, 1000);
             }
-            "microsecond" | "microseconds" | "us" | "usec" | "usecs" => {
-                self.micros += scaled(count, 1)
-            }
+            "microsecond" | "microseconds" | "us" | "usec" | "usecs" => self.grow(count, 1),
             _ => return None,
         }
         Some(())
     }
 
+    /// What is too much stays too much; [`Builder::finish`] refuses it.
+    fn grow(&mut self, count: f64, unit: i64) {
+        self.micros = self.micros.saturating_add(scaled(count, unit));
+    }
+
     fn finish(self) -> Option<Interval> {
         let days = self.days.trunc();
-        let micros = self.micros + ((self.days - days) * 86_400e6).round() as i128;
+        let part = ((self.days - days) * 86_400e6).round() as i128;
+        let micros = self.micros.saturating_add(part);
         let held = f64::from(i32::MIN)..=f64::from(i32::MAX);
         if !held.contains(&self.months) || !held.contains(&days) {
             return None;
@@ -111,7 +113,8 @@ impl Builder {
 /// `count` times `unit`, rounded; the whole part exactly.
 fn scaled(count: f64, unit: i64) -> i128 {
     let whole = count.trunc();
-    whole as i128 * i128::from(unit) + ((count - whole) * unit as f64).round() as i128
+    let part = ((count - whole) * unit as f64).round() as i128;
+    (whole as i128).saturating_mul(i128::from(unit)).saturating_add(part)
 }
 
 /// Microseconds of `hours:minutes[:seconds]`.
@@ -124,11 +127,13 @@ fn clock(token: &str) -> Option<i128> {
         s.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| scaled(n, unit))
     };
     let micros = match parts.as_slice() {
-        [h, m] => number(h, 3600 * SECOND)? + number(m, 60 * SECOND)?,
-        [h, m, s] => number(h, 3600 * SECOND)? + number(m, 60 * SECOND)? + number(s, SECOND)?,
+        [h, m] => number(h, 3600 * SECOND)?.saturating_add(number(m, 60 * SECOND)?),
+        [h, m, s] => number(h, 3600 * SECOND)?
+            .saturating_add(number(m, 60 * SECOND)?)
+            .saturating_add(number(s, SECOND)?),
         _ => return None,
     };
-    Some(if negative { -micros } else { micros })
+    Some(if negative { micros.saturating_neg() } else { micros })
 }
 
 fn iso8601(text: &str) -> Option<Builder> {
@@ -191,7 +196,7 @@ fn verbose(text: &str) -> Option<Builder> {
         }
         any = true;
         if token.contains(':') {
-            out.micros += clock(token)?;
+            out.micros = out.micros.saturating_add(clock(token)?);
             i += 1;
             continue;
         }

@@ -228,6 +228,16 @@ pub(super) fn fit_numeric(value: &Numeric, modifier: NumericMod) -> Result<Numer
     }
 }
 
+/// The first byte, or the one written `\ooo`: how bytes beyond ASCII are shown.
+fn internal_char(text: &str) -> u8 {
+    match text.as_bytes() {
+        [b'\\', digits @ ..] if digits.len() == 3 && digits.iter().all(u8::is_ascii_digit) => {
+            u8::from_str_radix(&text[1..], 8).unwrap_or(b'\\')
+        }
+        bytes => bytes.first().copied().unwrap_or(0),
+    }
+}
+
 impl Datum {
     /// Parses the text form of a value of `ty` and applies the type's modifier as an assignment would.
     ///
@@ -271,7 +281,7 @@ impl Datum {
                 Some(limit) => pad_char(text, *limit, ty, false)?,
                 None => text.to_owned(),
             }),
-            SqlType::InternalChar => Self::InternalChar(text.bytes().next().unwrap_or(0)),
+            SqlType::InternalChar => Self::InternalChar(internal_char(text)),
             SqlType::Name => Self::text(cut_name(text)),
             SqlType::Bytea => Self::bytea(parse_bytea(text)?),
             SqlType::Uuid => Self::Uuid(parse_uuid(text).ok_or_else(|| bad_input(ty, text))?),
