@@ -63,6 +63,13 @@ async def main():
         except KeyError:
             pass
     check("savepoint", await connection.fetchval("select count(*) from kinds where id = 5000"), 0)
+    await connection.execute("create schema tenant; create table tenant.only_there (v timestamptz); insert into tenant.only_there values ('2024-01-01 00:00+00')")
+    async with connection.transaction():
+        # Each by the extended protocol: what is set holds when the next statement is parsed, and when its values are read.
+        await connection.fetchval("select set_config($1, $2, true)", "search_path", "tenant")
+        await connection.fetchval("select set_config($1, $2, true)", "TimeZone", "Asia/Tokyo")
+        check("set_config", await connection.fetchval("select v::text from only_there"), "2024-01-01 09:00:00+09")
+    check("set_config was local", await connection.fetchval("show search_path"), '"$user", public')
     await fails("unique", asyncpg.UniqueViolationError, connection.execute("insert into kinds (id) values (100)"))
     await fails("cancelled by a time-out", asyncio.TimeoutError, connection.execute("select pg_sleep(60)", timeout=0.2))
     check("after the time-out", await connection.fetchval("select 1"), 1)

@@ -203,6 +203,8 @@ impl Connection {
             if let Err(error) = committed {
                 self.report(&error);
             }
+        } else if let Err(error) = self.session.configure() {
+            self.report(&error);
         }
         self.ready();
         Ok(())

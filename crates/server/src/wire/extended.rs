@@ -234,6 +234,9 @@ impl Connection {
 
     fn bind(&mut self, bind: &Bind<'_>) -> Result<(), Failure> {
         let prepared = self.statement(bind.statement)?;
+        if let Err(error) = self.session.configure() {
+            return Err(self.fail(error));
+        }
         let mut style = self.style();
         // For inputs like 'now' and 'today'.
         style.now_micros = pg_micros(self.env.clock.wall_micros());

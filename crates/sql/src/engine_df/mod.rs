@@ -188,21 +188,30 @@ fn result_columns(columns: &[ScopeColumn], tables: &CatalogTables) -> Vec<Result
         .collect()
 }
 
-/// Binds a query for execution; whether it has correlated subqueries comes with it.
+/// A query bound for execution.
+struct BoundQuery {
+    relation: Relation,
+    /// Whether it has correlated subqueries.
+    correlated: bool,
+    waiting: Option<waiting::BoundCalls>,
+}
+
+/// Binds a query for execution.
 fn bind_query(
     query: &Query,
     parameters: &[SqlType],
     context: &ExecContext,
     state: &Arc<SessionState>,
     row_by_row: bool,
-) -> Result<(Relation, bool)> {
+) -> Result<BoundQuery> {
     let tables = CatalogTables::executing(context);
     let types = parameters.iter().cloned().enumerate().collect();
     let parameters = Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
     let binder = Binder::new(&tables, Evaluation::executing(context), parameters);
     let binder = binder.applying(state, row_by_row);
     let relation = binder.statement(query)?;
-    Ok((relation, binder.met_correlated()))
+    let (correlated, waiting) = (binder.met_correlated(), binder.met_waiting());
+    Ok(BoundQuery { relation, correlated, waiting })
 }
 
 /// A plan of operators with what it runs in.
@@ -220,14 +229,15 @@ async fn physical(
     context: &ExecContext,
 ) -> Result<Physical> {
     let state = Arc::new(runtime::session_state(&QueryBounds::of(context))?);
-    let (relation, correlated) = bind_query(query, parameters, context, &state, false)?;
-    let Relation { plan, columns } = relation;
-    let plan = match operators(&state, &plan).await {
+    let bound = bind_query(query, parameters, context, &state, false)?;
+    let waiting = bound.waiting;
+    let Relation { plan, columns } = bound.relation;
+    let plan = match operators(&state, &plan, waiting.as_ref()).await {
         Ok(plan) => plan,
-        Err(refused) if correlated => {
+        Err(refused) if bound.correlated => {
             tracing::debug!(%refused, "correlated subqueries run row by row");
-            let (relation, _) = bind_query(query, parameters, context, &state, true)?;
-            operators(&state, &relation.plan).await?
+            let bound = bind_query(query, parameters, context, &state, true)?;
+            operators(&state, &bound.relation.plan, bound.waiting.as_ref()).await?
         }
         Err(error) => return Err(error),
     };
@@ -236,9 +246,13 @@ async fn physical(
 }
 
 /// The operators of a plan.
-async fn operators(state: &SessionState, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+async fn operators(
+    state: &SessionState,
+    plan: &LogicalPlan,
+    waiting: Option<&waiting::BoundCalls>,
+) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = state.optimize(plan).map_err(fault::from_datafusion)?;
-    waiting::misplaced(&plan)?;
+    waiting::check(&plan, waiting)?;
     if apply::misplaced(&plan).map_err(fault::from_datafusion)? {
         return Err(fault::unsupported(
             "a subquery in a join condition, or one that needs two levels of outer rows,",

@@ -1,16 +1,17 @@
 //! Functions that wait (nextval, setval, pg_sleep, …) inside operators.
 //!
 //! # Invariants
-//! - Each call of the statement is computed on its own, once a row, in the order of the rows: two calls that read alike
-//!   are two calls.
-//! - They stand where every row they get is computed: in select lists, WHERE, HAVING and, computed below them, arguments of aggregates. Where
-//!   a row might not need them (CASE, COALESCE), or DataFusion cannot wait, they are refused ([`misplaced`]).
+//! - DataFusion moves, copies, batches and drops expressions as if they had no effects. So such a call is let through in
+//!   one place only, where it is computed once whatever DataFusion does: alone in the select list over an aggregate
+//!   without groups, which is one row. That is how ORMs put sequences behind the rows they loaded
+//!   (`SELECT setval(…, max(id)) FROM t`). Everything else is refused ([`check`]); the key path takes plain queries.
+//! - What was bound is counted: a call that the optimizer dropped or copied is refused, too.
 //!
 //! # Failure behaviour
-//! An error ends the statement; sequence values taken before it are gaps, as in PostgreSQL.
+//! 0A000 before anything runs.
 //!
 //! # Limits
-//! A batch of rows is computed before the next operator sees it: a LIMIT above may leave gaps of a batch in a sequence.
+//! Not inside CASE, COALESCE, AND, OR, subqueries, or beside another volatile function.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    ColumnarValue, Expr, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility,
 };
 
 use super::evaluate::{Evaluation, call};
@@ -135,7 +136,7 @@ impl AsyncScalarUDFImpl for Waiting {
 
 fn refused(name: &str) -> Error {
     Error::unsupported(format!("the function {name} in this place"))
-        .hint("Call it in the select list, outside CASE and COALESCE.")
+        .hint("Call it in a plain SELECT over one table, or alone beside aggregates; not inside CASE or COALESCE.")
 }
 
 /// The name of the function, if the expression is a call that waits.
@@ -143,55 +144,85 @@ fn name_of(expr: &Expr) -> Option<&str> {
     match expr {
         Expr::ScalarFunction(call) => {
             let name = call.func.name();
-            // Subqueries run as calls wait too, and may stand anywhere.
+            // Subqueries run as calls wait too.
             (call.func.as_async().is_some() && registry().waits(name)).then_some(name)
         }
         _ => None,
     }
 }
 
-fn first_inside(expr: &Expr) -> DfResult<Option<String>> {
-    let mut found = None;
-    expr.apply(|inner| {
-        found = name_of(inner).map(str::to_owned);
-        Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    Ok(found)
+fn holds(expr: &Expr) -> DfResult<bool> {
+    expr.exists(|inner| Ok(name_of(inner).is_some()))
 }
 
-/// A call that waits in an expression where it cannot: below a condition, or below another such call.
-fn misplaced_in(expr: &Expr) -> DfResult<Option<String>> {
-    let mut found = None;
+/// Calls of an expression: those that wait, and what must not be beside or above them: what may differ from call to
+/// call, and what need not compute all its parts.
+#[derive(Default)]
+struct Calls {
+    waiting: usize,
+    others: usize,
+}
+
+fn calls(expr: &Expr) -> DfResult<Calls> {
+    let mut found = Calls::default();
     expr.apply(|inner| {
-        let below: Vec<&Expr> = match inner {
-            Expr::Case(_) => vec![inner],
-            Expr::ScalarFunction(call) if name_of(inner).is_some() => call.args.iter().collect(),
-            _ => Vec::new(),
-        };
-        for expr in below {
-            if let Some(name) = first_inside(expr)? {
-                found = Some(name);
-                return Ok(TreeNodeRecursion::Stop);
+        match inner {
+            inner if name_of(inner).is_some() => found.waiting += 1,
+            Expr::ScalarFunction(call)
+                if call.func.as_async().is_some()
+                    || call.func.signature().volatility == Volatility::Volatile =>
+            {
+                found.others += 1;
             }
+            Expr::Case(_) => found.others += usize::from(holds(inner)?),
+            Expr::BinaryExpr(binary) if matches!(binary.op, Operator::And | Operator::Or) => {
+                found.others += usize::from(holds(inner)?);
+            }
+            _ => {}
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(found)
 }
 
-/// Refuses a plan with a call that waits where DataFusion cannot wait, or computes what no row asks for.
+/// Whether the input of the select list is an aggregate without groups: one row, or none.
+fn one_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::Filter(filter) => one_row(&filter.input),
+        LogicalPlan::Projection(projection) => one_row(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => one_row(&alias.input),
+        _ => false,
+    }
+}
+
+/// Refuses an optimised plan for a query with `bound` calls that wait, unless there is one and it stands where
+/// it is computed exactly once.
 ///
 /// # Errors
 /// 0A000 naming the function.
-pub(crate) fn misplaced(plan: &LogicalPlan) -> Result<()> {
-    let mut found = None;
-    let walked = plan.apply_with_subqueries(|node| {
-        let waits = matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_));
-        node.apply_expressions(|expr| {
-            found = if waits { misplaced_in(expr)? } else { first_inside(expr)? };
-            Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-        })
-    });
-    walked.map_err(fault::from_datafusion)?;
-    found.map_or(Ok(()), |name| Err(refused(&name)))
+pub(crate) fn check(plan: &LogicalPlan, bound: Option<&BoundCalls>) -> Result<()> {
+    let Some(bound) = bound else { return Ok(()) };
+    let placed = match plan {
+        LogicalPlan::Projection(projection) if one_row(&projection.input) => {
+            let mut total = Calls::default();
+            for expr in &projection.expr {
+                let of_one = calls(expr).map_err(fault::from_datafusion)?;
+                total.waiting += of_one.waiting;
+                total.others += of_one.others;
+            }
+            total.waiting == 1 && total.others == 0
+        }
+        _ => false,
+    };
+    if placed && bound.count == 1 { Ok(()) } else { Err(refused(bound.name)) }
+}
+
+/// The calls that wait that a query was bound with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BoundCalls {
+    /// The first one's function.
+    pub name: &'static str,
+    /// How many.
+    pub count: usize,
 }

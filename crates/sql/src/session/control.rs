@@ -90,19 +90,20 @@ impl Session {
                     return Err(Error::unsupported("SET TRANSACTION SNAPSHOT"));
                 }
                 if *session {
-                    let mut settings = (*self.settings).clone();
-                    for mode in modes {
-                        match mode {
-                            TransactionMode::IsolationLevel(level) => {
-                                settings.default_level = level_of(*level);
-                            }
-                            TransactionMode::AccessMode(mode) => {
-                                settings.default_read_only =
-                                    *mode == TransactionAccessMode::ReadOnly;
+                    self.change_settings(false, |settings| {
+                        for mode in modes {
+                            match mode {
+                                TransactionMode::IsolationLevel(level) => {
+                                    settings.default_level = level_of(*level);
+                                }
+                                TransactionMode::AccessMode(mode) => {
+                                    settings.default_read_only =
+                                        *mode == TransactionAccessMode::ReadOnly;
+                                }
                             }
                         }
-                    }
-                    self.change_settings(settings, false);
+                        Ok(())
+                    })?;
                 } else if self.block.as_ref().is_some_and(|block| block.explicit) {
                     self.apply_modes(modes)?;
                 } else {
@@ -252,26 +253,31 @@ impl Session {
         Ok(())
     }
 
-    /// Makes what calls of `set_config` asked for come into force.
-    pub(super) fn configure(&mut self) -> Result<()> {
+    /// Makes what calls of `set_config` asked for come into force. The server calls it before anything that looks at
+    /// the settings between statements.
+    ///
+    /// # Errors
+    /// None that the call has not had.
+    pub fn configure(&mut self) -> Result<()> {
         for call in self.configured.take() {
-            if call.local && self.block.is_none() {
-                continue;
+            if !call.local || self.block.is_some() {
+                self.change_settings(call.local, |s| s.set(&call.name, &call.values))?;
             }
-            let mut settings = (*self.settings).clone();
-            settings.set(&call.name, &call.values)?;
-            self.change_settings(settings, call.local);
         }
         Ok(())
     }
 
-    /// Replaces the settings; inside a block they come into force after COMMIT too unless `local`.
-    pub(super) fn change_settings(&mut self, settings: super::Settings, local: bool) {
-        self.settings = Arc::new(settings);
-        let Some(block) = &mut self.block else { return };
+    /// Changes the settings; inside a block they come into force after COMMIT too unless `local`.
+    pub(super) fn change_settings(
+        &mut self,
+        local: bool,
+        change: impl Fn(&mut super::Settings) -> Result<()>,
+    ) -> Result<()> {
+        change(Arc::make_mut(&mut self.settings))?;
+        let Some(block) = &mut self.block else { return Ok(()) };
         if !local {
-            block.settings_after = Arc::clone(&self.settings);
-            return;
+            // What is local to the transaction stays so.
+            return change(Arc::make_mut(&mut block.settings_after));
         }
         // A parameter of the application's own is known, and empty, once it was set for a transaction.
         for name in self.settings.others.keys().filter(|name| name.contains('.')) {
@@ -280,5 +286,6 @@ impl Session {
                 after.others.insert(name.clone(), String::new());
             }
         }
+        Ok(())
     }
 }

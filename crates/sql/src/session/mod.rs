@@ -188,6 +188,7 @@ impl Session {
         sql: &str,
         parameter_types: &[Option<SqlType>],
     ) -> Result<Arc<Prepared>> {
+        self.configure()?;
         let mut parsed = parse::parse(sql)?;
         if parsed.len() > 1 {
             return Err(Error::syntax("cannot insert multiple commands into a prepared statement"));

@@ -73,6 +73,37 @@ impl Settings {
     }
 }
 
+/// Different parameters that one statement may set.
+const MAX_CONFIGURED: usize = 100;
+
+/// A list of names as written: quoted ones as they are, others folded to lower case.
+fn names_in(list: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut name, mut blanks, mut quoted) = (String::new(), String::new(), false);
+    let mut chars = list.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.next_if_eq(&'"').is_some() => name.push('"'),
+            '"' => quoted = !quoted,
+            ',' if !quoted => {
+                names.push(std::mem::take(&mut name));
+                blanks.clear();
+            }
+            // Blanks count between letters only.
+            c if !quoted && c.is_whitespace() => blanks.push(c),
+            c => {
+                if !name.is_empty() {
+                    name.push_str(&blanks);
+                }
+                blanks.clear();
+                if quoted { name.push(c) } else { name.extend(c.to_lowercase()) }
+            }
+        }
+    }
+    names.push(name);
+    names
+}
+
 /// What `set_config` asked for while a statement was evaluated; the session makes it so afterwards, as SET would.
 #[derive(Debug, Default)]
 pub struct ConfigQueue(Mutex<Vec<Configured>>);
@@ -99,15 +130,21 @@ impl ConfigQueue {
         local: bool,
     ) -> Result<String> {
         let values: Vec<String> = if name.eq_ignore_ascii_case("search_path") {
-            value.split(',').map(|s| s.trim().trim_matches('"').to_owned()).collect()
+            names_in(value)
         } else {
             vec![value.to_owned()]
         };
         let mut checked = now.clone();
         checked.set(name, &values)?;
         let mut queue = self.0.lock();
-        // A call for every row of a large table must not fill the memory: the last one counts.
+        // A call for every row of a large table must not fill the memory: the last one of a name counts.
         queue.retain(|before| before.local != local || !before.name.eq_ignore_ascii_case(name));
+        if queue.len() == MAX_CONFIGURED {
+            return Err(Error::new(
+                SqlState::PROGRAM_LIMIT_EXCEEDED,
+                format!("a statement sets more than {MAX_CONFIGURED} parameters; use several"),
+            ));
+        }
         queue.push(Configured { name: name.to_owned(), values, local });
         checked.show(name)
     }
@@ -362,7 +399,9 @@ impl Settings {
                 if other.contains('.') && !other.starts_with("telesto.")
                     || ACCEPTED.iter().any(|(known, _)| *known == other) =>
             {
-                self.others.insert(lower, value.to_owned());
+                // Blanks are the application's own.
+                let kept = if other.contains('.') { joined } else { value.to_owned() };
+                self.others.insert(lower, kept);
             }
             _ => return Err(unknown(name)),
         }

@@ -258,6 +258,8 @@ impl Session {
         let settings = Arc::clone(&self.settings);
         let result = self.repeat_steps(&steps).await;
         self.settings = settings;
+        // What set_config asked for has its effect already.
+        self.configured.take();
         // Savepoints keep the settings they were made under.
         if let Some(block) = &mut self.block {
             for (new, old) in block.savepoints.iter_mut().zip(savepoints) {

@@ -44,6 +44,26 @@ fn ident_text(ident: &Ident) -> String {
     if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
+/// The zone SET TIME ZONE means; `None`: the default.
+fn zone_value(value: &Expr) -> Result<Option<String>> {
+    let mut text = set_value(value)?;
+    if matches!(value, Expr::Interval(_)) {
+        // An interval counts east, too.
+        text = match text.strip_prefix('-') {
+            Some(west) => format!("+{west}"),
+            None => format!("-{}", text.trim_start_matches('+')),
+        };
+    }
+    if text == "default" || text == "local" {
+        return Ok(None);
+    }
+    let Ok(hours) = text.parse::<f64>() else { return Ok(Some(text)) };
+    let minutes = (hours * 60.0).round() as i32;
+    let sign = if minutes < 0 { '+' } else { '-' };
+    // SET TIME ZONE counts east; the POSIX form counts west.
+    Ok(Some(format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)))
+}
+
 fn is_default(values: &[Expr]) -> bool {
     matches!(values, [Expr::Identifier(word)] if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("default"))
 }
@@ -76,14 +96,16 @@ impl Session {
             }
             Statement::Set(set) => self.set(set).map(|()| tag("SET")),
             Statement::Reset(reset) => {
-                let mut settings = (*self.settings).clone();
-                match &reset.reset {
-                    Reset::ALL => settings = (*self.defaults).clone(),
-                    Reset::ConfigurationParameter(name) => {
-                        settings.reset(&name.to_string(), &self.defaults)?;
+                let defaults = Arc::clone(&self.defaults);
+                self.change_settings(false, |settings| match &reset.reset {
+                    Reset::ALL => {
+                        *settings = (*defaults).clone();
+                        Ok(())
                     }
-                }
-                self.change_settings(settings, false);
+                    Reset::ConfigurationParameter(name) => {
+                        settings.reset(&name.to_string(), &defaults)
+                    }
+                })?;
                 Ok(tag("RESET"))
             }
             Statement::ShowVariable { variable } => self.show(variable).map(Some),
@@ -171,9 +193,9 @@ impl Session {
     }
 
     fn set(&mut self, set: &Set) -> Result<()> {
-        let mut settings = (*self.settings).clone();
         let mut local = false;
-        match set {
+        // The parameter and its new values; none: the default.
+        let (name, values) = match set {
             Set::SingleAssignment { scope, variable, values, .. } => {
                 local = matches!(scope, Some(ContextModifier::Local));
                 let name = variable.to_string().replace('"', "");
@@ -182,55 +204,42 @@ impl Session {
                 {
                     return self.set_transaction_variable(&name, values);
                 }
-                if is_default(values) {
-                    settings.reset(&name, &self.defaults)?;
+                let values = if is_default(values) {
+                    None
                 } else {
-                    let values = values.iter().map(set_value).collect::<Result<Vec<_>>>()?;
-                    settings.set(&name, &values)?;
-                }
+                    Some(values.iter().map(set_value).collect::<Result<Vec<_>>>()?)
+                };
+                (name, values)
             }
             Set::SetTimeZone { local: is_local, value } => {
                 local = *is_local;
-                let mut text = set_value(value)?;
-                if matches!(value, crate::sqlparser::ast::Expr::Interval(_)) {
-                    // An interval counts east, too.
-                    text = match text.strip_prefix('-') {
-                        Some(west) => format!("+{west}"),
-                        None => format!("-{}", text.trim_start_matches('+')),
-                    };
-                }
-                if text == "default" || text == "local" {
-                    settings.reset("TimeZone", &self.defaults)?;
-                } else if let Ok(hours) = text.parse::<f64>() {
-                    let minutes = (hours * 60.0).round() as i32;
-                    let sign = if minutes < 0 { '+' } else { '-' };
-                    // SET TIME ZONE counts east; the POSIX form counts west.
-                    let text = format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60);
-                    settings.set("TimeZone", &[text])?;
-                } else {
-                    settings.set("TimeZone", &[text])?;
-                }
+                ("TimeZone".to_owned(), zone_value(value)?.map(|zone| vec![zone]))
             }
             Set::SetNames { charset_name, .. } => {
-                settings.set("client_encoding", std::slice::from_ref(&charset_name.value))?;
+                ("client_encoding".to_owned(), Some(vec![charset_name.value.clone()]))
             }
-            Set::SetNamesDefault {} => {}
+            Set::SetNamesDefault {} => return Ok(()),
             Set::SetRole { role_name, context_modifier } => {
                 local = matches!(context_modifier, Some(ContextModifier::Local));
                 let role = role_name.as_ref().map_or("none".to_owned(), ident_text);
-                settings.set("role", &[role])?;
+                ("role".to_owned(), Some(vec![role]))
             }
             other => return Err(Error::unsupported(format!("{other}"))),
-        }
+        };
+        let defaults = Arc::clone(&self.defaults);
+        let change = |settings: &mut super::Settings| match &values {
+            Some(values) => settings.set(&name, values),
+            None => settings.reset(&name, &defaults),
+        };
         if local && !self.block.as_ref().is_some_and(|block| block.explicit) {
+            change(&mut (*self.settings).clone())?;
             self.notices.warning(
                 SqlState::NO_ACTIVE_SQL_TRANSACTION,
                 "SET LOCAL can only be used in transaction blocks",
             );
             return Ok(());
         }
-        self.change_settings(settings, local);
-        Ok(())
+        self.change_settings(local, change)
     }
 
     fn set_transaction_variable(&mut self, name: &str, values: &[Expr]) -> Result<()> {

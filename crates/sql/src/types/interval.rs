@@ -77,27 +77,28 @@ impl Builder {
             "month" | "months" | "mon" | "mons" => months(1.0),
             "week" | "weeks" | "w" => self.days += count * 7.0,
             "day" | "days" | "d" => self.days += count,
-            "hour" | "hours" | "h" | "hr" | "hrs" => self.grow(count, 3600 * SECOND),
-            "minute" | "minutes" | "m" | "min" | "mins" => self.grow(count, 60 * SECOND),
-            "second" | "seconds" | "s" | "sec" | "secs" => self.grow(count, SECOND),
+            "hour" | "hours" | "h" | "hr" | "hrs" => self.grow(count, 3600 * SECOND)?,
+            "minute" | "minutes" | "m" | "min" | "mins" => self.grow(count, 60 * SECOND)?,
+            "second" | "seconds" | "s" | "sec" | "secs" => self.grow(count, SECOND)?,
             "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" => {
-                self.grow(count, 1000);
+                self.grow(count, 1000)?;
             }
-            "microsecond" | "microseconds" | "us" | "usec" | "usecs" => self.grow(count, 1),
+            "microsecond" | "microseconds" | "us" | "usec" | "usecs" => self.grow(count, 1)?,
             _ => return None,
         }
         Some(())
     }
 
-    /// What is too much stays too much; [`Builder::finish`] refuses it.
-    fn grow(&mut self, count: f64, unit: i64) {
-        self.micros = self.micros.saturating_add(scaled(count, unit));
+    /// `None`: more than any interval holds.
+    fn grow(&mut self, count: f64, unit: i64) -> Option<()> {
+        self.micros = self.micros.checked_add(scaled(count, unit)?)?;
+        Some(())
     }
 
     fn finish(self) -> Option<Interval> {
         let days = self.days.trunc();
         let part = ((self.days - days) * 86_400e6).round() as i128;
-        let micros = self.micros.saturating_add(part);
+        let micros = self.micros.checked_add(part)?;
         let held = f64::from(i32::MIN)..=f64::from(i32::MAX);
         if !held.contains(&self.months) || !held.contains(&days) {
             return None;
@@ -111,10 +112,10 @@ impl Builder {
 }
 
 /// `count` times `unit`, rounded; the whole part exactly.
-fn scaled(count: f64, unit: i64) -> i128 {
+fn scaled(count: f64, unit: i64) -> Option<i128> {
     let whole = count.trunc();
     let part = ((count - whole) * unit as f64).round() as i128;
-    (whole as i128).saturating_mul(i128::from(unit)).saturating_add(part)
+    (whole as i128).checked_mul(i128::from(unit))?.checked_add(part)
 }
 
 /// Microseconds of `hours:minutes[:seconds]`.
@@ -124,16 +125,16 @@ fn clock(token: &str) -> Option<i128> {
     let body = token.strip_prefix(['+', '-']).unwrap_or(token);
     let parts: Vec<&str> = body.split(':').collect();
     let number = |s: &str, unit: i64| {
-        s.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| scaled(n, unit))
+        s.parse::<f64>().ok().filter(|n| n.is_finite()).and_then(|n| scaled(n, unit))
     };
     let micros = match parts.as_slice() {
-        [h, m] => number(h, 3600 * SECOND)?.saturating_add(number(m, 60 * SECOND)?),
+        [h, m] => number(h, 3600 * SECOND)?.checked_add(number(m, 60 * SECOND)?)?,
         [h, m, s] => number(h, 3600 * SECOND)?
-            .saturating_add(number(m, 60 * SECOND)?)
-            .saturating_add(number(s, SECOND)?),
+            .checked_add(number(m, 60 * SECOND)?)?
+            .checked_add(number(s, SECOND)?)?,
         _ => return None,
     };
-    Some(if negative { micros.saturating_neg() } else { micros })
+    if negative { micros.checked_neg() } else { Some(micros) }
 }
 
 fn iso8601(text: &str) -> Option<Builder> {
@@ -196,7 +197,7 @@ fn verbose(text: &str) -> Option<Builder> {
         }
         any = true;
         if token.contains(':') {
-            out.micros = out.micros.saturating_add(clock(token)?);
+            out.micros = out.micros.checked_add(clock(token)?)?;
             i += 1;
             continue;
         }
@@ -231,7 +232,8 @@ fn verbose(text: &str) -> Option<Builder> {
         }
     }
     if ago {
-        out = Builder { months: -out.months, days: -out.days, micros: -out.micros };
+        let micros = out.micros.checked_neg()?;
+        out = Builder { months: -out.months, days: -out.days, micros };
     }
     any.then_some(out)
 }

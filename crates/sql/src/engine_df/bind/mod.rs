@@ -35,6 +35,7 @@ use telesto_common::TableId;
 use super::fault;
 use super::types::{TypeShape, arrow_type, scalar};
 use super::udf::Evaluation;
+use super::waiting::BoundCalls;
 use crate::error::Result;
 use crate::types::{Datum, SqlType};
 
@@ -153,6 +154,7 @@ pub(crate) struct Binder<'a> {
     apply: Option<Arc<SessionState>>,
     row_by_row: bool,
     correlated: Cell<bool>,
+    waiting: Cell<Option<BoundCalls>>,
     /// Where the next expression stands, until it is begun.
     place: Cell<Place>,
     keep_unknown: Cell<bool>,
@@ -191,6 +193,7 @@ impl<'a> Binder<'a> {
             apply: None,
             row_by_row: false,
             correlated: Cell::new(false),
+            waiting: Cell::new(None),
             place: Cell::default(),
             keep_unknown: Cell::new(false),
             windows: RefCell::default(),
@@ -208,6 +211,16 @@ impl<'a> Binder<'a> {
     /// Whether a correlated subquery was met.
     pub fn met_correlated(&self) -> bool {
         self.correlated.get()
+    }
+
+    /// The calls that wait that were met.
+    pub fn met_waiting(&self) -> Option<BoundCalls> {
+        self.waiting.get()
+    }
+
+    fn waits(&self, name: &'static str) {
+        let before = self.waiting.get().unwrap_or(BoundCalls { name, count: 0 });
+        self.waiting.set(Some(BoundCalls { count: before.count + 1, ..before }));
     }
 
     /// What is known of the parameters after binding.

@@ -118,6 +118,7 @@ impl Binder<'_> {
         }
         let ty = resolved.returns.clone();
         let function = if resolved.function.waits {
+            self.waits(resolved.function.name);
             waiting_call(resolved, self.next_instance(), self.evaluation())
         } else {
             udf::scalar_call(resolved, self.evaluation())
