@@ -45,7 +45,7 @@ mod scope;
 pub use api::{Bucket, Cause, ListedObject, Object, PutOutcome};
 pub use error::{Error, Result};
 pub use faults::{Fault, FaultRates, FaultRule, Faults};
-pub use latency::LatencyModel;
+pub use latency::{LatencyModel, Spread};
 pub use memory::MemoryStore;
 pub use meter::{Class, Cost, Meter, MeterSnapshot, ScopeMeter};
 pub use open::{OpenBucket, open, over};

@@ -172,6 +172,11 @@ impl KeyWriter {
         })
     }
 
+    /// Begins anew, keeping its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
     /// The key so far.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {

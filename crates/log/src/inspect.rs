@@ -345,6 +345,7 @@ fn describe_record(record: &Record) -> String {
             Some(at) => format!("decide {}: commit at {at}", d.txn),
             None => format!("decide {}: abort", d.txn),
         },
+        Record::Messages(m) => format!("{} messages of {}", m.bodies.len(), m.txn),
         Record::Config(Config::CheckpointAdvanced { lsn, version }) => {
             format!("checkpoint version {version} holds entries up to {lsn}")
         }

@@ -3,6 +3,7 @@
 //! # Invariants
 //! - Inside one shard's log, commit timestamps grow strictly with (LSN, position in the entry).
 //! - A commit's writes are sorted by key, each key at most once.
+//! - A transaction's messages follow its commit in the same entry: they are committed with it or not at all.
 
 use bytes::Bytes;
 use telesto_common::{Incarnation, Label, Lsn, NodeId, Timestamp, TxnId};
@@ -20,6 +21,17 @@ pub enum Record {
     RemoteCommit(Commit),
     /// Something about the shard itself.
     Config(Config),
+    /// What the transaction committed just before says to whoever listens. No state: nothing keeps it but the log.
+    Messages(Messages),
+}
+
+/// Messages of a committed transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// The transaction.
+    pub txn: TxnId,
+    /// In the order they were given; what is in them is the layer's above.
+    pub bodies: Vec<Bytes>,
 }
 
 /// A committed transaction.

@@ -163,6 +163,8 @@ pub struct ShardOptions {
     /// Memory a fold may take, bytes, and a compaction beside it, and a quarter of it each long scan
     /// (`docs/architecture/shard.md`, Memory).
     pub work_bytes: u64,
+    /// Rows kept together of what a scan read, at most: fewer are forgotten when a row changes, more serve more scans.
+    pub page_rows: usize,
 }
 
 impl ShardOptions {
@@ -187,6 +189,7 @@ impl ShardOptions {
             io_timeout: Duration::from_secs(30),
             table_bytes: 64 << 20,
             work_bytes: 64 << 20,
+            page_rows: 64,
         }
     }
 

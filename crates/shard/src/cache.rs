@@ -29,6 +29,7 @@ use telesto_common::Timestamp;
 
 use crate::api::Version;
 use crate::engine::block_cache::BlockCache;
+use crate::pages::PageBudget;
 
 /// Locks of a cache with small entries.
 pub(crate) const LOCKS: u64 = 16;
@@ -42,17 +43,19 @@ pub struct ProcessCache {
     pub(crate) rows: RowCache,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) parts: ClockCache<(u64, u32), Bytes>,
+    pub(crate) pages: Arc<PageBudget>,
     next_scope: AtomicU64,
 }
 
 impl ProcessCache {
-    /// Caches of `total_bytes` together: three eighths for rows, a half for blocks, filters and
-    /// indexes of checkpoints, an eighth for part objects.
+    /// Caches of `total_bytes` together: five sixteenths for rows, six for blocks, filters and
+    /// indexes of checkpoints, three for pages of scanned rows, two for part objects.
     #[must_use]
     pub fn new(total_bytes: u64) -> Self {
         Self {
-            rows: RowCache::new(total_bytes / 8 * 3),
-            blocks: Arc::new(BlockCache::new(total_bytes / 2)),
+            rows: RowCache::new(total_bytes / 16 * 5),
+            blocks: Arc::new(BlockCache::new(total_bytes / 16 * 6)),
+            pages: Arc::new(PageBudget::new(total_bytes / 16 * 3)),
             parts: ClockCache::new(total_bytes / 8, 1),
             next_scope: AtomicU64::new(1),
         }
@@ -66,7 +69,10 @@ impl ProcessCache {
     /// Bytes held now.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        self.rows.cache.used_bytes() + self.blocks.used_bytes() + self.parts.used_bytes()
+        self.rows.cache.used_bytes()
+            + self.blocks.used_bytes()
+            + self.parts.used_bytes()
+            + self.pages.used_bytes()
     }
 }
 

@@ -5,6 +5,8 @@
 //!   the newest commit timestamp of their key; delete marks stay as long as any snapshot may ask.
 //! - Nothing is missed: the tail is looked at before the checkpoint, and rows only move from the one to the other.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use telesto_bucket::Cause;
 use telesto_common::Timestamp;
@@ -48,7 +50,7 @@ impl Shard {
     /// [`crate::Error::SnapshotTooOld`] when `since` is older than what is kept (delete marks may be gone);
     /// otherwise as [`get`](Self::get).
     pub async fn changed_since(
-        &self,
+        self: &Arc<Self>,
         keys: &[Bytes],
         ranges: &[KeyRange],
         since: Timestamp,

@@ -148,6 +148,34 @@ impl Shard {
         }
     }
 
+    /// Reads the newest checkpoint if this process does not write it; whether it had advanced, so that another process
+    /// folds.
+    ///
+    /// # Errors
+    /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`].
+    pub async fn follow(&self) -> Result<bool> {
+        self.open_check()?;
+        let env = &self.options.env;
+        let deadline = env.deadline(self.options.io_timeout);
+        let mut folding =
+            env.within(deadline, "waiting for a fold under way", self.folding.lock()).await?;
+        let before = self.checkpointed();
+        let writer = self.writer.lock().clone();
+        match writer {
+            Some(writer) if !writer.stale() => return Ok(false),
+            Some(_) => self.lose_writer(&mut folding).await?,
+            None => {
+                let base = self.base();
+                if base.is_none() {
+                    // Nobody has folded yet, as far as is known here.
+                    return Ok(false);
+                }
+                self.reopen(&base).await.map_err(|fault| self.error(fault))?;
+            }
+        }
+        Ok(self.checkpointed() > before)
+    }
+
     /// The writer is of no use any more: become a reader of the newest checkpoint.
     async fn lose_writer(&self, folding: &mut Folding) -> Result<()> {
         self.folder.store(false, Ordering::Release);

@@ -25,9 +25,11 @@ mod external;
 mod fold;
 #[doc(hidden)]
 pub mod fuzz;
+mod pages;
 pub mod part;
 mod predecessors;
 mod read;
+mod read_many;
 mod row;
 mod scan;
 mod shard;

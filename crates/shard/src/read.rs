@@ -4,6 +4,7 @@
 //! ```text
 //! newest-row cache --at or below--> answer                  (one hash look-up)
 //!   miss -> tail   --version at or below--> answer          (external write sets: parts on demand)
+//!           none   -> page of scanned rows --at or below, or no such row--> answer
 //!           none   -> checkpoint C|key --at or below--> answer, remembered in the cache
 //!                     newer -> H|key|~at: the first row at or below, if it was not superseded by then
 //! ```
@@ -11,8 +12,6 @@
 //! # Invariants
 //! The watermark is checked after the read as well as before: it is raised before anything is dropped.
 
-use bytes::Bytes;
-use futures::stream::{self, StreamExt, TryStreamExt};
 use telesto_bucket::Cause;
 use telesto_common::Timestamp;
 use telesto_common::key::KeyRange;
@@ -24,17 +23,14 @@ use crate::row;
 use crate::shard::Shard;
 use crate::tail::TailRead;
 
-/// Checkpoint reads of one call under way at once.
-const PARALLEL: usize = 64;
-
 /// What memory knows.
-enum Memory {
+pub(crate) enum Memory {
     Answer(Read),
     Ask(TailRead),
 }
 
 impl Shard {
-    fn memory(&self, key: &[u8], at: Timestamp) -> Memory {
+    pub(crate) fn memory(&self, key: &[u8], at: Timestamp) -> Memory {
         match self.cache.rows.get(self.scope, self.epoch(), key, at) {
             Some(Some(version)) => return Memory::Answer(Read::Found(version)),
             Some(None) => return Memory::Answer(Read::Absent),
@@ -48,8 +44,25 @@ impl Shard {
             if self.base().is_none() {
                 return Memory::Answer(absent(read.newer));
             }
+            if let Some(found) = self.in_page(key, at, read.newer) {
+                return Memory::Answer(found);
+            }
         }
         Memory::Ask(read)
+    }
+
+    /// What a page of scanned rows tells of a key whose version at `at` is not in the tail. A page that is there now has all that
+    /// has left the tail.
+    fn in_page(&self, key: &[u8], at: Timestamp, newer: bool) -> Option<Read> {
+        let found = match self.pages.row(&row::newest_key(key))? {
+            None => absent(newer),
+            // What does not decode is told by the read of the checkpoint.
+            Some(stored) => match row::decode_newest(self.engine.path(), &stored).ok()? {
+                version if version.at <= at => Read::Found(version),
+                _ => return None,
+            },
+        };
+        self.snapshots.check(at).is_ok().then_some(found)
     }
 
     /// The version of `key` visible at `at`, if memory has it (newest-row cache or tail); `None` means "use
@@ -103,31 +116,6 @@ impl Shard {
         Ok(found)
     }
 
-    /// The versions of several keys visible at `at`, in the order of `keys`, fetched together.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    pub async fn get_many(&self, keys: &[Bytes], at: Timestamp) -> Result<Vec<Read>> {
-        let mut reads = Vec::with_capacity(keys.len());
-        let mut missing = Vec::new();
-        for (i, key) in keys.iter().enumerate() {
-            let read = self.try_get(key, at).transpose()?;
-            if read.is_none() {
-                missing.push(i);
-            }
-            reads.push(read.unwrap_or(Read::Absent));
-        }
-        let fetched: Vec<_> = stream::iter(missing)
-            .map(|i| async move { Ok::<_, crate::Error>((i, self.get(&keys[i], at).await?)) })
-            .buffered(PARALLEL)
-            .try_collect()
-            .await?;
-        for (i, read) in fetched {
-            reads[i] = read;
-        }
-        Ok(reads)
-    }
-
     /// The version of `key` that `C` superseded and that was current at `at`.
     pub(crate) async fn history(&self, key: &[u8], at: Timestamp) -> Result<Option<Version>> {
         let path = self.engine.path();
@@ -172,6 +160,7 @@ impl Shard {
     }
 }
 
-fn absent(newer: bool) -> Read {
+/// What is said of a key without a version at the snapshot. `newer`: it has a later one.
+pub(crate) fn absent(newer: bool) -> Read {
     if newer { Read::Hidden } else { Read::Absent }
 }

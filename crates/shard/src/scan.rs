@@ -30,8 +30,9 @@ use crate::api::{Row, ScanSpec, Version};
 use crate::engine::{ReadAhead, RowScan};
 use crate::error::Result;
 use crate::external::{External, ExternalScan};
+use crate::pages::PagedScan;
 use crate::row;
-use crate::shard::{Base, Shard};
+use crate::shard::{Base, Shard, same};
 
 const MIN_CHUNK: usize = 16;
 const MAX_CHUNK: usize = 1024;
@@ -198,6 +199,11 @@ impl ShardScan {
                 .try_collect()
                 .await
                 .inspect_err(|_| self.sources = None)?;
+            if self.sources.as_ref().is_some_and(|of| !same(&of.base, &self.shard.base())) {
+                // The history of another view may lack what this one's newest rows superseded.
+                self.sources = None;
+                return Ok(());
+            }
             rows.into_iter().flatten().for_each(|row| self.push(row));
         } else {
             for found in found {
@@ -229,17 +235,24 @@ impl ShardScan {
             (tail.trims, tail.externals_in(&self.rest, self.at))
         };
         let reverse = self.spec.reverse;
+        // Before the view: what is read of one that is replaced meanwhile is kept in no page.
+        let generation = self.shard.pages.generation();
         let base = self.shard.base();
         let mut checkpoint = None;
         if let Some(view) = &base {
             let short = self.spec.limit.is_some_and(|limit| limit <= SHORT_LIMIT);
             let ahead = if short { ReadAhead::Short } else { ReadAhead::Long };
-            match view.scan(stored_range(&self.rest), reverse, ahead).await {
-                Ok(rows) => checkpoint = Some(Source::new(rows)),
-                Err(fault) => {
-                    return self.shard.recover(&base, fault, &mut self.reopens).await;
-                }
-            }
+            let range = stored_range(&self.rest);
+            let read_at = (trims, generation);
+            let rows: Box<dyn RowScan> = Box::new(PagedScan::new(
+                &self.shard,
+                Arc::clone(view),
+                read_at,
+                range,
+                reverse,
+                ahead,
+            ));
+            checkpoint = Some(Source::new(rows));
         }
         let mut waiting: Vec<_> = externals
             .into_iter()

@@ -25,6 +25,7 @@ use crate::engine::{Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::fold::Folding;
+use crate::pages::Pages;
 use crate::row::{self, Meta};
 use crate::snapshots::{SnapshotGuard, Snapshots};
 use crate::tail::{CacheScope, Tail};
@@ -48,6 +49,7 @@ pub struct Shard {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) cache: Arc<ProcessCache>,
     pub(crate) scope: u64,
+    pub(crate) pages: Pages,
     pub(crate) tail: RwLock<Tail>,
     pub(crate) snapshots: Arc<Snapshots>,
     base: RwLock<Base>,
@@ -105,6 +107,7 @@ impl Shard {
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             scope: cache.scope(),
+            pages: Pages::new(&cache.pages),
             cache,
             engine,
             tail: RwLock::new(Tail::after(meta.lsn, meta.applied)),
@@ -229,6 +232,7 @@ impl Shard {
         if let Some(writer) = writer {
             writer.close().await;
         }
+        self.pages.clear();
         let base = self.base();
         if let Some(view) = base {
             view.close().await;
@@ -240,7 +244,7 @@ impl Shard {
     }
 
     pub(crate) fn cache_scope(&self) -> CacheScope<'_> {
-        CacheScope { rows: &self.cache.rows, scope: self.scope }
+        CacheScope { rows: &self.cache.rows, scope: self.scope, pages: &self.pages }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -259,6 +263,7 @@ impl Shard {
     pub(crate) fn adopt(&self, view: Base, meta: &Meta) -> Base {
         self.snapshots.adopt(meta.watermark);
         let old = std::mem::replace(&mut *self.base.write(), view);
+        self.pages.clear();
         self.advanced(meta);
         old
     }
@@ -303,6 +308,7 @@ impl Shard {
         let mut base = self.base.write();
         if same(&base, failed) {
             *base = Some(Arc::new(LostView));
+            self.pages.clear();
         }
     }
 
@@ -347,7 +353,7 @@ fn work_sizes(options: &ShardOptions) -> WorkSizes {
     }
 }
 
-fn same(a: &Base, b: &Base) -> bool {
+pub(crate) fn same(a: &Base, b: &Base) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)),
         (None, None) => true,

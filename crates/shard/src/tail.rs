@@ -30,6 +30,7 @@ use crate::api::{Change, Version};
 use crate::cache::RowCache;
 use crate::error::{Error, Result};
 use crate::external::External;
+use crate::pages::Pages;
 
 /// Bookkeeping counted for each write, bytes: map node, version, item.
 const WRITE_OVERHEAD: u64 = 280;
@@ -91,6 +92,7 @@ pub(crate) struct TailRead {
 pub(crate) struct CacheScope<'a> {
     pub(crate) rows: &'a RowCache,
     pub(crate) scope: u64,
+    pub(crate) pages: &'a Pages,
 }
 
 #[derive(Debug, Default)]
@@ -145,7 +147,7 @@ impl Tail {
                     newest = commit.timestamp;
                     continue;
                 }
-                Record::Config(_) => continue,
+                Record::Config(_) | Record::Messages(_) => continue,
                 Record::Prepare(_) => "prepare",
                 Record::Decide(_) => "decide",
                 Record::RemoteCommit(_) => "remote commit",
@@ -403,10 +405,12 @@ impl Tail {
                 match &commit.writes {
                     ItemWrites::Inline(writes) => {
                         for write in writes {
+                            cache.pages.forget(&write.key);
                             self.forget(&write.key, item.lsn, cache);
                         }
                     }
                     ItemWrites::External(external) => {
+                        cache.pages.clear();
                         self.externals.retain(|other| !Arc::ptr_eq(other, external));
                     }
                 }

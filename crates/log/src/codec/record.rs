@@ -4,13 +4,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use telesto_common::{Incarnation, Label, LabelKind, Lsn, NodeId, RegionId, Timestamp, TxnId};
 
 use super::cursor::{Cursor, Malformed, put_string, put_varint};
-use crate::record::{Commit, Config, Decide, Part, Prepare, Record, Write, Writes};
+use crate::record::{Commit, Config, Decide, Messages, Part, Prepare, Record, Write, Writes};
 
 const COMMIT: u8 = 1;
 const PREPARE: u8 = 2;
 const DECIDE: u8 = 3;
 const REMOTE_COMMIT: u8 = 4;
 const CONFIG: u8 = 5;
+const MESSAGES: u8 = 6;
 
 const INLINE: u8 = 0;
 const EXTERNAL: u8 = 1;
@@ -49,6 +50,14 @@ pub fn put_record(out: &mut BytesMut, record: &Record) {
         Record::Config(config) => {
             out.put_u8(CONFIG);
             put_config(out, config);
+        }
+        Record::Messages(messages) => {
+            out.put_u8(MESSAGES);
+            out.put_u128_le(messages.txn.0);
+            put_varint(out, messages.bodies.len() as u64);
+            for body in &messages.bodies {
+                put_string(out, body);
+            }
         }
     }
 }
@@ -135,6 +144,15 @@ pub fn take_record(cursor: &mut Cursor) -> Result<Record, Malformed> {
         }
         REMOTE_COMMIT => Record::RemoteCommit(take_commit(cursor)?),
         CONFIG => Record::Config(take_config(cursor)?),
+        MESSAGES => {
+            let txn = TxnId(cursor.u128()?);
+            let count = cursor.count(1)?;
+            let mut bodies = Vec::with_capacity(count);
+            for _ in 0..count {
+                bodies.push(cursor.string()?);
+            }
+            Record::Messages(Messages { txn, bodies })
+        }
         other => return Err(format!("unknown kind of record {other}")),
     })
 }

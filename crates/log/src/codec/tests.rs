@@ -7,7 +7,7 @@ use telesto_common::{
 };
 
 use super::*;
-use crate::record::{Commit, Config, Decide, Part, Prepare, Write, Writes};
+use crate::record::{Commit, Config, Decide, Messages, Part, Prepare, Write, Writes};
 
 const PLACE: Place = Place { shard: ShardId(7), loglet: 2, lsn: Lsn(9) };
 
@@ -194,6 +194,8 @@ fn record() -> impl Strategy<Value = Record> {
         (any::<u128>(), prop::option::of(any::<u64>())).prop_map(|(txn, at)| {
             Record::Decide(Decide { txn: TxnId(txn), timestamp: at.map(Timestamp) })
         }),
+        (any::<u128>(), prop::collection::vec(bytes(), 0..5))
+            .prop_map(|(txn, bodies)| { Record::Messages(Messages { txn: TxnId(txn), bodies }) }),
         (any::<u64>(), bytes()).prop_map(|(next_version, next_chain)| {
             Record::Config(Config::Seal { next_version, next_chain })
         }),

@@ -6,7 +6,7 @@ use crate::support::{TestBucket, Which, delete, options, put, simple, txn};
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
 use telesto_common::{Lsn, Timestamp};
-use telesto_shard::{FoldOutcome, Read, ScanSpec, Shard, Version};
+use telesto_shard::{FoldOutcome, Read, ScanSpec, Shard, ShardOptions, Version};
 
 fn found(at: u64, value: &'static str) -> Read {
     let value = Some(Bytes::from_static(value.as_bytes()));
@@ -97,6 +97,18 @@ async fn versions_are_read_at_their_timestamps(which: Which) {
     assert_eq!(many, [found(30, "c30"), Read::Absent, found(20, "a20")]);
     let warm = shard.try_get(b"a", Timestamp(30)).expect("cached by the read before");
     assert_eq!(warm.unwrap(), found(20, "a20"));
+    shard.close().await;
+
+    for page_rows in [0, 1, 2, 64] {
+        let options = ShardOptions { page_rows, ..options(&env, &bucket, &which) };
+        let shard = Shard::open(options).await.unwrap();
+        let keys: Vec<_> = ["c", "zz", "a", "b", "d", "c"].into_iter().map(Bytes::from).collect();
+        let many = shard.get_many(&keys, Timestamp(30)).await.unwrap();
+        let (b, c) = (found(30, "b30"), found(30, "c30"));
+        let expected = [c.clone(), Read::Absent, found(20, "a20"), b, Read::Absent, c];
+        assert_eq!(many, expected, "pages of {page_rows} rows");
+        shard.close().await;
+    }
 }
 
 #[tokio::test]
