@@ -17,7 +17,7 @@
 //! - Dropping every handle of an open transaction rolls it back.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -80,6 +80,9 @@ pub enum ReadFor {
     /// As the level says: validated under `Serializable`, not under weaker ones.
     #[default]
     Query,
+    /// Of rows that are asked for to be locked: always validated, and otherwise a query's read (which of a statement's own writes it
+    /// sees).
+    Locked,
     /// Always validated: uniqueness, foreign keys, the catalog version. Under weaker levels too the
     /// commit fails with `Conflict` if what was read here has changed since.
     Constraint,
@@ -125,6 +128,16 @@ pub enum Outcome {
     Unknown,
 }
 
+/// Hears what committed transactions say ([`Transaction::tell`]).
+pub trait MessageSink: Debug + Send + Sync {
+    /// The messages of one transaction. Called in commit order, when its writes can be read; before its commit is
+    /// acknowledged where that happens in this process. Must not wait.
+    fn messages(&self, messages: &[Bytes]);
+
+    /// This process has passed over a part of the log: messages may have been missed.
+    fn missed(&self);
+}
+
 /// A database of ordered keys.
 #[async_trait]
 pub trait Database: Debug + Send + Sync {
@@ -133,6 +146,10 @@ pub trait Database: Debug + Send + Sync {
 
     /// What became of a transaction, as known after a look at the tail.
     async fn outcome(&self, txn: TxnId) -> Result<Outcome>;
+
+    /// Messages of transactions that this process applies from now on go to `sink` too, as long as it is there. What others
+    /// commit is applied when something looks at the log's tail: a commit, a strict read, nothing else.
+    fn hear(&self, sink: Weak<dyn MessageSink>);
 
     /// The timestamp of the newest commit this process has applied.
     fn applied(&self) -> (Lsn, Timestamp);
@@ -182,6 +199,12 @@ pub trait Transaction: Debug + Send + Sync {
     /// validation as far as it is consumed.
     fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan>;
 
+    /// A handle on the same transaction whose reads for queries see, of its own writes, only those made before this
+    /// call: several parts of one statement that write see the same state. Reads with [`ReadFor::Constraint`] see every
+    /// write. A claim moves the snapshot only where that is found out to change nothing that was read. For the
+    /// duration of one statement: after a rollback to an earlier savepoint a view must not be read any more.
+    fn view(&self) -> Arc<dyn Transaction>;
+
     /// Buffers a write.
     ///
     /// # Errors
@@ -200,6 +223,22 @@ pub trait Transaction: Debug + Send + Sync {
 
     /// Undoes every write since `savepoint`; reads stay recorded. The savepoint stays valid.
     fn rollback_to(&self, savepoint: Savepoint) -> Result<()>;
+
+    /// Finds out whether everything remembered of what was read so far is the same at the log's tail, as of a moment inside
+    /// this call. For an answer that is given although nothing is committed: an error told from an older snapshot
+    /// could contradict what was acknowledged elsewhere before. The transaction goes on as it was. Nothing for a transaction whose
+    /// snapshot was declared read-only.
+    ///
+    /// # Errors
+    /// [`crate::Error::Conflict`] when something has changed; those of the look at the tail.
+    async fn confirm(&self) -> Result<()>;
+
+    /// Says `messages` to whoever listens ([`Database::hear`]), in every process, if the transaction commits. Not undone by
+    /// [`Transaction::rollback_to`]; to be called just before the commit.
+    ///
+    /// # Errors
+    /// [`crate::Error::ReadOnly`].
+    fn tell(&self, messages: Vec<Bytes>) -> Result<()>;
 
     /// Validates and commits. Whatever the result, the transaction has ended.
     async fn commit(&self) -> Result<Committed>;

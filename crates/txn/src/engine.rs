@@ -13,7 +13,7 @@
 //! # On failure
 //! Opening fails with the layer's error and leaves nothing running.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,7 +25,7 @@ use telesto_log::{Error as LogError, LogKind, LogOptions, VirtualLog};
 use telesto_shard::{ProcessCache, Shard, ShardOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::{Database, Level, Outcome, Transaction, TxnOptions};
+use crate::api::{Database, Level, MessageSink, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::PartStore;
@@ -141,7 +141,7 @@ impl Engine {
     /// # Errors
     /// The bucket's; the tail keeps everything.
     pub async fn fold(&self) -> Result<()> {
-        self.maintenance.fold().await
+        self.maintenance.fold().await.map(|_| ())
     }
 }
 
@@ -212,6 +212,10 @@ impl Database for Engine {
 
     async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
         self.service.outcome(txn, self.shared.timeout).await
+    }
+
+    fn hear(&self, sink: Weak<dyn MessageSink>) {
+        self.local.hear(sink);
     }
 
     fn applied(&self) -> (Lsn, Timestamp) {

@@ -10,10 +10,11 @@
 //! # On failure
 //! Errors of the layers below are mapped in `crate::error`; nothing is retried here except reopening.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
@@ -24,7 +25,7 @@ use telesto_shard::{
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::api::{Durability, Outcome};
+use crate::api::{Durability, MessageSink, Outcome};
 use crate::commit::checks::{Checks, Found};
 use crate::commit::committer::Pending;
 use crate::commit::outcomes::Outcomes;
@@ -68,6 +69,7 @@ pub(crate) struct Local {
     reopening: tokio::sync::Mutex<()>,
     looker: Looker,
     queue: Mutex<Option<mpsc::Sender<Pending>>>,
+    sinks: Mutex<Vec<Weak<dyn MessageSink>>>,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +109,7 @@ impl Local {
             applying: Mutex::default(),
             reopening: tokio::sync::Mutex::new(()),
             queue: Mutex::new(Some(queue)),
+            sinks: Mutex::default(),
         }
     }
 
@@ -139,6 +142,9 @@ impl Local {
                 Record::Config(Config::CheckpointAdvanced { lsn, version }) => {
                     self.checkpoint_advanced(&shard, Folded { lsn: *lsn, version: *version });
                 }
+                Record::Messages(messages) => {
+                    self.each_sink(|sink| sink.messages(&messages.bodies))
+                }
                 _ => {}
             }
         }
@@ -147,6 +153,22 @@ impl Local {
             self.fold_wanted.notify_one();
         }
         Ok(())
+    }
+
+    /// See [`crate::Database::hear`].
+    pub fn hear(&self, sink: Weak<dyn MessageSink>) {
+        self.sinks.lock().push(sink);
+    }
+
+    /// Under the lock of what applies: sinks hear everything in the order of the log.
+    fn each_sink(&self, each: impl Fn(&dyn MessageSink)) {
+        self.sinks.lock().retain(|sink| match sink.upgrade() {
+            Some(sink) => {
+                each(&*sink);
+                true
+            }
+            None => false,
+        });
     }
 
     fn checkpoint_advanced(&self, shard: &Shard, advanced: Folded) {
@@ -229,6 +251,7 @@ impl Local {
             let mut applying = self.applying.lock();
             *self.shard.write() = fresh;
             applying.next = None;
+            self.each_sink(|sink| sink.missed());
         }
         before.close().await;
         Ok(())
@@ -440,16 +463,16 @@ impl ShardService for LocalService {
             }
             Found::Recheck(change) => return Ok(CommitReply::Recheck(change)),
         }
-        let bytes = match &request.writes {
+        let bytes: usize = match &request.writes {
             CommitWrites::Inline(writes) => writes
                 .iter()
                 .map(|checked| {
-                    checked.write.key.len()
-                        + checked.write.value.as_ref().map_or(0, bytes::Bytes::len)
+                    checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
                 })
                 .sum(),
             CommitWrites::External { parts, .. } => parts.len() * 256,
         };
+        let bytes = bytes + request.messages.iter().map(Bytes::len).sum::<usize>();
         let (reply, answer) = oneshot::channel();
         let pending = Pending { request, checks, deadline, bytes, reply };
         let queue = local.queue.lock().clone().ok_or(Error::ShuttingDown)?;

@@ -4,6 +4,9 @@
 //! - Nothing is done, and no request made, when there is nothing to do.
 //! - A process that did not fold last waits until the tail is past twice the interval before it takes
 //!   the fold over, so that the living one is not fenced without need; at the memory limit anyone folds.
+//! - Taking the fold over fences whoever folds, so processes at their limits together must not do it in turns, each
+//!   losing its work to the next: one that is about to take over looks at the newest checkpoint first and leaves the
+//!   fold to whoever has just advanced it, and one that was fenced stands back, longer each time.
 //! - The log is trimmed only below a durable checkpoint, and only after one (the log keeps entries for
 //!   the retention window besides).
 //! - Part objects are deleted when they are older than twice the retention on the bucket's own clock: a
@@ -32,6 +35,11 @@ const LONGEST_ROUND: Duration = Duration::from_secs(5);
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// How often the log is trimmed at most: sixteen times a retention, and never more often than this.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
+/// How long a process leaves the fold to another one that advances.
+const FOLLOW: Duration = Duration::from_secs(1);
+/// How long a process that was fenced stands back, at least (twice as long each time) and at most.
+const STAND_BACK: Duration = Duration::from_secs(1);
+const STAND_BACK_LONGEST: Duration = Duration::from_secs(15);
 /// Part objects listed at a time.
 const PARTS_LISTED: usize = 1000;
 
@@ -50,6 +58,10 @@ struct Done {
     collected_at: Lsn,
     trimmed: Duration,
     trimmed_at: Lsn,
+    /// Until when another process is left to fold.
+    stands_back: Duration,
+    /// How often in a row this process was fenced.
+    fenced: u32,
 }
 
 impl Maintenance {
@@ -64,6 +76,8 @@ impl Maintenance {
         let round = (local.options.checkpoint_interval / 4).clamp(SHORTEST_ROUND, LONGEST_ROUND);
         let now = env.clock.monotonic();
         let mut done = Done { collected: now, trimmed: now, ..Done::default() };
+        // Whoever watches finds it from the start, not from the first round on.
+        metrics::gauge!("telesto_txn_tail_bytes").set(local.shard().tail_bytes() as f64);
         loop {
             let pause = round + env.jitter(round / 4);
             // Either someone wants a fold or it is time to look.
@@ -91,8 +105,8 @@ impl Maintenance {
             metrics::counter!("telesto_txn_refreshes_total").increment(1);
         }
         // The shard says `Due` only to the process that folded last.
-        if shard.fold_need() != FoldNeed::None {
-            self.fold().await?;
+        if shard.fold_need() != FoldNeed::None && local.env.clock.monotonic() >= done.stands_back {
+            self.fold_or_follow(done).await?;
         }
         let now = local.env.clock.monotonic();
         let checkpointed = shard.checkpointed();
@@ -114,13 +128,35 @@ impl Maintenance {
         Ok(())
     }
 
+    /// Folds, unless another process is seen to do it.
+    async fn fold_or_follow(&self, done: &mut Done) -> Result<()> {
+        let env = &self.local.env;
+        let pause = if !self.folds.load(Ordering::Relaxed) && self.local.shard().follow().await? {
+            self.local.folded.notify_waiters();
+            FOLLOW
+        } else {
+            let started = env.clock.monotonic();
+            if self.fold().await? != FoldOutcome::Fenced {
+                done.fenced = 0;
+                return Ok(());
+            }
+            done.fenced = done.fenced.saturating_add(1);
+            let took = env.clock.monotonic().saturating_sub(started);
+            let pause = took.max(STAND_BACK).saturating_mul(1 << done.fenced.min(4));
+            pause.min(STAND_BACK_LONGEST)
+        };
+        done.stands_back = env.clock.monotonic() + pause + env.jitter(pause / 2);
+        Ok(())
+    }
+
     /// Folds the tail now.
-    pub async fn fold(&self) -> Result<()> {
+    pub async fn fold(&self) -> Result<FoldOutcome> {
         let local = &self.local;
         let started = local.env.clock.monotonic();
         let outcome = local.shard().fold().await;
         local.folded.notify_waiters();
-        match outcome? {
+        let outcome = outcome?;
+        match outcome {
             FoldOutcome::Advanced(folded) => {
                 self.folds.store(true, Ordering::Relaxed);
                 *local.folded_record.lock() = Some(folded);
@@ -134,7 +170,7 @@ impl Maintenance {
                 metrics::counter!("telesto_txn_folds_fenced_total").increment(1);
             }
         }
-        Ok(())
+        Ok(outcome)
     }
 
     /// Deletes part objects that no entry can name any more.

@@ -10,7 +10,7 @@
 //! Keeps every version for ever; nothing is durable; `Durability` is ignored.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,8 +20,8 @@ use telesto_common::{Env, Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::LogKind;
 
 use crate::api::{
-    Committed, Cost, Database, Level, Outcome, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
-    TxnOptions,
+    Committed, Cost, Database, Level, MessageSink, Outcome, ReadFor, Savepoint, Scan, ScanOptions,
+    Transaction, TxnOptions,
 };
 use crate::error::{Error, Result};
 
@@ -33,6 +33,7 @@ struct State {
     outcomes: BTreeMap<TxnId, Timestamp>,
     newest: Timestamp,
     lsn: Lsn,
+    sinks: Vec<Weak<dyn MessageSink>>,
 }
 
 impl State {
@@ -80,6 +81,7 @@ impl Database for MemoryDatabase {
             options,
             database: self.clone(),
             inner: Arc::new(Mutex::new(Inner { snapshot, ..Inner::default() })),
+            seen: None,
         }))
     }
 
@@ -90,6 +92,10 @@ impl Database for MemoryDatabase {
             .outcomes
             .get(&txn)
             .map_or(Outcome::Unknown, |at| Outcome::Committed(*at)))
+    }
+
+    fn hear(&self, sink: Weak<dyn MessageSink>) {
+        self.state.lock().sinks.push(sink);
     }
 
     fn applied(&self) -> (Lsn, Timestamp) {
@@ -112,12 +118,18 @@ struct Inner {
     reads: Vec<(KeyRange, Timestamp)>,
     /// In order; a rollback truncates.
     writes: Vec<(Bytes, Option<Bytes>, Timestamp)>,
+    messages: Vec<Bytes>,
     ended: bool,
 }
 
 impl Inner {
-    fn own_write(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        self.writes.iter().rev().find(|(k, _, _)| k == key).map(|(_, value, _)| value.clone())
+    /// The newest of the first `seen` writes that is one of `key`.
+    fn own_write(&self, key: &[u8], seen: usize) -> Option<Option<Bytes>> {
+        self.writes[..seen.min(self.writes.len())]
+            .iter()
+            .rev()
+            .find(|(k, _, _)| k == key)
+            .map(|(_, value, _)| value.clone())
     }
 }
 
@@ -127,11 +139,17 @@ struct MemoryTransaction {
     options: TxnOptions,
     database: MemoryDatabase,
     inner: Arc<Mutex<Inner>>,
+    /// Of a view: how many of the writes its queries see.
+    seen: Option<usize>,
 }
 
 impl MemoryTransaction {
+    fn seen(&self, read_for: ReadFor) -> usize {
+        self.seen.filter(|_| read_for != ReadFor::Constraint).unwrap_or(usize::MAX)
+    }
+
     fn validated(&self, read_for: ReadFor) -> bool {
-        read_for == ReadFor::Constraint || self.options.level == Level::Serializable
+        read_for != ReadFor::Query || self.options.level == Level::Serializable
     }
 
     fn read(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
@@ -139,7 +157,7 @@ impl MemoryTransaction {
         if inner.ended {
             return Err(Error::Ended(self.id));
         }
-        if let Some(own) = inner.own_write(key) {
+        if let Some(own) = inner.own_write(key, self.seen(read_for)) {
             return Ok(own);
         }
         let at = inner.snapshot;
@@ -213,7 +231,8 @@ impl Transaction for MemoryTransaction {
                 rows.insert(key.clone(), value.clone());
             }
         }
-        for (key, value, _) in inner.writes.iter().filter(|(key, _, _)| range.contains(key)) {
+        let own = inner.writes.iter().take(self.seen(options.read_for));
+        for (key, value, _) in own.filter(|(key, _, _)| range.contains(key)) {
             match value {
                 Some(value) => rows.insert(key.clone(), value.clone()),
                 None => rows.remove(key),
@@ -235,6 +254,17 @@ impl Transaction for MemoryTransaction {
             cut,
             reverse: options.reverse,
             ended,
+        })
+    }
+
+    fn view(&self) -> Arc<dyn Transaction> {
+        let seen = self.seen.unwrap_or_else(|| self.inner.lock().writes.len());
+        Arc::new(Self {
+            id: self.id,
+            options: self.options,
+            database: self.database.clone(),
+            inner: Arc::clone(&self.inner),
+            seen: Some(seen),
         })
     }
 
@@ -260,6 +290,19 @@ impl Transaction for MemoryTransaction {
         Ok(())
     }
 
+    // Every begin sees the newest commit.
+    async fn confirm(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
+        if self.options.read_only || self.options.as_of.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        self.inner.lock().messages.extend(messages);
+        Ok(())
+    }
+
     async fn commit(&self) -> Result<Committed> {
         let mut inner = self.inner.lock();
         if std::mem::replace(&mut inner.ended, true) {
@@ -276,7 +319,7 @@ impl Transaction for MemoryTransaction {
                 return Err(Error::Conflict { txn: self.id, other, at, key });
             }
         }
-        if inner.writes.is_empty() {
+        if inner.writes.is_empty() && inner.messages.is_empty() {
             return Ok(Committed {
                 timestamp: inner.snapshot,
                 lsn: Lsn::ZERO,
@@ -291,6 +334,12 @@ impl Transaction for MemoryTransaction {
         state.newest = timestamp;
         state.lsn = state.lsn.next();
         state.outcomes.insert(self.id, timestamp);
+        let messages = std::mem::take(&mut inner.messages);
+        if !messages.is_empty() {
+            for sink in state.sinks.iter().filter_map(Weak::upgrade) {
+                sink.messages(&messages);
+            }
+        }
         Ok(Committed {
             timestamp,
             lsn: state.lsn,

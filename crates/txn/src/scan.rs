@@ -15,7 +15,7 @@ use telesto_common::key::KeyRange;
 use telesto_shard::{Row, ScanSpec};
 
 use crate::api::{Scan, ScanOptions};
-use crate::buffer::{BufferScan, Merged};
+use crate::buffer::{BufferScan, Merged, Visible};
 use crate::error::{Error, Result};
 use crate::service::{RowStream, ScanRequest};
 use crate::transaction::Core;
@@ -44,9 +44,16 @@ pub(crate) struct TxnScan {
 }
 
 impl TxnScan {
-    pub fn new(core: Arc<Core>, range: KeyRange, options: ScanOptions) -> Self {
+    /// `seen`: which of the transaction's own writes it shows; `None`: those made so far.
+    pub fn new(
+        core: Arc<Core>,
+        range: KeyRange,
+        options: ScanOptions,
+        seen: Option<&Visible>,
+    ) -> Self {
         let at = core.snapshot();
-        let own = core.buffer.used().then(|| core.buffer.scan(range.clone(), options.reverse));
+        let own =
+            core.buffer.used().then(|| core.buffer.scan(range.clone(), options.reverse, seen));
         // Own deletes hide rows of the shard, so a limit holds for the shard only without them.
         let limit = if own.is_some() { None } else { options.limit };
         let rows = core.shared.service.scan(ScanRequest {
@@ -132,6 +139,17 @@ impl Scan for TxnScan {
             return Ok(out);
         }
         let mut bytes = 0;
+        if self.own.is_none() && self.own_next.is_none() {
+            // Nothing to overlay: the shard's batch as it is.
+            if let Err(error) = self.fill(wanted).await {
+                self.failed = Some(error.clone());
+                return Err(error);
+            }
+            self.ended = self.fetched.is_empty();
+            let count = wanted.min(self.fetched.len());
+            out.extend(self.fetched.drain(..count).map(|row| (row.key, row.value)));
+            bytes = MAX_BATCH_BYTES;
+        }
         while out.len() < wanted && bytes < MAX_BATCH_BYTES {
             if let Err(error) = self.fill(wanted - out.len()).await {
                 self.failed = Some(error.clone());

@@ -113,8 +113,10 @@ pub struct CommitRequest {
     pub txn: TxnId,
     /// What it read and must find unchanged.
     pub reads: Reads,
-    /// What it writes; not empty.
+    /// What it writes; empty only if it has messages.
     pub writes: CommitWrites,
+    /// What it says to whoever listens.
+    pub messages: Vec<Bytes>,
     /// When to acknowledge.
     pub durability: Durability,
     /// Bound on waiting.

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Reads see the snapshot and the transaction's own writes, nothing else.
 //! - What is recorded depends on the level: `Serializable` everything, weaker levels only
-//!   [`ReadFor::Constraint`] reads; a read-only transaction nothing, because its snapshot alone
+//!   [`ReadFor::Constraint`] and [`ReadFor::Locked`] reads; a read-only transaction nothing, because its snapshot alone
 //!   makes it serializable.
 //! - Dropping the last handle releases the snapshot and the buffer and leaves no trace.
 //!
@@ -29,12 +29,12 @@ use crate::api::{
     Committed, Cost, Durability, Level, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
     TxnOptions,
 };
-use crate::buffer::{Own, SpillOptions, WriteBuffer};
+use crate::buffer::{Own, SpillOptions, Visible, WriteBuffer};
 use crate::claims::{Claimed, Claims};
 use crate::commit::write_set::{self, WriteSet};
 use crate::error::{Error, Result};
 use crate::options::WriteSetLimits;
-use crate::read_set::{ReadSet, ReadsSince};
+use crate::read_set::{ReadSet, Reads, ReadsSince};
 use crate::scan::TxnScan;
 use crate::service::{
     BeginReply, BeginRequest, ChangedRequest, CommitReply, CommitRequest, CommitWrites, Freshness,
@@ -81,6 +81,8 @@ pub(crate) struct Core {
     /// When the snapshot moves, the first one that something is validated against stays leased.
     first_lease: Mutex<Option<Box<dyn SnapshotLease>>>,
     claimed: Claimed,
+    /// What is said to whoever listens when it commits.
+    messages: Mutex<Vec<Bytes>>,
 }
 
 impl Core {
@@ -94,8 +96,7 @@ impl Core {
 
     /// Whether a read is remembered.
     pub fn records(&self, read_for: ReadFor) -> bool {
-        !self.read_only
-            && (self.options.level == Level::Serializable || read_for == ReadFor::Constraint)
+        !self.read_only && (self.options.level == Level::Serializable || read_for != ReadFor::Query)
     }
 
     fn record_point(&self, key: &[u8], at: Timestamp, read: &Read, read_for: ReadFor) {
@@ -114,6 +115,7 @@ impl Core {
 
     fn release(&self) {
         self.buffer.clear();
+        self.messages.lock().clear();
         *self.lease.lock() = None;
         *self.first_lease.lock() = None;
         self.reads.lock().take();
@@ -222,12 +224,15 @@ impl Core {
     }
 
     async fn commit(&self) -> Result<Committed> {
-        if self.read_only || !self.buffer.used() {
+        let messages = std::mem::take(&mut *self.messages.lock());
+        if self.read_only || (!self.buffer.used() && messages.is_empty()) {
             return self.commit_reads().await;
         }
-        let Some(mut written) = write_set::collect(self).await? else {
-            // Everything was rolled back.
-            return self.commit_reads().await;
+        let mut written = match write_set::collect(self).await? {
+            Some(written) => written,
+            None if messages.is_empty() => return self.commit_reads().await,
+            // Everything was rolled back, or nothing was written: it only says something.
+            None => WriteSet::Inline(Vec::new()),
         };
         let mut reads = self.reads.lock().take();
         let mut rechecks = 0;
@@ -251,6 +256,7 @@ impl Core {
                 txn: self.id,
                 reads,
                 writes,
+                messages: messages.clone(),
                 durability: self.durability(),
                 timeout: self.timeout,
             };
@@ -302,13 +308,20 @@ impl Core {
         if reads.is_empty() {
             return Ok(self.nothing_written());
         }
-        let now = if strict {
-            let freshness = Freshness::Tail;
-            let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
-            service.begin(request).await?.snapshot
-        } else {
-            service.applied().1
-        };
+        let now = if strict { self.tail().await? } else { service.applied().1 };
+        self.unchanged(reads, now).await?;
+        Ok(self.nothing_written())
+    }
+
+    /// The newest commit in the log as of a moment inside this call; it is applied.
+    async fn tail(&self) -> Result<Timestamp> {
+        let freshness = Freshness::Tail;
+        let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
+        Ok(self.shared.service.begin(request).await?.snapshot)
+    }
+
+    /// Fails if something of `reads` was changed up to `now`.
+    async fn unchanged(&self, reads: Reads, now: Timestamp) -> Result<()> {
         for ReadsSince { since, keys, ranges } in reads.by_since() {
             if since >= now {
                 continue;
@@ -318,7 +331,21 @@ impl Core {
                 return Err(conflict(self.id, change));
             }
         }
-        Ok(self.nothing_written())
+        Ok(())
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        self.open()?;
+        let newest = self.newest && !self.moved.load(Ordering::Acquire);
+        if self.read_only || newest {
+            return Ok(());
+        }
+        let reads = self.reads.lock().copied();
+        if reads.is_empty() {
+            return Ok(());
+        }
+        let now = self.tail().await?;
+        self.unchanged(reads, now).await
     }
 }
 
@@ -331,6 +358,8 @@ pub(crate) fn conflict(txn: TxnId, change: Change) -> Error {
 #[derive(Debug)]
 pub(crate) struct EngineTransaction {
     core: Arc<Core>,
+    /// Of a view: which own writes its queries see.
+    seen: Option<Visible>,
 }
 
 impl EngineTransaction {
@@ -340,6 +369,7 @@ impl EngineTransaction {
             || matches!(options.level, Level::Session | Level::Eventual);
         let id = shared.env.txn_id();
         Self {
+            seen: None,
             core: Arc::new(Core {
                 id,
                 claimed: Claimed::new(&shared.claims, id),
@@ -351,12 +381,18 @@ impl EngineTransaction {
                 read_only,
                 newest,
                 moved: AtomicBool::new(false),
+                messages: Mutex::default(),
                 buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 lease: Mutex::new(Some(begun.lease)),
                 first_lease: Mutex::new(None),
             }),
         }
+    }
+
+    /// The own writes a read sees; `None`: all.
+    fn seen(&self, read_for: ReadFor) -> Option<&Visible> {
+        self.seen.as_ref().filter(|_| read_for != ReadFor::Constraint)
     }
 }
 
@@ -385,6 +421,10 @@ impl Transaction for EngineTransaction {
     }
 
     async fn claim(&self, keys: &[Bytes]) -> Result<()> {
+        // The statement has read before: only where reads are remembered may its snapshot still move.
+        if self.seen.is_some() && self.core.options.level != Level::Serializable {
+            return Ok(());
+        }
         self.core.claim(keys).await
     }
 
@@ -393,7 +433,7 @@ impl Transaction for EngineTransaction {
             return found;
         }
         let core = &self.core;
-        if let Some(own) = core.buffer.get(key).await? {
+        if let Some(own) = core.buffer.get(key, self.seen(read_for)).await? {
             return Ok(own);
         }
         let at = core.snapshot();
@@ -412,7 +452,7 @@ impl Transaction for EngineTransaction {
         for (index, key) in keys.iter().enumerate() {
             match self.try_get(key, read_for) {
                 Some(found) => values[index] = found?,
-                None => match core.buffer.get(key).await? {
+                None => match core.buffer.get(key, self.seen(read_for)).await? {
                     Some(own) => values[index] = own,
                     None => missing.push(index),
                 },
@@ -435,7 +475,7 @@ impl Transaction for EngineTransaction {
         if let Err(error) = core.open() {
             return Some(Err(error));
         }
-        match core.buffer.try_get(key) {
+        match core.buffer.try_get(key, self.seen(read_for)) {
             Own::None => {}
             Own::Written(value) => return Some(Ok(value)),
             Own::OnDisk => return None,
@@ -451,7 +491,14 @@ impl Transaction for EngineTransaction {
     }
 
     fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan> {
-        Box::new(TxnScan::new(Arc::clone(&self.core), range, options))
+        let seen = self.seen(options.read_for);
+        Box::new(TxnScan::new(Arc::clone(&self.core), range, options, seen))
+    }
+
+    fn view(&self) -> Arc<dyn Transaction> {
+        // A view of a view sees no more than that one does.
+        let seen = self.seen.clone().unwrap_or_else(|| self.core.buffer.visible());
+        Arc::new(Self { core: Arc::clone(&self.core), seen: Some(seen) })
     }
 
     async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
@@ -470,6 +517,19 @@ impl Transaction for EngineTransaction {
     fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
         self.core.open()?;
         if self.core.buffer.rollback_to(savepoint.0) { Ok(()) } else { Err(Error::NoSavepoint) }
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        self.core.confirm().await
+    }
+
+    fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
+        self.core.open()?;
+        if self.core.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.core.messages.lock().extend(messages);
+        Ok(())
     }
 
     async fn commit(&self) -> Result<Committed> {

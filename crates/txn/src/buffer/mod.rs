@@ -91,6 +91,11 @@ impl Chain {
         std::iter::once(&self.newest).chain(self.older.iter())
     }
 
+    /// The newest write that `visible` sees.
+    fn newest_of(&self, visible: &Visible) -> Option<&Buffered> {
+        self.iter().find(|write| visible.sees(write.seq))
+    }
+
     /// Keeps what `keep` says; `None` when nothing is left.
     fn retain(mut self, keep: impl Fn(u64) -> bool) -> Option<Self> {
         self.older.retain(|write| keep(write.seq));
@@ -132,6 +137,14 @@ pub(crate) enum Layer {
     Frozen(Arc<Memory>),
     /// On disk.
     Spilled(Arc<Run>),
+}
+
+impl State {
+    /// `seen`, or everything that is not rolled back.
+    fn visible(&self, seen: Option<&Visible>) -> Visible {
+        let all = || Visible { limit: u64::MAX, dead: Arc::clone(&self.dead) };
+        seen.cloned().unwrap_or_else(all)
+    }
 }
 
 #[derive(Debug)]
@@ -375,21 +388,21 @@ impl WriteBuffer {
     }
 
     /// The transaction's own write of `key`, if that can be told from memory.
-    pub fn try_get(&self, key: &[u8]) -> Own {
+    /// `seen`: what of it is asked for; `None`: all.
+    pub fn try_get(&self, key: &[u8], seen: Option<&Visible>) -> Own {
         if !self.used() {
             return Own::None;
         }
         let state = self.state.lock();
-        if let Some(chain) = state.memory.get(key) {
-            return Own::Written(chain.newest.value.clone());
+        let visible = state.visible(seen);
+        let in_memory = state.memory.get(key).and_then(|chain| chain.newest_of(&visible));
+        if let Some(write) = in_memory {
+            return Own::Written(write.value.clone());
         }
-        let visible = Visible { limit: u64::MAX, dead: Arc::clone(&state.dead) };
         for layer in state.layers.iter().rev() {
             match layer {
                 Layer::Frozen(memory) => {
-                    let newest = memory
-                        .get(key)
-                        .and_then(|chain| chain.iter().find(|write| visible.sees(write.seq)));
+                    let newest = memory.get(key).and_then(|chain| chain.newest_of(&visible));
                     if let Some(write) = newest {
                         return Own::Written(write.value.clone());
                     }
@@ -402,17 +415,18 @@ impl WriteBuffer {
     }
 
     /// The transaction's own write of `key`: outer `None` when there is none.
-    pub async fn get(&self, key: &[u8]) -> Result<Option<Option<Bytes>>> {
-        match self.try_get(key) {
+    pub async fn get(&self, key: &[u8], seen: Option<&Visible>) -> Result<Option<Option<Bytes>>> {
+        match self.try_get(key, seen) {
             Own::None => return Ok(None),
             Own::Written(value) => return Ok(Some(value)),
             Own::OnDisk => {}
         }
         let (layers, visible) = {
             let state = self.state.lock();
-            let visible = Visible { limit: u64::MAX, dead: Arc::clone(&state.dead) };
-            if let Some(chain) = state.memory.get(key) {
-                return Ok(Some(chain.newest.value.clone()));
+            let visible = state.visible(seen);
+            let in_memory = state.memory.get(key).and_then(|chain| chain.newest_of(&visible));
+            if let Some(write) = in_memory {
+                return Ok(Some(write.value.clone()));
             }
             (state.layers.clone(), visible)
         };
@@ -458,12 +472,21 @@ impl WriteBuffer {
         true
     }
 
-    /// A scan of the writes made so far inside `range`.
-    pub fn scan(self: &Arc<Self>, range: KeyRange, reverse: bool) -> BufferScan {
+    /// What a reader that begins now sees, for as long as it likes.
+    pub fn visible(&self) -> Visible {
         let mut state = self.state.lock();
         state.frozen_below = state.next_seq;
-        let visible = Visible { limit: state.next_seq, dead: Arc::clone(&state.dead) };
-        drop(state);
+        Visible { limit: state.next_seq, dead: Arc::clone(&state.dead) }
+    }
+
+    /// A scan inside `range` of the writes that are `seen`; `None`: of those made so far.
+    pub fn scan(
+        self: &Arc<Self>,
+        range: KeyRange,
+        reverse: bool,
+        seen: Option<&Visible>,
+    ) -> BufferScan {
+        let visible = seen.cloned().unwrap_or_else(|| self.visible());
         BufferScan::new(Arc::clone(self), range, reverse, visible)
     }
 
@@ -487,7 +510,7 @@ fn newest_in(layers: &[Layer], key: &[u8], visible: &Visible) -> Result<Option<O
             Layer::Spilled(run) if run.may_hold(key) => run.get(key)?,
             Layer::Spilled(_) => None,
         };
-        let newest = chain.as_ref().and_then(|c| c.iter().find(|write| visible.sees(write.seq)));
+        let newest = chain.as_ref().and_then(|chain| chain.newest_of(visible));
         if let Some(write) = newest {
             return Ok(Some(write.value.clone()));
         }

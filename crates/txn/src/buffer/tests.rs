@@ -19,7 +19,7 @@ fn key(n: u8) -> Bytes {
 }
 
 async fn everything(buffer: &Arc<WriteBuffer>, reverse: bool) -> Vec<(Bytes, Option<Bytes>)> {
-    let mut scan = buffer.scan(KeyRange::default(), reverse);
+    let mut scan = buffer.scan(KeyRange::default(), reverse, None);
     let mut rows = Vec::new();
     while let Some(merged) = scan.next().await.expect("scans") {
         rows.push((merged.key, merged.value));
@@ -99,7 +99,7 @@ proptest! {
                         if reverse {
                             expected.reverse();
                         }
-                        let mut scan = buffer.scan(range, reverse);
+                        let mut scan = buffer.scan(range, reverse, None);
                         let mut rows = Vec::new();
                         while let Some(merged) = scan.next().await.expect("scans") {
                             rows.push((merged.key, merged.value));
@@ -108,7 +108,7 @@ proptest! {
                     }
                 }
                 for k in 0..40 {
-                    assert_eq!(buffer.get(&key(k)).await.expect("reads"), model.get(&key(k)).cloned());
+                    assert_eq!(buffer.get(&key(k), None).await.expect("reads"), model.get(&key(k)).cloned());
                 }
             }
             let rows = everything(&buffer, false).await;
@@ -127,7 +127,7 @@ async fn scan_while_writing_and_spilling_sees_only_earlier_writes() {
                 .await
                 .expect("puts");
         }
-        let mut scan = buffer.scan(KeyRange::default(), reverse);
+        let mut scan = buffer.scan(KeyRange::default(), reverse, None);
         let mut seen = Vec::new();
         while let Some(merged) = scan.next().await.expect("scans") {
             let k = merged.value.as_ref().expect("never deleted")[0];
@@ -205,7 +205,11 @@ async fn write_set_far_larger_than_the_budget_is_a_few_runs_and_reads_back() {
     }
     for n in (0..60_000_u32).step_by(37) {
         let key = Bytes::from(n.to_be_bytes().to_vec());
-        assert_eq!(buffer.get(&key).await.expect("reads"), model.get(&key).cloned(), "key {n}");
+        assert_eq!(
+            buffer.get(&key, None).await.expect("reads"),
+            model.get(&key).cloned(),
+            "key {n}"
+        );
     }
     let range = KeyRange::new(
         Bytes::from(10_000_u32.to_be_bytes().to_vec()),
@@ -220,7 +224,7 @@ async fn write_set_far_larger_than_the_budget_is_a_few_runs_and_reads_back() {
         if reverse {
             expected.reverse();
         }
-        let mut scan = buffer.scan(range.clone(), reverse);
+        let mut scan = buffer.scan(range.clone(), reverse, None);
         let mut keys = Vec::new();
         while let Some(merged) = scan.next().await.expect("scans") {
             keys.push(merged.key);
@@ -243,7 +247,7 @@ async fn overwritten_write_keeps_the_oldest_snapshot_and_freshness() {
         .put(k.clone(), Some(Bytes::from_static(b"x")), Timestamp(12), false)
         .await
         .expect("puts");
-    let merged = buffer.scan(KeyRange::default(), false).next().await.expect("scans");
+    let merged = buffer.scan(KeyRange::default(), false, None).next().await.expect("scans");
     let expected =
         Merged { key: k, value: Some(Bytes::from_static(b"x")), since: Timestamp(5), fresh: true };
     assert_eq!(merged, Some(expected));

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
@@ -70,7 +71,7 @@ impl Checks {
 
     /// Checks in the transaction's own task what would hold the committer up: large sets, and what
     /// memory does not cover.
-    pub async fn ahead(&mut self, shard: &Shard) -> Result<Found> {
+    pub async fn ahead(&mut self, shard: &Arc<Shard>) -> Result<Found> {
         let through = shard.applied().1;
         let covered = self
             .groups
@@ -87,7 +88,7 @@ impl Checks {
     }
 
     /// Checks against everything applied.
-    pub async fn run(&self, shard: &Shard) -> Result<Found> {
+    pub async fn run(&self, shard: &Arc<Shard>) -> Result<Found> {
         for group in &self.groups {
             if let Some(change) = changed(shard, group, self.floor).await? {
                 return Ok(Found::Conflict(change));
@@ -116,7 +117,11 @@ impl Checks {
     }
 }
 
-async fn changed(shard: &Shard, group: &ReadsSince, floor: Timestamp) -> Result<Option<Change>> {
+async fn changed(
+    shard: &Arc<Shard>,
+    group: &ReadsSince,
+    floor: Timestamp,
+) -> Result<Option<Change>> {
     let since = group.since.max(floor);
     match shard.try_changed_since(&group.keys, &group.ranges, since) {
         Some(change) => Ok(change),

@@ -25,7 +25,7 @@ use std::time::Duration;
 use telesto_bucket::ScopeMeter;
 use telesto_bucket::meter::scoped;
 use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId, WriterToken};
-use telesto_log::record::{Commit, Config, Entry, Record, Writes};
+use telesto_log::record::{Commit, Config, Entry, Messages, Record, Writes};
 use telesto_log::{Append, Error as LogError};
 use telesto_shard::{FoldNeed, Folded};
 use tokio::sync::{mpsc, oneshot};
@@ -360,7 +360,7 @@ impl Committer {
         if let Some(Folded { lsn, version }) = *local.folded_record.lock() {
             records.push(Record::Config(Config::CheckpointAdvanced { lsn, version }));
         }
-        records.extend(survivors.iter().map(|(position, timestamp)| {
+        for (position, timestamp) in survivors {
             let request = &live[*position].request;
             let writes = match &request.writes {
                 CommitWrites::Inline(writes) => {
@@ -368,14 +368,18 @@ impl Committer {
                 }
                 CommitWrites::External { parts, .. } => Writes::External(parts.clone()),
             };
-            Record::Commit(Commit {
+            records.push(Record::Commit(Commit {
                 txn: request.txn,
                 timestamp: *timestamp,
                 source: local.options.identity.node,
                 origin: Label::update(local.options.region, *timestamp),
                 writes,
-            })
-        }));
+            }));
+            if !request.messages.is_empty() {
+                let bodies = request.messages.clone();
+                records.push(Record::Messages(Messages { txn: request.txn, bodies }));
+            }
+        }
         records
     }
 

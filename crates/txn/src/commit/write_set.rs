@@ -68,7 +68,7 @@ pub(crate) struct External {
 
 /// Collects the writes of a transaction; `None` when there are none (any more).
 pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
-    let mut scan = core.buffer.scan(KeyRange::default(), false);
+    let mut scan = core.buffer.scan(KeyRange::default(), false, None);
     let inline_bytes = core.shared.limits.inline_bytes;
     let mut inline: Vec<CheckedWrite> = Vec::new();
     let mut bytes = 0;
@@ -183,7 +183,8 @@ impl External {
             through = through.min(reply.through);
             let Some(change) = reply.change else { break };
             foreign += 1;
-            if foreign > MAX_FOREIGN_CHANGES || core.buffer.get(&change.key).await?.is_some() {
+            if foreign > MAX_FOREIGN_CHANGES || core.buffer.get(&change.key, None).await?.is_some()
+            {
                 return Err(conflict(core.id, change));
             }
             // Another key: look at what lies on both sides of it.

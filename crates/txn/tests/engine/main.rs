@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod claims;
+mod counters;
 mod crash;
 mod frozen;
 mod harness;

@@ -21,6 +21,7 @@ enum Step {
     Delete(usize, u8),
     Scan { txn: usize, from: u8, to: u8, reverse: bool, limit: Option<u64> },
     Statement(usize),
+    View(usize),
     Savepoint(usize),
     RollbackTo(usize),
     Commit(usize),
@@ -40,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (txn.clone(), 0_u8..12, 0_u8..13, any::<bool>(), proptest::option::of(1_u64..4))
             .prop_map(|(txn, from, to, reverse, limit)| Step::Scan { txn, from, to, reverse, limit }),
         1 => txn.clone().prop_map(Step::Statement),
+        2 => txn.clone().prop_map(Step::View),
         1 => txn.clone().prop_map(Step::Savepoint),
         1 => txn.clone().prop_map(Step::RollbackTo),
         4 => txn.clone().prop_map(Step::Commit),
@@ -55,6 +57,8 @@ fn key(n: u8) -> bytes::Bytes {
 #[derive(Default)]
 struct Open {
     txn: Option<Arc<dyn Transaction>>,
+    /// Reads go through it until the next statement or rollback.
+    view: Option<Arc<dyn Transaction>>,
     savepoint: Option<Savepoint>,
 }
 
@@ -72,6 +76,7 @@ async fn act(database: &dyn Database, open: &mut [Open], step: &Step) -> String 
         | Step::Delete(t, _)
         | Step::Scan { txn: t, .. }
         | Step::Statement(t)
+        | Step::View(t)
         | Step::Savepoint(t)
         | Step::RollbackTo(t)
         | Step::Commit(t)
@@ -80,15 +85,19 @@ async fn act(database: &dyn Database, open: &mut [Open], step: &Step) -> String 
     };
     if let Step::Begin(_, level) = step {
         let options = TxnOptions { level: *level, ..TxnOptions::default() };
-        open[index] =
-            Open { txn: Some(database.begin(options).await.expect("begins")), savepoint: None };
+        let txn = Some(database.begin(options).await.expect("begins"));
+        open[index] = Open { txn, ..Open::default() };
         return String::new();
     }
     let Some(txn) = open[index].txn.clone() else { return "not open".to_owned() };
+    let reads = open[index].view.clone().unwrap_or_else(|| Arc::clone(&txn));
+    if matches!(step, Step::Statement(_) | Step::RollbackTo(_)) {
+        open[index].view = None;
+    }
     match step {
         Step::Get(_, k, constraint) => {
             let read_for = if *constraint { ReadFor::Constraint } else { ReadFor::Query };
-            format!("{:?}", txn.get(&key(*k), read_for).await.map_err(show))
+            format!("{:?}", reads.get(&key(*k), read_for).await.map_err(show))
         }
         Step::Put(_, k, v) => {
             format!("{:?}", txn.put(key(*k), bytes::Bytes::from(vec![*v])).await.map_err(show))
@@ -97,7 +106,7 @@ async fn act(database: &dyn Database, open: &mut [Open], step: &Step) -> String 
         Step::Scan { from, to, reverse, limit, .. } => {
             let options =
                 ScanOptions { reverse: *reverse, limit: *limit, read_for: ReadFor::Query };
-            let mut scan = txn.scan(KeyRange::new(key(*from), key(*to)), options);
+            let mut scan = reads.scan(KeyRange::new(key(*from), key(*to)), options);
             let mut rows = Vec::new();
             loop {
                 let batch = scan.next_batch(2).await.expect("scans");
@@ -108,6 +117,10 @@ async fn act(database: &dyn Database, open: &mut [Open], step: &Step) -> String 
             }
         }
         Step::Statement(_) => format!("{:?}", txn.next_statement().await.map_err(show)),
+        Step::View(_) => {
+            open[index].view = Some(txn.view());
+            String::new()
+        }
         Step::Savepoint(_) => {
             open[index].savepoint = Some(txn.savepoint().expect("open"));
             String::new()

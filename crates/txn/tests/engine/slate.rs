@@ -1,11 +1,13 @@
 //! The engine on the checkpoint engine it is shipped with.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_bucket::{Class, Fault, FaultRule};
+use telesto_bucket::{Class, Fault, FaultRule, LatencyModel, Spread};
 use telesto_shard::EngineKind;
 use telesto_txn::{Database as _, EngineOptions, Level, TxnOptions};
 
+use crate::counters::Counters;
 use crate::harness::{Process, World, bytes, get, put, scan};
 
 fn slate(options: &mut EngineOptions) {
@@ -104,4 +106,45 @@ async fn writers_given_up_while_the_bucket_takes_no_writes_make_no_more_requests
     }
     assert!(puts[0] > 0, "it is tried again: {puts:?}");
     assert!(puts[1] <= puts[0] + puts[0] / 2, "no more than at first: {puts:?}");
+}
+
+/// A small tail over a bucket whose uploads take long: a fold is longer than the pause between two looks.
+fn small_slow_tail(options: &mut EngineOptions) {
+    small_tail(options);
+    options.checkpoint_interval = Duration::from_secs(10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_at_their_memory_limits_together_leave_the_fold_to_one_another() {
+    let counters = Counters::default();
+    let _counting = counters.install();
+    let world = World::new(95);
+    let mut writers = Vec::new();
+    for number in 0..2 {
+        let slow = |millis| Spread {
+            p50: Duration::from_millis(millis),
+            p90: Duration::from_millis(2 * millis),
+        };
+        let model = LatencyModel { get: slow(200), put: slow(400), ..LatencyModel::S3_STANDARD };
+        let process = world.try_start(Some(model), small_slow_tail).await.expect("opens");
+        let process = Arc::new(process);
+        for task in 0..4 {
+            let process = Arc::clone(&process);
+            writers.push(tokio::spawn(async move {
+                for n in 0..100 {
+                    let txn = process.begin(Level::Serializable).await;
+                    put(&txn, &format!("k{number}.{task}.{n}"), &"v".repeat(8 << 10)).await;
+                    txn.commit().await.expect("a commit that waits for a fold gets through");
+                }
+                process
+            }));
+        }
+    }
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    let folds = counters.value("telesto_txn_folds_total");
+    let fenced = counters.value("telesto_txn_folds_fenced_total");
+    assert!(folds > 0, "the tail was at its limit, so it was folded");
+    assert!(fenced * 4 <= folds, "{fenced} folds were lost to another process, {folds} were not");
 }
