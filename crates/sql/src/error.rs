@@ -136,6 +136,8 @@ states! {
     INVALID_SCHEMA_NAME = "3F000";
     /// serialization_failure
     SERIALIZATION_FAILURE = "40001";
+    /// deadlock_detected
+    DEADLOCK_DETECTED = "40P01";
     /// syntax_error
     SYNTAX_ERROR = "42601";
     /// insufficient_privilege
@@ -186,6 +188,8 @@ states! {
     DUPLICATE_TABLE = "42P07";
     /// duplicate_alias
     DUPLICATE_ALIAS = "42712";
+    /// invalid_recursion
+    INVALID_RECURSION = "42P19";
     /// duplicate_object
     DUPLICATE_OBJECT = "42710";
     /// ambiguous_column
@@ -208,10 +212,18 @@ states! {
     OUT_OF_MEMORY = "53200";
     /// program_limit_exceeded
     PROGRAM_LIMIT_EXCEEDED = "54000";
+    /// too_many_columns
+    TOO_MANY_COLUMNS = "54011";
     /// statement_too_complex
     STATEMENT_TOO_COMPLEX = "54001";
+    /// invalid_cursor_definition
+    INVALID_CURSOR_DEFINITION = "42P11";
     /// object_not_in_prerequisite_state
     OBJECT_NOT_IN_PREREQUISITE_STATE = "55000";
+    /// object_in_use
+    OBJECT_IN_USE = "55006";
+    /// lock_not_available
+    LOCK_NOT_AVAILABLE = "55P03";
     /// cant_change_runtime_param
     CANT_CHANGE_RUNTIME_PARAM = "55P02";
     /// query_canceled
@@ -220,6 +232,8 @@ states! {
     ADMIN_SHUTDOWN = "57P01";
     /// cannot_connect_now
     CANNOT_CONNECT_NOW = "57P03";
+    /// io_error
+    IO_ERROR = "58030";
     /// snapshot_too_old
     SNAPSHOT_TOO_OLD = "72000";
     /// internal_error

@@ -17,10 +17,12 @@
 //! # Limits
 //! `docs/sql.md` lists what differs from PostgreSQL 15.
 
+mod advisory;
 pub mod catalog;
 pub mod codec;
 pub mod copy;
 mod ddl;
+mod definition;
 pub mod engine_df;
 pub mod error;
 pub mod exec;
@@ -28,13 +30,17 @@ pub mod expr;
 #[doc(hidden)]
 pub mod fuzz;
 mod identifier;
+mod notify;
+mod online;
 pub mod plan;
 pub mod session;
 pub mod system;
+mod temp;
 pub mod types;
 
 pub use datafusion::sql::sqlparser;
 pub use error::{Error, Result, SqlState};
+pub use notify::{Lost, Notification};
 pub use session::{
     CancelHandle, CopyFormat, CopyInTarget, CopyPiece, Notice, Prepared, ResultColumn, ResultSink,
     Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult, TransactionStatus,

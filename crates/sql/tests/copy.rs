@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
+use telesto_common::key::KeyRange;
 use telesto_sql::{
     CopyPiece, Error, ResultSink, SessionOptions, SqlEngine, SqlOptions, StatementResult,
 };
 use telesto_txn::memory::MemoryDatabase;
+use telesto_txn::{Database, ScanOptions, TxnOptions};
 
 /// Feeds COPY FROM and keeps what COPY TO and queries give.
 #[derive(Default)]
@@ -282,4 +284,58 @@ async fn binary_copied_out_and_in_again_is_the_same() {
     let nothing = "copy (select * from t where false) to stdout binary";
     session.execute_simple(nothing, &mut none).await.expect("nothing");
     assert_eq!((none.copied, none.output.len()), (0, 11 + 8 + 2), "header and end mark");
+}
+
+/// What a TRUNCATE left is deleted in the background: whoever is under way meanwhile does not fail for it.
+#[tokio::test]
+async fn load_after_truncate_is_not_failed_by_the_sweep_of_what_was_there() {
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    let below: Arc<dyn Database> = Arc::clone(&database) as _;
+    let engine =
+        SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
+    let mut session = engine.session(SessionOptions::default()).await.expect("session");
+    let mut other = engine.session(SessionOptions::default()).await.expect("session");
+    let fill = "create table t (id int primary key, s text); insert into t select n, 'x' from generate_series(1, 9000) n; \
+                insert into t select n, 'x' from generate_series(9001, 18000) n; create table u (id int)";
+    session.execute_simple(fill, &mut Pipe::default()).await.expect("rows");
+    session.execute_simple("truncate t", &mut Pipe::default()).await.expect("empty");
+    // What a COPY wrote cannot be executed again by the server.
+    let mut load = Pipe { input: b"1\ty\n", ..Pipe::default() };
+    session.execute_simple("begin; copy t from stdin", &mut load).await.expect("loads");
+    // Until the sweep is through; the note goes right after the last rows.
+    let mut keys = usize::MAX;
+    for _ in 0..1200 {
+        keys = keys_of(&below).await;
+        if keys < 1000 {
+            break;
+        }
+        env.clock.sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(keys < 1000, "the sweep ends: {keys} keys");
+    for _ in 0..100 {
+        env.clock.sleep(std::time::Duration::from_millis(20)).await;
+        if keys_of(&below).await < keys {
+            break;
+        }
+    }
+    session
+        .execute_simple("commit", &mut Pipe::default())
+        .await
+        .expect("nothing it rests on has changed");
+    let mut rows = Pipe::default();
+    other.execute_simple("select id, s from t", &mut rows).await.expect("reads");
+    assert_eq!(rows.lines, ["1|y"]);
+}
+
+async fn keys_of(database: &Arc<dyn Database>) -> usize {
+    let txn = database.begin(TxnOptions::default()).await.expect("begins");
+    let mut scan = txn.scan(KeyRange::default(), ScanOptions::default());
+    let mut count = 0;
+    loop {
+        match scan.next_batch(1000).await.expect("scans").len() {
+            0 => return count,
+            more => count += more,
+        }
+    }
 }

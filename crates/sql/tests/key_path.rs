@@ -288,3 +288,141 @@ async fn statement_that_fails_leaves_nothing_behind() {
     let all = run(&mut s, "select id from t where id > 0").await;
     assert_eq!(all.lines().count(), 3000);
 }
+
+async fn two_sessions(options: SqlOptions) -> (Session, Session) {
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    let engine = SqlEngine::open(database, env, options).await.expect("opens");
+    let a = engine.session(SessionOptions::default()).await.expect("a session");
+    let b = engine.session(SessionOptions::default()).await.expect("a session");
+    (a, b)
+}
+
+/// A block that runs again runs its queries deep inside COMMIT: on a stack as large as a server's threads have.
+#[test]
+fn two_workers_that_skip_locked_rows_never_both_take_one() {
+    let runs = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(two_workers());
+    };
+    let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(runs);
+    thread.expect("a thread").join().expect("the test");
+}
+
+async fn two_workers() {
+    let (mut a, mut b) = two_sessions(SqlOptions::default()).await;
+    check(
+        &mut a,
+        &[
+            ("create table job (id int primary key, who text)", "CREATE TABLE"),
+            ("insert into job (id) values (1), (2), (3)", "INSERT 0 3"),
+            ("begin", "BEGIN"),
+        ],
+    )
+    .await;
+    let next = "select id from job where who is null order by id limit 1 for update skip locked";
+    let first = run(&mut a, next).await;
+    run(&mut b, "begin").await;
+    let second = run(&mut b, next).await;
+    run(&mut a, &format!("update job set who = 'a' where id = {first}")).await;
+    run(&mut b, &format!("update job set who = 'b' where id = {second}")).await;
+    let ends = [run(&mut a, "commit").await, run(&mut b, "commit").await];
+    let done = ends.iter().filter(|end| *end == "COMMIT").count();
+    assert!(done >= 1, "one of them goes on: {ends:?}");
+    if first == second {
+        assert_eq!(done, 1, "both took job {first}: {ends:?}");
+        assert!(ends.iter().any(|end| end.starts_with("!40001")), "{ends:?}");
+    }
+    let taken = run(&mut a, "select count(*) from job where who is not null").await;
+    assert_eq!(taken, done.to_string());
+    let take = "update job set who = 'c' where id = (select id from job where who is null \
+                order by id limit 1 for update skip locked) returning id";
+    let mut ids = vec![run(&mut a, take).await, run(&mut b, take).await];
+    ids.dedup();
+    assert_eq!(ids.len(), 2, "{ids:?}");
+}
+
+/// What FOR UPDATE read holds until the commit at every level, whichever executor read it.
+#[tokio::test]
+async fn row_read_for_update_that_another_changed_fails_the_commit() {
+    let reads = [
+        "select v from account where id = 1 for update",
+        "select v from account where id = 1 and v > 0 order by v limit 1 for share",
+        "select a.v from account a join owner o on o.id = a.owner where a.id = 1 for update of a",
+        "select v, (select max(x) from generate_series(1, 3) x) from account where id = 1 for no key update",
+        "with rich as (select v from account where v > 0 for update) select v from rich",
+    ];
+    for level in ["read committed", "repeatable read", "serializable"] {
+        for executor in ["auto", "datafusion"] {
+            for read in reads {
+                let (mut a, mut b) = two_sessions(SqlOptions::default()).await;
+                check(
+                    &mut a,
+                    &[
+                        ("create table owner (id int primary key)", "CREATE TABLE"),
+                        (
+                            "create table account (id int primary key, v int, owner int)",
+                            "CREATE TABLE",
+                        ),
+                        ("insert into owner values (1)", "INSERT 0 1"),
+                        ("insert into account values (1, 10, 1)", "INSERT 0 1"),
+                    ],
+                )
+                .await;
+                run(&mut a, &format!("set telesto.executor = {executor}")).await;
+                run(&mut a, &format!("begin isolation level {level}")).await;
+                let seen = run(&mut a, read).await;
+                assert!(seen.starts_with("10"), "{read}: {seen}");
+                assert_eq!(
+                    run(&mut b, "update account set v = v + 5 where id = 1").await,
+                    "UPDATE 1"
+                );
+                let what = format!("{level}, {executor}: {read}");
+                // The client computes with what it saw.
+                let ends = [
+                    run(&mut a, "update account set v = 10 + 1 where id = 1").await,
+                    run(&mut a, "commit").await,
+                ];
+                assert!(ends.iter().any(|end| end.starts_with("!40001")), "{what}: {ends:?}");
+                assert_eq!(run(&mut b, "select v from account").await, "15", "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn statement_of_several_parts_is_run_again_as_a_whole_after_a_conflict() {
+    let (mut a, mut b) = two_sessions(SqlOptions::default()).await;
+    check(
+        &mut a,
+        &[
+            ("create table queue (id int primary key, v int)", "CREATE TABLE"),
+            ("create table done (id int primary key, v int)", "CREATE TABLE"),
+            ("insert into queue values (1, 1)", "INSERT 0 1"),
+            ("begin", "BEGIN"),
+            (
+                "with gone as (delete from queue where id = 1 returning *) insert into done select * from gone",
+                "INSERT 0 1",
+            ),
+        ],
+    )
+    .await;
+    check(&mut b, &[("update queue set v = 2 where id = 1", "UPDATE 1")]).await;
+    check(
+        &mut a,
+        &[("commit", "COMMIT"), ("select * from done", "1|2"), ("select count(*) from queue", "0")],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn rows_of_a_part_that_do_not_fit_the_memory_are_refused_and_nothing_is_written() {
+    let options = SqlOptions { memory_bytes: 4 << 20, ..SqlOptions::default() };
+    let (mut a, _) = two_sessions(options).await;
+    run(&mut a, "create table t (id int primary key, v text)").await;
+    let sql = "with x as (insert into t select g, repeat('x', 1000) from generate_series(1, 8000) g \
+               returning *) select count(*) from x";
+    let answer = run(&mut a, sql).await;
+    assert!(answer.starts_with("!53200"), "{answer}");
+    assert_eq!(run(&mut a, "select count(*) from t").await, "0");
+}

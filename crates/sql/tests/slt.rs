@@ -7,23 +7,14 @@
     reason = "a test is an outermost layer: it talks to a real server through tokio"
 )]
 
+mod support;
+
 use std::path::PathBuf;
-use std::process::Command;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
-use telesto_sql::catalog::CatalogSnapshot;
-use telesto_sql::expr::{EvalContext, cast};
-use telesto_sql::{
-    Datum, Error, ResultSink, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult,
-};
-use telesto_txn::memory::MemoryDatabase;
-
-/// Asked of cargo as it runs: clones that share a build folder share the compiled test too.
-fn crate_dir() -> PathBuf {
-    std::env::var("CARGO_MANIFEST_DIR").expect("run by cargo").into()
-}
+use support::{Collected, Server, crate_dir};
+use telesto_sql::{Error, Session};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let root = crate_dir().join("../../tests/slt").join(folder);
@@ -48,36 +39,6 @@ fn cell(text: Option<String>) -> String {
 /// A session as sqllogictest sees it.
 struct Telesto(Session);
 
-/// Keeps what the last statement gave.
-#[derive(Default)]
-struct Collected {
-    rows: Option<(usize, Vec<Vec<String>>)>,
-}
-
-#[async_trait]
-impl ResultSink for Collected {
-    async fn result(&mut self, result: StatementResult) -> Result<(), Error> {
-        let StatementResult::Rows { columns, rows, .. } = result else { return Ok(()) };
-        let rows = rows.collect().await?;
-        let settings = telesto_sql::session::Settings::default();
-        let catalog = Arc::new(CatalogSnapshot::default());
-        let context = EvalContext::planning(&settings, &catalog);
-        let mut out = Vec::new();
-        for row in rows {
-            let mut cells = Vec::new();
-            for (value, column) in row.iter().zip(columns.iter()) {
-                cells.push(cell(match value {
-                    Datum::Null => None,
-                    value => Some(cast::output(value, &column.ty, &context)?),
-                }));
-            }
-            out.push(cells);
-        }
-        self.rows = Some((columns.len(), out));
-        Ok(())
-    }
-}
-
 fn output(rows: Option<(usize, Vec<Vec<String>>)>) -> DBOutput<DefaultColumnType> {
     match rows {
         None => DBOutput::StatementComplete(0),
@@ -93,7 +54,10 @@ impl AsyncDB for Telesto {
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
         let mut sink = Collected::default();
         self.0.execute_simple(sql, &mut sink).await?;
-        Ok(output(sink.rows))
+        Ok(output(sink.table.map(|table| {
+            let rows = table.rows.into_iter().map(|row| row.into_iter().map(cell).collect());
+            (table.columns.len(), rows.collect())
+        })))
     }
 
     async fn shutdown(&mut self) {
@@ -110,10 +74,7 @@ impl AsyncDB for Telesto {
 }
 
 async fn session() -> Result<Telesto, Error> {
-    let env = telesto_runtime::env();
-    let database = Arc::new(MemoryDatabase::new(env.clone()));
-    let engine = SqlEngine::open(database, env, SqlOptions::default()).await?;
-    Ok(Telesto(engine.session(SessionOptions::default()).await?))
+    support::session().await.map(Telesto)
 }
 
 async fn on_telesto(folder: &str) {
@@ -175,55 +136,14 @@ impl AsyncDB for Postgres {
     }
 }
 
-/// A private server, stopped when dropped.
-struct Server(u16);
-
-impl Server {
-    fn script() -> PathBuf {
-        crate_dir().join("../../tests/servers/postgres.sh")
-    }
-
-    fn start() -> Self {
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = probe.local_addr().expect("a bound port").port();
-        drop(probe);
-        let status = Command::new("sh")
-            .arg(Self::script())
-            .args(["start", &port.to_string()])
-            .stdout(std::process::Stdio::null())
-            .status()
-            .expect("sh runs");
-        assert!(status.success(), "PostgreSQL 15 does not start");
-        Self(port)
-    }
-
-    async fn connect(&self, database: &str) -> Result<Postgres, tokio_postgres::Error> {
-        let url = format!(
-            "host=127.0.0.1 port={} user=postgres dbname={database} sslmode=disable",
-            self.0
-        );
-        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
-        tokio::spawn(connection);
-        Ok(Postgres(client))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let stopped =
-            Command::new("sh").arg(Self::script()).args(["stop", &self.0.to_string()]).status();
-        assert!(stopped.is_ok_and(|status| status.success()), "PostgreSQL does not stop");
-    }
-}
-
 #[tokio::test]
 async fn files_with_answers_of_postgres_hold_on_postgres() {
     let server = Server::start();
     for (number, file) in files("pg").into_iter().enumerate() {
         let database = format!("slt{number}");
         let admin = server.connect("postgres").await.unwrap();
-        admin.0.simple_query(&format!("create database {database}")).await.unwrap();
-        let mut runner = Runner::new(|| server.connect(&database));
+        admin.simple_query(&format!("create database {database}")).await.unwrap();
+        let mut runner = Runner::new(async || server.connect(&database).await.map(Postgres));
         if let Err(error) = runner.run_file_async(&file).await {
             panic!("{error}");
         }

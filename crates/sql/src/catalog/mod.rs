@@ -12,14 +12,17 @@ pub mod model;
 pub mod sequence;
 pub mod snapshot;
 pub mod store;
+pub mod types;
 
 pub use model::{
-    CheckConstraint, Column, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Generated, Index,
-    IndexColumn, Owner, Role, Schema, Sequence, Table, TableKind, View,
+    BuildState, CheckConstraint, Column, Dropped, ForeignKey, ForeignKeyAction, ForeignKeyMatch,
+    Generated, Index, IndexBuild, IndexColumn, IndexExpression, Owner, Role, Schema, Sequence,
+    Table, TableKind, View,
 };
 pub use sequence::SequenceSession;
 pub use snapshot::{CatalogSnapshot, Relation, Stamp};
 pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
+pub use types::{Domain, TypeKind, UserType};
 
 /// Name of the default database.
 pub const DEFAULT_DATABASE: &str = "telesto";

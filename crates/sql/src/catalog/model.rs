@@ -66,18 +66,76 @@ pub struct Column {
     /// Dropped: invisible, reads as NULL.
     #[serde(default)]
     pub dropped: bool,
+    /// The domain it was declared with, by OID; `ty` is the domain's base type.
+    #[serde(default)]
+    pub domain: Option<u32>,
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
 }
 
+/// An expression that an index holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexExpression {
+    /// As SQL text, in PostgreSQL's form where that binds to the same.
+    pub sql: String,
+    /// Type of its value.
+    pub ty: SqlType,
+    /// Name of the index's column (`pg_attribute`).
+    pub name: String,
+    /// Whether it is shown without parentheses of its own.
+    pub bare: bool,
+}
+
 /// A column of an index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexColumn {
-    /// Position in `Table::columns`.
+    /// Position in `Table::columns`; [`IndexColumn::EXPRESSION`] when it is an expression, so that no column is taken
+    /// for it.
     pub column: usize,
-    /// Direction. NULLs sort last ascending and first descending (PostgreSQL's defaults).
+    /// Direction.
     pub direction: Direction,
+    /// NULLS FIRST or LAST where that is not PostgreSQL's default (last ascending, first descending).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nulls_first: Option<bool>,
+    /// What it holds when it is no column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expression: Option<IndexExpression>,
+}
+
+impl IndexColumn {
+    /// [`IndexColumn::column`] of an expression.
+    pub const EXPRESSION: usize = usize::MAX;
+
+    /// A plain column.
+    #[must_use]
+    pub fn plain(column: usize, direction: Direction) -> Self {
+        Self { column, direction, nulls_first: None, expression: None }
+    }
+
+    /// Whether NULLs are before all values.
+    #[must_use]
+    pub fn nulls_first(&self) -> bool {
+        self.nulls_first.unwrap_or(self.direction == Direction::Descending)
+    }
+
+    /// Type of its values.
+    #[must_use]
+    pub fn ty<'t>(&'t self, table: &'t Table) -> &'t SqlType {
+        match &self.expression {
+            Some(expression) => &expression.ty,
+            None => &table.columns[self.column].ty,
+        }
+    }
+
+    /// Its name as a column of the index.
+    #[must_use]
+    pub fn name<'t>(&'t self, table: &'t Table) -> &'t str {
+        match &self.expression {
+            Some(expression) => &expression.name,
+            None => &table.columns[self.column].name,
+        }
+    }
 }
 
 /// An index. Its keys are described in `codec::index`.
@@ -91,8 +149,14 @@ pub struct Index {
     pub name: String,
     /// Key columns.
     pub columns: Vec<IndexColumn>,
-    /// UNIQUE (NULLs are distinct).
+    /// UNIQUE.
     pub unique: bool,
+    /// NULLS NOT DISTINCT.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nulls_not_distinct: bool,
+    /// INCLUDE: positions in `Table::columns`. Shown, not stored: rows are always fetched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<usize>,
     /// OID of the constraint it enforces (PRIMARY KEY or UNIQUE); `None` for a plain index.
     #[serde(default)]
     pub constraint_oid: Option<u32>,
@@ -102,6 +166,76 @@ pub struct Index {
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
+}
+
+impl Index {
+    /// Whether it has parts that a reader of object format 1 would not know.
+    #[must_use]
+    pub fn is_extended(&self) -> bool {
+        self.predicate.is_some()
+            || self.nulls_not_distinct
+            || !self.include.is_empty()
+            || self.columns.iter().any(|c| c.nulls_first.is_some() || c.expression.is_some())
+    }
+
+    /// Names of its columns, INCLUDE ones too, each once: a repeated name gets a number (`pg_attribute`).
+    #[must_use]
+    pub fn column_names(&self, table: &Table) -> Vec<String> {
+        let included = self.include.iter().filter_map(|at| table.columns.get(*at));
+        let names = self.columns.iter().map(|c| c.name(table));
+        let mut out: Vec<String> = Vec::new();
+        for name in names.chain(included.map(|column| column.name.as_str())) {
+            let numbered = (1_u32..).map(|number| {
+                let number = number.to_string();
+                let mut end = name.len().min(63 - number.len());
+                while !name.is_char_boundary(end) {
+                    end -= 1;
+                }
+                format!("{}{number}", &name[..end])
+            });
+            let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+            out.extend(candidates.find(|candidate| !out.contains(candidate)));
+        }
+        out
+    }
+
+    /// Whether a column is an expression.
+    #[must_use]
+    pub fn has_expressions(&self) -> bool {
+        self.columns.iter().any(|c| c.expression.is_some())
+    }
+}
+
+/// How far the build of an index is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BuildState {
+    /// Every write keeps it up; the rows that were there before are being added.
+    Filling,
+    /// A build failed: nothing keeps it up, nothing reads it. To be dropped or built again.
+    Invalid,
+}
+
+/// An index that is not whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexBuild {
+    /// What it is to be.
+    pub index: Index,
+    /// How far it is.
+    pub state: BuildState,
+    /// Number of the index that it is to take the place of (REINDEX).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<u32>,
+}
+
+/// Keys that nothing names any more, until they are swept (`crate::online`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// OID of this note.
+    pub oid: u32,
+    /// Where the keys are.
+    pub storage: TableId,
+    /// The index they belong to; `None`: the rows and all indexes.
+    pub index: Option<u32>,
 }
 
 /// A CHECK constraint.
@@ -172,6 +306,26 @@ pub struct ForeignKey {
     pub validated: bool,
 }
 
+/// What a temporary table does at the end of a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnCommit {
+    /// Keeps its rows.
+    #[default]
+    Preserve,
+    /// Loses them.
+    DeleteRows,
+    /// Goes itself.
+    Drop,
+}
+
+impl OnCommit {
+    /// Whether it is the default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::Preserve
+    }
+}
+
 /// What kind of table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TableKind {
@@ -201,6 +355,10 @@ pub struct Table {
     pub primary: Option<Index>,
     /// Secondary indexes.
     pub indexes: Vec<Index>,
+    /// Indexes that no query may use: being built, or left behind by a build that failed. Kept apart, so that who looks
+    /// for an index to read finds only whole ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub building: Vec<IndexBuild>,
     /// The next `Index::id`.
     pub next_index: u32,
     /// CHECK constraints.
@@ -212,6 +370,12 @@ pub struct Table {
     pub comment: Option<String>,
     /// OID of its row type (pg_type).
     pub type_oid: u32,
+    /// ON COMMIT, of a temporary table.
+    #[serde(default, skip_serializing_if = "OnCommit::is_default")]
+    pub on_commit: OnCommit,
+    /// COMMENT ON CONSTRAINT, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraint_comments: Vec<(String, String)>,
 }
 
 impl Table {
@@ -224,6 +388,35 @@ impl Table {
     #[must_use]
     pub fn column_position(&self, name: &str) -> Option<usize> {
         self.visible_columns().find(|(_, column)| column.name == name).map(|(i, _)| i)
+    }
+
+    /// Every index there is, those that queries may not use included.
+    pub fn known_indexes(&self) -> impl Iterator<Item = &Index> {
+        self.all_indexes().chain(self.building.iter().map(|build| &build.index))
+    }
+
+    /// [`Table::known_indexes`], to be changed.
+    pub fn known_indexes_mut(&mut self) -> impl Iterator<Item = &mut Index> {
+        let building = self.building.iter_mut().map(|build| &mut build.index);
+        self.primary.iter_mut().chain(&mut self.indexes).chain(building)
+    }
+
+    /// The indexes that every write keeps up: the whole ones, and those being filled.
+    pub fn maintained_indexes(&self) -> impl Iterator<Item = &Index> {
+        let filling = self.building.iter().filter(|build| build.state == BuildState::Filling);
+        self.all_indexes().chain(filling.map(|build| &build.index))
+    }
+
+    /// Whether the index with this number is being filled.
+    #[must_use]
+    pub fn is_filling(&self, id: u32) -> bool {
+        self.building.iter().any(|b| b.index.id == id && b.state == BuildState::Filling)
+    }
+
+    /// The index with this number, if it is not whole.
+    #[must_use]
+    pub fn build(&self, id: u32) -> Option<&IndexBuild> {
+        self.building.iter().find(|build| build.index.id == id)
     }
 
     /// The index with this number; 0 is the primary key.

@@ -80,6 +80,8 @@ struct Block {
 pub struct SequenceCache {
     /// By sequence and by the catalog object's content, so that ALTER SEQUENCE starts a new block.
     blocks: Mutex<BTreeMap<(DatabaseId, u32), (Sequence, Block)>>,
+    /// The next row id of tables without primary key; 0: none was drawn yet.
+    next_row_id: Mutex<i64>,
 }
 
 impl SequenceCache {
@@ -141,6 +143,18 @@ async fn advance(
     Ok(values)
 }
 
+/// Where a sequence stands, as `txn` sees it.
+pub(crate) async fn read_position(
+    txn: &Arc<dyn Transaction>,
+    database: DatabaseId,
+    sequence: &Sequence,
+) -> Result<Position> {
+    Ok(match txn.get(&sequence_key(database, sequence.oid), ReadFor::Constraint).await? {
+        Some(bytes) => decode(&bytes)?,
+        None => Position { last: sequence.start, called: false },
+    })
+}
+
 /// Writes a sequence's position in `txn` (TRUNCATE … RESTART IDENTITY, ALTER SEQUENCE RESTART).
 pub(crate) async fn write_position(
     txn: &Arc<dyn Transaction>,
@@ -188,6 +202,20 @@ impl fmt::Debug for SequenceSession {
 }
 
 impl SequenceSession {
+    /// A row id for a table without primary key. A process counts up from a number drawn at random: rows lie in the order in which
+    /// they came, and ids of two processes are equal only if the stretches they have used overlap, which for N rows
+    /// and P starts of processes is as likely as N * P to 2^62. Numbers drawn one by one would be equal as likely as N * N.
+    pub(crate) fn row_id(&self) -> i64 {
+        let mut next = self.cache.next_row_id.lock();
+        if *next <= 0 {
+            // Half of the numbers are kept for other uses: ids are positive.
+            *next = i64::try_from(self.env.random.next_u64() >> 2).unwrap_or(0).max(1);
+        }
+        let id = *next;
+        *next = next.checked_add(1).unwrap_or(0);
+        id
+    }
+
     pub(crate) fn new(database: Arc<dyn Database>, env: Env, cache: Arc<SequenceCache>) -> Self {
         Self { database, env, cache, scope: Mutex::default(), given: Mutex::default() }
     }
@@ -214,10 +242,12 @@ impl SequenceSession {
 
     /// Whether the sequence as it is here is known only to the transaction under way.
     fn is_private(scope: &SequenceScope, sequence: &Sequence) -> bool {
-        scope
-            .base
-            .as_ref()
-            .is_some_and(|base| base.sequence(sequence.oid).map(|s| &**s) != Some(sequence))
+        // A temporary one is in this session's transactions only.
+        crate::temp::is_temporary(sequence.oid)
+            || scope
+                .base
+                .as_ref()
+                .is_some_and(|base| base.sequence(sequence.oid).map(|s| &**s) != Some(sequence))
     }
 
     /// `nextval`: the next value of the sequence with this OID. Never rolled back.

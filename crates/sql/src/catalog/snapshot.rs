@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use telesto_common::{DatabaseId, TableId};
 
-use super::model::{ForeignKey, Index, Role, Schema, Sequence, Table, View};
+use super::model::{BuildState, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table, View};
+use super::types::UserType;
+use crate::types::EnumType;
+use crate::types::domains::DomainType;
 
 /// Names one content of the catalog: 16 random bytes drawn by the change that made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +27,18 @@ pub enum Relation {
     Index(Arc<Table>, Arc<Index>),
 }
 
+/// The temporary part of a session's catalog.
+#[derive(Clone, Debug)]
+pub(crate) struct TempPart {
+    /// OID of its schema.
+    pub(crate) schema: u32,
+    /// The shared part's stamp.
+    pub(crate) shared_stamp: Stamp,
+    /// The temporary part's stamp; 0: there is nothing yet.
+    pub(crate) stamp: Stamp,
+    pub(crate) next_oid: u32,
+}
+
 /// The catalog as one transaction sees it. Lookups by name take the names as stored (folded).
 #[derive(Clone, Debug, Default)]
 pub struct CatalogSnapshot {
@@ -34,11 +49,21 @@ pub struct CatalogSnapshot {
     /// Its name.
     pub database_name: String,
     pub(super) next_oid: u32,
+    /// What this session has of its own.
+    pub(crate) temp: Option<TempPart>,
     pub(super) schemas: BTreeMap<u32, Arc<Schema>>,
     pub(super) tables: BTreeMap<u32, Arc<Table>>,
     pub(super) sequences: BTreeMap<u32, Arc<Sequence>>,
     pub(super) views: BTreeMap<u32, Arc<View>>,
     pub(super) roles: BTreeMap<u32, Arc<Role>>,
+    pub(super) types: BTreeMap<u32, Arc<UserType>>,
+    pub(super) dropped: BTreeMap<u32, Arc<Dropped>>,
+    /// What values need of the enum types, by OID.
+    pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
+    /// The domains with all they inherit, by OID.
+    pub(super) domains: BTreeMap<u32, Arc<DomainType>>,
+    /// Whether there is something for [`crate::online`] to look after.
+    pub(super) unfinished: bool,
     pub(super) schema_names: BTreeMap<String, u32>,
     pub(super) relation_names: BTreeMap<(u32, String), Relation>,
     /// Referenced table to (referencing table, constraint).
@@ -112,16 +137,61 @@ impl CatalogSnapshot {
     ) -> Option<&Relation> {
         match schema {
             Some(schema) => self.relation(*self.schema_names.get(schema)?, name),
-            None => search_path
-                .iter()
-                .find_map(|schema| self.relation(*self.schema_names.get(schema.as_str())?, name)),
+            None => self
+                .own_schema(search_path)
+                .and_then(|temp| self.relation(temp, name))
+                .or_else(|| {
+                    search_path.iter().find_map(|schema| {
+                        self.relation(*self.schema_names.get(schema.as_str())?, name)
+                    })
+                }),
         }
+    }
+
+    /// The session's schema of temporary relations, where it comes before the search path: unless that names it.
+    fn own_schema(&self, search_path: &[String]) -> Option<u32> {
+        let temp = self.temp.as_ref()?;
+        (!search_path.iter().any(|schema| schema == "pg_temp")).then_some(temp.schema)
+    }
+
+    /// OID of the schema whose relation `name` means without a schema.
+    #[must_use]
+    pub fn visible_in(&self, name: &str, search_path: &[String]) -> Option<u32> {
+        let has = |schema: &u32| self.relation(*schema, name).is_some();
+        self.own_schema(search_path).filter(has).or_else(|| {
+            search_path
+                .iter()
+                .filter_map(|schema| self.schema_names.get(schema.as_str()).copied())
+                .find(has)
+        })
     }
 
     /// The foreign keys of other tables (or the same one) that point at `table`, with their tables.
     #[must_use]
     pub fn referencing(&self, table: TableId) -> &[(TableId, Arc<ForeignKey>)] {
         self.referencing.get(&table.0).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether an index is being filled, or keys are to be swept.
+    #[must_use]
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished
+    }
+
+    /// Keys that are to be swept.
+    pub fn dropped(&self) -> impl Iterator<Item = &Arc<Dropped>> {
+        self.dropped.values()
+    }
+
+    /// Shared tables with an index that is being filled.
+    pub fn filling(&self) -> impl Iterator<Item = (&Arc<Table>, u32)> {
+        self.tables.values().filter(|table| !crate::temp::is_temporary(table.id.0)).flat_map(
+            |table| {
+                let builds = table.building.iter();
+                let filling = builds.filter(|build| build.state == BuildState::Filling);
+                filling.map(move |build| (table, build.index.id))
+            },
+        )
     }
 
     /// The name of the schema of `table`.

@@ -12,15 +12,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, TableId};
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
-use super::model::{Role, Schema, Sequence, Table, View};
+use super::model::{Dropped, Role, Schema, Sequence, Table, View};
 use super::snapshot::{CatalogSnapshot, Stamp};
+use super::types::UserType;
 use crate::error::{Error, Result, SqlState};
+use crate::temp::{TEMP_DATABASE, is_temporary};
 
 /// The database every bucket has.
 pub const DEFAULT_DATABASE_ID: DatabaseId = DatabaseId(1);
@@ -29,18 +32,27 @@ const SYSTEM: DatabaseId = DatabaseId(0);
 const OBJECTS: TableId = TableId(1);
 const HEADERS: TableId = TableId(2);
 const SEQUENCES: TableId = TableId(3);
+const BUILDS: TableId = TableId(4);
 const HEADER_VERSION: u8 = 1;
 const OBJECT_VERSION: u8 = 1;
+/// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index being built: a version that does not know them
+/// must not touch such a table.
+const INDEX_FORMS_VERSION: u8 = 2;
+/// A note of dropped keys: a version that does not know it would leave them for ever.
+const DROPPED_VERSION: u8 = 3;
 const CACHED: usize = 16;
 
 /// One stored object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, on its way to bytes or from them")]
 pub(crate) enum Object {
     Schema(Schema),
     Table(Table),
     Sequence(Sequence),
     View(View),
     Role(Role),
+    Type(UserType),
+    Dropped(Dropped),
 }
 
 impl Object {
@@ -51,6 +63,8 @@ impl Object {
             Self::Sequence(o) => o.oid,
             Self::View(o) => o.oid,
             Self::Role(o) => o.oid,
+            Self::Type(o) => o.oid,
+            Self::Dropped(o) => o.oid,
         }
     }
 }
@@ -71,11 +85,64 @@ fn object_key(database: DatabaseId, oid: u32) -> Bytes {
     key.finish()
 }
 
+/// What the keys of the records of index builds begin with.
+pub(crate) fn builds_prefix(database: DatabaseId) -> Bytes {
+    system_key(BUILDS, database).finish()
+}
+
+/// The key of the record of an index build.
+pub(crate) fn build_key(database: DatabaseId, table: TableId, index: u32) -> Bytes {
+    let mut key = system_key(BUILDS, database);
+    key.u64(u64::from(table.0), Direction::Ascending);
+    key.u64(u64::from(index), Direction::Ascending);
+    key.finish()
+}
+
 /// The key that holds a sequence's position.
 pub(crate) fn sequence_key(database: DatabaseId, oid: u32) -> Bytes {
-    let mut key = system_key(SEQUENCES, database);
+    let mut key = if is_temporary(oid) {
+        KeyWriter::prefix(TEMP_DATABASE, SEQUENCES, 0)
+    } else {
+        system_key(SEQUENCES, database)
+    };
     key.u64(u64::from(oid), Direction::Ascending);
     key.finish()
+}
+
+/// How temporary objects are kept: as shared ones are, under keys of their own.
+pub(crate) struct StoredObject;
+
+impl StoredObject {
+    /// What the keys of all temporary objects begin with.
+    pub(crate) fn temp_prefix() -> Bytes {
+        KeyWriter::prefix(TEMP_DATABASE, OBJECTS, 0).finish()
+    }
+
+    /// The key of the temporary part's header.
+    pub(crate) fn temp_header_key() -> Bytes {
+        KeyWriter::prefix(TEMP_DATABASE, HEADERS, 0).finish()
+    }
+
+    fn temp_key(oid: u32) -> Bytes {
+        let mut key = KeyWriter::prefix(TEMP_DATABASE, OBJECTS, 0);
+        key.u64(u64::from(oid), Direction::Ascending);
+        key.finish()
+    }
+
+    /// A header's bytes.
+    pub(crate) fn header(stamp: Stamp, next_oid: u32) -> Bytes {
+        encode_header(stamp, next_oid)
+    }
+
+    /// Reads a header.
+    pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
+        decode_header(bytes)
+    }
+
+    /// Reads an object.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Object> {
+        decode_object(bytes)
+    }
 }
 
 fn encode_header(stamp: Stamp, next_oid: u32) -> Bytes {
@@ -100,7 +167,17 @@ fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 }
 
 fn encode_object(object: &Object) -> Result<Bytes> {
-    let mut out = vec![OBJECT_VERSION];
+    let version = match object {
+        Object::Table(table)
+            if !table.building.is_empty()
+                || table.known_indexes().any(super::model::Index::is_extended) =>
+        {
+            INDEX_FORMS_VERSION
+        }
+        Object::Dropped(_) => DROPPED_VERSION,
+        _ => OBJECT_VERSION,
+    };
+    let mut out = vec![version];
     serde_json::to_writer(&mut out, object)
         .map_err(|error| Error::internal(format!("encoding a catalog object: {error}")))?;
     Ok(Bytes::from(out))
@@ -108,10 +185,12 @@ fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&OBJECT_VERSION, json)) => serde_json::from_slice(json)
-            .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
+        Some((&(OBJECT_VERSION | INDEX_FORMS_VERSION | DROPPED_VERSION), json)) => {
+            serde_json::from_slice(json)
+                .map_err(|error| Error::corrupt(format!("a catalog object: {error}")))
+        }
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads {OBJECT_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {DROPPED_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -141,6 +220,7 @@ impl CatalogCache {
 
     pub(crate) fn remember(&self, catalog: Arc<CatalogSnapshot>) {
         let mut cached = self.0.lock();
+        cached.retain(|other| other.stamp != catalog.stamp);
         if cached.len() >= CACHED {
             cached.remove(0);
         }
@@ -165,9 +245,19 @@ impl CatalogCache {
             Error::new(SqlState::INVALID_CATALOG_NAME, "the database has no catalog at this time")
         })?;
         let (stamp, next_oid) = decode_header(&header)?;
-        if let Some(found) = self.find(database, stamp) {
-            return Ok(found);
+        match self.find(database, stamp) {
+            Some(found) => Ok(found),
+            None => self.load(txn, database, stamp, next_oid).boxed().await,
         }
+    }
+
+    async fn load(
+        &self,
+        txn: &Arc<dyn Transaction>,
+        database: DatabaseId,
+        stamp: Stamp,
+        next_oid: u32,
+    ) -> Result<Arc<CatalogSnapshot>> {
         let mut catalog = CatalogSnapshot {
             stamp,
             database,
@@ -194,16 +284,38 @@ impl CatalogCache {
     }
 }
 
+/// Deletes the note of a dropped object whose keys are gone. No new stamp: the note means nothing to anybody but who sweeps,
+/// and a stamp would fail every transaction under way. Who knows the catalog from before finds no keys and no note.
+///
+/// # Errors
+/// Those of the transaction.
+pub(crate) async fn forget_dropped(
+    txn: &Arc<dyn Transaction>,
+    catalog: &CatalogSnapshot,
+    oid: u32,
+) -> Result<Arc<CatalogSnapshot>> {
+    let key = object_key(catalog.database, oid);
+    if txn.get(&key, ReadFor::Constraint).await?.is_some() {
+        txn.delete(key).await?;
+    }
+    let mut without = catalog.clone();
+    without.forget(oid);
+    without.index();
+    Ok(Arc::new(without))
+}
+
 /// A change of the catalog inside a transaction.
 pub(crate) struct CatalogChange {
     txn: Arc<dyn Transaction>,
     catalog: CatalogSnapshot,
     touched: Vec<u32>,
+    /// What is being defined is temporary: OIDs are drawn from the session's own.
+    temporary: bool,
 }
 
 impl CatalogChange {
     pub(crate) fn new(txn: Arc<dyn Transaction>, catalog: &CatalogSnapshot) -> Self {
-        Self { txn, catalog: catalog.clone(), touched: Vec::new() }
+        Self { txn, catalog: catalog.clone(), touched: Vec::new(), temporary: false }
     }
 
     /// The catalog with the changes so far.
@@ -216,8 +328,17 @@ impl CatalogChange {
         !self.touched.is_empty()
     }
 
+    /// Says whether what is defined from here on is temporary.
+    pub(crate) fn define_temporary(&mut self, temporary: bool) {
+        self.temporary = temporary;
+    }
+
     /// A fresh OID.
     pub(crate) fn oid(&mut self) -> u32 {
+        if let (true, Some(temp)) = (self.temporary, &mut self.catalog.temp) {
+            temp.next_oid += 1;
+            return temp.next_oid - 1;
+        }
         let oid = self.catalog.next_oid;
         self.catalog.next_oid += 1;
         oid
@@ -237,33 +358,88 @@ impl CatalogChange {
         self.catalog.index();
     }
 
-    /// Writes the changes and a new header.
-    pub(crate) async fn finish(mut self, env: &Env) -> Result<Arc<CatalogSnapshot>> {
+    /// Writes the changes and new headers, of what was changed. The catalog of this session, and the shared part of it.
+    pub(crate) async fn finish(
+        mut self,
+        env: &Env,
+    ) -> Result<(Arc<CatalogSnapshot>, Arc<CatalogSnapshot>)> {
         let database = self.catalog.database;
         self.touched.sort_unstable();
         self.touched.dedup();
+        let shared = self.touched.iter().any(|oid| !is_temporary(*oid));
+        let own = self.touched.iter().any(|oid| is_temporary(*oid));
         for oid in &self.touched {
-            let key = object_key(database, *oid);
+            let key = if is_temporary(*oid) {
+                StoredObject::temp_key(*oid)
+            } else {
+                object_key(database, *oid)
+            };
             match self.catalog.object(*oid) {
                 Some(object) => self.txn.put(key, encode_object(&object)?).await?,
                 None => self.txn.delete(key).await?,
             }
         }
-        self.catalog.stamp = Stamp(env.random_u128());
-        let header = encode_header(self.catalog.stamp, self.catalog.next_oid);
-        self.txn.put(header_key(database), header).await?;
-        Ok(Arc::new(self.catalog))
+        if own && let Some(temp) = &mut self.catalog.temp {
+            temp.stamp = Stamp(env.random_u128());
+            let header = encode_header(temp.stamp, temp.next_oid);
+            self.txn.put(StoredObject::temp_header_key(), header).await?;
+        }
+        if shared {
+            let stamp = Stamp(env.random_u128());
+            let header = encode_header(stamp, self.catalog.next_oid);
+            self.txn.put(header_key(database), header).await?;
+            match &mut self.catalog.temp {
+                Some(temp) => temp.shared_stamp = stamp,
+                None => self.catalog.stamp = stamp,
+            }
+        }
+        self.catalog.restamp();
+        let whole = Arc::new(self.catalog);
+        let shared = whole.shared_part().map_or_else(|| Arc::clone(&whole), Arc::new);
+        Ok((whole, shared))
     }
 }
 
 impl CatalogSnapshot {
-    fn insert(&mut self, object: Object) {
+    /// Makes the stamp of a catalog with a temporary part from those of its parts.
+    pub(crate) fn restamp(&mut self) {
+        if let Some(temp) = &self.temp {
+            let own = temp.stamp.0.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+            self.stamp = Stamp(temp.shared_stamp.0 ^ own);
+        }
+    }
+
+    /// The catalog without this session's own; `None`: there is nothing of its own.
+    fn shared_part(&self) -> Option<Self> {
+        let temp = self.temp.as_ref()?;
+        let mut shared = self.clone();
+        shared.stamp = temp.shared_stamp;
+        shared.temp = None;
+        let own: Vec<u32> = shared
+            .schemas
+            .keys()
+            .chain(shared.tables.keys())
+            .chain(shared.sequences.keys())
+            .chain(shared.views.keys())
+            .copied()
+            .filter(|oid| is_temporary(*oid))
+            .collect();
+        for oid in own {
+            shared.forget(oid);
+        }
+        shared.index();
+        Some(shared)
+    }
+
+    pub(crate) fn insert(&mut self, object: Object) {
         match object {
             Object::Schema(o) => drop(self.schemas.insert(o.oid, Arc::new(o))),
             Object::Table(o) => drop(self.tables.insert(o.id.0, Arc::new(o))),
             Object::Sequence(o) => drop(self.sequences.insert(o.oid, Arc::new(o))),
             Object::View(o) => drop(self.views.insert(o.oid, Arc::new(o))),
             Object::Role(o) => drop(self.roles.insert(o.oid, Arc::new(o))),
+            Object::Type(o) => drop(self.types.insert(o.oid, Arc::new(o))),
+            Object::Dropped(o) => drop(self.dropped.insert(o.oid, Arc::new(o))),
         }
     }
 
@@ -273,6 +449,8 @@ impl CatalogSnapshot {
         self.sequences.remove(&oid);
         self.views.remove(&oid);
         self.roles.remove(&oid);
+        self.types.remove(&oid);
+        self.dropped.remove(&oid);
     }
 
     fn object(&self, oid: u32) -> Option<Object> {
@@ -283,15 +461,22 @@ impl CatalogSnapshot {
             .or_else(|| self.sequences.get(&oid).map(|o| Object::Sequence((**o).clone())))
             .or_else(|| self.views.get(&oid).map(|o| Object::View((**o).clone())))
             .or_else(|| self.roles.get(&oid).map(|o| Object::Role((**o).clone())))
+            .or_else(|| self.types.get(&oid).map(|o| Object::Type((**o).clone())))
+            .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
     }
 
-    fn index(&mut self) {
+    pub(crate) fn index(&mut self) {
         use super::snapshot::Relation;
         self.schema_names = self.schemas.values().map(|s| (s.name.clone(), s.oid)).collect();
+        if let Some(temp) = &self.temp {
+            self.schema_names.insert("pg_temp".to_owned(), temp.schema);
+        }
+        self.link_types();
+        self.unfinished = !self.dropped.is_empty() || self.filling().next().is_some();
         self.relation_names.clear();
         self.referencing.clear();
         for table in self.tables.values() {
-            for index in table.all_indexes() {
+            for index in table.known_indexes() {
                 self.relation_names.insert(
                     (table.schema, index.name.clone()),
                     Relation::Index(Arc::clone(table), Arc::new(index.clone())),
@@ -360,6 +545,66 @@ pub(crate) async fn bootstrap(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::types::TypeKind;
+    use crate::catalog::{Column, TableKind};
+    use crate::types::{EnumLabel, EnumType, SqlType};
+
+    #[test]
+    fn column_of_an_enum_is_stored_by_oid_and_read_back_with_its_labels() {
+        let label = EnumLabel { oid: 102, sort: 1.0, order: vec![8], label: "sad".to_owned() };
+        let ty = UserType {
+            oid: 100,
+            array_oid: 101,
+            schema: 2200,
+            name: "mood".to_owned(),
+            owner: "o".to_owned(),
+            kind: TypeKind::Enum(vec![Arc::new(label)]),
+            comment: None,
+        };
+        let column = Column {
+            id: 1,
+            name: "m".to_owned(),
+            ty: SqlType::Enum(Arc::new(EnumType::unlinked(100))).array_of(),
+            not_null: false,
+            default: None,
+            generated: None,
+            missing: None,
+            dropped: false,
+            domain: None,
+            comment: None,
+        };
+        let table = Table {
+            id: TableId(90),
+            storage: TableId(90),
+            schema: 2200,
+            name: "t".to_owned(),
+            owner: "o".to_owned(),
+            kind: TableKind::Ordinary,
+            columns: vec![column],
+            primary: None,
+            indexes: Vec::new(),
+            building: Vec::new(),
+            next_index: 1,
+            checks: Vec::new(),
+            foreign_keys: Vec::new(),
+            comment: None,
+            type_oid: 91,
+            on_commit: crate::catalog::model::OnCommit::default(),
+            constraint_comments: Vec::new(),
+        };
+        let mut catalog = CatalogSnapshot::default();
+        // The table comes first: its OID is the lesser.
+        for object in [Object::Table(table), Object::Type(ty)] {
+            let bytes = encode_object(&object).expect("encoded");
+            catalog.insert(decode_object(&bytes).expect("decoded"));
+        }
+        catalog.index();
+        let table = catalog.table(TableId(90)).expect("the table");
+        let SqlType::Array(element) = &table.columns[0].ty else { panic!("an array") };
+        let SqlType::Enum(ty) = &**element else { panic!("an enum") };
+        assert_eq!(ty.by_oid(102).map(|label| label.label.as_str()), Ok("sad"));
+        assert_eq!(table.columns[0].ty.oid(), 101);
+    }
 
     #[test]
     fn header_round_trips_and_refuses_other_versions() {

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | numeric | class (0 -inf, 1 negative, 2 zero, 3 positive, 4 +inf, 5 NaN); for 1 and 3: exponent, i32 with flipped sign bit, big endian, of `0.d1d2… × 10^exponent`; then the digits in pairs, each + 1 (1 to 100), trailing zeros dropped. Of negatives everything after the class is inverted and closed with `FF` |
 //! | interval | its span in microseconds (months of 30 days), i128 with flipped sign bit |
+//! | enum | the label's order bytes (`types::enums`) |
 //! | jsonb | refused (0A000) |
 //! | array | the elements as key elements, then number of dimensions (`00`, count) and each bound |
 //! | char(n) | the text without trailing blanks |
@@ -20,6 +21,7 @@ use num_bigint::{BigInt, Sign};
 use num_traits::Zero;
 use telesto_common::key::{Direction, KeyReader, KeyWriter};
 
+use crate::catalog::{IndexColumn, Table};
 use crate::error::{Error, Result};
 use crate::types::datum::DAY_MICROS;
 use crate::types::numeric::pow10;
@@ -29,7 +31,12 @@ use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
 #[must_use]
 pub fn is_key_type(ty: &SqlType) -> bool {
     match ty {
-        SqlType::Json | SqlType::Jsonb | SqlType::Void | SqlType::Unknown => false,
+        SqlType::Json
+        | SqlType::Jsonb
+        | SqlType::Void
+        | SqlType::Unknown
+        | SqlType::Int2Vector
+        | SqlType::OidVector => false,
         SqlType::Array(element) => is_key_type(element),
         _ => true,
     }
@@ -61,6 +68,7 @@ pub fn write_datum_key(
         (Datum::InternalChar(v), SqlType::InternalChar) => key.bytes(&[*v], direction),
         (Datum::Bytea(v), SqlType::Bytea) => key.bytes(v, direction),
         (Datum::Uuid(v), SqlType::Uuid) => key.raw16(*v, direction),
+        (Datum::Enum(v), SqlType::Enum(_)) => key.bytes(&v.order, direction),
         (Datum::Oid(v), ty) if ty.is_oid_like() => key.u64(u64::from(*v), direction),
         (Datum::Numeric(v), SqlType::Numeric(_)) => key.bytes(&numeric_bytes(v), direction),
         (Datum::Interval(v), SqlType::Interval) => {
@@ -87,6 +95,44 @@ pub fn write_datum_key(
         _ => return Err(Error::internal(format!("value {value:?} in a key of type {ty}"))),
     };
     Ok(())
+}
+
+/// Appends a value of an index's column: as [`write_datum_key`], with NULL where the column has it.
+///
+/// # Errors
+/// As [`write_datum_key`].
+pub fn write_index_key(
+    key: &mut KeyWriter,
+    value: &Datum,
+    table: &Table,
+    column: &IndexColumn,
+) -> Result<()> {
+    if value.is_null() {
+        key.null(null_direction(column));
+        return Ok(());
+    }
+    write_datum_key(key, value, column.ty(table), column.direction)
+}
+
+/// Reads what [`write_index_key`] wrote.
+///
+/// # Errors
+/// XX001.
+pub fn read_index_key(
+    key: &mut KeyReader<'_>,
+    table: &Table,
+    column: &IndexColumn,
+) -> Result<Datum> {
+    if column.nulls_first.is_some() && key.clone().take_null(null_direction(column)) == Ok(true) {
+        key.take_null(null_direction(column))?;
+        return Ok(Datum::Null);
+    }
+    read_datum_key(key, column.ty(table), column.direction)
+}
+
+/// A NULL is before every tag of a value when descending, after it when ascending.
+fn null_direction(column: &IndexColumn) -> Direction {
+    if column.nulls_first() { Direction::Descending } else { Direction::Ascending }
 }
 
 /// Reads a value of type `ty` from a key, as far as the key holds it.
@@ -118,6 +164,7 @@ pub fn read_datum_key(
         }
         SqlType::Bytea => Datum::bytea(key.bytes(direction)?),
         SqlType::Uuid => Datum::Uuid(key.raw16(direction)?),
+        SqlType::Enum(ty) => Datum::Enum(Arc::clone(ty.by_order(&key.bytes(direction)?)?)),
         ty if ty.is_oid_like() => Datum::Oid(
             u32::try_from(key.u64(direction)?).map_err(|_| Error::corrupt("an oid in a key"))?,
         ),

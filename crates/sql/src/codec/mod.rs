@@ -12,6 +12,9 @@ pub mod key;
 pub mod row;
 pub mod value;
 
-pub use index::{index_key, index_prefix, index_prefix_key, primary_key, row_id_key, table_range};
-pub use key::{read_datum_key, write_datum_key};
-pub use row::{RowCodec, encode_row};
+pub use index::{
+    index_key, index_prefix, index_prefix_key, index_values, is_exclusive, primary_key, row_id_key,
+    table_range,
+};
+pub use key::{read_datum_key, read_index_key, write_datum_key, write_index_key};
+pub use row::{Cell, RowCodec, encode_row};

@@ -60,6 +60,12 @@ struct Slot {
 #[derive(Clone, Debug)]
 pub struct RowCodec {
     slots: Arc<[Slot]>,
+    /// Gives the wanted columns alone, in their order.
+    compact: bool,
+    /// Columns of what it gives.
+    width: usize,
+    /// Nothing is wanted from here on.
+    end: usize,
 }
 
 impl RowCodec {
@@ -89,15 +95,61 @@ impl RowCodec {
                 };
                 Ok(Slot { ty: column.ty.clone(), missing, wanted: !column.dropped && wanted(i) })
             })
-            .collect::<Result<_>>()?;
-        Ok(Self { slots })
+            .collect::<Result<Arc<[Slot]>>>()?;
+        let width = table.columns.len();
+        let end = slots.iter().rposition(|slot| slot.wanted).map_or(0, |last| last + 1);
+        Ok(Self { slots, compact: false, width, end })
     }
 
-    /// Decodes a row.
+    /// Decodes the columns for which `wanted` holds, and gives only these.
+    ///
+    /// # Errors
+    /// XX001 when a stored default does not parse.
+    pub fn compact(table: &Table, wanted: impl Fn(usize) -> bool) -> Result<Self> {
+        let all = Self::projected(table, wanted)?;
+        let width = all.slots.iter().filter(|slot| slot.wanted).count();
+        Ok(Self { compact: true, width, ..all })
+    }
+
+    /// How many columns it gives.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Decodes a row, as far as something is wanted of it.
     ///
     /// # Errors
     /// XX001.
     pub fn decode(&self, bytes: &[u8]) -> Result<Row> {
+        let mut row = Vec::with_capacity(self.width);
+        self.walk(bytes, |at, ty, cell| {
+            if !self.compact {
+                row.resize(at, Datum::Null);
+            }
+            row.push(match cell {
+                Cell::Stored(input) => get_value(input, ty)?,
+                Cell::Missing(value) => value.clone(),
+                Cell::Null => Datum::Null,
+            });
+            Ok(())
+        })?;
+        if !self.compact {
+            row.resize(self.width, Datum::Null);
+        }
+        Ok(row)
+    }
+
+    /// Shows the wanted columns of a row to `take`, in their order: position, type and what the row has there. `take` reads
+    /// a stored value whole.
+    ///
+    /// # Errors
+    /// XX001 and those of `take`.
+    pub fn walk<'a>(
+        &'a self,
+        bytes: &[u8],
+        mut take: impl FnMut(usize, &'a SqlType, Cell<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
         let mut input = Input(bytes);
         let version = input.take(1)?[0];
         if version != VERSION {
@@ -113,22 +165,30 @@ impl RowCodec {
             )));
         }
         let bitmap = input.take(stored.div_ceil(8))?;
-        let mut row = Vec::with_capacity(self.slots.len());
-        for (i, slot) in self.slots.iter().enumerate() {
-            row.push(if i >= stored {
-                if slot.wanted { slot.missing.clone() } else { Datum::Null }
-            } else if bitmap[i / 8] & (1 << (i % 8)) == 0 {
-                Datum::Null
-            } else if slot.wanted {
-                get_value(&mut input, &slot.ty)?
-            } else {
-                skip_value(&mut input, &slot.ty)?;
-                Datum::Null
-            });
+        for (i, slot) in self.slots[..self.end].iter().enumerate() {
+            let present = i < stored && bitmap[i / 8] & (1 << (i % 8)) != 0;
+            match (slot.wanted, present) {
+                (true, true) => take(i, &slot.ty, Cell::Stored(&mut input))?,
+                (true, false) if i >= stored => take(i, &slot.ty, Cell::Missing(&slot.missing))?,
+                (true, false) => take(i, &slot.ty, Cell::Null)?,
+                (false, true) => skip_value(&mut input, &slot.ty)?,
+                (false, false) => {}
+            }
         }
-        if !input.0.is_empty() {
+        if self.end == self.slots.len() && !input.0.is_empty() {
             return Err(Error::corrupt("a row is longer than its columns"));
         }
-        Ok(row)
+        Ok(())
     }
+}
+
+/// What a row has in a column.
+#[derive(Debug)]
+pub enum Cell<'r, 'b> {
+    /// A value, next in the input.
+    Stored(&'r mut Input<'b>),
+    /// Nothing: the row is older than the column, which reads as this value.
+    Missing(&'r Datum),
+    /// NULL.
+    Null,
 }

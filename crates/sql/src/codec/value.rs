@@ -1,6 +1,7 @@
 //! Bytes of one value inside a row, and inside arrays.
 //!
 //! Fixed-size types are stored little endian without a length; all others as a varint length and the bytes.
+//! A value of an enum type is the OID of its label, 4 bytes.
 //! The type (from the catalog) tells which; a value does not.
 
 use std::sync::Arc;
@@ -35,7 +36,11 @@ impl<'a> Input<'a> {
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+    /// The next `N` bytes.
+    ///
+    /// # Errors
+    /// XX001 when there are fewer.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut out = [0; N];
         out.copy_from_slice(self.take(N)?);
         Ok(out)
@@ -57,7 +62,11 @@ impl<'a> Input<'a> {
         Err(Error::corrupt("a length in a row does not end"))
     }
 
-    fn sized(&mut self) -> Result<&'a [u8]> {
+    /// Bytes behind their length.
+    ///
+    /// # Errors
+    /// XX001 when there are fewer.
+    pub fn sized(&mut self) -> Result<&'a [u8]> {
         let length = self.varint()?;
         self.take(usize::try_from(length).map_err(|_| Error::corrupt("a length in a row"))?)
     }
@@ -69,6 +78,7 @@ fn fixed_size(ty: &SqlType) -> Option<usize> {
         SqlType::Bool | SqlType::InternalChar => 1,
         SqlType::Int2 => 2,
         SqlType::Int4 | SqlType::Float4 | SqlType::Date => 4,
+        SqlType::Enum(_) => 4,
         ty if ty.is_oid_like() => 4,
         SqlType::Int8
         | SqlType::Float8
@@ -91,6 +101,8 @@ pub fn skip_value(input: &mut Input<'_>, ty: &SqlType) -> Result<()> {
     }
 }
 
+/// First byte of a numeric that is a number; its scale (varint) and unscaled value (little endian) follow.
+pub const NUMERIC_FINITE: u8 = 0;
 const NUMERIC_NAN: u8 = 1;
 const NUMERIC_INFINITY: u8 = 2;
 const NUMERIC_NEG_INFINITY: u8 = 3;
@@ -120,6 +132,7 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         (SqlType::Float4, Datum::Float4(v)) => out.extend_from_slice(&v.to_le_bytes()),
         (SqlType::Float8, Datum::Float8(v)) => out.extend_from_slice(&v.to_le_bytes()),
         (ty, Datum::Oid(v)) if ty.is_oid_like() => out.extend_from_slice(&v.to_le_bytes()),
+        (SqlType::Enum(_), Datum::Enum(v)) => out.extend_from_slice(&v.oid.to_le_bytes()),
         (SqlType::Uuid, Datum::Uuid(v)) => out.extend_from_slice(v),
         (SqlType::Interval, Datum::Interval(v)) => {
             out.extend_from_slice(&v.micros.to_le_bytes());
@@ -133,7 +146,7 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
                 Numeric::Infinity => bytes.push(NUMERIC_INFINITY),
                 Numeric::NegInfinity => bytes.push(NUMERIC_NEG_INFINITY),
                 Numeric::Finite { unscaled, scale } => {
-                    bytes.push(0);
+                    bytes.push(NUMERIC_FINITE);
                     put_varint(&mut bytes, u64::from(*scale));
                     bytes.extend_from_slice(&unscaled.to_signed_bytes_le());
                 }
@@ -144,10 +157,18 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         (ty, Datum::Text(v)) if ty.is_string() => sized(out, v.as_bytes()),
         (SqlType::Bytea, Datum::Bytea(v)) => sized(out, v),
         (SqlType::Jsonb, Datum::Jsonb(v)) => sized(out, v.to_string().as_bytes()),
+        (SqlType::Int2Vector, Datum::Array(_)) => {
+            return put_value(out, value, &SqlType::Int2.array_of());
+        }
+        (SqlType::OidVector, Datum::Array(_)) => {
+            return put_value(out, value, &SqlType::Oid.array_of());
+        }
         (SqlType::Array(element), Datum::Array(v)) => {
             let mut bytes = Vec::new();
-            put_varint(&mut bytes, v.dimensions.len() as u64);
-            for (length, lower) in &v.dimensions {
+            // An empty vector has a dimension of no elements; stored arrays have none such.
+            let dimensions: &[_] = if v.elements.is_empty() { &[] } else { &v.dimensions };
+            put_varint(&mut bytes, dimensions.len() as u64);
+            for (length, lower) in dimensions {
                 bytes.extend_from_slice(&length.to_le_bytes());
                 bytes.extend_from_slice(&lower.to_le_bytes());
             }
@@ -173,6 +194,13 @@ fn text(bytes: &[u8]) -> Result<Arc<str>> {
     std::str::from_utf8(bytes).map(Arc::from).map_err(|_| Error::corrupt("text is not UTF-8"))
 }
 
+/// A stored array as a vector.
+fn vector(value: &Datum) -> Result<Datum> {
+    let Datum::Array(array) = value else { return Err(Error::corrupt("a vector is no array")) };
+    let vector = ArrayValue::vector(array.element.clone(), array.elements.clone());
+    Ok(Datum::Array(Arc::new(vector)))
+}
+
 /// Reads a value of `ty`.
 ///
 /// # Errors
@@ -195,6 +223,9 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         SqlType::Float4 => Datum::Float4(f32::from_le_bytes(input.array()?)),
         SqlType::Float8 => Datum::Float8(f64::from_le_bytes(input.array()?)),
         SqlType::Uuid => Datum::Uuid(input.array()?),
+        SqlType::Enum(ty) => {
+            Datum::Enum(Arc::clone(ty.by_oid(u32::from_le_bytes(input.array()?))?))
+        }
         SqlType::Interval => {
             let micros = i64::from_le_bytes(input.array()?);
             let days = i32::from_le_bytes(input.array()?);
@@ -204,7 +235,7 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         SqlType::Numeric(_) => {
             let mut inner = Input(input.sized()?);
             Datum::numeric(match inner.take(1)?[0] {
-                0 => {
+                NUMERIC_FINITE => {
                     let scale = u32::try_from(inner.varint()?)
                         .ok()
                         .filter(|s| *s <= crate::types::numeric::MAX_SCALE)
@@ -224,6 +255,8 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
             serde_json::from_slice(input.sized()?)
                 .map_err(|error| Error::corrupt(format!("jsonb: {error}")))?,
         )),
+        SqlType::Int2Vector => vector(&get_value(input, &SqlType::Int2.array_of())?)?,
+        SqlType::OidVector => vector(&get_value(input, &SqlType::Oid.array_of())?)?,
         SqlType::Array(element) => {
             let mut inner = Input(input.sized()?);
             let count = inner.varint()?;

@@ -134,10 +134,8 @@ fn values(
     if fields.len() > columns.len() {
         return Err(malformed("extra data after last expected column"));
     }
-    if let Some((missing, _)) = columns.get(fields.len()) {
-        return Err(malformed(format!("missing data for column \"{missing}\"")));
-    }
-    fields
+    let missing = columns.get(fields.len()).map(|(name, _)| name);
+    let row = fields
         .into_iter()
         .zip(columns)
         .map(|(field, (name, ty))| match field {
@@ -146,7 +144,12 @@ fn values(
                 .and_then(|v| crate::expr::cast::fit(v, ty))
                 .map_err(|error| error.context(format!("column {name}: \"{}\"", shortened(&text)))),
         })
-        .collect()
+        .collect::<Result<Row>>()?;
+    // PostgreSQL converts what is there before it looks for more.
+    match missing {
+        Some(missing) => Err(malformed(format!("missing data for column \"{missing}\""))),
+        None => Ok(row),
+    }
 }
 
 #[async_trait]

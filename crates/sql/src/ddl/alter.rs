@@ -1,201 +1,199 @@
-//! ALTER TABLE and ALTER INDEX.
+//! ALTER TABLE, INDEX, SEQUENCE and VIEW.
+//!
+//! # Invariants
+//! The actions of one ALTER TABLE run in PostgreSQL's passes, whatever order they are written in: what is dropped goes first,
+//! then types, then new columns, then constraints.
 
-use super::constraint::columns_in;
-use super::names::{fold, quote, split, undefined_column, undefined_table};
+use super::index::uses_column;
+use super::names::{fold, split, undefined_column, undefined_table};
 use super::{After, Ddl};
 use crate::catalog::store::Object;
-use crate::catalog::{Generated, Relation, Table};
+use crate::catalog::{Generated, Index, Relation, Table};
+use crate::definition::{Action, ColumnChange, Kind};
 use crate::error::{Error, Result, SqlState};
-use crate::expr::bind::castable;
 use crate::expr::cast::cast;
 use crate::expr::{CastContext, EvalContext};
 use crate::plan::query;
-use crate::sqlparser::ast::{
-    AlterColumnOperation, AlterIndexOperation, AlterTable, AlterTableOperation, ColumnDef,
-    DropBehavior, Expr, Ident, ObjectName, RenameTableNameKind,
-};
+use crate::sqlparser::ast::{ColumnDef, Ident, ObjectName, TableConstraint};
 use crate::types::SqlType;
-use crate::types::parse::sql_type;
 
-fn no_constraint(name: &str, table: &Table) -> Error {
+pub(super) fn no_constraint(name: &str, table: &Table) -> Error {
     Error::new(
         SqlState::UNDEFINED_OBJECT,
         format!("constraint \"{name}\" of relation \"{}\" does not exist", table.name),
     )
 }
 
-fn is_cascade(behavior: Option<&DropBehavior>) -> bool {
-    matches!(behavior, Some(DropBehavior::Cascade))
-}
-
-/// Whether a default gives the same value for every row, and may be computed once.
-fn is_steady(expr: &Expr) -> bool {
-    use crate::sqlparser::ast::visit_expressions;
-    use std::ops::ControlFlow;
-    let volatile = ["nextval", "random", "clock_timestamp", "gen_random_uuid", "timeofday"];
-    let found = visit_expressions(expr, |expr| match expr {
-        Expr::Function(f)
-            if volatile
-                .contains(&f.name.to_string().to_lowercase().rsplit('.').next().unwrap_or("")) =>
-        {
-            ControlFlow::Break(())
-        }
-        Expr::Subquery(_) => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
-    });
-    found.is_continue()
+/// PostgreSQL's pass of an action.
+fn pass(action: &Action) -> u8 {
+    match action {
+        Action::DropColumn { .. } | Action::DropConstraint { .. } => 0,
+        Action::Column { change, .. } => match change {
+            ColumnChange::DropDefault
+            | ColumnChange::DropNotNull
+            | ColumnChange::DropExpression { .. }
+            | ColumnChange::DropIdentity { .. } => 0,
+            ColumnChange::Type { .. } => 1,
+            ColumnChange::SetNotNull | ColumnChange::SetIdentity { .. } => 6,
+            ColumnChange::SetDefault(_) | ColumnChange::AddIdentity { .. } => 9,
+            ColumnChange::Nothing => 10,
+        },
+        Action::AddColumn { .. } => 4,
+        Action::AddConstraint { constraint, .. } => match &**constraint {
+            TableConstraint::Check(_) => 5,
+            TableConstraint::ForeignKey(_) => 9,
+            _ => 7,
+        },
+        _ => 10,
+    }
 }
 
 impl Ddl<'_> {
-    pub(super) async fn alter_table(&mut self, alter: &AlterTable) -> Result<()> {
-        let found = self.find(&alter.name)?;
-        let mut table = match found {
-            Some(Relation::Table(table)) => (*table).clone(),
-            // pg_dump alters owners of sequences and views with ALTER TABLE.
-            Some(relation) => return self.alter_relation(&relation, alter),
-            None if alter.if_exists => {
-                self.context.notices.notice(format!(
-                    "relation \"{}\" does not exist, skipping",
-                    split(&alter.name)?.1
-                ));
+    pub(super) async fn alter(
+        &mut self,
+        kind: Kind,
+        if_exists: bool,
+        name: &ObjectName,
+        actions: &[Action],
+    ) -> Result<()> {
+        let Some(found) = self.find(name)? else {
+            if if_exists {
+                self.context
+                    .notices
+                    .notice(format!("relation \"{}\" does not exist, skipping", split(name)?.1));
                 return Ok(());
             }
-            None => return Err(undefined_table(&alter.name)),
+            return Err(undefined_table(name));
         };
-        for operation in &alter.operations {
-            self.alter_step(&mut table, operation).await?;
+        let fits = match (kind, &found) {
+            (Kind::Table, _)
+            | (Kind::Index, Relation::Index(..))
+            | (Kind::Sequence, Relation::Sequence(_))
+            | (Kind::View, Relation::View(_)) => true,
+            // PostgreSQL renames anything in the name of an index.
+            (Kind::Index, _) => matches!(actions, [Action::RenameTo(_)]),
+            _ => false,
+        };
+        if !fits {
+            let word = match kind {
+                Kind::Table => "a table",
+                Kind::Index => "an index",
+                Kind::Sequence => "a sequence",
+                Kind::View => "a view",
+            };
+            return Err(Error::new(
+                SqlState::WRONG_OBJECT_TYPE,
+                format!("\"{}\" is not {word}", split(name)?.1),
+            ));
+        }
+        match found {
+            Relation::Table(table) => self.alter_table((*table).clone(), actions).await,
+            found => {
+                for action in actions {
+                    self.alter_other(&found, action)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn alter_table(&mut self, mut table: Table, actions: &[Action]) -> Result<()> {
+        self.change.define_temporary(crate::temp::is_temporary(table.id.0));
+        let mut ordered: Vec<&Action> = actions.iter().collect();
+        ordered.sort_by_key(|action| pass(action));
+        for action in ordered {
+            self.alter_step(&mut table, action).await?;
             self.change.put(Object::Table(table.clone()));
         }
         Ok(())
     }
 
-    fn alter_relation(&mut self, relation: &Relation, alter: &AlterTable) -> Result<()> {
-        for operation in &alter.operations {
-            match (operation, relation) {
-                (AlterTableOperation::OwnerTo { .. }, _) => {}
-                (AlterTableOperation::RenameTable { table_name }, Relation::Sequence(sequence)) => {
-                    let mut sequence = (**sequence).clone();
-                    sequence.name = self.new_name(sequence.schema, table_name)?;
-                    self.change.put(Object::Sequence(sequence));
-                }
-                _ => return Err(Error::unsupported(format!("ALTER TABLE … {operation}"))),
+    /// An action on a view, a sequence or an index.
+    fn alter_other(&mut self, relation: &Relation, action: &Action) -> Result<()> {
+        match action {
+            Action::Nothing => Ok(()),
+            Action::RenameTo(name) => self.rename_relation(relation, &fold(name)),
+            Action::SetSchema(schema) => self.set_schema(relation, &fold(schema)),
+            Action::RenameColumn { from, to } => match relation {
+                Relation::View(view) => self.rename_view_column(view, &fold(from), &fold(to)),
+                _ => Err(Error::new(
+                    SqlState::WRONG_OBJECT_TYPE,
+                    "cannot rename columns of this kind of relation",
+                )),
+            },
+            Action::Unsupported(what) => Err(Error::unsupported(what)),
+            Action::Column { change: ColumnChange::SetDefault(_), .. } => {
+                Err(Error::unsupported("a default of a view's column"))
+            }
+            _ => {
+                let (name, kind) = match relation {
+                    Relation::View(view) => (&view.name, "views"),
+                    Relation::Sequence(sequence) => (&sequence.name, "sequences"),
+                    Relation::Index(_, index) => (&index.name, "indexes"),
+                    Relation::Table(table) => (&table.name, "tables"),
+                };
+                Err(Error::new(
+                    SqlState::WRONG_OBJECT_TYPE,
+                    format!("ALTER action cannot be performed on relation \"{name}\""),
+                )
+                .detail(format!("This operation is not supported for {kind}.")))
             }
         }
-        Ok(())
     }
 
-    fn new_name(&self, schema: u32, name: &RenameTableNameKind) -> Result<String> {
-        let (RenameTableNameKind::As(name) | RenameTableNameKind::To(name)) = name;
-        let (_, name) = split(name)?;
-        self.check_free(schema, &name, false)?;
-        Ok(name)
-    }
-
-    async fn alter_step(
-        &mut self,
-        table: &mut Table,
-        operation: &AlterTableOperation,
-    ) -> Result<()> {
-        match operation {
-            AlterTableOperation::AddColumn { if_not_exists, column_def, .. } => {
-                self.alter_add_column(table, column_def, *if_not_exists).await
+    async fn alter_step(&mut self, table: &mut Table, action: &Action) -> Result<()> {
+        match action {
+            Action::Nothing => Ok(()),
+            Action::Unsupported(what) => Err(Error::unsupported(what)),
+            Action::AddColumn { if_not_exists, definition } => {
+                self.alter_add_column(table, definition, *if_not_exists).await
             }
-            AlterTableOperation::DropColumn { column_names, if_exists, drop_behavior, .. } => {
-                for name in column_names {
-                    self.alter_drop_column(
-                        table,
-                        name,
-                        *if_exists,
-                        is_cascade(drop_behavior.as_ref()),
-                    )
-                    .await?;
-                }
-                Ok(())
+            Action::DropColumn { if_exists, name, cascade } => {
+                self.alter_drop_column(table, name, *if_exists, *cascade).await
             }
-            AlterTableOperation::RenameColumn { old_column_name, new_column_name } => {
-                self.rename_column(table, old_column_name, new_column_name)
-            }
-            AlterTableOperation::RenameTable { table_name } => {
-                table.name = self.new_name(table.schema, table_name)?;
-                Ok(())
-            }
-            AlterTableOperation::RenameConstraint { old_name, new_name } => {
-                let (old, new) = (fold(old_name), fold(new_name));
-                let names = table
-                    .checks
-                    .iter_mut()
-                    .map(|c| &mut c.name)
-                    .chain(table.foreign_keys.iter_mut().map(|c| &mut c.name))
-                    .chain(table.primary.iter_mut().map(|c| &mut c.name))
-                    .chain(table.indexes.iter_mut().map(|c| &mut c.name));
-                match names.into_iter().find(|name| **name == old) {
-                    Some(name) => *name = new,
-                    None => return Err(no_constraint(&old, table)),
-                }
-                Ok(())
-            }
-            AlterTableOperation::AddConstraint { constraint, not_valid } => {
-                self.add_constraint(table, constraint, false, *not_valid)
-            }
-            AlterTableOperation::DropConstraint { if_exists, name, drop_behavior } => {
-                let cascade = is_cascade(drop_behavior.as_ref());
-                self.drop_constraint(table, &fold(name), *if_exists, cascade).await
-            }
-            AlterTableOperation::DropPrimaryKey { drop_behavior } => {
-                let name = table.primary.as_ref().map(|p| p.name.clone()).unwrap_or_default();
-                self.drop_constraint(table, &name, false, is_cascade(drop_behavior.as_ref())).await
-            }
-            AlterTableOperation::ValidateConstraint { name } => {
+            Action::Column { name, change } => {
                 let name = fold(name);
-                let target = self.qualified(table);
-                // Never a success that checked nothing.
-                let known = table.checks.iter().any(|check| check.name == name)
-                    || table.foreign_keys.iter().any(|key| key.name == name);
-                if !known && table.all_indexes().any(|index| index.unique && index.name == name) {
-                    let message = format!(
-                        "constraint \"{name}\" of relation \"{}\" is not a foreign key or check constraint",
-                        table.name
-                    );
-                    return Err(Error::new(SqlState::WRONG_OBJECT_TYPE, message));
-                }
-                if !known {
-                    return Err(no_constraint(&name, table));
-                }
-                if table.foreign_keys.iter().any(|key| key.name == name && !key.validated) {
-                    return Err(Error::unsupported("VALIDATE CONSTRAINT of a foreign key"));
-                }
-                for check in &mut table.checks {
-                    if check.name == name && !check.validated {
-                        check.validated = true;
-                        let sql = format!(
-                            "SELECT 1 FROM {target} WHERE NOT ({}) LIMIT 1",
-                            check.expression
-                        );
-                        let error = Error::new(
-                            SqlState::CHECK_VIOLATION,
-                            format!("check constraint \"{name}\" is violated by some row"),
-                        );
-                        self.after.push(After::Empty(sql, error.constraint(name.clone())));
-                    }
-                }
-                Ok(())
-            }
-            AlterTableOperation::AlterColumn { column_name, op } => {
-                let name = fold(column_name);
                 let position =
                     table.column_position(&name).ok_or_else(|| undefined_column(&name, table))?;
-                self.alter_column(table, position, op)
+                self.alter_column(table, position, change).await
             }
-            AlterTableOperation::OwnerTo { .. }
-            | AlterTableOperation::EnableRowLevelSecurity
-            | AlterTableOperation::DisableRowLevelSecurity
-            | AlterTableOperation::ReplicaIdentity { .. }
-            | AlterTableOperation::ClusterBy { .. }
-            | AlterTableOperation::SetOptionsParens { .. }
-            | AlterTableOperation::DisableTrigger { .. }
-            | AlterTableOperation::EnableTrigger { .. } => Ok(()),
-            other => Err(Error::unsupported(format!("ALTER TABLE … {other}"))),
+            Action::AddConstraint { constraint, not_valid } => {
+                self.add_constraint(table, constraint, false, *not_valid)
+            }
+            Action::DropConstraint { if_exists, name, cascade } => {
+                self.drop_constraint(table, &fold(name), *if_exists, *cascade).await
+            }
+            Action::AlterConstraint { name, deferrable, deferred } => {
+                self.alter_constraint(table, &fold(name), *deferrable, *deferred)
+            }
+            Action::ValidateConstraint(name) => self.validate_constraint(table, &fold(name)),
+            Action::RenameTo(name) => {
+                self.rename_relation(
+                    &Relation::Table(std::sync::Arc::new(table.clone())),
+                    &fold(name),
+                )?;
+                self.reread(table)
+            }
+            Action::SetSchema(schema) => {
+                self.set_schema(
+                    &Relation::Table(std::sync::Arc::new(table.clone())),
+                    &fold(schema),
+                )?;
+                self.reread(table)
+            }
+            Action::RenameColumn { from, to } => self.rename_column(table, from, to),
+            Action::RenameConstraint { from, to } => self.rename_constraint(table, from, to),
         }
+    }
+
+    /// Takes the table as the catalog under way has it.
+    pub(super) fn reread(&self, table: &mut Table) -> Result<()> {
+        *table = (**self
+            .catalog()
+            .table(table.id)
+            .ok_or_else(|| Error::internal("an altered table is gone"))?)
+        .clone();
+        Ok(())
     }
 
     async fn alter_add_column(
@@ -214,24 +212,25 @@ impl Ddl<'_> {
             }
             return Err(Error::new(SqlState::DUPLICATE_COLUMN, message));
         }
+        self.no_star_views(table)?;
+        let before = table.clone();
         let mut constraints = Vec::new();
         self.add_column(table, definition, &mut constraints)?;
-        let target = self.qualified(table);
-        let Some(column) = table.columns.last_mut() else { return Ok(()) };
-        let computed = column.default.is_some() || column.generated.is_some();
+        // Its sequence must be known to what follows.
+        self.change.put(Object::Table(table.clone()));
+        let position = table.columns.len() - 1;
+        self.check_column(table, position)?;
+        let column = &table.columns[position];
         let steady = match (&column.default, &column.generated) {
-            (Some(text), None) => {
-                let expr = definition.options.iter().find_map(|option| match &option.option {
-                    crate::sqlparser::ast::ColumnOption::Default(expr) => Some(expr),
-                    _ => None,
-                });
-                expr.is_some_and(is_steady).then(|| text.clone())
+            (Some(text), None) if column.domain.is_none() && !self.default_is_volatile(text)? => {
+                Some(text.clone())
             }
             _ => None,
         };
         if let Some(text) = steady {
             let (columns, rows) = query(self.context, &format!("SELECT {text}")).await?;
             let value = rows.collect().await?.pop().and_then(|mut row| row.pop());
+            let column = &mut table.columns[position];
             if let (Some(value), Some(from)) = (value, columns.first()) {
                 let from = if from.ty == SqlType::Text { &SqlType::Unknown } else { &from.ty };
                 let eval = EvalContext::executing(self.context);
@@ -240,12 +239,15 @@ impl Ddl<'_> {
                 let plain = crate::types::TextStyle::default();
                 column.missing = (!value.is_null()).then(|| value.to_text(&column.ty, &plain));
             }
-        } else if computed {
-            let assigned = quote(&name);
-            self.after.push(After::Run(format!("UPDATE {target} SET {assigned} = DEFAULT")));
-        }
-        if column.not_null && column.missing.is_none() {
-            self.require_no_nulls(table, table.columns.len() - 1);
+            if column.not_null && column.missing.is_none() {
+                self.require_no_nulls(table, position);
+            }
+        } else if column.default.is_some() || column.generated.is_some() || column.domain.is_some()
+        {
+            // Another value for every row.
+            self.rewrite_from(table, before);
+        } else if column.not_null {
+            self.require_no_nulls(table, position);
         }
         self.change.put(Object::Table(table.clone()));
         for constraint in &constraints {
@@ -254,13 +256,13 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    fn require_no_nulls(&mut self, table: &Table, position: usize) {
+    pub(super) fn require_no_nulls(&mut self, table: &Table, position: usize) {
         let column = &table.columns[position];
         self.after.push(After::Empty(
             format!(
                 "SELECT 1 FROM {} WHERE {} IS NULL LIMIT 1",
                 self.qualified(table),
-                quote(&column.name)
+                super::names::quote(&column.name)
             ),
             Error::new(
                 SqlState::NOT_NULL_VIOLATION,
@@ -273,7 +275,7 @@ impl Ddl<'_> {
         ));
     }
 
-    async fn alter_drop_column(
+    pub(super) async fn alter_drop_column(
         &mut self,
         table: &mut Table,
         name: &Ident,
@@ -291,24 +293,30 @@ impl Ddl<'_> {
             }
             return Err(undefined_column(&name, table));
         };
-        let uses = |index: &crate::catalog::Index| {
-            index.columns.iter().any(|column| column.column == position)
-        };
-        let indexes: Vec<u32> = table.indexes.iter().filter(|i| uses(i)).map(|i| i.id).collect();
+        let uses = |index: &Index| index.columns.iter().any(|column| column.column == position);
+        self.drop_what_needs_column(table, position, cascade).await?;
+        let mut indexes = Vec::new();
+        for index in table.known_indexes().filter(|i| i.id != 0) {
+            if uses_column(table, index, position)? {
+                indexes.push(index.id);
+            }
+        }
         for index in indexes {
             self.remove_index(table, index, cascade).await?;
             table.indexes.retain(|i| i.id != index);
+            table.building.retain(|b| b.index.id != index);
         }
         if table.primary.as_ref().is_some_and(uses) {
             self.release_key(table, 0, cascade)?;
             self.rewrite(table);
             table.primary = None;
         }
+        self.reread_own_keys(table);
         table.foreign_keys.retain(|key| !key.columns.contains(&position));
         let checks = std::mem::take(&mut table.checks);
         for check in checks {
-            let expr = parse_expr(&check.expression)?;
-            if !columns_in(&expr, table).contains(&position) {
+            let expr = super::parse_expr(&check.expression)?;
+            if !super::constraint::columns_in(&expr, table).contains(&position) {
                 table.checks.push(check);
             }
         }
@@ -331,39 +339,79 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    fn rename_column(&mut self, table: &mut Table, old: &Ident, new: &Ident) -> Result<()> {
-        let (old, new) = (fold(old), fold(new));
-        let position = table.column_position(&old).ok_or_else(|| undefined_column(&old, table))?;
-        if table.column_position(&new).is_some() {
-            return Err(Error::new(
-                SqlState::DUPLICATE_COLUMN,
-                format!("column \"{new}\" of relation \"{}\" already exists", table.name),
-            ));
+    /// Foreign keys of the table to itself may have gone with a key of it.
+    fn reread_own_keys(&self, table: &mut Table) {
+        if let Some(current) = self.catalog().table(table.id) {
+            table
+                .foreign_keys
+                .retain(|key| current.foreign_keys.iter().any(|other| other.oid == key.oid));
         }
-        // Expressions are kept as text: rename inside them too.
-        let rename = |text: &mut String| -> Result<()> {
-            use crate::sqlparser::ast::visit_expressions_mut;
-            let mut expr = parse_expr(text)?;
-            let _ = visit_expressions_mut(&mut expr, |expr| {
-                if let Expr::Identifier(ident) = expr
-                    && fold(ident) == old
-                {
-                    *ident = Ident::with_quote('"', new.clone());
-                }
-                std::ops::ControlFlow::<()>::Continue(())
-            });
-            *text = expr.to_string();
-            Ok(())
-        };
-        for check in &mut table.checks {
-            rename(&mut check.expression)?;
-        }
-        for column in &mut table.columns {
-            if let Some(Generated::Stored(text)) = &mut column.generated {
-                rename(text)?;
+    }
+
+    /// Generated columns and views that use a column: refused, or dropped with it.
+    async fn drop_what_needs_column(
+        &mut self,
+        table: &mut Table,
+        position: usize,
+        cascade: bool,
+    ) -> Result<()> {
+        let name = table.columns[position].name.clone();
+        let shown = self.shown_name(table.schema, &table.name);
+        let mut needs =
+            super::dependents::Dependents::of(format!("column {name} of table {shown}"));
+        let mut generated = Vec::new();
+        for (at, column) in table.visible_columns() {
+            if let Some(Generated::Stored(text)) = &column.generated
+                && at != position
+                && super::constraint::columns_in(&super::parse_expr(text)?, table)
+                    .contains(&position)
+            {
+                needs.add(format!("column {} of table {shown}", column.name));
+                generated.push(Ident::with_quote('"', column.name.clone()));
             }
         }
-        table.columns[position].name = new;
+        for (child, key) in self.catalog().referencing(table.id) {
+            if key.referenced_columns.contains(&position)
+                && !(*child == table.id && key.columns.contains(&position))
+                && let Some(child) = self.catalog().table(*child)
+            {
+                let child = self.shown_name(child.schema, &child.name);
+                needs.add(format!("constraint {} on table {child}", key.name));
+            }
+        }
+        let views = self.views_using_column(table, &name);
+        for view in &views {
+            needs.add(format!("view {}", self.shown_name(view.schema, &view.name)));
+        }
+        let more = self.views_upon(&views);
+        for (view, on) in &more {
+            needs.add_on(format!("view {}", self.shown_name(view.schema, &view.name)), on.clone());
+        }
+        needs.settle(cascade, &self.context.notices)?;
+        for view in views.iter().chain(more.iter().map(|(view, _)| view)) {
+            self.change.remove(view.oid);
+        }
+        for column in generated {
+            Box::pin(self.alter_drop_column(table, &column, true, true)).await?;
+        }
+        let foreign: Vec<_> = self
+            .catalog()
+            .referencing(table.id)
+            .iter()
+            .filter(|(_, key)| key.referenced_columns.contains(&position))
+            .map(|(child, key)| (*child, key.oid))
+            .collect();
+        for (child, oid) in foreign {
+            if child == table.id {
+                table.foreign_keys.retain(|key| key.oid != oid);
+                continue;
+            }
+            let Some(child) = self.catalog().table(child).cloned() else { continue };
+            let mut child = (*child).clone();
+            child.foreign_keys.retain(|key| key.oid != oid);
+            self.change.put(Object::Table(child));
+        }
+        self.change.put(Object::Table(table.clone()));
         Ok(())
     }
 
@@ -382,6 +430,7 @@ impl Ddl<'_> {
         }
         if table.primary.as_ref().is_some_and(|primary| primary.name == name) {
             self.release_key(table, 0, cascade)?;
+            self.reread_own_keys(table);
             self.rewrite(table);
             table.primary = None;
             return Ok(());
@@ -389,6 +438,7 @@ impl Ddl<'_> {
         let index = table.indexes.iter().find(|i| i.name == name && i.constraint_oid.is_some());
         if let Some(id) = index.map(|index| index.id) {
             self.remove_index(table, id, cascade).await?;
+            self.reread_own_keys(table);
             table.indexes.retain(|i| i.id != id);
             return Ok(());
         }
@@ -401,117 +451,4 @@ impl Ddl<'_> {
         }
         Err(no_constraint(name, table))
     }
-
-    fn alter_column(
-        &mut self,
-        table: &mut Table,
-        position: usize,
-        operation: &AlterColumnOperation,
-    ) -> Result<()> {
-        match operation {
-            AlterColumnOperation::SetNotNull => {
-                if !table.columns[position].not_null {
-                    table.columns[position].not_null = true;
-                    self.require_no_nulls(table, position);
-                }
-            }
-            AlterColumnOperation::DropNotNull => {
-                let in_key = table
-                    .primary
-                    .as_ref()
-                    .is_some_and(|p| p.columns.iter().any(|c| c.column == position));
-                if in_key {
-                    return Err(Error::new(
-                        SqlState::INVALID_TABLE_DEFINITION,
-                        format!("column \"{}\" is in a primary key", table.columns[position].name),
-                    ));
-                }
-                table.columns[position].not_null = false;
-            }
-            AlterColumnOperation::SetDefault { value } => {
-                table.columns[position].default = Some(value.to_string());
-            }
-            AlterColumnOperation::DropDefault => table.columns[position].default = None,
-            AlterColumnOperation::SetDataType { data_type, using, .. } => {
-                if using.is_some() {
-                    return Err(Error::unsupported("ALTER COLUMN … TYPE … USING")
-                        .hint("Add a column, fill it by UPDATE, drop the old one and rename."));
-                }
-                let ty = sql_type(data_type)?;
-                let column = &table.columns[position];
-                if !castable(&column.ty, &ty, CastContext::Assignment) {
-                    return Err(Error::new(
-                        SqlState::DATATYPE_MISMATCH,
-                        format!(
-                            "column \"{}\" cannot be cast automatically to type {ty}",
-                            column.name
-                        ),
-                    ));
-                }
-                self.rewrite(table);
-                let column = &mut table.columns[position];
-                column.ty = ty;
-                column.missing = None;
-            }
-            AlterColumnOperation::AddGenerated { generated_as, sequence_options } => {
-                let column = &table.columns[position];
-                if column.default.is_some() || column.generated.is_some() {
-                    return Err(Error::new(
-                        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                        format!(
-                            "column \"{}\" of relation \"{}\" already has a default value",
-                            column.name, table.name
-                        ),
-                    ));
-                }
-                let (name, ty) = (column.name.clone(), column.ty.clone());
-                let sequence = self.column_sequence(
-                    table.schema,
-                    (table.id, &table.name),
-                    (position, &name),
-                    &ty,
-                    sequence_options.as_deref().unwrap_or(&[]),
-                    true,
-                )?;
-                let by_default =
-                    matches!(generated_as, Some(crate::sqlparser::ast::GeneratedAs::ByDefault));
-                table.columns[position].generated = Some(if by_default {
-                    Generated::IdentityByDefault(sequence.oid)
-                } else {
-                    Generated::IdentityAlways(sequence.oid)
-                });
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn alter_index(
-        &mut self,
-        name: &ObjectName,
-        operation: &AlterIndexOperation,
-    ) -> Result<()> {
-        let AlterIndexOperation::RenameIndex { index_name } = operation;
-        let Some(Relation::Index(table, index)) = self.find(name)? else {
-            return Err(undefined_table(name));
-        };
-        let (_, new) = split(index_name)?;
-        self.check_free(table.schema, &new, false)?;
-        let mut table = (*table).clone();
-        for found in table.primary.iter_mut().chain(&mut table.indexes) {
-            if found.oid == index.oid {
-                found.name.clone_from(&new);
-            }
-        }
-        self.change.put(Object::Table(table));
-        Ok(())
-    }
-}
-
-fn parse_expr(text: &str) -> Result<Expr> {
-    use crate::sqlparser::dialect::PostgreSqlDialect;
-    use crate::sqlparser::parser::Parser;
-    Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(text)
-        .and_then(|mut parser| parser.parse_expr())
-        .map_err(|error| Error::corrupt(format!("an expression in the catalog: {error}")))
 }

@@ -1,18 +1,15 @@
-//! Indexes and constraints, for CREATE TABLE, ALTER TABLE and CREATE INDEX.
+//! Constraints, for CREATE TABLE and ALTER TABLE.
 
-use telesto_common::key::Direction;
-
+use super::index::{IndexOptions, not_distinct};
 use super::names::{fold, free_name, quote, split, undefined_column};
 use super::{After, Ddl};
-use crate::catalog::store::Object;
 use crate::catalog::{
-    CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, IndexColumn, Table,
+    CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
 };
-use crate::codec::key::is_key_type;
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::{
-    ConstraintReferenceMatchKind, CreateIndex, DeferrableInitial, Expr, ForeignKeyConstraint,
-    Ident, IndexColumn as AstIndexColumn, IndexType, ReferentialAction, TableConstraint,
+    ConstraintCharacteristics, ConstraintReferenceMatchKind, DeferrableInitial, Expr,
+    ForeignKeyConstraint, Ident, ReferentialAction, TableConstraint,
 };
 
 fn action(action: Option<ReferentialAction>) -> ForeignKeyAction {
@@ -25,7 +22,7 @@ fn action(action: Option<ReferentialAction>) -> ForeignKeyAction {
     }
 }
 
-fn has_constraint(table: &Table, name: &str) -> bool {
+pub(super) fn has_constraint(table: &Table, name: &str) -> bool {
     table.checks.iter().any(|c| c.name == name)
         || table.foreign_keys.iter().any(|c| c.name == name)
         || table.all_indexes().any(|i| i.constraint_oid.is_some() && i.name == name)
@@ -41,101 +38,31 @@ pub(super) fn column_of(table: &Table, name: &Ident) -> Result<usize> {
     })
 }
 
+/// Only foreign keys are checked at the commit.
+fn refuse_deferrable(given: Option<ConstraintCharacteristics>, what: &str) -> Result<()> {
+    let deferred = |c: &ConstraintCharacteristics| {
+        c.deferrable == Some(true) || matches!(c.initially, Some(DeferrableInitial::Deferred))
+    };
+    if given.as_ref().is_some_and(deferred) {
+        return Err(Error::unsupported(format!("DEFERRABLE on {what}"))
+            .hint("It is checked at the end of each statement: an UPDATE may exchange keys. Leave DEFERRABLE out."));
+    }
+    Ok(())
+}
+
 impl Ddl<'_> {
-    fn index_columns(&self, table: &Table, columns: &[AstIndexColumn]) -> Result<Vec<IndexColumn>> {
-        columns
-            .iter()
-            .map(|given| {
-                let Expr::Identifier(name) = &given.column.expr else {
-                    return Err(Error::unsupported("an index on an expression"));
-                };
-                let column = column_of(table, name)?;
-                let ty = &table.columns[column].ty;
-                if !is_key_type(ty) {
-                    return Err(Error::new(
-                        SqlState::UNDEFINED_OBJECT,
-                        format!("data type {ty} has no default operator class for access method \"btree\""),
-                    ));
-                }
-                let descending = given.column.options.asc == Some(false);
-                if let Some(first) = given.column.options.nulls_first
-                    && first != descending {
-                        return Err(Error::unsupported(
-                            "NULLS FIRST on an ascending or NULLS LAST on a descending index column",
-                        ));
-                    }
-                let direction =
-                    if descending { Direction::Descending } else { Direction::Ascending };
-                Ok(IndexColumn { column, direction })
-            })
-            .collect()
-    }
-
-    pub(super) fn create_index(&mut self, create: &CreateIndex) -> Result<()> {
-        let mut table = (*self.table(&create.table_name)?).clone();
-        match &create.using {
-            None | Some(IndexType::BTree | IndexType::Hash) => {}
-            Some(other) => return Err(Error::unsupported(format!("access method {other}"))),
-        }
-        if create.predicate.is_some() {
-            return Err(Error::unsupported("a partial index"));
-        }
-        if create.nulls_distinct == Some(false) {
-            return Err(Error::unsupported("NULLS NOT DISTINCT"));
-        }
-        let columns = self.index_columns(&table, &create.columns)?;
-        let name = match &create.name {
-            Some(name) => split(name)?.1,
-            None => {
-                let list: Vec<_> =
-                    columns.iter().map(|c| table.columns[c.column].name.as_str()).collect();
-                self.relation_name(
-                    table.schema,
-                    &format!("{}_{}_idx", table.name, list.join("_")),
-                    &[],
-                )
-            }
-        };
-        if !self.check_free(table.schema, &name, create.if_not_exists)? {
-            return Ok(());
-        }
-        self.push_index(&mut table, name, columns, create.unique, false);
-        self.change.put(Object::Table(table));
-        Ok(())
-    }
-
     /// Gives `table` a new place for its rows, to be filled from the old one when the catalog is written.
     pub(super) fn rewrite(&mut self, table: &mut Table) {
-        let moved = |step: &After| matches!(step, After::Rewrite(id, _) if *id == table.id);
-        if !self.after.iter().any(moved) {
-            self.after.insert(0, After::Rewrite(table.id, Box::new(table.clone())));
-            table.storage = telesto_common::TableId(self.change.oid());
-        }
+        self.rewrite_from(table, table.clone());
     }
 
-    fn push_index(
-        &mut self,
-        table: &mut Table,
-        name: String,
-        columns: Vec<IndexColumn>,
-        unique: bool,
-        constraint: bool,
-    ) {
-        let id = table.next_index;
-        table.next_index += 1;
-        let oid = self.change.oid();
-        let constraint_oid = constraint.then(|| self.change.oid());
-        table.indexes.push(Index {
-            oid,
-            id,
-            name,
-            columns,
-            unique,
-            constraint_oid,
-            predicate: None,
-            comment: None,
-        });
-        self.after.push(After::Fill(table.id, id));
+    /// [`Self::rewrite`] of rows that have the shape of `before`.
+    pub(super) fn rewrite_from(&mut self, table: &mut Table, before: Table) {
+        let moved = |step: &After| matches!(step, After::Rewrite(id, _) if *id == table.id);
+        if !self.after.iter().any(moved) {
+            self.after.insert(0, After::Rewrite(table.id, Box::new(before)));
+            table.storage = telesto_common::TableId(self.change.oid());
+        }
     }
 
     fn constraint_name(&self, table: &Table, given: Option<&Ident>, base: &str) -> Result<String> {
@@ -167,6 +94,7 @@ impl Ddl<'_> {
     ) -> Result<()> {
         match constraint {
             TableConstraint::PrimaryKey(key) => {
+                refuse_deferrable(key.characteristics, "a primary key")?;
                 if table.primary.is_some() {
                     return Err(Error::new(
                         SqlState::INVALID_TABLE_DEFINITION,
@@ -176,7 +104,7 @@ impl Ddl<'_> {
                         ),
                     ));
                 }
-                let columns = self.index_columns(table, &key.columns)?;
+                let columns = self.key_columns(table, &key.columns)?;
                 let base = format!("{}_pkey", table.name);
                 let name = match key.name.as_ref() {
                     Some(name) => self.constraint_name(table, Some(name), &base)?,
@@ -194,6 +122,8 @@ impl Ddl<'_> {
                     name,
                     columns,
                     unique: true,
+                    nulls_not_distinct: false,
+                    include: Vec::new(),
                     constraint_oid,
                     predicate: None,
                     comment: None,
@@ -205,20 +135,22 @@ impl Ddl<'_> {
                 table.primary = Some(index);
             }
             TableConstraint::Unique(unique) => {
-                let columns = self.index_columns(table, &unique.columns)?;
-                let list: Vec<_> =
-                    columns.iter().map(|c| table.columns[c.column].name.as_str()).collect();
-                let base = format!("{}_{}_key", table.name, list.join("_"));
+                refuse_deferrable(unique.characteristics, "a unique constraint")?;
+                let columns = self.key_columns(table, &unique.columns)?;
+                let list: Vec<_> = columns.iter().map(|c| c.name(table)).collect();
+                let list = list.join("_");
                 let name = match unique.name.as_ref() {
-                    Some(name) => self.constraint_name(table, Some(name), &base)?,
-                    None => {
-                        let taken: Vec<String> =
-                            table.all_indexes().map(|i| i.name.clone()).collect();
-                        self.relation_name(table.schema, &base, &taken)
-                    }
+                    Some(name) => self.constraint_name(table, Some(name), "")?,
+                    None => self.chosen_name(table, &list, "key"),
                 };
                 self.check_free(table.schema, &name, false)?;
-                self.push_index(table, name, columns, true, true);
+                let options = IndexOptions {
+                    unique: true,
+                    constraint: true,
+                    nulls_not_distinct: not_distinct(&unique.nulls_distinct),
+                    ..IndexOptions::default()
+                };
+                self.push_index(table, name, columns, options);
             }
             TableConstraint::Check(check) => {
                 let columns = columns_in(&check.expr, table);
@@ -227,7 +159,8 @@ impl Ddl<'_> {
                     _ => format!("{}_check", table.name),
                 };
                 let name = self.constraint_name(table, check.name.as_ref(), &base)?;
-                let expression = check.expr.to_string();
+                self.check_condition(table, &check.expr)?;
+                let expression = self.stored(&check.expr)?;
                 if !fresh && !not_valid {
                     let target = self.qualified(table);
                     self.after.push(After::Empty(
@@ -247,6 +180,12 @@ impl Ddl<'_> {
             }
             TableConstraint::ForeignKey(key) => {
                 self.add_foreign_key(table, key, fresh, not_valid)?;
+            }
+            TableConstraint::PrimaryKeyUsingIndex(using) => {
+                self.add_key_using_index(table, using, true)?;
+            }
+            TableConstraint::UniqueUsingIndex(using) => {
+                self.add_key_using_index(table, using, false)?;
             }
             other => return Err(Error::unsupported(format!("{other}"))),
         }
@@ -303,6 +242,14 @@ impl Ddl<'_> {
                 })
                 .collect::<Result<_>>()?
         };
+        let temporary = [&*table, &other].map(|table| crate::temp::is_temporary(table.id.0));
+        if temporary[0] != temporary[1] {
+            let word = if temporary[0] { "temporary" } else { "permanent" };
+            return Err(Error::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                format!("constraints on {word} tables may reference only {word} tables"),
+            ));
+        }
         if columns.len() != referenced_columns.len() {
             return Err(Error::new(
                 SqlState::INVALID_FOREIGN_KEY,
@@ -377,7 +324,7 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    fn check_foreign_rows(
+    pub(super) fn check_foreign_rows(
         &mut self,
         table: &Table,
         other: &Table,

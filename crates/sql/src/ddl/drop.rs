@@ -1,21 +1,20 @@
 //! DROP and TRUNCATE.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 use telesto_common::TableId;
 
-use super::names::{fold, split, undefined_table};
+use super::dependents::Dependents;
+use super::names::{split, undefined_table};
 use super::{Ddl, build};
 use crate::catalog::store::Object;
 use crate::catalog::{Relation, Table, sequence};
 use crate::error::{Error, Result, SqlState};
-use crate::session::parse::parse;
 use crate::sqlparser::ast::{
-    CascadeOption, ObjectName, ObjectType, Truncate, TruncateIdentityOption, visit_relations,
+    CascadeOption, ObjectName, ObjectType, Truncate, TruncateIdentityOption,
 };
 
-fn depends(what: &str, detail: String) -> Error {
+pub(super) fn depends(what: &str, detail: String) -> Error {
     Error::new(
         SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
         format!("cannot drop {what} because other objects depend on it"),
@@ -24,24 +23,11 @@ fn depends(what: &str, detail: String) -> Error {
     .hint("Use DROP ... CASCADE to drop the dependent objects too.")
 }
 
-/// Whether a view's query names the relation. A name without a schema is taken for it.
-fn uses(query: &str, schema: &str, relation: &str) -> bool {
-    let Ok(parsed) = parse(query) else { return false };
-    let named = |name: &ObjectName| {
-        let parts: Vec<_> = name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
-        match parts.as_slice() {
-            [.., within, name] => within == schema && name == relation,
-            [name] => name == relation,
-            [] => false,
-        }
-    };
-    parsed.iter().filter_map(|parsed| parsed.statement.as_ref()).any(|statement| {
-        visit_relations(statement, |name| match named(name) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        })
-        .is_break()
-    })
+/// What one statement drops.
+#[derive(Default)]
+struct Targets {
+    tables: BTreeSet<TableId>,
+    views: BTreeSet<u32>,
 }
 
 impl Ddl<'_> {
@@ -52,23 +38,18 @@ impl Ddl<'_> {
         if_exists: bool,
         cascade: bool,
     ) -> Result<String> {
-        let dropped_views: BTreeSet<u32> = names
-            .iter()
-            .filter_map(|name| match self.find(name) {
-                Ok(Some(Relation::View(view))) => Some(view.oid),
-                _ => None,
-            })
-            .collect();
-        let dropped_tables: BTreeSet<TableId> = names
-            .iter()
-            .filter_map(|name| match self.find(name) {
-                Ok(Some(Relation::Table(table))) => Some(table.id),
-                _ => None,
-            })
-            .collect();
+        let mut targets = Targets::default();
+        for name in names {
+            match self.find(name) {
+                Ok(Some(Relation::View(view))) => drop(targets.views.insert(view.oid)),
+                Ok(Some(Relation::Table(table))) => drop(targets.tables.insert(table.id)),
+                _ => {}
+            }
+        }
         for name in names {
             match kind {
                 ObjectType::Schema => self.drop_schema(name, if_exists, cascade).await?,
+
                 ObjectType::Role | ObjectType::User => self.drop_role(name, if_exists)?,
                 ObjectType::Table | ObjectType::Index | ObjectType::Sequence | ObjectType::View => {
                     let word = match kind {
@@ -79,7 +60,7 @@ impl Ddl<'_> {
                     };
                     match (kind, self.find(name)?) {
                         (ObjectType::Table, Some(Relation::Table(table))) => {
-                            self.drop_table(&table, &dropped_tables, cascade).await?;
+                            self.drop_table(&table, &targets, cascade).await?;
                         }
                         (ObjectType::Index, Some(Relation::Index(table, index))) => {
                             self.drop_index(&table, index.id, cascade).await?;
@@ -88,14 +69,13 @@ impl Ddl<'_> {
                             self.drop_sequence(&sequence, cascade).await?;
                         }
                         (ObjectType::View, Some(Relation::View(view))) => {
-                            let of = ("view", view.schema, view.name.as_str());
-                            self.drop_views_on(of, &dropped_views, cascade)?;
-                            self.change.remove(view.oid);
+                            self.drop_view(&view, &targets, cascade)?;
                         }
                         (_, Some(_)) => {
+                            let article = if word == "index" { "an" } else { "a" };
                             return Err(Error::new(
                                 SqlState::WRONG_OBJECT_TYPE,
-                                format!("\"{}\" is not a {word}", split(name)?.1),
+                                format!("\"{}\" is not {article} {word}", split(name)?.1),
                             ));
                         }
                         (_, None) => {
@@ -115,80 +95,139 @@ impl Ddl<'_> {
                         }
                     }
                 }
+                ObjectType::Type => self.drop_type(name, if_exists, cascade).await?,
                 other => return Err(Error::unsupported(format!("DROP {other}"))),
             }
         }
         Ok(format!("DROP {kind}"))
     }
 
-    async fn drop_table(
-        &mut self,
-        table: &Table,
-        also: &BTreeSet<TableId>,
-        cascade: bool,
-    ) -> Result<()> {
-        let referencing = self.catalog().referencing(table.id).to_vec();
-        for (other, key) in referencing {
-            if other == table.id || also.contains(&other) {
-                continue;
+    async fn drop_table(&mut self, table: &Table, targets: &Targets, cascade: bool) -> Result<()> {
+        let shown = self.shown_name(table.schema, &table.name);
+        let mut needs = Dependents::of(format!("table {shown}"));
+        let referencing: Vec<_> = self
+            .catalog()
+            .referencing(table.id)
+            .iter()
+            .filter(|(other, _)| *other != table.id && !targets.tables.contains(other))
+            .cloned()
+            .collect();
+        for (other, key) in &referencing {
+            if let Some(other) = self.catalog().table(*other) {
+                let other = self.shown_name(other.schema, &other.name);
+                needs.add(format!("constraint {} on table {other}", key.name));
             }
-            let Some(other) = self.catalog().table(other).cloned() else { continue };
-            let text = format!("constraint {} on table {}", key.name, other.name);
-            if !cascade {
-                return Err(depends(
-                    &format!("table {}", table.name),
-                    format!("{text} depends on table {}", table.name),
-                ));
-            }
-            self.context.notices.notice(format!("drop cascades to {text}"));
-            let mut other = (*other).clone();
-            other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
-            self.change.put(Object::Table(other));
         }
-        let of = ("table", table.schema, table.name.as_str());
-        self.drop_views_on(of, &BTreeSet::new(), cascade)?;
+        // Sequences that go with the table may be used by others' defaults.
         let owned: Vec<u32> = self
             .catalog()
             .sequences()
             .filter(|s| s.owned_by.is_some_and(|(owner, _)| owner == table.id))
             .map(|s| s.oid)
             .collect();
+        for oid in &owned {
+            for (other, _, text) in self.defaults_with(*oid) {
+                if other != table.id && !targets.tables.contains(&other) {
+                    let sequence = self.catalog().sequence(*oid).map_or_else(String::new, |s| {
+                        format!("sequence {}", self.shown_name(s.schema, &s.name))
+                    });
+                    needs.add_on(text, sequence);
+                }
+            }
+        }
+        let views =
+            self.views_that_go(self.views_on(table.schema, &table.name), targets, &mut needs);
+        needs.settle(cascade, &self.context.notices)?;
+        for (other, key) in referencing {
+            let Some(other) = self.catalog().table(other).cloned() else { continue };
+            let mut other = (*other).clone();
+            other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
+            self.change.put(Object::Table(other));
+        }
+        for view in views {
+            self.change.remove(view);
+        }
         for oid in owned {
+            self.forget_defaults_with(oid);
             self.forget_sequence(oid).await?;
         }
-        build::delete_rows(self.context, table).await?;
+        self.release(table, None).await?;
         self.change.remove(table.id.0);
         Ok(())
     }
 
-    /// Refuses when views use the relation, or drops them and those that use them.
-    fn drop_views_on(
-        &mut self,
-        (kind, schema, name): (&str, u32, &str),
-        also: &BTreeSet<u32>,
-        cascade: bool,
-    ) -> Result<()> {
-        let mut used = vec![(schema, name.to_owned())];
-        while let Some((schema, relation)) = used.pop() {
-            let within = self.catalog().schema_name(schema).to_owned();
-            let views: Vec<_> = self
-                .catalog()
-                .views()
-                .filter(|view| !also.contains(&view.oid))
-                .filter(|view| view.name != relation && uses(&view.query, &within, &relation))
-                .cloned()
-                .collect();
-            for view in views {
-                if !cascade {
-                    let text = format!("view {} depends on {kind} {name}", view.name);
-                    return Err(depends(&format!("{kind} {name}"), text));
-                }
-                self.context.notices.notice(format!("drop cascades to view {}", view.name));
-                self.change.remove(view.oid);
-                used.push((view.schema, view.name.clone()));
+    /// Adds these views, and those over them, to what goes; their OIDs.
+    fn views_that_go(
+        &self,
+        views: Vec<std::sync::Arc<crate::catalog::View>>,
+        targets: &Targets,
+        needs: &mut Dependents,
+    ) -> Vec<u32> {
+        let direct: Vec<_> =
+            views.into_iter().filter(|view| !targets.views.contains(&view.oid)).collect();
+        for view in &direct {
+            needs.add(format!("view {}", self.shown_name(view.schema, &view.name)));
+        }
+        let mut oids: Vec<u32> = direct.iter().map(|view| view.oid).collect();
+        for (view, on) in self.views_upon(&direct) {
+            if !targets.views.contains(&view.oid) {
+                needs.add_on(format!("view {}", self.shown_name(view.schema, &view.name)), on);
+                oids.push(view.oid);
             }
         }
+        oids
+    }
+
+    /// Drops the views over this one.
+    pub(super) fn drop_views_on(&mut self, schema: u32, name: &str) {
+        let direct = self.views_on(schema, name);
+        let mut needs = Dependents::of(String::new());
+        for view in self.views_that_go(direct, &Targets::default(), &mut needs) {
+            self.change.remove(view);
+        }
+    }
+
+    fn drop_view(
+        &mut self,
+        view: &crate::catalog::View,
+        targets: &Targets,
+        cascade: bool,
+    ) -> Result<()> {
+        let shown = self.shown_name(view.schema, &view.name);
+        let mut needs = Dependents::of(format!("view {shown}"));
+        let views = self.views_that_go(self.views_on(view.schema, &view.name), targets, &mut needs);
+        needs.settle(cascade, &self.context.notices)?;
+        for view in views {
+            self.change.remove(view);
+        }
+        self.change.remove(view.oid);
         Ok(())
+    }
+
+    /// Columns whose defaults use the sequence: table, position, and how PostgreSQL calls it.
+    fn defaults_with(&self, sequence: u32) -> Vec<(TableId, usize, String)> {
+        let by_oid = format!("'{sequence}'");
+        let mut out = Vec::new();
+        for table in self.catalog().tables() {
+            for (at, column) in table.visible_columns() {
+                if column.default.as_ref().is_some_and(|text| text.contains(&by_oid)) {
+                    let shown = self.shown_name(table.schema, &table.name);
+                    let text = format!("default value for column {} of table {shown}", column.name);
+                    out.push((table.id, at, text));
+                }
+            }
+        }
+        out
+    }
+
+    fn forget_defaults_with(&mut self, sequence: u32) {
+        for (table, at, _) in self.defaults_with(sequence) {
+            if let Some(table) = self.catalog().table(table) {
+                let mut table = (**table).clone();
+                table.columns[at].default = None;
+                self.change.put(Object::Table(table));
+            }
+        }
     }
 
     pub(super) async fn forget_sequence(&mut self, oid: u32) -> Result<()> {
@@ -203,28 +242,34 @@ impl Ddl<'_> {
         sequence: &crate::catalog::Sequence,
         cascade: bool,
     ) -> Result<()> {
-        if let Some((table, column)) = sequence.owned_by
-            && let Some(table) = self.catalog().table(table).cloned()
+        let shown = self.shown_name(sequence.schema, &sequence.name);
+        if let (true, Some((table, column))) = (sequence.identity, sequence.owned_by)
+            && let Some(table) = self.catalog().table(table)
         {
-            let uses = table.columns.get(column).is_some_and(|column| {
-                column.default.as_ref().is_some_and(|d| d.contains(&sequence.name))
-                    || column.generated.is_some()
-            });
-            if uses && (sequence.identity || !cascade) {
-                return Err(depends(
-                    &format!("sequence {}", sequence.name),
-                    format!(
-                        "default value for column {} of table {} depends on sequence {}",
-                        table.columns[column].name, table.name, sequence.name
-                    ),
-                ));
-            }
-            if uses {
-                let mut table = (*table).clone();
-                table.columns[column].default = None;
-                self.change.put(Object::Table(table));
-            }
+            let of = self.shown_name(table.schema, &table.name);
+            let column = table.columns.get(column).map_or("", |c| c.name.as_str());
+            return Err(Error::new(
+                SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
+                format!(
+                    "cannot drop sequence {shown} because column {column} of table {of} requires it"
+                ),
+            )
+            .hint(format!("You can drop column {column} of table {of} instead.")));
         }
+        let mut needs = Dependents::of(format!("sequence {shown}"));
+        for (_, _, text) in self.defaults_with(sequence.oid) {
+            needs.add(text);
+        }
+        let views = self.views_that_go(
+            self.views_on(sequence.schema, &sequence.name),
+            &Targets::default(),
+            &mut needs,
+        );
+        needs.settle(cascade, &self.context.notices)?;
+        for view in views {
+            self.change.remove(view);
+        }
+        self.forget_defaults_with(sequence.oid);
         self.forget_sequence(sequence.oid).await
     }
 
@@ -234,7 +279,9 @@ impl Ddl<'_> {
         index: u32,
         cascade: bool,
     ) -> Result<()> {
-        let Some(found) = table.index(index).cloned() else { return Ok(()) };
+        let Some(found) = table.known_indexes().find(|i| i.id == index).cloned() else {
+            return Ok(());
+        };
         if found.constraint_oid.is_some() {
             return Err(Error::new(
                 SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
@@ -261,34 +308,39 @@ impl Ddl<'_> {
         self.release_key(table, index, cascade)?;
         let Some(current) = self.catalog().table(table.id).cloned() else { return Ok(()) };
         let mut current = (*current).clone();
-        let only = Table {
-            primary: None,
-            indexes: current.indexes.iter().filter(|i| i.id == index).cloned().collect(),
-            ..current.clone()
-        };
-        build::delete_index(self.context, &only, index).await?;
+        self.release(&current, Some(index)).await?;
         current.indexes.retain(|i| i.id != index);
+        current.building.retain(|b| b.index.id != index);
         self.change.put(Object::Table(current));
         Ok(())
     }
 
     /// Foreign keys that point at a key about to go.
     pub(super) fn release_key(&mut self, table: &Table, index: u32, cascade: bool) -> Result<()> {
-        for (other, key) in self.catalog().referencing(table.id).to_vec() {
-            if key.referenced_index != index {
-                continue;
+        let Some(found) = table.index(index) else { return Ok(()) };
+        let shown = self.shown_name(table.schema, &table.name);
+        let target = match found.constraint_oid {
+            Some(_) => format!("constraint {} on table {shown}", found.name),
+            None => format!("index {}", self.shown_name(table.schema, &found.name)),
+        };
+        let on = format!("index {}", self.shown_name(table.schema, &found.name));
+        let mut needs = Dependents::of(target);
+        let keys: Vec<_> = self
+            .catalog()
+            .referencing(table.id)
+            .iter()
+            .filter(|(_, key)| key.referenced_index == index)
+            .cloned()
+            .collect();
+        for (other, key) in &keys {
+            if let Some(other) = self.catalog().table(*other) {
+                let other = self.shown_name(other.schema, &other.name);
+                needs.add_on(format!("constraint {} on table {other}", key.name), on.clone());
             }
+        }
+        needs.settle(cascade, &self.context.notices)?;
+        for (other, key) in keys {
             let Some(other) = self.catalog().table(other).cloned() else { continue };
-            let name = table.index(index).map_or("", |i| i.name.as_str()).to_owned();
-            if !cascade {
-                return Err(depends(
-                    &format!("constraint {name} on table {}", table.name),
-                    format!(
-                        "constraint {} on table {} depends on index {name}",
-                        key.name, other.name
-                    ),
-                ));
-            }
             let mut other = (*other).clone();
             other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
             self.change.put(Object::Table(other));
@@ -312,40 +364,86 @@ impl Ddl<'_> {
             return Ok(());
         };
         if matches!(name.as_str(), "pg_catalog" | "information_schema") {
-            return Err(depends(
-                &format!("schema {name}"),
-                format!("schema {name} is required by the database system"),
+            return Err(Error::new(
+                SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
+                format!("cannot drop schema {name} because it is required by the database system"),
             ));
         }
         let tables: Vec<_> =
             self.catalog().tables().filter(|t| t.schema == schema.oid).cloned().collect();
         let sequences: Vec<_> =
             self.catalog().sequences().filter(|s| s.schema == schema.oid).cloned().collect();
-        let views: Vec<u32> =
-            self.catalog().views().filter(|v| v.schema == schema.oid).map(|v| v.oid).collect();
-        let empty = tables.is_empty() && sequences.is_empty() && views.is_empty();
-        if !cascade && !empty {
-            let first = tables
-                .first()
-                .map(|t| format!("table {name}.{}", t.name))
-                .or_else(|| sequences.first().map(|s| format!("sequence {name}.{}", s.name)))
-                .unwrap_or_else(|| "a view".to_owned());
-            return Err(depends(
-                &format!("schema {name}"),
-                format!("{first} depends on schema {name}"),
-            ));
+        let views: Vec<_> =
+            self.catalog().views().filter(|v| v.schema == schema.oid).cloned().collect();
+        let types: Vec<_> =
+            self.catalog().user_types().filter(|t| t.schema == schema.oid).cloned().collect();
+        let mut needs = Dependents::of(format!("schema {name}"));
+        let targets = Targets {
+            tables: tables.iter().map(|t| t.id).collect(),
+            views: views.iter().map(|v| v.oid).collect(),
+        };
+        // In the order they were made, as PostgreSQL tells them.
+        let mut members: Vec<(u32, String)> = Vec::new();
+        for table in &tables {
+            let shown = self.shown_name(table.schema, &table.name);
+            members.push((table.id.0, format!("table {shown}")));
         }
-        let all: BTreeSet<TableId> = tables.iter().map(|t| t.id).collect();
-        for oid in views {
-            self.change.remove(oid);
+        for sequence in &sequences {
+            if sequence.owned_by.is_none() {
+                let shown = self.shown_name(sequence.schema, &sequence.name);
+                members.push((sequence.oid, format!("sequence {shown}")));
+            }
         }
+        for view in &views {
+            let shown = self.shown_name(view.schema, &view.name);
+            members.push((view.oid, format!("view {shown}")));
+        }
+        for ty in &types {
+            members.push((ty.oid, format!("type {}", self.shown_name(ty.schema, &ty.name))));
+        }
+        members.sort();
+        for (_, member) in members {
+            needs.add(member);
+        }
+        let mut others = Vec::new();
+        for table in &tables {
+            let on = format!("table {}", self.shown_name(table.schema, &table.name));
+            for (other, key) in self.catalog().referencing(table.id) {
+                if !targets.tables.contains(other)
+                    && let Some(other) = self.catalog().table(*other)
+                {
+                    let other = self.shown_name(other.schema, &other.name);
+                    needs.add_on(format!("constraint {} on table {other}", key.name), on.clone());
+                }
+            }
+            let direct = self.views_on(table.schema, &table.name);
+            others.extend(self.views_that_go(direct, &targets, &mut needs));
+        }
+        needs.settle(cascade, &self.context.notices)?;
+        for view in others {
+            self.change.remove(view);
+        }
+        for view in views {
+            self.change.remove(view.oid);
+        }
+        // What goes has been told: the tables themselves say nothing more.
         for table in tables {
-            self.drop_table(&table, &all, true).await?;
+            for (other, key) in self.catalog().referencing(table.id).to_vec() {
+                let Some(other) = self.catalog().table(other).cloned() else { continue };
+                let mut other = (*other).clone();
+                other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
+                self.change.put(Object::Table(other));
+            }
+            self.drop_table(&table, &targets, true).await?;
         }
         for sequence in sequences {
             if self.catalog().sequence(sequence.oid).is_some() {
+                self.forget_defaults_with(sequence.oid);
                 self.forget_sequence(sequence.oid).await?;
             }
+        }
+        for ty in types {
+            self.remove_type(&ty, true).await?;
         }
         self.change.remove(schema.oid);
         Ok(())
@@ -372,6 +470,21 @@ impl Ddl<'_> {
                 format!("role \"{name}\" does not exist"),
             )),
         }
+    }
+
+    /// Removes a table's rows: few at once, many by giving the table another place.
+    async fn empty(&mut self, table: &Table) -> Result<()> {
+        let large = !crate::temp::is_temporary(table.id.0) && self.is_large(table, 0).await?;
+        // Who fills an index must notice: it reads the catalog, not the rows that it has done.
+        if !large && table.building.is_empty() {
+            build::delete_rows(self.context, table).await?;
+            return Ok(());
+        }
+        self.release_keys(table, None).await?;
+        self.change.define_temporary(false);
+        let storage = TableId(self.change.oid());
+        self.change.put(Object::Table(Table { storage, ..table.clone() }));
+        Ok(())
     }
 
     pub(super) async fn truncate(&mut self, truncate: &Truncate) -> Result<()> {
@@ -418,7 +531,7 @@ impl Ddl<'_> {
         }
         let restart = matches!(truncate.identity, Some(TruncateIdentityOption::Restart));
         for table in &tables {
-            build::delete_rows(self.context, table).await?;
+            self.empty(table).await?;
             if restart {
                 let owned: Vec<_> = self
                     .catalog()

@@ -6,25 +6,43 @@
 //! - New constraints hold for the rows already there before the statement ends.
 //!
 //! # Limits
-//! Index builds, DROP and TRUNCATE touch every row inside the transaction. CONCURRENTLY is accepted and means nothing.
+//! Rewrites of tables, and index builds inside a transaction block, touch every row inside the transaction. What is built or
+//! swept in many transactions is in [`crate::online`]; `online` has the changes of the catalog it makes.
 
 mod alter;
 mod build;
+mod columns;
 mod constraint;
+mod dependents;
+mod domain;
 mod drop;
+mod expressions;
+mod index;
+mod keys;
+mod like;
 mod names;
+pub(crate) mod online;
 mod other;
+mod rename;
+mod rewrite;
 mod sequence;
 mod table;
+mod type_text;
+mod types;
+mod views;
+
+pub(crate) use build::duplicate;
+pub(crate) use views::{relations_in, shown_query};
 
 use std::sync::Arc;
 
 use crate::catalog::store::CatalogChange;
 use crate::catalog::{CatalogCache, CatalogSnapshot};
+use crate::definition::Definition;
 use crate::error::{Error, Result};
 use crate::plan::ExecContext;
 use crate::session::StatementResult;
-use crate::sqlparser::ast::Statement;
+use crate::sqlparser::ast::{Expr, ObjectName, SchemaName, Statement};
 
 /// Something to do once the new catalog is written.
 enum After {
@@ -34,8 +52,6 @@ enum After {
     Fill(telesto_common::TableId, u32),
     /// Run a query that must return no row; else fail with the error.
     Empty(String, Error),
-    /// Run a statement.
-    Run(String),
 }
 
 /// One definition under way.
@@ -43,6 +59,10 @@ struct Ddl<'a> {
     context: &'a ExecContext,
     change: CatalogChange,
     after: Vec<After>,
+    /// New values of columns in rows that move.
+    using: Vec<rewrite::Using>,
+    /// The schema of CREATE SCHEMA's elements.
+    within: Option<String>,
 }
 
 /// Executes a definition.
@@ -53,26 +73,28 @@ pub(crate) async fn execute(
     base: &mut Option<Arc<CatalogSnapshot>>,
 ) -> Result<StatementResult> {
     if context.txn.options().read_only || context.txn.options().as_of.is_some() {
-        let word = statement.to_string();
+        let word = crate::definition::text(statement)
+            .map_or_else(|| statement.to_string(), str::to_uppercase);
         let word = word.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
         return Err(Error::new(
             crate::SqlState::READ_ONLY_TRANSACTION,
             format!("cannot execute {word} in a read-only transaction"),
         ));
     }
-    let mut ddl = Ddl {
-        context,
-        change: CatalogChange::new(Arc::clone(&context.txn), &context.catalog),
-        after: Vec::new(),
+    let into = match crate::definition::read(statement)? {
+        Some(Definition::CreateTableAs(create)) => Some(Statement::CreateTable(*create)),
+        _ => table::select_into(statement),
     };
+    let statement = into.as_ref().unwrap_or(statement);
+    let mut ddl = Ddl::over(context);
     let tag = ddl.dispatch(statement).await?;
-    let Ddl { change, after, .. } = ddl;
+    let Ddl { change, after, using, .. } = ddl;
     base.get_or_insert_with(|| Arc::clone(&context.catalog));
     let mut context = context.clone();
     let changed = change.is_changed();
     if changed {
-        let catalog = change.finish(&context.env).await?;
-        cache.remember(Arc::clone(&catalog));
+        let (catalog, shared) = change.finish(&context.env).await?;
+        cache.remember(shared);
         context.catalog = catalog;
         context.sequences.enter(crate::catalog::sequence::SequenceScope {
             catalog: Arc::clone(&context.catalog),
@@ -89,7 +111,7 @@ pub(crate) async fn execute(
         .collect();
     for step in after {
         match step {
-            After::Rewrite(table, old) => build::rewrite(&context, table, &old).await?,
+            After::Rewrite(table, old) => rewrite::rewrite(&context, table, &old, &using).await?,
             // A rewrite fills all indexes.
             After::Fill(table, _) if rewritten.contains(&table) => {}
             After::Fill(table, index) => build::fill_index(&context, table, index).await?,
@@ -98,10 +120,6 @@ pub(crate) async fn execute(
                 if !rows.collect().await?.is_empty() {
                     return Err(error);
                 }
-            }
-            After::Run(sql) => {
-                let (_, rows) = crate::plan::query(&context, &sql).await?;
-                rows.collect().await?;
             }
         }
     }
@@ -115,45 +133,44 @@ pub(crate) async fn execute(
     Ok(StatementResult::Command { tag })
 }
 
+impl<'a> Ddl<'a> {
+    fn over(context: &'a ExecContext) -> Self {
+        Self {
+            context,
+            change: CatalogChange::new(Arc::clone(&context.txn), &context.catalog),
+            after: Vec::new(),
+            using: Vec::new(),
+            within: None,
+        }
+    }
+}
+
 impl Ddl<'_> {
     async fn dispatch(&mut self, statement: &Statement) -> Result<String> {
         let tag = match statement {
+            Statement::CreateTable(create) if create.external => {
+                self.create_domain(create)?;
+                "CREATE DOMAIN"
+            }
+            Statement::AlterTable(alter) if alter.table_type.is_some() => {
+                self.alter_domain(alter)?;
+                "ALTER DOMAIN"
+            }
             Statement::CreateTable(create) => {
-                self.create_table(create).await?;
+                self.create_table(create, &[]).await?;
                 "CREATE TABLE"
             }
             Statement::CreateIndex(create) => {
                 self.create_index(create)?;
                 "CREATE INDEX"
             }
-            Statement::AlterTable(alter) => {
-                self.alter_table(alter).await?;
-                "ALTER TABLE"
-            }
-            Statement::AlterIndex { name, operation } => {
-                self.alter_index(name, operation)?;
-                "ALTER INDEX"
-            }
+            Statement::Pragma { .. } => match crate::definition::read(statement)? {
+                Some(definition) => return Box::pin(self.define(definition)).await,
+                None => return Err(Error::internal("a definition without text")),
+            },
             Statement::CreateSchema { schema_name, if_not_exists, .. } => {
                 self.create_schema(schema_name, *if_not_exists)?;
                 "CREATE SCHEMA"
-            }
-            Statement::CreateSequence {
-                if_not_exists,
-                name,
-                data_type,
-                sequence_options,
-                owned_by,
-                ..
-            } => {
-                self.create_sequence_statement(
-                    name,
-                    *if_not_exists,
-                    data_type.as_ref(),
-                    sequence_options,
-                    owned_by.as_ref(),
-                )?;
-                "CREATE SEQUENCE"
             }
             Statement::Drop { object_type, if_exists, names, cascade, .. } => {
                 return self.drop_objects(*object_type, names, *if_exists, *cascade).await;
@@ -181,6 +198,19 @@ impl Ddl<'_> {
                 ));
                 "CREATE EXTENSION"
             }
+            Statement::CreateType { name, representation } => {
+                self.create_type(name, representation.as_ref())?;
+                "CREATE TYPE"
+            }
+            Statement::DropDomain(drop) => {
+                self.drop_domain(drop).await?;
+                "DROP DOMAIN"
+            }
+            Statement::AlterType(alter) => {
+                self.alter_type(alter)?;
+                "ALTER TYPE"
+            }
+            Statement::AlterCollation(alter) => self.place_type(alter)?,
             Statement::Grant(_) => "GRANT",
             Statement::Revoke(_) => "REVOKE",
             other => {
@@ -191,4 +221,72 @@ impl Ddl<'_> {
         };
         Ok(tag.to_owned())
     }
+}
+
+impl Ddl<'_> {
+    async fn define(&mut self, definition: Definition) -> Result<String> {
+        let tag = match definition {
+            Definition::Alter { kind, if_exists, name, actions } => {
+                self.alter(kind, if_exists, &name, &actions).await?;
+                kind.tag()
+            }
+            Definition::AlterSequence { if_exists, name, options } => {
+                self.alter_sequence(if_exists, &name, &options).await?;
+                "ALTER SEQUENCE"
+            }
+            Definition::CreateSequence { temporary, if_not_exists, name, options } => {
+                self.create_sequence(temporary, if_not_exists, &name, &options)?;
+                "CREATE SEQUENCE"
+            }
+            Definition::AlterSchema { name, to } => {
+                match to {
+                    Some(to) => self.rename_schema(&name, &to)?,
+                    None => self.known_schema(&name)?,
+                }
+                "ALTER SCHEMA"
+            }
+            Definition::CreateSchema { if_not_exists, name, elements } => {
+                let simple = SchemaName::Simple(ObjectName::from(vec![name.clone()]));
+                self.create_schema(&simple, if_not_exists)?;
+                self.within = Some(names::fold(&name));
+                for element in elements {
+                    Box::pin(self.dispatch(&element)).await?;
+                }
+                "CREATE SCHEMA"
+            }
+            Definition::CreateTableLike { create, likes } => {
+                self.create_table(&create, &likes).await?;
+                "CREATE TABLE"
+            }
+            Definition::CreateTableEmpty(create) | Definition::CreateTableAs(create) => {
+                self.create_table(&create, &[]).await?;
+                "CREATE TABLE AS"
+            }
+            Definition::AlterRole { name, change } => {
+                self.alter_role(&name, &change)?;
+                "ALTER ROLE"
+            }
+            Definition::CommentOnConstraint { name, on, comment } => {
+                self.comment_on_constraint(&name, &on, comment)?;
+                "COMMENT"
+            }
+            Definition::DropIndexConcurrently { if_exists, names, cascade } => {
+                self.drop_concurrently(&names, if_exists, cascade).await?;
+                "DROP INDEX"
+            }
+            Definition::Reindex { table, concurrently, name } => {
+                for (table, index) in self.reindexed(table, concurrently, &name)? {
+                    self.reindex_here(table, index).await?;
+                }
+                "REINDEX"
+            }
+            Definition::Nothing(tag) => tag,
+        };
+        Ok(tag.to_owned())
+    }
+}
+
+/// Parses an expression of the catalog.
+fn parse_expr(text: &str) -> Result<Expr> {
+    crate::exec::info::parse_stored(text)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Ddl;
 use crate::catalog::{CatalogSnapshot, Relation, Table};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::types::UserTypes;
 use crate::sqlparser::ast::{Ident, ObjectName};
 use crate::types::text::cut_name;
 
@@ -46,6 +47,25 @@ pub(super) fn undefined_column(column: &str, table: &Table) -> Error {
     )
 }
 
+/// The first `length` bytes, cut at a character.
+pub(super) fn cut_at(text: &str, length: usize) -> &str {
+    let mut end = text.len().min(length);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// `table_columns_label` in 63 bytes: the longer of the first two is cut (`makeObjectName`).
+fn object_name(table: &str, columns: &str, label: &str) -> String {
+    let room = 63 - label.len().min(60) - 2;
+    let (mut first, mut second) = (table.len(), columns.len());
+    while first + second > room {
+        if first > second { first -= 1 } else { second -= 1 }
+    }
+    format!("{}_{}_{label}", cut_at(table, first), cut_at(columns, second))
+}
+
 /// Name of the first free one of `base`, `base1`, ….
 pub(super) fn free_name(taken: impl Fn(&str) -> bool, base: &str) -> String {
     let base = cut_name(base);
@@ -67,8 +87,69 @@ impl Ddl<'_> {
         self.change.catalog()
     }
 
-    fn path(&self) -> Vec<String> {
-        self.context.settings.effective_search_path()
+    /// Users' types, those of the statement under way included.
+    pub(super) fn user_types(&self) -> UserTypes<'_> {
+        UserTypes { catalog: self.change.catalog(), settings: &self.context.settings }
+    }
+
+    /// A relation's name, with its schema unless the search path makes that unnecessary.
+    pub(super) fn shown_name(&self, schema: u32, name: &str) -> String {
+        let first = self.catalog().visible_in(name, &self.path());
+        let within = self.catalog().schema_name(schema);
+        let name = crate::identifier::quote_ident(name);
+        if first == Some(schema) {
+            name
+        } else {
+            format!("{}.{name}", crate::identifier::quote_ident(within))
+        }
+    }
+
+    /// The schema a new relation goes to.
+    pub(super) fn schema_for(&mut self, temporary: bool, schema: Option<&str>) -> Result<u32> {
+        let own = self.catalog().temp.as_ref().map(|temp| temp.schema);
+        let named = match schema {
+            Some(name) => self.catalog().schema(name).map(|s| s.oid),
+            None => None,
+        };
+        if temporary && schema.is_some() && named != own {
+            return Err(Error::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                "cannot create temporary relation in non-temporary schema",
+            ));
+        }
+        if temporary || (named.is_some() && named == own) {
+            let own = own.ok_or_else(|| Error::internal("a session without temporary schema"))?;
+            self.change.define_temporary(true);
+            return Ok(own);
+        }
+        self.change.define_temporary(false);
+        self.creation_schema(schema)
+    }
+
+    /// An OID for something in this schema.
+    pub(super) fn object_oid(&mut self, schema: u32) -> u32 {
+        self.change.define_temporary(crate::temp::is_temporary(schema));
+        self.change.oid()
+    }
+
+    pub(super) fn path(&self) -> Vec<String> {
+        let mut path = self.context.settings.effective_search_path();
+        if let Some(within) = &self.within {
+            path.insert(0, within.clone());
+        }
+        path
+    }
+
+    /// Fails when there is no such schema.
+    pub(super) fn known_schema(&self, name: &Ident) -> Result<()> {
+        let name = fold(name);
+        match self.catalog().schema(&name) {
+            Some(_) => Ok(()),
+            None => Err(Error::new(
+                SqlState::INVALID_SCHEMA_NAME,
+                format!("schema \"{name}\" does not exist"),
+            )),
+        }
     }
 
     /// The OID of the schema something is created in.
@@ -77,18 +158,18 @@ impl Ddl<'_> {
             Error::new(SqlState::INVALID_SCHEMA_NAME, format!("schema \"{name}\" does not exist"))
         };
         let found = match schema {
-            Some("pg_temp") => {
-                return Err(Error::unsupported("a temporary table"));
-            }
             Some(name) => self.catalog().schema(name).ok_or_else(|| missing(name))?,
-            None => self.path().iter().find_map(|name| self.catalog().schema(name)).ok_or_else(
-                || {
+            None => self
+                .path()
+                .iter()
+                .filter_map(|name| self.catalog().schema(name))
+                .find(|schema| !crate::temp::is_temporary(schema.oid))
+                .ok_or_else(|| {
                     Error::new(
                         SqlState::INVALID_SCHEMA_NAME,
                         "no schema has been selected to create in",
                     )
-                },
-            )?,
+                })?,
         };
         if matches!(found.name.as_str(), "pg_catalog" | "information_schema") {
             return Err(Error::new(
@@ -118,6 +199,13 @@ impl Ddl<'_> {
     /// Fails when the name is taken in the schema. `Ok(false)`: taken, but `if_not_exists`.
     pub(super) fn check_free(&self, schema: u32, name: &str, if_not_exists: bool) -> Result<bool> {
         if self.catalog().relation(schema, name).is_none() {
+            if self.catalog().user_type_named(schema, name).is_some() {
+                return Err(Error::new(
+                    SqlState::DUPLICATE_OBJECT,
+                    format!("type \"{name}\" already exists"),
+                )
+                .hint("A relation has an associated type of the same name, so you must use a name that doesn't conflict with any existing type."));
+            }
             return Ok(true);
         }
         let message = format!("relation \"{name}\" already exists");
@@ -126,6 +214,22 @@ impl Ddl<'_> {
             return Ok(false);
         }
         Err(Error::new(SqlState::DUPLICATE_TABLE, message))
+    }
+
+    /// The name PostgreSQL would choose for an index of `table` on `columns`, free in its schema and among the table's own.
+    pub(super) fn chosen_name(&self, table: &Table, columns: &str, label: &str) -> String {
+        let taken = |name: &str| {
+            self.catalog().relation(table.schema, name).is_some()
+                || table.known_indexes().any(|index| index.name == name)
+        };
+        let first = object_name(&table.name, columns, label);
+        if !taken(&first) {
+            return first;
+        }
+        (1_u64..)
+            .map(|number| object_name(&table.name, columns, &format!("{label}{number}")))
+            .find(|name| !taken(name))
+            .unwrap_or(first)
     }
 
     /// A free relation name in `schema`; `also` tells of names of the statement under way.

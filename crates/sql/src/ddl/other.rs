@@ -3,13 +3,10 @@
 use super::Ddl;
 use super::names::{fold, split, undefined_column, undefined_table};
 use crate::catalog::store::Object;
-use crate::catalog::{Relation, Role, Schema, View};
+use crate::catalog::{Relation, Role, Schema, UserType};
+use crate::definition::{RoleChange, RoleOption};
 use crate::error::{Error, Result, SqlState};
-use crate::plan::{ParameterTypes, PlanContext};
-use crate::sqlparser::ast::{
-    CommentObject, CreateRole, CreateView, Ident, ObjectName, Password, SchemaName, Statement,
-};
-use crate::types::SqlType;
+use crate::sqlparser::ast::{CommentObject, CreateRole, Ident, ObjectName, Password, SchemaName};
 
 impl Ddl<'_> {
     pub(super) fn create_schema(&mut self, name: &SchemaName, if_not_exists: bool) -> Result<()> {
@@ -35,61 +32,6 @@ impl Ddl<'_> {
         let oid = self.change.oid();
         let owner = self.context.settings.current_user.clone();
         self.change.put(Object::Schema(Schema { oid, name, owner, comment: None }));
-        Ok(())
-    }
-
-    pub(super) async fn create_view(&mut self, create: &CreateView) -> Result<()> {
-        if create.materialized || create.temporary {
-            return Err(Error::unsupported("a materialized or temporary view"));
-        }
-        let (schema, name) = split(&create.name)?;
-        let schema = self.creation_schema(schema.as_deref())?;
-        let before = match self.catalog().relation(schema, &name).cloned() {
-            Some(Relation::View(view)) if create.or_replace => Some(view),
-            _ if !self.check_free(schema, &name, create.if_not_exists)? => return Ok(()),
-            _ => None,
-        };
-        let mut parameters = ParameterTypes::default();
-        let plan = crate::session::plan_statement(
-            &Statement::Query(create.query.clone()),
-            &mut PlanContext {
-                catalog: &self.context.catalog,
-                settings: &self.context.settings,
-                parameters: &mut parameters,
-                txn: Some(&self.context.txn),
-                env: &self.context.env,
-            },
-        )
-        .await?;
-        let mut columns: Vec<(String, SqlType)> = plan
-            .columns()
-            .map(|columns| columns.iter().map(|c| (c.name.clone(), c.ty.clone())).collect())
-            .unwrap_or_default();
-        if create.columns.len() > columns.len() {
-            return Err(Error::syntax("CREATE VIEW specifies more column names than columns"));
-        }
-        for (column, given) in columns.iter_mut().zip(&create.columns) {
-            column.0 = fold(&given.name);
-        }
-        if let Some(before) = &before
-            && !columns.starts_with(&before.columns)
-        {
-            return Err(Error::new(
-                SqlState::INVALID_TABLE_DEFINITION,
-                "cannot change the names or types of view columns, nor drop any",
-            )
-            .hint("Drop the view and create it again."));
-        }
-        let oid = before.as_ref().map_or_else(|| self.change.oid(), |view| view.oid);
-        self.change.put(Object::View(View {
-            oid,
-            schema,
-            name,
-            owner: self.context.settings.current_user.clone(),
-            query: create.query.to_string(),
-            columns,
-            comment: None,
-        }));
         Ok(())
     }
 
@@ -128,6 +70,62 @@ impl Ddl<'_> {
                 password: password.clone(),
             }));
         }
+        Ok(())
+    }
+
+    /// A password as it may be stored.
+    fn verifier(text: &str) -> Result<String> {
+        if !text.starts_with("SCRAM-SHA-256$") {
+            return Err(Error::unsupported("a password in clear").hint(
+                "Give a SCRAM-SHA-256 verifier: the statement, not the password, reaches logs.",
+            ));
+        }
+        Ok(text.to_owned())
+    }
+
+    pub(super) fn alter_role(&mut self, name: &Ident, change: &RoleChange) -> Result<()> {
+        let name = match fold(name).as_str() {
+            "current_user" | "current_role" if name.quote_style.is_none() => {
+                self.context.settings.current_user.clone()
+            }
+            "session_user" if name.quote_style.is_none() => {
+                self.context.settings.session_user.clone()
+            }
+            name => name.to_owned(),
+        };
+        let known = |wanted: &str| self.catalog().roles().find(|r| r.name == wanted).cloned();
+        let mut role = (*known(&name).ok_or_else(|| {
+            Error::new(SqlState::UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
+        })?)
+        .clone();
+        match change {
+            RoleChange::Rename(to) => {
+                let to = fold(to);
+                if known(&to).is_some() {
+                    return Err(Error::new(
+                        SqlState::DUPLICATE_OBJECT,
+                        format!("role \"{to}\" already exists"),
+                    ));
+                }
+                role.name = to;
+            }
+            RoleChange::Options(options) => {
+                for option in options {
+                    match option {
+                        RoleOption::Superuser(on) => role.superuser = *on,
+                        RoleOption::Login(on) => role.login = *on,
+                        RoleOption::CreateDb(on) => role.create_db = *on,
+                        RoleOption::CreateRole(on) => role.create_role = *on,
+                        RoleOption::Password(None) => role.password = None,
+                        RoleOption::Password(Some(text)) => {
+                            role.password = Some(Self::verifier(text)?);
+                        }
+                        RoleOption::Other => {}
+                    }
+                }
+            }
+        }
+        self.change.put(Object::Role(role));
         Ok(())
     }
 
@@ -179,7 +177,7 @@ impl Ddl<'_> {
                 }
                 Some(Relation::Index(table, index)) => {
                     let mut table = (*table).clone();
-                    for found in table.primary.iter_mut().chain(&mut table.indexes) {
+                    for found in table.known_indexes_mut() {
                         if found.oid == index.oid {
                             found.comment.clone_from(&comment);
                         }
@@ -199,6 +197,10 @@ impl Ddl<'_> {
                 None if if_exists => {}
                 None => return Err(undefined_table(name)),
             },
+            CommentObject::Type => {
+                let ty = self.find_type(name)?.ok_or_else(|| super::types::undefined_type(name))?;
+                self.change.put(Object::Type(UserType { comment, ..(*ty).clone() }));
+            }
             CommentObject::Extension | CommentObject::Database | CommentObject::Role => {
                 self.context.notices.notice(format!("COMMENT ON {kind} is accepted and not kept"));
             }

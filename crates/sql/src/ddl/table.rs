@@ -5,15 +5,19 @@ use telesto_common::TableId;
 
 use super::names::{fold, split};
 use super::{Ddl, build};
+use crate::catalog::model::OnCommit;
 use crate::catalog::store::Object;
 use crate::catalog::{Column, Generated, Table, TableKind};
+use crate::definition::Like;
 use crate::error::{Error, Result, SqlState};
 use crate::plan::{ExecContext, PlanContext, query_statement};
 use crate::session::Rows;
+use crate::sqlparser::ast;
+use crate::sqlparser::ast::helpers::stmt_create_table::CreateTableBuilder;
 use crate::sqlparser::ast::{
-    ColumnDef, ColumnOption, CreateTable, CreateTableLikeKind, GeneratedAs, IndexColumn,
-    KeyOrIndexDisplay, NullsDistinctOption, OrderByExpr, OrderByOptions, PrimaryKeyConstraint,
-    Query, Statement, TableConstraint, UniqueConstraint,
+    ColumnDef, ColumnOption, CreateTable, GeneratedAs, IndexColumn, KeyOrIndexDisplay, OrderByExpr,
+    OrderByOptions, PrimaryKeyConstraint, Query, SetExpr, Statement, TableConstraint,
+    UniqueConstraint,
 };
 use crate::types::SqlType;
 use crate::types::parse::{DeclaredType, declared_type};
@@ -33,10 +37,11 @@ fn on_column(name: &crate::sqlparser::ast::Ident) -> Vec<IndexColumn> {
 }
 
 impl Ddl<'_> {
-    pub(super) async fn create_table(&mut self, create: &CreateTable) -> Result<()> {
-        if create.temporary {
-            return Err(Error::unsupported("a temporary table"));
-        }
+    pub(super) async fn create_table(
+        &mut self,
+        create: &CreateTable,
+        likes: &[Like],
+    ) -> Result<()> {
         if create.partition_by.is_some() || create.partition_of.is_some() {
             return Err(Error::unsupported("a partitioned table"));
         }
@@ -44,11 +49,11 @@ impl Ddl<'_> {
             return Err(Error::unsupported("INHERITS"));
         }
         let (schema, name) = split(&create.name)?;
-        let schema = self.creation_schema(schema.as_deref())?;
+        let schema = self.schema_for(create.temporary, schema.as_deref())?;
         if !self.check_free(schema, &name, create.if_not_exists)? {
             return Ok(());
         }
-        let id = TableId(self.change.oid());
+        let id = TableId(self.object_oid(schema));
         let mut table = Table {
             id,
             storage: id,
@@ -59,33 +64,31 @@ impl Ddl<'_> {
             columns: Vec::new(),
             primary: None,
             indexes: Vec::new(),
+            building: Vec::new(),
             next_index: 1,
             checks: Vec::new(),
             foreign_keys: Vec::new(),
             comment: None,
-            type_oid: self.change.oid(),
+            type_oid: self.object_oid(schema),
+            on_commit: on_commit(create)?,
+            constraint_comments: Vec::new(),
         };
-        if let Some(like) = &create.like {
-            let (CreateTableLikeKind::Parenthesized(like) | CreateTableLikeKind::Plain(like)) =
-                like;
-            let model = self.table(&like.name)?;
-            for (_, column) in model.visible_columns() {
-                table.columns.push(Column {
-                    id: table.columns.len() as u16 + 1,
-                    default: None,
-                    generated: None,
-                    missing: None,
-                    comment: None,
-                    ..column.clone()
-                });
-            }
-        }
         if let Some(query) = &create.query {
             self.columns_of_query(&mut table, create, query).await?;
         } else {
             let mut constraints = Vec::new();
-            for column in &create.columns {
+            for (at, column) in create.columns.iter().enumerate() {
+                for like in likes.iter().filter(|like| like.before == at) {
+                    self.like_columns(&mut table, like)?;
+                }
                 self.add_column(&mut table, column, &mut constraints)?;
+            }
+            for like in likes.iter().filter(|like| like.before >= create.columns.len()) {
+                self.like_columns(&mut table, like)?;
+            }
+            // Defaults may name a sequence of the table.
+            for at in 0..table.columns.len() {
+                self.check_column(&table, at)?;
             }
             // Keys first: a foreign key may refer to this table's own.
             let (keys, rest): (Vec<_>, Vec<_>) =
@@ -97,6 +100,9 @@ impl Ddl<'_> {
                 });
             for constraint in keys.into_iter().chain(rest) {
                 self.add_constraint(&mut table, constraint, true, false)?;
+            }
+            for like in likes {
+                self.like_constraints(&mut table, like)?;
             }
         }
         self.change.put(Object::Table(table));
@@ -123,9 +129,13 @@ impl Ddl<'_> {
                 format!("tables can have at most {MAX_COLUMNS} columns"),
             ));
         }
-        let (ty, serial) = match declared_type(&definition.data_type)? {
+        let (ty, serial) = match declared_type(&definition.data_type, Some(&self.user_types()))? {
             DeclaredType::Plain(ty) => (ty, false),
             DeclaredType::Serial(ty) => (ty, true),
+        };
+        let (ty, domain) = match ty {
+            SqlType::Domain(domain) => (domain.base.clone(), Some(domain.oid)),
+            ty => (ty, None),
         };
         let position = table.columns.len();
         let mut column = Column {
@@ -137,6 +147,7 @@ impl Ddl<'_> {
             generated: None,
             missing: None,
             dropped: false,
+            domain,
             comment: None,
         };
         if serial {
@@ -155,7 +166,7 @@ impl Ddl<'_> {
             match &option.option {
                 ColumnOption::Null | ColumnOption::Comment(_) | ColumnOption::CharacterSet(_) => {}
                 ColumnOption::NotNull => column.not_null = true,
-                ColumnOption::Default(expr) => column.default = Some(expr.to_string()),
+                ColumnOption::Default(expr) => column.default = Some(self.stored(expr)?),
                 ColumnOption::Collation(name) => {
                     let text = name.to_string().replace('"', "");
                     if !matches!(
@@ -173,7 +184,7 @@ impl Ddl<'_> {
                     }));
                     column.not_null = true;
                 }
-                ColumnOption::Unique(_) => {
+                ColumnOption::Unique(unique) => {
                     constraints.push(TableConstraint::Unique(UniqueConstraint {
                         name: constraint_name,
                         index_name: None,
@@ -181,8 +192,8 @@ impl Ddl<'_> {
                         index_type: None,
                         columns: on_column(&definition.name),
                         index_options: Vec::new(),
-                        characteristics: None,
-                        nulls_distinct: NullsDistinctOption::None,
+                        characteristics: unique.characteristics,
+                        nulls_distinct: unique.nulls_distinct,
                     }));
                 }
                 ColumnOption::ForeignKey(key) => {
@@ -199,8 +210,20 @@ impl Ddl<'_> {
                 ColumnOption::Generated {
                     generated_as, sequence_options, generation_expr, ..
                 } => {
+                    if generation_expr.is_some() && column.default.is_some() {
+                        return Err(Error::syntax(format!(
+                            "both default and generation expression specified for column \"{name}\" of table \"{}\"",
+                            table.name
+                        )));
+                    }
+                    if column.generated.is_some() {
+                        return Err(Error::syntax(format!(
+                            "both identity and generation expression specified for column \"{name}\" of table \"{}\"",
+                            table.name
+                        )));
+                    }
                     column.generated = Some(match (generated_as, generation_expr) {
-                        (_, Some(expr)) => Generated::Stored(expr.to_string()),
+                        (_, Some(expr)) => Generated::Stored(self.stored(expr)?),
                         (kind, None) => {
                             if !ty.is_integer() {
                                 return Err(Error::new(
@@ -213,7 +236,9 @@ impl Ddl<'_> {
                                 (table.id, &table.name),
                                 (position, &name),
                                 &ty,
-                                sequence_options.as_deref().unwrap_or(&[]),
+                                &crate::definition::identity::options(
+                                    sequence_options.as_deref().unwrap_or(&[]),
+                                )?,
                                 true,
                             )?;
                             column.not_null = true;
@@ -232,14 +257,9 @@ impl Ddl<'_> {
         Ok(())
     }
 
+    /// The default of a serial column. The OID: neither a rename nor another search path changes what it means.
     pub(super) fn nextval(&self, sequence: &crate::catalog::Sequence) -> String {
-        let schema = self.catalog().schema_name(sequence.schema);
-        let name = if schema == crate::catalog::PUBLIC {
-            quote_if_needed(&sequence.name)
-        } else {
-            format!("{}.{}", quote_if_needed(schema), quote_if_needed(&sequence.name))
-        };
-        format!("nextval('{}'::regclass)", name.replace('\'', "''"))
+        format!("nextval('{}'::REGCLASS)", sequence.oid)
     }
 
     async fn columns_of_query(
@@ -257,6 +277,7 @@ impl Ddl<'_> {
                 parameters: &mut parameters,
                 txn: Some(&self.context.txn),
                 env: &self.context.env,
+                earlier: std::sync::Arc::default(),
             },
         )
         .await?;
@@ -285,6 +306,7 @@ impl Ddl<'_> {
                 generated: None,
                 missing: None,
                 dropped: false,
+                domain: None,
                 comment: None,
             });
         }
@@ -292,10 +314,27 @@ impl Ddl<'_> {
     }
 }
 
-fn quote_if_needed(name: &str) -> String {
-    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    if plain { name.to_owned() } else { super::names::quote(name) }
+fn on_commit(create: &CreateTable) -> Result<OnCommit> {
+    match &create.on_commit {
+        None => Ok(OnCommit::Preserve),
+        Some(_) if !create.temporary => Err(Error::new(
+            SqlState::INVALID_TABLE_DEFINITION,
+            "ON COMMIT can only be used on temporary tables",
+        )),
+        Some(ast::OnCommit::PreserveRows) => Ok(OnCommit::Preserve),
+        Some(ast::OnCommit::DeleteRows) => Ok(OnCommit::DeleteRows),
+        Some(ast::OnCommit::Drop) => Ok(OnCommit::Drop),
+    }
+}
+
+/// `SELECT … INTO t` as CREATE TABLE AS; `None` for any other statement.
+pub(super) fn select_into(statement: &Statement) -> Option<Statement> {
+    let Statement::Query(query) = statement else { return None };
+    let mut query = query.clone();
+    let SetExpr::Select(select) = &mut *query.body else { return None };
+    let into = select.into.take()?;
+    let create = CreateTableBuilder::new(into.name).temporary(into.temporary).query(Some(query));
+    Some(Statement::CreateTable(create.build()))
 }
 
 /// Runs the query of CREATE TABLE AS and stores its rows. Returns their number.
@@ -311,6 +350,7 @@ pub(super) async fn fill_from_query(
     else {
         return Err(Error::internal("the new table is not there"));
     };
+    let info = build::compiled(context, table.id)?;
     let (_, rows) = query_statement(context, &Statement::Query(Box::new(query.clone()))).await?;
     let mut count = 0;
     let mut stream = match rows {
@@ -320,7 +360,7 @@ pub(super) async fn fill_from_query(
     while let Some(batch) = stream.next().await {
         context.check_cancelled()?;
         for row in batch? {
-            build::insert_row(context, &table, &row).await?;
+            build::insert_row(context, &info, &row).await?;
             count += 1;
         }
     }

@@ -20,14 +20,15 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, ScalarValue};
+use datafusion::common::{Column, JoinType, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Subquery, Volatility,
+    ColumnarValue, Expr, Filter, Join, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Subquery, Volatility,
 };
 use datafusion::physical_plan::execute_stream;
 use futures::StreamExt as _;
@@ -182,7 +183,9 @@ impl Apply {
 
     /// Runs the subquery as far as its rows matter.
     async fn run(&self, plan: LogicalPlan) -> DfResult<Gathered> {
-        let plan = self.state.create_physical_plan(&plan).await?;
+        let plan = awaited_last(self.state.optimize(&plan)?)?;
+        let planner = self.state.query_planner();
+        let plan = planner.create_physical_plan(&plan, self.state.as_ref()).await?;
         let mut batches = execute_stream(plan, self.state.task_ctx())?;
         let pool = &self.state.runtime_env().memory_pool;
         let held = MemoryConsumer::new("rows of a subquery").register(pool);
@@ -306,6 +309,42 @@ pub(crate) fn misplaced(plan: &LogicalPlan) -> DfResult<bool> {
         Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok(found)
+}
+
+/// The plan with what must be awaited in its filters put above the rest of them, so that a subquery runs for the rows alone that
+/// pass everything else; and with what the optimiser has moved from a filter into an inner join, which cannot wait, above it again.
+pub(crate) fn awaited_last(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    plan.transform_up(|node| {
+        if let LogicalPlan::Join(join) = node {
+            return out_of_join(join);
+        }
+        let LogicalPlan::Filter(filter) = node else { return Ok(Transformed::no(node)) };
+        let (above, below): (Vec<Expr>, Vec<Expr>) =
+            split_conjunction_owned(filter.predicate.clone()).into_iter().partition(awaits);
+        let (Some(above), Some(below)) = (conjunction(above), conjunction(below)) else {
+            return Ok(Transformed::no(LogicalPlan::Filter(filter)));
+        };
+        let below = LogicalPlan::Filter(Filter::try_new(below, filter.input)?);
+        let above = Filter::try_new(above, Arc::new(below))?;
+        Ok(Transformed::yes(LogicalPlan::Filter(above)))
+    })
+    .map(|done| done.data)
+}
+
+/// An inner join with the awaited part of its condition in a filter above it.
+fn out_of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
+    let condition = join.filter.take().into_iter().flat_map(split_conjunction_owned);
+    let (above, within): (Vec<Expr>, Vec<Expr>) =
+        condition.partition(|part| join.join_type == JoinType::Inner && awaits(part));
+    join.filter = conjunction(within);
+    let plan = LogicalPlan::Join(join);
+    match conjunction(above) {
+        None => Ok(Transformed::no(plan)),
+        Some(above) => {
+            let filter = Filter::try_new(above, Arc::new(plan))?;
+            Ok(Transformed::yes(LogicalPlan::Filter(filter)))
+        }
+    }
 }
 
 /// The plan with its outer references replaced by values.

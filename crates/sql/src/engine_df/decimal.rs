@@ -31,35 +31,69 @@ pub(crate) fn encode(value: &Numeric) -> Vec<u8> {
         Numeric::Infinity => out.push(INFINITY),
         Numeric::NaN => out.push(NAN),
         Numeric::Finite { unscaled, scale } => {
-            let negative = unscaled.sign() == Sign::Minus;
-            if unscaled.sign() == Sign::NoSign {
-                out.push(ZERO);
-            } else {
-                out.push(if negative { NEGATIVE } else { POSITIVE });
-                let digits = unscaled.magnitude().to_string();
-                let exponent = i64::try_from(digits.len()).unwrap_or(i64::MAX) - i64::from(*scale);
-                let exponent = i32::try_from(exponent).unwrap_or(i32::MAX);
-                let start = out.len();
-                out.extend_from_slice(&(exponent as u32 ^ (1 << 31)).to_be_bytes());
-                let significant = digits.trim_end_matches('0').as_bytes();
-                for pair in significant.chunks(2) {
-                    let first = (pair[0] - b'0') * 10;
-                    let second = pair.get(1).map_or(0, |digit| digit - b'0');
-                    out.push(first + second + 1);
+            let text: String;
+            let mut room = [0; MAX_DIGITS];
+            let digits = match u64::try_from(unscaled.magnitude()) {
+                Ok(small) => decimal_digits(small, &mut room),
+                Err(_) => {
+                    text = unscaled.magnitude().to_string();
+                    text.as_bytes()
                 }
-                out.push(0);
-                if negative {
-                    for byte in &mut out[start..] {
-                        *byte = !*byte;
-                    }
-                }
-            }
-            out.extend_from_slice(&scale.to_be_bytes());
+            };
+            put_finite(&mut out, unscaled.sign() == Sign::Minus, digits, *scale);
             return out;
         }
     }
     out.extend_from_slice(&[0; 4]);
     out
+}
+
+/// Appends the bytes of a number of 64 bits.
+pub(crate) fn put_small(out: &mut Vec<u8>, unscaled: i64, scale: u32) {
+    let mut room = [0; MAX_DIGITS];
+    let digits = decimal_digits(unscaled.unsigned_abs(), &mut room);
+    put_finite(out, unscaled < 0, digits, scale);
+}
+
+/// Appends the bytes of a number of such digits, which do not begin with zero; none are zero itself.
+fn put_finite(out: &mut Vec<u8>, negative: bool, digits: &[u8], scale: u32) {
+    if digits.is_empty() {
+        out.push(ZERO);
+    } else {
+        out.push(if negative { NEGATIVE } else { POSITIVE });
+        let exponent = i64::try_from(digits.len()).unwrap_or(i64::MAX) - i64::from(scale);
+        let exponent = i32::try_from(exponent).unwrap_or(i32::MAX);
+        let start = out.len();
+        out.extend_from_slice(&(exponent as u32 ^ (1 << 31)).to_be_bytes());
+        let zeros = digits.iter().rev().take_while(|digit| **digit == b'0').count();
+        let significant = &digits[..digits.len() - zeros];
+        for pair in significant.chunks(2) {
+            let first = (pair[0] - b'0') * 10;
+            let second = pair.get(1).map_or(0, |digit| digit - b'0');
+            out.push(first + second + 1);
+        }
+        out.push(0);
+        if negative {
+            for byte in &mut out[start..] {
+                *byte = !*byte;
+            }
+        }
+    }
+    out.extend_from_slice(&scale.to_be_bytes());
+}
+
+/// Most digits of 64 bits.
+const MAX_DIGITS: usize = 20;
+
+/// The digits of a number, written into `room`; none for zero.
+fn decimal_digits(mut number: u64, room: &mut [u8; MAX_DIGITS]) -> &[u8] {
+    let mut at = MAX_DIGITS;
+    while number > 0 {
+        at -= 1;
+        room[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    &room[at..]
 }
 
 /// The bytes without the display scale.
@@ -85,6 +119,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Numeric> {
     let (exponent, digits) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
     let exponent = exponent.map(|byte| byte ^ flip);
     let exponent = i64::from((u32::from_be_bytes(exponent) ^ (1 << 31)) as i32);
+    if let Some(small) = small(digits, flip, exponent + i64::from(scale)) {
+        let unscaled = BigInt::from(small);
+        return Ok(Numeric::new(if flip == 0 { unscaled } else { -unscaled }, scale));
+    }
     let mut text = Vec::with_capacity(digits.len() * 2);
     for byte in digits {
         let Some(pair) = (byte ^ flip).checked_sub(1) else { break };
@@ -100,6 +138,18 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Numeric> {
         magnitude / pow10(u32::try_from(-shift).map_err(|_| wrong())?)
     };
     Ok(Numeric::new(if flip == 0 { unscaled } else { -unscaled }, scale))
+}
+
+/// The magnitude times 10 to the scale of digits `0.d1d2d3…` times 10 to `point`, if it fits 64 bits.
+fn small(digits: &[u8], flip: u8, point: i64) -> Option<u64> {
+    let (mut number, mut count) = (0_u64, 0_i64);
+    for byte in digits {
+        let Some(pair) = (byte ^ flip).checked_sub(1) else { break };
+        number = number.checked_mul(100)?.checked_add(u64::from(pair))?;
+        count += 2;
+    }
+    let power = 10_u64.checked_pow(u32::try_from((point - count).unsigned_abs()).ok()?)?;
+    if point >= count { number.checked_mul(power) } else { Some(number / power) }
 }
 
 #[cfg(test)]
@@ -134,8 +184,8 @@ mod tests {
     proptest! {
         #[test]
         fn encoding_round_trips_and_orders(
-            a in -10_000_000_000_i64..10_000_000_000,
-            b in -10_000_000_000_i64..10_000_000_000,
+            a in prop_oneof![-10_000_000_000_i128..10_000_000_000, any::<u64>().prop_map(i128::from), any::<i128>()],
+            b in prop_oneof![-10_000_000_000_i128..10_000_000_000, any::<u64>().prop_map(i128::from), any::<i128>()],
             s in 0_u32..12,
             t in 0_u32..12,
         ) {
@@ -144,6 +194,13 @@ mod tests {
             prop_assert_eq!(value_part(&ex).cmp(value_part(&ey)), x.cmp(&y));
             let back = decode(&ex).expect("decodes");
             prop_assert_eq!(back.to_string(), x.to_string());
+        }
+
+        #[test]
+        fn small_numbers_are_encoded_as_all_are(a in prop_oneof![-1000_i64..1000, any::<i64>()], s in 0_u32..12) {
+            let mut out = Vec::new();
+            put_small(&mut out, a, s);
+            prop_assert_eq!(out, encode(&Numeric::new(a, s)));
         }
     }
 }

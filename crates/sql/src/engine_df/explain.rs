@@ -1,7 +1,8 @@
 //! EXPLAIN and EXPLAIN ANALYZE: which path a statement takes and why.
 //!
 //! # Invariants
-//! - EXPLAIN never runs the statement; EXPLAIN ANALYZE runs it whole and throws its rows away.
+//! - EXPLAIN never runs the statement, only subqueries whose one value decides what is read ([`crate::plan::initial`]);
+//!   EXPLAIN ANALYZE runs it whole and throws its rows away.
 //! - What is shown is the plan that is run: the same planners are asked.
 //!
 //! - EXPLAIN ANALYZE tells the bucket requests and dollars of the statement: from the begin of its transaction, if it
@@ -22,7 +23,9 @@ use telesto_bucket::Cost;
 
 use super::{physical, stream};
 use crate::error::{Error, Result};
-use crate::plan::{ExecContext, ParameterTypes, PlanContext};
+use crate::exec::Choice;
+use crate::plan::{ExecContext, ParameterTypes, Plan, PlanContext};
+use crate::session::settings::Executor;
 use crate::session::{ResultColumn, Row, StatementResult};
 use crate::sqlparser::ast::{
     AnalyzeFormat, AnalyzeFormatKind, Expr, Statement, UtilityOption, Value,
@@ -116,9 +119,38 @@ async fn explain(
     parameters: &[SqlType],
     context: &ExecContext,
 ) -> Result<Vec<Row>> {
-    let wanted = Wanted::of(statement)?;
+    let mut wanted = Wanted::of(statement)?;
     let started = context.env.clock.monotonic();
-    let mut types = ParameterTypes::new(&parameters.iter().cloned().map(Some).collect::<Vec<_>>());
+    let mut types = known(parameters);
+    let planned = crate::session::plan_statement(
+        wanted.statement,
+        &mut PlanContext {
+            catalog: &context.catalog,
+            settings: &context.settings,
+            parameters: &mut types,
+            txn: Some(&context.txn),
+            env: &context.env,
+            earlier: Arc::default(),
+        },
+    )
+    .await;
+    let planned = match planned {
+        // Only running it by key alone is refused.
+        Err(_) if context.settings.executor == Executor::Key => None,
+        planned => Some(planned?),
+    };
+    let (mut context, mut parameters) = (context, parameters);
+    let mut first = Vec::new();
+    let valued;
+    if let Some(Plan::Initial(plan)) = &planned
+        && let Some(with_values) = plan.with_values(context).await?
+    {
+        first = plan.describe_values();
+        valued = with_values;
+        context = &valued;
+        (wanted.statement, parameters) = plan.rest();
+        types = known(parameters);
+    }
     let key = crate::exec::plan(
         wanted.statement,
         &mut PlanContext {
@@ -127,19 +159,20 @@ async fn explain(
             parameters: &mut types,
             txn: Some(&context.txn),
             env: &context.env,
+            earlier: Arc::default(),
         },
     )
     .await?;
     let mut rows = None;
     let (path, lines) = match (&key, wanted.statement) {
-        (Some(plan), _) => {
+        (Choice::Key(plan), _) => {
             if wanted.analyze {
                 rows = Some(drain(plan.execute(context).await?).await?);
             }
             ("key path", plan.describe())
         }
-        (None, Statement::Query(query)) => {
-            let physical = physical(query, parameters, context).await?;
+        (Choice::Declined(_), Statement::Query(query)) => {
+            let physical = physical(query, parameters, &[], context).await?;
             if wanted.analyze {
                 let counted = stream(&physical, context)?
                     .try_fold(0_u64, |rows, batch| async move { Ok(rows + batch.len() as u64) });
@@ -153,6 +186,10 @@ async fn explain(
         }
         _ => return Err(Error::unsupported("EXPLAIN of this statement")),
     };
+    let why = match &key {
+        Choice::Declined(reason) => Some(reason),
+        Choice::Key(_) => None,
+    };
     let cost = context.cost.so_far();
     let prices = context.cost.meter().map_or("no bucket", |meter| meter.prices().name.as_str());
     let writes = !matches!(wanted.statement, Statement::Query(_));
@@ -161,7 +198,14 @@ async fn explain(
     let lines: Vec<&str> =
         lines.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     if wanted.json {
-        let mut plan = json!({ "Path": path, "Plan": lines });
+        let tree = super::explain_tree::tree(matches!(key, Choice::Key(_)), &lines);
+        let mut plan = json!({ "Plan": tree, "Path": path });
+        if let (Some(map), Some(why)) = (plan.as_object_mut(), why) {
+            map.insert("Why Not Key".to_owned(), json!(why));
+        }
+        if let (Some(map), false) = (plan.as_object_mut(), first.is_empty()) {
+            map.insert("First".to_owned(), json!(first));
+        }
         if let (Some(map), Some(rows)) = (plan.as_object_mut(), rows) {
             map.insert("Rows".to_owned(), json!(rows));
             map.insert("Execution Time".to_owned(), json!(millis));
@@ -174,6 +218,8 @@ async fn explain(
         return Ok(vec![vec![json_datum(&json!([plan]))?]]);
     }
     let mut out = vec![format!("Path: {path}")];
+    out.extend(why.map(|why| format!("Why not key: {why}")));
+    out.extend(first);
     out.extend(lines.into_iter().map(str::to_owned));
     if let Some(rows) = rows {
         out.push(format!("Rows: {rows}"));
@@ -184,6 +230,10 @@ async fn explain(
         }
     }
     Ok(out.into_iter().map(|line| vec![Datum::text(line)]).collect())
+}
+
+fn known(parameters: &[SqlType]) -> ParameterTypes {
+    ParameterTypes::new(&parameters.iter().cloned().map(Some).collect::<Vec<_>>())
 }
 
 fn json_datum(plan: &Json) -> Result<Datum> {

@@ -20,13 +20,17 @@
 mod aggregate;
 mod apply;
 mod bind;
+mod columns;
 mod decimal;
 mod evaluate;
 mod explain;
+mod explain_tree;
 mod fault;
+mod given;
 mod pool;
 mod pushdown;
 mod runtime;
+mod sequence_table;
 mod series;
 mod sets;
 mod source;
@@ -38,6 +42,7 @@ mod virtual_table;
 mod waiting;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode as _};
@@ -48,8 +53,10 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
 use telesto_bucket::Cost;
+use telesto_txn::ReadFor;
 
 pub use runtime::QueryBounds;
+pub(crate) use tables::{KEY_COLUMN, KEYED_SCHEMA, TABLE_OID};
 
 use self::bind::{Binder, Parameters, Relation, ScopeColumn};
 use self::evaluate::Evaluation;
@@ -57,7 +64,7 @@ use self::tables::CatalogTables;
 use crate::error::{Error, Result};
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{ResultColumn, Row, RowStream, Rows, StatementResult};
-use crate::sqlparser::ast::{Query, Statement};
+use crate::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
 use crate::types::SqlType;
 
 /// A query planned for DataFusion. Immutable; used by many executions.
@@ -66,6 +73,8 @@ pub struct DfPlan {
     statement: Statement,
     columns: Arc<[ResultColumn]>,
     parameters: Vec<SqlType>,
+    /// What untyped output columns become, by position.
+    wanted: Vec<SqlType>,
 }
 
 impl DfPlan {
@@ -82,7 +91,8 @@ impl DfPlan {
     pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
         match &self.statement {
             Statement::Query(query) => {
-                let rows = run_query(query, &self.parameters, context).await?;
+                let physical = physical(query, &self.parameters, &self.wanted, context).await?;
+                let rows = stream(&physical, context)?;
                 Ok(StatementResult::Rows {
                     columns: Arc::clone(&self.columns),
                     rows: Rows::Stream(rows),
@@ -131,8 +141,23 @@ pub(crate) fn with_commit_cost(
 /// # Errors
 /// Errors of the statement: unknown names, types that do not fit, …
 pub async fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Arc<DfPlan>> {
+    plan_into(statement, Vec::new(), context)
+}
+
+/// [`plan`], with untyped literals and parameters in the select list of the types `wanted`, by position.
+///
+/// # Errors
+/// Those of [`plan`].
+pub(crate) fn plan_into(
+    statement: &Statement,
+    wanted: Vec<SqlType>,
+    context: &mut PlanContext<'_>,
+) -> Result<Arc<DfPlan>> {
     let columns: Vec<ResultColumn> = match statement {
-        Statement::Query(query) => describe_query(query, context)?,
+        Statement::Query(query) => described(context, |binder, tables| {
+            let relation = binder.statement(query, &wanted)?;
+            Ok(result_columns(&relation.columns, tables))
+        })?,
         Statement::Explain { .. } => explain::describe(statement, context)?,
         Statement::Copy { .. } => {
             crate::copy::check(statement, context)?;
@@ -144,6 +169,7 @@ pub async fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Resul
         statement: statement.clone(),
         columns: columns.into(),
         parameters: context.parameters.resolved(),
+        wanted,
     }))
 }
 
@@ -152,6 +178,36 @@ pub async fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Resul
 /// # Errors
 /// Errors of the statement.
 pub fn describe_query(query: &Query, context: &mut PlanContext<'_>) -> Result<Vec<ResultColumn>> {
+    described(context, |binder, tables| {
+        let relation = binder.statement(query, &[])?;
+        Ok(result_columns(&relation.columns, tables))
+    })
+}
+
+/// Columns of a FROM clause: relation, name, type.
+type FromColumns = Vec<(Option<String>, String, SqlType)>;
+
+/// The columns that `*` stands for over a FROM clause.
+///
+/// # Errors
+/// Errors of the clause.
+pub(crate) fn describe_from(
+    from: &[crate::sqlparser::ast::TableWithJoins],
+    context: &mut PlanContext<'_>,
+) -> Result<FromColumns> {
+    let with = context.earlier.with.clone();
+    described(context, |binder, _| {
+        let columns = binder.columns_of_from(with.as_ref(), from)?;
+        let shown = columns.into_iter().filter(|column| !column.merged);
+        Ok(shown.map(|column| (column.table, column.name, column.ty)).collect())
+    })
+}
+
+/// What a binder finds out while planning. Parameter types found on the way are noted in `context`.
+fn described<T>(
+    context: &mut PlanContext<'_>,
+    bind: impl FnOnce(&Binder<'_>, &CatalogTables) -> Result<T>,
+) -> Result<T> {
     let tables = CatalogTables::planning(context);
     let mut types: BTreeMap<usize, SqlType> = BTreeMap::new();
     let known = context.parameters.resolved().len();
@@ -163,7 +219,7 @@ pub fn describe_query(query: &Query, context: &mut PlanContext<'_>) -> Result<Ve
     let evaluation = Evaluation::planning(context.settings, context.catalog);
     let parameters = Parameters { types, values: None, count: 0 };
     let binder = Binder::new(&tables, evaluation, parameters);
-    let relation = binder.statement(query)?;
+    let out = bind(&binder, &tables)?;
     let found = binder.into_parameters();
     for number in 1..=found.count {
         context.parameters.mention(number);
@@ -171,7 +227,7 @@ pub fn describe_query(query: &Query, context: &mut PlanContext<'_>) -> Result<Ve
             context.parameters.infer(number, ty.clone());
         }
     }
-    Ok(result_columns(&relation.columns, &tables))
+    Ok(out)
 }
 
 fn result_columns(columns: &[ScopeColumn], tables: &CatalogTables) -> Vec<ResultColumn> {
@@ -200,6 +256,7 @@ struct BoundQuery {
 fn bind_query(
     query: &Query,
     parameters: &[SqlType],
+    wanted: &[SqlType],
     context: &ExecContext,
     state: &Arc<SessionState>,
     row_by_row: bool,
@@ -209,7 +266,7 @@ fn bind_query(
     let parameters = Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
     let binder = Binder::new(&tables, Evaluation::executing(context), parameters);
     let binder = binder.applying(state, row_by_row);
-    let relation = binder.statement(query)?;
+    let relation = binder.statement(query, wanted)?;
     let (correlated, waiting) = (binder.met_correlated(), binder.met_waiting());
     Ok(BoundQuery { relation, correlated, waiting })
 }
@@ -226,17 +283,25 @@ struct Physical {
 async fn physical(
     query: &Query,
     parameters: &[SqlType],
+    wanted: &[SqlType],
     context: &ExecContext,
 ) -> Result<Physical> {
+    let locked;
+    let context = if locks(query) {
+        locked = ExecContext { read_for: ReadFor::Locked, ..context.clone() };
+        &locked
+    } else {
+        context
+    };
     let state = Arc::new(runtime::session_state(&QueryBounds::of(context))?);
-    let bound = bind_query(query, parameters, context, &state, false)?;
+    let bound = bind_query(query, parameters, wanted, context, &state, false)?;
     let waiting = bound.waiting;
     let Relation { plan, columns } = bound.relation;
     let plan = match operators(&state, &plan, waiting.as_ref()).await {
         Ok(plan) => plan,
         Err(refused) if bound.correlated => {
             tracing::debug!(%refused, "correlated subqueries run row by row");
-            let bound = bind_query(query, parameters, context, &state, true)?;
+            let bound = bind_query(query, parameters, wanted, context, &state, true)?;
             operators(&state, &bound.relation.plan, bound.waiting.as_ref()).await?
         }
         Err(error) => return Err(error),
@@ -245,13 +310,27 @@ async fn physical(
     Ok(Physical { plan, task: state.task_ctx(), columns })
 }
 
+/// Whether a query, or one inside of it, asks for locks. Then all it reads is validated, not only what `OF` names.
+fn locks(query: &Query) -> bool {
+    struct Locks;
+    impl Visitor for Locks {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+            if query.locks.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        }
+    }
+    query.visit(&mut Locks).is_break()
+}
+
 /// The operators of a plan.
 async fn operators(
     state: &SessionState,
     plan: &LogicalPlan,
     waiting: Option<&waiting::BoundCalls>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let plan = state.optimize(plan).map_err(fault::from_datafusion)?;
+    let plan =
+        state.optimize(plan).and_then(apply::awaited_last).map_err(fault::from_datafusion)?;
     waiting::check(&plan, waiting)?;
     if apply::misplaced(&plan).map_err(fault::from_datafusion)? {
         return Err(fault::unsupported(
@@ -284,7 +363,7 @@ pub async fn run_query(
     parameters: &[SqlType],
     context: &ExecContext,
 ) -> Result<RowStream> {
-    let physical = physical(query, parameters, context).await?;
+    let physical = physical(query, parameters, &[], context).await?;
     stream(&physical, context)
 }
 
@@ -297,7 +376,7 @@ pub async fn run_described(
     parameters: &[SqlType],
     context: &ExecContext,
 ) -> Result<(Vec<ResultColumn>, RowStream)> {
-    let physical = physical(query, parameters, context).await?;
+    let physical = physical(query, parameters, &[], context).await?;
     let columns = result_columns(&physical.columns, &CatalogTables::executing(context));
     Ok((columns, stream(&physical, context)?))
 }

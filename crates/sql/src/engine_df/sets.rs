@@ -8,6 +8,7 @@
 
 use crate::error::{Error, Result, SqlState};
 use crate::expr::context::EvalContext;
+use crate::expr::json_raw;
 use crate::expr::registry::registry;
 use crate::expr::ty::common_type;
 use crate::session::Row;
@@ -35,6 +36,7 @@ pub(crate) const NAMES: &[&str] = &[
     "unnest",
     "generate_subscripts",
     "regexp_split_to_table",
+    "regexp_matches",
     "string_to_table",
     "json_array_elements",
     "jsonb_array_elements",
@@ -48,6 +50,7 @@ pub(crate) const NAMES: &[&str] = &[
     "jsonb_each_text",
     "pg_partition_ancestors",
     "pg_options_to_table",
+    "pg_listening_channels",
 ];
 
 /// The function of this name for these argument types; `None` when it does not take them.
@@ -88,22 +91,28 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
         ("regexp_split_to_table" | "string_to_table", [_, _]) => {
             one(vec![SqlType::Text, SqlType::Text], SqlType::Text)
         }
-        ("json_array_elements" | "jsonb_array_elements", [_]) => {
-            one(vec![SqlType::Jsonb], SqlType::Jsonb)
+        ("regexp_matches", [_, _] | [_, _, _]) => {
+            one(vec![SqlType::Text; types.len()], SqlType::Text.array_of())
         }
-        ("json_array_elements_text" | "jsonb_array_elements_text", [_])
-        | ("json_object_keys" | "jsonb_object_keys", [_]) => {
+        ("json_array_elements", [_]) => one(vec![SqlType::Json], SqlType::Json),
+        ("jsonb_array_elements", [_]) => one(vec![SqlType::Jsonb], SqlType::Jsonb),
+        ("json_array_elements_text" | "json_object_keys", [_]) => {
+            one(vec![SqlType::Json], SqlType::Text)
+        }
+        ("jsonb_array_elements_text" | "jsonb_object_keys", [_]) => {
             one(vec![SqlType::Jsonb], SqlType::Text)
         }
         ("json_each" | "jsonb_each" | "json_each_text" | "jsonb_each_text", [_]) => {
-            let value = if name.ends_with("text") { SqlType::Text } else { SqlType::Jsonb };
+            let whole = if name.starts_with("jsonb") { SqlType::Jsonb } else { SqlType::Json };
+            let value = if name.ends_with("text") { SqlType::Text } else { whole.clone() };
             Some(SetFunction {
-                args: vec![SqlType::Jsonb],
+                args: vec![whole],
                 columns: vec![("key", SqlType::Text), ("value", value)],
                 named: true,
             })
         }
         ("pg_partition_ancestors", [_]) => one(vec![SqlType::RegClass], SqlType::RegClass),
+        ("pg_listening_channels", []) => one(Vec::new(), SqlType::Text),
         ("pg_options_to_table", [_]) => Some(SetFunction {
             args: vec![SqlType::Text.array_of()],
             columns: vec![("option_name", SqlType::Text), ("option_value", SqlType::Text)],
@@ -132,7 +141,9 @@ pub(crate) fn rows(
         ("generate_series", _) => single(series(args, values, context)?),
         ("unnest", [Datum::Array(array)]) => single(array.elements.clone()),
         ("generate_subscripts", [Datum::Array(array), Datum::Int4(1)]) => {
-            single((1..=array.elements.len() as i32).map(Datum::Int4).collect())
+            let low = array.dimensions.first().map_or(1, |(_, low)| *low);
+            let count = array.elements.len() as i32;
+            single((low..low + count).map(Datum::Int4).collect())
         }
         ("regexp_split_to_table", [_, _]) => {
             single(elements(&via("regexp_split_to_array", args, values, context)?))
@@ -140,8 +151,13 @@ pub(crate) fn rows(
         ("string_to_table", [_, _]) => {
             single(elements(&via("string_to_array", args, values, context)?))
         }
+        ("regexp_matches", _) => single(crate::expr::functions::regexps::all(values)?),
         (_, [Datum::Jsonb(document)]) => json_rows(name, document)?,
+        (_, [Datum::Json(text)]) => raw_rows(name, text)?,
         ("pg_partition_ancestors", [_]) => Vec::new(),
+        ("pg_listening_channels", []) => {
+            single(context.execution()?.channels.listening().into_iter().map(Datum::text).collect())
+        }
         _ => Vec::new(),
     })
 }
@@ -207,6 +223,37 @@ fn series(args: &[SqlType], values: &[Datum], context: &EvalContext<'_>) -> Resu
         };
     }
     Ok(out)
+}
+
+/// The parts of a `json` value as they were written.
+fn raw_rows(name: &str, text: &str) -> Result<Vec<Row>> {
+    let object = json_raw::is_object(text);
+    let array = name.contains("array_elements");
+    let entries = json_raw::entries(text).filter(|_| object != array);
+    let Some(entries) = entries else {
+        let what = match text.trim_start().as_bytes().first() {
+            Some(b'{') => "an object",
+            Some(b'[') => "an array",
+            _ => "a scalar",
+        };
+        return Err(Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("cannot call {name} on {what}"),
+        ));
+    };
+    let value = |value: &str| match name.ends_with("text") {
+        true => json_raw::shown(value).map_or(Datum::Null, Datum::text),
+        false => Datum::Json(value.into()),
+    };
+    let row = |(key, part): (Option<&str>, &str)| {
+        let key = key.and_then(json_raw::unquoted).map_or(Datum::Null, Datum::text);
+        match name {
+            "json_object_keys" => vec![key],
+            _ if array => vec![value(part)],
+            _ => vec![key, value(part)],
+        }
+    };
+    Ok(entries.into_iter().map(row).collect())
 }
 
 fn json_rows(name: &str, document: &serde_json::Value) -> Result<Vec<Row>> {

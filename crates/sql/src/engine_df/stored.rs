@@ -20,17 +20,16 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use telesto_common::DatabaseId;
 use telesto_common::key::{KeyRange, KeyReader};
-use telesto_txn::{ReadFor, Scan, ScanOptions};
+use telesto_txn::{Scan, ScanOptions};
 
+use super::columns::Columns;
 use super::fault;
 use super::pushdown::{self, Access};
 use super::source::{RowReader, Rows, SourceExec};
-use super::virtual_table::batch_of;
 use crate::catalog::{Index, Table};
 use crate::codec::{self, RowCodec};
 use crate::error::{Error, Result};
 use crate::plan::ExecContext;
-use crate::session::Row;
 use crate::types::SqlType;
 
 /// A table of the catalog over one transaction.
@@ -40,6 +39,8 @@ pub(crate) struct StoredTable {
     schema: SchemaRef,
     database: DatabaseId,
     exec: Option<ExecContext>,
+    /// Shows the rows' keys in a hidden column, the last one.
+    keyed: bool,
 }
 
 impl StoredTable {
@@ -49,8 +50,9 @@ impl StoredTable {
         schema: SchemaRef,
         database: DatabaseId,
         exec: Option<ExecContext>,
+        keyed: bool,
     ) -> Self {
-        Self { table, schema, database, exec }
+        Self { table, schema, database, exec, keyed }
     }
 }
 
@@ -90,7 +92,11 @@ impl TableProvider for StoredTable {
         let exec = self.exec.clone().ok_or_else(|| {
             fault::to_datafusion(Error::internal("a table scanned while planning"))
         })?;
-        let visible: Vec<usize> = self.table.visible_columns().map(|(at, _)| at).collect();
+        let mut visible: Vec<usize> = self.table.visible_columns().map(|(at, _)| at).collect();
+        if self.keyed {
+            // Behind the columns of the row.
+            visible.push(self.table.columns.len());
+        }
         let chosen: Vec<usize> = match projection {
             Some(chosen) => chosen.clone(),
             None => (0..visible.len()).collect(),
@@ -124,7 +130,8 @@ struct StoredRows {
 
 impl Rows for StoredRows {
     fn open(&self) -> Box<dyn RowReader> {
-        let types = self.positions.iter().map(|at| self.table.columns[*at].ty.clone()).collect();
+        let ty = |at: &usize| self.table.columns.get(*at).map_or(SqlType::Bytea, |c| c.ty.clone());
+        let types = self.positions.iter().map(ty).collect();
         let decoder = Decoder {
             codec: RowCodec::projected(&self.table, |at| self.positions.contains(&at)),
             index: match self.access.index {
@@ -184,7 +191,11 @@ impl StoredReader {
                 Some(scan) => scan,
                 None => {
                     let Some(range) = self.ranges.pop_front() else { return Ok(None) };
-                    let options = ScanOptions { limit: self.limit, ..ScanOptions::default() };
+                    let options = ScanOptions {
+                        reverse: false,
+                        limit: self.limit,
+                        read_for: self.decoder.exec.read_for,
+                    };
                     self.scan.insert(self.decoder.exec.txn.scan(range, options))
                 }
             };
@@ -193,33 +204,38 @@ impl StoredReader {
                 self.scan = None;
                 continue;
             }
-            let rows = self.decoder.decode(entries).await?;
-            return batch_of(&rows, &self.positions, &self.types, &self.schema).map(Some);
+            let width = self.decoder.table.columns.len();
+            let columns = Columns::new(&self.positions, &self.types, width, entries.len());
+            let columns = self.decoder.decode(entries, columns).await?;
+            return columns.finish(&self.schema).map(Some);
         }
     }
 }
 
 impl Decoder {
-    async fn decode(&self, entries: Vec<(Bytes, Bytes)>) -> Result<Vec<Row>> {
+    async fn decode(&self, entries: Vec<(Bytes, Bytes)>, mut columns: Columns) -> Result<Columns> {
         let codec = self.codec.as_ref().map_err(Clone::clone)?;
         let Some(index) = &self.index else {
-            return entries.iter().map(|(_, value)| codec.decode(value)).collect();
+            for (key, value) in &entries {
+                columns.push(codec, key, value)?;
+            }
+            return Ok(columns);
         };
         let keys = entries
             .iter()
             .map(|(key, value)| self.primary_of(index, key, value))
             .collect::<Result<Vec<Bytes>>>()?;
-        let values = self.exec.txn.get_many(&keys, ReadFor::Query).await?;
-        values
-            .iter()
-            .map(|value| match value {
-                Some(value) => codec.decode(value),
-                None => Err(Error::corrupt(format!(
+        let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
+        for (value, key) in values.iter().zip(&keys) {
+            let Some(value) = value else {
+                return Err(Error::corrupt(format!(
                     "index {} of table {} points at a row that is not there",
                     index.name, self.table.name
-                ))),
-            })
-            .collect()
+                )));
+            };
+            columns.push(codec, key, value)?;
+        }
+        Ok(columns)
     }
 
     /// The row's key, from its entry in an index.
@@ -228,8 +244,7 @@ impl Decoder {
             let mut reader = KeyReader::new(key);
             reader.prefix()?;
             for part in &index.columns {
-                let ty = &self.table.columns[part.column].ty;
-                codec::read_datum_key(&mut reader, ty, part.direction)?;
+                codec::read_index_key(&mut reader, &self.table, part)?;
             }
             Bytes::copy_from_slice(reader.rest())
         } else {

@@ -7,11 +7,13 @@ use datafusion::datasource::{TableProvider, provider_as_source};
 use telesto_common::TableId;
 
 use super::bind::{BoundTable, Found, Tables};
+use super::given::GivenTable;
 use super::stored::StoredTable;
 use super::types::arrow_type;
 use super::virtual_table::VirtualTable;
 use crate::catalog::{CatalogSnapshot, Relation};
 use crate::error::{Error, Result, SqlState};
+use crate::plan::given::{Earlier, given_number};
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::Settings;
 use crate::sqlparser::ast;
@@ -20,11 +22,19 @@ use crate::sqlparser::parser::Parser;
 use crate::system;
 use crate::types::SqlType;
 
+/// Name of the hidden column of a stored table that holds its rows' keys.
+pub(crate) const KEY_COLUMN: &str = "\0key";
+/// The hidden column of a system table that holds the table's OID, which pg_dump asks for.
+pub(crate) const TABLE_OID: &str = "tableoid";
+/// In front of schema and name of a stored table: the table with its hidden column.
+pub(crate) const KEYED_SCHEMA: &str = "\0keyed";
+
 /// The catalog as the binder sees it.
 pub(crate) struct CatalogTables {
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
     exec: Option<ExecContext>,
+    earlier: Arc<Earlier>,
 }
 
 impl CatalogTables {
@@ -34,6 +44,7 @@ impl CatalogTables {
             catalog: Arc::clone(context.catalog),
             settings: Arc::clone(context.settings),
             exec: None,
+            earlier: Arc::clone(&context.earlier),
         }
     }
 
@@ -43,6 +54,7 @@ impl CatalogTables {
             catalog: Arc::clone(&context.catalog),
             settings: Arc::clone(&context.settings),
             exec: Some(context.clone()),
+            earlier: Arc::default(),
         }
     }
 
@@ -54,14 +66,38 @@ impl CatalogTables {
             .map_or(0, |(_, column)| column.id)
     }
 
+    /// What an earlier part of the statement left.
+    fn given(&self, number: usize) -> Result<BoundTable> {
+        let parts = self.exec.as_ref().and_then(|exec| exec.parts.as_ref());
+        let rows = parts.and_then(|parts| parts.rows(number));
+        let columns = match (&rows, self.earlier.parts.get(number)) {
+            (Some(rows), _) => Arc::clone(&rows.columns),
+            (None, Some(columns)) => Arc::clone(columns),
+            (None, None) => return Err(Error::internal("a part that left nothing")),
+        };
+        // Result columns may share a name, those of a plan may not.
+        let names = (0..columns.len()).map(|at| format!("column {at}"));
+        let typed: Vec<(String, SqlType)> =
+            names.zip(columns.iter()).map(|(name, column)| (name, column.ty.clone())).collect();
+        let types = columns.iter().map(|column| column.ty.clone()).collect();
+        let table = GivenTable::new(types, schema_of(&typed), rows);
+        let mut bound = bound(table, typed, None);
+        for (known, column) in bound.columns.iter_mut().zip(columns.iter()) {
+            known.0.clone_from(&column.name);
+        }
+        Ok(bound)
+    }
+
     fn system_table(&self, table: &'static system::SystemTable) -> BoundTable {
-        let columns: Vec<(String, SqlType)> =
+        let mut columns: Vec<(String, SqlType)> =
             table.columns.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
+        columns.push((TABLE_OID.to_owned(), SqlType::Oid));
         let provider = VirtualTable::new(
             table,
             schema_of(&columns),
             Arc::clone(&self.catalog),
             Arc::clone(&self.settings),
+            self.exec.as_ref().map_or_else(Arc::default, |exec| Arc::clone(&exec.live)),
         );
         bound(provider, columns, None)
     }
@@ -91,14 +127,22 @@ impl Tables for CatalogTables {
             [.., schema, relation] => (Some(schema.as_str()), relation),
             [] => return Err(Error::syntax("a table needs a name")),
         };
-        if let Some(table) = system::find(schema, relation) {
+        if let (None, Some(number)) = (schema, given_number(relation)) {
+            return Ok(Found::Table(self.given(number)?));
+        }
+        let called = relation.strip_suffix("()").and_then(|name| system::find_call(schema, name));
+        if let Some(table) = called.or_else(|| system::find(schema, relation)) {
             return Ok(Found::Table(self.system_table(table)));
         }
         let path = self.settings.effective_search_path();
         match self.catalog.resolve(schema, relation, &path) {
             Some(Relation::Table(table)) => {
-                let columns: Vec<(String, SqlType)> =
+                let keyed = matches!(name, [first, _, _] if first == KEYED_SCHEMA);
+                let mut columns: Vec<(String, SqlType)> =
                     table.visible_columns().map(|(_, c)| (c.name.clone(), c.ty.clone())).collect();
+                if keyed {
+                    columns.push((KEY_COLUMN.to_owned(), SqlType::Bytea));
+                }
                 let id = table.id;
                 let schema = schema_of(&columns);
                 let stored = StoredTable::new(
@@ -106,6 +150,7 @@ impl Tables for CatalogTables {
                     schema,
                     self.catalog.database,
                     self.exec.clone(),
+                    keyed,
                 );
                 Ok(Found::Table(bound(stored, columns, Some(id))))
             }
@@ -114,8 +159,15 @@ impl Tables for CatalogTables {
                 let names = view.columns.iter().map(|(name, _)| name.clone()).collect();
                 Ok(Found::View(Box::new(query), names))
             }
-            Some(Relation::Sequence(_)) => Err(Error::unsupported("SELECT from a sequence")
-                .hint("Use nextval, currval and pg_sequences.")),
+            Some(Relation::Sequence(sequence)) => {
+                let columns = super::sequence_table::columns();
+                let table = super::sequence_table::SequenceTable {
+                    sequence: Arc::clone(sequence),
+                    schema: schema_of(&columns),
+                    exec: self.exec.clone(),
+                };
+                Ok(Found::Table(bound(table, columns, None)))
+            }
             Some(Relation::Index(..)) => {
                 Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{relation}\" is an index")))
             }
@@ -149,7 +201,9 @@ impl Tables for CatalogTables {
     }
 
     fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
-        crate::expr::types::named(ty)
+        let users =
+            crate::expr::types::UserTypes { catalog: &self.catalog, settings: &self.settings };
+        crate::expr::types::named(ty, &users)
     }
 }
 

@@ -11,6 +11,7 @@
 //! | timestamp, timestamptz | Timestamp(µs), Timestamp(µs, UTC) |
 //! | interval | Interval(MonthDayNano) |
 //! | oid and the reg* types | UInt32 |
+//! | enum | Binary: the label's order bytes |
 //! | arrays | List |
 //!
 //! # Why numeric is not Decimal128
@@ -65,10 +66,7 @@ impl TypeShape for SqlType {
     }
 
     fn element(&self) -> Option<&SqlType> {
-        match self {
-            SqlType::Array(element) => Some(element),
-            _ => None,
-        }
+        self.element_type()
     }
 }
 
@@ -87,7 +85,7 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
             DataType::Utf8
         }
         T::InternalChar => DataType::UInt8,
-        T::Bytea => DataType::Binary,
+        T::Bytea | T::Enum(_) => DataType::Binary,
         T::Uuid => DataType::FixedSizeBinary(16),
         T::Date => DataType::Date32,
         T::Time(_) => DataType::Time64(TimeUnit::Microsecond),
@@ -98,7 +96,10 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
             DataType::UInt32
         }
         T::Array(element) => DataType::List(element_field(element)),
+        T::Int2Vector => DataType::List(element_field(&T::Int2)),
+        T::OidVector => DataType::List(element_field(&T::Oid)),
         T::Unknown => DataType::Null,
+        T::Domain(domain) => arrow_type(&domain.base),
     }
 }
 
@@ -113,6 +114,16 @@ fn days(value: i32, shift: i32) -> i32 {
 
 fn micros(value: i64, shift: i64) -> i64 {
     if value == i64::MIN || value == i64::MAX { value } else { value.saturating_add(shift) }
+}
+
+/// A date as Arrow counts it.
+pub(crate) fn epoch_days(value: i32) -> i32 {
+    days(value, EPOCH_DAYS)
+}
+
+/// A timestamp as Arrow counts it.
+pub(crate) fn epoch_micros(value: i64) -> i64 {
+    micros(value, EPOCH_MICROS)
 }
 
 fn mismatch(value: &Datum, ty: &SqlType) -> Error {
@@ -165,6 +176,9 @@ pub(crate) fn array_of<'a>(
         T::Bytea => {
             build!(BinaryBuilder::with_capacity(len, len * 16), Datum::Bytea(v) => v.as_ref())
         }
+        T::Enum(_) => {
+            build!(BinaryBuilder::with_capacity(len, len * 4), Datum::Enum(v) => &v.order)
+        }
         T::Uuid => {
             let mut builder = FixedSizeBinaryBuilder::with_capacity(len, 16);
             for value in values {
@@ -179,14 +193,14 @@ pub(crate) fn array_of<'a>(
             Arc::new(builder.finish())
         }
         T::Date => {
-            build!(Date32Builder::with_capacity(len), Datum::Date(v) => days(*v, EPOCH_DAYS))
+            build!(Date32Builder::with_capacity(len), Datum::Date(v) => epoch_days(*v))
         }
         T::Time(_) => build!(Time64MicrosecondBuilder::with_capacity(len), Datum::Time(v) => *v),
         T::Timestamp(_) => {
-            build!(TimestampMicrosecondBuilder::with_capacity(len), Datum::Timestamp(v) => micros(*v, EPOCH_MICROS))
+            build!(TimestampMicrosecondBuilder::with_capacity(len), Datum::Timestamp(v) => epoch_micros(*v))
         }
         T::TimestampTz(_) => {
-            build!(TimestampMicrosecondBuilder::with_capacity(len).with_timezone("UTC"), Datum::TimestampTz(v) => micros(*v, EPOCH_MICROS))
+            build!(TimestampMicrosecondBuilder::with_capacity(len).with_timezone("UTC"), Datum::TimestampTz(v) => epoch_micros(*v))
         }
         T::Interval => build!(
             IntervalMonthDayNanoBuilder::with_capacity(len),
@@ -195,6 +209,8 @@ pub(crate) fn array_of<'a>(
         T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
             build!(UInt32Builder::with_capacity(len), Datum::Oid(v) => *v)
         }
+        T::Int2Vector => return array_of(&T::Int2.array_of(), values),
+        T::OidVector => return array_of(&T::Oid.array_of(), values),
         T::Array(element) => {
             let mut offsets = vec![0_i32];
             let mut valid = Vec::with_capacity(len);
@@ -232,6 +248,7 @@ pub(crate) fn array_of<'a>(
             )
         }
         T::Unknown => Arc::new(NullArray::new(len)),
+        T::Domain(domain) => array_of(&domain.base, values)?,
     })
 }
 
@@ -267,6 +284,7 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         };
     }
     Ok(match ty {
+        T::Domain(domain) => datum_at(array, row, &domain.base)?,
         T::Bool => Datum::Bool(array.as_boolean_opt().ok_or_else(wrong)?.value(row)),
         T::Int2 => Datum::Int2(primitive!(Int16Type)),
         T::Int4 => Datum::Int4(primitive!(Int32Type)),
@@ -289,6 +307,10 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         }
         T::InternalChar => Datum::InternalChar(primitive!(UInt8Type)),
         T::Bytea => Datum::bytea(array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row)),
+        T::Enum(ty) => {
+            let order = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
+            Datum::Enum(Arc::clone(ty.by_order(order)?))
+        }
         T::Uuid => {
             let bytes = array.as_fixed_size_binary_opt().ok_or_else(wrong)?.value(row);
             Datum::Uuid(bytes.try_into().map_err(|_| wrong())?)
@@ -319,6 +341,14 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
                 out.push(datum_at(&items, at, element)?);
             }
             Datum::Array(Arc::new(ArrayValue::new((**element).clone(), out)))
+        }
+        T::Int2Vector | T::OidVector => {
+            let element = ty.element_type().unwrap_or(&T::Int2);
+            let Datum::Array(items) = datum_at(array, row, &element.clone().array_of())? else {
+                return Err(wrong());
+            };
+            let vector = ArrayValue::vector(element.clone(), items.elements.clone());
+            Datum::Array(Arc::new(vector))
         }
     })
 }

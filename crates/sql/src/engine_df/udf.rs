@@ -291,15 +291,17 @@ pub(crate) fn cast_call(from: &SqlType, to: &SqlType, evaluation: Evaluation) ->
     let work = Work::Cast { from: from.clone(), to: to.clone() };
     // Casts that read the session's settings or the catalog are constant within a statement only.
     let fixed = |ty: &SqlType| !ty.is_oid_like() && !matches!(ty, SqlType::TimestampTz(_));
-    let volatility =
-        if fixed(from) && fixed(to) { Volatility::Immutable } else { Volatility::Stable };
+    // A domain may refuse NULL.
+    let strict = !matches!(to, SqlType::Domain(_));
+    let fixed = strict && fixed(from) && fixed(to);
+    let volatility = if fixed { Volatility::Immutable } else { Volatility::Stable };
     Function::udf(
         format!("cast_{}", to.internal_name()),
         work,
         vec![from.clone()],
         to.clone(),
         volatility,
-        true,
+        strict,
         Some(evaluation),
     )
 }
@@ -449,6 +451,7 @@ pub(crate) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Uuid(bytes) => bytes.to_vec(),
         Datum::Bytea(bytes) => bytes.to_vec(),
         Datum::Oid(v) => v.to_be_bytes().to_vec(),
+        Datum::Enum(v) => v.order.clone(),
         Datum::Null => Vec::new(),
     })
 }

@@ -19,9 +19,9 @@ use super::source::{RowReader, Rows, SourceExec};
 use super::types::array_of;
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
-use crate::session::{Row, Settings};
+use crate::session::{Live, Row, Settings};
 use crate::system::{self, SystemTable};
-use crate::types::SqlType;
+use crate::types::{Datum, SqlType};
 
 /// A system table over one catalog snapshot.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub(crate) struct VirtualTable {
     schema: SchemaRef,
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
+    live: Arc<Live>,
 }
 
 impl VirtualTable {
@@ -39,8 +40,9 @@ impl VirtualTable {
         schema: SchemaRef,
         catalog: Arc<CatalogSnapshot>,
         settings: Arc<Settings>,
+        live: Arc<Live>,
     ) -> Self {
-        Self { table, schema, catalog, settings }
+        Self { table, schema, catalog, settings, live }
     }
 }
 
@@ -63,7 +65,7 @@ impl TableProvider for VirtualTable {
     ) -> DfResult<Arc<dyn ExecutionPlan>> {
         let positions: Vec<usize> = match projection {
             Some(positions) => positions.clone(),
-            None => (0..self.table.columns.len()).collect(),
+            None => (0..self.schema.fields().len()).collect(),
         };
         let schema = Arc::new(self.schema.project(&positions)?);
         let rows = VirtualRows {
@@ -72,6 +74,7 @@ impl TableProvider for VirtualTable {
             schema: Arc::clone(&schema),
             catalog: Arc::clone(&self.catalog),
             settings: Arc::clone(&self.settings),
+            live: Arc::clone(&self.live),
         };
         Ok(Arc::new(SourceExec::new(Arc::new(rows), schema, limit)))
     }
@@ -84,12 +87,36 @@ struct VirtualRows {
     schema: SchemaRef,
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
+    live: Arc<Live>,
 }
 
 impl Rows for VirtualRows {
     fn open(&self) -> Box<dyn RowReader> {
-        let rows = system::rows(self.table, &self.catalog, &self.settings);
-        let types = self.positions.iter().map(|at| self.table.columns[*at].1.clone()).collect();
+        let rows = if system::live::is_read(self.table) {
+            let table = self.table;
+            let (catalog, settings) = (Arc::clone(&self.catalog), Arc::clone(&self.settings));
+            let live = Arc::clone(&self.live);
+            async move { system::live::read(table, &catalog, &settings, &live).await }.boxed()
+        } else {
+            let rows = system::rows(self.table, &self.catalog, &self.settings, &self.live);
+            std::future::ready(rows).boxed()
+        };
+        let own = self.table.columns.len();
+        let rows = if self.positions.contains(&own) {
+            // `tableoid`, behind the table's own columns.
+            let oid = self.table.oid;
+            async move {
+                let mut rows = rows.await?;
+                rows.iter_mut().for_each(|row| row.push(Datum::Oid(oid)));
+                Ok(rows)
+            }
+            .boxed()
+        } else {
+            rows
+        };
+        let ty =
+            |at: &usize| self.table.columns.get(*at).map_or(SqlType::Oid, |(_, ty)| ty.clone());
+        let types = self.positions.iter().map(ty).collect();
         Box::new(VirtualReader {
             rows: Some(rows),
             positions: self.positions.clone(),
@@ -104,7 +131,7 @@ impl Rows for VirtualRows {
 }
 
 struct VirtualReader {
-    rows: Option<Result<Vec<Row>>>,
+    rows: Option<BoxFuture<'static, Result<Vec<Row>>>>,
     positions: Vec<usize>,
     types: Vec<SqlType>,
     schema: SchemaRef,
@@ -112,11 +139,17 @@ struct VirtualReader {
 
 impl RowReader for VirtualReader {
     fn next(&mut self, _: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>> {
-        let batch = self.rows.take().map(|rows| {
-            let rows = rows?;
-            batch_of(&rows, &self.positions, &self.types, &self.schema)
-        });
-        async move { batch.transpose().map_err(fault::to_datafusion) }.boxed()
+        let rows = self.rows.take();
+        let (positions, types, schema) = (&self.positions, &self.types, &self.schema);
+        async move {
+            let Some(rows) = rows else { return Ok(None) };
+            let batch = match rows.await {
+                Ok(rows) => batch_of(&rows, positions, types, schema),
+                Err(error) => Err(error),
+            };
+            batch.map(Some).map_err(fault::to_datafusion)
+        }
+        .boxed()
     }
 }
 

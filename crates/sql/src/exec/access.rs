@@ -5,19 +5,29 @@
 //!   residual filter.
 //! - Values are converted to the column's own type before they become key bytes; a value outside that type matches
 //!   nothing (equality) or widens to no bound (range).
+//! - A partial index is used only when the condition implies its predicate ([`super::imply`]); an expression that an index
+//!   holds counts as a column behind the table's own ([`IndexForms`]).
 //! - NULL never matches a comparison: a NULL value makes the path empty, and open ranges stop before the NULLs.
+//! - What a LIKE pattern starts with is known when it runs; a pattern that starts with a wildcard reads everything
+//!   ([`Access::effective`]).
 //!
 //! # Limits
-//! Equality and IN on leading columns, then one range. At most [`MAX_POINTS`] combinations of IN values; beyond that
+//! Equality and IN on leading columns, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
 //! later IN conditions stay in the filter.
 
-use telesto_common::key::{Direction, KeyRange, KeyWriter, successor};
+mod keys;
+mod prefix;
 
-use crate::catalog::{Index, Table};
-use crate::error::Result;
-use crate::exec::storage;
+use std::ops::Range;
+
+use telesto_common::key::Direction;
+
+use crate::catalog::{Index, IndexColumn, Table};
+use crate::exec::forms::IndexForms;
 use crate::expr::{Comparison, EvalContext, Expr, Node, Volatility};
-use crate::types::{Datum, SqlType};
+use crate::types::SqlType;
+
+pub use keys::Keys;
 
 /// Most key combinations one path may name by constants.
 pub const MAX_POINTS: usize = 10_000;
@@ -51,6 +61,24 @@ pub struct Bound {
     pub inclusive: bool,
 }
 
+/// A pattern that gives the text the next column starts with.
+#[derive(Clone, Debug)]
+pub struct Prefix {
+    /// The pattern, or the text itself; uses no column.
+    pub pattern: Expr,
+    /// How the pattern is read.
+    pub kind: PrefixKind,
+}
+
+/// How a pattern gives a prefix.
+#[derive(Clone, Debug)]
+pub enum PrefixKind {
+    /// LIKE; the escape character, a backslash unless it is given.
+    Like(Option<Expr>),
+    /// `starts_with`: the whole text.
+    Whole,
+}
+
 /// A path to rows.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -62,12 +90,18 @@ pub struct Access {
     pub low: Option<Bound>,
     /// Upper bound.
     pub high: Option<Bound>,
+    /// What the text of the next column starts with, when it has no bounds.
+    pub prefix: Option<Prefix>,
+    /// Without bounds and prefix: only where the next column is not NULL.
+    pub skip_nulls: bool,
     /// Greatest key first.
     pub reverse: bool,
     /// All columns of a unique key are given: at most one row for each combination.
     pub unique: bool,
     /// Rows come in the order asked for.
     pub ordered: bool,
+    /// The index is a partial one, which narrows without a condition on its columns.
+    pub partial: bool,
 }
 
 impl Access {
@@ -79,16 +113,23 @@ impl Access {
             parts: Vec::new(),
             low: None,
             high: None,
+            prefix: None,
+            skip_nulls: false,
             reverse: false,
             unique: false,
             ordered: false,
+            partial: false,
         }
     }
 
     /// Whether nothing narrows it.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.parts.is_empty() && self.low.is_none() && self.high.is_none()
+        !self.partial
+            && self.parts.is_empty()
+            && self.low.is_none()
+            && self.high.is_none()
+            && self.prefix.is_none()
     }
 }
 
@@ -97,33 +138,107 @@ impl Access {
 pub struct Conditions {
     eq: Vec<(usize, Part, usize)>,
     ranges: Vec<(usize, Comparison, KeyValue)>,
+    prefixes: Vec<(usize, Prefix)>,
     /// All conjuncts; those a path proves are dropped by [`Conditions::choose`].
     conjuncts: Vec<Expr>,
+    forms: IndexForms,
+}
+
+/// The conjuncts of a condition.
+#[must_use]
+pub fn conjuncts(condition: Option<Expr>) -> Vec<Expr> {
+    condition.into_iter().flat_map(flatten).collect()
+}
+
+/// The conjunction of conditions; `None`: there are none.
+#[must_use]
+pub fn conjunction(mut conditions: Vec<Expr>) -> Option<Expr> {
+    match conditions.len() {
+        0 | 1 => conditions.pop(),
+        _ => Some(Expr::bool(Node::And(conditions))),
+    }
+}
+
+/// The best path of a table.
+#[derive(Debug)]
+pub struct Best {
+    /// How good it is; 0: it reads everything.
+    pub score: u64,
+    /// The path.
+    pub access: Access,
+    /// Positions of the conjuncts that hold for every row of the path.
+    pub proved: Vec<usize>,
 }
 
 /// An ordering asked for: column, descending.
 pub type Order = Vec<(usize, bool)>;
 
 impl Conditions {
-    /// Takes a condition apart.
+    /// Takes a condition apart, for indexes on columns.
     #[must_use]
     pub fn new(condition: Option<Expr>) -> Self {
-        let mut found = Self::default();
-        let conjuncts = match condition {
-            None => Vec::new(),
-            Some(Expr { node: Node::And(items), .. }) => {
-                items.into_iter().flat_map(flatten).collect()
-            }
-            Some(other) => vec![other],
-        };
+        Self::over(condition, &IndexForms::default())
+    }
+
+    /// Takes a condition apart, for a table with such indexes. Columns of the table are at their positions.
+    #[must_use]
+    pub fn over(condition: Option<Expr>, forms: &IndexForms) -> Self {
+        let known = |value: &Expr| !value.uses_columns();
+        Self::taken(conjuncts(condition), 0..usize::MAX, &known, forms)
+    }
+
+    /// Conditions on the table whose columns are at `columns` of a wider row, for indexes on columns; `known` says which
+    /// values are there before its rows are read.
+    #[must_use]
+    pub fn among(
+        conjuncts: Vec<Expr>,
+        columns: Range<usize>,
+        known: &dyn Fn(&Expr) -> bool,
+    ) -> Self {
+        Self::taken(conjuncts, columns, known, &IndexForms::default())
+    }
+
+    fn taken(
+        conjuncts: Vec<Expr>,
+        columns: Range<usize>,
+        known: &dyn Fn(&Expr) -> bool,
+        forms: &IndexForms,
+    ) -> Self {
+        let mut found = Self { forms: forms.clone(), ..Self::default() };
         for (at, conjunct) in conjuncts.iter().enumerate() {
-            found.classify(conjunct, at);
+            found.classify(conjunct, at, &columns, &|value| {
+                known(value) && value.volatility() < Volatility::Volatile
+            });
         }
         found.conjuncts = conjuncts;
         found
     }
 
-    fn classify(&mut self, conjunct: &Expr, at: usize) {
+    fn classify(
+        &mut self,
+        conjunct: &Expr,
+        at: usize,
+        columns: &Range<usize>,
+        usable: &dyn Fn(&Expr) -> bool,
+    ) {
+        let forms = std::mem::take(&mut self.forms);
+        self.classify_over(conjunct, at, columns, usable, &forms);
+        self.forms = forms;
+    }
+
+    fn classify_over(
+        &mut self,
+        conjunct: &Expr,
+        at: usize,
+        columns: &Range<usize>,
+        usable: &dyn Fn(&Expr) -> bool,
+        forms: &IndexForms,
+    ) {
+        let key_column = |expr: &Expr| {
+            key_or_form(expr, forms)
+                .filter(|(at, _)| columns.contains(at))
+                .map(|(at, ty)| (at - columns.start, ty))
+        };
         match &conjunct.node {
             Node::Compare(comparison, a, b) => {
                 let (column, value, comparison) = match (key_column(a), key_column(b)) {
@@ -154,44 +269,125 @@ impl Conditions {
                     self.eq.push((column, Part::Any(KeyValue { expr: (**list).clone(), ty }), at));
                 }
             }
+            Node::Call(function, args, _) => {
+                let Some((value, rest)) = args.split_first() else { return };
+                if let Some(prefix) = Prefix::of_call(function.name, rest)
+                    && rest.iter().all(usable)
+                    && let Some((column, ty)) = key_column(value)
+                    && matches!(ty, SqlType::Varchar(_) | SqlType::Name | SqlType::Text)
+                {
+                    self.prefixes.push((column, prefix));
+                }
+            }
             _ => {}
         }
     }
 
-    /// The best path among the indexes of `table`, and the filter that remains. `order` is what the statement wants.
+    /// The best path among the indexes of `table` on all rows, and the filter that remains. `order` is what the statement
+    /// wants.
     #[must_use]
-    pub fn choose(mut self, table: &Table, order: Option<&Order>) -> (Access, Option<Expr>) {
-        let mut best: Option<(u64, Access, Vec<usize>)> = None;
-        for index in table.all_indexes().filter(|i| i.predicate.is_none()) {
-            let (access, proved) = self.path(index, order);
-            let score = score(&access, index, order.is_some());
-            if score > 0 && best.as_ref().is_none_or(|(s, ..)| score > *s) {
-                best = Some((score, access, proved));
-            }
-        }
-        let (access, proved) =
-            best.map_or_else(|| (Access::full(), Vec::new()), |(_, a, p)| (a, p));
-        let mut at = 0;
-        self.conjuncts.retain(|_| {
-            at += 1;
-            !proved.contains(&(at - 1))
-        });
-        let mut rest = self.conjuncts;
-        let filter = match rest.len() {
-            0 => None,
-            1 => rest.pop(),
-            _ => Some(Expr::bool(Node::And(rest))),
-        };
-        (access, filter)
+    pub fn choose(self, table: &Table, order: Option<&Order>) -> (Access, Option<Expr>) {
+        let best = self.best(table, order);
+        self.chosen(best)
     }
 
-    fn path(&self, index: &Index, order: Option<&Order>) -> (Access, Vec<usize>) {
-        let mut access = Access { index: index.id, ..Access::full() };
+    /// [`Conditions::choose`], among partial indexes too.
+    #[must_use]
+    pub fn choose_among(
+        self,
+        table: &Table,
+        order: Option<&Order>,
+        context: &EvalContext<'_>,
+    ) -> (Access, Option<Expr>) {
+        let mut best =
+            self.best_of(table, order, &|index| self.forms.serves(index, &self.conjuncts, context));
+        if best.access.partial
+            && let Some(index) = table.index(best.access.index)
+        {
+            // Every row of the index fulfils the predicate.
+            best.proved.extend(
+                (0..self.conjuncts.len())
+                    .filter(|at| self.forms.proves(index, &self.conjuncts[*at], context)),
+            );
+        }
+        self.chosen(best)
+    }
+
+    /// The path, and the filter that remains.
+    fn chosen(self, best: Best) -> (Access, Option<Expr>) {
+        let mut at = 0;
+        let mut rest = self.conjuncts;
+        rest.retain(|_| {
+            at += 1;
+            !best.proved.contains(&(at - 1))
+        });
+        (best.access, conjunction(rest))
+    }
+
+    /// The best path among the indexes of `table` on all rows.
+    #[must_use]
+    pub fn best(&self, table: &Table, order: Option<&Order>) -> Best {
+        self.best_of(table, order, &|_| false)
+    }
+
+    /// `serves` says which partial indexes may be used.
+    fn best_of(
+        &self,
+        table: &Table,
+        order: Option<&Order>,
+        serves: &dyn Fn(&Index) -> bool,
+    ) -> Best {
+        let mut best = Best { score: 0, access: Access::full(), proved: Vec::new() };
+        for index in table.all_indexes() {
+            if index.predicate.is_some() && !serves(index) {
+                continue;
+            }
+            let (access, proved) = self.path(table, index, order);
+            let score = score(&access, index, order.is_some());
+            // A partial index holds fewer rows: it wins over a whole one that narrows as much. Without a condition on its
+            // columns it is read when it gives the order, or when its predicate picks values.
+            let score = match (score, access.partial) {
+                (0, true) if order.is_some() && access.ordered => 20,
+                (0, true) if self.forms.picks_values(index) => 10,
+                (0, _) => 0,
+                (score, partial) => score + u64::from(partial) * 10,
+            };
+            if score > best.score {
+                best = Best { score, access, proved };
+            }
+        }
+        best
+    }
+
+    /// An index on all rows whose leading columns are the order, and whether it gives it backwards.
+    #[must_use]
+    pub fn along(&self, table: &Table, order: &Order) -> Option<(u32, bool)> {
+        let whole = table.all_indexes().filter(|i| i.predicate.is_none());
+        whole.filter(|i| i.columns.len() >= order.len()).find_map(|index| {
+            let mut reverse = None;
+            for (at, (column, descending)) in order.iter().enumerate() {
+                let own = &index.columns[at];
+                let backwards = (own.direction == Direction::Descending) != *descending;
+                if self.forms.position(index, at) != *column
+                    || !usual_nulls(table, own)
+                    || *reverse.get_or_insert(backwards) != backwards
+                {
+                    return None;
+                }
+            }
+            Some((index.id, reverse.unwrap_or(false)))
+        })
+    }
+
+    fn path(&self, table: &Table, index: &Index, order: Option<&Order>) -> (Access, Vec<usize>) {
+        let partial = index.predicate.is_some();
+        let mut access = Access { index: index.id, partial, ..Access::full() };
         let mut proved = Vec::new();
         let mut combinations = 1_usize;
-        for column in &index.columns {
+        for at in 0..index.columns.len() {
+            let position = self.forms.position(index, at);
             // A single value before a list, a list before an array of unknown length.
-            let candidates = self.eq.iter().filter(|(c, ..)| *c == column.column);
+            let candidates = self.eq.iter().filter(|(c, ..)| *c == position);
             let Some((_, part, at)) = candidates.min_by_key(|(_, part, _)| match part {
                 Part::Eq(_) => 0,
                 Part::In(_) => 1,
@@ -212,8 +408,9 @@ impl Conditions {
         }
         let used = access.parts.len();
         access.unique = used == index.columns.len() && (index.unique || index.id == 0);
-        if let Some(next) = index.columns.get(used) {
-            for (_, comparison, value) in self.ranges.iter().filter(|(c, ..)| *c == next.column) {
+        if used < index.columns.len() {
+            let next = self.forms.position(index, used);
+            for (_, comparison, value) in self.ranges.iter().filter(|(c, ..)| *c == next) {
                 let bound = |inclusive| Some(Bound { value: value.clone(), inclusive });
                 match comparison {
                     Comparison::Gt if access.low.is_none() => access.low = bound(false),
@@ -223,9 +420,13 @@ impl Conditions {
                     _ => {}
                 }
             }
+            if access.low.is_none() && access.high.is_none() {
+                let prefix = self.prefixes.iter().find(|(c, _)| *c == next);
+                access.prefix = prefix.map(|(_, prefix)| prefix.clone());
+            }
         }
         if let Some(order) = order {
-            match order_along(index, &access.parts, order) {
+            match self.order_along(table, index, &access.parts, order) {
                 Some(reverse) => {
                     access.reverse = reverse;
                     access.ordered = true;
@@ -238,41 +439,68 @@ impl Conditions {
         }
         (access, proved)
     }
+
+    /// Whether the index gives the order, and then whether backwards.
+    fn order_along(
+        &self,
+        table: &Table,
+        index: &Index,
+        parts: &[Part],
+        order: &Order,
+    ) -> Option<bool> {
+        if !parts.iter().all(|p| matches!(p, Part::Eq(_))) {
+            return None;
+        }
+        let fixed: Vec<usize> = (0..parts.len()).map(|at| self.forms.position(index, at)).collect();
+        let mut rest = parts.len()..index.columns.len();
+        let mut reverse: Option<bool> = None;
+        for (column, descending) in order {
+            if fixed.contains(column) {
+                continue;
+            }
+            match rest.next() {
+                Some(next) if self.forms.position(index, next) == *column => {
+                    let next = &index.columns[next];
+                    if !usual_nulls(table, next) {
+                        return None;
+                    }
+                    let backwards = (next.direction == Direction::Descending) != *descending;
+                    if reverse.is_some_and(|r| r != backwards) {
+                        return None;
+                    }
+                    reverse = Some(backwards);
+                }
+                // A unique key in full: what follows cannot matter.
+                None if index.unique && !index.columns.iter().any(|c| may_be_null(table, c)) => {
+                    break;
+                }
+                _ => return None,
+            }
+        }
+        Some(reverse.unwrap_or(false))
+    }
 }
 
-/// Whether the index gives the order, and then whether backwards.
-fn order_along(index: &Index, parts: &[Part], order: &Order) -> Option<bool> {
-    if !parts.iter().all(|p| matches!(p, Part::Eq(_))) {
-        return None;
-    }
-    let fixed: Vec<usize> = index.columns[..parts.len()].iter().map(|c| c.column).collect();
-    let mut rest = index.columns[parts.len()..].iter();
-    let mut reverse: Option<bool> = None;
-    for (column, descending) in order {
-        if fixed.contains(column) {
-            continue;
-        }
-        match rest.next() {
-            Some(next) if next.column == *column => {
-                let backwards = (next.direction == Direction::Descending) != *descending;
-                if reverse.is_some_and(|r| r != backwards) {
-                    return None;
-                }
-                reverse = Some(backwards);
-            }
-            // A unique key in full: what follows cannot matter.
-            None if index.unique => break,
-            _ => return None,
-        }
-    }
-    Some(reverse.unwrap_or(false))
+/// The index that gives the whole table in that order of columns, and whether backwards.
+#[must_use]
+pub fn along(table: &Table, order: &Order) -> Option<(u32, bool)> {
+    Conditions::default().along(table, order)
+}
+
+fn may_be_null(table: &Table, column: &IndexColumn) -> bool {
+    table.columns.get(column.column).is_none_or(|c| !c.not_null)
+}
+
+/// Whether NULLs are where ORDER BY has them unless it says otherwise, or are not there.
+pub(super) fn usual_nulls(table: &Table, column: &IndexColumn) -> bool {
+    column.nulls_first.is_none() || !may_be_null(table, column)
 }
 
 fn score(access: &Access, index: &Index, wants_order: bool) -> u64 {
     let eq = access.parts.iter().filter(|p| matches!(p, Part::Eq(_))).count() as u64;
     let lists = access.parts.len() as u64 - eq;
     let bounds = u64::from(access.low.is_some()) + u64::from(access.high.is_some());
-    let mut score = eq * 100 + lists * 80 + bounds * 30;
+    let mut score = eq * 100 + lists * 80 + bounds * 30 + u64::from(access.prefix.is_some()) * 40;
     if access.unique {
         score += 10_000;
     }
@@ -293,8 +521,19 @@ fn flatten(expr: Expr) -> Vec<Expr> {
     }
 }
 
-fn usable(expr: &Expr) -> bool {
-    !expr.uses_columns() && expr.volatility() < Volatility::Volatile
+/// The key column, or expression of an index, under a comparison.
+fn key_or_form(expr: &Expr, forms: &IndexForms) -> Option<(usize, SqlType)> {
+    if let Some(found) = key_column(expr) {
+        return Some(found);
+    }
+    if forms.is_empty() {
+        return None;
+    }
+    forms.place_of(expr).or_else(|| match &expr.node {
+        // Casts that keep order are looked through here as well.
+        Node::Cast(inner, _) if keeps_order(&inner.ty, &expr.ty) => forms.place_of(inner),
+        _ => None,
+    })
 }
 
 /// The column under a comparison, through casts that keep order and equality.
@@ -303,199 +542,15 @@ fn key_column(expr: &Expr) -> Option<(usize, SqlType)> {
         Node::Column(at) => Some((*at, expr.ty.clone())),
         Node::Cast(inner, _) => {
             let Node::Column(at) = inner.node else { return None };
-            let widened = inner.ty.is_integer() && expr.ty.is_integer();
-            let text = matches!(inner.ty, SqlType::Varchar(_) | SqlType::Name | SqlType::Text)
-                && expr.ty == SqlType::Text;
-            (widened || text).then(|| (at, inner.ty.clone()))
+            keeps_order(&inner.ty, &expr.ty).then(|| (at, inner.ty.clone()))
         }
         _ => None,
     }
 }
 
-/// A value as the column has it.
-enum Converted {
-    Value(Datum),
-    Null,
-    /// Below or above every value of the column's type.
-    Below,
-    Above,
-}
-
-fn convert(value: Datum, ty: &SqlType) -> Converted {
-    if value.is_null() {
-        return Converted::Null;
-    }
-    let range = match ty {
-        SqlType::Int2 => (i64::from(i16::MIN), i64::from(i16::MAX)),
-        SqlType::Int4 => (i64::from(i32::MIN), i64::from(i32::MAX)),
-        SqlType::Int8 => (i64::MIN, i64::MAX),
-        _ => return Converted::Value(value),
-    };
-    let Some(number) = value.as_i64() else { return Converted::Value(value) };
-    if number < range.0 {
-        Converted::Below
-    } else if number > range.1 {
-        Converted::Above
-    } else {
-        Converted::Value(match ty {
-            SqlType::Int2 => Datum::Int2(number as i16),
-            SqlType::Int4 => Datum::Int4(number as i32),
-            _ => Datum::Int8(number),
-        })
-    }
-}
-
-/// The keys of a path for given parameters.
-#[derive(Debug)]
-pub enum Keys {
-    /// Whole keys of a unique index.
-    Points(Vec<bytes::Bytes>),
-    /// Ranges, in order.
-    Ranges(Vec<KeyRange>),
-}
-
-impl Access {
-    /// Computes the keys.
-    ///
-    /// # Errors
-    /// Those of evaluating the values.
-    pub fn keys(
-        &self,
-        table: &Table,
-        prefix: KeyWriter,
-        context: &EvalContext<'_>,
-    ) -> Result<Keys> {
-        let index = table.index(self.index);
-        let columns = index.map_or(&[][..], |i| &i.columns);
-        let mut writers = vec![prefix];
-        for (part, column) in self.parts.iter().zip(columns) {
-            let ty = &table.columns[column.column].ty;
-            let mut values = part_values(part, context)?;
-            if writers.len().saturating_mul(values.len()) > 1 {
-                values.sort_by(|a, b| a.cmp_typed(b, ty));
-                values.dedup_by(|a, b| a.cmp_typed(b, ty).is_eq());
-                if column.direction == Direction::Descending {
-                    values.reverse();
-                }
-            }
-            let mut next = Vec::with_capacity(writers.len() * values.len());
-            for (at, value) in values.iter().enumerate() {
-                if at + 1 == values.len() && writers.len() == 1 {
-                    // The usual single combination reuses its buffer.
-                    let mut writer = std::mem::take(&mut writers).pop().unwrap_or_default();
-                    storage::append_key(&mut writer, value, ty, column.direction)?;
-                    next.push(writer);
-                } else {
-                    for writer in &writers {
-                        let mut writer = writer.clone();
-                        storage::append_key(&mut writer, value, ty, column.direction)?;
-                        next.push(writer);
-                    }
-                }
-            }
-            if writers.len() > 1 {
-                // Values of the earlier columns must vary slowest.
-                next.sort_by(|a, b| a.as_slice().cmp(b.as_slice()));
-            }
-            writers = next;
-            if writers.is_empty() {
-                return Ok(Keys::Ranges(Vec::new()));
-            }
-        }
-        if self.unique {
-            return Ok(Keys::Points(writers.into_iter().map(KeyWriter::finish).collect()));
-        }
-        let mut ranges = Vec::with_capacity(writers.len());
-        for writer in writers {
-            match columns.get(self.parts.len()) {
-                Some(column) if self.low.is_some() || self.high.is_some() => {
-                    let ty = &table.columns[column.column].ty;
-                    if let Some(range) = self.range(&writer, ty, column.direction, context)? {
-                        ranges.push(range);
-                    }
-                }
-                _ => ranges.push(KeyRange::with_prefix(writer.as_slice())),
-            }
-        }
-        if self.reverse {
-            ranges.reverse();
-        }
-        Ok(Keys::Ranges(ranges))
-    }
-
-    fn range(
-        &self,
-        writer: &KeyWriter,
-        ty: &SqlType,
-        direction: Direction,
-        context: &EvalContext<'_>,
-    ) -> Result<Option<KeyRange>> {
-        // `Some(None)`: no bound; `None`: nothing can match.
-        let mut low = None;
-        if let Some(bound) = &self.low {
-            match convert(bound.value.expr.eval(&[], context)?, ty) {
-                Converted::Null | Converted::Above => return Ok(None),
-                Converted::Below => {}
-                Converted::Value(v) => low = Some((v, bound.inclusive)),
-            }
-        }
-        let mut high = None;
-        if let Some(bound) = &self.high {
-            match convert(bound.value.expr.eval(&[], context)?, ty) {
-                Converted::Null | Converted::Below => return Ok(None),
-                Converted::Above => {}
-                Converted::Value(v) => high = Some((v, bound.inclusive)),
-            }
-        }
-        let element = |value: &Datum| {
-            let mut key = writer.clone();
-            storage::append_key(&mut key, value, ty, direction)?;
-            Ok::<_, crate::Error>(key.finish())
-        };
-        // In key order the NULLs are after the greatest ascending, before the greatest descending value.
-        let nulls = element(&Datum::Null)?;
-        let (first, last) = match direction {
-            Direction::Ascending => (low, high),
-            Direction::Descending => (high, low),
-        };
-        let start = match first {
-            Some((value, true)) => element(&value)?,
-            Some((value, false)) => successor(&element(&value)?),
-            None if direction == Direction::Descending => successor(&nulls),
-            None => bytes::Bytes::copy_from_slice(writer.as_slice()),
-        };
-        let end = match last {
-            Some((value, true)) => successor(&element(&value)?),
-            Some((value, false)) => element(&value)?,
-            None if direction == Direction::Ascending => nulls,
-            None => successor(writer.as_slice()),
-        };
-        let range = KeyRange::new(start, end);
-        Ok((!range.is_empty()).then_some(range))
-    }
-}
-
-fn part_values(part: &Part, context: &EvalContext<'_>) -> Result<Vec<Datum>> {
-    let mut values = Vec::new();
-    let mut add = |value: Datum, ty: &SqlType| {
-        if let Converted::Value(value) = convert(value, ty) {
-            values.push(value);
-        }
-    };
-    match part {
-        Part::Eq(v) => add(v.expr.eval(&[], context)?, &v.ty),
-        Part::In(list) => {
-            for v in list {
-                add(v.expr.eval(&[], context)?, &v.ty);
-            }
-        }
-        Part::Any(v) => {
-            if let Datum::Array(array) = v.expr.eval(&[], context)? {
-                for item in &array.elements {
-                    add(item.clone(), &v.ty);
-                }
-            }
-        }
-    }
-    Ok(values)
+fn keeps_order(from: &SqlType, to: &SqlType) -> bool {
+    let widened = from.is_integer() && to.is_integer();
+    let text =
+        matches!(from, SqlType::Varchar(_) | SqlType::Name | SqlType::Text) && *to == SqlType::Text;
+    widened || text
 }

@@ -6,22 +6,27 @@
 //!   the rows to write; DataFusion runs it, the rows are written by key.
 //!
 //! # Limits
-//! `UPDATE … FROM`, `DELETE … USING` and subqueries need a primary key on the table written. No `SET (a, b) = (SELECT …)`,
-//! no WITH in front.
+//! No subqueries in RETURNING, ON CONFLICT DO UPDATE and the WHEN clauses of MERGE; DEFAULT beside subqueries in VALUES
+//! only if every row has it there.
 
 mod change;
+mod given;
+mod merge;
+mod rows;
 
 use std::sync::Arc;
 
 use super::access::{Access, Conditions};
 use super::info::{TableInfo, relation};
-use super::select::{column_name, describe_access, plain_wildcard, result_column, wildcard};
+use super::select::{describe_access, plain_wildcard, result_column, wildcard};
 use super::source::QuerySource;
 use super::write::OnConflict;
 use super::{KeyPlan, Kind, find_table};
 use crate::catalog::{Generated, Table};
 use crate::error::{Error, Result, SqlState};
-use crate::expr::{Binder, CastContext, EvalContext, Expr, Scope, fault, fold};
+use crate::expr::{
+    Binder, CastContext, EvalContext, Expr, Scope, ScopeRelation, fault, fold, output_name,
+};
 use crate::plan::PlanContext;
 use crate::session::ResultColumn;
 use crate::sqlparser::ast::{
@@ -31,6 +36,10 @@ use crate::sqlparser::ast::{
 use crate::types::SqlType;
 
 pub(super) use change::{delete, update};
+pub(crate) use given::{OVERRIDING_SYSTEM, OVERRIDING_USER};
+use given::{Overriding, may_assign, may_give, overriding, passed_over};
+pub(crate) use merge::{DEFAULT_VALUES, DO_NOTHING};
+pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
 
 /// A value given to a column of a new row.
 #[derive(Debug)]
@@ -66,8 +75,9 @@ pub(super) struct InsertPlan {
 pub(super) enum Target {
     /// By a path.
     Path(Box<Access>, Option<Expr>),
-    /// By a query that gives the primary key's columns first.
-    Query(QuerySource),
+    /// By a query that gives the row's key first; where, in its rows, the columns of other tables begin that RETURNING may
+    /// name.
+    Query(QuerySource, Option<usize>),
 }
 
 /// An UPDATE.
@@ -119,7 +129,7 @@ impl Target {
     fn describe(&self, info: &TableInfo) -> String {
         match self {
             Self::Path(access, filter) => describe_access(&info.table, access, filter.is_some()),
-            Self::Query(_) => format!("Key path: rows of {} by a query", info.table.name),
+            Self::Query(..) => format!("Key path: rows of {} by a query", info.table.name),
         }
     }
 }
@@ -176,14 +186,42 @@ fn returning(
             SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options)
                 if plain_wildcard(options) =>
             {
-                wildcard(table, &mut output, &mut columns);
+                let wanted = match item {
+                    SelectItem::QualifiedWildcard(
+                        ast::SelectItemQualifiedWildcardKind::ObjectName(name),
+                        _,
+                    ) => Some(super::name_parts(name)?.1),
+                    _ => None,
+                };
+                let all = |relation: &&ScopeRelation| {
+                    wanted.as_ref().is_none_or(|wanted| *wanted == relation.name)
+                };
+                let mut known = false;
+                for (at, other) in scope.relations.iter().enumerate().filter(|(_, r)| all(r)) {
+                    known = true;
+                    if at == 0 {
+                        wildcard(table, &mut output, &mut columns);
+                        continue;
+                    }
+                    for column in &other.columns {
+                        output.push(Expr::column(column.position, column.ty.clone()));
+                        columns.push(ResultColumn::new(column.name.clone(), column.ty.clone()));
+                    }
+                }
+                if !known {
+                    let wanted = wanted.unwrap_or_default();
+                    return Err(Error::new(
+                        SqlState::UNDEFINED_TABLE,
+                        format!("missing FROM-clause entry for table \"{wanted}\""),
+                    ));
+                }
             }
             SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
                 let bound =
-                    Binder::new(scope, context.parameters, &eval, "RETURNING").bind_known(expr)?;
+                    Binder::new(scope, context.parameters, &eval, "RETURNING").bind_shown(expr)?;
                 let name = match item {
                     SelectItem::ExprWithAlias { alias, .. } => fold(alias),
-                    _ => column_name(expr),
+                    _ => output_name(expr),
                 };
                 columns.push(result_column(name, &bound, Some(table)));
                 output.push(bound);
@@ -192,41 +230,6 @@ fn returning(
         }
     }
     Ok((Some(output), Some(columns.into())))
-}
-
-/// A column an identity or a generated expression fills may not be given a value.
-fn may_assign(table: &Table, column: usize, updating: bool) -> Result<()> {
-    let name = &table.columns[column].name;
-    match &table.columns[column].generated {
-        Some(Generated::Stored(_)) => Err(if updating {
-            Error::new(
-                SqlState::GENERATED_ALWAYS,
-                format!("column \"{name}\" can only be updated to DEFAULT"),
-            )
-            .detail(format!("Column \"{name}\" is a generated column."))
-        } else {
-            Error::new(
-                SqlState::GENERATED_ALWAYS,
-                format!("cannot insert a non-DEFAULT value into column \"{name}\""),
-            )
-            .detail(format!("Column \"{name}\" is a generated column."))
-        }),
-        Some(Generated::IdentityAlways(_)) => Err(if updating {
-            Error::new(
-                SqlState::GENERATED_ALWAYS,
-                format!("column \"{name}\" can only be updated to DEFAULT"),
-            )
-            .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
-        } else {
-            Error::new(
-                SqlState::GENERATED_ALWAYS,
-                format!("cannot insert a non-DEFAULT value into column \"{name}\""),
-            )
-            .detail(format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."))
-            .hint("Leave the column out, or give DEFAULT.")
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// Plans an INSERT.
@@ -241,9 +244,10 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
     let shown = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
     let all: Vec<usize> = table.visible_columns().map(|(at, _)| at).collect();
-    let explicit = !insert.columns.is_empty();
+    let (overriding, named) = overriding(&insert.columns);
+    let explicit = !named.is_empty();
     let mut targets = if explicit {
-        insert.columns.iter().map(|c| target_column(&table, c)).collect::<Result<Vec<_>>>()?
+        named.iter().map(|c| target_column(&table, c)).collect::<Result<Vec<_>>>()?
     } else {
         all
     };
@@ -269,25 +273,22 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
             match &*query.body {
                 SetExpr::Values(values) if plain => {
                     let before = context.parameters.clone();
-                    match bind_values(
-                        values,
-                        &table,
-                        &mut targets,
-                        explicit,
-                        &empty,
-                        context,
-                        &eval,
-                    ) {
+                    let way = Way { explicit, overriding, scope: &empty };
+                    match bind_values(values, &table, &mut targets, &way, context, &eval) {
                         Ok(rows) => Rows::Values(rows),
                         Err(error) if error.code() == SqlState::FEATURE_NOT_SUPPORTED => {
                             *context.parameters = before;
-                            from_query(query, &table, &mut targets, explicit, context, &eval)
-                                .await?
+                            let way = Way { explicit, overriding, scope: &empty };
+                            let query = without_defaults(query, &mut targets);
+                            from_query(&query, &table, &mut targets, &way, context, &eval).await?
                         }
                         Err(error) => return Err(error),
                     }
                 }
-                _ => from_query(query, &table, &mut targets, explicit, context, &eval).await?,
+                _ => {
+                    let way = Way { explicit, overriding, scope: &empty };
+                    from_query(query, &table, &mut targets, &way, context, &eval).await?
+                }
             }
         }
     };
@@ -309,12 +310,37 @@ fn too_many(more_values: bool) -> Error {
     })
 }
 
+/// How an INSERT is written.
+struct Way<'a> {
+    /// It names its columns.
+    explicit: bool,
+    overriding: Option<Overriding>,
+    /// What its values may refer to.
+    scope: &'a Scope,
+}
+
+/// VALUES without the columns that are DEFAULT in every row, which leave `targets`.
+fn without_defaults(query: &ast::Query, targets: &mut Vec<usize>) -> ast::Query {
+    let mut query = query.clone();
+    let SetExpr::Values(values) = &mut *query.body else { return query };
+    let width = values.rows.first().map_or(0, |row| row.content.len());
+    if width > targets.len() || values.rows.iter().any(|row| row.content.len() != width) {
+        return query;
+    }
+    for at in (0..width).rev() {
+        if values.rows.iter().all(|row| is_default(&row.content[at])) {
+            values.rows.iter_mut().for_each(|row| drop(row.content.remove(at)));
+            targets.remove(at);
+        }
+    }
+    query
+}
+
 fn bind_values(
     values: &ast::Values,
     table: &Table,
     targets: &mut Vec<usize>,
-    explicit: bool,
-    empty: &Scope,
+    way: &Way<'_>,
     context: &mut PlanContext<'_>,
     eval: &EvalContext<'_>,
 ) -> Result<Vec<Vec<Given>>> {
@@ -322,7 +348,7 @@ fn bind_values(
     if width > targets.len() {
         return Err(too_many(true));
     }
-    if explicit && width < targets.len() {
+    if way.explicit && width < targets.len() {
         return Err(too_many(false));
     }
     targets.truncate(width);
@@ -337,8 +363,12 @@ fn bind_values(
                 given.push(Given::Default);
                 continue;
             }
-            may_assign(table, *column, false)?;
-            let mut binder = Binder::new(empty, context.parameters, eval, "VALUES");
+            if passed_over(table, *column, way.overriding) {
+                given.push(Given::Default);
+                continue;
+            }
+            may_give(table, *column, false, way.overriding)?;
+            let mut binder = Binder::new(way.scope, context.parameters, eval, "VALUES");
             let bound = binder.bind(expr)?;
             given.push(Given::Expr(assign(&mut binder, bound, table, *column)?));
         }
@@ -351,23 +381,29 @@ async fn from_query(
     query: &ast::Query,
     table: &Table,
     targets: &mut Vec<usize>,
-    explicit: bool,
+    way: &Way<'_>,
     context: &mut PlanContext<'_>,
     eval: &EvalContext<'_>,
 ) -> Result<Rows> {
-    let source = QuerySource::plan(query.clone(), &table.name, context).await?;
+    let wanted = targets.iter().map(|at| table.columns[*at].ty.without_modifier()).collect();
+    let source = QuerySource::plan_into(query.clone(), wanted, context).await?;
     let types = source.types();
     if types.len() > targets.len() {
         return Err(too_many(true));
     }
-    if explicit && types.len() < targets.len() {
+    if way.explicit && types.len() < targets.len() {
         return Err(too_many(false));
     }
     targets.truncate(types.len());
     let empty = Scope::default();
     let mut values = Vec::with_capacity(types.len());
-    for (at, (ty, column)) in types.into_iter().zip(targets.iter()).enumerate() {
-        may_assign(table, *column, false)?;
+    let named = std::mem::take(targets);
+    for (at, (ty, column)) in types.into_iter().zip(&named).enumerate() {
+        if passed_over(table, *column, way.overriding) {
+            continue;
+        }
+        targets.push(*column);
+        may_give(table, *column, false, way.overriding)?;
         let mut binder = Binder::new(&empty, context.parameters, eval, "INSERT");
         values.push(assign(&mut binder, Expr::column(at, ty), table, *column)?);
     }
@@ -392,7 +428,7 @@ fn on_conflict(
         None => None,
         Some(ConflictTarget::OnConstraint(name)) => {
             let name = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
-            let found = table.all_indexes().find(|i| i.name == name && i.unique_or_primary());
+            let found = table.all_indexes().find(|i| i.name == name && i.constraint_oid.is_some());
             let found = found.ok_or_else(|| {
                 Error::new(
                     SqlState::UNDEFINED_OBJECT,
@@ -402,42 +438,13 @@ fn on_conflict(
             Some(vec![found.id])
         }
         Some(ConflictTarget::Columns(columns)) => {
-            let mut wanted: Vec<usize> = columns
-                .iter()
-                .map(|c| {
-                    table.column_position(&fold(c)).ok_or_else(|| {
-                        Error::new(
-                            SqlState::UNDEFINED_COLUMN,
-                            format!("column \"{}\" does not exist", fold(c)),
-                        )
-                    })
-                })
-                .collect::<Result<_>>()?;
-            wanted.sort_unstable();
-            wanted.dedup();
-            let found: Vec<u32> = table
-                .all_indexes()
-                .filter(|i| i.unique_or_primary() && i.predicate.is_none())
-                .filter(|i| {
-                    let mut own: Vec<usize> = i.columns.iter().map(|c| c.column).collect();
-                    own.sort_unstable();
-                    own == wanted
-                })
-                .map(|i| i.id)
-                .collect();
-            if found.is_empty() {
-                return Err(Error::new(
-                    SqlState::INVALID_COLUMN_REFERENCE,
-                    "there is no unique or exclusion constraint matching the ON CONFLICT specification",
-                ));
-            }
-            Some(found)
+            Some(super::arbiter::infer(columns, table, context, eval)?)
         }
     };
     match &on.action {
         OnConflictAction::DoNothing => Ok(OnConflict::Nothing(arbiters)),
         OnConflictAction::DoUpdate(update) => {
-            let arbiter = arbiters.and_then(|a| a.first().copied()).ok_or_else(|| {
+            let arbiters = arbiters.ok_or_else(|| {
                 Error::syntax(
                     "ON CONFLICT DO UPDATE requires inference specification or constraint name",
                 )
@@ -453,17 +460,17 @@ fn on_conflict(
             let set = assignments(&update.assignments, table, &scope, context, eval)?
                 .into_iter()
                 .map(|(at, given)| match given {
-                    Given::Expr(expr) => Ok((at, expr)),
-                    Given::Default => Err(fault::unsupported("DEFAULT in ON CONFLICT DO UPDATE")),
+                    Given::Expr(expr) => (at, Some(expr)),
+                    Given::Default => (at, None),
                 })
-                .collect::<Result<_>>()?;
+                .collect();
             let filter = match &update.selection {
                 None => None,
                 Some(expr) => {
                     Some(Binder::new(&scope, context.parameters, eval, "WHERE").condition(expr)?)
                 }
             };
-            Ok(OnConflict::Update { arbiter, set, filter })
+            Ok(OnConflict::Update { arbiters, set, filter })
         }
     }
 }
@@ -476,50 +483,15 @@ fn assignments(
     eval: &EvalContext<'_>,
 ) -> Result<Vec<(usize, Given)>> {
     let mut out: Vec<(usize, Given)> = Vec::new();
-    for assignment in assignments {
-        let pairs: Vec<(usize, &ast::Expr)> = match (&assignment.target, &assignment.value) {
-            (AssignmentTarget::ColumnName(name), value) => {
-                vec![(target_column(table, name)?, value)]
-            }
-            (AssignmentTarget::Tuple(names), ast::Expr::Tuple(values))
-                if names.len() == values.len() =>
-            {
-                names
-                    .iter()
-                    .zip(values)
-                    .map(|(n, v)| Ok((target_column(table, n)?, v)))
-                    .collect::<Result<_>>()?
-            }
-            (AssignmentTarget::Tuple(_), _) => {
-                return Err(fault::unsupported("SET (…) = from a row or subquery"));
-            }
+    for (column, value) in rows::single_assignments(assignments, table)? {
+        let Some(value) = value else {
+            out.push((column, Given::Default));
+            continue;
         };
-        for (column, value) in pairs {
-            if out.iter().any(|(c, _)| *c == column) {
-                return Err(Error::syntax(format!(
-                    "multiple assignments to same column \"{}\"",
-                    table.columns[column].name
-                )));
-            }
-            if is_default(value) {
-                out.push((column, Given::Default));
-                continue;
-            }
-            may_assign(table, column, true)?;
-            let mut binder = Binder::new(scope, context.parameters, eval, "UPDATE");
-            let bound = binder.bind(value)?;
-            out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
-        }
+        may_assign(table, column, true)?;
+        let mut binder = Binder::new(scope, context.parameters, eval, "UPDATE");
+        let bound = binder.bind(&value)?;
+        out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
     }
     Ok(out)
-}
-
-trait UniqueOrPrimary {
-    fn unique_or_primary(&self) -> bool;
-}
-
-impl UniqueOrPrimary for crate::catalog::Index {
-    fn unique_or_primary(&self) -> bool {
-        self.unique || self.id == 0
-    }
 }

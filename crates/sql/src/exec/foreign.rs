@@ -13,7 +13,7 @@
 //!
 //! # Limits
 //! At most [`MAX_ROUNDS`] rounds of cascading. Without an index on the referencing columns the referencing table is
-//! scanned once for each round, not once for each key. Deferred constraints are checked at the end of the statement.
+//! scanned once for each round, not once for each key. What deferred constraints do is in [`super::deferred`].
 
 use std::sync::Arc;
 
@@ -43,12 +43,18 @@ const MAX_MISSING: usize = 1_000_000;
 /// A key some written row needs in another table.
 #[derive(Clone, Debug)]
 pub struct MissingParent {
-    child: Arc<TableInfo>,
+    pub(super) child: Arc<TableInfo>,
     constraint: usize,
-    key: Bytes,
-    values: Vec<Datum>,
+    pub(super) key: Bytes,
+    pub(super) values: Vec<Datum>,
     /// Looked up once and not found: settled at the end.
     late: bool,
+}
+
+impl MissingParent {
+    pub(super) fn foreign_key(&self) -> &ForeignKey {
+        &self.child.table.foreign_keys[self.constraint]
+    }
 }
 
 /// A key that a row had which was removed or changed.
@@ -56,10 +62,10 @@ pub struct MissingParent {
 pub struct LostParent {
     parent: Arc<TableInfo>,
     child: TableId,
-    constraint: Arc<ForeignKey>,
-    values: Vec<Datum>,
+    pub(super) constraint: Arc<ForeignKey>,
+    pub(super) values: Vec<Datum>,
     /// What the columns are now, for an update.
-    new_values: Option<Vec<Datum>>,
+    pub(super) new_values: Option<Vec<Datum>>,
 }
 
 impl Statement<'_> {
@@ -155,7 +161,8 @@ impl Statement<'_> {
                     continue;
                 }
                 if last {
-                    return Err(self.no_parent(wanted));
+                    self.without_parent(wanted)?;
+                    continue;
                 }
                 self.missing.push(MissingParent { late: true, ..wanted.clone() });
             }
@@ -163,8 +170,8 @@ impl Statement<'_> {
         Ok(())
     }
 
-    fn no_parent(&self, wanted: &MissingParent) -> Error {
-        let constraint = &wanted.child.table.foreign_keys[wanted.constraint];
+    pub(super) fn no_parent(&self, wanted: &MissingParent) -> Error {
+        let constraint = wanted.foreign_key();
         let parent =
             self.exec.catalog.table(constraint.referenced).map_or("?", |t| t.name.as_str());
         Error::new(
@@ -187,6 +194,10 @@ impl Statement<'_> {
     /// # Errors
     /// 23503, 54001.
     pub async fn finish(&mut self) -> Result<()> {
+        if let Some(parts) = &self.exec.parts {
+            parts.set_pending(self.take_pending());
+            return Ok(());
+        }
         let mut unhandled: Vec<LostParent> = Vec::new();
         for round in 0.. {
             let lost = std::mem::take(&mut self.lost);
@@ -216,7 +227,7 @@ impl Statement<'_> {
             }
         }
         for key in unhandled {
-            self.still_referenced(key).await?;
+            self.lost_for_good(key).await?;
         }
         self.look_up(true).await
     }
@@ -230,7 +241,11 @@ impl Statement<'_> {
     ) -> Result<Vec<LostParent>> {
         let info = self.info(child)?;
         let (mut changes, mut deletes, mut unhandled) = (Vec::new(), Vec::new(), Vec::new());
-        let children = self.children(&info, constraint, &keys).await?;
+        let wanted = keys
+            .iter()
+            .map(|key| self.child_values(&info, constraint, key))
+            .collect::<Result<Vec<_>>>()?;
+        let children = self.children(&info, constraint, &wanted).await?;
         for (key, rows) in keys.into_iter().zip(children) {
             if rows.is_empty() {
                 continue;
@@ -291,23 +306,28 @@ impl Statement<'_> {
         }
     }
 
-    async fn still_referenced(&mut self, key: LostParent) -> Result<()> {
+    /// The key and the error, if it is not there again and rows reference it.
+    pub(super) async fn still_referenced(
+        &mut self,
+        key: &LostParent,
+    ) -> Result<Option<(Bytes, Error)>> {
         let info = self.info(key.child)?;
         let parent_key = parent_key(&info, &key.parent, &key.constraint, &key.values)?;
-        if get_many(self.exec, &[parent_key], ReadFor::Constraint)
+        if get_many(self.exec, std::slice::from_ref(&parent_key), ReadFor::Constraint)
             .await?
             .into_iter()
             .flatten()
             .next()
             .is_some()
         {
-            return Ok(());
+            return Ok(None);
         }
-        let rows = self.children(&info, &key.constraint, std::slice::from_ref(&key)).await?;
+        let wanted = self.child_values(&info, &key.constraint, key)?;
+        let rows = self.children(&info, &key.constraint, &[wanted]).await?;
         if rows.iter().all(Vec::is_empty) {
-            return Ok(());
+            return Ok(None);
         }
-        Err(Error::new(
+        let error = Error::new(
             SqlState::FOREIGN_KEY_VIOLATION,
             format!(
                 "update or delete on table \"{}\" violates foreign key constraint \"{}\" on table \"{}\"",
@@ -320,15 +340,29 @@ impl Statement<'_> {
             info.table.name
         ))
         .table(&info.schema, &info.table.name)
-        .constraint(&key.constraint.name))
+        .constraint(&key.constraint.name);
+        Ok(Some((parent_key, error)))
     }
 
-    /// The rows that reference each of `keys`.
-    async fn children(
+    /// What the referencing columns of a row hold that references `key`.
+    fn child_values(
         &self,
         info: &TableInfo,
         constraint: &ForeignKey,
-        keys: &[LostParent],
+        key: &LostParent,
+    ) -> Result<Vec<Datum>> {
+        let columns = constraint.columns.iter().enumerate();
+        columns
+            .map(|(at, c)| self.as_type(&key.values[at], key, at, &info.table.columns[*c].ty))
+            .collect()
+    }
+
+    /// The rows whose referencing columns hold each of `keys`.
+    pub(super) async fn children(
+        &self,
+        info: &TableInfo,
+        constraint: &ForeignKey,
+        keys: &[Vec<Datum>],
     ) -> Result<Vec<Vec<(Bytes, Row)>>> {
         let mut out = vec![Vec::new(); keys.len()];
         let options = ScanOptions { read_for: ReadFor::Constraint, ..ScanOptions::default() };
@@ -340,13 +374,16 @@ impl Statement<'_> {
         });
         if let Some(index) = index {
             for (at, key) in keys.iter().enumerate() {
+                // A key beyond the type of the referencing column: NULLs do not reference it.
+                if key.iter().any(Datum::is_null) {
+                    continue;
+                }
                 let mut prefix = storage::prefix(info.database, &info.table, index.id);
                 for column in &index.columns[..count] {
                     let position =
                         constraint.columns.iter().position(|c| *c == column.column).unwrap_or(0);
                     let ty = &info.table.columns[column.column].ty;
-                    let value = self.as_type(&key.values[position], key, position, ty)?;
-                    storage::append_key(&mut prefix, &value, ty, column.direction)?;
+                    storage::append_key(&mut prefix, &key[position], ty, column.direction)?;
                 }
                 let mut scan =
                     self.exec.txn.scan(KeyRange::with_prefix(prefix.as_slice()), options);
@@ -394,17 +431,7 @@ impl Statement<'_> {
             Ok(key.as_slice().to_vec())
         };
         for (at, key) in keys.iter().enumerate() {
-            let values = (0..count)
-                .map(|p| {
-                    self.as_type(
-                        &key.values[p],
-                        key,
-                        p,
-                        &info.table.columns[constraint.columns[p]].ty,
-                    )
-                })
-                .collect::<Result<Vec<_>>>()?;
-            wanted.insert(encode(&values)?, at);
+            wanted.insert(encode(key)?, at);
         }
         let mut seen: FxHashSet<Bytes> = FxHashSet::default();
         let mut scan =
@@ -510,5 +537,13 @@ impl Statement<'_> {
     /// Leaves what is to be settled to a later batch.
     pub fn suspend(self) -> Pending {
         Pending { missing: self.missing, lost: self.lost, infos: self.infos }
+    }
+
+    fn take_pending(&mut self) -> Pending {
+        Pending {
+            missing: std::mem::take(&mut self.missing),
+            lost: std::mem::take(&mut self.lost),
+            infos: std::mem::take(&mut self.infos),
+        }
     }
 }

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telesto_common::DatabaseId;
 
-use crate::catalog::{CatalogSnapshot, Generated, Index, Table};
+use crate::catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
 use crate::codec::{self, RowCodec};
 use crate::error::{Error, Result, SqlState};
-use crate::exec::storage;
+use crate::exec::forms::IndexForms;
 use crate::expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
 use crate::plan::ParameterTypes;
 use crate::session::Settings;
-use crate::sqlparser::{dialect::PostgreSqlDialect, parser::Parser};
+use crate::sqlparser::{dialect::PostgreSqlDialect, parser::Parser, tokenizer::Token};
 use crate::types::Datum;
+use crate::types::domains::DomainType;
 
 /// How a column gets a value the statement does not give.
 #[derive(Clone, Debug)]
@@ -46,8 +47,10 @@ pub struct TableInfo {
     pub generated: Vec<(usize, Expr)>,
     /// CHECK constraints by name.
     pub checks: Vec<(String, Expr)>,
-    /// Predicates of partial indexes, by `Index::id`.
-    pub predicates: Vec<(u32, Expr)>,
+    /// Domains of columns, by their positions.
+    pub domains: Vec<(usize, Arc<DomainType>)>,
+    /// Predicates and expressions of indexes.
+    pub forms: IndexForms,
     /// Indexes with unique keys, the primary key first.
     pub unique: Vec<Arc<Index>>,
     /// Other indexes.
@@ -62,6 +65,7 @@ pub fn relation(table: &Table, name: &str, offset: usize, unqualified: bool) -> 
     ScopeRelation {
         name: name.to_owned(),
         unqualified,
+        hidden: Vec::new(),
         columns: table
             .visible_columns()
             .map(|(at, c)| ScopeColumn {
@@ -84,6 +88,23 @@ pub fn parse_stored(text: &str) -> Result<crate::sqlparser::ast::Expr> {
         .map_err(|e| Error::corrupt(format!("the stored expression {text:?} does not parse: {e}")))
 }
 
+/// Parses stored SQL text of one or more expressions, separated by commas.
+///
+/// # Errors
+/// As [`parse_stored`].
+pub fn parse_stored_list(text: &str) -> Result<Vec<crate::sqlparser::ast::Expr>> {
+    let corrupt = |e: &dyn std::fmt::Display| {
+        Error::corrupt(format!("the stored expressions {text:?} do not parse: {e}"))
+    };
+    let mut parser =
+        Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(|e| corrupt(&e))?;
+    let list = parser.parse_comma_separated(Parser::parse_expr).map_err(|e| corrupt(&e))?;
+    match parser.peek_token().token {
+        Token::EOF => Ok(list),
+        other => Err(corrupt(&other)),
+    }
+}
+
 impl TableInfo {
     /// Compiles a table.
     ///
@@ -100,8 +121,14 @@ impl TableInfo {
         let mut parameters = ParameterTypes::default();
         let mut defaults = Vec::with_capacity(table.columns.len());
         let mut generated = Vec::new();
+        let mut domains = Vec::new();
         for (at, column) in table.columns.iter().enumerate() {
             let mut default = DefaultValue::Null;
+            let domain =
+                column.domain.filter(|_| !column.dropped).and_then(|oid| catalog.domain(oid));
+            if let Some(domain) = domain {
+                domains.push((at, Arc::clone(domain)));
+            }
             match &column.generated {
                 Some(Generated::IdentityAlways(oid) | Generated::IdentityByDefault(oid)) => {
                     default = DefaultValue::Sequence(*oid);
@@ -114,7 +141,9 @@ impl TableInfo {
                 }
                 _ => {}
             }
-            if let (Some(text), false) = (&column.default, column.dropped) {
+            let inherited = domain.and_then(|domain| domain.default.as_ref());
+            let inherited = inherited.filter(|_| column.generated.is_none());
+            if let (Some(text), false) = (column.default.as_ref().or(inherited), column.dropped) {
                 let mut binder = Binder::new(&empty, &mut parameters, &context, "DEFAULT");
                 let bound = binder.bind(&parse_stored(text)?)?;
                 default = DefaultValue::Expr(binder.coerce(
@@ -133,12 +162,6 @@ impl TableInfo {
             .iter()
             .map(|c| Ok((c.name.clone(), conditions(&c.expression, "CHECK")?)))
             .collect::<Result<_>>()?;
-        let predicates = table
-            .indexes
-            .iter()
-            .filter_map(|i| i.predicate.as_ref().map(|p| (i.id, p)))
-            .map(|(id, text)| Ok((id, conditions(text, "WHERE")?)))
-            .collect::<Result<_>>()?;
         let shared = |i: &Index| Arc::new(i.clone());
         Ok(Self {
             database: catalog.database,
@@ -148,52 +171,69 @@ impl TableInfo {
             defaults,
             generated,
             checks,
-            predicates,
+            domains,
+            forms: IndexForms::bind(catalog, settings, table)?,
             unique: table
-                .primary
-                .iter()
-                .chain(table.indexes.iter().filter(|i| i.unique))
+                .maintained_indexes()
+                .filter(|i| i.unique || i.id == 0)
                 .map(shared)
                 .collect(),
-            plain: table.indexes.iter().filter(|i| !i.unique).map(shared).collect(),
+            plain: table
+                .maintained_indexes()
+                .filter(|i| !i.unique && i.id != 0)
+                .map(shared)
+                .collect(),
             has_foreign_keys: !table.foreign_keys.is_empty()
                 || !catalog.referencing(table.id).is_empty(),
         })
     }
 
-    /// Whether the row belongs to the index (partial indexes leave rows out).
-    ///
-    /// # Errors
-    /// Those of the predicate.
-    pub fn indexed(&self, index: &Index, row: &[Datum], context: &EvalContext<'_>) -> Result<bool> {
-        match self.predicates.iter().find(|(id, _)| *id == index.id) {
-            None => Ok(true),
-            Some((_, predicate)) => predicate.holds(row, context),
-        }
-    }
-
-    /// The row's key; a table without primary key draws a row id.
+    /// The row's key; a table without primary key takes a row id of `sequences`.
     ///
     /// # Errors
     /// XX000 when a value is not of its column's type.
-    pub fn new_key(&self, row: &[Datum], env: &telesto_common::Env) -> Result<Bytes> {
+    pub fn new_key(&self, row: &[Datum], sequences: &SequenceSession) -> Result<Bytes> {
         match &self.table.primary {
             Some(primary) => codec::primary_key(self.database, &self.table, primary, row),
-            // Half of the numbers are kept for other uses: ids are positive.
-            None => Ok(codec::row_id_key(
-                self.database,
-                &self.table,
-                (env.random.next_u64() >> 1) as i64,
-            )),
+            None => Ok(codec::row_id_key(self.database, &self.table, sequences.row_id())),
         }
     }
 
-    /// Key and value of the row's entry in a secondary index.
+    /// Key and value of the row's entry in a secondary index; `None`: a partial index leaves the row out.
     ///
     /// # Errors
-    /// XX000 when a value is not of its column's type.
-    pub fn entry(&self, index: &Index, row: &[Datum], primary: &Bytes) -> Result<(Bytes, Bytes)> {
-        codec::index_key(self.database, &self.table, index, row, primary)
+    /// Those of predicate and expressions; XX000 when a value is not of its column's type.
+    pub fn entry(
+        &self,
+        index: &Index,
+        row: &[Datum],
+        primary: &Bytes,
+        context: &EvalContext<'_>,
+    ) -> Result<Option<(Bytes, Bytes)>> {
+        Ok(self.exclusive_entry(index, row, primary, context)?.map(|(key, value, _)| (key, value)))
+    }
+
+    /// [`TableInfo::entry`], and whether no other row may have it.
+    ///
+    /// # Errors
+    /// As [`TableInfo::entry`].
+    pub fn exclusive_entry(
+        &self,
+        index: &Index,
+        row: &[Datum],
+        primary: &Bytes,
+        context: &EvalContext<'_>,
+    ) -> Result<Option<(Bytes, Bytes, bool)>> {
+        let mut computed = Vec::new();
+        if !self.forms.is_empty() {
+            if !self.forms.covers(index, row, context)? {
+                return Ok(None);
+            }
+            computed = self.forms.computed(index, row, context)?;
+        }
+        let (key, value) =
+            codec::index_key(self.database, &self.table, index, row, &computed, primary)?;
+        Ok(Some((key, value, codec::is_exclusive(index, row, &computed))))
     }
 
     /// Applies NOT NULL and CHECK to a new row.
@@ -201,6 +241,9 @@ impl TableInfo {
     /// # Errors
     /// 23502, 23514.
     pub fn check_row(&self, row: &[Datum], context: &EvalContext<'_>) -> Result<()> {
+        for (at, domain) in &self.domains {
+            crate::expr::domain::check(row.get(*at).unwrap_or(&Datum::Null), domain, context)?;
+        }
         for (column, value) in self.table.columns.iter().zip(row) {
             if column.not_null && value.is_null() && !column.dropped {
                 return Err(Error::new(
@@ -257,18 +300,49 @@ impl TableInfo {
         format!("({})=({})", names.join(", "), values.join(", "))
     }
 
+    /// `(lower(a), b)=(x, 2)` of an index.
+    #[must_use]
+    pub fn index_text(&self, index: &Index, row: &[Datum], context: &EvalContext<'_>) -> String {
+        // An expression that fails here did so before.
+        let computed = self.forms.computed(index, row, context).unwrap_or_default();
+        let names: Vec<String> =
+            index.columns.iter().map(|c| column_text(&self.table, c, context)).collect();
+        let values: Vec<String> = index
+            .columns
+            .iter()
+            .zip(codec::index_values(index, row, &computed))
+            .map(|(c, v)| shown(v, c.ty(&self.table), context))
+            .collect();
+        format!("({})=({})", names.join(", "), values.join(", "))
+    }
+
     /// 23505.
     #[must_use]
     pub fn duplicate(&self, index: &Index, row: &[Datum], context: &EvalContext<'_>) -> Error {
-        let columns: Vec<usize> = index.columns.iter().map(|c| c.column).collect();
-        let values: Vec<Datum> = columns.iter().map(|at| row[*at].clone()).collect();
         Error::new(
             SqlState::UNIQUE_VIOLATION,
             format!("duplicate key value violates unique constraint \"{}\"", index.name),
         )
-        .detail(format!("Key {} already exists.", self.key_text(&columns, &values, context)))
+        .detail(format!("Key {} already exists.", self.index_text(index, row, context)))
         .table(&self.schema, &self.table.name)
         .constraint(&index.name)
+    }
+}
+
+/// A column of an index as errors name it.
+#[must_use]
+pub fn column_text(table: &Table, column: &IndexColumn, context: &EvalContext<'_>) -> String {
+    let Some(expression) = &column.expression else {
+        return table.columns[column.column].name.clone();
+    };
+    let bound = parse_stored(&expression.sql)
+        .and_then(|e| super::forms::bind_over(table, context, &e, "INDEX"));
+    match bound {
+        Ok(bound) => {
+            let text = super::forms::text_over(table, &bound, true);
+            if expression.bare || text.starts_with('(') { text } else { format!("({text})") }
+        }
+        Err(_) => expression.sql.clone(),
     }
 }
 
@@ -284,7 +358,7 @@ fn shown(value: &Datum, ty: &crate::types::SqlType, context: &EvalContext<'_>) -
     }
 }
 
-/// Removes the entries of a row from every index.
+/// Removes a row and its entries.
 ///
 /// # Errors
 /// Those of the transaction.
@@ -297,11 +371,32 @@ pub async fn remove_row(
 ) -> Result<()> {
     exec.txn.delete(key.clone()).await?;
     for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {
-        if info.indexed(index, row, context)? {
-            exec.txn.delete(info.entry(index, row, key)?.0).await?;
+        if let Some((entry, value)) = info.entry(index, row, key, context)? {
+            remove_entry(info, index, entry, &value, exec).await?;
         }
     }
     Ok(())
+}
+
+/// Removes a row's entry from an index.
+///
+/// # Errors
+/// Those of the transaction.
+pub async fn remove_entry(
+    info: &TableInfo,
+    index: &Index,
+    entry: Bytes,
+    value: &Bytes,
+    exec: &crate::plan::ExecContext,
+) -> Result<()> {
+    // An index being filled may have no entry of this row yet, but another row's under the same key.
+    if index.unique && info.table.is_filling(index.id) {
+        let there = exec.txn.get(&entry, telesto_txn::ReadFor::Constraint).await?;
+        if there.as_ref() != Some(value) {
+            return Ok(());
+        }
+    }
+    Ok(exec.txn.delete(entry).await?)
 }
 
 /// Writes a row and its index entries; nothing is checked.
@@ -317,16 +412,9 @@ pub async fn put_row(
 ) -> Result<()> {
     exec.txn.put(key.clone(), codec::encode_row(&info.table, row)?).await?;
     for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {
-        if info.indexed(index, row, context)? {
-            let (entry, value) = info.entry(index, row, key)?;
+        if let Some((entry, value)) = info.entry(index, row, key, context)? {
             exec.txn.put(entry, value).await?;
         }
     }
     Ok(())
-}
-
-/// The row ids under which `has_null` rows of unique indexes are kept never collide: see `codec::index`.
-#[must_use]
-pub fn enforces(index: &Index, row: &[Datum]) -> bool {
-    index.id == 0 || !storage::has_null(index, row)
 }

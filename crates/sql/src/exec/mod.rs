@@ -2,9 +2,10 @@
 //!
 //! # Parts
 //! - [`access`] chooses keys and ranges for a condition, [`read`] reads rows along them.
-//! - `select` plans and runs single-table queries; `dml` plans INSERT, UPDATE, DELETE, `run` executes them.
+//! - `select` plans and runs queries, [`join`] those of several tables; `dml` plans INSERT, UPDATE, DELETE, `run` executes them.
+//! - [`forms`] are predicates and expressions of indexes, [`imply`] tells when a query may use a partial one.
 //! - [`info`] is a table compiled for writing; [`mod@write`] writes rows with their index entries; [`foreign`] settles
-//!   foreign keys; [`bulk`] takes the rows of COPY.
+//!   foreign keys; [`bulk`] takes the rows of COPY; [`check`] compares a table with its indexes.
 //!
 //! # Invariants
 //! - A plan is immutable, holds for one catalog and serves every set of parameters.
@@ -15,20 +16,33 @@
 //! The statement's error; the caller undoes its writes by a savepoint.
 //!
 //! # Limits
-//! Queries that are not of this shape are declined, with the reason in the trace log. Rows of RETURNING are held in
+//! Queries that are not of this shape are declined, with the reason (EXPLAIN shows it). Rows of RETURNING are held in
 //! memory, counted against the statement's budget.
 
+pub(crate) use dml::{DEFAULT_VALUES, DO_NOTHING, OVERRIDING_SYSTEM, OVERRIDING_USER};
+pub(crate) use with::{concerns as writes_inside, not_at_the_top};
+
 pub mod access;
+mod arbiter;
 pub mod bulk;
+pub mod check;
+pub mod deferred;
 mod dml;
 pub mod foreign;
+pub mod forms;
+pub mod imply;
 pub mod info;
+pub mod join;
+mod merge;
 pub mod read;
 mod run;
 mod select;
 mod source;
 pub mod storage;
+mod with;
 pub mod write;
+
+pub(crate) use info::parse_stored;
 
 use std::sync::Arc;
 
@@ -36,6 +50,7 @@ use crate::catalog::{Relation, Table};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
 use crate::plan::{ExecContext, PlanContext};
+use crate::session::settings::{Executor, Settings};
 use crate::session::{ResultColumn, StatementResult};
 use crate::sqlparser::ast::{ObjectName, Statement};
 
@@ -53,6 +68,8 @@ enum Kind {
     Insert(dml::InsertPlan),
     Update(dml::UpdatePlan),
     Delete(dml::DeletePlan),
+    Merge(Box<dml::MergePlan>),
+    With(Box<with::WithPlan>),
 }
 
 impl KeyPlan {
@@ -76,6 +93,8 @@ impl KeyPlan {
             Kind::Insert(plan) => plan.describe(),
             Kind::Update(plan) => plan.describe(),
             Kind::Delete(plan) => plan.describe(),
+            Kind::Merge(plan) => plan.describe(),
+            Kind::With(plan) => plan.describe(),
         }
     }
 
@@ -89,29 +108,42 @@ impl KeyPlan {
             Kind::Insert(plan) => plan.execute(context, self.columns.as_ref()).await,
             Kind::Update(plan) => plan.execute(context, self.columns.as_ref()).await,
             Kind::Delete(plan) => plan.execute(context, self.columns.as_ref()).await,
+            Kind::Merge(plan) => plan.execute(context).await,
+            Kind::With(plan) => plan.execute(context).await,
         }
     }
 }
 
-/// Plans `statement` for the key path; `None` when it is a query that belongs to DataFusion. Every
-/// INSERT, UPDATE and DELETE is planned here (their sources may run in DataFusion).
+/// What the key path makes of a statement.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// It takes it.
+    Key(Arc<KeyPlan>),
+    /// The statement belongs to DataFusion (or the session), for this reason.
+    Declined(String),
+}
+
+/// Plans `statement` for the key path, or says why it is left to DataFusion. Every INSERT, UPDATE and DELETE is planned
+/// here (their sources may run in DataFusion).
 ///
 /// # Errors
 /// Errors of the statement: unknown names, types that do not fit, …
-pub async fn plan(
-    statement: &Statement,
-    context: &mut PlanContext<'_>,
-) -> Result<Option<Arc<KeyPlan>>> {
+pub async fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Choice> {
     let plan = match statement {
+        Statement::Query(query) if with::concerns(query) => {
+            Box::pin(with::plan(query, context)).await?
+        }
+        Statement::Query(_) if context.settings.executor == Executor::DataFusion => {
+            return Ok(Choice::Declined("telesto.executor is datafusion".to_owned()));
+        }
         Statement::Query(query) => {
             // What was inferred while trying must not bind the other executor's hands.
             let before = context.parameters.clone();
             match select::plan(query, context) {
                 Ok(plan) => plan,
                 Err(error) if declines(&error) => {
-                    tracing::debug!(reason = %error, "not on the key path");
                     *context.parameters = before;
-                    return Ok(None);
+                    return Ok(Choice::Declined(reason(&error)));
                 }
                 Err(error) => return Err(error),
             }
@@ -119,9 +151,32 @@ pub async fn plan(
         Statement::Insert(insert) => dml::insert(insert, context).await?,
         Statement::Update(update) => dml::update(update, context).await?,
         Statement::Delete(delete) => dml::delete(delete, context).await?,
-        _ => return Ok(None),
+        Statement::Merge(merge) => dml::merge(merge, context).await?,
+        _ => return Ok(Choice::Declined("not a query or a write".to_owned())),
     };
-    Ok(Some(Arc::new(plan)))
+    Ok(Choice::Key(Arc::new(plan)))
+}
+
+/// The reason to decline with, out of the error that planning ended with.
+fn reason(error: &Error) -> String {
+    let message = error.message();
+    let plain = message.strip_prefix("not by key: ").unwrap_or(message);
+    plain.strip_suffix(" is not supported").unwrap_or(plain).to_owned()
+}
+
+/// Refuses a query the key path declined when it must not go elsewhere (`telesto.executor = key`).
+///
+/// # Errors
+/// 0A000 with the reason.
+pub fn must_be_key(statement: &Statement, settings: &Settings, reason: &str) -> Result<()> {
+    if settings.executor != Executor::Key || !matches!(statement, Statement::Query(_)) {
+        return Ok(());
+    }
+    Err(Error::new(
+        SqlState::FEATURE_NOT_SUPPORTED,
+        format!("the key path cannot take this query: {reason}"),
+    )
+    .hint("SET telesto.executor = auto lets DataFusion take it."))
 }
 
 /// Errors after which a query is left to the other executor, which knows more functions and relations.

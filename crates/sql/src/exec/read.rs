@@ -23,7 +23,7 @@ use crate::session::Row;
 /// Rows a batch holds at most.
 pub const BATCH: usize = 512;
 /// Rows one statement claims at most before it changes them; with more, validation is left to decide.
-const CLAIMED: usize = 64;
+pub(super) const CLAIMED: usize = 64;
 
 /// A row with its key.
 #[derive(Clone, Debug)]
@@ -69,15 +69,16 @@ impl Reader {
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<Self> {
+        let access = access.effective(&[], context)?;
         let index = if access.index == 0 { None } else { table.index(access.index).cloned() };
         let prefix = storage::prefix(exec.catalog.database, table, access.index);
-        let source = match access.keys(table, prefix, context)? {
+        let source = match access.keys(table, prefix, &[], context)? {
             Keys::Points(points) => Source::Points(points.into()),
             Keys::Ranges(ranges) => {
                 let options = ScanOptions {
                     reverse: access.reverse,
                     limit: limit.filter(|_| filter.is_none()),
-                    read_for: ReadFor::Query,
+                    read_for: exec.read_for,
                 };
                 Source::Scans(
                     ranges.into_iter().map(|range| exec.txn.scan(range, options)).collect(),
@@ -156,7 +157,7 @@ impl Reader {
                     return Ok(None);
                 }
                 let keys: Vec<Bytes> = points.drain(..points.len().min(max_rows)).collect();
-                let values = get_many(exec, &keys, ReadFor::Query).await?;
+                let values = get_many(exec, &keys, exec.read_for).await?;
                 let found = keys.into_iter().zip(values).filter_map(|(k, v)| v.map(|v| (k, v)));
                 match &self.index {
                     None => Ok(Some(found.collect())),
@@ -172,7 +173,7 @@ impl Reader {
                                 )
                             })
                             .collect::<Result<Vec<_>>>()?;
-                        fetch(&self.table, index, keys, ReadFor::Query, exec).await.map(Some)
+                        fetch(&self.table, index, keys, exec.read_for, exec).await.map(Some)
                     }
                 }
             }
@@ -190,14 +191,14 @@ impl Reader {
                         storage::primary_of_entry(exec.catalog.database, &self.table, index, k, v)
                     })
                     .collect::<Result<Vec<_>>>()?;
-                return fetch(&self.table, index, keys, ReadFor::Query, exec).await.map(Some);
+                return fetch(&self.table, index, keys, exec.read_for, exec).await.map(Some);
             },
         }
     }
 }
 
 /// Rows by keys taken from an index: each must be there.
-async fn fetch(
+pub(super) async fn fetch(
     table: &Table,
     index: &Index,
     keys: Vec<Bytes>,

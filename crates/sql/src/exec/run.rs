@@ -17,7 +17,6 @@ use super::info::TableInfo;
 use super::read::{BATCH, Found, Reader, eval_all, eval_waiting, get_many};
 use super::source::{Batches, out_of_memory, row_bytes};
 use super::write::{Change, Statement};
-use crate::codec;
 use crate::error::{Error, Result};
 use crate::expr::{EvalContext, Expr};
 use crate::plan::ExecContext;
@@ -38,17 +37,33 @@ impl<'p> Output<'p> {
         Ok(Self { returning: returning.as_deref(), rows: Vec::new(), count: 0, held })
     }
 
-    async fn add(&mut self, row: &Row, context: &EvalContext<'_>) -> Result<()> {
+    /// `others`: the columns of other tables behind those of the row.
+    async fn add(
+        &mut self,
+        row: &Row,
+        others: Option<&[Datum]>,
+        context: &EvalContext<'_>,
+    ) -> Result<()> {
         self.count += 1;
         if let Some(returning) = self.returning {
-            let output = eval_all(returning, row, context).await?;
+            let output = match others {
+                None => eval_all(returning, row, context).await?,
+                Some(others) => {
+                    let both: Row = row.iter().chain(others).cloned().collect();
+                    eval_all(returning, &both, context).await?
+                }
+            };
             self.held.grow(row_bytes(&output)).map_err(out_of_memory)?;
             self.rows.push(output);
         }
         Ok(())
     }
 
-    fn finish(self, tag: &'static str, columns: Option<&Arc<[ResultColumn]>>) -> StatementResult {
+    pub(super) fn finish(
+        self,
+        tag: &'static str,
+        columns: Option<&Arc<[ResultColumn]>>,
+    ) -> StatementResult {
         match columns {
             Some(columns) => StatementResult::Rows {
                 columns: Arc::clone(columns),
@@ -75,11 +90,22 @@ impl InsertPlan {
                 for batch in rows.chunks(BATCH) {
                     exec.check_cancelled()?;
                     let mut new = Vec::with_capacity(batch.len());
+                    let mut failed = None;
                     for given in batch {
-                        new.push(self.row(given, &statement, &context).await?);
+                        match self.row(given, &statement, &context).await {
+                            Ok(row) => new.push(row),
+                            Err(error) => {
+                                failed = Some(error);
+                                break;
+                            }
+                        }
                     }
+                    // The rows before it come first: one of them may be refused.
                     for row in statement.insert(&self.info, new, &self.conflict).await? {
-                        output.add(&row, &context).await?;
+                        output.add(&row, None, &context).await?;
+                    }
+                    if let Some(error) = failed {
+                        return Err(error);
                     }
                 }
             }
@@ -97,7 +123,7 @@ impl InsertPlan {
                         new.push(self.placed(values, &statement).await?);
                     }
                     for row in statement.insert(&self.info, new, &self.conflict).await? {
-                        output.add(&row, &context).await?;
+                        output.add(&row, None, &context).await?;
                     }
                 }
             }
@@ -141,7 +167,7 @@ impl InsertPlan {
 
 /// Rows to write, with what the query gave beside them.
 enum Rowset {
-    Path(Reader),
+    Path(Box<Reader>),
     Query(Batches, FxHashSet<Bytes>),
 }
 
@@ -164,14 +190,32 @@ impl Rowset {
                     context,
                 )?;
                 reader.claim(exec).await?;
-                Self::Path(reader)
+                Self::Path(Box::new(reader))
             }
-            Target::Query(source) => Self::Query(source.open(exec).await?, FxHashSet::default()),
+            Target::Query(source, _) => Self::Query(source.open(exec).await?, FxHashSet::default()),
         })
     }
 
     /// The next rows, each with the row that the new values are computed over.
     async fn next(
+        &mut self,
+        info: &TableInfo,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Vec<(Found, Option<Row>)>> {
+        loop {
+            let found = self.found(info, exec, context).await?;
+            if found.is_empty() || exec.parts.is_none() {
+                return Ok(found);
+            }
+            let left = untouched(found, exec).await?;
+            if !left.is_empty() {
+                return Ok(left);
+            }
+        }
+    }
+
+    async fn found(
         &mut self,
         info: &TableInfo,
         exec: &ExecContext,
@@ -190,22 +234,13 @@ impl Rowset {
                 if batch.is_empty() {
                     return Ok(Vec::new());
                 }
-                let primary = info
-                    .table
-                    .primary
-                    .as_ref()
-                    .ok_or_else(|| Error::internal("rows by a query without a primary key"))?;
                 let mut keys = Vec::with_capacity(batch.len());
                 let mut inputs = Vec::with_capacity(batch.len());
                 for input in batch {
-                    let width = primary.columns.len().min(input.len());
-                    let key = codec::index_prefix_key(
-                        info.database,
-                        &info.table,
-                        primary,
-                        &input[..width],
-                    )?
-                    .finish();
+                    let Some(Datum::Bytea(key)) = input.first() else {
+                        return Err(Error::internal("a row without its key"));
+                    };
+                    let key = Bytes::copy_from_slice(key);
                     // A row joined several times is written once, with the first match.
                     if seen.insert(key.clone()) {
                         keys.push(key);
@@ -223,6 +258,28 @@ impl Rowset {
                     return Ok(out);
                 }
             },
+        }
+    }
+}
+
+/// The rows that no earlier part of the statement has written: of two parts that write a row, the first does.
+async fn untouched(
+    found: Vec<(Found, Option<Row>)>,
+    exec: &ExecContext,
+) -> Result<Vec<(Found, Option<Row>)>> {
+    let keys: Vec<Bytes> = found.iter().map(|(found, _)| found.key.clone()).collect();
+    let before = get_many(exec, &keys, ReadFor::Query).await?;
+    let now = get_many(exec, &keys, ReadFor::Constraint).await?;
+    let same = before.into_iter().zip(now).map(|(before, now)| before == now);
+    Ok(found.into_iter().zip(same).filter_map(|(found, same)| same.then_some(found)).collect())
+}
+
+impl Target {
+    /// The columns of other tables in a row of the query.
+    fn others<'r>(&self, input: Option<&'r Row>) -> Option<&'r [Datum]> {
+        match self {
+            Self::Query(_, Some(begin)) => input.and_then(|input| input.get(*begin..)),
+            _ => None,
         }
     }
 }
@@ -258,7 +315,7 @@ impl UpdatePlan {
                     };
                 }
                 statement.generate(&self.info, &mut new)?;
-                output.add(&new, &context).await?;
+                output.add(&new, self.target.others(input.as_ref()), &context).await?;
                 changes.push(Change { key: found.key, old: found.row, new });
             }
             if self.moves_keys {
@@ -296,8 +353,9 @@ impl DeletePlan {
                 break;
             }
             let mut deletes = Vec::with_capacity(batch.len());
-            for (found, _) in batch {
-                output.add(&found.row, &context).await?;
+            for (found, input) in batch {
+                let others = self.target.others(input.as_ref());
+                output.add(&found.row, others, &context).await?;
                 deletes.push((found.key, found.row));
             }
             statement.delete(&self.info, deletes).await?;

@@ -1,14 +1,19 @@
-//! Single-table queries by key, and queries without FROM.
+//! Queries by key of one table or along a join, and queries without FROM.
 //!
 //! # Invariants
 //! - Only what the projection, the filter and the order need is decoded.
 //! - Rows are read in batches as the receiver pulls them; LIMIT stops the scan.
 //!
 //! # Limits
-//! One table, no grouping but over everything (count, sum, min, max, avg), no DISTINCT, windows, set operations,
-//! subqueries, locks. A query without condition and without LIMIT is left to DataFusion. What must be sorted is
+//! One table or a key join; count, sum, min, max, avg, over everything or with GROUP BY; DISTINCT; no windows, set
+//! operations, locks; subqueries as `join` takes them. A query without condition and without LIMIT is left to DataFusion. What must be sorted is
 //! sorted in memory, counted against the statement's budget.
 
+mod aggregate;
+mod grouped;
+mod joined;
+mod names;
+mod order;
 mod run;
 
 use std::sync::Arc;
@@ -16,14 +21,18 @@ use std::sync::Arc;
 use telesto_txn::ReadFor;
 
 use super::access::{Access, Conditions, Keys, Order};
-use super::read::{BATCH, Reader, eval_all, eval_waiting, get_many};
+use super::forms::IndexForms;
+use super::join::from;
+use super::join::run::JoinReader;
+use super::join::{JoinPlan, Sources};
+use super::read::{BATCH, CLAIMED, Reader, eval_all, eval_waiting, get_many};
 use super::source::{out_of_memory, row_bytes};
 use super::{KeyPlan, Kind, find_table, info, storage};
 use crate::catalog::Table;
 use crate::codec::RowCodec;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::bind::CallHook;
-use crate::expr::{Binder, EvalContext, Expr, Node, Scope, Volatility, fault, fold};
+use crate::expr::{Binder, EvalContext, Expr, Node, Scope, Volatility, fault, fold, output_name};
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{ResultColumn, Row, Rows, StatementResult};
 use crate::sqlparser::ast::{
@@ -32,20 +41,34 @@ use crate::sqlparser::ast::{
 };
 use crate::types::{Datum, Numeric, SqlType};
 
-pub(super) use run::describe_access;
+use aggregate::{Aggregate, Aggregates, BEHIND, State};
+use grouped::{Grouping, Shown};
+use joined::{joined_column, stars};
+use names::mixes_columns;
+use order::{bound_value, limits, order_columns, sort_keys};
+use run::Input;
+pub(super) use run::{access_words, describe_access};
 
 /// A query planned for the key path.
 #[derive(Debug)]
 pub struct SelectPlan {
     from: Option<From>,
+    /// Several tables; then `from` and `filter` are none.
+    join: Option<Arc<JoinPlan>>,
     filter: Option<Expr>,
     output: Vec<Expr>,
     aggregates: Vec<Aggregate>,
     sort: Vec<SortKey>,
     limit: Option<Expr>,
     offset: Option<Expr>,
+    /// Groups; then the output, its order and HAVING are over a row of each group.
+    group: Option<Grouping>,
+    /// The first row decides: the least or greatest value along an index.
+    first_only: bool,
     /// One row by a whole unique key, no sort, no aggregate: the fast way.
     point: bool,
+    /// FOR UPDATE or FOR SHARE: what is read is validated at every level, and rows found by whole keys are claimed.
+    locks: bool,
     /// Calls a function that must wait (nextval): the result is computed at once, not as it is pulled.
     waits: bool,
 }
@@ -64,102 +87,8 @@ struct SortKey {
     nulls_first: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AggregateKind {
-    CountRows,
-    Count,
-    Sum,
-    Avg,
-    Min,
-    Max,
-}
-
-#[derive(Debug)]
-struct Aggregate {
-    kind: AggregateKind,
-    arg: Option<Expr>,
-    ty: SqlType,
-}
-
-/// Collects aggregates; each becomes a column of the row of results.
-#[derive(Default)]
-struct Aggregates {
-    found: Vec<Aggregate>,
-}
-
-impl CallHook for Aggregates {
-    fn aggregate(
-        &mut self,
-        binder: &mut Binder<'_>,
-        name: &str,
-        call: &ast::Function,
-    ) -> Result<Option<Expr>> {
-        let kind = match name {
-            "count" => AggregateKind::Count,
-            "sum" => AggregateKind::Sum,
-            "avg" => AggregateKind::Avg,
-            "min" => AggregateKind::Min,
-            "max" => AggregateKind::Max,
-            other if crate::expr::is_aggregate(other) => {
-                return Err(fault::unsupported(format!("{other}() by key")));
-            }
-            _ => return Ok(None),
-        };
-        let ast::FunctionArguments::List(list) = &call.args else {
-            return Err(fault::unsupported("this aggregate"));
-        };
-        let plain =
-            list.duplicate_treatment.is_none() && list.clauses.is_empty() && call.filter.is_none();
-        if !plain || list.args.len() != 1 {
-            return Err(fault::unsupported("this aggregate by key"));
-        }
-        let (kind, arg, ty) = match &list.args[0] {
-            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)
-                if kind == AggregateKind::Count =>
-            {
-                (AggregateKind::CountRows, None, SqlType::Int8)
-            }
-            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
-                let arg = binder.bind_known(expr)?;
-                let ty = aggregate_type(kind, &arg.ty)?;
-                (kind, Some(arg), ty)
-            }
-            _ => return Err(fault::unsupported("this aggregate by key")),
-        };
-        self.found.push(Aggregate { kind, arg, ty: ty.clone() });
-        Ok(Some(Expr::column(self.found.len() - 1, ty)))
-    }
-}
-
-fn aggregate_type(kind: AggregateKind, ty: &SqlType) -> Result<SqlType> {
-    Ok(match (kind, ty) {
-        (AggregateKind::Count | AggregateKind::CountRows, _) => SqlType::Int8,
-        (AggregateKind::Sum, SqlType::Int2 | SqlType::Int4) => SqlType::Int8,
-        (AggregateKind::Sum, SqlType::Int8 | SqlType::Numeric(_)) => SqlType::Numeric(None),
-        (AggregateKind::Sum, SqlType::Float8) => SqlType::Float8,
-        (
-            AggregateKind::Avg,
-            SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_),
-        ) => SqlType::Numeric(None),
-        (AggregateKind::Avg, SqlType::Float8) => SqlType::Float8,
-        (AggregateKind::Min | AggregateKind::Max, ty)
-            if ty.is_number()
-                || matches!(
-                    ty,
-                    SqlType::Text
-                        | SqlType::Date
-                        | SqlType::Time(_)
-                        | SqlType::Timestamp(_)
-                        | SqlType::TimestampTz(_)
-                ) =>
-        {
-            ty.without_modifier()
-        }
-        _ => return Err(fault::unsupported("this aggregate by key")),
-    })
-}
-
-fn decline(reason: &str) -> Error {
+/// 0A000 with the reason why a query is not taken.
+pub(super) fn decline(reason: &str) -> Error {
     Error::new(SqlState::FEATURE_NOT_SUPPORTED, format!("not by key: {reason}"))
 }
 
@@ -168,97 +97,125 @@ fn decline(reason: &str) -> Error {
 /// # Errors
 /// 0A000 with the reason when it is not of this shape; else the statement's errors.
 pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
-    if query.with.is_some()
-        || !query.locks.is_empty()
-        || query.fetch.is_some()
-        || query.for_clause.is_some()
-    {
+    if query.with.is_some() || query.fetch.is_some() || query.for_clause.is_some() {
         return Err(decline("WITH, FETCH or FOR"));
     }
     let SetExpr::Select(select) = &*query.body else { return Err(decline("not a plain SELECT")) };
-    let grouped =
-        !matches!(&select.group_by, GroupByExpr::Expressions(g, m) if g.is_empty() && m.is_empty());
-    if select.distinct.is_some()
-        || grouped
-        || select.having.is_some()
-        || select.qualify.is_some()
+    if select.qualify.is_some()
         || select.into.is_some()
         || select.top.is_some()
         || !select.named_window.is_empty()
         || !select.lateral_views.is_empty()
     {
-        return Err(decline("DISTINCT, GROUP BY, HAVING or windows"));
+        return Err(decline("windows or QUALIFY"));
     }
-    let table = match select.from.as_slice() {
-        [] => None,
-        [one] if one.joins.is_empty() => match &one.relation {
-            TableFactor::Table { name, alias, args: None, version: None, sample: None, .. } => {
-                if alias.as_ref().is_some_and(|a| !a.columns.is_empty()) {
-                    return Err(decline("a column alias list"));
-                }
-                let table = find_table(name, context)?;
-                let shown = alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.name));
-                Some((table, shown))
-            }
-            _ => return Err(decline("not a plain table")),
-        },
-        _ => return Err(decline("a join")),
-    };
-    let scope = Scope {
-        relations: table.iter().map(|(t, name)| info::relation(t, name, 0, true)).collect(),
-    };
+    if select.from.is_empty() {
+        return shape(query, select, None, context);
+    }
+    let plain = select.from.len() == 1 && select.from[0].joins.is_empty();
+    if plain && !from::has_subquery(select.selection.as_ref()) {
+        return shape(query, select, Some(&select.from[0].relation), context);
+    }
+    // Whatever is wrong with a join, the other executor's binder says it.
+    shape(query, select, None, context).map_err(|error| match error.code() {
+        SqlState::FEATURE_NOT_SUPPORTED => error,
+        _ => decline(error.message()),
+    })
+}
+
+/// Plans a plain SELECT; `single` is its only table, if it has only one and no subquery.
+fn shape(
+    query: &Query,
+    select: &ast::Select,
+    single: Option<&TableFactor>,
+    context: &mut PlanContext<'_>,
+) -> Result<KeyPlan> {
     let eval = EvalContext::planning(context.settings, context.catalog);
-    let filter = match &select.selection {
-        None => None,
-        Some(expr) => {
-            Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(expr)?)
+    let mut sources = None;
+    let table = match single {
+        Some(TableFactor::Table {
+            name, alias, args: None, version: None, sample: None, ..
+        }) => {
+            if alias.as_ref().is_some_and(|a| !a.columns.is_empty()) {
+                return Err(decline("a column alias list"));
+            }
+            let table = find_table(name, context)?;
+            let shown = alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.name));
+            Some((table, shown))
+        }
+        Some(_) => return Err(decline("not a plain table")),
+        None => {
+            if !select.from.is_empty() {
+                let selection = select.selection.as_ref();
+                sources = Some(Sources::bind(&select.from, selection, context, &eval)?);
+            }
+            None
         }
     };
-    let mut aggregates = Aggregates::default();
+    let scope = match &sources {
+        Some(sources) => sources.scope.clone(),
+        None => Scope {
+            relations: table.iter().map(|(t, name)| info::relation(t, name, 0, true)).collect(),
+        },
+    };
+    let filter = match &select.selection {
+        Some(expr) if sources.is_none() => {
+            Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(expr)?)
+        }
+        _ => None,
+    };
+    let keys = grouped::keys(select, &scope, context, &eval)?;
+    let grouping = keys.is_some() || select.distinct.is_some() || select.having.is_some();
+    let first = if grouping { BEHIND } else { 0 };
+    let mut aggregates = Aggregates { first, found: Vec::new() };
     let mut output = Vec::new();
     let mut columns = Vec::new();
     for item in &select.projection {
         match item {
-            SelectItem::Wildcard(options) if plain_wildcard(options) => {
-                let Some((table, _)) = &table else {
+            SelectItem::Wildcard(options) if plain_wildcard(options) => match (&table, &sources) {
+                (Some((table, _)), _) => wildcard(table, &mut output, &mut columns),
+                (None, Some(sources)) => {
+                    stars(sources, sources.star.clone(), &mut output, &mut columns);
+                }
+                (None, None) => {
                     return Err(Error::syntax("SELECT * with no tables specified is not valid"));
-                };
-                wildcard(table, &mut output, &mut columns);
-            }
+                }
+            },
             SelectItem::QualifiedWildcard(
                 SelectItemQualifiedWildcardKind::ObjectName(name),
                 options,
             ) if plain_wildcard(options) => {
-                let (_, wanted) = super::name_parts(name)?;
-                match &table {
-                    Some((table, shown)) if *shown == wanted => {
-                        wildcard(table, &mut output, &mut columns)
-                    }
-                    _ => {
-                        return Err(Error::new(
-                            SqlState::UNDEFINED_TABLE,
-                            format!("missing FROM-clause entry for table \"{wanted}\""),
-                        ));
-                    }
+                let found = from::qualified_star(&scope, name)?;
+                match (&table, &sources) {
+                    (Some((table, _)), _) => wildcard(table, &mut output, &mut columns),
+                    (_, Some(sources)) => stars(sources, found, &mut output, &mut columns),
+                    _ => return Err(Error::internal("a table without columns in view")),
                 }
             }
             SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
                 let mut binder = Binder::new(&scope, context.parameters, &eval, "SELECT");
-                if table.is_some() {
+                if table.is_some() || sources.is_some() {
                     binder.hook = Some(&mut aggregates);
                 }
-                let bound = binder.bind_known(expr)?;
+                let bound = binder.bind_shown(expr)?;
                 let name = match item {
                     SelectItem::ExprWithAlias { alias, .. } => fold(alias),
-                    _ => column_name(expr),
+                    _ => output_name(expr),
                 };
-                columns.push(result_column(name, &bound, table.as_ref().map(|(t, _)| t)));
+                columns.push(match &sources {
+                    Some(sources) => joined_column(sources, name, &bound),
+                    None => result_column(name, &bound, table.as_ref().map(|(t, _)| t)),
+                });
                 output.push(bound);
             }
             _ => return Err(decline("this item of the select list")),
         }
     }
-    if !aggregates.found.is_empty() {
+    let locks = !query.locks.is_empty();
+    if locks && (grouping || !aggregates.found.is_empty() || !names_all(&query.locks, &scope)) {
+        return Err(decline("FOR UPDATE that is refused"));
+    }
+    if !aggregates.found.is_empty() && !grouping {
         // Columns beside aggregates would need grouping.
         if mixes_columns(select, &scope) {
             return Err(decline("aggregates beside columns"));
@@ -267,35 +224,63 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
             (column.table_oid, column.attnum) = (0, 0);
         }
     }
-    let sort = sort_keys(query, &scope, context, &eval, &select.projection, &output)?;
-    if !aggregates.found.is_empty() && !sort.is_empty() {
+    let hook = grouping.then_some(&mut aggregates);
+    let mut sort = sort_keys(query, &scope, context, &eval, (&columns, &output), hook)?;
+    let group = match grouping {
+        true => {
+            let shown = Shown { output: &mut output, sort: &mut sort };
+            Some(Grouping::bind(select, &scope, keys, shown, &mut aggregates, context, &eval)?)
+        }
+        false => None,
+    };
+    if !aggregates.found.is_empty() && group.is_none() && !sort.is_empty() {
         return Err(decline("ORDER BY over aggregates"));
     }
     let (limit, offset) = limits(query, context, &eval)?;
 
-    let order: Option<Order> = order_columns(&sort);
-    let conditions = Conditions::new(filter.clone());
+    let forms = match &table {
+        Some((table, _)) => IndexForms::bind(context.catalog, context.settings, table)?,
+        None => IndexForms::default(),
+    };
+    let extremum = aggregate::extremum(&aggregates.found, group.is_some());
+    let order: Option<Order> = match (&group, &extremum) {
+        (Some(_), _) => None,
+        (None, Some(order)) => Some(order.clone()),
+        (None, None) => order_columns(&sort, &forms),
+    };
+    if let Some(sources) = sources {
+        let mut plan = SelectPlan {
+            from: None,
+            join: None,
+            filter: None,
+            output,
+            aggregates: aggregates.found,
+            sort,
+            limit,
+            offset,
+            group,
+            first_only: false,
+            point: false,
+            waits: false,
+            locks,
+        };
+        plan.join(&sources, order.as_ref().filter(|_| extremum.is_none()))?;
+        let kind = Kind::Select(Arc::new(plan));
+        return Ok(KeyPlan { columns: Some(columns.into()), read_only: !locks, kind });
+    }
+    let conditions = Conditions::over(filter.clone(), &forms);
+    let mut first_only = false;
     let (from, rest, sort) = match &table {
         None => (None, filter, sort),
         Some((table, _)) => {
-            let (mut access, rest) = conditions.choose(table, order.as_ref());
+            let along = order.as_ref().and_then(|order| conditions.along(table, order));
+            let (mut access, rest) = conditions.choose_among(table, order.as_ref(), &eval);
             if access.is_full() {
                 // Without any key condition only "the first rows in key order" is short.
-                let wanted = order.clone().unwrap_or_default();
-                let along =
-                    table.all_indexes().filter(|i| i.predicate.is_none()).find_map(|index| {
-                        let columns = index.columns.iter().map(|c| c.column);
-                        let leading = wanted.iter().map(|(c, _)| *c).eq(columns.take(wanted.len()));
-                        let same = index.columns.iter().zip(&wanted).map(|(c, (_, d))| {
-                            (c.direction == telesto_common::key::Direction::Descending) != *d
-                        });
-                        let reverse: Vec<bool> = same.collect();
-                        let uniform = reverse.windows(2).all(|w| w[0] == w[1]);
-                        (leading && uniform)
-                            .then(|| (index.id, reverse.first().copied().unwrap_or(false)))
-                    });
-                let short = limit.is_some() && aggregates.found.is_empty() && rest.is_none();
-                match (short, sort.is_empty(), along) {
+                let plain = aggregates.found.is_empty() && group.is_none();
+                let short = (limit.is_some() && plain || extremum.is_some()) && rest.is_none();
+                let sorted = !sort.is_empty() || extremum.is_some();
+                match (short, !sorted, along) {
                     (true, true, _) => {}
                     (true, false, Some((id, reverse))) if order.is_some() => {
                         access.index = id;
@@ -305,11 +290,23 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
                     _ => return Err(decline("no index serves the condition")),
                 }
             }
-            let sort = if access.ordered { Vec::new() } else { sort };
+            first_only = extremum.is_some() && access.ordered && !access.unique;
+            if first_only {
+                // Of the column itself: one that equality fixes is not NULL, and what follows it may be.
+                let index = table.all_indexes().find(|index| index.id == access.index);
+                let next = index.map(|index| forms.position(index, access.parts.len()));
+                let sought = extremum.as_ref().and_then(|order| order.first());
+                access.skip_nulls = next.is_some() && next == sought.map(|(column, _)| *column);
+            }
+            let sort = if access.ordered && group.is_none() { Vec::new() } else { sort };
             let mut wanted = vec![false; table.columns.len()];
             let inputs = aggregates.found.iter().filter_map(|a| a.arg.as_ref());
-            let outputs = if aggregates.found.is_empty() { output.iter() } else { [].iter() };
-            for expr in outputs.chain(inputs).chain(&rest).chain(sort.iter().map(|k| &k.expr)) {
+            let plain = aggregates.found.is_empty() && group.is_none();
+            let outputs = if plain { output.iter() } else { [].iter() };
+            let sorted = if group.is_none() { sort.iter() } else { [].iter() };
+            let keys = group.iter().flat_map(|group| &group.keys);
+            let sorted = sorted.map(|k| &k.expr);
+            for expr in outputs.chain(inputs).chain(&rest).chain(sorted).chain(keys) {
                 expr.mark_columns(&mut wanted);
             }
             let codec = RowCodec::projected(table, |at| wanted[at])?;
@@ -321,6 +318,7 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
     let point = from.as_ref().is_some_and(|f| f.access.unique && f.access.index == 0)
         && sort.is_empty()
         && aggregates.found.is_empty()
+        && group.is_none()
         && limit.is_none()
         && offset.is_none()
         && !has_volatile;
@@ -328,18 +326,31 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
     let waits = writes || has_volatile;
     Ok(KeyPlan {
         columns: Some(columns.into()),
-        read_only: !writes,
+        read_only: !writes && !locks,
         kind: Kind::Select(Arc::new(SelectPlan {
             from,
+            join: None,
             filter: rest,
             output,
             aggregates: aggregates.found,
             sort,
             limit,
             offset,
+            group,
+            first_only,
             point,
             waits,
+            locks,
         })),
+    })
+}
+
+/// Whether the relations of `OF` are those of the query.
+fn names_all(locks: &[ast::LockClause], scope: &Scope) -> bool {
+    let named = locks.iter().filter_map(|lock| lock.of.as_ref());
+    named.into_iter().all(|of| {
+        let name = of.0.last().and_then(|part| part.as_ident()).map(fold);
+        scope.relations.iter().any(|relation| Some(&relation.name) == name.as_ref())
     })
 }
 
@@ -351,47 +362,6 @@ fn calls_writer(expr: &Expr) -> bool {
         }
     });
     found
-}
-
-/// Whether a select item with aggregates also names a column outside of them.
-fn mixes_columns(select: &ast::Select, scope: &Scope) -> bool {
-    use std::ops::ControlFlow;
-    struct Outside<'s> {
-        scope: &'s Scope,
-        depth: usize,
-        found: bool,
-    }
-    impl crate::sqlparser::ast::Visitor for Outside<'_> {
-        type Break = ();
-        fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
-            match expr {
-                ast::Expr::Function(f)
-                    if crate::expr::is_aggregate(&f.name.to_string().to_lowercase()) =>
-                {
-                    self.depth += 1;
-                }
-                ast::Expr::Identifier(i) if self.depth == 0 => {
-                    self.found |= self.scope.resolve(None, &fold(i)).is_ok();
-                }
-                ast::Expr::CompoundIdentifier(_) if self.depth == 0 => self.found = true,
-                _ => {}
-            }
-            ControlFlow::Continue(())
-        }
-        fn post_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
-            if let ast::Expr::Function(f) = expr
-                && crate::expr::is_aggregate(&f.name.to_string().to_lowercase())
-            {
-                self.depth -= 1;
-            }
-            ControlFlow::Continue(())
-        }
-    }
-    let mut visitor = Outside { scope, depth: 0, found: false };
-    for item in &select.projection {
-        let _ = crate::sqlparser::ast::Visit::visit(item, &mut visitor);
-    }
-    visitor.found
 }
 
 /// Whether a wildcard has no EXCLUDE, REPLACE or the like.
@@ -430,156 +400,4 @@ pub(super) fn result_column(
         column.attnum = own.id;
     }
     column
-}
-
-/// The name PostgreSQL gives a column without alias (`FigureColname`).
-pub(super) fn column_name(expr: &ast::Expr) -> String {
-    match expr {
-        ast::Expr::Identifier(i) => fold(i),
-        ast::Expr::CompoundIdentifier(parts) => parts.last().map(fold).unwrap_or_default(),
-        ast::Expr::Function(f) => {
-            f.name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default()
-        }
-        ast::Expr::Nested(inner) | ast::Expr::Collate { expr: inner, .. } => column_name(inner),
-        ast::Expr::CompoundFieldAccess { root, .. } => column_name(root),
-        ast::Expr::Cast { expr, data_type, .. } => {
-            let inner = column_name(expr);
-            if inner != "?column?" {
-                return inner;
-            }
-            crate::expr::types::named(data_type)
-                .map_or(inner, |ty| ty.internal_name().trim_start_matches('_').to_owned())
-        }
-        ast::Expr::TypedString(typed) => crate::expr::types::named(&typed.data_type)
-            .map_or_else(|_| "?column?".to_owned(), |ty| ty.internal_name()),
-        ast::Expr::Case { else_result: Some(e), .. } => match column_name(e) {
-            name if name == "?column?" => "case".to_owned(),
-            name => name,
-        },
-        ast::Expr::Case { .. } => "case".to_owned(),
-        ast::Expr::Extract { .. } => "extract".to_owned(),
-        ast::Expr::Substring { .. } => "substring".to_owned(),
-        ast::Expr::Position { .. } => "position".to_owned(),
-        ast::Expr::Trim { trim_where: Some(ast::TrimWhereField::Leading), .. } => {
-            "ltrim".to_owned()
-        }
-        ast::Expr::Trim { trim_where: Some(ast::TrimWhereField::Trailing), .. } => {
-            "rtrim".to_owned()
-        }
-        ast::Expr::Trim { .. } => "btrim".to_owned(),
-        ast::Expr::Overlay { .. } => "overlay".to_owned(),
-        ast::Expr::Ceil { .. } => "ceil".to_owned(),
-        ast::Expr::Floor { .. } => "floor".to_owned(),
-        ast::Expr::AtTimeZone { .. } => "timezone".to_owned(),
-        ast::Expr::Array(_) => "array".to_owned(),
-        ast::Expr::Interval(_) => "interval".to_owned(),
-        ast::Expr::Value(v) if matches!(v.value, ast::Value::Boolean(_)) => "bool".to_owned(),
-        _ => "?column?".to_owned(),
-    }
-}
-
-fn sort_keys(
-    query: &Query,
-    scope: &Scope,
-    context: &mut PlanContext<'_>,
-    eval: &EvalContext<'_>,
-    projection: &[SelectItem],
-    output: &[Expr],
-) -> Result<Vec<SortKey>> {
-    let Some(order) = &query.order_by else { return Ok(Vec::new()) };
-    let OrderByKind::Expressions(items) = &order.kind else { return Err(decline("ORDER BY ALL")) };
-    let simple = projection.len() == output.len();
-    items
-        .iter()
-        .map(|item| {
-            let descending = item.options.asc == Some(false);
-            let alias = match &item.expr {
-                // A number or an alias means an output column, before a column of the table.
-                ast::Expr::Value(v) => match &v.value {
-                    ast::Value::Number(n, _) => {
-                        let at = n
-                            .parse::<usize>()
-                            .ok()
-                            .and_then(|n| n.checked_sub(1))
-                            .filter(|at| *at < output.len());
-                        Some(at.ok_or_else(|| {
-                            Error::new(
-                                SqlState::INVALID_COLUMN_REFERENCE,
-                                format!("ORDER BY position {n} is not in select list"),
-                            )
-                        })?)
-                    }
-                    _ => return Err(decline("a constant in ORDER BY")),
-                },
-                ast::Expr::Identifier(i) if simple => {
-                    let name = fold(i);
-                    projection.iter().position(|p| match p {
-                        SelectItem::ExprWithAlias { alias, .. } => fold(alias) == name,
-                        _ => false,
-                    })
-                }
-                _ => None,
-            };
-            let expr = match alias {
-                Some(at) => output[at].clone(),
-                None => Binder::new(scope, context.parameters, eval, "ORDER BY")
-                    .bind_known(&item.expr)?,
-            };
-            Ok(SortKey {
-                expr,
-                descending,
-                nulls_first: item.options.nulls_first.unwrap_or(descending),
-            })
-        })
-        .collect()
-}
-
-/// The order as table columns, when it is only of those with the usual place of NULLs.
-fn order_columns(sort: &[SortKey]) -> Option<Order> {
-    if sort.is_empty() {
-        return None;
-    }
-    sort.iter()
-        .map(|key| match key.expr.node {
-            Node::Column(at) if key.nulls_first == key.descending => Some((at, key.descending)),
-            _ => None,
-        })
-        .collect()
-}
-
-fn limits(
-    query: &Query,
-    context: &mut PlanContext<'_>,
-    eval: &EvalContext<'_>,
-) -> Result<(Option<Expr>, Option<Expr>)> {
-    let empty = Scope::default();
-    let mut bind = |expr: &ast::Expr, clause: &'static str| {
-        let mut binder = Binder::new(&empty, context.parameters, eval, clause);
-        let bound = binder.bind(expr)?;
-        binder.coerce(bound, &SqlType::Int8, crate::expr::CastContext::Assignment)
-    };
-    match &query.limit_clause {
-        None => Ok((None, None)),
-        Some(LimitClause::LimitOffset { limit, offset, limit_by }) if limit_by.is_empty() => Ok((
-            limit.as_ref().map(|e| bind(e, "LIMIT")).transpose()?,
-            offset.as_ref().map(|o| bind(&o.value, "OFFSET")).transpose()?,
-        )),
-        Some(_) => Err(decline("this form of LIMIT")),
-    }
-}
-
-/// The value of LIMIT or OFFSET; NULL is no bound.
-fn bound_value(expr: &Option<Expr>, context: &EvalContext<'_>, what: &str) -> Result<Option<u64>> {
-    let Some(expr) = expr else { return Ok(None) };
-    match expr.eval(&[], context)? {
-        Datum::Null => Ok(None),
-        value => u64::try_from(value.as_i64().unwrap_or(0)).map(Some).map_err(|_| {
-            let code = if what == "LIMIT" {
-                SqlState::INVALID_ROW_COUNT_IN_LIMIT
-            } else {
-                SqlState::INVALID_ROW_COUNT_IN_OFFSET
-            };
-            Error::new(code, format!("{what} must not be negative"))
-        }),
-    }
 }

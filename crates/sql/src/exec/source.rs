@@ -1,8 +1,7 @@
 //! Rows that come from a query run by DataFusion: `INSERT … SELECT`, `UPDATE … FROM`, `DELETE … USING`, subqueries.
 //!
 //! # Invariants
-//! - A query that reads the table the statement writes is read to its end before the first write.
-//! - What is held meanwhile counts against the statement's memory.
+//! - The query reads through a view of the transaction, so that it can be read while the statement writes.
 
 use std::sync::Arc;
 
@@ -12,16 +11,33 @@ use crate::engine_df::DfPlan;
 use crate::error::{Error, Result};
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{Row, RowStream, Rows, StatementResult};
-use crate::sqlparser::ast::{Query, Statement};
-use crate::sqlparser::{dialect::PostgreSqlDialect, parser::Parser};
+use crate::sqlparser::ast::{Query, SetExpr, Statement, With};
 use crate::types::SqlType;
 
 /// A query as a source of rows.
 #[derive(Debug)]
 pub struct QuerySource {
     plan: Arc<DfPlan>,
-    /// Read whole before anything is written.
-    whole: bool,
+}
+
+/// The query with the CTEs of `with` in view.
+pub(super) fn enclosed(query: Query, with: Option<&With>) -> Query {
+    let Some(with) = with else { return query };
+    if query.with.is_none() {
+        return Query { with: Some(with.clone()), ..query };
+    }
+    Query {
+        with: Some(with.clone()),
+        body: Box::new(SetExpr::Query(Box::new(query))),
+        order_by: None,
+        limit_clause: None,
+        fetch: None,
+        locks: Vec::new(),
+        for_clause: None,
+        settings: None,
+        format_clause: None,
+        pipe_operators: Vec::new(),
+    }
 }
 
 /// Rows pulled batch by batch.
@@ -33,29 +49,26 @@ pub enum Batches {
 }
 
 impl QuerySource {
-    /// Plans `query`; `written` is the table the statement writes.
+    /// Plans `query`, with what the statement's WITH defines in view.
     ///
     /// # Errors
     /// Those of planning.
-    pub async fn plan(query: Query, written: &str, context: &mut PlanContext<'_>) -> Result<Self> {
-        let whole = query.to_string().to_lowercase().contains(&written.to_lowercase());
-        let statement = Statement::Query(Box::new(query));
-        Ok(Self { plan: crate::engine_df::plan(&statement, context).await?, whole })
+    pub async fn plan(query: Query, context: &mut PlanContext<'_>) -> Result<Self> {
+        Self::plan_into(query, Vec::new(), context).await
     }
 
-    /// Plans SQL text made from a statement's parts.
+    /// Plans `query`, whose untyped literals and parameters take the types of the columns they go to.
     ///
     /// # Errors
     /// Those of planning.
-    pub async fn plan_text(sql: &str, context: &mut PlanContext<'_>) -> Result<Self> {
-        let parsed = Parser::parse_sql(&PostgreSqlDialect {}, sql)
-            .map_err(|e| Error::internal(format!("a rewritten statement does not parse: {e}")))?;
-        match parsed.into_iter().next() {
-            Some(statement @ Statement::Query(_)) => {
-                Ok(Self { plan: crate::engine_df::plan(&statement, context).await?, whole: true })
-            }
-            _ => Err(Error::internal("a rewritten statement is no query")),
-        }
+    pub async fn plan_into(
+        query: Query,
+        wanted: Vec<SqlType>,
+        context: &mut PlanContext<'_>,
+    ) -> Result<Self> {
+        let query = enclosed(query, context.earlier.with.as_ref());
+        let statement = Statement::Query(Box::new(query));
+        Ok(Self { plan: crate::engine_df::plan_into(&statement, wanted, context)? })
     }
 
     /// The types of its columns.
@@ -69,22 +82,14 @@ impl QuerySource {
     /// # Errors
     /// Those of the query.
     pub async fn open(&self, exec: &ExecContext) -> Result<Batches> {
-        let rows = match self.plan.execute(exec).await? {
+        // What the statement writes meanwhile is not seen.
+        let exec = ExecContext { txn: exec.txn.view(), ..exec.clone() };
+        let rows = match self.plan.execute(&exec).await? {
             StatementResult::Rows { rows, .. } => rows,
             _ => return Err(Error::internal("a source gave no rows")),
         };
         match rows {
             Rows::Ready(rows) => Ok(Batches::Ready(rows.into_iter())),
-            Rows::Stream(mut stream) if self.whole => {
-                let mut held =
-                    exec.memory.reserve("rows read before writing", 0).map_err(out_of_memory)?;
-                let mut all = Vec::new();
-                while let Some(batch) = stream.try_next().await? {
-                    held.grow(batch.iter().map(row_bytes).sum()).map_err(out_of_memory)?;
-                    all.extend(batch);
-                }
-                Ok(Batches::Ready(all.into_iter()))
-            }
             Rows::Stream(stream) => Ok(Batches::Stream(stream)),
         }
     }

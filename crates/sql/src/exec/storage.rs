@@ -10,7 +10,6 @@ use telesto_common::key::{KeyReader, KeyWriter, PREFIX_LEN};
 use crate::catalog::{Index, Table};
 use crate::codec;
 use crate::error::{Error, Result};
-use crate::types::Datum;
 
 pub use crate::codec::write_datum_key as append_key;
 
@@ -43,7 +42,7 @@ pub fn primary_of_entry(
     let mut reader = KeyReader::new(key);
     reader.prefix().map_err(damaged)?;
     for column in &index.columns {
-        codec::read_datum_key(&mut reader, &table.columns[column.column].ty, column.direction)?;
+        codec::read_index_key(&mut reader, table, column)?;
     }
     Ok(primary_from_elements(database, table, reader.rest()))
 }
@@ -52,10 +51,4 @@ pub fn primary_of_entry(
 #[must_use]
 pub fn prefix(database: DatabaseId, table: &Table, index: u32) -> KeyWriter {
     codec::index_prefix(database, table, index)
-}
-
-/// Whether one of the index's columns is NULL: then a unique index does not compare the row.
-#[must_use]
-pub fn has_null(index: &Index, row: &[Datum]) -> bool {
-    index.columns.iter().any(|c| row[c.column].is_null())
 }

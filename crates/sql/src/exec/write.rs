@@ -38,10 +38,10 @@ pub enum OnConflict {
     Nothing(Option<Vec<u32>>),
     /// Updates the row that is there.
     Update {
-        /// The unique index that decides.
-        arbiter: u32,
-        /// Column positions and their new values, over (row there, row proposed).
-        set: Vec<(usize, Expr)>,
+        /// The unique indexes that decide.
+        arbiters: Vec<u32>,
+        /// Column positions and their new values, over (row there, row proposed); `None`: the default.
+        set: Vec<(usize, Option<Expr>)>,
         /// Whether to update, over the same.
         filter: Option<Expr>,
     },
@@ -90,10 +90,21 @@ impl<'a> Statement<'a> {
         context: &'a EvalContext<'a>,
         table: &Arc<TableInfo>,
     ) -> Self {
+        let mut new = Self::over(exec, context);
+        new.infos.insert(table.table.id, Arc::clone(table));
+        if let Some(parts) = &exec.parts {
+            new.resume(parts.take_pending());
+        }
+        new
+    }
+
+    /// A statement that has written nothing itself.
+    #[must_use]
+    pub fn over(exec: &'a ExecContext, context: &'a EvalContext<'a>) -> Self {
         Self {
             exec,
             context,
-            infos: BTreeMap::from([(table.table.id, Arc::clone(table))]),
+            infos: BTreeMap::new(),
             missing: Vec::new(),
             lost: Vec::new(),
             touched: FxHashSet::default(),
@@ -148,21 +159,28 @@ impl<'a> Statement<'a> {
     ) -> Result<Vec<Row>> {
         let mut prepared = Vec::with_capacity(rows.len());
         let mut keys = Vec::new();
+        let mut refused = None;
         for (number, mut row) in rows.into_iter().enumerate() {
             self.row = Some(number);
-            self.generate(info, &mut row)?;
-            info.check_row(&row, self.context)?;
-            let key = info.new_key(&row, &self.exec.env)?;
+            let key = match self.checked_key(info, &mut row) {
+                Ok(key) => key,
+                Err(error) => {
+                    // Rows before it come first: one of them may be a duplicate.
+                    refused = Some((number, error));
+                    break;
+                }
+            };
             let first = keys.len();
-            // Row ids are drawn at random: a collision is as unlikely as of transaction ids.
+            // Row ids are not looked up: two are hardly ever equal (`SequenceSession::row_id`).
             let mut indexes: Vec<Arc<Index>> = Vec::new();
             for index in &info.unique {
                 if index.id == 0 {
                     keys.push(key.clone());
-                } else if info::enforces(index, &row) && info.indexed(index, &row, self.context)? {
-                    keys.push(info.entry(index, &row, &key)?.0);
                 } else {
-                    continue;
+                    match info.exclusive_entry(index, &row, &key, self.context)? {
+                        Some((entry, _, true)) => keys.push(entry),
+                        _ => continue,
+                    }
                 }
                 indexes.push(Arc::clone(index));
             }
@@ -186,8 +204,9 @@ impl<'a> Statement<'a> {
                 };
                 if value.is_some() || own.contains(&keys[at]) {
                     let better = match conflict {
-                        OnConflict::Update { arbiter, .. } => index.id == *arbiter,
-                        OnConflict::Fail | OnConflict::Nothing(_) => false,
+                        OnConflict::Update { arbiters, .. } => arbiters.contains(&index.id),
+                        OnConflict::Nothing(Some(targets)) => targets.contains(&index.id),
+                        OnConflict::Fail | OnConflict::Nothing(None) => false,
                     };
                     if clash.is_none() || better {
                         clash = Some((Arc::clone(index), value, keys[at].clone()));
@@ -198,7 +217,9 @@ impl<'a> Statement<'a> {
                 match conflict {
                     OnConflict::Nothing(targets)
                         if targets.as_ref().is_none_or(|t| t.contains(&index.id)) => {}
-                    OnConflict::Update { arbiter, set, filter } if *arbiter == index.id => {
+                    OnConflict::Update { arbiters, set, filter }
+                        if arbiters.contains(&index.id) =>
+                    {
                         let existing = match (index.id, value) {
                             (_, None) => return Err(second_time()),
                             (0, Some(_)) => entry,
@@ -229,9 +250,20 @@ impl<'a> Statement<'a> {
             }
             out.push(row);
         }
+        if let Some((number, error)) = refused {
+            self.row = Some(number);
+            return Err(error);
+        }
         self.row = None;
         self.settle_parents_when_many().await?;
         Ok(out)
+    }
+
+    /// What a new row must be before its keys are looked up; its key.
+    fn checked_key(&self, info: &TableInfo, row: &mut Row) -> Result<Bytes> {
+        self.generate(info, row)?;
+        info.check_row(row, self.context)?;
+        info.new_key(row, &self.exec.sequences)
     }
 
     async fn upsert(
@@ -239,7 +271,7 @@ impl<'a> Statement<'a> {
         info: &Arc<TableInfo>,
         key: Bytes,
         proposed: &Row,
-        set: &[(usize, Expr)],
+        set: &[(usize, Option<Expr>)],
         filter: Option<&Expr>,
     ) -> Result<Option<Row>> {
         if !self.touched.insert(key.clone()) {
@@ -252,6 +284,14 @@ impl<'a> Statement<'a> {
         let value = value.ok_or_else(|| {
             Error::corrupt(format!("a unique index of {} names no row", info.table.name))
         })?;
+        if self.exec.parts.is_some() {
+            // Another part of the statement wrote the row.
+            let keys = std::slice::from_ref(&key);
+            let before = get_many(self.exec, keys, ReadFor::Query).await?.pop().flatten();
+            if before.as_ref() != Some(&value) {
+                return Err(second_time());
+            }
+        }
         let old = info.codec.decode(&value)?;
         let both: Row = old.iter().chain(proposed).cloned().collect();
         if let Some(filter) = filter
@@ -261,7 +301,10 @@ impl<'a> Statement<'a> {
         }
         let mut new = old.clone();
         for (at, expr) in set {
-            new[*at] = crate::exec::read::eval_waiting(expr, &both, self.context).await?;
+            new[*at] = match expr {
+                Some(expr) => crate::exec::read::eval_waiting(expr, &both, self.context).await?,
+                None => self.default_value(info, *at).await?,
+            };
         }
         self.generate(info, &mut new)?;
         self.update(info, vec![Change { key, old, new: new.clone() }]).await?;
@@ -278,7 +321,7 @@ impl<'a> Statement<'a> {
         }
         let mut moved = Vec::new();
         for change in changes {
-            if self.keeps_keys(info, &change) {
+            if self.keeps_keys(info, &change)? {
                 self.rewrite(info, &change).await?;
                 self.note_update(info, &change)?;
             } else {
@@ -291,11 +334,19 @@ impl<'a> Statement<'a> {
     }
 
     /// Whether primary and unique keys stay as they are.
-    fn keeps_keys(&self, info: &TableInfo, change: &Change) -> bool {
-        info.predicates.is_empty()
-            && info.unique.iter().all(|index| {
+    fn keeps_keys(&self, info: &TableInfo, change: &Change) -> Result<bool> {
+        for index in &info.unique {
+            let kept = if index.id != 0 && info.forms.has(index) {
+                info.entry(index, &change.old, &change.key, self.context)?
+                    == info.entry(index, &change.new, &change.key, self.context)?
+            } else {
                 index.columns.iter().all(|c| same(&change.old[c.column], &change.new[c.column]))
-            })
+            };
+            if !kept {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Removes the old row of a change whose new one [`Statement::put_moved`] will put.
@@ -314,19 +365,17 @@ impl<'a> Statement<'a> {
     pub async fn put_moved(&mut self, info: &Arc<TableInfo>, changes: Vec<Change>) -> Result<()> {
         for change in changes {
             let key = match &info.table.primary {
-                Some(_) => info.new_key(&change.new, &self.exec.env)?,
+                Some(_) => info.new_key(&change.new, &self.exec.sequences)?,
                 None => change.key.clone(),
             };
             for index in &info.unique {
-                if !info::enforces(index, &change.new)
-                    || !info.indexed(index, &change.new, self.context)?
-                {
-                    continue;
-                }
                 let entry = if index.id == 0 {
                     key.clone()
                 } else {
-                    info.entry(index, &change.new, &key)?.0
+                    match info.exclusive_entry(index, &change.new, &key, self.context)? {
+                        Some((entry, _, true)) => entry,
+                        _ => continue,
+                    }
                 };
                 let there =
                     get_many(self.exec, std::slice::from_ref(&entry), ReadFor::Constraint).await?;
@@ -345,11 +394,16 @@ impl<'a> Statement<'a> {
         let value = crate::codec::encode_row(&info.table, &change.new)?;
         self.exec.txn.put(change.key.clone(), value).await?;
         for index in &info.plain {
-            let (old, _) = info.entry(index, &change.old, &change.key)?;
-            let (new, value) = info.entry(index, &change.new, &change.key)?;
-            if old != new {
-                self.exec.txn.delete(old).await?;
-                self.exec.txn.put(new, value).await?;
+            let old = info.entry(index, &change.old, &change.key, self.context)?;
+            let new = info.entry(index, &change.new, &change.key, self.context)?;
+            if old == new {
+                continue;
+            }
+            if let Some((entry, value)) = old {
+                info::remove_entry(info, index, entry, &value, self.exec).await?;
+            }
+            if let Some((entry, value)) = new {
+                self.exec.txn.put(entry, value).await?;
             }
         }
         Ok(())

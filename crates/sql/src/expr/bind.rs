@@ -17,10 +17,8 @@ use super::bound::{Expr, Node};
 use super::cast;
 use super::context::EvalContext;
 use super::fault;
-use super::registry::Volatility;
 use super::scope::{Scope, fold};
-use super::ty::{CastContext, can_cast, common_type, tag};
-use super::types;
+use super::ty::CastContext;
 use crate::error::{Error, Result, SqlState};
 use crate::plan::ParameterTypes;
 use crate::sqlparser::ast::{self, Ident, Value};
@@ -56,6 +54,10 @@ pub struct Binder<'a> {
     /// Who takes aggregates; `None`: 42803.
     pub hook: Option<&'a mut dyn CallHook>,
     depth: usize,
+    /// Inside COALESCE or CASE, where a constant that does not evaluate may never be looked at.
+    pub(super) conditional: usize,
+    /// Whether constant casts, calls and comparisons stay as they are written, for who shows the expression.
+    pub(super) as_written: bool,
 }
 
 impl std::fmt::Debug for Binder<'_> {
@@ -72,7 +74,22 @@ impl<'a> Binder<'a> {
         context: &'a EvalContext<'a>,
         clause: &'static str,
     ) -> Self {
-        Self { scope, parameters, context, clause, hook: None, depth: 0 }
+        Self {
+            scope,
+            parameters,
+            context,
+            clause,
+            hook: None,
+            depth: 0,
+            conditional: 0,
+            as_written: false,
+        }
+    }
+
+    /// Keeps what is constant as it is written: for showing the expression, not for evaluating it.
+    #[must_use]
+    pub fn as_written(self) -> Self {
+        Self { as_written: true, ..self }
     }
 
     /// Binds an expression; its type may be unknown.
@@ -120,6 +137,19 @@ impl<'a> Binder<'a> {
         self.known(bound)
     }
 
+    /// Binds a result column. One of the reg* types becomes text: the name it is shown by is in this catalog, which
+    /// whoever writes the result out does not have.
+    ///
+    /// # Errors
+    /// See the module.
+    pub fn bind_shown(&mut self, expr: &ast::Expr) -> Result<Expr> {
+        let bound = self.bind_known(expr)?;
+        if bound.ty.is_oid_like() && bound.ty != SqlType::Oid {
+            return self.coerce(bound, &SqlType::Text, CastContext::Explicit);
+        }
+        Ok(bound)
+    }
+
     /// Unknown becomes text.
     ///
     /// # Errors
@@ -142,109 +172,6 @@ impl<'a> Binder<'a> {
         self.coerce(expr, &SqlType::Bool, CastContext::Implicit)
     }
 
-    /// Casts implicitly.
-    ///
-    /// # Errors
-    /// 42846 when there is no implicit cast.
-    pub fn implicit(&mut self, expr: Expr, ty: &SqlType) -> Result<Expr> {
-        self.coerce(expr, ty, CastContext::Implicit)
-    }
-
-    /// Casts to `ty` as `how` allows.
-    ///
-    /// # Errors
-    /// 42846 when there is no such cast; the value's errors for literals.
-    pub fn coerce(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
-        if expr.ty == *ty {
-            return Ok(expr);
-        }
-        if expr.ty == SqlType::Unknown {
-            return self.coerce_unknown(expr, ty, how);
-        }
-        if *ty == expr.ty.without_modifier() {
-            // Only a modifier is dropped: no work.
-            return Ok(Expr { ty: ty.clone(), ..expr });
-        }
-        if !castable(&expr.ty, ty, how) {
-            return Err(fault::cannot_cast(&expr.ty, ty));
-        }
-        // ARRAY[…] casts its elements, so that unknown literals inside are read as the wanted type.
-        let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(expr), how) };
-        self.folded(cast, true)
-    }
-
-    fn coerce_unknown(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
-        match expr.node {
-            Node::Const(Datum::Null) => Ok(Expr::constant(Datum::Null, ty.clone())),
-            Node::Const(value) => {
-                let moment = matches!(
-                    ty,
-                    SqlType::Date
-                        | SqlType::Time(_)
-                        | SqlType::Timestamp(_)
-                        | SqlType::TimestampTz(_)
-                ) && value.as_str().is_some_and(names_a_moment);
-                let literal = Expr::constant(value, SqlType::Unknown);
-                let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(literal), how) };
-                if moment { Ok(cast) } else { self.folded(cast, true) }
-            }
-            Node::Param(number) => {
-                let plain = ty.without_modifier();
-                self.parameters.infer(number, plain.clone());
-                let typed = Expr { ty: plain, node: Node::Param(number) };
-                if typed.ty == *ty { Ok(typed) } else { self.coerce(typed, ty, how) }
-            }
-            node => {
-                // NULL-valued constructs such as CASE over unknown branches: cast their text.
-                let unknown = Expr { ty: SqlType::Text, node };
-                Ok(Expr {
-                    ty: ty.clone(),
-                    node: Node::Cast(Box::new(unknown), CastContext::Explicit),
-                })
-            }
-        }
-    }
-
-    /// Evaluates what is constant. With `strict` an error is reported now, else the node stays and fails when it runs.
-    pub(super) fn folded(&mut self, expr: Expr, strict: bool) -> Result<Expr> {
-        let constant = match &expr.node {
-            Node::Cast(inner, _) => matches!(inner.node, Node::Const(_)),
-            Node::Call(function, args, _) => {
-                function.volatility == Volatility::Immutable
-                    && args.iter().all(|a| matches!(a.node, Node::Const(_)))
-            }
-            Node::Compare(_, a, b) => {
-                matches!((&a.node, &b.node), (Node::Const(_), Node::Const(_)))
-            }
-            _ => false,
-        };
-        if !constant {
-            return Ok(expr);
-        }
-        match expr.eval(&[], self.context) {
-            Ok(value) => Ok(Expr::constant(value, expr.ty)),
-            Err(error) if strict => Err(error),
-            Err(_) => Ok(expr),
-        }
-    }
-
-    /// Casts all to their common type.
-    ///
-    /// # Errors
-    /// 42804, naming `what`.
-    pub fn unify(&mut self, exprs: Vec<Expr>, what: &str) -> Result<(Vec<Expr>, SqlType)> {
-        let types: Vec<SqlType> = exprs.iter().map(|e| e.ty.clone()).collect();
-        let ty = common_type(&types).map_err(|(a, b)| {
-            fault::mismatch(format!(
-                "{what} types {} and {} cannot be matched",
-                a.without_modifier(),
-                b.without_modifier()
-            ))
-        })?;
-        let cast = exprs.into_iter().map(|e| self.implicit(e, &ty)).collect::<Result<_>>()?;
-        Ok((cast, ty))
-    }
-
     fn bind_inner(&mut self, expr: &ast::Expr) -> Result<Expr> {
         use ast::Expr as E;
         match expr {
@@ -259,7 +186,7 @@ impl<'a> Binder<'a> {
             E::Nested(inner) => self.bind(inner),
             E::Value(value) => self.literal(&value.value),
             E::TypedString(typed) => {
-                let ty = types::named(&typed.data_type)?;
+                let ty = self.context.named(&typed.data_type)?;
                 let text = self.literal(&typed.value.value)?;
                 self.coerce(text, &ty, CastContext::Explicit)
             }
@@ -267,7 +194,7 @@ impl<'a> Binder<'a> {
                 Err(fault::unsupported("TRY_CAST"))
             }
             E::Cast { expr, data_type, .. } => {
-                let ty = types::named(data_type)?;
+                let ty = self.context.named(data_type)?;
                 if let (E::Array(array), SqlType::Array(element)) = (&**expr, &ty) {
                     return self.array_of(&array.elem, Some(element));
                 }
@@ -442,10 +369,10 @@ impl<'a> Binder<'a> {
                             .transpose()
                     };
                     let (low, high) = (bound(lower_bound)?, bound(upper_bound)?);
-                    if !matches!(value.ty, SqlType::Array(_)) {
+                    let Some(element) = value.ty.element_type() else {
                         return Err(not_subscriptable(&value.ty));
-                    }
-                    let ty = value.ty.clone();
+                    };
+                    let ty = element.clone().array_of();
                     value = Expr { node: Node::Slice(Box::new(value), low, high), ty };
                 }
                 ast::Subscript::Slice { .. } => {
@@ -456,8 +383,10 @@ impl<'a> Binder<'a> {
         if subscripts.is_empty() {
             return Ok(value);
         }
-        let SqlType::Array(element) = &value.ty else { return Err(not_subscriptable(&value.ty)) };
-        let ty = (**element).clone();
+        let Some(element) = value.ty.element_type() else {
+            return Err(not_subscriptable(&value.ty));
+        };
+        let ty = element.clone();
         Ok(Expr { node: Node::Subscript(Box::new(value), subscripts), ty })
     }
 
@@ -490,6 +419,7 @@ impl<'a> Binder<'a> {
         let mut tests = Vec::with_capacity(conditions.len());
         let mut results = Vec::with_capacity(conditions.len() + 1);
         // The ELSE result comes first when types are chosen, as in PostgreSQL.
+        self.conditional += 1;
         if let Some(otherwise) = otherwise {
             results.push(self.bind(otherwise)?);
         }
@@ -507,19 +437,10 @@ impl<'a> Binder<'a> {
             results.push(self.bind(&when.result)?);
         }
         let (results, ty) = self.unify(results, "CASE")?;
+        self.conditional -= 1;
         let mut results = results.into_iter();
         let otherwise = if otherwise.is_some() { results.next().map(Box::new) } else { None };
         Ok(Expr { node: Node::Case(tests.into_iter().zip(results).collect(), otherwise), ty })
-    }
-}
-
-/// Whether there is a cast; arrays by their elements.
-#[must_use]
-pub fn castable(from: &SqlType, to: &SqlType, how: CastContext) -> bool {
-    match (from, to) {
-        (SqlType::Array(a), SqlType::Array(b)) => castable(a, b, how),
-        (_, SqlType::Array(_)) => from.is_string() && how == CastContext::Explicit,
-        _ => can_cast(tag(from), tag(to), how),
     }
 }
 
@@ -535,11 +456,6 @@ pub(super) fn number(text: &str, negative: bool) -> Result<Expr> {
     Numeric::parse(&signed)
         .map(|value| Expr::constant(Datum::numeric(value), SqlType::Numeric(None)))
         .ok_or_else(|| fault::out_of_range(&SqlType::Numeric(None)))
-}
-
-fn names_a_moment(text: &str) -> bool {
-    let lower = text.trim().to_ascii_lowercase();
-    ["now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.starts_with(word))
 }
 
 fn not_subscriptable(ty: &SqlType) -> Error {

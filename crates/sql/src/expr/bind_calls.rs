@@ -63,7 +63,17 @@ impl Binder<'_> {
                         ),
                     ));
                 }
-                list.args.iter().map(|a| self.argument(a)).collect::<Result<_>>()?
+                let mut args = Vec::with_capacity(list.args.len());
+                for argument in &list.args {
+                    let conditional = usize::from(name == "coalesce" && !args.is_empty());
+                    self.conditional += conditional;
+                    let bound = self.argument(argument)?;
+                    self.conditional -= conditional;
+                    if !is_out_parameter(argument, &bound.ty) {
+                        args.push(bound);
+                    }
+                }
+                args
             }
         };
         self.call_named(&name, args)
@@ -72,6 +82,9 @@ impl Binder<'_> {
     fn argument(&mut self, argument: &ast::FunctionArg) -> Result<Expr> {
         match argument {
             ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(e)) => self.bind(e),
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(_)) => {
+                Err(fault::unsupported("a whole row as an argument here"))
+            }
             ast::FunctionArg::Unnamed(_) => Err(Error::syntax("* is allowed in count(*) only")),
             _ => Err(fault::unsupported("named arguments")),
         }
@@ -118,7 +131,7 @@ impl Binder<'_> {
             }
             // `type(value)` is a cast where there is no such function.
             _ if args.len() == 1 && !registry().knows(name) => {
-                if let Ok(ty) = super::types::parse_name(name) {
+                if let Ok(ty) = self.context.type_of_name(name) {
                     let [value] =
                         <[Expr; 1]>::try_from(args).map_err(|_| fault::kind("one argument"))?;
                     return self.coerce(value, &ty, CastContext::Explicit);
@@ -201,6 +214,18 @@ pub fn is_aggregate(name: &str) -> bool {
 fn signature(name: &str, args: &[Expr]) -> String {
     let types: Vec<String> = args.iter().map(|a| a.ty.without_modifier().to_string()).collect();
     format!("{name}({})", types.join(", "))
+}
+
+/// Whether an argument is a parameter that a driver declared void: the OUT parameter of `{? = call f(?)}`. PostgreSQL takes it
+/// out of the call ("a hack to allow the JDBC driver to not have to distinguish input and output parameter symbols").
+fn is_out_parameter(argument: &ast::FunctionArg, ty: &SqlType) -> bool {
+    matches!(argument, ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(e)) if is_void_parameter(e, ty))
+}
+
+/// As `is_out_parameter`.
+pub fn is_void_parameter(argument: &ast::Expr, ty: &SqlType) -> bool {
+    *ty == SqlType::Void
+        && matches!(argument, ast::Expr::Value(v) if matches!(v.value, ast::Value::Placeholder(_)))
 }
 
 fn no_function(name: &str, args: &[Expr]) -> Error {

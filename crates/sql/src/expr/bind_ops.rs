@@ -27,7 +27,13 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
         (Unknown, _) => comparable(right),
         (_, Unknown) => comparable(left),
         (Tag::Array, Tag::Array) => {
-            let (SqlType::Array(x), SqlType::Array(y)) = (left, right) else { return None };
+            if left == right {
+                return Some(left.clone());
+            }
+            let (x, y) = (left.element_type()?, right.element_type()?);
+            if left.is_vector() || right.is_vector() {
+                return Some(comparison_type(x, y)?.array_of());
+            }
             if x.same_base(y) { comparable(left) } else { comparison_type(x, y)?.array_of() }
         }
         (Bpchar, Bpchar) => SqlType::Char(None),
@@ -54,6 +60,7 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
             SqlType::TimestampTz(None)
         }
         (Tag::Interval, Tag::Time) | (Tag::Time, Tag::Interval) => SqlType::Interval,
+        (Tag::Enum, Tag::Enum) if left != right => return None,
         (x, y) if x == y => comparable(left),
         _ => return None,
     })
@@ -132,7 +139,7 @@ impl Binder<'_> {
             }
             E::Ceil { expr, .. } => self.call_exprs("ceil", &[expr]),
             E::Floor { expr, .. } => self.call_exprs("floor", &[expr]),
-            E::Position { expr, r#in } => self.call_exprs("strpos", &[r#in, expr]),
+            E::Position { expr, r#in } => self.call_exprs("position", &[r#in, expr]),
             E::Substring { expr, substring_from, substring_for, .. } => {
                 let mut args = vec![self.bind(expr)?];
                 match substring_from {
@@ -241,11 +248,15 @@ impl Binder<'_> {
         let mut equalities = Vec::with_capacity(a.len());
         for (a, b) in a.iter().zip(b) {
             let (a, b) = (self.bind(a)?, self.bind(b)?);
-            equalities.push(self.compare(Comparison::Eq, a, b)?);
+            let each = match comparison {
+                Comparison::NotEq => Comparison::NotEq,
+                _ => Comparison::Eq,
+            };
+            equalities.push(self.compare(each, a, b)?);
         }
         match comparison {
             Comparison::Eq => Ok(Expr::bool(Node::And(equalities))),
-            Comparison::NotEq => Ok(negate(Expr::bool(Node::And(equalities)), true)),
+            Comparison::NotEq => Ok(Expr::bool(Node::Or(equalities))),
             _ => {
                 let pairs = equalities
                     .into_iter()
@@ -377,7 +388,9 @@ impl Binder<'_> {
         };
         let (value, list) = (self.bind(left)?, self.bind(right)?);
         let element = match &list.ty {
-            SqlType::Array(element) => (**element).clone(),
+            ty if ty.element_type().is_some() => {
+                ty.element_type().cloned().unwrap_or(SqlType::Unknown)
+            }
             SqlType::Unknown => SqlType::Unknown,
             _ => {
                 return Err(Error::new(

@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 use super::cast;
 use super::context::{Call, EvalContext};
 use super::registry::{Function, Volatility};
-use super::ty::CastContext;
+use super::ty::{CastContext, stable_cast};
 use crate::error::Result;
 use crate::types::{Datum, SqlType};
 
@@ -233,7 +233,8 @@ impl Expr {
             }
             Node::Cast(item, how) => {
                 let value = item.eval(row, context)?;
-                if value.is_null() {
+                // A domain may refuse NULL.
+                if value.is_null() && !matches!(self.ty, SqlType::Domain(_)) {
                     return Ok(value);
                 }
                 cast::cast(value, &item.ty, &self.ty, *how, context)
@@ -308,6 +309,26 @@ impl Expr {
     pub fn walk(&self, visit: &mut impl FnMut(&Self)) {
         visit(self);
         self.each_child(&mut |child| child.walk(visit));
+    }
+
+    /// Whether something in it is computed from constants alone and was not folded: its evaluation failed.
+    pub(super) fn holds_failed_constant(&self) -> bool {
+        let constant = |expr: &Self| matches!(expr.node, Node::Const(_));
+        let mut found = false;
+        self.walk(&mut |part| {
+            found |= match &part.node {
+                Node::Call(function, args, _) => {
+                    function.volatility == Volatility::Immutable && args.iter().all(constant)
+                }
+                Node::Cast(inner, _) => {
+                    constant(inner)
+                        && inner.ty != SqlType::Unknown
+                        && !stable_cast(&inner.ty, &part.ty)
+                }
+                _ => false,
+            };
+        });
+        found
     }
 
     fn each_child(&self, visit: &mut dyn FnMut(&Self)) {

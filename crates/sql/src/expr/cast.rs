@@ -27,10 +27,16 @@ pub fn cast(
     how: CastContext,
     context: &EvalContext<'_>,
 ) -> Result<Datum> {
+    if let SqlType::Domain(domain) = to {
+        let value = cast(value, from.of_values(), &domain.base, how, context)?;
+        super::domain::check(&value, domain, context)?;
+        return Ok(value);
+    }
+    let from = from.of_values();
     if value.is_null() || from == to {
         return Ok(value);
     }
-    if let (SqlType::Array(inner_from), SqlType::Array(inner_to)) = (from, to) {
+    if let (Some(inner_from), SqlType::Array(inner_to)) = (from.element_type(), to) {
         let Datum::Array(array) = &value else { return Err(fault::kind("an array")) };
         let elements = array
             .elements
@@ -56,6 +62,7 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
     };
     let (source, target) = (tag(from), tag(to));
     Ok(match (source, target) {
+        (Tag::Enum, Tag::Enum) => return Err(fault::cannot_cast(from, to)),
         (a, b) if a == b && a != Reg => value,
         (Int2 | Int4 | Int8, Int2 | Int4 | Int8) => integer(i64_of(&value)?, to)?,
         (Int2 | Int4 | Int8, Num) => Datum::numeric(Numeric::from(i64_of(&value)?)),
@@ -278,7 +285,7 @@ pub fn fit(value: Datum, to: &SqlType) -> Result<Datum> {
 pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     match to {
         SqlType::RegClass => context.relation_oid(shown).map(Datum::Oid),
-        SqlType::RegType => super::types::parse_name(shown).map(|ty| Datum::Oid(ty.oid())),
+        SqlType::RegType => context.type_of_name(shown).map(|ty| Datum::Oid(ty.oid())),
         SqlType::RegNamespace => match context.catalog.schema(shown) {
             Some(schema) => Ok(Datum::Oid(schema.oid)),
             None => Err(fault::error("3F000", format!("schema \"{shown}\" does not exist"))),
@@ -289,6 +296,11 @@ pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result
             .find(|role| role.name == shown)
             .map(|role| Datum::Oid(role.oid))
             .ok_or_else(|| fault::error("42704", format!("role \"{shown}\" does not exist"))),
+        SqlType::RegProc => match (shown, shown.parse(), crate::system::procedures::oid(shown)) {
+            ("-", ..) => Ok(Datum::Oid(0)),
+            (_, Ok(oid), _) | (_, _, Some(oid)) => Ok(Datum::Oid(oid)),
+            _ => Err(fault::error("42883", format!("function \"{shown}\" does not exist"))),
+        },
         _ => shown.parse().map(Datum::Oid).map_err(|_| fault::invalid_text(to, shown)),
     }
 }
@@ -319,7 +331,7 @@ pub fn jsonb_text(value: &serde_json::Value) -> String {
 mod tests {
     use super::*;
     use crate::catalog::CatalogSnapshot;
-    use crate::expr::bind::castable;
+    use crate::expr::ty::castable;
     use crate::session::Settings;
     use crate::types::TextStyle;
     use crate::types::sql_type::NumericMod;

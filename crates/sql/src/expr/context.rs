@@ -15,6 +15,7 @@ use telesto_txn::{LogKind, Outcome};
 
 use super::calendar::Zone;
 use super::fault;
+use crate::advisory::{LockKey, LockMode, LockRequest};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result, SqlState};
 use crate::plan::ExecContext;
@@ -41,10 +42,16 @@ pub enum Request {
     SetValue(u32, i64, bool),
     /// `telesto_txn_status`.
     Outcome(TxnId),
+    /// `telesto_check_table`: the table's OID.
+    CheckTable(u32),
     /// `telesto_log_switch`.
     SwitchLog(LogKind),
     /// `pg_sleep`; ends early when the statement is cancelled or its time is over.
     Sleep(Duration),
+    /// `pg_advisory_lock` and its kin.
+    Lock(LockRequest),
+    /// `pg_advisory_unlock`.
+    Unlock(LockKey, LockMode),
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +115,26 @@ impl<'a> EvalContext<'a> {
         })
     }
 
+    /// The type a statement names.
+    ///
+    /// # Errors
+    /// As [`super::types::named`].
+    pub fn named(&self, ty: &crate::sqlparser::ast::DataType) -> Result<SqlType> {
+        super::types::named(ty, &self.user_types())
+    }
+
+    /// The type of a name written as text.
+    ///
+    /// # Errors
+    /// As [`super::types::parse_name`].
+    pub fn type_of_name(&self, name: &str) -> Result<SqlType> {
+        super::types::parse_name(name, &self.user_types())
+    }
+
+    fn user_types(&self) -> super::types::UserTypes<'_> {
+        super::types::UserTypes { catalog: self.catalog, settings: self.settings }
+    }
+
     /// The regular expression `pattern`, compiled once as long as it stays the same.
     ///
     /// # Errors
@@ -166,6 +193,10 @@ impl<'a> EvalContext<'a> {
             Request::SetValue(oid, value, called) => {
                 Datum::Int8(exec.sequences.set(oid, value, called).await?)
             }
+            Request::CheckTable(oid) => {
+                let rows = Box::pin(crate::exec::check::check_table(exec, oid)).await?;
+                Datum::Int8(i64::try_from(rows).unwrap_or(i64::MAX))
+            }
             Request::SwitchLog(to) => {
                 exec.database.switch_log(to).await?;
                 Datum::text(to.to_string())
@@ -173,6 +204,18 @@ impl<'a> EvalContext<'a> {
             Request::Sleep(wait) => {
                 exec.env.clock.sleep(wait).await;
                 Datum::text("")
+            }
+            Request::Lock(request) => {
+                let taken = take_lock(exec, request).await?;
+                if request.attempt { Datum::Bool(taken) } else { Datum::text("") }
+            }
+            Request::Unlock(key, mode) => {
+                let held = exec.advisory.unlock(key, mode).await;
+                if !held {
+                    let text = format!("you don't own a lock of type {}", mode.name());
+                    exec.notices.warning(SqlState::WARNING, text);
+                }
+                Datum::Bool(held)
             }
             Request::Outcome(txn) => Datum::text(match exec.database.outcome(txn).await? {
                 Outcome::Committed(_) => "committed",
@@ -221,6 +264,24 @@ impl<'a> EvalContext<'a> {
                 format!("relation \"{name}\" does not exist"),
             )),
         }
+    }
+}
+
+/// Waits for an advisory lock, at most as long as `lock_timeout` says.
+async fn take_lock(exec: &ExecContext, request: LockRequest) -> Result<bool> {
+    let pid = crate::expr::functions::system::pid_in(&exec.settings);
+    let taking = exec.advisory.lock(request, pid);
+    let limit = exec.settings.lock_timeout()?;
+    if limit.is_zero() {
+        return taking.await;
+    }
+    tokio::select! {
+        biased;
+        taken = taking => taken,
+        () = exec.env.clock.sleep(limit) => Err(Error::new(
+            SqlState::LOCK_NOT_AVAILABLE,
+            "canceling statement due to lock timeout",
+        )),
     }
 }
 

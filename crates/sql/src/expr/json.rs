@@ -125,8 +125,7 @@ pub fn concat(a: Value, b: Value) -> Result<Value, &'static str> {
             b.insert(0, a);
             Value::Array(b)
         }
-        (a, b) if is_scalar(&a) && is_scalar(&b) => Value::Array(vec![a, b]),
-        _ => return Err("invalid concatenation of jsonb objects"),
+        (a, b) => Value::Array(vec![a, b]),
     })
 }
 

@@ -268,8 +268,11 @@ impl Candidate {
                 // An untyped literal given as "any" is text.
                 Tag::Any if *own == Tag::Unknown => (SqlType::Text, Tag::Any),
                 Tag::Any => (ty.clone(), Tag::Any),
-                Tag::AnyElement => {
+                Tag::AnyElement | Tag::AnyEnum => {
                     let element = element.clone()?;
+                    if *declared == Tag::AnyEnum && !matches!(element, SqlType::Enum(_)) {
+                        return None;
+                    }
                     let element_tag = tag(&element);
                     if !can_cast(*own, element_tag, CastContext::Implicit) {
                         return None;
@@ -281,9 +284,15 @@ impl Candidate {
                         return None;
                     }
                     let array = SqlType::Array(Box::new(element.clone()?));
+                    // A vector is taken as it is: as an array it would be counted from 1.
+                    if ty.is_vector() && ty.element_type() == element.as_ref() {
+                        args.push(ty.clone());
+                        chosen.push(Tag::Array);
+                        continue;
+                    }
                     if *own == Tag::Array && *ty != array {
                         // Arrays convert element by element where the elements do.
-                        let SqlType::Array(inner) = ty else { return None };
+                        let inner = ty.element_type()?;
                         if !can_cast(tag(inner), tag(element.as_ref()?), CastContext::Implicit) {
                             return None;
                         }
@@ -363,14 +372,16 @@ fn polymorphic_element(declared: &[Tag], types: &[SqlType]) -> Option<Option<Sql
     let mut any = false;
     for (declared, ty) in declared.iter().zip(types) {
         match declared {
-            Tag::AnyElement => {
+            Tag::AnyElement | Tag::AnyEnum => {
                 any = true;
                 found.push(ty.clone());
             }
             Tag::AnyArray => {
                 any = true;
                 match ty {
-                    SqlType::Array(element) => found.push((**element).clone()),
+                    ty if ty.element_type().is_some() => {
+                        found.extend(ty.element_type().cloned());
+                    }
                     SqlType::Unknown => found.push(SqlType::Unknown),
                     _ => return None,
                 }

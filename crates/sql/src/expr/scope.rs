@@ -27,6 +27,8 @@ pub struct ScopeRelation {
     pub columns: Vec<ScopeColumn>,
     /// Whether its columns are found without its name too (`excluded` is not).
     pub unqualified: bool,
+    /// Columns that are found only with its name all the same: merged by USING, or hidden by an inner query's.
+    pub hidden: Vec<String>,
 }
 
 /// The relations in view.
@@ -56,6 +58,9 @@ impl Scope {
                 None if !relation.unqualified => continue,
                 _ => table_known = true,
             }
+            if table.is_none() && relation.hidden.iter().any(|hidden| hidden == name) {
+                continue;
+            }
             if let Some(column) = relation.columns.iter().find(|c| c.name == name) {
                 if found.is_some() {
                     return Err(Error::new(
@@ -67,6 +72,9 @@ impl Scope {
             }
         }
         found.ok_or_else(|| match table {
+            None if self.relations.iter().any(|relation| relation.name == name) => {
+                Error::unsupported(format!("the whole row of \"{name}\" as a value here"))
+            }
             Some(table) if !table_known => Error::new(
                 SqlState::UNDEFINED_TABLE,
                 format!("missing FROM-clause entry for table \"{table}\""),

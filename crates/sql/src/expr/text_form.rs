@@ -23,8 +23,20 @@ pub fn input(shown: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Dat
 /// The text form of a value; reg* types show names.
 pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<String> {
     if let (Datum::Oid(oid), SqlType::RegType) = (value, ty) {
-        return Ok(SqlType::from_oid(*oid)
+        let (catalog, settings) = (context.catalog, context.settings);
+        if let Some(shown) = crate::system::user_types::shown_name(catalog, settings, *oid) {
+            return Ok(shown);
+        }
+        return Ok(context
+            .catalog
+            .type_of_oid(*oid)
             .map_or_else(|| oid.to_string(), |ty| ty.to_string().replace("bpchar", "character")));
+    }
+    if let (Datum::Oid(oid), SqlType::RegClass) = (value, ty)
+        && let Some(name) =
+            crate::system::definitions::relation_name(context.catalog, context.settings, *oid)
+    {
+        return Ok(name);
     }
     if let (Datum::Oid(oid), true) = (value, ty.is_oid_like() && *ty != SqlType::Oid) {
         let name = crate::system::reg_name(*oid, ty, context.catalog);

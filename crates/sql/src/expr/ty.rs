@@ -9,7 +9,7 @@
 //! - An implicit cast never fails for reasons of type; it may fail for the value (out of range).
 //!
 //! # Limits
-//! No composite, range or enum types.
+//! No composite or range types.
 
 use crate::types::SqlType;
 
@@ -55,6 +55,10 @@ pub enum Tag {
     AnyElement,
     /// An array of that type.
     AnyArray,
+    /// An enum type of the user's.
+    Enum,
+    /// One enum type for all such arguments.
+    AnyEnum,
     /// `text[]`.
     TextArray,
 }
@@ -76,6 +80,8 @@ pub enum Category {
     Timespan,
     /// `A`.
     Array,
+    /// `E`.
+    Enum,
     /// `U`.
     User,
 }
@@ -100,6 +106,7 @@ impl Tag {
             Self::Date | Self::Time | Self::Timestamp | Self::TimestampTz => Category::DateTime,
             Self::Interval => Category::Timespan,
             Self::Array | Self::TextArray => Category::Array,
+            Self::Enum | Self::AnyEnum => Category::Enum,
             _ => Category::User,
         }
     }
@@ -116,7 +123,7 @@ impl Tag {
     /// Whether this is a pseudo-type of declarations.
     #[must_use]
     pub fn polymorphic(self) -> bool {
-        matches!(self, Self::Any | Self::AnyElement | Self::AnyArray)
+        matches!(self, Self::Any | Self::AnyElement | Self::AnyArray | Self::AnyEnum)
     }
 }
 
@@ -156,6 +163,7 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         (Int4, Bool) | (Bool, Int4) => CastContext::Explicit,
         // Strings.
         (Varchar | Bpchar | Text | Name, Text | Varchar | Bpchar) => CastContext::Implicit,
+        (Tag::InternalChar, Text) => CastContext::Implicit,
         (Text | Varchar | Bpchar, Name) => CastContext::Implicit,
         // Dates and times.
         (Date, Timestamp | TimestampTz) | (Timestamp, TimestampTz) | (Time, Interval) => {
@@ -196,6 +204,9 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
         };
         let (a, b) = (tag(current), tag(ty));
         if a == b {
+            if matches!((current, ty), (SqlType::Enum(x), SqlType::Enum(y)) if x != y) {
+                return Err((current.clone(), ty.clone()));
+            }
             continue;
         }
         if a.category() != b.category() {
@@ -252,7 +263,9 @@ pub fn tag(ty: &SqlType) -> Tag {
         | SqlType::RegNamespace
         | SqlType::RegRole => Tag::Reg,
         SqlType::Void => Tag::Void,
-        SqlType::Array(_) => Tag::Array,
+        SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => Tag::Array,
+        SqlType::Enum(_) => Tag::Enum,
+        SqlType::Domain(domain) => tag(&domain.base),
     }
 }
 
@@ -286,6 +299,49 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::RegType => SqlType::RegType,
         Tag::Void => SqlType::Void,
         Tag::TextArray => SqlType::Text.array_of(),
-        Tag::Text | Tag::Array | Tag::Any | Tag::AnyElement | Tag::AnyArray => SqlType::Text,
+        Tag::Text
+        | Tag::Array
+        | Tag::Any
+        | Tag::AnyElement
+        | Tag::AnyArray
+        | Tag::Enum
+        | Tag::AnyEnum => SqlType::Text,
+    }
+}
+
+/// Whether there is a cast; arrays by their elements.
+#[must_use]
+pub fn castable(from: &SqlType, to: &SqlType, how: CastContext) -> bool {
+    match (from, to) {
+        (SqlType::Array(a), SqlType::Array(b)) => castable(a, b, how),
+        (a, b) if a == b => true,
+        (a, SqlType::Array(b)) if a.is_vector() => {
+            a.element_type().is_some_and(|a| castable(a, b, how))
+        }
+        // Only from text.
+        (_, b) if b.is_vector() => from.is_string() && how == CastContext::Explicit,
+        (_, SqlType::Array(_)) => from.is_string() && how == CastContext::Explicit,
+        (SqlType::Enum(a), SqlType::Enum(b)) => a == b,
+        _ => can_cast(tag(from), tag(to), how),
+    }
+}
+
+/// Whether the cast depends on a setting (DateStyle, the time zone) or on the catalog: PostgreSQL does not take it for immutable.
+#[must_use]
+pub fn stable_cast(from: &SqlType, to: &SqlType) -> bool {
+    use SqlType as T;
+    let moment = |ty: &T| {
+        matches!(ty, T::Date | T::Time(_) | T::Timestamp(_) | T::TimestampTz(_) | T::Interval)
+    };
+    let zoned = |ty: &T| matches!(ty, T::TimestampTz(_));
+    let text = |ty: &T| tag(ty).category() == Category::String;
+    match (from, to) {
+        // Elements are converted through their text where that is how the types convert.
+        (T::Array(a), T::Array(b)) => stable_cast(a, b),
+        (T::Array(_), b) => text(b),
+        (a, T::Array(_)) => text(a),
+        (T::Time(_), b) if text(b) => false,
+        (a, b) if moment(a) && moment(b) => zoned(a) != zoned(b),
+        (a, b) => (text(a) && moment(b)) || (moment(a) && text(b)),
     }
 }

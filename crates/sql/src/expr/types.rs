@@ -1,21 +1,74 @@
 //! From type names to types.
 //!
+//! # Invariants
+//! The system's own types come before the user's of the same name, unless a schema is written: `pg_catalog` is first on
+//! every search path.
+//!
 //! # Limits
 //! Types that are not in [`SqlType`] give 42704, or 0A000 where PostgreSQL has them.
 
+use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::fault;
+use crate::expr::scope::fold;
+use crate::session::Settings;
 use crate::sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
 };
 use crate::types::SqlType;
 use crate::types::sql_type::NumericMod;
 
+/// Where users' types are looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct UserTypes<'a> {
+    /// The catalog.
+    pub catalog: &'a CatalogSnapshot,
+    /// Whose search path counts.
+    pub settings: &'a Settings,
+}
+
+impl UserTypes<'_> {
+    /// The user's type of this name.
+    ///
+    /// # Errors
+    /// 42704 when there is none, 3F000 when the schema is not there.
+    pub fn find(&self, name: &ObjectName) -> Result<SqlType> {
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        let (schema, own) = match parts.as_slice() {
+            [name] => (None, name),
+            [schema, name] | [_, schema, name] => (Some(schema), name),
+            _ => return Err(no_such(&name.to_string())),
+        };
+        if let Some(schema) = schema
+            && self.catalog.schema(schema).is_none()
+        {
+            return Err(fault::error("3F000", format!("schema \"{schema}\" does not exist")));
+        }
+        self.catalog
+            .resolve_type(schema.map(String::as_str), own, &self.settings.effective_search_path())
+            .ok_or_else(|| no_such(&parts.join(".")))
+    }
+}
+
+/// The name a column gets from a cast to this type: that of `pg_type`.
+#[must_use]
+pub fn shown_name(data_type: &DataType) -> Option<String> {
+    let (catalog, settings) = (CatalogSnapshot::default(), Settings::default());
+    let users = UserTypes { catalog: &catalog, settings: &settings };
+    let name = match (named(data_type, &users), data_type) {
+        (Ok(ty), _) => ty.internal_name().trim_start_matches('_').to_owned(),
+        (Err(_), DataType::Custom(name, _)) => fold(name.0.last()?.as_ident()?),
+        (Err(_), DataType::Array(ArrayElemTypeDef::SquareBracket(inner, _))) => shown_name(inner)?,
+        _ => return None,
+    };
+    Some(name)
+}
+
 /// The type a statement names.
 ///
 /// # Errors
 /// 42704 for no such type, 22023 for a bad modifier, 0A000 for types Telesto has not.
-pub fn named(data_type: &DataType) -> Result<SqlType> {
+pub fn named(data_type: &DataType, users: &UserTypes<'_>) -> Result<SqlType> {
     Ok(match data_type {
         DataType::Bool | DataType::Boolean => SqlType::Bool,
         DataType::SmallInt(_) | DataType::Int2(_) => SqlType::Int2,
@@ -64,12 +117,13 @@ pub fn named(data_type: &DataType) -> Result<SqlType> {
         DataType::JSON => SqlType::Json,
         DataType::JSONB => SqlType::Jsonb,
         DataType::Regclass => SqlType::RegClass,
-        DataType::Array(ArrayElemTypeDef::SquareBracket(inner, _)) => match named(inner)? {
+        DataType::Array(ArrayElemTypeDef::SquareBracket(inner, _)) => match named(inner, users)? {
             // int[][] is the same type as int[].
             array @ SqlType::Array(_) => array,
+            SqlType::Domain(_) => return Err(fault::unsupported("an array of a domain")),
             element => element.array_of(),
         },
-        DataType::Custom(name, modifiers) => custom(name, modifiers)?,
+        DataType::Custom(name, modifiers) => custom(name, modifiers, users)?,
         other => return Err(no_such(&other.to_string().to_lowercase())),
     })
 }
@@ -78,24 +132,28 @@ pub fn named(data_type: &DataType) -> Result<SqlType> {
 ///
 /// # Errors
 /// As [`named`]; 42601 when the text is no type name.
-pub fn parse_name(text: &str) -> Result<SqlType> {
+pub fn parse_name(text: &str, users: &UserTypes<'_>) -> Result<SqlType> {
     let dialect = crate::sqlparser::dialect::PostgreSqlDialect {};
     let parsed = crate::sqlparser::parser::Parser::new(&dialect)
         .try_with_sql(text)
         .and_then(|mut parser| parser.parse_data_type())
         .map_err(|_| no_such(text))?;
-    named(&parsed)
+    named(&parsed, users)
 }
 
 fn no_such(name: &str) -> Error {
     Error::new(SqlState::UNDEFINED_OBJECT, format!("type \"{name}\" does not exist"))
 }
 
-fn custom(name: &ObjectName, modifiers: &[String]) -> Result<SqlType> {
+fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Result<SqlType> {
     let last = name.0.last().and_then(|part| part.as_ident());
     let Some(ident) = last else { return Err(no_such(&name.to_string())) };
     let folded =
         if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+    let schema = name.0.len().checked_sub(2).and_then(|at| name.0[at].as_ident()).map(fold);
+    if schema.is_some_and(|schema| schema != "pg_catalog") {
+        return users.find(name);
+    }
     let number = || modifiers.first().and_then(|m| m.parse::<u32>().ok());
     Ok(match folded.as_str() {
         "char" if ident.quote_style.is_some() => SqlType::InternalChar,
@@ -120,6 +178,8 @@ fn custom(name: &ObjectName, modifiers: &[String]) -> Result<SqlType> {
         "json" => SqlType::Json,
         "jsonb" => SqlType::Jsonb,
         "oid" | "xid" => SqlType::Oid,
+        "int2vector" => SqlType::Int2Vector,
+        "oidvector" => SqlType::OidVector,
         "regclass" => SqlType::RegClass,
         "regtype" => SqlType::RegType,
         "regproc" => SqlType::RegProc,
@@ -128,9 +188,10 @@ fn custom(name: &ObjectName, modifiers: &[String]) -> Result<SqlType> {
         "serial" | "serial4" | "bigserial" | "serial8" | "smallserial" | "serial2" => {
             return Err(no_such(&folded));
         }
-        other => match other.strip_prefix('_') {
-            Some(element) => parse_name(element)?.array_of(),
-            None => return Err(no_such(other)),
+        other => match (users.find(name), other.strip_prefix('_')) {
+            (Ok(ty), _) => ty,
+            (Err(_), Some(element)) => parse_name(element, users)?.array_of(),
+            (Err(error), None) => return Err(error),
         },
     })
 }

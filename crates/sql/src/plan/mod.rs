@@ -10,17 +10,24 @@
 //! - Everything non-deterministic a statement may see is in the [`ExecContext`]: its time, its randomness,
 //!   its sequences. `now()` is the start of this try of the transaction.
 
+pub mod given;
+pub(crate) mod initial;
+
 use std::sync::Arc;
 
 use telesto_common::Env;
-use telesto_txn::{Database, Transaction};
+use telesto_txn::{Database, ReadFor, Transaction};
 
+use self::given::{Earlier, Parts};
+use crate::advisory::session::AdvisorySession;
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result};
+use crate::exec::deferred::Deferred;
+use crate::notify::session::Channels;
 use crate::session::cancel::CancelToken;
-use crate::session::settings::{ConfigQueue, Settings};
+use crate::session::settings::{ConfigQueue, Executor, Settings};
 use crate::session::{
-    NoticeQueue, ResultColumn, Rows, SequenceSession, StatementCost, StatementResult,
+    Live, NoticeQueue, ResultColumn, Rows, SequenceSession, StatementCost, StatementResult,
 };
 use crate::sqlparser::ast::Statement;
 use crate::types::{Datum, SqlType};
@@ -38,6 +45,8 @@ pub struct PlanContext<'a> {
     pub txn: Option<&'a Arc<dyn Transaction>>,
     /// The seams.
     pub env: &'a Env,
+    /// What earlier parts of the statement leave.
+    pub earlier: Arc<Earlier>,
 }
 
 /// Types of a statement's parameters, filled in while planning.
@@ -72,6 +81,17 @@ impl ParameterTypes {
         }
     }
 
+    /// Replaces the known types.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub(crate) fn relink(&mut self, change: impl Fn(&SqlType) -> Result<SqlType>) -> Result<()> {
+        for ty in self.0.iter_mut().flatten() {
+            *ty = change(ty)?;
+        }
+        Ok(())
+    }
+
     /// The types after planning; a parameter nothing is known of is text.
     #[must_use]
     pub fn resolved(&self) -> Vec<SqlType> {
@@ -84,6 +104,8 @@ impl ParameterTypes {
 pub struct ExecContext {
     /// The transaction.
     pub txn: Arc<dyn Transaction>,
+    /// What the rows that the statement's queries read are read for.
+    pub read_for: ReadFor,
     /// The database, for `telesto_txn_status`.
     pub database: Arc<dyn Database>,
     /// The catalog.
@@ -110,6 +132,16 @@ pub struct ExecContext {
     pub memory: Arc<telesto_common::limits::MemoryBudget>,
     /// What the statement has cost so far.
     pub cost: StatementCost,
+    /// What the session shows of itself in system tables.
+    pub live: Arc<Live>,
+    /// Of a statement with several parts that write.
+    pub parts: Option<Arc<Parts>>,
+    /// The session's advisory locks.
+    pub advisory: Arc<AdvisorySession>,
+    /// Foreign keys that wait for the commit.
+    pub deferred: Arc<Deferred>,
+    /// What the session listens to and is going to say.
+    pub channels: Arc<Channels>,
 }
 
 impl ExecContext {
@@ -148,6 +180,8 @@ pub enum Plan {
     Key(Arc<crate::exec::KeyPlan>),
     /// By DataFusion.
     DataFusion(Arc<crate::engine_df::DfPlan>),
+    /// Over the values of subqueries, which run first.
+    Initial(Arc<initial::InitialPlan>),
     /// By the session itself.
     Session,
 }
@@ -159,7 +193,21 @@ impl Plan {
         match self {
             Self::Key(plan) => plan.columns(),
             Self::DataFusion(plan) => Some(plan.columns()),
+            Self::Initial(plan) => plan.columns(),
             Self::Session => None,
+        }
+    }
+
+    /// Runs it once, inside another statement.
+    ///
+    /// # Errors
+    /// Those of the statement; 0A000 for what the session does itself.
+    pub(crate) async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        match self {
+            Self::Key(plan) => plan.execute(context).await,
+            Self::DataFusion(plan) => plan.execute(context).await,
+            Self::Initial(plan) => plan.execute(context).await,
+            Self::Session => Err(Error::unsupported("this inner statement")),
         }
     }
 }
@@ -184,23 +232,21 @@ pub async fn query_statement(
     statement: &Statement,
 ) -> Result<(Arc<[ResultColumn]>, Rows)> {
     let mut parameters = ParameterTypes::default();
+    // Which executor the client asks for concerns its own queries.
+    let settings = Arc::new(Settings { executor: Executor::Auto, ..(*context.settings).clone() });
     let plan = crate::session::plan_statement(
         statement,
         &mut PlanContext {
             catalog: &context.catalog,
-            settings: &context.settings,
+            settings: &settings,
             parameters: &mut parameters,
             txn: Some(&context.txn),
             env: &context.env,
+            earlier: Arc::default(),
         },
     )
     .await?;
-    let result = match plan {
-        Plan::Key(plan) => plan.execute(context).await?,
-        Plan::DataFusion(plan) => plan.execute(context).await?,
-        Plan::Session => return Err(Error::unsupported("this inner statement")),
-    };
-    match result {
+    match plan.execute(context).await? {
         StatementResult::Rows { columns, rows, .. } => Ok((columns, rows)),
         _ => Ok((Arc::from([]), Rows::Ready(Vec::new()))),
     }

@@ -1,8 +1,10 @@
 //! Cancelling a running statement.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::error::{Error, Result, SqlState};
@@ -44,6 +46,31 @@ impl CancelHandle {
     /// Ends the statement under way.
     pub(crate) fn end(&self) {
         self.0.statement.store(0, Ordering::SeqCst);
+    }
+}
+
+/// The sessions of this process by the process id each shows, for `pg_cancel_backend`.
+#[derive(Debug, Default)]
+pub(crate) struct Backends(Mutex<BTreeMap<i32, CancelHandle>>);
+
+impl Backends {
+    /// Enters a session.
+    pub(crate) fn enter(&self, pid: i32, handle: CancelHandle) {
+        self.0.lock().insert(pid, handle);
+    }
+
+    /// Takes a session out, if the process id is still its own.
+    pub(crate) fn leave(&self, pid: i32, handle: &CancelHandle) {
+        let mut sessions = self.0.lock();
+        if sessions.get(&pid).is_some_and(|there| Arc::ptr_eq(&there.0, &handle.0)) {
+            sessions.remove(&pid);
+        }
+    }
+
+    /// Cancels what the session is running; false: there is none.
+    pub(crate) fn cancel(&self, pid: i32) -> bool {
+        let handle = self.0.lock().get(&pid).cloned();
+        handle.as_ref().map(CancelHandle::cancel).is_some()
     }
 }
 

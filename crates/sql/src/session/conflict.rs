@@ -1,15 +1,55 @@
-//! Conflicts in the user's words: which transaction, which row.
+//! Conflicts in the user's words: which transaction, which row; and errors that are told only if they hold at the log's tail.
+//!
+//! # Errors and freshness
+//! A read-write transaction may begin with what its process has applied: what it reads is validated when it commits. An error
+//! ends it without a commit, so the error itself has to be validated, or it could deny what was acknowledged elsewhere
+//! before (a table that exists, a row that is gone). [`Session::confirmed`] asks the transaction whether all it has read still
+//! holds; if not, the error becomes the conflict, and the statement is executed again like after any other.
+//!
+//! # Limits
+//! On a log with its sequencer in this process that costs nothing; otherwise one look at the tail, shared by all who wait for one.
+//! A result that was already being streamed is not executed again: the client gets 40001 in the error's stead.
 
 use telesto_common::DatabaseId;
 use telesto_common::key::{Direction, KeyReader};
 
 use super::Session;
 use crate::catalog::CatalogSnapshot;
-use crate::codec::read_datum_key;
-use crate::error::Error;
+use crate::codec::read_index_key;
+use crate::error::{Error, SqlState};
 use crate::types::TextStyle;
 
+/// Errors that say nothing about the database's content.
+pub(super) fn says_nothing(error: &Error) -> bool {
+    let code = error.code();
+    // Syntax aside, these are of the connection, the system, resources, the operator or a conflict.
+    code == SqlState::SYNTAX_ERROR
+        || ["08", "40", "53", "54", "57", "58", "XX"].iter().any(|class| code.0.starts_with(class))
+}
+
 impl Session {
+    /// `error`, if what its transaction has read holds at the log's tail; else the conflict that makes it void. When that cannot
+    /// be found out, the reason.
+    pub(super) async fn confirmed(&self, error: Error) -> Error {
+        let txn = self.block.as_ref().and_then(|block| block.txn.as_ref());
+        match txn {
+            Some(txn) if !says_nothing(&error) => match txn.confirm().await {
+                Ok(()) => error,
+                Err(changed) => changed.into(),
+            },
+            _ => error,
+        }
+    }
+
+    /// Told by the server of an error that came out of a result's rows, and fails as [`Session::fail`]; gives the error to tell the
+    /// client.
+    pub async fn fail_with(&mut self, error: Error) -> Error {
+        let confirmed = self.confirmed(error).await;
+        let told = self.explain_conflict(confirmed);
+        self.fail();
+        told
+    }
+
     /// Adds to a conflict's error the other transaction and the row; other errors pass unchanged.
     pub(super) fn explain_conflict(&self, error: Error) -> Error {
         let Some(conflict) = error.conflict().cloned() else { return error };
@@ -56,13 +96,19 @@ fn describe_key(catalog: &CatalogSnapshot, key: &[u8]) -> Option<String> {
     let mut names = Vec::new();
     let mut values = Vec::new();
     for column in &index.columns {
-        let definition = &table.columns[column.column];
-        let value = read_datum_key(&mut reader, &definition.ty, column.direction).ok()?;
-        names.push(definition.name.clone());
+        let ty = column.ty(table);
+        // What does not read as the table is now was written when it was another: the table is told all the same.
+        let Ok(value) = read_index_key(&mut reader, table, column) else {
+            return Some(name);
+        };
+        names.push(match &column.expression {
+            Some(expression) => expression.sql.as_str(),
+            None => table.columns[column.column].name.as_str(),
+        });
         values.push(if value.is_null() {
             "null".to_owned()
         } else {
-            value.to_text(&definition.ty, &TextStyle::default())
+            value.to_text(ty, &TextStyle::default())
         });
     }
     Some(format!("{name}, row ({})=({})", names.join(", "), values.join(", ")))

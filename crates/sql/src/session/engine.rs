@@ -2,19 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use telesto_bucket::Meter;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
 
+use super::cancel::Backends;
 use super::cost::Spending;
 use super::settings::Settings;
-use super::{CancelHandle, Session};
+use super::{CancelHandle, Live, Session};
+use crate::advisory::registry::AdvisoryLocks;
+use crate::advisory::remote::Remote;
+use crate::advisory::session::AdvisorySession;
 use crate::catalog::sequence::SequenceCache;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, bootstrap};
 use crate::catalog::{CatalogCache, DEFAULT_DATABASE, SequenceSession};
 use crate::error::{Error, Result, SqlState};
+use crate::notify::hub::Hub;
+use crate::notify::session::Channels;
+use crate::online::Upkeep;
 
 /// Options of an engine.
 #[derive(Clone, Debug)]
@@ -25,13 +34,21 @@ pub struct SqlOptions {
     pub retry_attempts: u32,
     /// Bound on the statements an explicit transaction may record for re-execution.
     pub retry_statements: usize,
+    /// How often the log's tail is looked at, while sessions of this process LISTEN, for what others commit.
+    pub notify_interval: Duration,
     /// The bucket's meter, for what statements tell of requests and dollars; `None`: there is no bucket.
     pub meter: Option<Arc<Meter>>,
 }
 
 impl Default for SqlOptions {
     fn default() -> Self {
-        Self { memory_bytes: 256 << 20, retry_attempts: 20, retry_statements: 1000, meter: None }
+        Self {
+            memory_bytes: 256 << 20,
+            retry_attempts: 20,
+            retry_statements: 1000,
+            notify_interval: Duration::from_millis(500),
+            meter: None,
+        }
     }
 }
 
@@ -60,6 +77,11 @@ pub struct SqlEngine {
     pub(crate) catalogs: CatalogCache,
     sequences: Arc<SequenceCache>,
     pub(super) memory: Arc<MemoryBudget>,
+    advisory: Arc<AdvisoryLocks>,
+    backends: Arc<Backends>,
+    hub: Arc<Hub>,
+    pub(crate) upkeep: Upkeep,
+    sessions: AtomicU64,
 }
 
 impl SqlEngine {
@@ -90,6 +112,14 @@ impl SqlEngine {
             }
         }
         let memory = MemoryBudget::new(options.memory_bytes);
+        let hub = Hub::open(
+            Arc::clone(&database),
+            env.clone(),
+            DEFAULT_DATABASE_ID,
+            options.notify_interval,
+        );
+        let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
+        let advisory = AdvisoryLocks::new(remote, env.clone());
         Ok(Arc::new(Self {
             database,
             env,
@@ -98,6 +128,11 @@ impl SqlEngine {
             catalogs: CatalogCache::default(),
             sequences: Arc::default(),
             memory,
+            advisory,
+            backends: Arc::default(),
+            hub,
+            upkeep: Upkeep::default(),
+            sessions: AtomicU64::new(0),
         }))
     }
 
@@ -129,6 +164,7 @@ impl SqlEngine {
             settings.set(&name, &[value])?;
         }
         let settings = Arc::new(settings);
+        let id = self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             sequences: Arc::new(SequenceSession::new(
                 Arc::clone(&self.database),
@@ -148,6 +184,18 @@ impl SqlEngine {
             prepared: BTreeMap::new(),
             reported: BTreeMap::new(),
             spending: Spending::new(self.options.meter.clone()),
+            temp: None,
+            cursors: super::cursor::Cursors::default(),
+            live: Arc::new(Live {
+                locks: Some(Arc::clone(&self.advisory)),
+                backends: Arc::clone(&self.backends),
+                database: Some(Arc::clone(&self.database)),
+                ..Live::default()
+            }),
+            advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
+            deferred: Arc::default(),
+            channels: Arc::new(Channels::new(Arc::clone(&self.hub), id)),
+            several: false,
         })
     }
 

@@ -13,17 +13,28 @@
 //! - An error in an explicit transaction puts it in the failed state; only ROLLBACK (or to a
 //!   savepoint) leaves it (25P02).
 
+mod bounds;
 pub mod cancel;
 mod conflict;
+mod constraints;
 mod control;
 mod cost;
+pub(crate) mod cursor;
 mod engine;
+mod expand_array;
+mod forms;
+mod kinds;
+mod live;
+mod online;
 pub mod parse;
 mod precedence;
+mod prepare;
+mod respell;
 pub mod result;
 mod run;
 mod seen;
 pub mod settings;
+mod spelling;
 mod transaction;
 mod utility;
 
@@ -33,6 +44,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_bucket::meter::scoped;
 use telesto_common::Label;
@@ -41,15 +54,20 @@ pub use crate::catalog::SequenceSession;
 pub use cancel::{CancelHandle, CancelToken};
 pub use cost::StatementCost;
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
+pub use live::Live;
+pub(crate) use prepare::{plan_as_written, plan_statement};
 pub use result::{
     CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, Row,
     RowStream, Rows, StatementResult,
 };
-pub(crate) use run::plan_statement;
 pub use settings::Settings;
 
+use crate::advisory::session::AdvisorySession;
 use crate::catalog::{CatalogSnapshot, Stamp};
 use crate::error::{Error, Result, SqlState};
+use crate::exec::deferred::Deferred;
+use crate::notify::session::Channels;
+use crate::notify::{Lost, Notification};
 use crate::plan::{ParameterTypes, Plan};
 use crate::sqlparser::ast::Statement;
 use crate::types::{Datum, SqlType};
@@ -95,9 +113,11 @@ pub struct Prepared {
 
 impl Prepared {
     /// A statement of a simple query, planned when it runs.
-    fn simple(parsed: parse::Parsed) -> Arc<Self> {
+    fn simple(parsed: parse::Parsed, sql: &str) -> Arc<Self> {
+        let cursor = parsed.statement.as_ref().is_some_and(|s| cursor::declared(s).is_some());
         Arc::new(Self {
-            sql: String::new(),
+            // Shown by pg_cursors; nobody else asks for it.
+            sql: if cursor { sql.to_owned() } else { String::new() },
             parameter_types: Vec::new(),
             columns: None,
             statement: parsed.statement,
@@ -126,6 +146,15 @@ pub struct Session {
     prepared: BTreeMap<String, Arc<Prepared>>,
     reported: BTreeMap<&'static str, String>,
     spending: cost::Spending,
+    cursors: cursor::Cursors,
+    live: Arc<Live>,
+    advisory: Arc<AdvisorySession>,
+    channels: Arc<Channels>,
+    deferred: Arc<Deferred>,
+    /// The query string under way has several statements.
+    several: bool,
+    /// What is temporary; made when it is first asked for.
+    temp: Option<Arc<crate::temp::TempStore>>,
 }
 
 impl Session {
@@ -134,9 +163,13 @@ impl Session {
     ///
     /// # Errors
     /// The first error; later statements did not run.
-    pub async fn execute_simple(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
+    pub fn execute_simple<'a>(
+        &'a mut self,
+        sql: &'a str,
+        sink: &'a mut dyn ResultSink,
+    ) -> BoxFuture<'a, Result<()>> {
         self.spending.ends();
-        scoped(self.spending.scope(), self.execute_simple_inner(sql, sink)).await
+        scoped(self.spending.scope(), self.execute_simple_inner(sql, sink)).boxed()
     }
 
     async fn execute_simple_inner(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
@@ -151,36 +184,41 @@ impl Session {
             return sink.result(StatementResult::Empty).await;
         }
         let alone = parsed.len() == 1;
+        self.several = !alone;
         for parsed in parsed {
-            let prepared = Prepared::simple(parsed);
+            let prepared = Prepared::simple(parsed, sql);
+            sink.binary(self.fetches_binary(&prepared));
             let result = if alone && self.block.is_none() {
                 self.run_alone(&prepared).await?
             } else {
                 self.run(&prepared, Vec::new()).await?
             };
             if let Err(error) = sink.result(result).await {
-                self.fail();
-                return Err(error);
+                return Err(self.fail_with(error).boxed().await);
             }
         }
-        self.sync().await
+        self.sync_inner().await
     }
 
     /// Parses and plans one statement.
     ///
     /// # Errors
     /// 42601 and the errors of planning; 25P02 in a failed transaction.
-    pub async fn prepare(
-        &mut self,
-        sql: &str,
-        parameter_types: &[Option<SqlType>],
-    ) -> Result<Arc<Prepared>> {
-        self.spending.prepares();
-        let result = scoped(self.spending.scope(), self.prepare_inner(sql, parameter_types)).await;
-        if result.is_err() {
-            self.fail();
+    pub fn prepare<'a>(
+        &'a mut self,
+        sql: &'a str,
+        parameter_types: &'a [Option<SqlType>],
+    ) -> BoxFuture<'a, Result<Arc<Prepared>>> {
+        async move {
+            self.spending.prepares();
+            let scope = self.spending.scope();
+            let result = scoped(scope, self.prepare_inner(sql, parameter_types)).await;
+            if result.is_err() {
+                self.fail();
+            }
+            result
         }
-        result
+        .boxed()
     }
 
     async fn prepare_inner(
@@ -202,7 +240,15 @@ impl Session {
     ///
     /// # Errors
     /// The statement's.
-    pub async fn execute(
+    pub fn execute<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> BoxFuture<'a, Result<StatementResult>> {
+        self.execute_inner(prepared, parameters).boxed()
+    }
+
+    async fn execute_inner(
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
@@ -221,6 +267,7 @@ impl Session {
         if self.block.as_ref().is_some_and(|block| block.explicit) {
             self.spending.ends();
         }
+        self.several = false;
         let scope = self.spending.scope();
         let result = scoped(scope, self.run(prepared, parameters)).await?;
         Ok(cost::counted(result, self.spending.scope()))
@@ -230,7 +277,11 @@ impl Session {
     ///
     /// # Errors
     /// Those of the commit.
-    pub async fn sync(&mut self) -> Result<()> {
+    pub fn sync(&mut self) -> BoxFuture<'_, Result<()>> {
+        self.sync_inner().boxed()
+    }
+
+    async fn sync_inner(&mut self) -> Result<()> {
         let result = match &self.block {
             Some(block) if !block.explicit => {
                 scoped(self.spending.scope(), self.commit_block()).await
@@ -275,6 +326,35 @@ impl Session {
         self.notices.take()
     }
 
+    /// Takes the notifications that have come for this session since the last call. To be told to a client only outside of
+    /// a transaction block, as PostgreSQL does.
+    ///
+    /// # Errors
+    /// [`Lost`]: not all that it is owed could be kept; the client must be told, best by ending its session.
+    pub fn take_notifications(&self) -> std::result::Result<Vec<Arc<Notification>>, Lost> {
+        self.channels.take()
+    }
+
+    /// Whether the session listens to any channel.
+    #[must_use]
+    pub fn listens(&self) -> bool {
+        self.channels.listens()
+    }
+
+    /// Waits until [`Session::take_notifications`] may have something. Can be dropped and called again.
+    pub async fn notified(&self) {
+        self.channels.woken().await;
+    }
+
+    /// The process id that the session shows, and that its notifications carry.
+    pub fn set_backend_pid(&mut self, pid: i32) {
+        let mut settings = (*self.settings).clone();
+        settings.others.insert(settings::BACKEND_PID.to_owned(), pid.to_string());
+        self.settings = Arc::new(settings);
+        self.defaults = Arc::clone(&self.settings);
+        self.live.backends.enter(pid, self.cancel.clone());
+    }
+
     /// The settings now.
     #[must_use]
     pub fn settings(&self) -> &Arc<Settings> {
@@ -303,11 +383,16 @@ impl Session {
     /// Ends the session: rolls back what is open.
     pub fn close(&mut self) {
         self.abandon_block();
+        self.cursors.clear();
+        self.advisory.unlock_all();
+        self.channels.leave();
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.abandon_block();
+        let pid = crate::expr::functions::system::pid_in(&self.settings);
+        self.live.backends.leave(pid, &self.cancel);
     }
 }

@@ -4,6 +4,7 @@
 //! PostgreSQL's order hold (it parses all first: a syntax error anywhere runs nothing). `AS OF SYSTEM TIME '…'`,
 //! which the parser does not know, is taken out of the tokens here.
 
+use super::cursor::syntax::Found;
 use crate::error::{Error, Result};
 use crate::sqlparser::ast::Statement;
 use crate::sqlparser::dialect::PostgreSqlDialect;
@@ -104,19 +105,75 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     spell_copy_switches(&mut tokens);
     drop_vacuum_options(&mut tokens);
     spell_set_constraints(&mut tokens)?;
+    check_payload(&tokens)?;
+    let spelled = super::spelling::spell_types(&mut tokens)?;
+    if spelled == super::spelling::Spelled::Plain
+        && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?
+    {
+        out.push(Parsed { statement: Some(statement), as_of });
+        return Ok(());
+    }
+    crate::definition::identity::spell(&mut tokens)?;
+    super::respell::respell(&mut tokens);
+    spell_conflict_target(sql, &mut tokens)?;
+    super::spelling::spell_arrays(&mut tokens);
+    super::spelling::spell_trims(&mut tokens);
+    let forms = super::forms::is_in(&tokens);
+    super::forms::spell_symmetric(&mut tokens)?;
     let repair = may_need_repair(&tokens);
+    let head = match super::cursor::syntax::parse(&tokens)? {
+        Found::Statement(statement) => {
+            out.push(Parsed { statement: Some(*statement), as_of });
+            return Ok(());
+        }
+        Found::Declare(head) => {
+            tokens.drain(..head.query_at);
+            Some(head)
+        }
+        Found::Other => None,
+    };
+    let expands = super::expand_array::is_in(&tokens);
     let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
-    let mut statement = parser.parse_statement().map_err(|error| syntax(sql, &error))?;
+    let parsed = match &head {
+        Some(_) => parser.parse_query().map(Statement::Query),
+        None => parser.parse_statement(),
+    };
+    let mut statement = parsed.map_err(|error| syntax(sql, &error))?;
     if repair {
         super::precedence::restore(&mut statement);
+    }
+    if forms {
+        super::forms::rewrite(&mut statement)?;
+    }
+    super::spelling::mark(&mut statement, spelled);
+    if expands {
+        super::expand_array::expand(&mut statement);
     }
     let rest = parser.peek_token();
     if rest.token != Token::EOF {
         return Err(Error::syntax(format!("syntax error at or near \"{}\"", rest.token))
             .position(offset(sql, rest.span.start.line, rest.span.start.column)));
     }
+    if let (Some(head), Statement::Query(query)) = (head, &mut statement) {
+        let query = query.clone();
+        statement = head.with_query(query)?;
+    }
+    // Only `crate::definition` makes this node.
+    if matches!(statement, Statement::Pragma { .. }) {
+        return Err(Error::syntax("syntax error at or near \"PRAGMA\""));
+    }
     out.push(Parsed { statement: Some(statement), as_of });
     Ok(())
+}
+
+/// The text that `tokens` were read from.
+fn text_of(sql: &str, tokens: &[TokenWithSpan]) -> String {
+    let mut solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    let Some(first) = solid.next() else { return String::new() };
+    let last = solid.next_back().unwrap_or(first);
+    let start = offset(sql, first.span.start.line, first.span.start.column) as usize - 1;
+    let end = offset(sql, last.span.end.line, last.span.end.column) as usize - 1;
+    sql.chars().skip(start).take(end.saturating_sub(start)).collect()
 }
 
 /// Writes COPY's `FREEZE ON` and `HEADER OFF` as the parser knows them, `TRUE` and `FALSE` (pgbench
@@ -142,33 +199,169 @@ fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
     }
 }
 
-/// Writes `SET CONSTRAINTS ALL IMMEDIATE`, which the parser does not know, as an assignment to `constraints`, which is no
-/// parameter's name; the session answers it.
-fn spell_set_constraints(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
-    let solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
-    let words: Vec<String> = solid
-        .take(5)
-        .map(|token| match &token.token {
-            Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
-            _ => String::new(),
-        })
-        .collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        ["SET", "CONSTRAINTS", "ALL", when @ ("IMMEDIATE" | "DEFERRED")] => {
-            let spelled = ["SET", "constraints", "TO", when];
-            let span = tokens[0].span;
-            *tokens = spelled
-                .into_iter()
-                .map(|word| TokenWithSpan::new(Token::make_keyword(word), span))
-                .collect();
-            Ok(())
-        }
-        ["SET", "CONSTRAINTS", _, ..] if !matches!(words.get(2), Some(&"TO" | &"")) => {
-            Err(Error::unsupported("SET CONSTRAINTS with names").hint("Write ALL."))
+/// The payload of NOTIFY is a string, where the parser takes a word too.
+fn check_payload(tokens: &[TokenWithSpan]) -> Result<()> {
+    let mut solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    match (solid.next(), solid.nth(1), solid.next()) {
+        (Some(first), Some(comma), Some(word))
+            if matches!(&first.token, Token::Word(w) if w.value.eq_ignore_ascii_case("notify"))
+                && comma.token == Token::Comma
+                && matches!(word.token, Token::Word(_)) =>
+        {
+            Err(Error::syntax(format!("syntax error at or near \"{}\"", word.token)))
         }
         _ => Ok(()),
     }
+}
+
+/// Writes `SET CONSTRAINTS`, which the parser does not know, as an assignment to `constraints`, which is no parameter's name: the
+/// mode, then the names, each a list's text as [`super::constraints`] reads it. The session answers it.
+fn spell_set_constraints(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+    let bare = |token: &Token, wanted: &str| matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
+    let solid = |t: &&TokenWithSpan| !matches!(t.token, Token::Whitespace(_));
+    let mut first = tokens.iter().filter(solid).map(|t| &t.token);
+    if !first.next().is_some_and(|t| bare(t, "SET"))
+        || !first.next().is_some_and(|t| bare(t, "CONSTRAINTS"))
+    {
+        return Ok(());
+    }
+    let solid: Vec<Token> = tokens.iter().filter(solid).map(|t| t.token.clone()).collect();
+    let [_, _, names @ .., when] = &solid[..] else { return Ok(()) };
+    let wrong = |token: &Token| Err(Error::syntax(format!("syntax error at or near \"{token}\"")));
+    if !bare(when, "IMMEDIATE") && !bare(when, "DEFERRED") {
+        return wrong(when);
+    }
+    let span = tokens[0].span;
+    let mut spelled = vec![
+        Token::make_keyword("SET"),
+        Token::make_word("constraints", None),
+        Token::make_keyword("TO"),
+        Token::make_word(&when.to_string(), None),
+    ];
+    if !matches!(names, [all] if bare(all, "ALL")) {
+        let mut expected = true;
+        for token in names {
+            match token {
+                Token::Word(word) if expected => {
+                    let name = if word.quote_style.is_some() {
+                        word.value.clone()
+                    } else {
+                        word.value.to_lowercase()
+                    };
+                    spelled.extend([Token::Comma, Token::SingleQuotedString(name)]);
+                }
+                Token::Comma if !expected => {}
+                // What comes next belongs to the name before.
+                Token::Period if !expected => {
+                    spelled.extend([Token::Comma, Token::SingleQuotedString(String::new())]);
+                }
+                other => return wrong(other),
+            }
+            expected = !expected;
+        }
+        if expected {
+            return wrong(when);
+        }
+    }
+    *tokens = spelled.into_iter().map(|token| TokenWithSpan::new(token, span)).collect();
+    Ok(())
+}
+
+/// Begins the name under which the target of ON CONFLICT travels when it is more than columns; no column's name begins so.
+pub const CONFLICT_TARGET: char = '\u{1}';
+
+/// Writes `ON CONFLICT (expressions) WHERE predicate`, of which the parser knows only columns, as one quoted name that
+/// holds the text; [`conflict_target`] takes it apart.
+fn spell_conflict_target(sql: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+    let word = |token: &TokenWithSpan, wanted: &str| matches!(&token.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
+    if !tokens.iter().any(|token| word(token, "CONFLICT")) {
+        return Ok(());
+    }
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let found = solid.windows(3).position(|at| {
+        word(&tokens[at[0]], "ON")
+            && word(&tokens[at[1]], "CONFLICT")
+            && tokens[at[2]].token == Token::LParen
+    });
+    let Some(found) = found else { return Ok(()) };
+    let mut depth = 0_usize;
+    let mut close = None;
+    let mut end = None;
+    for at in &solid[found + 2..] {
+        match &tokens[*at].token {
+            Token::LParen => depth += 1,
+            Token::RParen => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 && close.is_none() {
+                    close = Some(*at);
+                }
+            }
+            _ if depth == 0 && word(&tokens[*at], "DO") => {
+                end = Some(*at);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let (open, Some(close), Some(end)) = (solid[found + 2], close, end) else { return Ok(()) };
+    let columns_only = tokens[open + 1..close]
+        .iter()
+        .all(|token| matches!(token.token, Token::Word(_) | Token::Comma | Token::Whitespace(_)));
+    let predicate =
+        tokens[close + 1..end].iter().any(|token| !matches!(token.token, Token::Whitespace(_)));
+    // Two words beside each other are an operator class or a direction.
+    let plain = solid.iter().filter(|at| **at > open && **at < close).collect::<Vec<_>>();
+    let beside = plain.windows(2).any(|pair| {
+        matches!(
+            (&tokens[*pair[0]].token, &tokens[*pair[1]].token),
+            (Token::Word(_), Token::Word(_))
+        )
+    });
+    if columns_only && !predicate && !beside {
+        return Ok(());
+    }
+    let (items, wanted) = read_conflict_target(sql, tokens[open..end].to_vec())?;
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    let mut text = format!("{CONFLICT_TARGET}({})", items.join(", "));
+    if let Some(wanted) = wanted {
+        text.push_str(&format!(" WHERE {wanted}"));
+    }
+    let span = tokens[open].span;
+    let spelled = [Token::LParen, Token::make_word(&text, Some('"')), Token::RParen];
+    tokens.splice(open..end, spelled.into_iter().map(|token| TokenWithSpan::new(token, span)));
+    Ok(())
+}
+
+type TargetAst = (Vec<crate::sqlparser::ast::IndexColumn>, Option<crate::sqlparser::ast::Expr>);
+
+fn read_conflict_target(sql: &str, tokens: Vec<TokenWithSpan>) -> Result<TargetAst> {
+    let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
+    let mut read = || {
+        parser.expect_token(&Token::LParen)?;
+        let items = parser.parse_comma_separated(Parser::parse_create_index_expr)?;
+        parser.expect_token(&Token::RParen)?;
+        let wanted = if parser.parse_keyword(crate::sqlparser::keywords::Keyword::WHERE) {
+            Some(parser.parse_expr()?)
+        } else {
+            None
+        };
+        parser.expect_token(&Token::EOF)?;
+        Ok((items, wanted))
+    };
+    read().map_err(|error| syntax(sql, &error))
+}
+
+/// What the name of a target of ON CONFLICT holds: key columns and the condition; `None` for the name of a column.
+///
+/// # Errors
+/// 42601 when it does not parse.
+pub fn conflict_target(name: &str) -> Result<Option<TargetAst>> {
+    let Some(text) = name.strip_prefix(CONFLICT_TARGET) else { return Ok(None) };
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text)
+        .tokenize_with_location()
+        .map_err(|error| Error::syntax(error.message))?;
+    read_conflict_target(text, tokens).map(Some)
 }
 
 /// Removes the options between VACUUM and its table, which the parser does not know; VACUUM has nothing to do

@@ -162,6 +162,9 @@ pub trait ResultSink: Send {
     /// The next result. The sink pulls its rows, or feeds its COPY target
     /// ([`CopyInTarget::finish`] included), before it returns.
     async fn result(&mut self, result: StatementResult) -> Result<()>;
+
+    /// Whether the rows of the next result are to be sent in binary: they are fetched from a cursor declared BINARY.
+    fn binary(&mut self, _binary: bool) {}
 }
 
 /// A NOTICE or WARNING for the client.
@@ -173,6 +176,8 @@ pub struct Notice {
     pub code: SqlState,
     /// Text.
     pub message: String,
+    /// More lines.
+    pub detail: Option<String>,
     /// What to do.
     pub hint: Option<String>,
 }
@@ -184,19 +189,30 @@ pub struct NoticeQueue(Mutex<Vec<Notice>>);
 impl NoticeQueue {
     /// Adds a NOTICE.
     pub fn notice(&self, message: impl Into<String>) {
-        self.push("NOTICE", SqlState::SUCCESS, message.into());
+        self.push("NOTICE", SqlState::SUCCESS, message.into(), None);
+    }
+
+    /// Adds a NOTICE with a detail.
+    pub fn detailed(&self, message: impl Into<String>, detail: impl Into<String>) {
+        self.push("NOTICE", SqlState::SUCCESS, message.into(), Some(detail.into()));
     }
 
     /// Adds a WARNING.
     pub fn warning(&self, code: SqlState, message: impl Into<String>) {
-        self.push("WARNING", code, message.into());
+        self.push("WARNING", code, message.into(), None);
     }
 
-    fn push(&self, severity: &'static str, code: SqlState, message: String) {
+    fn push(
+        &self,
+        severity: &'static str,
+        code: SqlState,
+        message: String,
+        detail: Option<String>,
+    ) {
         let mut queue = self.0.lock();
         // A statement that warns for every row must not fill the memory.
         if queue.len() < 1000 {
-            queue.push(Notice { severity, code, message, hint: None });
+            queue.push(Notice { severity, code, message, detail, hint: None });
         }
     }
 

@@ -1,85 +1,30 @@
 //! Running one statement: control, settings, planning, execution, recording.
+//!
+//! # Limits
+//! A future is moved into each caller's before it runs, however little of it will. So what queries and writes by key rarely need
+//! is boxed, where it is needed: those of definitions or DataFusion are tens of kilobytes. `session::tests` holds the bound.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _};
-use futures::stream::StreamExt as _;
+use futures::FutureExt as _;
 use parking_lot::Mutex;
-use telesto_txn::{Level, Transaction, TxnOptions};
+use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
+use super::bounds::bounded;
 use super::cancel::CancelToken;
+use super::kinds::{is_plain, only_reads, reads_nothing};
 use super::seen::{Seen, observe};
 use super::transaction::Step;
-use super::{Prepared, RowStream, Rows, Session, StatementResult, parse, pg_micros};
+use super::{Prepared, Rows, Session, StatementResult, cursor, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
 use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::reg_input;
 use crate::expr::context::EvalContext;
-use crate::plan::{ExecContext, ParameterTypes, Plan, PlanContext};
-use crate::sqlparser::ast::{Query, SetExpr, Statement};
-use crate::types::{Datum, SqlType};
-
-/// Whether a statement surely writes nothing through its transaction.
-fn only_reads(statement: &Statement) -> bool {
-    fn query_reads(query: &Query) -> bool {
-        query.locks.is_empty()
-            && body_reads(&query.body)
-            && query
-                .with
-                .as_ref()
-                .is_none_or(|with| with.cte_tables.iter().all(|cte| query_reads(&cte.query)))
-    }
-    fn body_reads(body: &SetExpr) -> bool {
-        match body {
-            SetExpr::Select(select) => select.into.is_none(),
-            SetExpr::Query(query) => query_reads(query),
-            SetExpr::SetOperation { left, right, .. } => body_reads(left) && body_reads(right),
-            SetExpr::Values(_) | SetExpr::Table(_) => true,
-            _ => false,
-        }
-    }
-    match statement {
-        Statement::Query(query) => query_reads(query),
-        Statement::Explain { analyze, options, statement, .. } => {
-            (!analyze && options.is_none()) || only_reads(statement)
-        }
-        Statement::Copy { to, .. } => *to,
-        _ => false,
-    }
-}
-
-/// Whether a statement goes to the planners.
-fn is_planned(statement: &Statement) -> bool {
-    match statement {
-        Statement::Query(query) => {
-            !matches!(&*query.body, SetExpr::Select(select) if select.into.is_some())
-        }
-        Statement::Insert(_)
-        | Statement::Update(_)
-        | Statement::Delete(_)
-        | Statement::Merge(_)
-        | Statement::Explain { .. }
-        | Statement::Copy { .. } => true,
-        _ => false,
-    }
-}
-
-/// Plans a statement for whichever executor takes it.
-pub(crate) async fn plan_statement(
-    statement: &Statement,
-    context: &mut PlanContext<'_>,
-) -> Result<Plan> {
-    if !is_planned(statement) {
-        return Ok(Plan::Session);
-    }
-    if let Some(plan) = Box::pin(crate::exec::plan(statement, context)).await? {
-        return Ok(Plan::Key(plan));
-    }
-    Ok(Plan::DataFusion(Box::pin(engine_df::plan(statement, context)).await?))
-}
+use crate::plan::{ExecContext, Plan};
+use crate::sqlparser::ast::Statement;
+use crate::types::{ArrayValue, Datum, SqlType};
 
 impl Session {
     /// Runs the only statement of a simple query: nothing has been shown to the client, so a conflict just
@@ -157,20 +102,27 @@ impl Session {
         if let Some(cost) = self.show_cost(statement) {
             return Ok(cost);
         }
+        if let Err(error) = self.advisory.check() {
+            self.fail();
+            return Err(error);
+        }
         self.spending.runs();
-        match self.control(statement, prepared.as_of.as_deref()).await {
-            Ok(None) => {}
-            Ok(Some(result)) => return Ok(result),
-            Err(error) => {
-                self.fail();
-                return Err(error);
+        let plain = is_plain(statement);
+        if !plain {
+            match self.control(statement, prepared.as_of.as_deref()).boxed().await {
+                Ok(None) => {}
+                Ok(Some(result)) => return Ok(result),
+                Err(error) => {
+                    self.fail();
+                    return Err(error);
+                }
             }
         }
         if self.block.as_ref().is_some_and(|block| block.failed) {
             return Err(failed_transaction());
         }
         if let Statement::Execute { .. } = statement {
-            return match self.execute_prepared(statement).await {
+            return match self.execute_prepared(statement).boxed().await {
                 Ok((inner, values)) => Box::pin(self.run(&inner, values)).await,
                 Err(error) => {
                     self.fail();
@@ -178,15 +130,25 @@ impl Session {
                 }
             };
         }
-        match self.utility(statement).await {
-            Ok(None) => {}
-            Ok(Some(result)) => return Ok(result),
-            Err(error) => {
-                self.fail();
-                return Err(error);
+        if !plain {
+            let done = match self.utility(statement).boxed().await {
+                Ok(None) => self.online(statement, &token).boxed().await,
+                done => done,
+            };
+            match done {
+                Ok(None) => {}
+                Ok(Some(result)) => return Ok(result),
+                Err(error) => {
+                    self.fail();
+                    return Err(error);
+                }
             }
         }
         if let Err(error) = self.enter(statement, prepared.as_of.as_deref()).await {
+            self.fail();
+            return Err(error);
+        }
+        if let Err(error) = self.prepare_temp(statement) {
             self.fail();
             return Err(error);
         }
@@ -201,18 +163,21 @@ impl Session {
                     {
                         block.repeatable = false;
                     }
+                    self.renew_after_lock(statement);
                     let (result, seen) = observe(result, token);
                     self.record_statement(prepared, parameters, seen);
                     return Ok(result);
                 }
                 Err(error) => {
+                    let error = self.confirmed(error).boxed().await;
                     let retry = error.conflict().is_some()
                         && self.block.as_ref().is_some_and(|block| block.repeatable)
                         && tries < self.engine.options.retry_attempts;
                     if retry {
                         tries += 1;
                         self.pause(tries).await;
-                        if let Err(error) = self.repeat(error.conflict().cloned(), None).await {
+                        let conflict = error.conflict().cloned();
+                        if let Err(error) = self.repeat(conflict, None).boxed().await {
                             self.fail();
                             return Err(error);
                         }
@@ -224,6 +189,25 @@ impl Session {
                     return Err(error);
                 }
             }
+        }
+    }
+
+    /// A block that took an advisory lock before it read any table goes on at a newer snapshot: one from before could miss what
+    /// the lock's last holder did. Statements before may have tried for the lock in vain.
+    fn renew_after_lock(&mut self, statement: &Statement) {
+        if !self.advisory.took() || !reads_nothing(statement) {
+            return;
+        }
+        if let Some(block) = &mut self.block
+            && block.explicit
+            && block.steps.iter().all(Step::only_tried_a_lock)
+            && block.savepoints.is_empty()
+            && block.base.is_none()
+            && block.repeatable
+            && !block.options.read_only
+            && let Some(txn) = block.txn.take()
+        {
+            txn.rollback();
         }
     }
 
@@ -272,7 +256,7 @@ impl Session {
                 level: self.settings.default_level,
                 ..block.options
             };
-            self.upgrade(options).await?;
+            self.upgrade(options).boxed().await?;
         }
         Ok(())
     }
@@ -286,49 +270,60 @@ impl Session {
     ) -> Result<StatementResult> {
         let statement =
             prepared.statement.as_ref().ok_or_else(|| Error::internal("an empty statement"))?;
+        if !is_plain(statement)
+            && let Some(result) = self.on_cursor(statement, token).boxed().await?
+        {
+            return Ok(result);
+        }
+        let declare = cursor::declared(statement);
+        if let Some(declare) = declare {
+            self.check_cursor_name(declare)?;
+        }
+        if self.cursors.any() {
+            self.keep_cursors(statement, token).boxed().await?;
+        }
         let txn = self.transaction().await?;
         txn.next_statement().await?;
-        let catalog = self.engine.catalogs.read(&txn, self.engine.database_id).await?;
+        let catalog = self.read_catalog(&txn).await?;
         self.catalog = Some(Arc::clone(&catalog));
+        if catalog.is_unfinished() {
+            crate::online::Upkeep::wake(&self.engine);
+        }
         let plan = self.plan(prepared, statement, &catalog, &txn).await?;
+        if let Some(cursors) = self.cursors.shown(&self.live.cursors) {
+            Arc::make_mut(&mut self.live).cursors = cursors;
+        }
         let named = self.name_objects(parameters, &prepared.parameter_types, &catalog)?;
         let context = self.context(txn, catalog, named.as_deref().unwrap_or(parameters));
         let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
         let work = async {
             match plan {
                 Plan::Key(plan) => plan.execute(&context).await,
-                Plan::DataFusion(plan) => plan.execute(&context).await,
+                Plan::DataFusion(plan) => plan.execute(&context).boxed().await,
+                Plan::Initial(plan) => plan.execute(&context).boxed().await,
                 Plan::Session => {
-                    crate::ddl::execute(statement, &context, &self.engine.catalogs, base).await
+                    if context.deferred.any() {
+                        refuse_while_waiting(statement)?;
+                    }
+                    let catalogs = &self.engine.catalogs;
+                    crate::ddl::execute(statement, &context, catalogs, base).boxed().await
                 }
             }
         };
-        let timeout = match context.settings.statement_timeout_ms {
-            0 => None,
-            ms => Some(self.engine.env.clock.sleep(Duration::from_millis(ms))),
+        let Some(declare) = declare else {
+            return bounded(&self.engine.env, &self.settings, token, work).await;
         };
-        let mut timeout = match timeout {
-            Some(timer) => timer,
-            None => futures::future::pending().boxed(),
-        };
-        tokio::select! {
+        // Its rows are pulled by other statements, under their bounds.
+        let result = tokio::select! {
             biased;
             () = token.cancelled() => {
                 token.check()?;
-                Err(Error::internal("cancelled without a reason"))
+                return Err(Error::internal("cancelled without a reason"));
             }
-            result = work => match result? {
-                // Computed as the rows are pulled.
-                StatementResult::Rows { columns, rows: Rows::Stream(rows), tag }
-                    if context.settings.statement_timeout_ms > 0 =>
-                {
-                    let rows = Rows::Stream(until(rows, timeout));
-                    Ok(StatementResult::Rows { columns, rows, tag })
-                }
-                result => Ok(result),
-            },
-            () = &mut timeout => Err(timed_out()),
-        }
+            result = work => result?,
+        };
+        let (env, memory) = (context.env.clone(), Arc::clone(&context.memory));
+        self.open_cursor(declare, &prepared.sql, result, &env, &memory)
     }
 
     pub(super) fn context(
@@ -346,6 +341,7 @@ impl Session {
         });
         ExecContext {
             txn,
+            read_for: ReadFor::Query,
             database: Arc::clone(&self.engine.database),
             catalog,
             settings: Arc::clone(&self.settings),
@@ -359,150 +355,86 @@ impl Session {
             env: self.engine.env.clone(),
             memory: Arc::clone(&self.engine.memory),
             cost: self.spending.of_execution(),
+            live: Arc::clone(&self.live),
+            parts: None,
+            advisory: Arc::clone(&self.advisory),
+            channels: Arc::clone(&self.channels),
+            deferred: Arc::clone(&self.deferred),
         }
     }
 
-    /// The parameters with the OIDs of objects that were given by name (regclass and its kin); `None`: there are
-    /// none.
+    /// The parameters with the OIDs of objects that were given by name (regclass and its kin), and the values of users'
+    /// types, which this statement's catalog knows; `None`: there are none.
     fn name_objects(
         &self,
         parameters: &[Datum],
         types: &[SqlType],
         catalog: &Arc<CatalogSnapshot>,
     ) -> Result<Option<Vec<Datum>>> {
-        let named =
-            |(value, ty): (&Datum, &SqlType)| matches!(value, Datum::Text(_)) && ty.is_oid_like();
+        let named = |(value, ty): (&Datum, &SqlType)| match ty {
+            SqlType::Enum(_) => !value.is_null(),
+            SqlType::Array(element) => matches!(**element, SqlType::Enum(_)) && !value.is_null(),
+            ty => matches!(value, Datum::Text(_)) && ty.is_oid_like(),
+        };
         if !parameters.iter().zip(types).any(named) {
             return Ok(None);
         }
         let context = EvalContext::planning(&self.settings, catalog);
         let mut found = parameters.to_vec();
         for (value, ty) in found.iter_mut().zip(types) {
-            if let Datum::Text(name) = &*value
-                && ty.is_oid_like()
-            {
-                *value = reg_input(name, ty, &context)?;
+            match (&*value, ty) {
+                (Datum::Text(name), ty) if ty.is_oid_like() => {
+                    *value = reg_input(name, ty, &context)?;
+                }
+                (Datum::Null, _) => {}
+                (given, SqlType::Enum(_) | SqlType::Array(_)) => {
+                    let now = catalog.relinked(ty).unwrap_or_else(|| ty.clone());
+                    *value = user_value(given, &now, &context)?;
+                }
+                _ => {}
             }
         }
         Ok(Some(found))
     }
+}
 
-    /// The statement's plan, from its cache if that still holds.
-    async fn plan(
-        &self,
-        prepared: &Prepared,
-        statement: &Statement,
-        catalog: &Arc<CatalogSnapshot>,
-        txn: &Arc<dyn Transaction>,
-    ) -> Result<Plan> {
-        if let Some((stamp, settings, plan)) = &*prepared.plan.lock()
-            && *stamp == catalog.stamp
-            && Arc::ptr_eq(settings, &self.settings)
-        {
-            return Ok(plan.clone());
+/// A value of a user's type (or an array of one) from what the client gave: its text, or a value another catalog
+/// read.
+fn user_value(given: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
+    match (given, ty) {
+        (Datum::Text(text), ty) => crate::expr::cast::input(text, ty, context),
+        (Datum::Enum(label), SqlType::Enum(ty)) => {
+            Ok(Datum::Enum(Arc::clone(ty.by_oid(label.oid)?)))
         }
-        let known: Vec<_> = prepared.parameter_types.iter().cloned().map(Some).collect();
-        let mut parameters = ParameterTypes::new(&known);
-        let plan = plan_statement(
-            statement,
-            &mut PlanContext {
-                catalog,
-                settings: &self.settings,
-                parameters: &mut parameters,
-                txn: Some(txn),
-                env: &self.engine.env,
-            },
-        )
-        .await?;
-        if parameters.resolved().len() > prepared.parameter_types.len() {
-            return Err(Error::new(
-                SqlState::UNDEFINED_PARAMETER,
-                format!("there is no parameter ${}", prepared.parameter_types.len() + 1),
-            ));
+        (Datum::Array(array), SqlType::Array(element)) => {
+            let elements = array
+                .elements
+                .iter()
+                .map(|item| user_value(item, element, context))
+                .collect::<Result<Vec<_>>>()?;
+            Ok(Datum::Array(Arc::new(ArrayValue {
+                element: (**element).clone(),
+                dimensions: array.dimensions.clone(),
+                elements,
+            })))
         }
-        if prepared.described && plan.columns().map(|c| &**c) != prepared.columns.as_deref() {
-            return Err(Error::new(
-                SqlState::FEATURE_NOT_SUPPORTED,
-                "cached plan must not change result type",
-            )
-            .hint("Prepare the statement again."));
-        }
-        *prepared.plan.lock() = Some((catalog.stamp, Arc::clone(&self.settings), plan.clone()));
-        Ok(plan)
+        (other, _) => Ok(other.clone()),
     }
+}
 
-    /// Plans a statement to be described and executed later.
-    pub(super) async fn prepare_statement(
-        &mut self,
-        sql: String,
-        parsed: parse::Parsed,
-        mut parameters: ParameterTypes,
-    ) -> Result<Arc<Prepared>> {
-        let failed = self.block.as_ref().is_some_and(|block| block.failed);
-        let mut prepared = Prepared {
-            sql,
-            parameter_types: Vec::new(),
-            columns: None,
-            statement: parsed.statement,
-            as_of: parsed.as_of,
-            described: true,
-            plan: Mutex::default(),
-        };
-        let Some(statement) = &prepared.statement else {
-            prepared.parameter_types = parameters.resolved();
-            return Ok(Arc::new(prepared));
-        };
-        if failed {
-            if !matches!(statement, Statement::Commit { .. } | Statement::Rollback { .. }) {
-                return Err(failed_transaction());
-            }
-            return Ok(Arc::new(prepared));
-        }
-        if let Some(columns) = self.utility_columns(statement) {
-            prepared.columns = Some(columns);
-            prepared.described = false;
-            return Ok(Arc::new(prepared));
-        }
-        if !is_planned(statement) {
-            prepared.described = false;
-            prepared.parameter_types = parameters.resolved();
-            return Ok(Arc::new(prepared));
-        }
-        let open = self.block.as_ref().and_then(|block| block.txn.clone());
-        let (txn, own) = match open {
-            Some(txn) => (txn, false),
-            None => {
-                // Planning needs a catalog, not the newest: execution checks the stamp again.
-                let options = TxnOptions {
-                    level: Level::Session,
-                    read_only: true,
-                    session: self.label,
-                    ..TxnOptions::default()
-                };
-                (self.engine.database.begin(options).await?, true)
-            }
-        };
-        let catalog = self.engine.catalogs.read(&txn, self.engine.database_id).await?;
-        let plan = plan_statement(
-            statement,
-            &mut PlanContext {
-                catalog: &catalog,
-                settings: &self.settings,
-                parameters: &mut parameters,
-                txn: Some(&txn),
-                env: &self.engine.env,
-            },
-        )
-        .await;
-        if own {
-            txn.rollback();
-        }
-        let plan = plan?;
-        prepared.columns = plan.columns().cloned();
-        prepared.parameter_types = parameters.resolved();
-        prepared.plan = Mutex::new(Some((catalog.stamp, Arc::clone(&self.settings), plan)));
-        Ok(Arc::new(prepared))
+/// A definition could change what violations that wait for the commit are about.
+fn refuse_while_waiting(statement: &Statement) -> Result<()> {
+    if matches!(statement, Statement::CreateTable(_) | Statement::CreateView(_)) {
+        return Ok(());
     }
+    let text =
+        crate::definition::text(statement).map_or_else(|| statement.to_string(), str::to_uppercase);
+    let words = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    Err(Error::new(
+        SqlState::OBJECT_IN_USE,
+        format!("cannot {words} because there are pending trigger events"),
+    )
+    .hint("SET CONSTRAINTS ALL IMMEDIATE checks the deferred constraints."))
 }
 
 pub(super) fn failed_transaction() -> Error {
@@ -510,21 +442,4 @@ pub(super) fn failed_transaction() -> Error {
         SqlState::IN_FAILED_TRANSACTION,
         "current transaction is aborted, commands ignored until end of transaction block",
     )
-}
-
-fn timed_out() -> Error {
-    Error::new(SqlState::QUERY_CANCELED, "canceling statement due to statement timeout")
-}
-
-/// The rows as long as `timeout` has not come.
-fn until(rows: RowStream, timeout: BoxFuture<'static, ()>) -> RowStream {
-    let state = Some((rows, timeout));
-    Box::pin(futures::stream::unfold(state, |state| async move {
-        let (mut rows, mut timeout) = state?;
-        tokio::select! {
-            biased;
-            () = &mut timeout => Some((Err(timed_out()), None)),
-            batch = rows.next() => batch.map(|batch| (batch, Some((rows, timeout)))),
-        }
-    }))
 }

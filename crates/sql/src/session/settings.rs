@@ -8,6 +8,33 @@ use telesto_txn::{Durability, Level};
 use crate::error::{Error, Result, SqlState};
 use crate::types::{TextStyle, TimeZone};
 
+/// `telesto.executor`: which executor takes queries. Writes are always planned by the key path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Executor {
+    /// The key path if it can, else DataFusion.
+    #[default]
+    Auto,
+    /// DataFusion for every query.
+    DataFusion,
+    /// The key path; a query it cannot take is refused with the reason (0A000).
+    Key,
+}
+
+impl Executor {
+    const ALL: [(&str, Self); 3] =
+        [("auto", Self::Auto), ("datafusion", Self::DataFusion), ("key", Self::Key)];
+
+    /// Its name in SET and SHOW.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, own)| *own == self).map_or("auto", |(name, _)| name)
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(own, _)| name.eq_ignore_ascii_case(own)).map(|(_, own)| *own)
+    }
+}
+
 /// The settings of a session at one moment. Immutable; replaced as a whole by SET.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -31,6 +58,8 @@ pub struct Settings {
     pub consistency: Option<Level>,
     /// `telesto.durability`
     pub durability: Option<Durability>,
+    /// `telesto.executor`
+    pub executor: Executor,
     /// statement_timeout, milliseconds; 0 for none.
     pub statement_timeout_ms: u64,
     /// bytea_output: true for `hex`, false for `escape`.
@@ -54,6 +83,7 @@ impl Default for Settings {
             default_read_only: false,
             consistency: None,
             durability: None,
+            executor: Executor::Auto,
             statement_timeout_ms: 0,
             bytea_hex: true,
             extra_float_digits: 1,
@@ -103,6 +133,9 @@ fn names_in(list: &str) -> Vec<String> {
     names.push(name);
     names
 }
+
+/// Where the process id that a session shows is kept.
+pub(crate) const BACKEND_PID: &str = "telesto.backend_pid";
 
 /// What `set_config` asked for while a statement was evaluated; the session makes it so afterwards, as SET would.
 #[derive(Debug, Default)]
@@ -298,6 +331,16 @@ fn milliseconds(name: &str, value: &str) -> Result<u64> {
 }
 
 impl Settings {
+    /// How long to wait for a lock at most; zero: for ever.
+    ///
+    /// # Errors
+    /// 22023 for what is no duration.
+    pub(crate) fn lock_timeout(&self) -> Result<std::time::Duration> {
+        let set = self.others.get("lock_timeout");
+        let ms = set.map_or(Ok(0), |value| milliseconds("lock_timeout", value))?;
+        Ok(std::time::Duration::from_millis(ms))
+    }
+
     /// Sets a parameter; `values` as written (a list for search_path).
     ///
     /// # Errors
@@ -361,6 +404,11 @@ impl Settings {
                     }
                 };
             }
+            "telesto.executor" => {
+                self.executor = Executor::named(value).ok_or_else(|| {
+                    invalid(name, value).hint("Available values: auto, datafusion, key.")
+                })?;
+            }
             "client_encoding" => {
                 let plain: String =
                     value.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
@@ -418,6 +466,7 @@ impl Settings {
             "search_path" => self.search_path.clone_from(&defaults.search_path),
             "telesto.consistency" => self.consistency = defaults.consistency,
             "telesto.durability" => self.durability = defaults.durability,
+            "telesto.executor" => self.executor = defaults.executor,
             "role" | "session_authorization" => {
                 self.current_user.clone_from(&self.session_user);
             }
@@ -473,6 +522,7 @@ impl Settings {
                 Some(Durability::Quorum) => "quorum",
             }
             .to_owned(),
+            "telesto.executor" => self.executor.name().to_owned(),
             "session_authorization" => self.session_user.clone(),
             "role" => {
                 if self.current_user == self.session_user {
@@ -504,6 +554,7 @@ impl Settings {
             "TimeZone",
             "telesto.consistency",
             "telesto.durability",
+            "telesto.executor",
         ];
         let mut all: Vec<(String, String)> = OWN
             .iter()
@@ -569,6 +620,7 @@ mod tests {
             ("server_version", "9", "55P02"),
             ("client_encoding", "LATIN1", "0A000"),
             ("telesto.consistency", "weak", "22023"),
+            ("telesto.executor", "fast", "22023"),
         ] {
             assert_eq!(s.set(name, &[value.to_owned()]).expect_err(name).code().0, code, "{name}");
         }

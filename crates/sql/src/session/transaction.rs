@@ -19,17 +19,52 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use telesto_common::Timestamp;
 use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
 use super::Session;
+use super::constraints::SetConstraints;
+use super::kinds::only_tries_a_lock;
 use super::seen::{Seen, repeats};
 use super::settings::Settings;
 use super::{Prepared, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Conflict, Error, Result, SqlState};
+use crate::notify::session::Asked;
+use crate::sqlparser::ast::{CreateTable, ObjectName, Query, SetExpr, Statement};
+use crate::temp::TempStore;
+use crate::temp::transaction::WithTemp;
 use crate::types::Datum;
+
+/// Whether a statement makes something temporary.
+fn asks_for_temporary(statement: &Statement) -> bool {
+    fn named(name: &ObjectName) -> bool {
+        name.0.len() > 1
+            && name
+                .0
+                .first()
+                .and_then(|part| part.as_ident())
+                .is_some_and(|schema| crate::expr::fold(schema) == "pg_temp")
+    }
+    fn into(query: &Query) -> bool {
+        matches!(&*query.body, SetExpr::Select(select)
+            if select.into.as_ref().is_some_and(|into| into.temporary || named(&into.name)))
+    }
+    match statement {
+        Statement::CreateTable(CreateTable { temporary, name, .. }) => *temporary || named(name),
+        Statement::CreateView(create) => create.temporary || named(&create.name),
+        Statement::Query(query) => into(query),
+        statement => crate::definition::text(statement).is_some_and(|text| {
+            let text = text.to_ascii_lowercase();
+            let mut words = text.split_whitespace();
+            words.next() == Some("create")
+                && (words.any(|word| matches!(word, "temp" | "temporary"))
+                    || text.contains("pg_temp"))
+        }),
+    }
+}
 
 /// Repetitions that do not wait.
 const AT_ONCE: u32 = 3;
@@ -46,6 +81,20 @@ pub(super) enum Step {
     Savepoint(String),
     Release(String),
     RollbackTo(String),
+    Asked(Asked),
+    Constraints(SetConstraints),
+}
+
+impl Step {
+    /// Whether it only tried for an advisory lock.
+    pub(super) fn only_tried_a_lock(&self) -> bool {
+        match self {
+            Self::Statement { prepared, .. } => {
+                prepared.statement.as_ref().is_some_and(only_tries_a_lock)
+            }
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -110,15 +159,57 @@ impl Session {
         if let Some(txn) = &block.txn {
             return Ok(Arc::clone(txn));
         }
-        let txn = self.engine.database.begin(block.options).await?;
+        let mut txn = self.engine.database.begin(block.options).await?;
+        if let Some(temp) = &self.temp {
+            txn = WithTemp::over(txn, Arc::clone(temp));
+        }
         block.txn = Some(Arc::clone(&txn));
         Ok(txn)
+    }
+
+    /// Makes the session's store of temporary relations, if `statement` asks for the first.
+    pub(super) fn prepare_temp(&mut self, statement: &Statement) -> Result<()> {
+        if self.temp.is_some() || !asks_for_temporary(statement) {
+            return Ok(());
+        }
+        let temp = TempStore::new(&self.engine.memory)?;
+        if let Some(block) = &mut self.block
+            && let Some(txn) = block.txn.take()
+        {
+            block.txn = Some(WithTemp::over(txn, Arc::clone(&temp)));
+        }
+        self.temp = Some(temp);
+        Ok(())
+    }
+
+    /// The catalog as `txn` sees it, with what is temporary.
+    pub(super) async fn read_catalog(
+        &self,
+        txn: &Arc<dyn Transaction>,
+    ) -> Result<Arc<CatalogSnapshot>> {
+        let shared = self.engine.catalogs.read(txn, self.engine.database_id).await?;
+        match &self.temp {
+            Some(temp) => crate::temp::catalog::merged(shared, temp, &self.settings.current_user),
+            None => Ok(shared),
+        }
+    }
+
+    /// DISCARD TEMP.
+    pub(super) fn discard_temp(&mut self) -> Result<()> {
+        match &self.temp {
+            Some(temp) => temp.clear(self.block.as_ref().is_some_and(|block| block.txn.is_some())),
+            None => Ok(()),
+        }
     }
 
     /// Rolls back whatever is open.
     pub(super) fn abandon_block(&mut self) {
         self.configured.take();
         if let Some(block) = self.block.take() {
+            self.cursors.drop_block();
+            self.advisory.end_transaction();
+            self.channels.forget();
+            self.deferred.forget();
             if let Some(txn) = block.txn {
                 txn.rollback();
             }
@@ -148,21 +239,69 @@ impl Session {
         self.configure()?;
         let mut attempt = 0;
         loop {
+            let kept = match self.cursors.any() {
+                true => self.keep_held_cursors().boxed().await,
+                false => Ok(()),
+            };
+            let kept = match kept {
+                Ok(()) if self.deferred.any() => self.settle_deferred(None).boxed().await,
+                kept => kept,
+            };
+            let begun = match self.channels.tells() {
+                true => self.begin_to_tell().boxed().await,
+                false => Ok(()),
+            };
             let Some(block) = &self.block else { return Ok(()) };
+            let read_only = block.options.read_only || block.options.as_of.is_some();
             let Some(txn) = block.txn.clone() else {
-                self.settings = Arc::clone(&block.settings_after);
+                let settings = Arc::clone(&block.settings_after);
+                let told = match begun.and(kept) {
+                    Ok(()) => self.tell(None).boxed().await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = told {
+                    self.abandon_block();
+                    return Err(error);
+                }
+                self.settings = settings;
                 self.block = None;
+                self.cursors.committed();
+                self.channels.committed();
+                self.deferred.forget();
+                self.advisory.end_transaction();
                 return Ok(());
             };
-            match txn.commit().await {
+            let ready = match kept {
+                Ok(()) => self.advisory.fence(&txn).boxed().await,
+                Err(error) => Err(error),
+            };
+            let ready = match ready {
+                Ok(()) if self.channels.asked() => {
+                    self.tell((!read_only).then_some(&txn)).boxed().await
+                }
+                ready => ready,
+            };
+            let Some(block) = &self.block else { return Ok(()) };
+            let committed = match ready {
+                Ok(()) => txn.commit().await.map_err(Error::from),
+                Err(error) => Err(error),
+            };
+            match committed {
                 Ok(committed) => {
+                    self.cursors.committed();
+                    self.channels.committed();
+                    self.deferred.forget();
+                    self.advisory.end_transaction();
                     self.label = self.label.max(committed.label);
                     self.settings = Arc::clone(&block.settings_after);
+                    // A definition may have left something to sweep.
+                    if block.base.is_some() {
+                        crate::online::Upkeep::wake(&self.engine);
+                    }
                     self.block = None;
                     return Ok(());
                 }
                 Err(error) => {
-                    let error = Error::from(error);
                     let retry = error.conflict().is_some()
                         && block.repeatable
                         && attempt < self.engine.options.retry_attempts;
@@ -173,13 +312,51 @@ impl Session {
                     }
                     attempt += 1;
                     self.pause(attempt).await;
-                    if let Err(error) = self.repeat(error.conflict().cloned(), None).await {
+                    let conflict = error.conflict().cloned();
+                    if let Err(error) = self.repeat(conflict, None).boxed().await {
                         self.abandon_block();
                         return Err(error);
                     }
                 }
             }
         }
+    }
+
+    /// A block that only sends notifications has no transaction yet.
+    async fn begin_to_tell(&mut self) -> Result<()> {
+        let lacks = |block: &Block| {
+            block.txn.is_none() && !block.options.read_only && block.options.as_of.is_none()
+        };
+        if self.channels.tells() && self.block.as_ref().is_some_and(lacks) {
+            self.transaction().await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the block's notifications to its transaction, about to be committed. `None`: it may not write, so that they need one of
+    /// their own, which is all there is to commit.
+    async fn tell(&mut self, txn: Option<&Arc<dyn Transaction>>) -> Result<()> {
+        if !self.channels.asked() {
+            return Ok(());
+        }
+        self.channels.prepare();
+        if !self.channels.tells() {
+            return Ok(());
+        }
+        let messages =
+            self.channels.messages(crate::expr::functions::system::pid_in(&self.settings));
+        if let Some(txn) = txn {
+            return Ok(txn.tell(messages)?);
+        }
+        let options = TxnOptions {
+            durability: self.settings.durability,
+            session: self.label,
+            ..TxnOptions::default()
+        };
+        let txn = self.engine.database.begin(options).await?;
+        txn.tell(messages)?;
+        self.label = self.label.max(txn.commit().await?.label);
+        Ok(())
     }
 
     /// Waits a little, so that two transactions do not meet again and again. The first tries follow at once: whoever
@@ -202,7 +379,10 @@ impl Session {
         let mut attempt = 0;
         loop {
             match self.repeat_once(options).await {
-                Ok(true) => return Ok(()),
+                Ok(true) => {
+                    self.advisory.executed_again();
+                    return Ok(());
+                }
                 Ok(false) => {
                     let error = match conflict {
                         Some(conflict) => {
@@ -246,6 +426,10 @@ impl Session {
 
     async fn repeat_once(&mut self, options: Option<TxnOptions>) -> Result<bool> {
         let Some(block) = &mut self.block else { return Ok(true) };
+        self.cursors.drop_block();
+        self.advisory.begin_again();
+        self.channels.forget();
+        self.deferred.forget();
         if let Some(txn) = block.txn.take() {
             txn.rollback();
         }
@@ -285,6 +469,8 @@ impl Session {
                 Step::Savepoint(name) => self.make_savepoint(name).await?,
                 Step::Release(name) => self.release_savepoint(name)?,
                 Step::RollbackTo(name) => self.rollback_to_savepoint(name)?,
+                Step::Asked(asked) => self.channels.ask(asked)?,
+                Step::Constraints(set) => self.set_constraints(set).await?,
             }
         }
         Ok(true)
@@ -302,6 +488,9 @@ impl Session {
                 settings,
                 settings_after,
             });
+            self.advisory.savepoints(block.savepoints.len(), false);
+            self.channels.savepoints(block.savepoints.len(), false);
+            self.deferred.savepoints(block.savepoints.len(), false);
         }
         Ok(())
     }
@@ -323,6 +512,10 @@ impl Session {
         if let Some(block) = &mut self.block {
             block.savepoints.truncate(at);
         }
+        self.cursors.released_to(at);
+        self.advisory.savepoints(at, false);
+        self.channels.savepoints(at, false);
+        self.deferred.savepoints(at, false);
         Ok(())
     }
 
@@ -337,6 +530,10 @@ impl Session {
             }
             block.failed = false;
         }
+        self.cursors.rolled_back_to(at + 1);
+        self.advisory.savepoints(at + 1, true);
+        self.channels.savepoints(at + 1, true);
+        self.deferred.savepoints(at + 1, true);
         Ok(())
     }
 

@@ -3,16 +3,19 @@
 
 use std::sync::Arc;
 
+use super::constraints::SetConstraints;
 use super::cost::LAST_COST;
 use super::settings::level_name;
+use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::cast;
 use crate::expr::{CastContext, EvalContext};
+use crate::notify::channel_of;
+use crate::notify::session::{Asked, Change};
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
-    CloseCursor, ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator,
-    Value,
+    ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
 };
 use crate::types::{Datum, SqlType, parse::sql_type};
 
@@ -91,7 +94,18 @@ impl Session {
             Statement::Set(Set::SingleAssignment { variable, values, .. })
                 if variable.to_string().eq_ignore_ascii_case("constraints") =>
             {
-                self.set_constraints(values);
+                if !self.block.as_ref().is_some_and(|block| block.explicit) {
+                    self.notices.warning(
+                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                        "SET CONSTRAINTS can only be used in transaction blocks",
+                    );
+                }
+                let set = SetConstraints::read(values)?;
+                if self.block.is_none() {
+                    self.open_block(false, self.settings.default_read_only);
+                }
+                self.set_constraints(&set).await?;
+                self.record(Step::Constraints(set));
                 Ok(tag("SET CONSTRAINTS"))
             }
             Statement::Set(set) => self.set(set).map(|()| tag("SET")),
@@ -118,7 +132,13 @@ impl Session {
                         ));
                     }
                     self.prepared.clear();
+                    self.cursors.clear();
+                    self.advisory.unlock_all();
+                    self.channels.leave();
                     self.settings = Arc::clone(&self.defaults);
+                }
+                if matches!(object_type, DiscardObject::ALL | DiscardObject::TEMP) {
+                    self.discard_temp()?;
                 }
                 if matches!(object_type, DiscardObject::ALL | DiscardObject::SEQUENCES) {
                     self.sequences.discard();
@@ -133,10 +153,17 @@ impl Session {
                         format!("prepared statement \"{name}\" already exists"),
                     ));
                 }
-                let types = data_types
-                    .iter()
-                    .map(|ty| sql_type(ty).map(Some))
-                    .collect::<Result<Vec<_>>>()?;
+                let mut types = Vec::with_capacity(data_types.len());
+                for ty in data_types {
+                    types.push(Some(match sql_type(ty, None) {
+                        Ok(ty) => ty,
+                        // Perhaps a user's: those are in the catalog.
+                        Err(_) => {
+                            let context = self.side_context().await?;
+                            EvalContext::executing(&context).named(ty)?
+                        }
+                    }));
+                }
                 let parsed = parse::Parsed { statement: Some((**statement).clone()), as_of: None };
                 let prepared = self
                     .prepare_statement(statement.to_string(), parsed, ParameterTypes::new(&types))
@@ -153,14 +180,26 @@ impl Session {
                 self.prepared.remove(&text).ok_or_else(|| no_prepared(&text))?;
                 Ok(tag("DEALLOCATE"))
             }
-            // Nothing can be listened to, and no cursor be open: these find nothing to do.
-            Statement::UNLISTEN { .. } => Ok(tag("UNLISTEN")),
-            Statement::Close { cursor: CloseCursor::All } => Ok(tag("CLOSE CURSOR ALL")),
-            Statement::LISTEN { .. } | Statement::NOTIFY { .. } => {
-                Err(Error::unsupported("LISTEN and NOTIFY"))
+            Statement::LISTEN { channel } => {
+                let channel = channel_of(&ident_text(channel)).to_owned();
+                self.ask(Asked::Change(Change::Listen(channel)))?;
+                Ok(tag("LISTEN"))
+            }
+            Statement::UNLISTEN { channel } => {
+                let all = channel.quote_style.is_none() && channel.value == "*";
+                let channel = channel_of(&ident_text(channel)).to_owned();
+                let change = if all { Change::UnlistenAll } else { Change::Unlisten(channel) };
+                self.ask(Asked::Change(change))?;
+                Ok(tag("UNLISTEN"))
+            }
+            Statement::NOTIFY { channel, payload } => {
+                let channel = ident_text(channel);
+                let payload = payload.clone().unwrap_or_default();
+                self.ask(Asked::Notify { channel, payload })?;
+                Ok(tag("NOTIFY"))
             }
             Statement::Declare { .. } | Statement::Fetch { .. } | Statement::Close { .. } => {
-                Err(Error::unsupported("a cursor").hint("Let the driver fetch rows in portions."))
+                self.held_cursor(statement).await
             }
             Statement::LockTables { .. } | Statement::Lock { .. } => Ok(tag("LOCK TABLE")),
             // Statistics and space look after themselves.
@@ -178,18 +217,14 @@ impl Session {
         }
     }
 
-    /// Every constraint is checked at the end of the statement, so IMMEDIATE has nothing to do.
-    fn set_constraints(&self, when: &[Expr]) {
-        if !self.block.as_ref().is_some_and(|block| block.explicit) {
-            self.notices.warning(
-                SqlState::NO_ACTIVE_SQL_TRANSACTION,
-                "SET CONSTRAINTS can only be used in transaction blocks",
-            );
-        } else if matches!(when, [Expr::Identifier(word)] if word.value.eq_ignore_ascii_case("deferred"))
-        {
-            self.notices
-                .notice("constraints are checked at the end of each statement, deferred or not");
+    /// LISTEN, UNLISTEN and NOTIFY: for the commit.
+    fn ask(&mut self, asked: Asked) -> Result<()> {
+        if self.block.is_none() {
+            self.open_block(false, self.settings.default_read_only);
         }
+        self.channels.ask(&asked)?;
+        self.record(Step::Asked(asked));
+        Ok(())
     }
 
     fn set(&mut self, set: &Set) -> Result<()> {
@@ -271,6 +306,7 @@ impl Session {
                 let name = name.to_string().replace('"', "").to_lowercase();
                 self.prepared.get(&name).and_then(|prepared| prepared.columns.clone())
             }
+            Statement::Fetch { .. } => self.fetched_columns(statement),
             _ => None,
         }
     }
@@ -356,7 +392,9 @@ impl Session {
                     SqlType::Text => &SqlType::Unknown,
                     ty => ty,
                 };
-                cast(value, from, to, CastContext::Assignment, &eval)
+                // Labels added since it was prepared count too.
+                let now = context.catalog.relinked(to);
+                cast(value, from, now.as_ref().unwrap_or(to), CastContext::Assignment, &eval)
             })
             .collect::<Result<Vec<_>>>()?;
         Ok((prepared, values))
@@ -367,7 +405,7 @@ impl Session {
             self.open_block(false, false);
         }
         let txn = self.transaction().await?;
-        let catalog = self.engine.catalogs.read(&txn, self.engine.database_id).await?;
+        let catalog = self.read_catalog(&txn).await?;
         Ok(self.context(txn, catalog, &[]))
     }
 }

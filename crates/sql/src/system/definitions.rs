@@ -3,16 +3,102 @@
 use telesto_common::key::Direction;
 
 use crate::catalog::{
-    CatalogSnapshot, CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
+    CatalogSnapshot, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, IndexColumn, Table, View,
 };
+use crate::exec::forms;
+use crate::exec::info::parse_stored;
+use crate::expr::EvalContext;
 use crate::identifier::quote_ident;
+use crate::session::Settings;
 
-/// The table's name, with its schema unless that is `public`.
+/// The table's name, with its schema unless that is `public` or the session's own.
 pub(crate) fn table_name(catalog: &CatalogSnapshot, table: &Table) -> String {
-    match catalog.schema_name(table.schema) {
-        crate::catalog::PUBLIC => quote_ident(&table.name),
-        schema => format!("{}.{}", quote_ident(schema), quote_ident(&table.name)),
+    name_in(catalog, table.schema, &table.name)
+}
+
+/// A relation's name, as [`table_name`].
+pub(crate) fn name_in(catalog: &CatalogSnapshot, schema: u32, name: &str) -> String {
+    match catalog.schema_name(schema) {
+        crate::catalog::PUBLIC => quote_ident(name),
+        _ if crate::temp::is_temporary(schema) => quote_ident(name),
+        schema => format!("{}.{}", quote_ident(schema), quote_ident(name)),
     }
+}
+
+/// The relation's name, with its schema unless the search path makes that unnecessary.
+pub(crate) fn relation_name(
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    oid: u32,
+) -> Option<String> {
+    let (schema, name) = catalog
+        .sequences()
+        .find(|s| s.oid == oid)
+        .map(|s| (s.schema, s.name.as_str()))
+        .or_else(|| catalog.tables().find(|t| t.id.0 == oid).map(|t| (t.schema, t.name.as_str())))
+        .or_else(|| catalog.views().find(|v| v.oid == oid).map(|v| (v.schema, v.name.as_str())))?;
+    let within = catalog.schema_name(schema);
+    if is_visible(catalog, settings, within, name) {
+        return Some(quote_ident(name));
+    }
+    Some(format!("{}.{}", quote_ident(within), quote_ident(name)))
+}
+
+/// Whether the name alone means the relation of this schema.
+pub(crate) fn is_visible(
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    schema: &str,
+    name: &str,
+) -> bool {
+    if schema == "pg_catalog" {
+        return true;
+    }
+    let first = catalog.visible_in(name, &settings.effective_search_path());
+    first.is_some() && first == catalog.schema(schema).map(|s| s.oid)
+}
+
+/// A stored expression as it is shown: relations by their names, where the catalog has OIDs.
+pub(crate) fn shown_expression(
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    text: &str,
+) -> String {
+    const CAST: &str = "'::REGCLASS";
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(CAST) {
+        let before = &rest[..at];
+        let digits = before.len() - before.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let start = before.len() - digits;
+        let name = before[start..]
+            .parse()
+            .ok()
+            .filter(|_| before[..start].ends_with('\''))
+            .and_then(|oid| relation_name(catalog, settings, oid));
+        match name {
+            Some(name) => {
+                out.push_str(&before[..start]);
+                out.push_str(&name.replace('\'', "''"));
+            }
+            None => out.push_str(before),
+        }
+        out.push_str("'::regclass");
+        rest = &rest[at + CAST.len()..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// A view's query as it is shown.
+pub(crate) fn view_definition(
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    view: &View,
+) -> String {
+    let visible = |schema: &str, name: &str| is_visible(catalog, settings, schema, name);
+    // pg_dump cuts the last character off: it is always this.
+    format!("{};", crate::ddl::shown_query(&view.query, visible))
 }
 
 fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String {
@@ -22,57 +108,115 @@ fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String 
         .join(", ")
 }
 
-/// `CREATE [UNIQUE] INDEX …`. `short` leaves the schema `public` out.
+/// A column of an index, with the parentheses an expression needs. `eval`: print as psql does.
+pub(crate) fn index_column(
+    table: &Table,
+    column: &IndexColumn,
+    eval: Option<&EvalContext<'_>>,
+) -> String {
+    let Some(expression) = &column.expression else {
+        return table.columns.get(column.column).map_or_else(String::new, |c| quote_ident(&c.name));
+    };
+    let text = expression_text(table, &expression.sql, eval);
+    if expression.bare { text } else { format!("({text})") }
+}
+
+/// A stored expression; with `eval` without needless parentheses.
+pub(crate) fn expression_text(
+    table: &Table,
+    stored: &str,
+    eval: Option<&EvalContext<'_>>,
+) -> String {
+    let pretty = eval.and_then(|eval| {
+        let written = parse_stored(stored).ok()?;
+        let bound = forms::bind_over(table, eval, &written, "INDEX").ok()?;
+        Some(forms::text_over(table, &bound, true))
+    });
+    pretty.unwrap_or_else(|| stored.to_owned())
+}
+
+/// `CREATE [UNIQUE] INDEX …`. With `pretty` as psql shows it: without needless parentheses and the schema `public`.
 pub(crate) fn index_definition(
     catalog: &CatalogSnapshot,
     table: &Table,
     index: &Index,
-    short: bool,
+    pretty: Option<&EvalContext<'_>>,
 ) -> String {
     let columns = index
         .columns
         .iter()
         .map(|column| {
-            let name =
-                table.columns.get(column.column).map_or_else(String::new, |c| quote_ident(&c.name));
-            match column.direction {
-                Direction::Ascending => name,
-                Direction::Descending => format!("{name} DESC"),
+            let mut out = index_column(table, column, pretty);
+            let descending = column.direction == Direction::Descending;
+            if descending {
+                out.push_str(" DESC");
             }
+            match (descending, column.nulls_first()) {
+                (true, false) => out.push_str(" NULLS LAST"),
+                (false, true) => out.push_str(" NULLS FIRST"),
+                _ => {}
+            }
+            out
         })
         .collect::<Vec<_>>()
         .join(", ");
-    let on = if short {
-        table_name(catalog, table)
-    } else {
+    let visible = pretty.and_then(|eval| relation_name(catalog, eval.settings, table.id.0));
+    let on = visible.unwrap_or_else(|| {
         format!("{}.{}", quote_ident(catalog.schema_name(table.schema)), quote_ident(&table.name))
-    };
+    });
     let mut out = format!(
         "CREATE {}INDEX {} ON {on} USING btree ({columns})",
         if index.unique || index.id == 0 { "UNIQUE " } else { "" },
         quote_ident(&index.name),
     );
+    out.push_str(&include_text(table, index));
+    if index.nulls_not_distinct {
+        out.push_str(" NULLS NOT DISTINCT");
+    }
     if let Some(predicate) = &index.predicate {
-        out.push_str(&format!(" WHERE ({predicate})"));
+        out.push_str(&format!(" WHERE {}", expression_text(table, predicate, pretty)));
     }
     out
 }
 
-/// `PRIMARY KEY (…)` or `UNIQUE (…)`.
-pub(crate) fn key_definition(table: &Table, index: &Index) -> String {
-    let word = if index.id == 0 { "PRIMARY KEY" } else { "UNIQUE" };
-    format!("{word} ({})", column_list(table, index.columns.iter().map(|c| c.column)))
+/// The comments on a table's constraints, by the constraint's OID.
+pub(crate) fn constraint_comments(table: &Table) -> impl Iterator<Item = (u32, &str)> {
+    table.constraint_comments.iter().filter_map(|(name, comment)| {
+        let oid = table
+            .checks
+            .iter()
+            .find(|c| c.name == *name)
+            .map(|c| c.oid)
+            .or_else(|| table.foreign_keys.iter().find(|c| c.name == *name).map(|c| c.oid))
+            .or_else(|| {
+                table.all_indexes().find(|i| i.name == *name).and_then(|i| i.constraint_oid)
+            })?;
+        Some((oid, comment.as_str()))
+    })
 }
 
-/// `CHECK ((…))`.
-pub(crate) fn check_definition(check: &CheckConstraint) -> String {
-    let suffix = if check.validated { "" } else { " NOT VALID" };
-    format!("CHECK (({})){suffix}", check.expression)
+fn include_text(table: &Table, index: &Index) -> String {
+    if index.include.is_empty() {
+        return String::new();
+    }
+    format!(" INCLUDE ({})", column_list(table, index.include.iter().copied()))
+}
+
+/// `PRIMARY KEY (…)` or `UNIQUE (…)`.
+pub(crate) fn key_definition(table: &Table, index: &Index) -> String {
+    let word = match (index.id, index.nulls_not_distinct) {
+        (0, _) => "PRIMARY KEY",
+        (_, true) => "UNIQUE NULLS NOT DISTINCT",
+        _ => "UNIQUE",
+    };
+    let columns = column_list(table, index.columns.iter().map(|c| c.column));
+    format!("{word} ({columns}){}", include_text(table, index))
 }
 
 /// `FOREIGN KEY (…) REFERENCES …`.
 pub(crate) fn foreign_key_definition(
     catalog: &CatalogSnapshot,
+    settings: &Settings,
     table: &Table,
     key: &ForeignKey,
 ) -> String {
@@ -87,7 +231,8 @@ pub(crate) fn foreign_key_definition(
         || (String::new(), String::new()),
         |referenced| {
             let columns = column_list(referenced, key.referenced_columns.iter().copied());
-            (table_name(catalog, referenced), columns)
+            let name = relation_name(catalog, settings, referenced.id.0);
+            (name.unwrap_or_default(), columns)
         },
     );
     let mut out = format!(
@@ -115,18 +260,19 @@ pub(crate) fn foreign_key_definition(
     out
 }
 
-/// The constraint with this OID, as ALTER TABLE … ADD CONSTRAINT takes it.
-pub(crate) fn constraint_definition(catalog: &CatalogSnapshot, oid: u32) -> Option<String> {
+/// The constraint with this OID, unless it is a check, as ALTER TABLE … ADD CONSTRAINT takes it.
+pub(crate) fn constraint_definition(
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    oid: u32,
+) -> Option<String> {
     for table in catalog.tables() {
         let key = table.all_indexes().find(|index| index.constraint_oid == Some(oid));
         if let Some(index) = key {
             return Some(key_definition(table, index));
         }
-        if let Some(check) = table.checks.iter().find(|check| check.oid == oid) {
-            return Some(check_definition(check));
-        }
         if let Some(key) = table.foreign_keys.iter().find(|key| key.oid == oid) {
-            return Some(foreign_key_definition(catalog, table, key));
+            return Some(foreign_key_definition(catalog, settings, table, key));
         }
     }
     None

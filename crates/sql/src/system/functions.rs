@@ -3,13 +3,17 @@
 //! # Invariants
 //! An OID that names nothing gives NULL, as in PostgreSQL, not an error.
 
-use super::definitions::{constraint_definition, index_definition, table_name};
+use super::definitions::{
+    constraint_definition, index_column, index_definition, shown_expression, table_name,
+    view_definition,
+};
 use super::objects::{DATABASE_OID, role_oid};
+use super::shown::{Over, Reader};
 use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::error::Result;
 use crate::expr::context::Call;
 use crate::expr::registry::{Function, function};
-use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, Name, Oid, Reg, Text};
+use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, InternalChar, Name, Oid, Reg, Text, TextArray};
 use crate::identifier::quote_ident;
 use crate::types::{Datum, SqlType};
 
@@ -19,15 +23,19 @@ pub const TABLE: &[Function] = &[
     function("pg_get_indexdef", &[Oid, Int4, Bool], Text, index_def).stable(),
     function("pg_get_constraintdef", &[Oid], Text, constraint_def).stable(),
     function("pg_get_constraintdef", &[Oid, Bool], Text, constraint_def).stable(),
-    function("pg_get_expr", &[Text, Oid], Text, |a, _| Ok(a[0].clone())).stable(),
-    function("pg_get_expr", &[Text, Oid, Bool], Text, |a, _| Ok(a[0].clone())).stable(),
+    function("pg_get_expr", &[Text, Oid], Text, expression).stable(),
+    function("pg_get_expr", &[Text, Oid, Bool], Text, expression).stable(),
     function("pg_get_viewdef", &[Oid], Text, view_def).stable(),
     function("pg_get_viewdef", &[Oid, Bool], Text, view_def).stable(),
     function("pg_get_userbyid", &[Oid], Name, user_by_id).stable(),
     function("format_type", &[Oid, Int4], Text, format_type).lax().stable(),
     function("pg_table_is_visible", &[Oid], Bool, visible).stable(),
-    function("pg_type_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
+    function("pg_type_is_visible", &[Oid], Bool, type_visible).stable(),
     function("pg_function_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
+    function("pg_ts_config_is_visible", &[Oid], Bool, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_ts_dict_is_visible", &[Oid], Bool, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_ts_parser_is_visible", &[Oid], Bool, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_ts_template_is_visible", &[Oid], Bool, |_, _| Ok(Datum::Null)).stable(),
     function("pg_collation_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
     function("pg_operator_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
     function("pg_opclass_is_visible", &[Oid], Bool, |_, _| yes()).stable(),
@@ -37,6 +45,8 @@ pub const TABLE: &[Function] = &[
     function("obj_description", &[Oid], Text, object_comment).stable(),
     function("shobj_description", &[Oid, Name], Text, |_, _| Ok(Datum::Null)).stable(),
     function("col_description", &[Oid, Int4], Text, column_comment).stable(),
+    // As in pg_sequences: the position is in the sequence itself.
+    function("pg_sequence_last_value", &[Reg], Int8, |_, _| Ok(Datum::Null)).stable(),
     function("pg_relation_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
     function("pg_table_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
     function("pg_indexes_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
@@ -46,12 +56,16 @@ pub const TABLE: &[Function] = &[
     function("pg_size_pretty", &[Int8], Text, |a, _| Ok(Datum::text(size(number_of(&a[0]))))),
     function("pg_get_partkeydef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_triggerdef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("acldefault", &[InternalChar, Oid], TextArray, default_rights).stable(),
     function("pg_get_ruledef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_statisticsobjdef_columns", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_result", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_identity_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
-    function("pg_my_temp_schema", &[], Oid, |_, _| Ok(Datum::Oid(0))).stable(),
+    function("pg_my_temp_schema", &[], Oid, |_, c| {
+        Ok(Datum::Oid(c.context.catalog.temp.as_ref().map_or(0, |temp| temp.schema)))
+    })
+    .stable(),
     function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
     function("has_table_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
@@ -75,7 +89,7 @@ fn number_of(value: &Datum) -> i64 {
 
 fn find_index(catalog: &CatalogSnapshot, oid: u32) -> Option<(&Table, &Index)> {
     catalog.tables().find_map(|table| {
-        table.all_indexes().find(|index| index.oid == oid).map(|index| (table.as_ref(), index))
+        table.known_indexes().find(|index| index.oid == oid).map(|index| (table.as_ref(), index))
     })
 }
 
@@ -83,31 +97,92 @@ fn text_or_null(text: Option<String>) -> Result<Datum> {
     Ok(text.map_or(Datum::Null, Datum::text))
 }
 
+/// The rights that an object of a kind has when none were given, in PostgreSQL's letters.
+fn default_rights(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let owner = oid_of(&args[1]);
+    let owner = call.context.catalog.roles().find(|role| role.oid == owner);
+    let owner = quote_ident(owner.map_or("postgres", |role| &role.name));
+    let Datum::InternalChar(kind) = args[0] else {
+        return Err(crate::error::Error::internal("acldefault of a kind"));
+    };
+    let (everybody, own) = match kind {
+        b'c' => ("", ""),
+        b'r' => ("", "arwdDxt"),
+        b's' => ("", "rwU"),
+        b'd' => ("Tc", "CTc"),
+        b'f' => ("X", "X"),
+        b'l' | b'T' => ("U", "U"),
+        b'L' => ("", "rw"),
+        b'n' => ("", "UC"),
+        b'p' => ("", "sA"),
+        b't' => ("", "C"),
+        b'F' | b'S' => ("", "U"),
+        other => {
+            return Err(crate::expr::fault::error(
+                "XX000",
+                format!("unrecognized object type abbreviation: {}", char::from(other)),
+            ));
+        }
+    };
+    let mut rights = Vec::new();
+    if !everybody.is_empty() {
+        rights.push(Some(format!("={everybody}/{owner}")));
+    }
+    if !own.is_empty() {
+        rights.push(Some(format!("{owner}={own}/{owner}")));
+    }
+    Ok(crate::expr::value::text_array(rights.into_iter()))
+}
+
 fn index_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let found = find_index(call.context.catalog, oid_of(&args[0]));
     let Some((table, index)) = found else { return Ok(Datum::Null) };
+    let pretty = (args.get(2).and_then(Datum::as_bool) == Some(true)).then_some(call.context);
     match args.get(1).map(number_of) {
         None | Some(0) => {
-            let short = args.get(2).and_then(Datum::as_bool) == Some(true);
-            Ok(Datum::text(index_definition(call.context.catalog, table, index, short)))
+            Ok(Datum::text(index_definition(call.context.catalog, table, index, pretty)))
         }
-        Some(number) => text_or_null(
-            usize::try_from(number - 1)
-                .ok()
-                .and_then(|at| index.columns.get(at))
-                .and_then(|part| table.columns.get(part.column))
-                .map(|column| quote_ident(&column.name)),
-        ),
+        Some(number) => {
+            let at = usize::try_from(number - 1).ok();
+            let key = at.and_then(|at| index.columns.get(at));
+            let included =
+                at.and_then(|at| index.include.get(at.checked_sub(index.columns.len())?));
+            text_or_null(match (key, included) {
+                (Some(column), _) => Some(index_column(table, column, pretty)),
+                (None, Some(column)) => {
+                    table.columns.get(*column).map(|column| quote_ident(&column.name))
+                }
+                (None, None) => None,
+            })
+        }
     }
 }
 
 fn constraint_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
-    text_or_null(constraint_definition(call.context.catalog, oid_of(&args[0])))
+    let (oid, context) = (oid_of(&args[0]), call.context);
+    let pretty = args.get(1).and_then(Datum::as_bool) == Some(true);
+    let check = Reader::new(context.catalog, context.settings).check_of(oid, pretty);
+    text_or_null(check.or_else(|| constraint_definition(context.catalog, context.settings, oid)))
 }
 
 fn view_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
-    text_or_null(call.context.catalog.views().find(|v| v.oid == oid).map(|v| v.query.clone()))
+    let (catalog, settings) = (call.context.catalog, call.context.settings);
+    let view = catalog.views().find(|v| v.oid == oid);
+    text_or_null(view.map(|view| view_definition(catalog, settings, view)))
+}
+
+fn expression(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let (catalog, settings) = (call.context.catalog, call.context.settings);
+    let pretty = args.get(2).and_then(Datum::as_bool) == Some(true);
+    text_or_null(args[0].as_str().map(|text| {
+        if !pretty {
+            return shown_expression(catalog, settings, text);
+        }
+        let table = catalog.tables().find(|table| table.id.0 == oid_of(&args[1]));
+        let over = table.map_or(Over::Nothing, |table| Over::Columns(table));
+        Reader::new(catalog, settings).pretty(text, &over)
+    }))
 }
 
 fn user_by_id(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
@@ -130,6 +205,10 @@ fn format_type(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     }
     let oid = oid_of(&args[0]);
     let typmod = args[1].as_i64().and_then(|v| i32::try_from(v).ok()).unwrap_or(-1);
+    let (catalog, settings) = (call.context.catalog, call.context.settings);
+    if let Some(shown) = super::user_types::shown_name(catalog, settings, oid) {
+        return Ok(Datum::text(shown));
+    }
     let Some(ty) = SqlType::from_oid(oid) else {
         let row = call.context.catalog.tables().find(|table| table.type_oid == oid);
         return Ok(Datum::text(row.map_or_else(
@@ -172,6 +251,18 @@ fn with_modifier(ty: SqlType, typmod: i32) -> SqlType {
     }
 }
 
+fn type_visible(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let oid = oid_of(&args[0]);
+    let context = call.context;
+    let found = super::user_types::visible(context.catalog, context.settings, oid);
+    let row = || context.catalog.tables().any(|table| table.type_oid == oid);
+    Ok(match found {
+        Some(visible) => Datum::Bool(visible),
+        None if row() => Datum::Bool(true),
+        None => Datum::Null,
+    })
+}
+
 fn visible(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
     let catalog = call.context.catalog;
@@ -184,17 +275,15 @@ fn visible(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
             if table.id.0 == oid {
                 return Some((table.schema, table.name.clone()));
             }
-            let index = table.all_indexes().find(|index| index.oid == oid)?;
+            let index = table.known_indexes().find(|index| index.oid == oid)?;
             Some((table.schema, index.name.clone()))
         })
         .or_else(|| catalog.sequences().find(|s| s.oid == oid).map(|s| (s.schema, s.name.clone())))
         .or_else(|| catalog.views().find(|v| v.oid == oid).map(|v| (v.schema, v.name.clone())));
     let Some((schema, name)) = place else { return Ok(Datum::Null) };
     // Visible when it is the first of its name on the search path.
-    let first = call.context.settings.effective_search_path().into_iter().find(|candidate| {
-        catalog.schema(candidate).is_some_and(|s| catalog.relation(s.oid, &name).is_some())
-    });
-    Ok(Datum::Bool(first.as_deref() == Some(catalog.schema_name(schema))))
+    let path = call.context.settings.effective_search_path();
+    Ok(Datum::Bool(catalog.visible_in(&name, &path) == Some(schema)))
 }
 
 fn encoding(args: &[Datum]) -> Result<Datum> {
@@ -217,12 +306,22 @@ fn object_comment(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
             if table.id.0 == oid {
                 return Some(table.comment.clone());
             }
-            table.all_indexes().find(|index| index.oid == oid).map(|index| index.comment.clone())
+            table.known_indexes().find(|index| index.oid == oid).map(|index| index.comment.clone())
         })
         .or_else(|| catalog.views().find(|v| v.oid == oid).map(|v| v.comment.clone()))
         .or_else(|| catalog.sequences().find(|s| s.oid == oid).map(|s| s.comment.clone()))
-        .or_else(|| catalog.schema_by_oid(oid).map(|s| s.comment.clone()));
+        .or_else(|| catalog.user_type(oid).map(|t| t.comment.clone()))
+        .or_else(|| catalog.schema_by_oid(oid).map(|s| s.comment.clone()))
+        .or_else(|| constraint_comment(catalog, oid));
     text_or_null(comment.flatten())
+}
+
+fn constraint_comment(catalog: &CatalogSnapshot, oid: u32) -> Option<Option<String>> {
+    catalog.tables().find_map(|table| {
+        super::definitions::constraint_comments(table)
+            .find(|(constraint, _)| *constraint == oid)
+            .map(|(_, comment)| Some(comment.to_owned()))
+    })
 }
 
 fn column_comment(args: &[Datum], call: &Call<'_>) -> Result<Datum> {

@@ -1,13 +1,18 @@
 //! Rows of `information_schema`.
 
-use super::definitions::check_definition;
+use std::sync::Arc;
+
+use super::definitions::view_definition;
 use super::rows::RowSet;
-use crate::catalog::{CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Table};
+use super::shown::{Over, Reader};
+use crate::catalog::{
+    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Table, TypeKind,
+};
 use crate::session::Settings;
 use crate::types::{Datum, SqlType};
 
 /// Fills the rows of one table of `information_schema`.
-pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &Settings) {
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     let database = settings.database.as_str();
     match out.name() {
         "information_schema_catalog_name" => {
@@ -30,19 +35,21 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
             }
         }
         "tables" => tables(out, catalog, database),
-        "columns" => columns(out, catalog, database),
+        "columns" => columns(out, catalog, settings),
         "table_constraints" => table_constraints(out, catalog, database),
         "key_column_usage" => key_columns(out, catalog, database),
         "referential_constraints" => references(out, catalog, database),
         "constraint_column_usage" => column_usage(out, catalog, database),
-        "check_constraints" => checks(out, catalog, database),
+        "domains" => domains(out, catalog, database),
+        "domain_constraints" => super::user_types::domain_constraints(out, catalog, database),
+        "check_constraints" => checks(out, catalog, settings),
         "views" => {
             for view in catalog.views() {
                 out.row()
                     .set("table_catalog", database)
                     .set("table_schema", catalog.schema_name(view.schema))
                     .set("table_name", &view.name)
-                    .set("view_definition", &view.query)
+                    .set("view_definition", view_definition(catalog, settings, view))
                     .set("check_option", "NONE")
                     .set("is_updatable", false)
                     .set("is_insertable_into", false);
@@ -84,7 +91,9 @@ fn tables(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
         one(system.schema, system.name, kind, false);
     }
     for table in catalog.tables() {
-        one(catalog.schema_name(table.schema), &table.name, "BASE TABLE", true);
+        let temporary = crate::temp::is_temporary(table.id.0);
+        let kind = if temporary { "LOCAL TEMPORARY" } else { "BASE TABLE" };
+        one(catalog.schema_name(table.schema), &table.name, kind, true);
     }
     for view in catalog.views() {
         one(catalog.schema_name(view.schema), &view.name, "VIEW", false);
@@ -111,6 +120,24 @@ fn column(
     name: &str,
     ty: &SqlType,
 ) {
+    out.row()
+        .set("table_catalog", database)
+        .set("table_schema", schema)
+        .set("table_name", table)
+        .set("column_name", name)
+        .set("ordinal_position", number)
+        .set("is_nullable", true)
+        .set("dtd_identifier", number.to_string())
+        .set("is_self_referencing", false)
+        .set("is_identity", false)
+        .set("identity_cycle", false)
+        .set("is_generated", "NEVER")
+        .set("is_updatable", true);
+    shape(out, database, ty);
+}
+
+/// What columns and domains tell of their type.
+fn shape(out: &mut RowSet<'_>, database: &str, ty: &SqlType) {
     let length = match ty {
         SqlType::Varchar(Some(n)) | SqlType::Char(Some(n)) => Some(i64::from(*n)),
         _ => None,
@@ -133,15 +160,10 @@ fn column(
     };
     let shown = match ty {
         SqlType::Array(_) => "ARRAY".to_owned(),
+        SqlType::Enum(_) => "USER-DEFINED".to_owned(),
         ty => ty.without_modifier().to_string(),
     };
-    out.row()
-        .set("table_catalog", database)
-        .set("table_schema", schema)
-        .set("table_name", table)
-        .set("column_name", name)
-        .set("ordinal_position", number)
-        .set("is_nullable", true)
+    out.last()
         .set("data_type", if shown == "bpchar" { "character".to_owned() } else { shown })
         .set("character_maximum_length", length.map_or(Datum::Null, int4))
         .set("character_octet_length", octets(ty, length))
@@ -152,14 +174,43 @@ fn column(
         .set("interval_precision", Datum::Null)
         .set("maximum_cardinality", Datum::Null)
         .set("udt_catalog", database)
-        .set("udt_schema", "pg_catalog")
-        .set("udt_name", ty.internal_name())
-        .set("dtd_identifier", number.to_string())
-        .set("is_self_referencing", false)
-        .set("is_identity", false)
-        .set("identity_cycle", false)
-        .set("is_generated", "NEVER")
-        .set("is_updatable", true);
+        .set("udt_schema", udt_schema(ty))
+        .set("udt_name", ty.internal_name());
+}
+
+fn domains(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
+    for ty in catalog.user_types() {
+        let Some(domain) = catalog.domain(ty.oid) else { continue };
+        out.row()
+            .set("domain_catalog", database)
+            .set("domain_schema", &domain.schema)
+            .set("domain_name", &domain.name)
+            .set("dtd_identifier", "1");
+        if let Some(default) = &domain.default {
+            out.last().set("domain_default", default);
+        }
+        shape(out, database, &domain.base);
+        of_parent(out, catalog, domain.oid);
+    }
+}
+
+/// A domain made of another one is, for the standard, made of a user's type; so is a column of it.
+fn of_parent(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, oid: u32) {
+    let Some(TypeKind::Domain(domain)) = catalog.user_type(oid).map(|ty| &ty.kind) else { return };
+    if let Some(parent) = domain.parent.and_then(|oid| catalog.user_type(oid)) {
+        out.last()
+            .set("data_type", "USER-DEFINED")
+            .set("udt_schema", catalog.schema_name(parent.schema))
+            .set("udt_name", &parent.name);
+    }
+}
+
+fn udt_schema(ty: &SqlType) -> &str {
+    match ty {
+        SqlType::Enum(ty) => &ty.schema,
+        SqlType::Array(element) => udt_schema(element),
+        _ => "pg_catalog",
+    }
 }
 
 fn int4(value: i64) -> Datum {
@@ -174,7 +225,9 @@ fn octets(ty: &SqlType, length: Option<i64>) -> Datum {
     }
 }
 
-fn columns(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
+fn columns(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    let reader = Reader::new(catalog, settings);
+    let database = settings.database.as_str();
     for system in super::all() {
         for (at, (name, ty)) in system.columns.iter().enumerate() {
             column(out, database, system.schema, system.name, at + 1, name, ty);
@@ -184,14 +237,26 @@ fn columns(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
         let schema = catalog.schema_name(table.schema);
         for (_, c) in table.visible_columns() {
             column(out, database, schema, &table.name, usize::from(c.id), &c.name, &c.ty);
-            let setter = out.last().set("is_nullable", !c.not_null);
+            if let Some(domain) = c.domain.and_then(|oid| catalog.domain(oid)) {
+                out.last()
+                    .set("domain_catalog", database)
+                    .set("domain_schema", &domain.schema)
+                    .set("domain_name", &domain.name);
+                of_parent(out, catalog, domain.oid);
+            }
+            let nullable = !c.not_null
+                && c.domain.and_then(|oid| catalog.domain(oid)).is_none_or(|d| !d.not_null);
+            let setter = out.last().set("is_nullable", nullable);
             let setter = match &c.default {
-                Some(text) => setter.set("column_default", text),
+                Some(text) => {
+                    setter.set("column_default", reader.default_of(text, &Over::Nothing, &c.ty))
+                }
                 None => setter,
             };
             match &c.generated {
                 Some(Generated::Stored(text)) => {
-                    setter.set("is_generated", "ALWAYS").set("generation_expression", text);
+                    let shown = reader.default_of(text, &Over::Columns(table), &c.ty);
+                    setter.set("is_generated", "ALWAYS").set("generation_expression", shown);
                 }
                 Some(Generated::IdentityAlways(oid) | Generated::IdentityByDefault(oid)) => {
                     let always = matches!(c.generated, Some(Generated::IdentityAlways(_)));
@@ -226,7 +291,7 @@ fn keys(table: &Table) -> impl Iterator<Item = &Index> {
 fn table_constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
     for table in catalog.tables() {
         let schema = catalog.schema_name(table.schema);
-        let mut one = |name: &str, kind: &str| {
+        let mut one = |name: &str, kind: &str, deferral: (bool, bool)| {
             out.row()
                 .set("constraint_catalog", database)
                 .set("constraint_schema", schema)
@@ -235,18 +300,19 @@ fn table_constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: 
                 .set("table_schema", schema)
                 .set("table_name", &table.name)
                 .set("constraint_type", kind)
-                .set("is_deferrable", false)
-                .set("initially_deferred", false)
+                .set("is_deferrable", deferral.0)
+                .set("initially_deferred", deferral.1)
                 .set("enforced", true);
         };
         for index in keys(table) {
-            one(&index.name, if index.id == 0 { "PRIMARY KEY" } else { "UNIQUE" });
+            let kind = if index.id == 0 { "PRIMARY KEY" } else { "UNIQUE" };
+            one(&index.name, kind, (false, false));
         }
         for check in &table.checks {
-            one(&check.name, "CHECK");
+            one(&check.name, "CHECK", (false, false));
         }
         for key in &table.foreign_keys {
-            one(&key.name, "FOREIGN KEY");
+            one(&key.name, "FOREIGN KEY", (key.deferrable, key.initially_deferred));
         }
     }
 }
@@ -348,10 +414,12 @@ fn column_usage(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str)
     }
 }
 
-fn checks(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
+fn checks(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    let reader = Reader::new(catalog, settings);
+    let database = settings.database.as_str();
     for table in catalog.tables() {
         for check in &table.checks {
-            let clause = check_definition(check);
+            let clause = reader.check(check, &Over::Columns(table), false);
             out.row()
                 .set("constraint_catalog", database)
                 .set("constraint_schema", catalog.schema_name(table.schema))

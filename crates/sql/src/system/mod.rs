@@ -2,30 +2,35 @@
 //!
 //! # Invariants
 //! - Names, order and types of the columns are PostgreSQL 15's (`pg_catalog.txt`, `information_schema.txt`), so that
-//!   psql, drivers and ORMs find what they look for. `name`, `"char"`, `regproc` and `pg_node_tree` columns are
-//!   served as text.
+//!   psql, drivers and ORMs find what they look for. `pg_node_tree` columns are served as text, and so are the
+//!   domains of `information_schema`. A table whose name ends in `()` is what a function of that name gives.
 //! - Rows describe the statement's own snapshot: a table created earlier in the same transaction is there.
 //!
 //! # Limits
 //! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features Telesto has not
 //! (policies, triggers, publications, …) are there and empty.
 
-mod definitions;
+pub(crate) mod definitions;
 mod functions;
 mod information_schema;
+mod keywords;
+pub(crate) mod live;
 mod objects;
+pub(crate) mod procedures;
 mod relations;
 mod rows;
+mod shown;
+pub(crate) mod user_types;
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use functions::TABLE as FUNCTIONS;
 
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
 use crate::identifier::quote_ident;
-use crate::session::{Row, Settings};
+use crate::session::{Live, Row, Settings};
 use crate::types::SqlType;
 
 /// A system table.
@@ -58,6 +63,7 @@ const WELL_KNOWN: &[(&str, u32)] = &[
     ("pg_index", 2610),
     ("pg_attrdef", 2604),
     ("pg_depend", 2608),
+    ("pg_rewrite", 2618),
 ];
 /// First OID given to the others.
 const FIRST_OID: u32 = 12_000;
@@ -108,7 +114,12 @@ fn column_type(name: &str) -> SqlType {
         "float8" => SqlType::Float8,
         "timestamptz" => SqlType::TimestampTz(None),
         "interval" => SqlType::Interval,
+        "name" => SqlType::Name,
+        "char" => SqlType::InternalChar,
+        "regproc" => SqlType::RegProc,
         "bytea" => SqlType::Bytea,
+        "int2vector" => SqlType::Int2Vector,
+        "oidvector" => SqlType::OidVector,
         _ => SqlType::Text,
     }
 }
@@ -125,18 +136,27 @@ pub(crate) fn find(schema: Option<&str>, name: &str) -> Option<&'static SystemTa
 
 /// All system tables.
 pub(crate) fn all() -> impl Iterator<Item = &'static SystemTable> {
-    tables().values()
+    tables().values().filter(|table| !table.name.ends_with("()"))
+}
+
+/// What the function of that name, without arguments, gives in FROM.
+pub(crate) fn find_call(schema: Option<&str>, name: &str) -> Option<&'static SystemTable> {
+    let known = tables().values().find(|table| table.name.strip_suffix("()") == Some(name));
+    known.filter(|_| matches!(schema, None | Some("pg_catalog")))
 }
 
 /// The rows of a system table.
 pub(crate) fn rows(
     table: &SystemTable,
-    catalog: &CatalogSnapshot,
+    catalog: &Arc<CatalogSnapshot>,
     settings: &Settings,
+    live: &Live,
 ) -> Result<Vec<Row>> {
     let mut out = rows::RowSet::new(table);
     if table.schema == "pg_catalog" {
-        objects::fill(&mut out, catalog, settings);
+        if !live::fill(&mut out, live) {
+            objects::fill(&mut out, catalog, settings);
+        }
     } else {
         information_schema::fill(&mut out, catalog, settings);
     }
@@ -146,19 +166,24 @@ pub(crate) fn rows(
 /// The name a reg* value is shown by; `None` when the OID names nothing.
 pub(crate) fn reg_name(oid: u32, ty: &SqlType, catalog: &CatalogSnapshot) -> Option<String> {
     match ty {
+        _ if oid == 0 => Some("-".to_owned()),
+        SqlType::RegProc => procedures::name(oid).map(str::to_owned),
         SqlType::RegClass => catalog
             .tables()
             .find_map(|table| {
                 if table.id.0 == oid {
                     return Some(definitions::table_name(catalog, table));
                 }
-                let index = table.all_indexes().find(|index| index.oid == oid)?;
+                let index = table.known_indexes().find(|index| index.oid == oid)?;
                 Some(quote_ident(&index.name))
             })
-            .or_else(|| catalog.sequence(oid).map(|sequence| quote_ident(&sequence.name)))
+            .or_else(|| {
+                let sequence = catalog.sequence(oid)?;
+                Some(definitions::name_in(catalog, sequence.schema, &sequence.name))
+            })
             .or_else(|| {
                 let view = catalog.views().find(|view| view.oid == oid)?;
-                Some(quote_ident(&view.name))
+                Some(definitions::name_in(catalog, view.schema, &view.name))
             })
             .or_else(|| all().find(|table| table.oid == oid).map(|table| table.name.to_owned())),
         SqlType::RegNamespace => match oid {

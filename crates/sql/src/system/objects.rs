@@ -4,12 +4,17 @@
 //! OIDs agree between tables: what one refers to, another has. A primary or unique key has the index's OID in
 //! `pg_class` and `pg_index`, and its constraint's OID in `pg_constraint`.
 
-use super::definitions::{check_definition, index_definition};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::definitions::index_definition;
+use super::procedures;
 use super::relations::{
-    BTREE, HEAP, align_of, attributes, classes, collation_of, defaults, indexes, numbers,
-    storage_of,
+    BTREE, HEAP, align_of, attributes, classes, collation_of, default_oid, defaults, indexes,
+    numbers, storage_of,
 };
 use super::rows::RowSet;
+use super::shown::{Over, Reader};
 use crate::catalog::{
     CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, INFORMATION_SCHEMA_OID, Index,
     PG_CATALOG_OID, Table,
@@ -37,15 +42,16 @@ pub(super) fn role_oid(catalog: &CatalogSnapshot, name: &str) -> u32 {
 }
 
 /// Fills the rows of one table of `pg_catalog`.
-pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &Settings) {
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     match out.name() {
         "pg_namespace" => namespaces(out, catalog),
         "pg_class" => classes(out, catalog),
         "pg_attribute" => attributes(out, catalog),
-        "pg_attrdef" => defaults(out, catalog),
+        "pg_attrdef" => defaults(out, catalog, settings),
         "pg_index" => indexes(out, catalog),
-        "pg_constraint" => constraints(out, catalog),
-        "pg_type" => types(out, catalog),
+        "pg_constraint" => constraints(out, catalog, settings),
+        "pg_type" => types(out, catalog, settings),
+        "pg_enum" => super::user_types::labels(out, catalog),
         "pg_roles" | "pg_authid" => roles(out, catalog),
         "pg_user" => users(out, catalog),
         "pg_database" => databases(out, catalog),
@@ -90,13 +96,19 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
                 .set("lanpltrusted", true);
         }
         "pg_description" => descriptions(out, catalog),
-        "pg_depend" => dependencies(out, catalog),
+        "pg_depend" => {
+            dependencies(out, catalog);
+            default_dependencies(out, catalog);
+            view_dependencies(out, catalog);
+        }
+        "pg_rewrite" => rewrites(out, catalog),
         "pg_sequence" => sequences(out, catalog),
         "pg_sequences" => sequence_views(out, catalog),
         "pg_tables" => table_views(out, catalog),
         "pg_indexes" => index_views(out, catalog),
         "pg_views" => views(out, catalog),
         "pg_settings" => parameters(out, settings),
+        "pg_get_keywords()" => super::keywords::fill(out),
         "pg_stat_user_tables" => {
             for table in catalog.tables() {
                 out.row()
@@ -134,7 +146,9 @@ fn namespaces(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
-fn constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+fn constraints(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    let reader = Reader::new(catalog, settings);
+    super::user_types::constraints(out, catalog, &reader);
     let key = |out: &mut RowSet<'_>, table: &Table, index: &Index, oid: u32| {
         out.row()
             .set("oid", oid)
@@ -176,7 +190,7 @@ fn constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("confdeltype", " ")
                 .set("confmatchtype", " ")
                 .set("conislocal", true)
-                .set("conbin", check_definition(check));
+                .set("conbin", reader.condition(&check.expression, &Over::Columns(table), false));
         }
         for foreign in &table.foreign_keys {
             let referenced = catalog.table(foreign.referenced);
@@ -212,9 +226,9 @@ fn constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
-fn category(ty: &SqlType) -> &'static str {
+pub(super) fn category(ty: &SqlType) -> &'static str {
     match ty {
-        SqlType::Array(_) => "A",
+        SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => "A",
         SqlType::Bool => "B",
         ty if ty.is_number() || ty.is_oid_like() => "N",
         ty if ty.is_string() => "S",
@@ -227,10 +241,13 @@ fn category(ty: &SqlType) -> &'static str {
     }
 }
 
-fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     let one = |out: &mut RowSet<'_>, ty: &SqlType, element: u32| {
         let pseudo = matches!(ty, SqlType::Void | SqlType::Unknown);
         let name = ty.internal_name();
+        let functions = if element > 0 { "array" } else { &name };
+        // An array takes the modifiers of its elements.
+        let modifiers = name.trim_start_matches('_');
         out.row()
             .set("oid", ty.oid())
             .set("typnamespace", PG_CATALOG_OID)
@@ -255,19 +272,14 @@ fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("typdelim", ",")
             .set("typelem", element)
             .set("typarray", ty.array_oid())
-            .set("typinput", if element > 0 { "array_in".to_owned() } else { format!("{name}in") })
-            .set(
-                "typoutput",
-                if element > 0 { "array_out".to_owned() } else { format!("{name}out") },
-            )
-            .set(
-                "typreceive",
-                if element > 0 { "array_recv".to_owned() } else { format!("{name}recv") },
-            )
-            .set(
-                "typsend",
-                if element > 0 { "array_send".to_owned() } else { format!("{name}send") },
-            )
+            .set("typinput", procedures::of_type(functions, "in"))
+            .set("typoutput", procedures::of_type(functions, "out"))
+            .set("typreceive", procedures::of_type(functions, "recv"))
+            .set("typsend", procedures::of_type(functions, "send"))
+            .set("typmodin", procedures::of_type(modifiers, "typmodin"))
+            .set("typmodout", procedures::of_type(modifiers, "typmodout"))
+            .set("typsubscript", if element > 0 { "array_subscript_handler" } else { "" })
+            .set("typanalyze", if element > 0 { "array_typanalyze" } else { "" })
             .set("typalign", align_of(ty))
             .set("typstorage", storage_of(ty))
             .set("typtypmod", -1)
@@ -276,10 +288,14 @@ fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     };
     for ty in SCALARS {
         one(out, ty, 0);
+        if let Some(element) = ty.element_type() {
+            out.last().set("typelem", element.oid());
+        }
         if ty.array_oid() != 0 {
             one(out, &ty.clone().array_of(), ty.oid());
         }
     }
+    super::user_types::types(out, catalog, &Reader::new(catalog, settings));
     for table in catalog.tables() {
         out.row()
             .set("oid", table.type_oid)
@@ -344,6 +360,11 @@ fn databases(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
 
 /// OID of pg_class, as other tables refer to it.
 const PG_CLASS: u32 = 1259;
+const PG_ATTRDEF: u32 = 2604;
+const PG_REWRITE: u32 = 2618;
+const PG_CONSTRAINT: u32 = 2606;
+/// OID of pg_type.
+const PG_TYPE: u32 = 1247;
 /// OID of pg_namespace.
 const PG_NAMESPACE: u32 = 2615;
 
@@ -358,15 +379,20 @@ fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         }
     };
     for schema in catalog.schemas() {
-        one(schema.oid, PG_NAMESPACE, 0, &schema.comment);
+        // The schema that every database has comes with a comment, which pg_dump does not repeat.
+        let standard = (schema.name == "public").then(|| "standard public schema".to_owned());
+        one(schema.oid, PG_NAMESPACE, 0, &schema.comment.clone().or(standard));
     }
     for table in catalog.tables() {
         one(table.id.0, PG_CLASS, 0, &table.comment);
         for (_, column) in table.visible_columns() {
             one(table.id.0, PG_CLASS, u32::from(column.id), &column.comment);
         }
-        for index in table.all_indexes() {
+        for index in table.known_indexes() {
             one(index.oid, PG_CLASS, 0, &index.comment);
+        }
+        for (constraint, comment) in super::definitions::constraint_comments(table) {
+            one(constraint, PG_CONSTRAINT, 0, &Some(comment.to_owned()));
         }
     }
     for sequence in catalog.sequences() {
@@ -374,6 +400,9 @@ fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
     for view in catalog.views() {
         one(view.oid, PG_CLASS, 0, &view.comment);
+    }
+    for ty in catalog.user_types() {
+        one(ty.oid, PG_TYPE, 0, &ty.comment);
     }
 }
 
@@ -389,6 +418,71 @@ fn dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("refobjid", table.0)
                 .set("refobjsubid", i32::from(number))
                 .set("deptype", if sequence.identity { "i" } else { "a" });
+        }
+    }
+}
+
+/// The sequences that defaults name, by their OID, and the column each default is of.
+fn default_dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let sequences: Vec<(u32, String)> = catalog
+        .sequences()
+        .map(|sequence| (sequence.oid, format!("'{}'::regclass", sequence.oid)))
+        .collect();
+    for table in catalog.tables() {
+        for (_, column) in table.visible_columns() {
+            let Some(text) = &column.default else { continue };
+            let text = text.to_ascii_lowercase();
+            let mut depends = |on: u32, part: i32, kind: &str| {
+                out.row()
+                    .set("classid", PG_ATTRDEF)
+                    .set("objid", default_oid(table, column.id))
+                    .set("refclassid", PG_CLASS)
+                    .set("refobjid", on)
+                    .set("refobjsubid", part)
+                    .set("deptype", kind);
+            };
+            depends(table.id.0, i32::from(column.id), "a");
+            for (oid, _) in sequences.iter().filter(|(_, named)| text.contains(named.as_str())) {
+                depends(*oid, 0, "n");
+            }
+        }
+    }
+}
+
+/// The rule of a view has the view's OID, in a table of its own.
+fn rewrites(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for view in catalog.views() {
+        out.row()
+            .set("oid", view.oid)
+            .set("rulename", "_RETURN")
+            .set("ev_class", view.oid)
+            .set("ev_type", "1")
+            .set("ev_enabled", "O")
+            .set("is_instead", true);
+    }
+}
+
+/// What the rules of views need: their view, and the relations that it names.
+fn view_dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let mut relations: Vec<(u32, u32, &str)> = Vec::new();
+    relations.extend(catalog.tables().map(|table| (table.id.0, table.schema, &*table.name)));
+    relations.extend(catalog.views().map(|view| (view.oid, view.schema, &*view.name)));
+    let mut depends = |rule: u32, on: u32, kind: &str| {
+        out.row()
+            .set("classid", PG_REWRITE)
+            .set("objid", rule)
+            .set("refclassid", PG_CLASS)
+            .set("refobjid", on)
+            .set("deptype", kind);
+    };
+    for view in catalog.views() {
+        depends(view.oid, view.oid, "i");
+        let named = relations.iter().map(|(_, schema, name)| (catalog.schema_name(*schema), *name));
+        let found = crate::ddl::relations_in(&view.query, named);
+        for ((oid, ..), used) in relations.iter().zip(found) {
+            if used && *oid != view.oid {
+                depends(view.oid, *oid, "n");
+            }
         }
     }
 }
@@ -430,18 +524,18 @@ fn table_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("schemaname", catalog.schema_name(table.schema))
             .set("tablename", &table.name)
             .set("tableowner", &table.owner)
-            .set("hasindexes", table.all_indexes().next().is_some());
+            .set("hasindexes", table.known_indexes().next().is_some());
     }
 }
 
 fn index_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for table in catalog.tables() {
-        for index in table.all_indexes() {
+        for index in table.known_indexes() {
             out.row()
                 .set("schemaname", catalog.schema_name(table.schema))
                 .set("tablename", &table.name)
                 .set("indexname", &index.name)
-                .set("indexdef", index_definition(catalog, table, index, false));
+                .set("indexdef", index_definition(catalog, table, index, None));
         }
     }
 }
@@ -457,25 +551,8 @@ fn views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
 }
 
 fn parameters(out: &mut RowSet<'_>, settings: &Settings) {
-    let mut all = settings.others.clone();
-    let path = settings.search_path.join(", ");
-    let known: [(&str, &str); 12] = [
-        ("application_name", &settings.application_name),
-        ("client_encoding", "UTF8"),
-        ("server_encoding", "UTF8"),
-        ("DateStyle", "ISO, MDY"),
-        ("IntervalStyle", "postgres"),
-        ("TimeZone", &settings.time_zone),
-        ("integer_datetimes", "on"),
-        ("standard_conforming_strings", "on"),
-        ("server_version", "15.0"),
-        ("server_version_num", "150000"),
-        ("search_path", &path),
-        ("lc_collate", "C"),
-    ];
-    for (name, value) in known {
-        all.entry(name.to_owned()).or_insert_with(|| value.to_owned());
-    }
+    let mut all: BTreeMap<String, String> = settings.all().into_iter().collect();
+    all.extend(settings.others.clone());
     for (name, value) in all {
         out.row()
             .set("name", &name)

@@ -1,8 +1,14 @@
 //! Rows of `pg_class`, `pg_attribute`, `pg_attrdef` and `pg_index`.
 
+use std::sync::Arc;
+
 use super::objects::{C_COLLATION, DEFAULT_COLLATION, OWNER_OID, role_oid};
 use super::rows::RowSet;
-use crate::catalog::{CatalogSnapshot, Generated, INFORMATION_SCHEMA_OID, PG_CATALOG_OID, Table};
+use super::shown::{Over, Reader};
+use crate::catalog::{
+    BuildState, CatalogSnapshot, Generated, INFORMATION_SCHEMA_OID, PG_CATALOG_OID, Table,
+};
+use crate::session::Settings;
 use crate::types::SqlType;
 
 /// OID of the heap access method.
@@ -40,7 +46,7 @@ fn class(out: &mut RowSet<'_>, class: &Class<'_>) {
         .set("relpages", 0)
         .set("reltuples", -1)
         .set("relhasindex", class.indexed)
-        .set("relpersistence", "p")
+        .set("relpersistence", if crate::temp::is_temporary(class.oid) { "t" } else { "p" })
         .set("relkind", class.kind)
         .set("relnatts", class.columns)
         .set("relchecks", class.checks)
@@ -80,14 +86,14 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 kind: "r",
                 columns: table.columns.len(),
                 checks: table.checks.len(),
-                indexed: table.all_indexes().next().is_some(),
+                indexed: table.known_indexes().next().is_some(),
                 row_type: table.type_oid,
             },
         );
         // Foreign keys are enforced by triggers in PostgreSQL, and psql looks at this flag for them.
         let keys = !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty();
         out.last().set("relhastriggers", keys);
-        for index in table.all_indexes() {
+        for index in table.known_indexes() {
             class(
                 out,
                 &Class {
@@ -96,7 +102,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                     schema: table.schema,
                     owner,
                     kind: "i",
-                    columns: index.columns.len(),
+                    columns: index.columns.len() + index.include.len(),
                     checks: 0,
                     indexed: false,
                     row_type: 0,
@@ -153,6 +159,7 @@ const VIEWS: &[&str] = &[
     "pg_cursors",
     "pg_prepared_statements",
     "pg_stat_activity",
+    "pg_stat_progress_create_index",
     "pg_stat_user_tables",
     "pg_available_extensions",
     "pg_timezone_names",
@@ -221,6 +228,9 @@ pub(super) fn attributes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 _ => "",
             };
             let stored = matches!(column.generated, Some(Generated::Stored(_)));
+            if let Some(domain) = column.domain {
+                out.last().set("atttypid", domain).set("atttypmod", -1).set("attndims", 0);
+            }
             out.last()
                 .set("attnotnull", column.not_null)
                 .set("atthasdef", column.default.is_some() || stored)
@@ -229,11 +239,12 @@ pub(super) fn attributes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("attgenerated", if stored { "s" } else { "" })
                 .set("attisdropped", column.dropped);
         }
-        for index in table.all_indexes() {
-            for (at, part) in index.columns.iter().enumerate() {
-                if let Some(column) = table.columns.get(part.column) {
-                    attribute(out, index.oid, at + 1, &column.name, &column.ty);
-                }
+        for index in table.known_indexes() {
+            let keys = index.columns.iter().map(|part| part.ty(table));
+            let included = index.include.iter().filter_map(|at| table.columns.get(*at));
+            let types = keys.chain(included.map(|column| &column.ty));
+            for (at, (name, ty)) in index.column_names(table).iter().zip(types).enumerate() {
+                attribute(out, index.oid, at + 1, name, ty);
             }
         }
     }
@@ -255,23 +266,26 @@ pub(super) fn attributes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
 }
 
 /// The OID of a column's default: derived, so that it needs no place in the catalog.
-fn default_oid(table: &Table, column: u16) -> u32 {
+pub(super) fn default_oid(table: &Table, column: u16) -> u32 {
     0x4000_0000 | (table.id.0.wrapping_mul(1600).wrapping_add(u32::from(column)) & 0x3FFF_FFFF)
 }
 
-pub(super) fn defaults(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+pub(super) fn defaults(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    let reader = Reader::new(catalog, settings);
     for table in catalog.tables() {
         for (_, column) in table.visible_columns() {
             let text = match &column.generated {
                 Some(Generated::Stored(text)) => Some(text),
                 _ => column.default.as_ref(),
             };
-            if let Some(text) = text {
+            let shown =
+                text.and_then(|text| reader.default_of(text, &Over::Columns(table), &column.ty));
+            if let Some(shown) = shown {
                 out.row()
                     .set("oid", default_oid(table, column.id))
                     .set("adrelid", table.id.0)
                     .set("adnum", i32::from(column.id))
-                    .set("adbin", text);
+                    .set("adbin", shown);
             }
         }
     }
@@ -283,30 +297,43 @@ pub(super) fn numbers(table: &Table, positions: impl Iterator<Item = usize>) -> 
 
 pub(super) fn indexes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for table in catalog.tables() {
-        for index in table.all_indexes() {
+        for index in table.known_indexes() {
+            // Bit 0: descending, bit 1: NULLs first.
             let options: Vec<i64> = index
                 .columns
                 .iter()
-                .map(|c| match c.direction {
-                    telesto_common::key::Direction::Ascending => 0,
-                    telesto_common::key::Direction::Descending => 3,
+                .map(|c| {
+                    let descending = c.direction == telesto_common::key::Direction::Descending;
+                    i64::from(descending) | i64::from(c.nulls_first()) << 1
                 })
+                .collect();
+            let building = table.building.iter().find(|build| build.index.id == index.id);
+            let filling = building.is_some_and(|build| build.state == BuildState::Filling);
+            let all = index.columns.len() + index.include.len();
+            // An expression has number 0.
+            let columns = index.columns.iter().map(|c| c.column);
+            let expressions: Vec<&str> = index
+                .columns
+                .iter()
+                .filter_map(|c| c.expression.as_ref().map(|e| e.sql.as_str()))
                 .collect();
             out.row()
                 .set("indexrelid", index.oid)
                 .set("indrelid", table.id.0)
-                .set("indnatts", index.columns.len())
+                .set("indnatts", all)
                 .set("indnkeyatts", index.columns.len())
                 .set("indisunique", index.unique || index.id == 0)
                 .set("indisprimary", index.id == 0)
                 .set("indimmediate", true)
-                .set("indisvalid", true)
-                .set("indisready", true)
+                .set("indisvalid", building.is_none())
+                .set("indisready", building.is_none() || filling)
+                .set("indnullsnotdistinct", index.nulls_not_distinct)
                 .set("indislive", true)
-                .set("indkey", numbers(table, index.columns.iter().map(|c| c.column)))
+                .set("indkey", numbers(table, columns.chain(index.include.iter().copied())))
                 .set("indcollation", vec![0_i64; index.columns.len()])
                 .set("indclass", vec![0_i64; index.columns.len()])
                 .set("indoption", options)
+                .set("indexprs", (!expressions.is_empty()).then(|| expressions.join(", ")))
                 .set("indpred", index.predicate.clone());
         }
     }

@@ -23,20 +23,26 @@ pub(super) trait IntoDatum {
 }
 
 impl IntoDatum for &str {
-    fn into_datum(self, _: &SqlType) -> Datum {
-        Datum::text(self)
+    fn into_datum(self, ty: &SqlType) -> Datum {
+        match ty {
+            SqlType::InternalChar => {
+                Datum::InternalChar(self.as_bytes().first().copied().unwrap_or(0))
+            }
+            SqlType::RegProc => Datum::Oid(super::procedures::oid(self).unwrap_or(0)),
+            _ => Datum::text(self),
+        }
     }
 }
 
 impl IntoDatum for &String {
-    fn into_datum(self, _: &SqlType) -> Datum {
-        Datum::text(self.as_str())
+    fn into_datum(self, ty: &SqlType) -> Datum {
+        self.as_str().into_datum(ty)
     }
 }
 
 impl IntoDatum for String {
-    fn into_datum(self, _: &SqlType) -> Datum {
-        Datum::text(self)
+    fn into_datum(self, ty: &SqlType) -> Datum {
+        self.as_str().into_datum(ty)
     }
 }
 
@@ -54,7 +60,7 @@ impl IntoDatum for i64 {
         match ty {
             SqlType::Int2 => Datum::Int2(i16::try_from(self).unwrap_or(i16::MAX)),
             SqlType::Int4 => Datum::Int4(i32::try_from(self).unwrap_or(i32::MAX)),
-            SqlType::Oid => Datum::Oid(u32::try_from(self).unwrap_or(0)),
+            SqlType::Oid | SqlType::RegProc => Datum::Oid(u32::try_from(self).unwrap_or(0)),
             SqlType::Float4 => Datum::Float4(self as f32),
             SqlType::Text => Datum::text(self.to_string()),
             _ => Datum::Int8(self),
@@ -81,16 +87,23 @@ impl IntoDatum for usize {
 }
 
 impl IntoDatum for Datum {
-    fn into_datum(self, _: &SqlType) -> Datum {
-        self
+    fn into_datum(self, ty: &SqlType) -> Datum {
+        match &self {
+            Datum::Text(text) => text.as_ref().into_datum(ty),
+            _ => self,
+        }
     }
 }
 
 impl<T: IntoDatum> IntoDatum for Vec<T> {
     fn into_datum(self, ty: &SqlType) -> Datum {
-        let SqlType::Array(element) = ty else { return Datum::Null };
+        let Some(element) = ty.element_type() else { return Datum::Null };
         let items = self.into_iter().map(|item| item.into_datum(element)).collect();
-        Datum::Array(Arc::new(ArrayValue::new((**element).clone(), items)))
+        Datum::Array(Arc::new(if ty.is_vector() {
+            ArrayValue::vector(element.clone(), items)
+        } else {
+            ArrayValue::new(element.clone(), items)
+        }))
     }
 }
 
@@ -124,9 +137,12 @@ impl<'a> RowSet<'a> {
             .iter()
             .map(|(_, ty)| match ty {
                 SqlType::Bool => Datum::Bool(false),
-                SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Oid | SqlType::Float4 => {
-                    0_i64.into_datum(ty)
-                }
+                SqlType::Int2
+                | SqlType::Int4
+                | SqlType::Int8
+                | SqlType::Oid
+                | SqlType::RegProc
+                | SqlType::Float4 => 0_i64.into_datum(ty),
                 _ => Datum::Null,
             })
             .collect();

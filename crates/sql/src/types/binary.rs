@@ -149,10 +149,30 @@ impl Datum {
                 }
                 Self::Jsonb(Arc::new(json::parse_jsonb(r.text()?)?))
             }
-            SqlType::Array(element) => read_array(&mut r, element)?,
+            SqlType::Domain(domain) => return Self::from_binary(bytes, &domain.base),
+            SqlType::Enum(ty) => Self::Enum(Arc::clone(ty.by_label(r.text()?)?)),
+            SqlType::Array(element) => read_array(&mut r, element, element)?,
+            SqlType::Int2Vector => read_vector(&mut r, ty, &SqlType::Int2)?,
+            SqlType::OidVector => read_vector(&mut r, ty, &SqlType::Oid)?,
             SqlType::Void => Self::text(""),
         };
         if r.bytes.is_empty() { Ok(datum) } else { Err(bad(ty)) }
+    }
+
+    /// As [`Datum::from_binary`], but what is of a user's type stays text (in an array, too): its labels are the catalog's.
+    ///
+    /// # Errors
+    /// As [`Datum::from_binary`].
+    pub fn from_binary_unlinked(bytes: &[u8], ty: &SqlType) -> Result<Self> {
+        match ty {
+            SqlType::Enum(_) => Ok(Self::text(utf8(bytes)?)),
+            SqlType::Array(element) if matches!(**element, SqlType::Enum(_)) => {
+                let mut r = Reader { bytes, ty };
+                let array = read_array(&mut r, element, &SqlType::Text)?;
+                if r.bytes.is_empty() { Ok(array) } else { Err(bad(ty)) }
+            }
+            ty => Self::from_binary(bytes, ty),
+        }
     }
 
     /// Appends the binary form of a non-null value of `ty`.
@@ -182,11 +202,9 @@ impl Datum {
                 out.put_slice(json::jsonb_text(v).as_bytes());
             }
             Self::Oid(v) => out.put_u32(*v),
+            Self::Enum(v) => out.put_slice(v.label.as_bytes()),
             Self::Array(v) => {
-                let element = match ty {
-                    SqlType::Array(element) => element,
-                    _ => &v.element,
-                };
+                let element = ty.element_type().unwrap_or(&v.element);
                 out.put_i32(v.dimensions.len() as i32);
                 out.put_i32(i32::from(v.elements.iter().any(Self::is_null)));
                 out.put_u32(element.oid());
@@ -210,11 +228,23 @@ impl Datum {
     }
 }
 
-fn read_array(r: &mut Reader<'_>, element: &SqlType) -> Result<Datum> {
+/// An array of one dimension counted from 0, without NULLs.
+fn read_vector(r: &mut Reader<'_>, ty: &SqlType, element: &SqlType) -> Result<Datum> {
+    let datum = read_array(r, element, element)?;
+    let Datum::Array(array) = &datum else { return Err(bad(ty)) };
+    let shape = matches!(array.dimensions[..], [] | [(_, 0)]);
+    if !shape || array.elements.iter().any(Datum::is_null) {
+        return Err(bad(ty));
+    }
+    Ok(Datum::Array(Arc::new(ArrayValue::vector(element.clone(), array.elements.clone()))))
+}
+
+/// An array of `told` whose elements are read as `element`.
+fn read_array(r: &mut Reader<'_>, told: &SqlType, element: &SqlType) -> Result<Datum> {
     let count = r.i32()?;
     let _has_nulls = r.i32()?;
     let oid = r.i32()? as u32;
-    if !(0..=6).contains(&count) || oid != element.oid() {
+    if !(0..=6).contains(&count) || oid != told.oid() {
         return Err(bad(r.ty));
     }
     let mut dimensions = Vec::new();

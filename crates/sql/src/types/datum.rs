@@ -8,6 +8,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::enums::EnumLabel;
 use super::numeric::Numeric;
 use super::sql_type::SqlType;
 
@@ -56,6 +57,13 @@ impl ArrayValue {
         };
         Self { element, dimensions, elements }
     }
+
+    /// The value of an int2vector or oidvector: counted from 0, with a dimension even when empty.
+    #[must_use]
+    pub fn vector(element: SqlType, elements: Vec<Datum>) -> Self {
+        let dimensions = vec![(i32::try_from(elements.len()).unwrap_or(i32::MAX), 0)];
+        Self { element, dimensions, elements }
+    }
 }
 
 /// A value, or NULL. 24 bytes; cloning never copies a long value.
@@ -102,6 +110,8 @@ pub enum Datum {
     Jsonb(Arc<serde_json::Value>),
     /// oid and the reg* types
     Oid(u32),
+    /// a label of an enum type
+    Enum(Arc<EnumLabel>),
     /// array
     Array(Arc<ArrayValue>),
 }
@@ -186,6 +196,7 @@ impl Datum {
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
             (Self::Interval(a), Self::Interval(b)) => a.span().cmp(&b.span()),
             (Self::Oid(a), Self::Oid(b)) => a.cmp(b),
+            (Self::Enum(a), Self::Enum(b)) => a.order.cmp(&b.order),
             (Self::Jsonb(a), Self::Jsonb(b)) => cmp_jsonb(a, b),
             (Self::Array(a), Self::Array(b)) => {
                 for (x, y) in a.elements.iter().zip(&b.elements) {
@@ -239,6 +250,7 @@ impl Datum {
             Self::Oid(_) => 19,
             Self::Array(_) => 20,
             Self::Null => 21,
+            Self::Enum(_) => 22,
         }
     }
 }

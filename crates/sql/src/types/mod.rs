@@ -10,7 +10,10 @@ pub mod binary;
 pub mod datetime;
 pub mod datetime_parse;
 pub mod datum;
+pub mod domains;
+pub mod enums;
 pub mod interval;
+mod interval_parse;
 pub mod json;
 pub mod numeric;
 pub mod parse;
@@ -19,6 +22,7 @@ pub mod text;
 
 pub use datetime::TimeZone;
 pub use datum::{ArrayValue, Datum, Interval};
+pub use enums::{EnumLabel, EnumType};
 pub use numeric::Numeric;
 pub use parse::parse_type_name;
 pub use sql_type::{NumericMod, SqlType, oid};

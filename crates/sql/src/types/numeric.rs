@@ -129,6 +129,12 @@ impl Numeric {
         matches!(self, Self::NaN)
     }
 
+    /// Whether it is neither NaN nor infinite.
+    #[must_use]
+    pub fn is_finite(&self) -> bool {
+        matches!(self, Self::Finite { .. })
+    }
+
     /// Digits shown after the point; 0 for NaN and infinities.
     #[must_use]
     pub fn scale(&self) -> u32 {

@@ -2,6 +2,7 @@
 
 use super::sql_type::{NumericMod, SCALARS, SqlType};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::types::UserTypes;
 use crate::sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
 };
@@ -63,7 +64,15 @@ fn fraction(precision: Option<u64>) -> Option<u8> {
     precision.map(|p| p.min(6) as u8)
 }
 
-fn by_name(name: &ObjectName, arguments: &[String]) -> Result<DeclaredType> {
+fn by_name(
+    name: &ObjectName,
+    arguments: &[String],
+    users: Option<&UserTypes<'_>>,
+) -> Result<DeclaredType> {
+    let missing = |shown: &str| match users {
+        Some(users) => users.find(name),
+        None => Err(undefined(shown)),
+    };
     let parts: Vec<String> = name
         .0
         .iter()
@@ -76,7 +85,7 @@ fn by_name(name: &ObjectName, arguments: &[String]) -> Result<DeclaredType> {
     let word = match parts.as_slice() {
         [word] => word.as_str(),
         [schema, word] if schema == "pg_catalog" => word.as_str(),
-        _ => return Err(undefined(&name.to_string())),
+        _ => return missing(&name.to_string()).map(DeclaredType::Plain),
     };
     let number = |i: usize| arguments.get(i).and_then(|a| a.trim().parse::<u64>().ok());
     Ok(DeclaredType::Plain(match word {
@@ -102,10 +111,22 @@ fn by_name(name: &ObjectName, arguments: &[String]) -> Result<DeclaredType> {
             _ => ExactNumberInfo::None,
         })?,
         "timestamp" => SqlType::Timestamp(fraction(number(0))),
+        "int2vector" => SqlType::Int2Vector,
+        "oidvector" => SqlType::OidVector,
         "timestamptz" => SqlType::TimestampTz(fraction(number(0))),
         "time" => SqlType::Time(fraction(number(0))),
         "timetz" => return Err(Error::unsupported("type time with time zone")),
-        word => parse_internal_name(word).ok_or_else(|| undefined(word))?,
+        word => match (parse_internal_name(word), word.strip_prefix('_')) {
+            (Some(ty), _) => ty,
+            (None, Some(_)) if users.is_some() => {
+                return crate::expr::types::named(
+                    &DataType::Custom(name.clone(), arguments.to_vec()),
+                    users.ok_or_else(|| undefined(word))?,
+                )
+                .map(DeclaredType::Plain);
+            }
+            (None, _) => missing(word)?,
+        },
     }))
 }
 
@@ -122,14 +143,14 @@ pub fn parse_internal_name(word: &str) -> Option<SqlType> {
     SCALARS.iter().find(|ty| ty.internal_name() == word).cloned()
 }
 
-/// The type a column definition names.
+/// The type a column definition names; `users`: where users' types are.
 ///
 /// # Errors
 /// 42704 for an unknown type, 0A000 for one that is not there, 22023 for a bad modifier.
-pub fn declared_type(ty: &DataType) -> Result<DeclaredType> {
+pub fn declared_type(ty: &DataType, users: Option<&UserTypes<'_>>) -> Result<DeclaredType> {
     use DataType as D;
     Ok(DeclaredType::Plain(match ty {
-        D::Custom(name, arguments) => return by_name(name, arguments),
+        D::Custom(name, arguments) => return by_name(name, arguments, users),
         D::Bool | D::Boolean => SqlType::Bool,
         D::SmallInt(_) | D::Int2(_) => SqlType::Int2,
         D::Int(_) | D::Integer(_) | D::Int4(_) => SqlType::Int4,
@@ -165,9 +186,12 @@ pub fn declared_type(ty: &DataType) -> Result<DeclaredType> {
             ArrayElemTypeDef::SquareBracket(element, _)
             | ArrayElemTypeDef::AngleBracket(element)
             | ArrayElemTypeDef::Parenthesis(element),
-        ) => match declared_type(element)? {
+        ) => match declared_type(element, users)? {
             // Arrays of arrays are the same type with more dimensions.
             DeclaredType::Plain(SqlType::Array(element)) => SqlType::Array(element),
+            DeclaredType::Plain(SqlType::Domain(_)) => {
+                return Err(Error::unsupported("an array of a domain"));
+            }
             DeclaredType::Plain(element) => element.array_of(),
             DeclaredType::Serial(_) => {
                 return Err(Error::unsupported("an array of a serial type"));
@@ -181,8 +205,8 @@ pub fn declared_type(ty: &DataType) -> Result<DeclaredType> {
 ///
 /// # Errors
 /// As [`declared_type`].
-pub fn sql_type(ty: &DataType) -> Result<SqlType> {
-    match declared_type(ty)? {
+pub fn sql_type(ty: &DataType, users: Option<&UserTypes<'_>>) -> Result<SqlType> {
+    match declared_type(ty, users)? {
         DeclaredType::Plain(ty) => Ok(ty),
         DeclaredType::Serial(_) => Err(undefined(&ty.to_string().to_lowercase())),
     }
@@ -202,7 +226,7 @@ pub fn parse_type_name(text: &str) -> Result<SqlType> {
         .try_with_sql(text)
         .and_then(|mut parser| parser.parse_data_type())
         .map_err(|_| Error::syntax(format!("syntax error at or near \"{text}\"")))?;
-    sql_type(&ty)
+    sql_type(&ty, None)
 }
 
 #[cfg(test)]

@@ -4,6 +4,10 @@
 //! Multi-dimensional arrays share the type of one-dimensional ones, as in PostgreSQL.
 
 use std::fmt;
+use std::sync::Arc;
+
+use super::domains::DomainType;
+use super::enums::{self, EnumType};
 
 /// PostgreSQL's fixed type OIDs.
 #[allow(missing_docs)]
@@ -111,8 +115,18 @@ pub enum SqlType {
     RegNamespace,
     /// regrole: an oid shown as a role's name
     RegRole,
+    /// An enum type of the user's.
+    Enum(#[serde(with = "enums")] Arc<EnumType>),
+    /// A domain, as the target of a cast and as what a column is declared with. Values have its base type; it is never
+    /// stored.
+    #[serde(skip)]
+    Domain(Arc<DomainType>),
     /// An array of a scalar type.
     Array(Box<SqlType>),
+    /// int2vector: smallints of the system tables, an array counted from 0
+    Int2Vector,
+    /// oidvector: OIDs of the system tables, an array counted from 0
+    OidVector,
     /// The result of a function that returns nothing.
     Void,
     /// A string literal or NULL whose type is not known yet.
@@ -159,10 +173,31 @@ impl SqlType {
             Self::RegProc => oid::REGPROC,
             Self::RegNamespace => oid::REGNAMESPACE,
             Self::RegRole => oid::REGROLE,
+            Self::Enum(ty) => ty.oid,
+            Self::Domain(ty) => ty.oid,
             Self::Void => oid::VOID,
             Self::Unknown => oid::UNKNOWN,
             Self::Array(element) => element.array_oid(),
+            Self::Int2Vector => 22,
+            Self::OidVector => 30,
         }
+    }
+
+    /// The element type of an array or vector.
+    #[must_use]
+    pub fn element_type(&self) -> Option<&Self> {
+        match self {
+            Self::Array(element) => Some(element),
+            Self::Int2Vector => Some(&Self::Int2),
+            Self::OidVector => Some(&Self::Oid),
+            _ => None,
+        }
+    }
+
+    /// Whether it is int2vector or oidvector.
+    #[must_use]
+    pub fn is_vector(&self) -> bool {
+        matches!(self, Self::Int2Vector | Self::OidVector)
     }
 
     /// The OID of the array type over this type; 0 when there is none.
@@ -196,11 +231,15 @@ impl SqlType {
             Self::Jsonb => 3807,
             Self::RegNamespace => 4090,
             Self::RegRole => 4097,
+            Self::Int2Vector => 1006,
+            Self::OidVector => 1013,
+            Self::Enum(ty) => ty.array_oid,
+            Self::Domain(ty) => ty.array_oid,
             Self::Array(_) | Self::Void | Self::Unknown => 0,
         }
     }
 
-    /// The type with this OID and no modifier.
+    /// The type with this OID and no modifier; users' types are in the catalog.
     #[must_use]
     pub fn from_oid(oid: u32) -> Option<Self> {
         SCALARS.iter().find(|ty| ty.oid() == oid).cloned().or_else(|| {
@@ -242,6 +281,7 @@ impl SqlType {
             | Self::RegProc
             | Self::RegNamespace
             | Self::RegRole
+            | Self::Enum(_)
             | Self::Void => 4,
             Self::Int8
             | Self::Float8
@@ -251,6 +291,7 @@ impl SqlType {
             Self::Uuid | Self::Interval => 16,
             Self::Name => 64,
             Self::Unknown => -2,
+            Self::Domain(domain) => domain.base.typlen(),
             _ => -1,
         }
     }
@@ -270,11 +311,21 @@ impl SqlType {
         }
     }
 
+    /// The type of the values: of a domain its base type.
+    #[must_use]
+    pub fn of_values(&self) -> &Self {
+        match self {
+            Self::Domain(domain) => &domain.base,
+            other => other,
+        }
+    }
+
     /// Whether both are the same type, modifiers aside.
     #[must_use]
     pub fn same_base(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Array(a), Self::Array(b)) => a.same_base(b),
+            (Self::Enum(a), Self::Enum(b)) => a == b,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -312,6 +363,10 @@ impl SqlType {
             Self::RegRole => "regrole",
             Self::Void => "void",
             Self::Unknown => "unknown",
+            Self::Int2Vector => "int2vector",
+            Self::OidVector => "oidvector",
+            Self::Enum(ty) => return ty.name.clone(),
+            Self::Domain(ty) => return ty.name.clone(),
             Self::Array(element) => return format!("_{}", element.internal_name()),
         };
         name.to_owned()
@@ -379,6 +434,8 @@ pub const SCALARS: &[SqlType] = &[
     SqlType::RegProc,
     SqlType::RegNamespace,
     SqlType::RegRole,
+    SqlType::Int2Vector,
+    SqlType::OidVector,
     SqlType::Void,
     SqlType::Unknown,
 ];
@@ -407,6 +464,8 @@ impl fmt::Display for SqlType {
             Self::Timestamp(p) => time(f, "timestamp", p, "without time zone"),
             Self::TimestampTz(p) => time(f, "timestamp", p, "with time zone"),
             Self::Array(element) => write!(f, "{element}[]"),
+            Self::Enum(ty) => ty.fmt(f),
+            Self::Domain(ty) => ty.fmt(f),
             other => f.write_str(&other.internal_name()),
         }
     }

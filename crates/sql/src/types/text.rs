@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::array_text::{array_text, parse_array};
 use super::datetime::{self, TimeZone};
 use super::datetime_parse;
-use super::datum::Datum;
+use super::datum::{ArrayValue, Datum};
 use super::interval;
 use super::json;
 use super::numeric::Numeric;
@@ -285,6 +285,8 @@ impl Datum {
             SqlType::Name => Self::text(cut_name(text)),
             SqlType::Bytea => Self::bytea(parse_bytea(text)?),
             SqlType::Uuid => Self::Uuid(parse_uuid(text).ok_or_else(|| bad_input(ty, text))?),
+            SqlType::Domain(domain) => Self::from_text(text, &domain.base, style)?,
+            SqlType::Enum(ty) => Self::Enum(Arc::clone(ty.by_label(text)?)),
             SqlType::Date => Self::Date(datetime_parse::parse_date(text, style)?),
             SqlType::Time(p) => Self::Time(datetime::round_micros(
                 datetime_parse::parse_time_of_day(text, style)?,
@@ -305,6 +307,13 @@ impl Datum {
             }
             SqlType::Jsonb => Self::Jsonb(Arc::new(json::parse_jsonb(text)?)),
             SqlType::Array(element) => parse_array(text, element, style)?,
+            SqlType::Int2Vector | SqlType::OidVector => {
+                let element = if *ty == SqlType::OidVector { SqlType::Oid } else { SqlType::Int2 };
+                let items = text.split_ascii_whitespace();
+                let items = items.map(|item| Self::from_text(item, &element, style));
+                let items = items.collect::<Result<Vec<_>>>()?;
+                Self::Array(Arc::new(ArrayValue::vector(element, items)))
+            }
             SqlType::Void => Self::text(""),
         })
     }
@@ -336,6 +345,11 @@ impl Datum {
             Self::Jsonb(v) => json::jsonb_text(v),
             Self::Oid(0) if ty.is_oid_like() && *ty != SqlType::Oid => "-".to_owned(),
             Self::Oid(v) => v.to_string(),
+            Self::Enum(v) => v.label.clone(),
+            Self::Array(v) if ty.is_vector() => {
+                let items = v.elements.iter().map(|item| item.to_text(&v.element, style));
+                items.collect::<Vec<_>>().join(" ")
+            }
             Self::Array(v) => array_text(v, style),
         }
     }

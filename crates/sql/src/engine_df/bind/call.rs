@@ -25,15 +25,16 @@ use crate::engine_df::apply::Shape;
 use crate::engine_df::fault;
 use crate::engine_df::types::{TypeShape, arrow_type};
 use crate::error::Result;
+use crate::expr::is_void_parameter;
 use crate::types::SqlType;
 
 /// A resolved aggregate: the function, its arguments cast as it wants them, what it returns.
-struct Aggregate {
-    function: std::sync::Arc<AggregateUDF>,
-    args: Vec<Expr>,
-    ty: SqlType,
+pub(super) struct Aggregate {
+    pub function: std::sync::Arc<AggregateUDF>,
+    pub args: Vec<Expr>,
+    pub ty: SqlType,
     /// Cast what the plan's function returns to this.
-    recast: bool,
+    pub recast: bool,
 }
 
 impl Binder<'_> {
@@ -45,6 +46,9 @@ impl Binder<'_> {
             .and_then(|part| part.as_ident())
             .map(fold)
             .ok_or_else(|| fault::syntax("a function needs a name"))?;
+        if let Some(over) = self.over_rows(&name, call, scope)? {
+            return Ok(over);
+        }
         let list = match &call.args {
             ast::FunctionArguments::Subquery(query) if name == "array" => {
                 return self.array_subquery(query, scope);
@@ -61,7 +65,10 @@ impl Binder<'_> {
         for arg in list.iter().flat_map(|list| &list.args) {
             match arg {
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
-                    args.push(self.expr(expr, scope)?);
+                    let bound = self.expr(expr, scope)?;
+                    if !is_void_parameter(expr, &bound.ty) {
+                        args.push(bound);
+                    }
                 }
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard) => star = true,
                 _ => return Err(fault::unsupported("named function arguments")),
@@ -82,7 +89,7 @@ impl Binder<'_> {
             }
         }
         if !call.within_group.is_empty() {
-            return Err(fault::unsupported("ordered-set aggregates (WITHIN GROUP)"));
+            return self.ordered_set(&name, call, args, scope);
         }
         let filter = match &call.filter {
             None => None,
@@ -91,7 +98,18 @@ impl Binder<'_> {
         if let Some(over) = &call.over {
             return self.window_call(&name, args, star, distinct, nulls, filter, over, scope);
         }
-        if let Some(aggregate) = self.aggregate_named(&name, &args, star)? {
+        if let Some(mut aggregate) = self.aggregate_named(&name, &args, star)? {
+            if distinct
+                && name == "count"
+                && !star
+                && let [arg] = &args[..]
+            {
+                // Equal values that do not look so count once.
+                let ty = if arg.ty.is_unknown() { &SqlType::Text } else { &arg.ty };
+                for arg in &mut aggregate.args {
+                    *arg = self.orderable(std::mem::take(arg), ty)?;
+                }
+            }
             let call = Expr::AggregateFunction(AggregateFunction::new_udf(
                 aggregate.function,
                 aggregate.args,
@@ -152,7 +170,11 @@ impl Binder<'_> {
         }
     }
 
-    fn sorts(&self, items: &[ast::OrderByExpr], scope: &Scope<'_>) -> Result<Vec<SortExpr>> {
+    pub(super) fn sorts(
+        &self,
+        items: &[ast::OrderByExpr],
+        scope: &Scope<'_>,
+    ) -> Result<Vec<SortExpr>> {
         items
             .iter()
             .map(|item| {
@@ -243,7 +265,12 @@ impl Binder<'_> {
     }
 
     /// The aggregate of this name for these arguments; `None` when the name is no aggregate's.
-    fn aggregate_named(&self, name: &str, args: &[Typed], star: bool) -> Result<Option<Aggregate>> {
+    pub(super) fn aggregate_named(
+        &self,
+        name: &str,
+        args: &[Typed],
+        star: bool,
+    ) -> Result<Option<Aggregate>> {
         let cx = self.evaluation();
         let ready = |function, args: Vec<Expr>, ty| {
             Ok(Some(Aggregate { function, args, ty, recast: false }))
@@ -275,7 +302,13 @@ impl Binder<'_> {
             }
             "sum" | "avg" => {
                 arity(1)?;
-                let (arg, ty) = first()?;
+                let (mut arg, mut ty) = first()?;
+                if matches!(ty, SqlType::Time(_)) {
+                    // There are none for time: interval's are taken.
+                    let typed = Typed::of(arg, ty);
+                    arg = self.coerce(typed, &SqlType::Interval, name)?.expr;
+                    ty = SqlType::Interval;
+                }
                 let sum = name == "sum";
                 match &ty {
                     SqlType::Int2 | SqlType::Int4 if sum => ready(
@@ -312,6 +345,8 @@ impl Binder<'_> {
                 if matches!(ty, SqlType::Bool | SqlType::Jsonb | SqlType::Uuid) {
                     return Err(self.no_function(name, args));
                 }
+                // There is none for varchar: text's is taken.
+                let ty = if matches!(ty, SqlType::Varchar(_)) { SqlType::Text } else { ty };
                 let function =
                     if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() };
                 if super::operators::natively_ordered(&ty) {
@@ -379,17 +414,9 @@ impl Binder<'_> {
                 };
                 ready(function, vec![arg], SqlType::Float8)
             }
-            "corr" | "covar_pop" | "covar_samp" => {
-                arity(2)?;
-                let a = self.coerce(args[0].clone(), &SqlType::Float8, name)?.expr;
-                let b = self.coerce(args[1].clone(), &SqlType::Float8, name)?.expr;
-                let function = match name {
-                    "corr" => fa::correlation::corr_udaf(),
-                    "covar_pop" => fa::covariance::covar_pop_udaf(),
-                    _ => fa::covariance::covar_samp_udaf(),
-                };
-                ready(function, vec![a, b], SqlType::Float8)
-            }
+            "regr_slope" | "regr_intercept" | "regr_avgx" | "regr_avgy" | "regr_sxx"
+            | "regr_syy" | "regr_sxy" | "regr_r2" | "regr_count" | "corr" | "covar_pop"
+            | "covar_samp" => self.of_pairs(name, args),
             "grouping" => {
                 let args = args.iter().map(|a| a.expr.clone()).collect();
                 Ok(Some(Aggregate {
@@ -498,7 +525,8 @@ impl Binder<'_> {
         for expr in &spec.partition_by {
             let typed = self.expr(expr, scope)?;
             let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
-            partition.push(self.coerce(typed, &ty, "PARTITION BY")?.expr);
+            let typed = self.coerce(typed, &ty, "PARTITION BY")?;
+            partition.push(self.orderable(typed.expr, &ty)?);
         }
         if !spec.order_by.is_empty() {
             order = self.sorts(&spec.order_by, scope)?;
@@ -556,7 +584,7 @@ fn window_function(name: &str) -> Option<std::sync::Arc<datafusion::logical_expr
     })
 }
 
-fn shaped(call: Expr, ty: SqlType, recast: bool) -> Typed {
+pub(super) fn shaped(call: Expr, ty: SqlType, recast: bool) -> Typed {
     let expr = if recast { cast(call, arrow_type(&ty)) } else { call };
     Typed::of(expr, ty)
 }

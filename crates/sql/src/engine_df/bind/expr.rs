@@ -10,7 +10,7 @@
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::Exists;
-use datafusion::logical_expr::{Case, Expr};
+use datafusion::logical_expr::{Case, Expr, not};
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Scope, fold};
@@ -45,14 +45,22 @@ impl Binder<'_> {
             }
             E::Value(value) => self.literal(&value.value),
             E::Collate { expr, .. } => self.expr(expr, scope),
-            E::IsTrue(e) => self.truth(e, scope, |e| Expr::IsTrue(Box::new(e))),
-            E::IsNotTrue(e) => self.truth(e, scope, |e| Expr::IsNotTrue(Box::new(e))),
-            E::IsFalse(e) => self.truth(e, scope, |e| Expr::IsFalse(Box::new(e))),
-            E::IsNotFalse(e) => self.truth(e, scope, |e| Expr::IsNotFalse(Box::new(e))),
-            E::IsUnknown(e) => self.truth(e, scope, |e| Expr::IsUnknown(Box::new(e))),
-            E::IsNotUnknown(e) => self.truth(e, scope, |e| Expr::IsNotUnknown(Box::new(e))),
-            E::IsNull(e) => Ok(Typed::bool(self.expr(e, scope)?.expr.is_null())),
-            E::IsNotNull(e) => Ok(Typed::bool(self.expr(e, scope)?.expr.is_not_null())),
+            // Not DataFusion's IS TRUE and its kin: its planner takes them for never NULL, its operators do not, and
+            // an aggregation above refuses the difference.
+            E::IsTrue(e) => self.truth(e, scope, |e| e.clone().is_not_null().and(e)),
+            E::IsNotTrue(e) => self.truth(e, scope, |e| e.clone().is_null().or(not(e))),
+            E::IsFalse(e) => self.truth(e, scope, |e| e.clone().is_not_null().and(not(e))),
+            E::IsNotFalse(e) => self.truth(e, scope, |e| e.clone().is_null().or(e)),
+            E::IsUnknown(e) => self.truth(e, scope, |e| Expr::IsNull(Box::new(e))),
+            E::IsNotUnknown(e) => self.truth(e, scope, |e| Expr::IsNotNull(Box::new(e))),
+            E::IsNull(e) => match self.row_null(e, false, scope)? {
+                Some(test) => Ok(test),
+                None => Ok(Typed::bool(self.expr(e, scope)?.expr.is_null())),
+            },
+            E::IsNotNull(e) => match self.row_null(e, true, scope)? {
+                Some(test) => Ok(test),
+                None => Ok(Typed::bool(self.expr(e, scope)?.expr.is_not_null())),
+            },
             E::IsDistinctFrom(l, r) => {
                 let (l, r) = (self.expr(l, scope)?, self.expr(r, scope)?);
                 self.binary("IS DISTINCT FROM", l, r)
@@ -60,6 +68,22 @@ impl Binder<'_> {
             E::IsNotDistinctFrom(l, r) => {
                 let (l, r) = (self.expr(l, scope)?, self.expr(r, scope)?);
                 self.binary("IS NOT DISTINCT FROM", l, r)
+            }
+            E::InList { expr, list, negated }
+                if row_of(expr).is_some() && list.iter().all(|item| row_of(item).is_some()) =>
+            {
+                let left = row_of(expr).unwrap_or_default();
+                let mut any: Option<Expr> = None;
+                for item in list {
+                    let right = row_of(item).unwrap_or_default();
+                    let equal = self.row_comparison("=", left, right, scope)?.expr;
+                    any = Some(match any {
+                        None => equal,
+                        Some(before) => Expr::or(before, equal),
+                    });
+                }
+                let any = any.ok_or_else(|| fault::syntax("IN needs at least one value"))?;
+                Ok(Typed::bool(negate(any, *negated)))
             }
             E::InList { expr, list, negated } => {
                 let left = self.expr(expr, scope)?;
@@ -76,6 +100,12 @@ impl Binder<'_> {
                 Ok(Typed::bool(negate(any, *negated)))
             }
             E::InSubquery { expr, subquery, negated } => {
+                if let Some(values) = row_of(expr) {
+                    if place.inside && !negated {
+                        self.place.set(Place { exists: true, ..place });
+                    }
+                    return self.row_in_subquery(values, subquery, *negated, place.inside, scope);
+                }
                 let left = self.expr(expr, scope)?;
                 let joins = place.inside && !negated;
                 self.in_subquery(left, "=", false, subquery, *negated, joins, scope)
@@ -474,9 +504,27 @@ impl Binder<'_> {
                 return Err(fault::unsupported("this kind of field access or slice"));
             };
             let index = self.expr(index, scope)?;
-            typed = self.subscript(typed, index)?;
+            typed = match typed.ty {
+                SqlType::Name => self.character(typed, index)?,
+                _ => self.subscript(typed, index)?,
+            };
         }
         Ok(typed)
+    }
+
+    /// `name[0]`: a name is an array of "char" that counts from 0; behind its end is nothing.
+    fn character(&self, name: Typed, index: Typed) -> Result<Typed> {
+        let text = self.cast(name, &SqlType::Text)?;
+        let place = self.binary("+", index, Typed::int(1))?;
+        let found = self.call("substr", vec![text, place.clone(), Typed::int(1)])?;
+        let known = self.binary(">", place, Typed::int(0))?.expr;
+        let known = known.and(self.binary("<>", found.clone(), Typed::text(String::new()))?.expr);
+        let found = self.cast(found, &SqlType::InternalChar)?;
+        let nothing = Self::null_of(&SqlType::InternalChar)?;
+        let chosen = datafusion::logical_expr::when(known, found.expr)
+            .otherwise(nothing)
+            .map_err(fault::from_datafusion)?;
+        Ok(Typed::of(chosen, SqlType::InternalChar))
     }
 }
 

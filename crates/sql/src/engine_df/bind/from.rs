@@ -10,8 +10,9 @@ use datafusion::sql::sqlparser::ast;
 
 use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
+use super::select::{all_columns, project};
 use super::{Binder, Found, Typed};
-use crate::engine_df::fault;
+use crate::engine_df::{KEY_COLUMN, TABLE_OID, fault};
 use crate::error::Result;
 use crate::types::SqlType;
 
@@ -42,6 +43,18 @@ impl Binder<'_> {
                 columns: Vec::new(),
             },
         })
+    }
+
+    /// The columns in view of a FROM clause, with the CTEs of `with` in view.
+    pub(crate) fn columns_of_from(
+        &self,
+        with: Option<&ast::With>,
+        items: &[ast::TableWithJoins],
+    ) -> Result<Vec<ScopeColumn>> {
+        if let Some(with) = with {
+            self.with(with, None)?;
+        }
+        Ok(self.from(items, None)?.columns)
     }
 
     /// One comma-separated item with its joins, beside what stands left of it.
@@ -125,6 +138,14 @@ impl Binder<'_> {
         merge: Merge,
         outer: Option<&Scope<'_>>,
     ) -> Result<Relation> {
+        let mut extended = Vec::new();
+        if matches!(kind, JoinType::Left | JoinType::Full) {
+            extended.extend(&right.columns);
+        }
+        if matches!(kind, JoinType::Right | JoinType::Full) {
+            extended.extend(&left.columns);
+        }
+        self.null_extended.borrow_mut().extend(extended.iter().map(|c| c.column.relation.clone()));
         let mut columns: Vec<ScopeColumn> = Vec::new();
         let mut condition = None;
         let mut coalesced: Vec<(Expr, usize)> = Vec::new();
@@ -177,13 +198,7 @@ impl Binder<'_> {
                 columns.extend(rights);
             }
         }
-        let builder = LogicalPlanBuilder::from(left.plan);
-        let joined = match condition {
-            None if kind == JoinType::Inner => builder.cross_join(right.plan),
-            condition => builder.join_on(right.plan, kind, condition),
-        };
-        let mut plan =
-            joined.and_then(LogicalPlanBuilder::build).map_err(fault::from_datafusion)?;
+        let mut plan = self.join_plans(left.plan, right.plan, kind, condition)?;
         if !coalesced.is_empty() {
             let mut exprs = all_columns(&plan);
             exprs.extend(coalesced.into_iter().map(|(expr, _)| expr));
@@ -244,6 +259,17 @@ impl Binder<'_> {
                     }
                 }
             }
+            ast::TableFactor::Table {
+                name,
+                alias,
+                args: Some(args),
+                with_ordinality: false,
+                ..
+            } if args.args.is_empty() && Self::is_system_call(name) => {
+                let called = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
+                let table = ast::ObjectName::from(vec![ast::Ident::new(format!("{called}()"))]);
+                self.aliased(self.whole_table(&table)?, alias.as_ref(), &called)
+            }
             factor => match TableCall::of(factor) {
                 Some(call) => {
                     let one = Relation {
@@ -261,6 +287,13 @@ impl Binder<'_> {
                 None => Err(fault::unsupported("this kind of FROM item")),
             },
         }
+    }
+
+    /// Whether a call without arguments gives the rows of a system table.
+    fn is_system_call(name: &ast::ObjectName) -> bool {
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        let Some((name, schema)) = parts.split_last() else { return false };
+        crate::system::find_call(schema.last().map(String::as_str), name).is_some()
     }
 
     /// All columns of a table, a CTE or a system catalog, under an alias of its own.
@@ -300,8 +333,8 @@ impl Binder<'_> {
                 table: parts.last().cloned(),
                 name,
                 ty,
+                merged: plan_name == KEY_COLUMN || plan_name == TABLE_OID,
                 column: Column::new(Some(alias.clone()), plan_name),
-                merged: false,
                 origin: table.id.map(|id| Origin { table: id, position, instance }),
             })
             .collect();
@@ -404,10 +437,7 @@ impl Binder<'_> {
             }
         };
         let scope = Scope::new(&left.columns, outer);
-        let mut args = Vec::with_capacity(call.args.len());
-        for arg in &call.args {
-            args.push(self.expr(arg, &scope)?);
-        }
+        let args = self.table_arguments(&call.args, &scope)?;
         let set = self.table_call(&call.name, args)?;
         // Lists of unequal length: the longest one numbers the rows.
         let uneven = call.name == "unnest" && call.args.len() > 1;
@@ -562,19 +592,5 @@ fn merge_side(columns: &[ScopeColumn], name: &str, side: &str) -> Result<usize> 
 pub(crate) fn coalesce(a: Expr, b: Expr) -> Result<Expr> {
     datafusion::logical_expr::when(a.clone().is_not_null(), a)
         .otherwise(b)
-        .map_err(fault::from_datafusion)
-}
-
-fn all_columns(plan: &LogicalPlan) -> Vec<Expr> {
-    plan.schema()
-        .iter()
-        .map(|(q, f)| Expr::Column(Column::new(q.cloned(), f.name().clone())))
-        .collect()
-}
-
-fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
-    LogicalPlanBuilder::from(plan)
-        .project(exprs)
-        .and_then(LogicalPlanBuilder::build)
         .map_err(fault::from_datafusion)
 }

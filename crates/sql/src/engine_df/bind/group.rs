@@ -1,5 +1,6 @@
 //! GROUP BY: what is grouped, what may be used above the groups.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use datafusion::common::Column;
@@ -7,9 +8,11 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
 
-use super::Binder;
+use super::equal::{one_of, shown};
+use super::operators::natively_ordered;
 use super::scope::{Scope, ScopeColumn, fold};
 use super::select::{Output, substitute};
+use super::{Binder, Typed};
 use crate::engine_df::fault;
 use crate::engine_df::types::TypeShape;
 use crate::error::Result;
@@ -18,13 +21,22 @@ use crate::types::SqlType;
 /// Elements of a CUBE at most, as in PostgreSQL.
 const MAX_CUBE: usize = 12;
 
+/// What is grouped by.
+#[derive(Default)]
+pub(super) struct Groups {
+    exprs: Vec<Expr>,
+    /// Those among them whose equal values DataFusion tells apart, with their types.
+    apart: Vec<(Expr, SqlType)>,
+}
+
 impl Binder<'_> {
     pub(super) fn group_by(
         &self,
         group: &ast::GroupByExpr,
         scope: &Scope<'_>,
         outputs: &[Output],
-    ) -> Result<Option<Vec<Expr>>> {
+    ) -> Result<Option<Groups>> {
+        let apart = RefCell::default();
         let ast::GroupByExpr::Expressions(items, modifiers) = group else {
             return Err(fault::unsupported("GROUP BY ALL"));
         };
@@ -37,7 +49,9 @@ impl Binder<'_> {
         let lists = |lists: &[Vec<ast::Expr>]| -> Result<Vec<Vec<Expr>>> {
             lists
                 .iter()
-                .map(|list| list.iter().map(|e| self.group_item(e, scope, outputs)).collect())
+                .map(|list| {
+                    list.iter().map(|e| self.group_item(e, scope, outputs, &apart)).collect()
+                })
                 .collect()
         };
         let mut out = Vec::new();
@@ -75,29 +89,39 @@ impl Binder<'_> {
                 // GROUP BY () is one group of everything.
                 ast::Expr::Tuple(parts) => {
                     for part in parts {
-                        out.push(self.group_item(part, scope, outputs)?);
+                        out.push(self.group_item(part, scope, outputs, &apart)?);
                     }
                 }
-                item => out.push(self.group_item(item, scope, outputs)?),
+                item => out.push(self.group_item(item, scope, outputs, &apart)?),
             }
         }
-        Ok(Some(out))
+        Ok(Some(Groups { exprs: out, apart: apart.into_inner() }))
     }
 
-    fn group_item(&self, item: &ast::Expr, scope: &Scope<'_>, outputs: &[Output]) -> Result<Expr> {
+    fn group_item(
+        &self,
+        item: &ast::Expr,
+        scope: &Scope<'_>,
+        outputs: &[Output],
+        apart: &RefCell<Vec<(Expr, SqlType)>>,
+    ) -> Result<Expr> {
         // Input columns win over output names here, unlike in ORDER BY.
         let by_input = match item {
             ast::Expr::Identifier(name) => scope.find(None, &fold(name))?.is_some(),
             _ => false,
         };
         let expr = match (by_input, self.output_position(item, outputs)?) {
-            (false, Some(at)) => outputs[at].expr.clone(),
+            (false, Some(at)) => Typed::of(outputs[at].expr.clone(), outputs[at].ty.clone()),
             _ => {
                 let typed = self.expr(item, scope)?;
                 let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
-                self.coerce(typed, &ty, "GROUP BY")?.expr
+                self.coerce(typed, &ty, "GROUP BY")?
             }
         };
+        let Typed { expr, ty, .. } = expr;
+        if !natively_ordered(&ty) && !ty.is_unknown() {
+            apart.borrow_mut().push((expr.clone(), ty));
+        }
         refuse_aggregates(&expr, "GROUP BY")?;
         Ok(expr)
     }
@@ -105,11 +129,12 @@ impl Binder<'_> {
     pub(super) fn aggregate(
         &self,
         plan: LogicalPlan,
-        mut group: Vec<Expr>,
+        groups: Groups,
         aggregates: Vec<Expr>,
         columns: &[ScopeColumn],
         above: &mut [&mut Expr],
     ) -> Result<LogicalPlan> {
+        let Groups { exprs: mut group, apart } = groups;
         let sets = group.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
         if !sets {
             let mut seen = Vec::new();
@@ -128,8 +153,27 @@ impl Binder<'_> {
                 other => vec![other.clone()],
             })
             .collect();
+        // Equal values that do not look so are grouped by their sort keys, and one of them is shown.
+        let mut keys: Vec<(Expr, Expr)> = Vec::new();
+        for (expr, ty) in apart {
+            if !keys.iter().any(|(known, _)| *known == expr) {
+                let key = self.orderable(expr.clone(), &ty)?;
+                keys.push((expr, key));
+            }
+        }
+        let mut group: Vec<Expr> = group.into_iter().map(|e| keyed(e, &keys)).collect();
         let groups = group.len();
-        group.extend(aggregates.iter().cloned());
+        group.extend(aggregates.iter().cloned().map(|e| match e {
+            Expr::AggregateFunction(mut call) if call.func.name() == "grouping" => {
+                let args = std::mem::take(&mut call.params.args);
+                call.params.args = args.into_iter().map(|e| keyed(e, &keys)).collect();
+                Expr::AggregateFunction(call)
+            }
+            e => e,
+        }));
+        for (expr, _) in &keys {
+            group.push(one_of(expr.clone(), Vec::new()).alias(self.unique("shown")));
+        }
         let (plan, mut group) = self.awaited_below(plan, group)?;
         let folded = group.split_off(groups);
         let plan = LogicalPlanBuilder::from(plan)
@@ -139,17 +183,24 @@ impl Binder<'_> {
         // The aggregate's schema: grouping columns, then (with grouping sets) an id, then aggregates.
         let fields: Vec<Column> =
             plan.schema().iter().map(|(q, f)| Column::new(q.cloned(), f.name().clone())).collect();
-        let tail = fields.len() - aggregates.len();
+        let values = fields.len() - keys.len();
+        let tail = values - aggregates.len();
         let mut distinct_flat: Vec<Expr> = Vec::new();
         for e in flat {
             if !distinct_flat.contains(&e) {
                 distinct_flat.push(e);
             }
         }
-        let mut replace: Vec<(Expr, Expr)> =
-            distinct_flat.into_iter().zip(fields.iter().cloned().map(Expr::Column)).collect();
-        replace
-            .extend(aggregates.into_iter().zip(fields[tail..].iter().cloned().map(Expr::Column)));
+        let mut replace: Vec<(Expr, Expr)> = Vec::new();
+        for (expr, field) in distinct_flat.into_iter().zip(&fields) {
+            let shown = match keys.iter().position(|(known, _)| *known == expr) {
+                Some(at) => shown(field.clone(), fields[values + at].clone())?,
+                None => Expr::Column(field.clone()),
+            };
+            replace.push((expr, shown));
+        }
+        let computed = fields[tail..values].iter().cloned().map(Expr::Column);
+        replace.extend(aggregates.into_iter().zip(computed));
         for expr in above.iter_mut() {
             let taken = std::mem::take(*expr);
             **expr = substitute(taken, &replace)?;
@@ -247,4 +298,25 @@ pub(super) fn refuse_aggregates(expr: &Expr, clause: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// A grouping element with sort keys in the place of what is grouped by them.
+fn keyed(element: Expr, keys: &[(Expr, Expr)]) -> Expr {
+    let key = |expr: Expr| match keys.iter().find(|(known, _)| *known == expr) {
+        Some((_, key)) => key.clone(),
+        None => expr,
+    };
+    let list = |list: Vec<Expr>| list.into_iter().map(key).collect();
+    match element {
+        Expr::GroupingSet(GroupingSet::Rollup(parts)) => {
+            Expr::GroupingSet(GroupingSet::Rollup(list(parts)))
+        }
+        Expr::GroupingSet(GroupingSet::Cube(parts)) => {
+            Expr::GroupingSet(GroupingSet::Cube(list(parts)))
+        }
+        Expr::GroupingSet(GroupingSet::GroupingSets(sets)) => {
+            Expr::GroupingSet(GroupingSet::GroupingSets(sets.into_iter().map(list).collect()))
+        }
+        other => key(other),
+    }
 }

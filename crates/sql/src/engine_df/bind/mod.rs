@@ -10,23 +10,30 @@
 //!   [`super::types::arrow_type`] gives for it.
 //! - Depth of nesting is bounded ([`MAX_DEPTH`]).
 
+mod arguments;
 mod call;
+mod equal;
 mod expr;
 mod from;
 mod group;
+mod join_condition;
+mod locks;
 mod operators;
+mod ordered;
+mod pairs;
 mod query;
 mod scope;
 mod select;
 mod sets;
 mod statement;
 mod subquery;
+mod whole;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use datafusion::common::ScalarValue;
+use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, TableSource};
 use datafusion::sql::sqlparser::ast;
@@ -40,7 +47,7 @@ use crate::error::Result;
 use crate::types::{Datum, SqlType};
 
 pub(crate) use operators::natively_ordered;
-pub(crate) use scope::{Relation, ScopeColumn, fold};
+pub(crate) use scope::{Relation, ScopeColumn};
 
 /// Nesting of expressions and queries that is accepted.
 pub(crate) const MAX_DEPTH: usize = 100;
@@ -158,7 +165,11 @@ pub(crate) struct Binder<'a> {
     /// Where the next expression stands, until it is begun.
     place: Cell<Place>,
     keep_unknown: Cell<bool>,
+    /// What untyped outputs of the query to be bound next become.
+    wanted: RefCell<Vec<SqlType>>,
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
+    /// Relations that an outer join fills up with NULLs.
+    null_extended: RefCell<BTreeSet<Option<TableReference>>>,
 }
 
 /// Where an expression stands: which subqueries may become joins there.
@@ -196,7 +207,9 @@ impl<'a> Binder<'a> {
             waiting: Cell::new(None),
             place: Cell::default(),
             keep_unknown: Cell::new(false),
+            wanted: RefCell::default(),
             windows: RefCell::default(),
+            null_extended: RefCell::default(),
         }
     }
 
@@ -303,32 +316,5 @@ impl<'a> Binder<'a> {
     fn null_of(ty: &SqlType) -> Result<Expr> {
         let null = ScalarValue::try_from(&arrow_type(ty)).map_err(fault::from_datafusion)?;
         Ok(Expr::Literal(null, None))
-    }
-}
-
-/// The column name a bare cast gets.
-fn cast_name(ty: &ast::DataType) -> String {
-    use ast::DataType as D;
-    match ty {
-        D::Boolean | D::Bool => "bool".to_owned(),
-        D::SmallInt(_) | D::Int2(_) => "int2".to_owned(),
-        D::Int(_) | D::Integer(_) | D::Int4(_) => "int4".to_owned(),
-        D::BigInt(_) | D::Int8(_) => "int8".to_owned(),
-        D::Real | D::Float4 => "float4".to_owned(),
-        D::Double(_) | D::DoublePrecision | D::Float8 | D::Float(_) => "float8".to_owned(),
-        D::Numeric(_) | D::Decimal(_) => "numeric".to_owned(),
-        D::Varchar(_) | D::CharacterVarying(_) => "varchar".to_owned(),
-        D::Char(_) | D::Character(_) => "bpchar".to_owned(),
-        D::Timestamp(_, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz) => {
-            "timestamptz".to_owned()
-        }
-        D::Timestamp(..) => "timestamp".to_owned(),
-        D::Time(..) => "time".to_owned(),
-        D::Interval { .. } => "interval".to_owned(),
-        D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => cast_name(inner),
-        D::Custom(name, _) => {
-            name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default()
-        }
-        other => other.to_string().to_lowercase(),
     }
 }

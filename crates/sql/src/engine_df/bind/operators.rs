@@ -18,7 +18,8 @@ use crate::engine_df::udf;
 use crate::engine_df::waiting::waiting_call;
 use crate::error::{Error, Result};
 use crate::expr::registry::{ResolveError, registry};
-use crate::expr::ty::{CastContext, can_cast, common_type, tag};
+use crate::expr::ty::castable;
+use crate::expr::ty::{CastContext, common_type};
 use crate::types::SqlType;
 
 /// Whether Arrow compares values of this type as PostgreSQL does.
@@ -35,6 +36,7 @@ pub(crate) fn natively_ordered(ty: &SqlType) -> bool {
             | SqlType::Varchar(_)
             | SqlType::Bytea
             | SqlType::Uuid
+            | SqlType::Enum(_)
             | SqlType::Date
             | SqlType::Time(_)
             | SqlType::Timestamp(_)
@@ -76,7 +78,7 @@ impl Binder<'_> {
 
     /// A comparison, on the values themselves or on their sort keys.
     fn comparison(&self, name: &str, op: Operator, left: Typed, right: Typed) -> Result<Typed> {
-        let types = [left.ty.clone(), right.ty.clone()];
+        let types = as_text([left.ty.clone(), right.ty.clone()]);
         let ty = common_type(&types)
             .map_err(|_| self.no_such(name, &[left.clone(), right.clone()], true))?;
         let l = self.comparable(self.coerce(left, &ty, name)?)?;
@@ -87,7 +89,8 @@ impl Binder<'_> {
         {
             // Written out: as a key of a join among several the optimizer forgets that nulls are equal here.
             let nulls = Expr::and(l.clone().is_null(), r.clone().is_null());
-            let equal = Expr::IsTrue(Box::new(binary_expr(l, Operator::Eq, r)));
+            let equal = binary_expr(l, Operator::Eq, r);
+            let equal = equal.clone().is_not_null().and(equal);
             return Ok(Typed::bool(negate(Expr::or(nulls, equal), distinct)));
         }
         Ok(Typed::bool(binary_expr(l, op, r)))
@@ -132,14 +135,15 @@ impl Binder<'_> {
     }
 
     fn no_such(&self, name: &str, args: &[Typed], operator: bool) -> Error {
-        let kind = if operator { "operator" } else { "function" };
-        fault::new(
-            "42883",
-            format!(
-                "{kind} does not exist: {}; check the name, add explicit casts",
-                signature(name, args, operator)
-            ),
-        )
+        let shown = signature(name, args, operator);
+        let (message, kind) = if operator {
+            (format!("operator does not exist: {shown}"), "operator")
+        } else {
+            (format!("function {shown} does not exist"), "function")
+        };
+        fault::new("42883", message).hint(format!(
+            "No {kind} matches the given name and argument types. You might need to add explicit type casts."
+        ))
     }
 
     /// LIKE and its relatives.
@@ -163,7 +167,8 @@ impl Binder<'_> {
 
     /// The common type of the branches of `what`.
     pub(super) fn common_type(&self, types: &[SqlType], what: &str) -> Result<SqlType> {
-        common_type(types).map_err(|(a, b)| {
+        let types = as_text(types.to_vec());
+        common_type(&types).map_err(|(a, b)| {
             fault::new(
                 "42804",
                 format!("{what} types {a} and {b} cannot be matched; add explicit casts"),
@@ -179,7 +184,7 @@ impl Binder<'_> {
         if typed.ty.is_unknown() || to.is_unknown() {
             return self.cast(typed, to);
         }
-        if !can_cast(tag(&typed.ty), tag(to), CastContext::Implicit) {
+        if !castable(&typed.ty, to, CastContext::Implicit) {
             return Err(fault::new(
                 "42804",
                 format!(
@@ -196,6 +201,12 @@ impl Binder<'_> {
         if typed.ty == *to {
             return Ok(typed);
         }
+        if let SqlType::Domain(domain) = to {
+            let value = self.cast(typed, &domain.base)?;
+            let checked =
+                udf::cast_call(&domain.base, to, self.evaluation()).call(vec![value.expr]);
+            return Ok(Typed::of(checked, domain.base.clone()));
+        }
         if let Some(at) = typed.parameter {
             return self.decide_parameter(at, to);
         }
@@ -209,7 +220,7 @@ impl Binder<'_> {
                 }
             };
         }
-        if !can_cast(tag(&typed.ty), tag(to), CastContext::Explicit) {
+        if !castable(&typed.ty, to, CastContext::Explicit) {
             return Err(fault::new("42846", format!("cannot cast type {} to {to}", typed.ty)));
         }
         let from = typed.ty;
@@ -353,7 +364,11 @@ impl Binder<'_> {
     pub(super) fn subscript(&self, base: Typed, index: Typed) -> Result<Typed> {
         match base.ty.element().cloned() {
             Some(element) => {
-                let index = self.coerce(index, &SqlType::Int4, "subscript")?;
+                let mut index = self.coerce(index, &SqlType::Int4, "subscript")?;
+                if base.ty.is_vector() {
+                    // Counted from 0; the list it travels as from 1.
+                    index.expr = index.expr + datafusion::logical_expr::lit(1_i32);
+                }
                 let call = udf::element_at(&element);
                 Ok(Typed::of(call.call(vec![base.expr, index.expr]), element))
             }
@@ -391,4 +406,15 @@ fn same_values(from: &SqlType, to: &SqlType) -> bool {
             | (T::Text | T::Varchar(_) | T::Name, T::Varchar(None))
             | (T::Numeric(_), T::Numeric(None))
     )
+}
+
+/// `"char"` beside strings is compared as text.
+fn as_text<T: AsMut<[SqlType]>>(mut types: T) -> T {
+    let all = types.as_mut();
+    if all.iter().any(SqlType::is_string) {
+        for ty in all.iter_mut().filter(|ty| **ty == SqlType::InternalChar) {
+            *ty = SqlType::Text;
+        }
+    }
+    types
 }

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use datafusion::common::{Column, ScalarValue};
-use datafusion::logical_expr::{
-    Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit,
-};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Relation, Scope, ScopeColumn, fold};
@@ -18,10 +16,14 @@ use crate::engine_df::types::{TypeShape, arrow_type};
 use crate::error::Result;
 use crate::types::SqlType;
 
+/// Beside the rows of VALUES that are computed apart: their order.
+const NUMBER: &str = "row#";
+
 impl Binder<'_> {
     /// Binds a query. `outer` is the level its correlated names may refer to.
     pub(crate) fn query(&self, query: &ast::Query, outer: Option<&Scope<'_>>) -> Result<Relation> {
         let depth = self.enter()?;
+        let wanted = self.wanted.take();
         // Inside parentheses of a set operation its branches are still branches.
         let plain = !matches!(&*query.body, ast::SetExpr::SetOperation { .. });
         let before = self.keep_unknown.get();
@@ -32,7 +34,9 @@ impl Binder<'_> {
         if let Some(with) = &query.with {
             self.with(with, outer)?;
         }
+        self.wanted.replace(wanted);
         let bound = self.query_body(query, outer);
+        self.wanted.take();
         self.ctes.borrow_mut().truncate(ctes);
         self.keep_unknown.set(before);
         drop(depth);
@@ -45,6 +49,7 @@ impl Binder<'_> {
             Some(ast::OrderByKind::Expressions(list)) => list,
             Some(ast::OrderByKind::All(_)) => return Err(fault::unsupported("ORDER BY ALL")),
         };
+        self.locks(query, outer)?;
         let mut relation = match &*query.body {
             ast::SetExpr::Select(select) => self.select(select, order, outer)?,
             body => {
@@ -119,9 +124,14 @@ impl Binder<'_> {
         Ok(value)
     }
 
-    fn with(&self, with: &ast::With, outer: Option<&Scope<'_>>) -> Result<()> {
-        for cte in &with.cte_tables {
+    pub(super) fn with(&self, with: &ast::With, outer: Option<&Scope<'_>>) -> Result<()> {
+        for (number, cte) in with.cte_tables.iter().enumerate() {
             let name = fold(&cte.alias.name);
+            let own = &with.cte_tables[..number];
+            if own.iter().any(|other| fold(&other.alias.name) == name) {
+                let message = format!("WITH query name \"{name}\" specified more than once");
+                return Err(fault::new("42712", message));
+            }
             let recursive = with.recursive && mentions(&cte.query, &name);
             let relation = if recursive {
                 self.recursive_cte(cte, &name, outer)?
@@ -203,7 +213,10 @@ impl Binder<'_> {
         match body {
             ast::SetExpr::Select(select) => self.select(select, &[], outer),
             ast::SetExpr::Query(query) => self.query(query, outer),
-            ast::SetExpr::Values(values) => self.values(values, outer),
+            ast::SetExpr::Values(values) => {
+                let wanted = self.wanted.take();
+                self.values(values, &wanted, outer)
+            }
             ast::SetExpr::SetOperation { left, op, set_quantifier, right } => {
                 self.set_operation(left, *op, *set_quantifier, right, outer)
             }
@@ -213,7 +226,10 @@ impl Binder<'_> {
                 parts.extend(table.table_name.clone().map(ast::Ident::new));
                 self.whole_table(&ast::ObjectName::from(parts))
             }
-            _ => Err(fault::unsupported("INSERT, UPDATE or DELETE inside a query")),
+            ast::SetExpr::Insert(_)
+            | ast::SetExpr::Update(_)
+            | ast::SetExpr::Delete(_)
+            | ast::SetExpr::Merge(_) => Err(crate::exec::not_at_the_top()),
         }
     }
 
@@ -231,6 +247,7 @@ impl Binder<'_> {
             _ => return Err(fault::unsupported("set operations BY NAME")),
         };
         let word = op.to_string();
+        self.wanted.take();
         // An untyped literal takes its type from the other side.
         let before = self.keep_unknown.replace(true);
         let sides = self.set_expr(left, outer).and_then(|l| Ok((l, self.set_expr(right, outer)?)));
@@ -252,23 +269,21 @@ impl Binder<'_> {
         let right = self.conform(right, &types, &word)?;
         let names = left.columns.clone();
         let right = self.project_as(right, &names)?;
-        let plan = match (op, all) {
-            (ast::SetOperator::Union, true) => LogicalPlanBuilder::from(left.plan)
+        let union = |left: Relation, right: Relation| {
+            LogicalPlanBuilder::from(left.plan)
                 .union(right.plan)
-                .and_then(LogicalPlanBuilder::build),
-            (ast::SetOperator::Union, false) => LogicalPlanBuilder::from(left.plan)
-                .union_distinct(right.plan)
-                .and_then(LogicalPlanBuilder::build),
-            (ast::SetOperator::Intersect, all) => {
-                let (l, r) = (numbered(left, all)?, numbered(right, all)?);
-                LogicalPlanBuilder::intersect(l, r, false)
+                .and_then(LogicalPlanBuilder::build)
+                .map_err(fault::from_datafusion)
+        };
+        let plan = match (op, all) {
+            (ast::SetOperator::Union, true) => union(left, right)?,
+            (ast::SetOperator::Union, false) => {
+                let both = self.take_columns(union(left, right)?, &names)?;
+                self.distinct(both.plan, &both.columns)?
             }
-            (_, all) => {
-                let (l, r) = (numbered(left, all)?, numbered(right, all)?);
-                LogicalPlanBuilder::except(l, r, false)
-            }
-        }
-        .map_err(fault::from_datafusion)?;
+            (ast::SetOperator::Intersect, all) => self.set_difference(left, right, true, all)?,
+            (_, all) => self.set_difference(left, right, false, all)?,
+        };
         // Set operations may re-qualify their inputs: take the columns by position.
         self.take_columns(plan, &names)
     }
@@ -277,6 +292,7 @@ impl Binder<'_> {
     pub(crate) fn values(
         &self,
         values: &ast::Values,
+        wanted: &[SqlType],
         outer: Option<&Scope<'_>>,
     ) -> Result<Relation> {
         let scope = Scope::new(&[], outer);
@@ -290,17 +306,21 @@ impl Binder<'_> {
                 row.content.iter().map(|e| self.expr(e, &scope)).collect::<Result<Vec<_>>>()?,
             );
         }
-        self.rows_of(rows, width)
+        self.rows_of(rows, width, wanted)
     }
 
-    fn rows_of(&self, rows: Vec<Vec<Typed>>, width: usize) -> Result<Relation> {
+    fn rows_of(&self, rows: Vec<Vec<Typed>>, width: usize, wanted: &[SqlType]) -> Result<Relation> {
         if width == 0 {
             return Err(fault::syntax("VALUES needs at least one column"));
         }
         let mut types = Vec::with_capacity(width);
         for at in 0..width {
             let column: Vec<_> = rows.iter().map(|row| row[at].ty.clone()).collect();
-            types.push(self.common_type(&column, "VALUES")?);
+            let untyped = column.iter().all(SqlType::is_unknown);
+            types.push(match wanted.get(at).filter(|_| untyped) {
+                Some(ty) => ty.clone(),
+                None => self.common_type(&column, "VALUES")?,
+            });
         }
         let mut exprs = Vec::with_capacity(rows.len());
         let mut simple = true;
@@ -328,9 +348,11 @@ impl Binder<'_> {
         let plan = if simple {
             LogicalPlanBuilder::values(exprs).and_then(LogicalPlanBuilder::build)
         } else {
+            let several = exprs.len() > 1;
             let mut union: Option<LogicalPlanBuilder> = None;
-            for row in exprs {
+            for (number, row) in (0_i64..).zip(exprs) {
                 let named = row.into_iter().zip(&columns).map(|(e, c)| e.alias(&c.column.name));
+                let named = named.chain([lit(number).alias(NUMBER)]);
                 let one = LogicalPlanBuilder::empty(true)
                     .project(named)
                     .and_then(LogicalPlanBuilder::build)
@@ -340,7 +362,12 @@ impl Binder<'_> {
                     Some(before) => before.union(one).map_err(fault::from_datafusion)?,
                 });
             }
-            union.unwrap_or_else(|| LogicalPlanBuilder::empty(false)).build()
+            let union = union.unwrap_or_else(|| LogicalPlanBuilder::empty(false));
+            if several {
+                union.sort(vec![col(NUMBER).sort(true, false)]).and_then(LogicalPlanBuilder::build)
+            } else {
+                union.build()
+            }
         }
         .map_err(fault::from_datafusion)?;
         self.take_columns(plan, &columns)
@@ -511,34 +538,6 @@ pub(crate) fn rename(
     Ok(relation)
 }
 
-/// For the multiset forms: a copy number beside each row makes equal rows distinct.
-fn numbered(relation: Relation, all: bool) -> Result<LogicalPlan> {
-    if !all {
-        return Ok(relation.plan);
-    }
-    let columns: Vec<_> = relation.columns.iter().map(|c| Expr::Column(c.column.clone())).collect();
-    let number = datafusion::functions_window::expr_fn::row_number()
-        .partition_by(columns)
-        .build()
-        .map_err(fault::from_datafusion)?;
-    let name = number.schema_name().to_string();
-    LogicalPlanBuilder::from(relation.plan)
-        .window(vec![number])
-        .and_then(|plan| {
-            let keep: Vec<_> = plan
-                .schema()
-                .iter()
-                .map(|(q, f)| {
-                    let column = Expr::Column(Column::new(q.cloned(), f.name().clone()));
-                    if *f.name() == name { column.alias("copy#") } else { column }
-                })
-                .collect();
-            plan.project(keep)
-        })
-        .and_then(LogicalPlanBuilder::build)
-        .map_err(fault::from_datafusion)
-}
-
 /// Makes every output column nullable, as a work table's columns are.
 fn nullable(plan: LogicalPlan, columns: &[ScopeColumn]) -> Result<LogicalPlan> {
     let null_row = columns
@@ -571,7 +570,7 @@ fn has_subquery(expr: &Expr) -> bool {
                 | Expr::Exists(_)
                 | Expr::InSubquery(_)
                 | Expr::SetComparison(_)
-        ))
+        ) || crate::engine_df::apply::is_awaited(node))
     })
     .unwrap_or(true)
 }

@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::ast::Ident;
 use telesto_common::TableId;
 
 use super::super::fault;
+use super::super::tables::TABLE_OID;
 use super::super::types::arrow_type;
 use crate::error::{Error, Result};
 use crate::types::SqlType;
@@ -45,6 +46,13 @@ pub(crate) struct ScopeColumn {
     pub merged: bool,
     /// Where it comes from, when it is a base table's column.
     pub origin: Option<Origin>,
+}
+
+impl ScopeColumn {
+    /// Whether it is there by its name only, not part of `*` or `t.*`: `tableoid`.
+    pub fn hidden(&self) -> bool {
+        self.merged && self.name == TABLE_OID
+    }
 }
 
 /// A plan and what its columns are called.
@@ -83,7 +91,7 @@ impl<'a> Scope<'a> {
             let fits = column.name == name
                 && match table {
                     Some(table) => column.table.as_deref() == Some(table),
-                    None => !column.merged,
+                    None => !column.merged || column.hidden(),
                 };
             if fits {
                 if found.is_some() {

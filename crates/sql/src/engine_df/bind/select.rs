@@ -19,21 +19,23 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast;
 
-use super::group::refuse_aggregates;
+use super::group::{Groups, refuse_aggregates};
 use super::query::ordinal;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::{Binder, Place, Typed};
 use crate::engine_df::fault;
 use crate::engine_df::types::TypeShape;
 use crate::error::Result;
+use crate::expr::output_name;
 use crate::types::SqlType;
 
 /// A select-list entry.
 pub(super) struct Output {
     pub(super) name: String,
     pub(super) expr: Expr,
-    ty: SqlType,
+    pub(super) ty: SqlType,
     origin: Option<super::scope::Origin>,
+    parameter: Option<usize>,
 }
 
 /// An ORDER BY entry: an output column, or an expression of its own.
@@ -51,6 +53,7 @@ impl Binder<'_> {
         outer: Option<&Scope<'_>>,
     ) -> Result<Relation> {
         refuse_foreign_clauses(select)?;
+        let wanted = self.wanted.take();
         let from = self.from(&select.from, outer)?;
         let mut plan = from.plan;
         let scope = Scope::new(&from.columns, outer);
@@ -61,7 +64,7 @@ impl Binder<'_> {
             plan = filter(plan, condition)?;
         }
         let previous = self.windows.replace(select.named_window.clone());
-        let parts = self.parts(select, order, &scope);
+        let parts = self.parts(select, order, &wanted, &scope);
         self.windows.replace(previous);
         let (mut outputs, mut orders, group, mut having, mut on) = parts?;
 
@@ -111,18 +114,21 @@ impl Binder<'_> {
         &self,
         select: &ast::Select,
         order: &[ast::OrderByExpr],
+        wanted: &[SqlType],
         scope: &Scope<'_>,
-    ) -> Result<(Vec<Output>, Vec<Order>, Option<Vec<Expr>>, Option<Expr>, Vec<Expr>)> {
+    ) -> Result<(Vec<Output>, Vec<Order>, Option<Groups>, Option<Expr>, Vec<Expr>)> {
         let mut outputs = Vec::new();
         for item in &select.projection {
             self.outputs(item, scope, &mut outputs)?;
         }
-        for output in &mut outputs {
-            // An untyped literal in the output is text.
+        for (at, output) in outputs.iter_mut().enumerate() {
+            // An untyped literal in the output is text, or what the statement makes of it.
             if output.ty.is_unknown() && !self.keep_unknown.get() {
-                let typed = Typed::of(output.expr.clone(), output.ty.clone());
-                output.expr = self.coerce(typed, &SqlType::Text, "SELECT")?.expr;
-                output.ty = SqlType::Text;
+                let mut typed = Typed::of(output.expr.clone(), output.ty.clone());
+                typed.parameter = output.parameter;
+                let ty = wanted.get(at).cloned().unwrap_or(SqlType::Text);
+                output.expr = self.coerce(typed, &ty, "SELECT")?.expr;
+                output.ty = ty;
             }
         }
         let group = self.group_by(&select.group_by, scope, &outputs)?;
@@ -138,8 +144,11 @@ impl Binder<'_> {
         if let Some(ast::Distinct::On(exprs)) = &select.distinct {
             for expr in exprs {
                 on.push(match self.output_position(expr, &outputs)? {
-                    Some(at) => outputs[at].expr.clone(),
-                    None => self.expr(expr, scope)?.expr,
+                    Some(at) => self.orderable(outputs[at].expr.clone(), &outputs[at].ty)?,
+                    None => {
+                        let typed = self.expr(expr, scope)?;
+                        self.orderable(typed.expr, &typed.ty)?
+                    }
                 });
             }
         }
@@ -174,7 +183,7 @@ impl Binder<'_> {
             for column in scope.columns {
                 let wanted = match table {
                     None => !column.merged,
-                    Some(table) => column.table.as_deref() == Some(table),
+                    Some(table) => column.table.as_deref() == Some(table) && !column.hidden(),
                 };
                 if wanted {
                     out.push(Output {
@@ -182,6 +191,7 @@ impl Binder<'_> {
                         expr: Expr::Column(column.column.clone()),
                         ty: column.ty.clone(),
                         origin: column.origin,
+                        parameter: None,
                     });
                 }
             }
@@ -207,21 +217,29 @@ impl Binder<'_> {
                 }
             }
             ast::SelectItem::UnnamedExpr(expr) => {
-                let typed = self.expr(expr, scope)?;
+                let typed = match self.row_text(expr, scope)? {
+                    Some(row) => row,
+                    None => self.expr(expr, scope)?,
+                };
                 out.push(Output {
                     name: output_name(expr),
                     origin: origin_of(&typed.expr, scope),
                     expr: typed.expr,
                     ty: typed.ty,
+                    parameter: typed.parameter,
                 });
             }
             ast::SelectItem::ExprWithAlias { expr, alias } => {
-                let typed = self.expr(expr, scope)?;
+                let typed = match self.row_text(expr, scope)? {
+                    Some(row) => row,
+                    None => self.expr(expr, scope)?,
+                };
                 out.push(Output {
                     name: fold(alias),
                     origin: origin_of(&typed.expr, scope),
                     expr: typed.expr,
                     ty: typed.ty,
+                    parameter: typed.parameter,
                 });
             }
             _ => return Err(fault::unsupported("this form of select-list entry")),
@@ -394,15 +412,19 @@ impl Binder<'_> {
         let mut builder =
             LogicalPlanBuilder::from(plan).project(exprs).map_err(fault::from_datafusion)?;
         if distinct {
-            builder = builder.distinct().map_err(fault::from_datafusion)?;
+            let rows = builder.build().map_err(fault::from_datafusion)?;
+            builder = LogicalPlanBuilder::from(self.distinct(rows, &columns)?);
         }
         if !partition.is_empty() {
             // DISTINCT ON: the first row of each partition in the order asked for.
-            let number = datafusion::functions_window::expr_fn::row_number()
-                .partition_by(partition)
-                .order_by(sorts.clone())
-                .build()
-                .map_err(fault::from_datafusion)?;
+            let number =
+                datafusion::functions_window::expr_fn::row_number().partition_by(partition);
+            // An empty order would be a frame over no values.
+            let number = match sorts.is_empty() {
+                true => number.build(),
+                false => number.order_by(sorts.clone()).build(),
+            };
+            let number = number.map_err(fault::from_datafusion)?;
             let first = number.schema_name().to_string();
             hidden += 1;
             builder = builder
@@ -432,54 +454,20 @@ pub(crate) fn filter(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> 
         .map_err(fault::from_datafusion)
 }
 
-/// The name PostgreSQL gives an unnamed output.
-fn output_name(expr: &ast::Expr) -> String {
-    match expr {
-        ast::Expr::Identifier(name) => fold(name),
-        ast::Expr::CompoundIdentifier(parts) => parts.last().map(fold).unwrap_or_default(),
-        ast::Expr::Function(function) => {
-            function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default()
-        }
-        ast::Expr::Cast { expr, data_type, .. } => match output_name(expr).as_str() {
-            "?column?" => super::cast_name(data_type),
-            name => name.to_owned(),
-        },
-        ast::Expr::TypedString(typed) => super::cast_name(&typed.data_type),
-        ast::Expr::Nested(inner) | ast::Expr::Collate { expr: inner, .. } => output_name(inner),
-        ast::Expr::Case { else_result, .. } => match else_result.as_deref().map(output_name) {
-            Some(name) if name != "?column?" => name,
-            _ => "case".to_owned(),
-        },
-        ast::Expr::Exists { .. } => "exists".to_owned(),
-        ast::Expr::Subquery(query) => match &*query.body {
-            ast::SetExpr::Select(select) => match select.projection.first() {
-                Some(ast::SelectItem::UnnamedExpr(expr)) => output_name(expr),
-                Some(ast::SelectItem::ExprWithAlias { alias, .. }) => fold(alias),
-                _ => "?column?".to_owned(),
-            },
-            _ => "?column?".to_owned(),
-        },
-        ast::Expr::Extract { .. } => "extract".to_owned(),
-        ast::Expr::Position { .. } => "position".to_owned(),
-        ast::Expr::Substring { .. } => "substring".to_owned(),
-        ast::Expr::Overlay { .. } => "overlay".to_owned(),
-        ast::Expr::Ceil { .. } => "ceil".to_owned(),
-        ast::Expr::Floor { .. } => "floor".to_owned(),
-        ast::Expr::Trim { trim_where, .. } => match trim_where {
-            Some(ast::TrimWhereField::Leading) => "ltrim".to_owned(),
-            Some(ast::TrimWhereField::Trailing) => "rtrim".to_owned(),
-            _ => "btrim".to_owned(),
-        },
-        ast::Expr::AtTimeZone { .. } => "timezone".to_owned(),
-        ast::Expr::Array(_) => "array".to_owned(),
-        ast::Expr::Interval(_) => "interval".to_owned(),
-        ast::Expr::Tuple(_) => "row".to_owned(),
-        ast::Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => {
-            "bool".to_owned()
-        }
-        ast::Expr::CompoundFieldAccess { root, .. } => output_name(root),
-        _ => "?column?".to_owned(),
-    }
+/// Every column of a plan.
+pub(crate) fn all_columns(plan: &LogicalPlan) -> Vec<Expr> {
+    plan.schema()
+        .iter()
+        .map(|(q, f)| Expr::Column(Column::new(q.cloned(), f.name().clone())))
+        .collect()
+}
+
+/// A plan that computes expressions.
+pub(crate) fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
+    LogicalPlanBuilder::from(plan)
+        .project(exprs)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(fault::from_datafusion)
 }
 
 fn origin_of(expr: &Expr, scope: &Scope<'_>) -> Option<super::scope::Origin> {

@@ -13,7 +13,10 @@ use crate::types::SqlType;
 impl Binder<'_> {
     /// A whole statement. Columns of the reg* types become text: the names they are shown by are in the statement's
     /// catalog, which whoever writes the result out does not have.
-    pub(crate) fn statement(&self, query: &ast::Query) -> Result<Relation> {
+    ///
+    /// Untyped literals and parameters in the select list take the types `wanted`, by position; without one, text.
+    pub(crate) fn statement(&self, query: &ast::Query, wanted: &[SqlType]) -> Result<Relation> {
+        self.wanted.replace(wanted.to_vec());
         let relation = self.query(query, None)?;
         let reg = |ty: &SqlType| ty.is_oid_like() && *ty != SqlType::Oid;
         if !relation.columns.iter().any(|column| reg(&column.ty)) {

@@ -1,12 +1,17 @@
 //! Planning of UPDATE and DELETE.
 //!
 //! # Invariants
-//! What needs other tables becomes a query that gives the primary keys (and new values) of the rows to write.
+//! What needs other tables becomes a query that gives the keys (and new values) of the rows to write ([`super::rows`]).
 
+use super::rows::{key_of, keyed, relations, select, single_assignments};
 use super::*;
+use crate::expr::ScopeRelation;
 
 /// The one table a statement writes, and its alias.
-fn written(target: &TableWithJoins, context: &PlanContext<'_>) -> Result<(Arc<Table>, String)> {
+pub(super) fn written(
+    target: &TableWithJoins,
+    context: &PlanContext<'_>,
+) -> Result<(Arc<Table>, String)> {
     match &target.relation {
         TableFactor::Table { name, alias, args: None, .. } if target.joins.is_empty() => {
             let table = find_table(name, context)?;
@@ -18,14 +23,12 @@ fn written(target: &TableWithJoins, context: &PlanContext<'_>) -> Result<(Arc<Ta
 }
 
 /// Whether setting these columns may change a primary or unique key.
-fn moves_keys(info: &TableInfo, set: &[(usize, Given)]) -> bool {
-    !info.predicates.is_empty()
-        || info.unique.iter().any(|index| {
-            index.columns.iter().any(|c| {
-                set.iter().any(|(at, _)| *at == c.column)
-                    || info.generated.iter().any(|(at, _)| *at == c.column)
-            })
-        })
+pub(super) fn moves_keys(info: &TableInfo, set: &[(usize, Given)]) -> bool {
+    let changes = |column: usize| {
+        set.iter().any(|(at, _)| *at == column)
+            || info.generated.iter().any(|(at, _)| *at == column)
+    };
+    info.unique.iter().any(|index| info.forms.depends(index, &changes))
 }
 
 /// Plans an UPDATE.
@@ -41,7 +44,7 @@ pub(in crate::exec) async fn update(
     }
     let (table, shown) = written(&update.table, context)?;
     let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
-    let scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
+    let mut scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
     let before = context.parameters.clone();
     let from = match &update.from {
         None => None,
@@ -71,10 +74,18 @@ pub(in crate::exec) async fn update(
     };
     let (target, set) = match bound {
         Some((condition, set)) => {
-            let (access, filter) = Conditions::new(condition).choose(&table, None);
+            let eval = EvalContext::planning(context.settings, context.catalog);
+            let (access, filter) =
+                Conditions::over(condition, &info.forms).choose_among(&table, None, &eval);
             (Target::Path(Box::new(access), filter), set)
         }
-        None => update_by_query(update, from, &table, &shown, context).await?,
+        None => {
+            let (target, set, others) =
+                update_by_query(update, from.map_or(&[], Vec::as_slice), &table, &shown, context)
+                    .await?;
+            scope.relations.extend(others);
+            (target, set)
+        }
     };
     let (returning, columns) = returning(update.returning.as_ref(), &table, &scope, context)?;
     let moves_keys = moves_keys(&info, &set);
@@ -85,68 +96,62 @@ pub(in crate::exec) async fn update(
     })
 }
 
-fn error_needs_query(error: &Error) -> bool {
+pub(super) fn error_needs_query(error: &Error) -> bool {
     error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.message().contains("subquery")
 }
 
-/// The select list that gives a table's primary key.
-fn key_list(table: &Table, shown: &str) -> Result<Vec<String>> {
-    let primary = table.primary.as_ref().ok_or_else(|| {
-        fault::unsupported(
-            "FROM, USING or a subquery in a statement that writes a table without primary key",
-        )
-    })?;
-    Ok(primary
-        .columns
-        .iter()
-        .map(|c| format!("{}.{}", quoted(shown), quoted(&table.columns[c.column].name)))
-        .collect())
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-fn from_list(target: &TableWithJoins, others: Option<&Vec<TableWithJoins>>) -> String {
-    let mut from = vec![target.to_string()];
-    from.extend(others.into_iter().flatten().map(ToString::to_string));
-    from.join(", ")
+/// The query of a statement that writes `table`: `list` behind the key, then, for RETURNING, the other tables' columns.
+async fn by_query(
+    (table, shown): (&Table, &str),
+    others: &[TableWithJoins],
+    condition: Option<&ast::Expr>,
+    values: Vec<(ast::Expr, SqlType)>,
+    returns: bool,
+    context: &mut PlanContext<'_>,
+) -> Result<(QuerySource, Option<usize>, Vec<ScopeRelation>)> {
+    let mut from = vec![keyed(table, shown, context)?];
+    from.extend(others.iter().cloned());
+    let star = returns && !others.is_empty();
+    let mut list = vec![key_of(shown)];
+    let mut wanted = vec![SqlType::Bytea];
+    for (value, ty) in values {
+        list.push(value);
+        wanted.push(ty);
+    }
+    let own = table.visible_columns().count();
+    let begin = list.len() + own;
+    let relations = match star {
+        true => relations(&from, own, table.columns.len(), context)?,
+        false => Vec::new(),
+    };
+    let query = select(list, star, from, condition)?;
+    let source = QuerySource::plan_into(query, wanted, context).await?;
+    Ok((source, star.then_some(begin), relations))
 }
 
 async fn update_by_query(
     update: &ast::Update,
-    from: Option<&Vec<TableWithJoins>>,
+    from: &[TableWithJoins],
     table: &Table,
     shown: &str,
     context: &mut PlanContext<'_>,
-) -> Result<(Target, Vec<(usize, Given)>)> {
-    let mut list = key_list(table, shown)?;
-    let first = list.len();
+) -> Result<(Target, Vec<(usize, Given)>, Vec<ScopeRelation>)> {
+    let mut values = Vec::new();
     let mut columns = Vec::new();
-    for assignment in &update.assignments {
-        let AssignmentTarget::ColumnName(name) = &assignment.target else {
-            return Err(fault::unsupported("SET (…) = together with FROM or a subquery"));
-        };
-        let column = target_column(table, name)?;
-        if is_default(&assignment.value) {
-            columns.push((column, None));
-            continue;
-        }
-        may_assign(table, column, true)?;
-        let value = &assignment.value;
-        // An untyped literal or parameter takes the column's type, as in an assignment.
-        list.push(match value {
-            ast::Expr::Value(_) => {
-                format!("CAST({value} AS {})", table.columns[column].ty.without_modifier())
+    for (column, value) in single_assignments(&update.assignments, table)? {
+        match value {
+            None => columns.push((column, None)),
+            Some(value) => {
+                may_assign(table, column, true)?;
+                values.push((value, table.columns[column].ty.without_modifier()));
+                // The key comes first.
+                columns.push((column, Some(values.len())));
             }
-            _ => format!("({value})"),
-        });
-        columns.push((column, Some(list.len() - 1)));
+        }
     }
-    let condition = update.selection.as_ref().map_or_else(String::new, |e| format!(" WHERE {e}"));
-    let sql =
-        format!("SELECT {} FROM {}{condition}", list.join(", "), from_list(&update.table, from));
-    let source = QuerySource::plan_text(&sql, context).await?;
+    let returns = update.returning.is_some();
+    let (source, others, relations) =
+        by_query((table, shown), from, update.selection.as_ref(), values, returns, context).await?;
     let types = source.types();
     let eval = EvalContext::planning(context.settings, context.catalog);
     let empty = Scope::default();
@@ -164,8 +169,7 @@ async fn update_by_query(
             },
         ));
     }
-    debug_assert!(first <= types.len());
-    Ok((Target::Query(source), set))
+    Ok((Target::Query(source, others), set, relations))
 }
 
 /// Plans a DELETE.
@@ -185,7 +189,7 @@ pub(in crate::exec) async fn delete(
     };
     let (table, shown) = written(target, context)?;
     let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
-    let scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
+    let mut scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
     let before = context.parameters.clone();
     let bound = if delete.using.is_some() {
         None
@@ -207,18 +211,19 @@ pub(in crate::exec) async fn delete(
     };
     let target = match bound {
         Some(condition) => {
-            let (access, filter) = Conditions::new(condition).choose(&table, None);
+            let eval = EvalContext::planning(context.settings, context.catalog);
+            let (access, filter) =
+                Conditions::over(condition, &info.forms).choose_among(&table, None, &eval);
             Target::Path(Box::new(access), filter)
         }
         None => {
-            let list = key_list(&table, &shown)?.join(", ");
-            let condition =
-                delete.selection.as_ref().map_or_else(String::new, |e| format!(" WHERE {e}"));
-            let sql = format!(
-                "SELECT {list} FROM {}{condition}",
-                from_list(target, delete.using.as_ref())
-            );
-            Target::Query(QuerySource::plan_text(&sql, context).await?)
+            let others = delete.using.as_deref().unwrap_or_default();
+            let condition = delete.selection.as_ref();
+            let returns = delete.returning.is_some();
+            let (source, others, relations) =
+                by_query((&table, &shown), others, condition, Vec::new(), returns, context).await?;
+            scope.relations.extend(relations);
+            Target::Query(source, others)
         }
     };
     let (returning, columns) = returning(delete.returning.as_ref(), &table, &scope, context)?;

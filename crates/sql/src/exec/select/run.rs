@@ -1,4 +1,4 @@
-//! Execution of single-table queries.
+//! Execution of queries.
 //!
 //! # Invariants
 //! A look-up by whole keys touches no scan; a result longer than a batch is a stream that reads as it is pulled.
@@ -8,10 +8,21 @@ use super::*;
 impl SelectPlan {
     /// One line for EXPLAIN.
     pub(in crate::exec) fn describe(&self) -> String {
-        match &self.from {
-            None => "Key path: constant row".to_owned(),
-            Some(from) => describe_access(&from.table, &from.access, self.filter.is_some()),
+        let mut words = match (&self.from, &self.join) {
+            (None, Some(join)) => join.describe(),
+            (None, None) => "Key path: constant row".to_owned(),
+            (Some(from), _) if self.first_only => {
+                let words = describe_access(&from.table, &from.access, self.filter.is_some());
+                // One row, whatever the range.
+                let words = words.replacen("Key path: full scan on", "Key path: first of", 1);
+                words.replacen("Key path: range on", "Key path: first of", 1)
+            }
+            (Some(from), _) => describe_access(&from.table, &from.access, self.filter.is_some()),
+        };
+        if self.group.is_some() {
+            words.push_str(", grouped");
         }
+        words
     }
 
     /// Runs the query.
@@ -22,27 +33,30 @@ impl SelectPlan {
     ) -> Result<StatementResult> {
         let columns = columns.map_or_else(|| Arc::from(Vec::new()), Arc::clone);
         let result = |rows| Ok(StatementResult::Rows { columns, rows, tag: "SELECT" });
-        let context = EvalContext::executing(exec);
-        let Some(from) = &self.from else {
-            return result(Rows::Ready(self.constant(&context).await?));
+        let locked;
+        let exec = if self.locks {
+            locked = ExecContext { read_for: ReadFor::Locked, ..exec.clone() };
+            &locked
+        } else {
+            exec
         };
-        if self.point {
+        let context = EvalContext::executing(exec);
+        if let (Some(from), true) = (&self.from, self.point) {
             return result(Rows::Ready(self.point(from, exec, &context).await?));
+        }
+        if self.from.is_none() && self.join.is_none() {
+            return result(Rows::Ready(self.constant(&context).await?));
         }
         let limit = bound_value(&self.limit, &context, "LIMIT")?;
         let offset = bound_value(&self.offset, &context, "OFFSET")?.unwrap_or(0);
-        let rows_needed = limit
-            .map(|l| l.saturating_add(offset))
-            .filter(|_| self.sort.is_empty() && self.aggregates.is_empty());
-        let mut reader = Reader::open(
-            &from.table,
-            &from.codec,
-            &from.access,
-            self.filter.as_ref(),
-            rows_needed,
-            exec,
-            &context,
-        )?;
+        let mut reader = self.open(limit, offset, exec, &context)?;
+        if let (true, Input::Table(reader)) = (self.locks, &mut reader) {
+            reader.claim(exec).await?;
+        }
+        if let Some(grouping) = &self.group {
+            let groups = self.groups(grouping, &mut reader, exec, &context).await?;
+            return result(Rows::Ready(self.over_groups(groups, limit, offset, &context)?));
+        }
         if !self.aggregates.is_empty() {
             let row = self.aggregate(&mut reader, exec, &context).await?;
             let keep = limit != Some(0) && offset == 0;
@@ -76,14 +90,40 @@ impl SelectPlan {
         result(Rows::Ready(rows))
     }
 
-    fn project(&self, row: &Row, context: &EvalContext<'_>) -> Result<Row> {
+    fn open(
+        &self,
+        limit: Option<u64>,
+        offset: u64,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Input> {
+        if let Some(join) = &self.join {
+            return Ok(Input::Join(JoinReader::open(join, exec, context)?));
+        }
+        let from = self.from.as_ref().ok_or_else(|| Error::internal("a query without a table"))?;
+        let rows_needed = limit
+            .map(|l| l.saturating_add(offset))
+            .filter(|_| self.sort.is_empty() && self.aggregates.is_empty() && self.group.is_none())
+            .or_else(|| self.first_only.then_some(1));
+        Ok(Input::Table(Reader::open(
+            &from.table,
+            &from.codec,
+            &from.access,
+            self.filter.as_ref(),
+            rows_needed,
+            exec,
+            context,
+        )?))
+    }
+
+    pub(super) fn project(&self, row: &Row, context: &EvalContext<'_>) -> Result<Row> {
         self.output.iter().map(|e| e.eval(row, context)).collect()
     }
 
     fn stream(
         self: &Arc<Self>,
         first: Vec<Row>,
-        reader: Reader,
+        reader: Input,
         skip: u64,
         left: u64,
         exec: &ExecContext,
@@ -115,7 +155,7 @@ impl SelectPlan {
     /// The next rows inside OFFSET and LIMIT, not projected yet; empty at the end.
     async fn pass(
         &self,
-        reader: &mut Reader,
+        reader: &mut Input,
         skip: &mut u64,
         left: &mut u64,
         exec: &ExecContext,
@@ -138,7 +178,7 @@ impl SelectPlan {
                     break;
                 }
                 *left -= 1;
-                rows.push(found.row);
+                rows.push(found);
             }
             if !rows.is_empty() {
                 return Ok(rows);
@@ -169,11 +209,14 @@ impl SelectPlan {
         context: &EvalContext<'_>,
     ) -> Result<Vec<Row>> {
         let prefix = storage::prefix(exec.catalog.database, &from.table, 0);
-        let Keys::Points(keys) = from.access.keys(&from.table, prefix, context)? else {
+        let Keys::Points(keys) = from.access.keys(&from.table, prefix, &[], context)? else {
             return Ok(Vec::new());
         };
+        if self.locks && keys.len() <= CLAIMED {
+            exec.txn.claim(&keys).await?;
+        }
         let mut rows = Vec::with_capacity(keys.len());
-        for value in get_many(exec, &keys, ReadFor::Query).await?.into_iter().flatten() {
+        for value in get_many(exec, &keys, exec.read_for).await?.into_iter().flatten() {
             let row = from.codec.decode(&value)?;
             if let Some(filter) = &self.filter
                 && !filter.holds(&row, context)?
@@ -187,7 +230,7 @@ impl SelectPlan {
 
     async fn sorted(
         &self,
-        reader: &mut Reader,
+        reader: &mut Input,
         limit: Option<u64>,
         offset: u64,
         exec: &ExecContext,
@@ -195,6 +238,7 @@ impl SelectPlan {
     ) -> Result<Vec<Row>> {
         let mut held = exec.memory.reserve("rows to sort", 0).map_err(out_of_memory)?;
         let mut rows: Vec<(Vec<Datum>, Row)> = Vec::new();
+        let keep = limit.and_then(|l| usize::try_from(l.saturating_add(offset)).ok());
         loop {
             let found = reader.next(BATCH, exec, context).await?;
             if found.is_empty() {
@@ -204,13 +248,27 @@ impl SelectPlan {
                 let keys = self
                     .sort
                     .iter()
-                    .map(|k| k.expr.eval(&found.row, context))
+                    .map(|k| k.expr.eval(&found, context))
                     .collect::<Result<Vec<_>>>()?;
-                let output = eval_all(&self.output, &found.row, context).await?;
+                let output = eval_all(&self.output, &found, context).await?;
                 held.grow(row_bytes(&output) + row_bytes(&keys)).map_err(out_of_memory)?;
                 rows.push((keys, output));
             }
+            // Of a short result only the best are kept.
+            if keep.is_some_and(|keep| rows.len() >= keep.saturating_mul(2).max(2 * BATCH)) {
+                self.order(&mut rows);
+                let dropped = rows.drain(keep.unwrap_or(0)..);
+                held.shrink(dropped.map(|(keys, row)| row_bytes(&row) + row_bytes(&keys)).sum());
+            }
         }
+        self.order(&mut rows);
+        let skip = usize::try_from(offset).unwrap_or(usize::MAX);
+        let take = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
+        Ok(rows.into_iter().skip(skip).take(take).map(|(_, row)| row).collect())
+    }
+
+    /// Sorts rows by their keys; equal ones stay as they came.
+    pub(super) fn order(&self, rows: &mut [(Vec<Datum>, Row)]) {
         rows.sort_by(|(a, _), (b, _)| {
             for ((x, y), key) in a.iter().zip(b).zip(&self.sort) {
                 let order = match (x.is_null(), y.is_null()) {
@@ -228,33 +286,28 @@ impl SelectPlan {
             }
             std::cmp::Ordering::Equal
         });
-        let skip = usize::try_from(offset).unwrap_or(usize::MAX);
-        let take = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
-        Ok(rows.into_iter().skip(skip).take(take).map(|(_, row)| row).collect())
     }
 
     async fn aggregate(
         &self,
-        reader: &mut Reader,
+        reader: &mut Input,
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<Row> {
         let mut states: Vec<State> = self.aggregates.iter().map(State::new).collect();
         loop {
-            let found = reader.next(BATCH, exec, context).await?;
+            let enough = if self.first_only { 1 } else { BATCH };
+            let found = reader.next(enough, exec, context).await?;
             if found.is_empty() {
                 break;
             }
             for found in &found {
                 for (state, aggregate) in states.iter_mut().zip(&self.aggregates) {
-                    let value = match &aggregate.arg {
-                        None => Datum::Bool(true),
-                        Some(arg) => arg.eval(&found.row, context)?,
-                    };
-                    if !value.is_null() {
-                        state.add(aggregate, value, context)?;
-                    }
+                    state.take(aggregate, found, context)?;
                 }
+            }
+            if self.first_only {
+                break;
             }
         }
         let results = states
@@ -262,12 +315,43 @@ impl SelectPlan {
             .zip(&self.aggregates)
             .map(|(state, aggregate)| state.finish(aggregate))
             .collect::<Result<Row>>()?;
-        self.output.iter().map(|e| e.eval(&results, context)).collect()
+        // Such as setval over the greatest value.
+        eval_all(&self.output, &results, context).await
+    }
+}
+
+/// Where rows come from.
+#[derive(Debug)]
+pub(super) enum Input {
+    Table(Reader),
+    Join(JoinReader),
+}
+
+impl Input {
+    /// The next rows; empty at the end.
+    pub async fn next(
+        &mut self,
+        max_rows: usize,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<Vec<Row>> {
+        match self {
+            Self::Table(reader) => {
+                let found = reader.next(max_rows, exec, context).await?;
+                Ok(found.into_iter().map(|found| found.row).collect())
+            }
+            Self::Join(reader) => reader.next(max_rows, exec, context).await,
+        }
     }
 }
 
 /// One line of an access path.
 pub(in crate::exec) fn describe_access(table: &Table, access: &Access, filtered: bool) -> String {
+    format!("Key path: {}", access_words(table, access, filtered))
+}
+
+/// An access path in words.
+pub(in crate::exec) fn access_words(table: &Table, access: &Access, filtered: bool) -> String {
     let name = match (access.index, table.index(access.index)) {
         (_, Some(index)) => index.name.clone(),
         (_, None) => "row id".to_owned(),
@@ -280,75 +364,9 @@ pub(in crate::exec) fn describe_access(table: &Table, access: &Access, filtered:
         "range"
     };
     format!(
-        "Key path: {what} on {} by {name}{}{}",
+        "{what} on {} by {name}{}{}",
         table.name,
         if access.reverse { ", backwards" } else { "" },
         if filtered { ", filtered" } else { "" },
     )
-}
-
-/// An aggregate under way.
-struct State {
-    count: i64,
-    value: Datum,
-}
-
-impl State {
-    fn new(_: &Aggregate) -> Self {
-        Self { count: 0, value: Datum::Null }
-    }
-
-    fn add(
-        &mut self,
-        aggregate: &Aggregate,
-        value: Datum,
-        context: &EvalContext<'_>,
-    ) -> Result<()> {
-        self.count += 1;
-        let ty = aggregate.arg.as_ref().map_or(&SqlType::Int8, |a| &a.ty);
-        match aggregate.kind {
-            AggregateKind::CountRows | AggregateKind::Count => {}
-            AggregateKind::Min | AggregateKind::Max => {
-                let order = value.cmp_typed(&self.value, ty);
-                let better = if aggregate.kind == AggregateKind::Max {
-                    order.is_gt()
-                } else {
-                    order.is_lt()
-                };
-                if self.value.is_null() || better {
-                    self.value = value;
-                }
-            }
-            AggregateKind::Sum | AggregateKind::Avg => {
-                let wide = crate::expr::cast::cast(
-                    value,
-                    ty,
-                    &aggregate.ty,
-                    crate::expr::CastContext::Explicit,
-                    context,
-                )?;
-                self.value = match (&self.value, &wide) {
-                    (Datum::Null, _) => wide,
-                    (Datum::Int8(a), Datum::Int8(b)) => Datum::Int8(
-                        a.checked_add(*b).ok_or_else(|| fault::out_of_range(&SqlType::Int8))?,
-                    ),
-                    (Datum::Float8(a), Datum::Float8(b)) => Datum::Float8(a + b),
-                    (Datum::Numeric(a), Datum::Numeric(b)) => Datum::numeric(a.add(b)),
-                    _ => return Err(fault::kind("numbers")),
-                };
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(self, aggregate: &Aggregate) -> Result<Datum> {
-        Ok(match (aggregate.kind, self.value) {
-            (AggregateKind::CountRows | AggregateKind::Count, _) => Datum::Int8(self.count),
-            (AggregateKind::Avg, Datum::Numeric(sum)) => {
-                Datum::numeric(sum.div(&Numeric::from(self.count)).unwrap_or(Numeric::NaN))
-            }
-            (AggregateKind::Avg, Datum::Float8(sum)) => Datum::Float8(sum / self.count as f64),
-            (_, value) => value,
-        })
-    }
 }

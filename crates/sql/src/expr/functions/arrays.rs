@@ -5,11 +5,12 @@
 //! lower bound of one dimension.
 
 use crate::error::Result;
+use crate::expr::context::Call;
 use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
 use crate::expr::ty::Tag::{Any, AnyArray, AnyElement, Bool, Int4, Text};
 use crate::expr::value::{array, array_of, bool_datum, i32_datum, i64_of, text};
-use crate::types::{ArrayValue, Datum};
+use crate::types::{ArrayValue, Datum, SqlType};
 
 const fn building(
     name: &'static str,
@@ -22,11 +23,11 @@ const fn building(
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     building("||", &[AnyArray, AnyArray], |a, _| concat(&a[0], &a[1])),
-    building("||", &[AnyArray, AnyElement], |a, _| append(&a[0], &a[1], &a[1])),
-    building("||", &[AnyElement, AnyArray], |a, _| prepend(&a[0], &a[1])),
+    building("||", &[AnyArray, AnyElement], |a, c| append(&a[0], &a[1], c)),
+    building("||", &[AnyElement, AnyArray], |a, c| prepend(&a[0], &a[1], c)),
     building("array_cat", &[AnyArray, AnyArray], |a, _| concat(&a[0], &a[1])),
-    building("array_append", &[AnyArray, AnyElement], |a, _| append(&a[0], &a[1], &a[1])),
-    building("array_prepend", &[AnyElement, AnyArray], |a, _| prepend(&a[0], &a[1])),
+    building("array_append", &[AnyArray, AnyElement], |a, c| append(&a[0], &a[1], c)),
+    building("array_prepend", &[AnyElement, AnyArray], |a, c| prepend(&a[0], &a[1], c)),
     building("array_remove", &[AnyArray, AnyElement], |a, _| {
         rebuilt(&a[0], |items| items.iter().filter(|v| **v != a[1]).cloned().collect())
     }),
@@ -71,8 +72,13 @@ pub const TABLE: &[Function] = &[
         if a[0].is_null() {
             return Ok(Datum::Null);
         }
-        let found = array_of(&a[0])?.elements.iter().position(|v| *v == a[1]);
-        found.map_or(Ok(Datum::Null), |at| i32_datum(at + 1))
+        let array = array_of(&a[0])?;
+        let low = array.dimensions.first().map_or(1, |(_, low)| *low);
+        let found = array.elements.iter().position(|v| *v == a[1]);
+        found.map_or(Ok(Datum::Null), |at| match i32_datum(at)? {
+            Datum::Int4(at) => Ok(Datum::Int4(low.saturating_add(at))),
+            other => Ok(other),
+        })
     })
     .lax(),
     function_returning(
@@ -83,10 +89,17 @@ pub const TABLE: &[Function] = &[
             if a[0].is_null() {
                 return Ok(Datum::Null);
             }
-            let found = array_of(&a[0])?.elements.iter().enumerate().filter(|(_, v)| **v == a[1]);
+            let source = array_of(&a[0])?;
+            let low = source.dimensions.first().map_or(1, |(_, low)| *low);
+            let found = source.elements.iter().enumerate().filter(|(_, v)| **v == a[1]);
             Ok(array(
                 crate::types::SqlType::Int4,
-                found.map(|(at, _)| i32_datum(at + 1)).collect::<Result<_>>()?,
+                found
+                    .map(|(at, _)| match i32_datum(at)? {
+                        Datum::Int4(at) => Ok(Datum::Int4(low.saturating_add(at))),
+                        other => Ok(other),
+                    })
+                    .collect::<Result<_>>()?,
             ))
         },
     )
@@ -142,43 +155,25 @@ fn concat(a: &Datum, b: &Datum) -> Result<Datum> {
     rebuilt(a, |items| items.iter().chain(&other.elements).cloned().collect())
 }
 
-fn append(value: &Datum, item: &Datum, like: &Datum) -> Result<Datum> {
+fn append(value: &Datum, item: &Datum, call: &Call<'_>) -> Result<Datum> {
     if value.is_null() {
-        return Ok(array(element_type(like), vec![item.clone()]));
+        return Ok(array(element_type(call), vec![item.clone()]));
     }
     rebuilt(value, |items| items.iter().chain([item]).cloned().collect())
 }
 
-fn prepend(item: &Datum, value: &Datum) -> Result<Datum> {
+fn prepend(item: &Datum, value: &Datum, call: &Call<'_>) -> Result<Datum> {
     if value.is_null() {
-        return Ok(array(element_type(item), vec![item.clone()]));
+        return Ok(array(element_type(call), vec![item.clone()]));
     }
     rebuilt(value, |items| std::iter::once(item).chain(items).cloned().collect())
 }
 
-/// The element type of an array made of this value alone.
-fn element_type(value: &Datum) -> crate::types::SqlType {
-    use crate::types::SqlType;
-    match value {
-        Datum::Bool(_) => SqlType::Bool,
-        Datum::Int2(_) => SqlType::Int2,
-        Datum::Int4(_) => SqlType::Int4,
-        Datum::Int8(_) => SqlType::Int8,
-        Datum::Float4(_) => SqlType::Float4,
-        Datum::Float8(_) => SqlType::Float8,
-        Datum::Numeric(_) => SqlType::Numeric(None),
-        Datum::Bytea(_) => SqlType::Bytea,
-        Datum::Uuid(_) => SqlType::Uuid,
-        Datum::Date(_) => SqlType::Date,
-        Datum::Time(_) => SqlType::Time(None),
-        Datum::Timestamp(_) => SqlType::Timestamp(None),
-        Datum::TimestampTz(_) => SqlType::TimestampTz(None),
-        Datum::Interval(_) => SqlType::Interval,
-        Datum::Json(_) => SqlType::Json,
-        Datum::Jsonb(_) => SqlType::Jsonb,
-        Datum::Oid(_) => SqlType::Oid,
-        Datum::InternalChar(_) => SqlType::InternalChar,
-        Datum::Null | Datum::Text(_) | Datum::Array(_) => SqlType::Text,
+/// The element type of the array that a call gives.
+fn element_type(call: &Call<'_>) -> SqlType {
+    match call.returns {
+        SqlType::Array(element) => (**element).clone(),
+        other => other.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::expr::cast;
 use crate::expr::context::Call;
 use crate::expr::fault;
 use crate::expr::json::{self, SetMode};
+use crate::expr::json_raw;
 use crate::expr::registry::{Function, function};
 use crate::expr::ty::Tag::{Any, Bool, Int4, Json, Jsonb, Text, TextArray};
 use crate::expr::value::{
@@ -22,21 +23,33 @@ use crate::types::{ArrayValue, Datum, SqlType};
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     function("->", &[Jsonb, Text], Jsonb, |a, _| field(a).map(|v| v.map_or(Datum::Null, jsonb))),
-    function("->", &[Jsonb, Int4], Jsonb, |a, _| item(a).map(|v| v.map_or(Datum::Null, jsonb))),
-    function("->", &[Json, Text], Json, |a, _| field(a).map(|v| v.map_or(Datum::Null, json_text))),
-    function("->", &[Json, Int4], Json, |a, _| item(a).map(|v| v.map_or(Datum::Null, json_text))),
+    function("->", &[Jsonb, Int4], Jsonb, |a, _| {
+        binary_item(a).map(|v| v.map_or(Datum::Null, jsonb))
+    }),
+    function("->", &[Json, Text], Json, |a, _| {
+        Ok(part(json_raw::field(raw_of(&a[0])?, str_of(&a[1])?)))
+    }),
+    function("->", &[Json, Int4], Json, |a, _| {
+        Ok(part(json_raw::element(raw_of(&a[0])?, i64_of(&a[1])?)))
+    }),
     function("->>", &[Jsonb, Text], Text, |a, _| field(a).map(|v| as_text(v, true))),
-    function("->>", &[Jsonb, Int4], Text, |a, _| item(a).map(|v| as_text(v, true))),
-    function("->>", &[Json, Text], Text, |a, _| field(a).map(|v| as_text(v, false))),
-    function("->>", &[Json, Int4], Text, |a, _| item(a).map(|v| as_text(v, false))),
+    function("->>", &[Jsonb, Int4], Text, |a, _| binary_item(a).map(|v| as_text(v, true))),
+    function("->>", &[Json, Text], Text, |a, _| {
+        Ok(part_text(json_raw::field(raw_of(&a[0])?, str_of(&a[1])?)))
+    }),
+    function("->>", &[Json, Int4], Text, |a, _| {
+        Ok(part_text(json_raw::element(raw_of(&a[0])?, i64_of(&a[1])?)))
+    }),
     function("#>", &[Jsonb, TextArray], Jsonb, |a, _| {
         deep(a).map(|v| v.map_or(Datum::Null, jsonb))
     }),
     function("#>", &[Json, TextArray], Json, |a, _| {
-        deep(a).map(|v| v.map_or(Datum::Null, json_text))
+        Ok(part(json_raw::at_path(raw_of(&a[0])?, &path_of(&a[1])?)))
     }),
     function("#>>", &[Jsonb, TextArray], Text, |a, _| deep(a).map(|v| as_text(v, true))),
-    function("#>>", &[Json, TextArray], Text, |a, _| deep(a).map(|v| as_text(v, false))),
+    function("#>>", &[Json, TextArray], Text, |a, _| {
+        Ok(part_text(json_raw::at_path(raw_of(&a[0])?, &path_of(&a[1])?)))
+    }),
     function("@>", &[Jsonb, Jsonb], Bool, |a, _| {
         Ok(bool_datum(json::contains(&*json_of(&a[0])?, &*json_of(&a[1])?)))
     }),
@@ -108,18 +121,22 @@ pub const TABLE: &[Function] = &[
     })
     .variadic(),
     function("json_extract_path", &[Json, Text], Json, |a, _| {
-        extract(a).map(|v| v.map_or(Datum::Null, json_text))
+        let path = a[1..].iter().map(str_of).collect::<Result<Vec<_>>>()?;
+        Ok(part(json_raw::at_path(raw_of(&a[0])?, &path)))
     })
     .variadic(),
     function("json_extract_path_text", &[Json, Text], Text, |a, _| {
-        extract(a).map(|v| as_text(v, false))
+        let path = a[1..].iter().map(str_of).collect::<Result<Vec<_>>>()?;
+        Ok(part_text(json_raw::at_path(raw_of(&a[0])?, &path)))
     })
     .variadic(),
     function("to_jsonb", &[Any], Jsonb, |a, c| Ok(jsonb(to_json_value(&a[0], &c.args[0], c)?)))
-        .lax()
         .stable(),
-    function("to_json", &[Any], Json, |a, c| {
-        Ok(json_compact(&to_json_value(&a[0], &c.args[0], c)?))
+    function("to_json", &[Any], Json, |a, c| match &a[0] {
+        // Their own text stays.
+        Datum::Json(_) => Ok(a[0].clone()),
+        Datum::Jsonb(value) => Ok(Datum::Json(cast::jsonb_text(value).into())),
+        other => Ok(json_compact(&to_json_value(other, &c.args[0], c)?)),
     })
     .stable(),
     function("array_to_json", &[crate::expr::ty::Tag::AnyArray], Json, |a, c| {
@@ -151,6 +168,22 @@ fn change(result: std::result::Result<Value, &'static str>) -> Result<Datum> {
     result.map(jsonb).map_err(invalid)
 }
 
+/// The text of a `json` value.
+fn raw_of(value: &Datum) -> Result<&str> {
+    match value {
+        Datum::Json(text) => Ok(text),
+        _ => Err(fault::kind("json")),
+    }
+}
+
+fn part(value: Option<&str>) -> Datum {
+    value.map_or(Datum::Null, |value| Datum::Json(value.into()))
+}
+
+fn part_text(value: Option<&str>) -> Datum {
+    value.and_then(json_raw::shown).map_or(Datum::Null, text)
+}
+
 fn field(a: &[Datum]) -> Result<Option<Value>> {
     let key = str_of(&a[1])?;
     Ok(json_of(&a[0])?.as_object().and_then(|map| map.get(key)).cloned())
@@ -159,6 +192,15 @@ fn field(a: &[Datum]) -> Result<Option<Value>> {
 fn item(a: &[Datum]) -> Result<Option<Value>> {
     let index = i64_of(&a[1])?;
     Ok(json::element(&*json_of(&a[0])?, index).cloned())
+}
+
+/// A jsonb scalar is stored as an array of itself, and PostgreSQL shows it here.
+fn binary_item(a: &[Datum]) -> Result<Option<Value>> {
+    let value = json_of(&a[0])?;
+    if matches!(&*value, Value::Object(_) | Value::Array(_)) {
+        return item(a);
+    }
+    Ok(matches!(i64_of(&a[1])?, 0 | -1).then(|| value.into_owned()))
 }
 
 fn path_of(value: &Datum) -> Result<Vec<&str>> {
@@ -185,10 +227,6 @@ fn as_text(value: Option<Value>, binary: bool) -> Datum {
         Some(other) if binary => text(cast::jsonb_text(&other)),
         Some(other) => text(other.to_string()),
     }
-}
-
-fn json_text(value: Value) -> Datum {
-    Datum::Json(value.to_string().into())
 }
 
 /// `json` as `to_json` writes it: no blanks.

@@ -148,9 +148,13 @@ pub const TABLE: &[Function] = &[
     function("sign", &[Num], Num, |a, _| {
         num(numeric_of(&a[0])?.signum().map_or(Numeric::NaN, |s| Numeric::from(i64::from(s))))
     }),
-    function("scale", &[Num], Int4, |a, _| Ok(Datum::Int4(numeric_of(&a[0])?.scale() as i32))),
+    function("scale", &[Num], Int4, |a, _| {
+        let value = numeric_of(&a[0])?;
+        Ok(if value.is_finite() { Datum::Int4(value.scale() as i32) } else { Datum::Null })
+    }),
     function("min_scale", &[Num], Int4, |a, _| {
-        Ok(Datum::Int4(numeric_of(&a[0])?.normalized().scale() as i32))
+        let value = numeric_of(&a[0])?.normalized();
+        Ok(if value.is_finite() { Datum::Int4(value.scale() as i32) } else { Datum::Null })
     }),
     function("trim_scale", &[Num], Num, |a, _| num(numeric_of(&a[0])?.normalized())),
     function("factorial", &[Int8], Num, |a, _| factorial(i64_of(&a[0])?)),
@@ -170,28 +174,28 @@ pub const FLOATS: &[Function] = &[
     function("-", &[Float4, Float4], Float4, |a, _| float4(f32_of(&a[0])? - f32_of(&a[1])?, a)),
     function("*", &[Float4, Float4], Float4, |a, _| float4(f32_of(&a[0])? * f32_of(&a[1])?, a)),
     function("/", &[Float4, Float4], Float4, |a, _| {
-        nonzero(&a[1])?;
+        divisible(a)?;
         float4(f32_of(&a[0])? / f32_of(&a[1])?, a)
     }),
     function("+", &[Float8, Float8], Float8, |a, _| float8(f64_of(&a[0])? + f64_of(&a[1])?, a)),
     function("-", &[Float8, Float8], Float8, |a, _| float8(f64_of(&a[0])? - f64_of(&a[1])?, a)),
     function("*", &[Float8, Float8], Float8, |a, _| float8(f64_of(&a[0])? * f64_of(&a[1])?, a)),
     function("/", &[Float8, Float8], Float8, |a, _| {
-        nonzero(&a[1])?;
+        divisible(a)?;
         float8(f64_of(&a[0])? / f64_of(&a[1])?, a)
     }),
     function("+", &[Float4, Float8], Float8, |a, _| float8(f64_of(&a[0])? + f64_of(&a[1])?, a)),
     function("-", &[Float4, Float8], Float8, |a, _| float8(f64_of(&a[0])? - f64_of(&a[1])?, a)),
     function("*", &[Float4, Float8], Float8, |a, _| float8(f64_of(&a[0])? * f64_of(&a[1])?, a)),
     function("/", &[Float4, Float8], Float8, |a, _| {
-        nonzero(&a[1])?;
+        divisible(a)?;
         float8(f64_of(&a[0])? / f64_of(&a[1])?, a)
     }),
     function("+", &[Float8, Float4], Float8, |a, _| float8(f64_of(&a[0])? + f64_of(&a[1])?, a)),
     function("-", &[Float8, Float4], Float8, |a, _| float8(f64_of(&a[0])? - f64_of(&a[1])?, a)),
     function("*", &[Float8, Float4], Float8, |a, _| float8(f64_of(&a[0])? * f64_of(&a[1])?, a)),
     function("/", &[Float8, Float4], Float8, |a, _| {
-        nonzero(&a[1])?;
+        divisible(a)?;
         float8(f64_of(&a[0])? / f64_of(&a[1])?, a)
     }),
     function("-", &[Float4], Float4, |a, _| Ok(Datum::Float4(-f32_of(&a[0])?))),
@@ -225,7 +229,8 @@ pub const FLOATS: &[Function] = &[
         } else if v < 0.0 {
             -1.0
         } else {
-            v
+            // NaN is neither: 0, as in PostgreSQL.
+            0.0
         }))
     }),
     function("pi", &[], Float8, |_, _| Ok(Datum::Float8(std::f64::consts::PI))),
@@ -344,6 +349,12 @@ fn width_bucket(value: f64, low: f64, high: f64, count: i64) -> Result<Datum> {
     if count <= 0 {
         return Err(bad("count must be greater than zero"));
     }
+    if value.is_nan() || low.is_nan() || high.is_nan() {
+        return Err(bad("operand, lower bound, and upper bound cannot be NaN"));
+    }
+    if low.is_infinite() || high.is_infinite() {
+        return Err(bad("lower and upper bounds must be finite"));
+    }
     if low == high {
         return Err(bad("lower bound cannot equal upper bound"));
     }
@@ -373,8 +384,12 @@ fn infinite(value: &Datum) -> bool {
     }
 }
 
-fn nonzero(value: &Datum) -> Result<()> {
-    if f64_of(value)? == 0.0 { Err(fault::division_by_zero()) } else { Ok(()) }
+/// Not a number divided by zero is not a number.
+fn divisible(args: &[Datum]) -> Result<()> {
+    if f64_of(&args[1])? == 0.0 && !f64_of(&args[0])?.is_nan() {
+        return Err(fault::division_by_zero());
+    }
+    Ok(())
 }
 
 /// Infinity out of finite operands is an overflow.

@@ -1,9 +1,14 @@
 //! The functions and operators, by area. A new one is a line in the table of its module.
 
+pub mod advisory;
 pub mod arrays;
+pub mod bits;
+pub mod enums;
 pub mod hash;
 pub mod jsons;
 pub mod math;
+pub mod ordered;
+pub mod regexps;
 pub mod system;
 pub mod text;
 pub mod time;
@@ -20,5 +25,10 @@ pub const TABLES: &[&[Function]] = &[
     time::OPERATORS,
     jsons::TABLE,
     arrays::TABLE,
+    advisory::TABLE,
+    enums::TABLE,
+    bits::TABLE,
+    ordered::TABLE,
+    regexps::TABLE,
     system::TABLE,
 ];

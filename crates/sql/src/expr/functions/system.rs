@@ -1,7 +1,7 @@
 //! Session information, identifiers, sequences, transactions.
 //!
 //! # Limits
-//! What `set_config` sets is seen by the next statement; advisory locks are missing.
+//! What `set_config` sets is seen by the next statement; what waits is refused inside operators (`engine_df::waiting`).
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::expr::ty::Tag::{
 };
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use crate::identifier::quote_ident;
-use crate::session::settings::level_name;
+use crate::session::Settings;
+use crate::session::settings::{BACKEND_PID, level_name};
 use crate::types::Datum;
 
 /// The functions of this module.
@@ -53,6 +54,7 @@ pub const TABLE: &[Function] = &[
     .lax()
     .stable(),
     function("gen_random_uuid", &[], Uuid, |_, c| random_uuid(c)).volatile(),
+    function("uuid_generate_v4", &[], Uuid, |_, c| random_uuid(c)).volatile(),
     function("nextval", &[Reg], Int8, |a, c| c.context.request(Request::NextValue(oid_of(&a[0])?)))
         .waiting(),
     function("currval", &[Reg], Int8, |a, c| {
@@ -83,13 +85,27 @@ pub const TABLE: &[Function] = &[
     })
     .waiting(),
     function("telesto_bucket_usage", &[], Json, |_, c| bucket_usage(c)).volatile(),
+    function("telesto_check_table", &[Reg], Int8, |a, c| {
+        let oid = oid_of(&a[0])?;
+        c.context.request(Request::CheckTable(oid))
+    })
+    .waiting(),
     function("telesto_log_switch", &[Text], Text, |a, c| log_switch(str_of(&a[0])?, c)).waiting(),
     function("pg_sleep", &[Float8], Void, |a, c| sleep(&a[0], c)).waiting(),
-    // Advisory locks are missing, so none is held.
-    function("pg_advisory_unlock_all", &[], Void, |_, _| Ok(text(""))).volatile(),
     function("txid_current", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
+    function("pg_cancel_backend", &[Int4], Bool, |a, c| {
+        let exec = c.context.execution()?;
+        let pid = i32::try_from(i64_of(&a[0])?).unwrap_or_default();
+        let found = exec.live.backends.cancel(pid);
+        if !found {
+            let text = format!("PID {pid} is not a PostgreSQL backend process");
+            exec.notices.warning(crate::SqlState::WARNING, text);
+        }
+        Ok(bool_datum(found))
+    })
+    .volatile(),
     function("pg_is_in_recovery", &[], Bool, |_, _| Ok(bool_datum(false))).stable(),
     function("pg_get_serial_sequence", &[Text, Text], Text, serial_sequence).stable(),
     function("current_setting", &[Text], Text, |a, c| setting(str_of(&a[0])?, false, c)).stable(),
@@ -97,6 +113,20 @@ pub const TABLE: &[Function] = &[
         setting(str_of(&a[0])?, bool_of(&a[1])?, c)
     })
     .stable(),
+    function("pg_notify", &[Text, Text], Void, |a, c| {
+        let text_of = |value: &Datum| match value {
+            Datum::Null => Ok(String::new()),
+            value => str_of(value).map(str::to_owned),
+        };
+        c.context.execution()?.channels.notify(&text_of(&a[0])?, &text_of(&a[1])?)?;
+        Ok(text(""))
+    })
+    .lax()
+    .volatile(),
+    function("pg_notification_queue_usage", &[], Float8, |_, c| {
+        Ok(Datum::Float8(c.context.execution()?.channels.usage()))
+    })
+    .volatile(),
     function("set_config", &[Text, Text, Bool], Text, set_config).lax().volatile(),
     function("to_regclass", &[Text], Reg, to_reg).stable(),
     function("to_regtype", &[Text], RegType, to_reg).stable(),
@@ -185,12 +215,12 @@ fn sleep(seconds: &Datum, call: &Call<'_>) -> Result<Datum> {
 }
 
 fn backend_pid(call: &Call<'_>) -> i32 {
-    call.context
-        .settings
-        .others
-        .get("telesto.backend_pid")
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(1)
+    pid_in(call.context.settings)
+}
+
+/// The process id a session shows.
+pub(crate) fn pid_in(settings: &Settings) -> i32 {
+    settings.others.get(BACKEND_PID).and_then(|v| v.parse().ok()).unwrap_or(1)
 }
 
 fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {

@@ -8,6 +8,8 @@
 
 mod matching;
 
+use std::borrow::Cow;
+
 use crate::error::Result;
 use crate::expr::Tag::{AnyArray, Bytea, Int4, Int8, Name, Text, TextArray};
 use crate::expr::context::Call;
@@ -22,6 +24,7 @@ use crate::expr::value::{
 use crate::identifier::{quote_ident, quote_literal};
 use crate::types::Datum;
 
+pub(super) use matching::compile;
 use matching::*;
 
 /// Longest text a function builds, bytes.
@@ -110,9 +113,9 @@ pub const TABLE: &[Function] = &[
     function("format", &[Text], Text, format_text).lax().stable(),
     function("format", &[Text, Tag::Any], Text, format_text).lax().variadic().stable(),
     function("||", &[Text, Text], Text, |a, _| join(str_of(&a[0])?, str_of(&a[1])?)),
-    function("||", &[Text, Tag::Any], Text, |a, c| join(str_of(&a[0])?, &to_text(&a[1], c, 1)?))
+    function("||", &[Text, Tag::Any], Text, |a, c| join(str_of(&a[0])?, &as_text(&a[1], c, 1)?))
         .stable(),
-    function("||", &[Tag::Any, Text], Text, |a, c| join(&to_text(&a[0], c, 0)?, str_of(&a[1])?))
+    function("||", &[Tag::Any, Text], Text, |a, c| join(&as_text(&a[0], c, 0)?, str_of(&a[1])?))
         .stable(),
     function("||", &[Bytea, Bytea], Bytea, |a, _| {
         Ok(bytea([bytes_of(&a[0])?, bytes_of(&a[1])?].concat()))
@@ -130,6 +133,8 @@ pub const TABLE: &[Function] = &[
     function("!~~", &[Text, Text], Tag::Bool, |a, _| like(a, false, true)),
     function("~~*", &[Text, Text], Tag::Bool, |a, _| like(a, true, false)),
     function("!~~*", &[Text, Text], Tag::Bool, |a, _| like(a, true, true)),
+    function("similar_to_escape", &[Text], Text, |a, _| similar_to_escape(a)),
+    function("similar_to_escape", &[Text, Text], Text, |a, _| similar_to_escape(a)),
     function("similar", &[Text, Text], Tag::Bool, |a, _| similar(a)),
     function("similar", &[Text, Text, Text], Tag::Bool, |a, _| similar(a)),
     function("~", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "", false)),
@@ -163,6 +168,14 @@ pub const TABLE: &[Function] = &[
         Ok(text_array(str_of(&a[0])?.split('.').map(|p| Some(p.trim_matches('"').to_owned()))))
     }),
 ];
+
+/// What a cast to text gives, which for booleans is not what they are shown as.
+fn as_text<'a>(value: &'a Datum, call: &Call<'_>, at: usize) -> Result<Cow<'a, str>> {
+    match value {
+        Datum::Bool(value) => Ok(Cow::Borrowed(if *value { "true" } else { "false" })),
+        value => to_text(value, call, at),
+    }
+}
 
 fn chars_len(value: &Datum) -> Result<Datum> {
     let value = str_of(value)?;
@@ -313,6 +326,9 @@ fn translate(args: &[Datum]) -> Result<Datum> {
 fn chr(code: i64) -> Result<Datum> {
     if code == 0 {
         return Err(fault::error("54000", "null character not permitted"));
+    }
+    if code < 0 {
+        return Err(fault::error("22023", "character number must be positive"));
     }
     let c = u32::try_from(code).ok().and_then(char::from_u32).ok_or_else(|| {
         fault::error("54000", format!("requested character not valid for encoding: {code}"))

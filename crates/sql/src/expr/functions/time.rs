@@ -219,6 +219,16 @@ pub const TABLE: &[Function] = &[
     })
     .stable(),
     function("make_interval", &[Int4], Iv, |a, _| make_interval(a)).variadic(),
+    function("make_interval", &[Int4, Int4, Int4, Int4, Int4, Int4, Float8], Iv, |a, _| {
+        let Datum::Interval(whole) = make_interval(&a[..6])? else { return Ok(Datum::Null) };
+        let seconds = (f64_of(&a[6])? * SECOND as f64).round_ties_even();
+        let out = || fault::time_out_of_range("interval");
+        if !(-9.2e18..9.2e18).contains(&seconds) {
+            return Err(out());
+        }
+        let micros = whole.micros.checked_add(seconds as i64).ok_or_else(out)?;
+        Ok(Datum::Interval(Interval { micros, ..whole }))
+    }),
     function("make_interval", &[], Iv, |_, _| Ok(Datum::Interval(Interval::default()))),
     function("justify_days", &[Iv], Iv, |a, _| {
         Ok(Datum::Interval(justify_days(interval_of(&a[0])?)))
@@ -243,6 +253,13 @@ pub const TABLE: &[Function] = &[
     function("date_bin", &[Iv, Tz, Tz], Tz, |a, _| date_bin(a).map(Datum::TimestampTz)),
     function("overlaps", &[Ts, Ts, Ts, Ts], Bool, |a, _| Ok(overlaps(&a[0], &a[1], &a[2], &a[3])))
         .lax(),
+    function("overlaps", &[Ts, Iv, Ts, Iv], Bool, |a, _| overlaps_spans(a, None)).lax(),
+    function("overlaps", &[Ts, Iv, Ts, Ts], Bool, |a, _| overlaps_spans(a, None)).lax(),
+    function("overlaps", &[Ts, Ts, Ts, Iv], Bool, |a, _| overlaps_spans(a, None)).lax(),
+    function("overlaps", &[Tz, Tz, Tz, Tz], Bool, |a, _| overlaps_spans(a, None)).lax(),
+    function("overlaps", &[Tz, Iv, Tz, Iv], Bool, |a, c| overlaps_spans(a, Some(c))).lax().stable(),
+    function("overlaps", &[Tz, Iv, Tz, Tz], Bool, |a, c| overlaps_spans(a, Some(c))).lax().stable(),
+    function("overlaps", &[Tz, Tz, Tz, Iv], Bool, |a, c| overlaps_spans(a, Some(c))).lax().stable(),
     function("overlaps", &[Time, Time, Time, Time], Bool, |a, _| {
         Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))
     })

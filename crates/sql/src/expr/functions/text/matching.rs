@@ -5,7 +5,7 @@
 
 use super::*;
 
-pub(super) fn compile(pattern: &str, flags: &str) -> Result<regex::Regex> {
+pub(in crate::expr::functions) fn compile(pattern: &str, flags: &str) -> Result<regex::Regex> {
     pattern::regex(pattern, flags).map_err(pattern_fault)
 }
 
@@ -31,12 +31,17 @@ pub(super) fn substring_regex(value: &Datum, pattern: &Datum) -> Result<Datum> {
 }
 
 pub(super) fn escape_of(args: &[Datum]) -> Result<Option<char>> {
-    let Some(escape) = args.get(2) else { return Ok(Some('\\')) };
+    escape_in(args.get(2))
+}
+
+fn escape_in(given: Option<&Datum>) -> Result<Option<char>> {
+    let Some(escape) = given else { return Ok(Some('\\')) };
     let mut chars = str_of(escape)?.chars();
     match (chars.next(), chars.next()) {
         (None, _) => Ok(None),
         (Some(c), None) => Ok(Some(c)),
-        _ => Err(fault::error("22019", "invalid escape string; it must be empty or one character")),
+        _ => Err(fault::error("22025", "invalid escape string")
+            .hint("Escape string must be empty or one character.")),
     }
 }
 
@@ -49,6 +54,12 @@ pub(super) fn like(args: &[Datum], insensitive: bool, negated: bool) -> Result<D
         pattern::like(value, pattern, escape)
     };
     Ok(bool_datum(found.map_err(pattern_fault)? != negated))
+}
+
+/// The regular expression that SIMILAR TO matches by.
+pub(super) fn similar_to_escape(args: &[Datum]) -> Result<Datum> {
+    let escape = escape_in(args.get(1))?;
+    pattern::similar(str_of(&args[0])?, escape).map(text).map_err(pattern_fault)
 }
 
 pub(super) fn similar(args: &[Datum]) -> Result<Datum> {

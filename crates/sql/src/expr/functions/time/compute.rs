@@ -4,6 +4,10 @@
 //! Results outside the range of their type give 22008; nothing wraps.
 
 use super::*;
+use crate::expr::value::EPOCH_MICROS;
+
+/// 400 years, after which the calendar repeats.
+const CYCLE: i64 = 146_097 * DAY;
 
 /// Microseconds inside a time, timestamp or instant, as stored.
 pub fn micros_of(value: &Datum) -> Result<i64> {
@@ -319,11 +323,19 @@ pub(super) fn as_double(value: Datum) -> Result<Datum> {
     }
 }
 
+/// The end of time counts as the last moment that its number could be, as in PostgreSQL; its beginning as none.
 pub(super) fn age(a: &Datum, b: &Datum, zone: Zone) -> Result<Datum> {
-    let infinite = || fault::error("22008", "cannot subtract infinite timestamps");
-    let a = unix_micros(micros_of(a)?).ok_or_else(infinite)?;
-    let b = unix_micros(micros_of(b)?).ok_or_else(infinite)?;
-    let (months, days, micros) = calendar::age(zone.to_local(a), zone.to_local(b));
+    let (a, b) = (micros_of(a)?, micros_of(b)?);
+    let beginning = |v: i64| v == i64::MIN;
+    if beginning(a) || beginning(b) {
+        return Err(fault::time_out_of_range("timestamp"));
+    }
+    // 400 years earlier both, where the calendar is the same and the last moment has a number in Unix time.
+    let local = |stored: i64| {
+        let offset = zone.offset_at(stored.saturating_add(EPOCH_MICROS));
+        stored - CYCLE + EPOCH_MICROS + i64::from(offset) * SECOND
+    };
+    let (months, days, micros) = calendar::age(local(a), local(b));
     Ok(Datum::Interval(Interval { months, days, micros }))
 }
 
@@ -480,6 +492,23 @@ pub(super) fn date_bin(a: &[Datum]) -> Result<i64> {
     let (at, origin) = (micros_of(&a[1])?, micros_of(&a[2])?);
     let offset = at.checked_sub(origin).ok_or_else(|| fault::time_out_of_range("interval"))?;
     Ok(at - offset.rem_euclid(micros))
+}
+
+/// A span's end: itself, or its length behind the start.
+pub(super) fn span_end(start: &Datum, end: &Datum, zoned: Option<&Call<'_>>) -> Result<Datum> {
+    match (start, end) {
+        (Datum::Null, Datum::Interval(_)) => Ok(Datum::Null),
+        (_, Datum::Interval(length)) => match zoned {
+            Some(call) => shift_zoned(start, *length, 1, call),
+            None => shift_local(start, *length, 1),
+        },
+        _ => Ok(end.clone()),
+    }
+}
+
+/// OVERLAPS where either end may be a length.
+pub(super) fn overlaps_spans(a: &[Datum], zoned: Option<&Call<'_>>) -> Result<Datum> {
+    Ok(overlaps(&a[0], &span_end(&a[0], &a[1], zoned)?, &a[2], &span_end(&a[2], &a[3], zoned)?))
 }
 
 /// SQL's OVERLAPS with its treatment of NULL ends.

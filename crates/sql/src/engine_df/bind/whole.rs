@@ -1,0 +1,384 @@
+//! Whole rows: a relation's name, `t.*` or `ROW(…)` where a value is wanted.
+//!
+//! There are no composite types. What is asked of rows most is bound over their fields instead: JSON of them, counting them,
+//! testing them for NULL, looking for them in a subquery, and showing them (in their text form).
+//!
+//! # Invariants
+//! A row that an outer join made up is NULL as a whole; it is told by all its fields being NULL.
+//!
+//! # Limits
+//! Elsewhere a row is no value (0A000 or 42703). A row in the select list is sent as text.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+
+use super::scope::{Scope, ScopeColumn, fold};
+use super::{Binder, Typed};
+use crate::engine_df::{KEY_COLUMN, fault};
+use crate::error::{Error, Result};
+use crate::types::SqlType;
+
+/// A field: its name, its expression as SQL, its type where it is a column's.
+struct Field {
+    name: String,
+    sql: String,
+    ty: Option<SqlType>,
+}
+
+/// A row.
+struct Row {
+    fields: Vec<Field>,
+    /// It may be NULL as a whole.
+    nullable: bool,
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// SQL made here, parsed.
+fn parsed(sql: &str) -> Result<ast::Expr> {
+    Parser::new(&PostgreSqlDialect {})
+        .try_with_sql(sql)
+        .and_then(|mut parser| parser.parse_expr())
+        .map_err(|error| {
+            Error::internal(format!("an expression made here does not parse: {error}"))
+        })
+}
+
+impl Row {
+    fn all(&self, test: &str) -> String {
+        let tests: Vec<String> =
+            self.fields.iter().map(|field| format!("({}) {test}", field.sql)).collect();
+        if tests.is_empty() { "true".to_owned() } else { tests.join(" AND ") }
+    }
+
+    /// `sql`, or NULL when the whole row is.
+    fn unless_null(&self, sql: String) -> String {
+        if self.nullable {
+            format!("CASE WHEN {} THEN NULL ELSE {sql} END", self.all("IS NULL"))
+        } else {
+            sql
+        }
+    }
+
+    /// The row as a JSON object, text.
+    fn json_text(&self) -> Result<String> {
+        let mut parts = vec!["'{'".to_owned()];
+        for (at, field) in self.fields.iter().enumerate() {
+            let name = serde_json::to_string(&field.name)
+                .map_err(|error| Error::internal(format!("a name as JSON: {error}")))?;
+            let comma = if at == 0 { "" } else { "," };
+            parts.push(literal(&format!("{comma}{name}:")));
+            // As JSON a number would lose the zeros at its end.
+            let value = match &field.ty {
+                Some(SqlType::Numeric(_)) => format!("CAST({} AS text)", field.sql),
+                _ => format!("CAST(to_json({}) AS text)", field.sql),
+            };
+            parts.push(format!("coalesce({value}, 'null')"));
+        }
+        parts.push("'}'".to_owned());
+        Ok(self.unless_null(format!("concat({})", parts.join(", "))))
+    }
+
+    fn json(&self) -> Result<String> {
+        Ok(format!("CAST({} AS json)", self.json_text()?))
+    }
+
+    /// The row as PostgreSQL writes it: `(1,"a b",)`.
+    fn text(&self) -> String {
+        let mut parts = vec!["'('".to_owned()];
+        for (at, field) in self.fields.iter().enumerate() {
+            if at > 0 {
+                parts.push("','".to_owned());
+            }
+            let sql = &field.sql;
+            if field.ty == Some(SqlType::Bool) {
+                parts.push(format!(
+                    "CASE WHEN {sql} THEN 't' WHEN NOT ({sql}) THEN 'f' ELSE '' END"
+                ));
+                continue;
+            }
+            let text = format!("CAST(({sql}) AS text)");
+            parts.push(format!(
+                "CASE WHEN ({sql}) IS NULL THEN '' WHEN {text} = '' OR {text} ~ '[\\s\"(),\\\\]' \
+                 THEN '\"' || replace(replace({text}, '\\', '\\\\'), '\"', '\"\"') || '\"' ELSE {text} END"
+            ));
+        }
+        parts.push("')'".to_owned());
+        self.unless_null(format!("concat({})", parts.join(", ")))
+    }
+}
+
+impl Binder<'_> {
+    /// The columns of the relation called `name`, of the innermost level that has it.
+    fn relation<'s>(&self, name: &str, scope: &Scope<'s>) -> Vec<&'s ScopeColumn> {
+        let of = |columns: &'s [ScopeColumn]| -> Vec<&'s ScopeColumn> {
+            let own = columns.iter().filter(|column| column.table.as_deref() == Some(name));
+            own.filter(|column| column.name != KEY_COLUMN && !column.hidden()).collect()
+        };
+        let mut found = of(scope.columns);
+        let mut level = scope.parent;
+        while let (true, Some(outer)) = (found.is_empty(), level) {
+            found = of(outer.columns);
+            level = outer.parent;
+        }
+        found
+    }
+
+    fn row_of_relation(&self, name: &str, scope: &Scope<'_>) -> Option<Row> {
+        let columns = self.relation(name, scope);
+        if columns.is_empty() {
+            return None;
+        }
+        let extended = self.null_extended.borrow();
+        let nullable = columns.iter().any(|column| extended.contains(&column.column.relation));
+        let fields = columns.into_iter().map(|column| Field {
+            name: column.name.clone(),
+            sql: format!("{}.{}", quoted(name), quoted(&column.name)),
+            ty: Some(column.ty.clone()),
+        });
+        Some(Row { fields: fields.collect(), nullable })
+    }
+
+    /// The row an expression stands for, if it does for one.
+    fn row(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Option<Row> {
+        let of_values = |values: Vec<&ast::Expr>| {
+            let fields = values.into_iter().enumerate().map(|(at, value)| {
+                let text = matches!(value, ast::Expr::Value(v) if matches!(v.value, ast::Value::SingleQuotedString(_)));
+                let sql = value.to_string();
+                Field {
+                    name: format!("f{}", at + 1),
+                    sql: if text { format!("CAST({sql} AS text)") } else { format!("({sql})") },
+                    ty: self.expr(value, scope).ok().map(|typed| typed.ty),
+                }
+            });
+            Some(Row { fields: fields.collect(), nullable: false })
+        };
+        match expr {
+            ast::Expr::Identifier(ident) => {
+                let name = fold(ident);
+                match scope.resolve(None, &name) {
+                    Ok(_) => None,
+                    Err(_) => self.row_of_relation(&name, scope),
+                }
+            }
+            ast::Expr::Nested(inner) => self.row(inner, scope),
+            ast::Expr::Tuple(values) => of_values(values.iter().collect()),
+            ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
+                let ast::FunctionArguments::List(list) = &call.args else { return None };
+                let values = list.args.iter().map(|arg| match arg {
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+                    _ => None,
+                });
+                of_values(values.collect::<Option<Vec<_>>>()?)
+            }
+            _ => None,
+        }
+    }
+
+    /// The text form of an expression that is a row.
+    pub(super) fn row_text(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
+        match self.row(expr, scope) {
+            Some(row) => Ok(Some(self.expr(&parsed(&row.text())?, scope)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// `row IS [NOT] NULL`: whether all fields are.
+    pub(super) fn row_null(
+        &self,
+        expr: &ast::Expr,
+        not: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Option<Typed>> {
+        let Some(row) = self.row(expr, scope) else { return Ok(None) };
+        let test = row.all(if not { "IS NOT NULL" } else { "IS NULL" });
+        Ok(Some(self.expr(&parsed(&test)?, scope)?))
+    }
+
+    /// A call over whole rows; `None` when it has none.
+    pub(super) fn over_rows(
+        &self,
+        name: &str,
+        call: &ast::Function,
+        scope: &Scope<'_>,
+    ) -> Result<Option<Typed>> {
+        let takes = matches!(
+            name,
+            "row_to_json"
+                | "to_json"
+                | "to_jsonb"
+                | "json_agg"
+                | "jsonb_agg"
+                | "count"
+                | "json_build_object"
+                | "jsonb_build_object"
+                | "json_build_array"
+                | "jsonb_build_array"
+                | "json_object_agg"
+                | "jsonb_object_agg"
+        );
+        let ast::FunctionArguments::List(list) = &call.args else { return Ok(None) };
+        if !takes {
+            return Ok(None);
+        }
+        let mut call = call.clone();
+        let distinct = list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct);
+        let ast::FunctionArguments::List(list) = &mut call.args else { return Ok(None) };
+        let mut found = false;
+        let mut newline = false;
+        for arg in &mut list.args {
+            let row = match &*arg {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
+                    self.row(expr, scope)
+                }
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(name)) => {
+                    let name = name.0.last().and_then(|part| part.as_ident()).map(fold);
+                    self.row_of_relation(&name.unwrap_or_default(), scope)
+                }
+                _ => None,
+            };
+            let Some(row) = row else { continue };
+            found = true;
+            let sql = match name {
+                "json_agg" => {
+                    newline = true;
+                    format!("coalesce({}, 'null')", row.json_text()?)
+                }
+                "to_jsonb" | "jsonb_agg" => format!("CAST({} AS jsonb)", row.json_text()?),
+                "count" if distinct => row.text(),
+                "count" => row.unless_null("1".to_owned()),
+                _ => row.json()?,
+            };
+            *arg = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(parsed(&sql)?));
+        }
+        // json keeps the text of what is in it, which the aggregate of jsonb would not.
+        let plain = name == "json_agg" && !distinct && call.over.is_none();
+        if let (false, true, [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value))]) =
+            (found, plain, &mut *list.args)
+        {
+            let mut json = parsed("coalesce(CAST(to_json(it) AS text), 'null')")?;
+            put(&mut json, "it", value);
+            *value = json;
+            return self.joined_json(call, "', '", scope).map(Some);
+        }
+        if !found {
+            return Ok(None);
+        }
+        match name {
+            // The value itself.
+            "row_to_json" | "to_json" | "to_jsonb" => {
+                let value = list.args.iter().find_map(|arg| match arg {
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+                    _ => None,
+                });
+                let value = value.ok_or_else(|| fault::syntax("a call without arguments"))?;
+                Ok(Some(self.expr(value, scope)?))
+            }
+            // PostgreSQL begins a line for each row.
+            "json_agg" if newline => self.joined_json(call, "', \n '", scope).map(Some),
+            _ => Ok(Some(self.function(&call, scope)?)),
+        }
+    }
+
+    /// `json_agg` of texts of json, with what stands between two.
+    fn joined_json(
+        &self,
+        mut call: ast::Function,
+        between: &str,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        if let ast::FunctionArguments::List(list) = &mut call.args {
+            let between = parsed(between)?;
+            list.args.push(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(between)));
+        }
+        call.name = ast::ObjectName::from(vec![ast::Ident::new("string_agg")]);
+        let mut whole = parsed("CAST('[' || (rows) || ']' AS json)")?;
+        put(&mut whole, "rows", &ast::Expr::Function(call));
+        self.expr(&whole, scope)
+    }
+
+    /// `(a, b) [NOT] IN (SELECT …)`; `only_true`: NULL does what false does.
+    pub(super) fn row_in_subquery(
+        &self,
+        values: &[ast::Expr],
+        subquery: &ast::Query,
+        negated: bool,
+        only_true: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        // Names that no user's column has.
+        let names: Vec<String> = (0..values.len()).map(|at| format!("in#{at}")).collect();
+        let columns: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+        let exists = |test: &str| -> Result<ast::Expr> {
+            let mut sql = format!(
+                "EXISTS (SELECT 1 FROM (SELECT 1) AS \"in#\" ({}) WHERE ",
+                columns.join(", ")
+            );
+            let equal: Vec<String> = (0..values.len())
+                .map(|at| format!("\"in#\".{} = (\"value#{at}\")", columns[at]))
+                .collect();
+            sql.push_str(&format!("({}) {test})", equal.join(" AND ")));
+            let mut expr = parsed(&sql)?;
+            let _ = ast::visit_expressions_mut(&mut expr, |node| {
+                if let ast::Expr::Identifier(ident) = &*node
+                    && let Some(at) = ident.value.strip_prefix("value#")
+                    && let Some(value) = at.parse().ok().and_then(|at: usize| values.get(at))
+                {
+                    *node = value.clone();
+                }
+                ControlFlow::<()>::Continue(())
+            });
+            if let ast::Expr::Exists { subquery: outer, .. } = &mut expr
+                && let ast::SetExpr::Select(select) = &mut *outer.body
+                && let Some(ast::TableWithJoins {
+                    relation: ast::TableFactor::Derived { subquery: place, .. },
+                    ..
+                }) = select.from.first_mut()
+            {
+                **place = subquery.clone();
+            }
+            Ok(expr)
+        };
+        let found = exists("IS TRUE")?;
+        let whole = if only_true && !negated {
+            found
+        } else {
+            let mut whole =
+                parsed("CASE WHEN found THEN true WHEN unknown THEN NULL ELSE false END")?;
+            let unknown = exists("IS NULL")?;
+            let _ = ast::visit_expressions_mut(&mut whole, |node| {
+                if let ast::Expr::Identifier(ident) = &*node {
+                    match ident.value.as_str() {
+                        "found" => *node = found.clone(),
+                        "unknown" => *node = unknown.clone(),
+                        _ => {}
+                    }
+                }
+                ControlFlow::<()>::Continue(())
+            });
+            whole
+        };
+        let typed = self.expr(&whole, scope)?;
+        Ok(Typed::bool(super::expr::negate(typed.expr, negated)))
+    }
+}
+
+/// Puts `value` in the place of the name `at`.
+fn put(expr: &mut ast::Expr, at: &str, value: &ast::Expr) {
+    let _ = ast::visit_expressions_mut(expr, |expr| {
+        if matches!(expr, ast::Expr::Identifier(ident) if ident.value == at) {
+            *expr = value.clone();
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+}

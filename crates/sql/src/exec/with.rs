@@ -1,0 +1,311 @@
+//! Statements of several parts: INSERT, UPDATE, DELETE and MERGE inside WITH, and WITH in front of them.
+//!
+//! # Protocol
+//! ```text
+//! WITH a AS (DELETE … RETURNING …), b AS (SELECT … FROM a), c AS (INSERT … SELECT … FROM b)  SELECT … FROM a
+//!      part 0: run to its end, rows kept            part 1: reads part 0     main: reads part 0
+//! ```
+//! Parts run in the order they are written, each once and to its end, whether or not it is referred to; then foreign keys
+//! are settled; then the main statement gives its rows. A later part sees an earlier one as `SELECT * FROM` the relation
+//! its rows are in ([`crate::plan::given`]).
+//!
+//! # Invariants
+//! - Every part reads through one view of the transaction: the state at the statement's start.
+//! - A CTE that only reads and is referred to several times is a part too, so that its rows are the same to all.
+//!
+//! # On failure
+//! The statement's error; the caller undoes its writes. 53200 when the rows kept do not fit the statement's memory.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use futures::TryStreamExt as _;
+use telesto_common::limits::Reservation;
+
+use super::source::{enclosed, out_of_memory, row_bytes};
+use super::write::Statement;
+use super::{Choice, KeyPlan, Kind};
+use crate::error::{Error, Result, SqlState};
+use crate::expr::{EvalContext, fold};
+use crate::plan::given::{Earlier, GivenRows, Parts, given_name};
+use crate::plan::{ExecContext, Plan, PlanContext};
+use crate::session::{ResultColumn, Row, Rows, StatementResult};
+use crate::sqlparser::ast::{self, Cte, Ident, ObjectName, Query, SetExpr};
+use crate::sqlparser::{dialect::PostgreSqlDialect, parser::Parser};
+
+/// A statement of several parts.
+#[derive(Debug)]
+pub(super) struct WithPlan {
+    parts: Vec<Plan>,
+    main: Plan,
+}
+
+/// The statement that writes which a query is made of.
+fn writing(query: &Query) -> Option<&ast::Statement> {
+    match &*query.body {
+        SetExpr::Insert(statement)
+        | SetExpr::Update(statement)
+        | SetExpr::Delete(statement)
+        | SetExpr::Merge(statement) => Some(statement),
+        _ => None,
+    }
+}
+
+/// Whether a query is a statement of several parts: one that writes, inside its WITH or as a whole.
+pub(crate) fn concerns(query: &Query) -> bool {
+    let parts = query.with.iter().flat_map(|with| &with.cte_tables);
+    writing(query).is_some() || parts.into_iter().any(|cte| writing(&cte.query).is_some())
+}
+
+/// How often something names `name` as a relation.
+fn mentions(node: &impl ast::Visit, name: &str) -> usize {
+    let mut count = 0;
+    let _ = ast::visit_relations(node, |relation| {
+        let single = relation.0.len() == 1;
+        let hit = single && relation.0[0].as_ident().is_some_and(|ident| fold(ident) == name);
+        count += usize::from(hit);
+        ControlFlow::<()>::Continue(())
+    });
+    count
+}
+
+/// `SELECT * FROM name`.
+fn all_of(name: &str) -> Result<Query> {
+    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, "SELECT * FROM given")
+        .map_err(|error| Error::internal(format!("a query made here does not parse: {error}")))?;
+    let Some(ast::Statement::Query(mut query)) = parsed.into_iter().next() else {
+        return Err(Error::internal("a query made here is none"));
+    };
+    let found = ast::visit_relations_mut(&mut query, |relation| {
+        *relation = ObjectName::from(vec![Ident::with_quote('"', name)]);
+        ControlFlow::<()>::Continue(())
+    });
+    debug_assert!(found.is_continue(), "nothing stops the visit");
+    Ok(*query)
+}
+
+/// Plans a statement of several parts.
+///
+/// # Errors
+/// Errors of the statement.
+pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
+    let mut earlier = Earlier::clone(&context.earlier);
+    let mut parts = Vec::new();
+    if let Some(with) = &query.with {
+        let mut seen = ast::With { cte_tables: Vec::new(), ..with.clone() };
+        for (at, cte) in with.cte_tables.iter().enumerate() {
+            let name = fold(&cte.alias.name);
+            if with.cte_tables[..at].iter().any(|other| fold(&other.alias.name) == name) {
+                return Err(Error::new(
+                    SqlState::DUPLICATE_ALIAS,
+                    format!("WITH query name \"{name}\" specified more than once"),
+                ));
+            }
+            let rest = &with.cte_tables[at + 1..];
+            let uses = rest.iter().map(|later| mentions(&later.query, &name)).sum::<usize>()
+                + mentions(&query.body, &name);
+            let writes = writing(&cte.query).is_some();
+            if !writes && uses < 2 {
+                seen.cte_tables.push(cte.clone());
+            } else {
+                let plan = part(cte, &name, &seen, &earlier, context).await?;
+                let columns = plan.columns().cloned();
+                if columns.is_none() && uses > 0 {
+                    return Err(Error::new(
+                        SqlState::FEATURE_NOT_SUPPORTED,
+                        format!("WITH query \"{name}\" does not have a RETURNING clause"),
+                    ));
+                }
+                let mut known = cte.clone();
+                known.query = Box::new(all_of(&given_name(parts.len()))?);
+                if !writes && mentions(&cte.query, &name) > 0 {
+                    // Its columns have the names of the alias already.
+                    known.alias.columns.clear();
+                }
+                earlier.parts.push(columns.clone().unwrap_or_else(|| Arc::from([])));
+                if columns.is_some() {
+                    seen.cte_tables.push(known);
+                }
+                parts.push(plan);
+            }
+            earlier.with = (!seen.cte_tables.is_empty()).then(|| seen.clone());
+        }
+    }
+    let main = Query { with: None, ..query.clone() };
+    let main = under(&main, earlier, context).await?;
+    let columns = main.columns().cloned();
+    Ok(KeyPlan { columns, read_only: false, kind: Kind::With(Box::new(WithPlan { parts, main })) })
+}
+
+/// Plans one CTE.
+async fn part(
+    cte: &Cte,
+    name: &str,
+    seen: &ast::With,
+    earlier: &Earlier,
+    context: &mut PlanContext<'_>,
+) -> Result<Plan> {
+    let refers_to_itself = seen.recursive && mentions(&cte.query, name) > 0;
+    if writing(&cte.query).is_none() {
+        if !refers_to_itself {
+            return under(&cte.query, earlier.clone(), context).await;
+        }
+        let mut with = seen.clone();
+        with.cte_tables.push(cte.clone());
+        let earlier = Earlier { with: Some(with), ..earlier.clone() };
+        return under(&all_of(name)?, earlier, context).await;
+    }
+    if refers_to_itself {
+        return Err(Error::new(
+            SqlState::INVALID_RECURSION,
+            format!("recursive query \"{name}\" must not contain data-modifying statements"),
+        ));
+    }
+    let mut earlier = earlier.clone();
+    let mut query = (*cte.query).clone();
+    if let Some(own) = query.with.take() {
+        if own.cte_tables.iter().any(|inner| writing(&inner.query).is_some()) {
+            return Err(not_at_the_top());
+        }
+        let mut with = earlier
+            .with
+            .clone()
+            .unwrap_or_else(|| ast::With { cte_tables: Vec::new(), ..own.clone() });
+        with.recursive |= own.recursive;
+        with.cte_tables.extend(own.cte_tables);
+        earlier.with = Some(with);
+    }
+    under(&query, earlier, context).await
+}
+
+/// Plans a query or a statement that writes, with the WITH list of `earlier` in view.
+async fn under(query: &Query, earlier: Earlier, context: &mut PlanContext<'_>) -> Result<Plan> {
+    let with = earlier.with.clone();
+    let mut inner = PlanContext {
+        catalog: context.catalog,
+        settings: context.settings,
+        parameters: &mut *context.parameters,
+        txn: context.txn,
+        env: context.env,
+        earlier: Arc::new(earlier),
+    };
+    match writing(query) {
+        None => {
+            let query = enclosed(query.clone(), with.as_ref());
+            let statement = ast::Statement::Query(Box::new(query));
+            Box::pin(crate::session::plan_statement(&statement, &mut inner)).await
+        }
+        Some(statement) => {
+            if with.is_some() {
+                // What nothing refers to must be right all the same.
+                let unused = enclosed(all_of_nothing()?, with.as_ref());
+                crate::engine_df::describe_query(&unused, &mut inner)?;
+            }
+            match Box::pin(super::plan(statement, &mut inner)).await? {
+                Choice::Key(plan) => Ok(Plan::Key(plan)),
+                Choice::Declined(_) => Err(Error::unsupported("this statement in WITH")),
+            }
+        }
+    }
+}
+
+/// `SELECT 1`.
+fn all_of_nothing() -> Result<Query> {
+    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, "SELECT 1")
+        .map_err(|error| Error::internal(format!("a query made here does not parse: {error}")))?;
+    match parsed.into_iter().next() {
+        Some(ast::Statement::Query(query)) => Ok(*query),
+        _ => Err(Error::internal("a query made here is none")),
+    }
+}
+
+/// The error for a part that writes anywhere else.
+pub(crate) fn not_at_the_top() -> Error {
+    Error::new(
+        SqlState::FEATURE_NOT_SUPPORTED,
+        "WITH clause containing a data-modifying statement must be at the top level",
+    )
+}
+
+impl WithPlan {
+    /// Lines for EXPLAIN.
+    pub fn describe(&self) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            lines.push(format!("Part {}: {}", number + 1, describe(part)));
+        }
+        lines.push(format!("Then: {}", describe(&self.main)));
+        lines.join("\n")
+    }
+
+    /// Runs all parts, then the main statement.
+    pub(super) async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        let parts = Arc::new(Parts::default());
+        let mut exec = context.clone();
+        exec.txn = context.txn.view();
+        exec.parts = Some(Arc::clone(&parts));
+        for part in &self.parts {
+            let rows = match execute(part, &exec).await? {
+                StatementResult::Rows { columns, rows, .. } => keep(columns, rows, &exec).await?,
+                _ => keep(Arc::from([]), Rows::Ready(Vec::new()), &exec).await?,
+            };
+            parts.push(rows);
+        }
+        let result = match &self.main {
+            Plan::Key(main) if !main.read_only() => {
+                let result = Box::pin(main.execute(&exec)).await?;
+                settle(&exec, &parts).await?;
+                result
+            }
+            main => {
+                settle(&exec, &parts).await?;
+                execute(main, &exec).await?
+            }
+        };
+        Ok(result)
+    }
+}
+
+fn describe(plan: &Plan) -> String {
+    match plan {
+        Plan::Key(plan) => plan.describe(),
+        Plan::DataFusion(_) | Plan::Initial(_) => "a query".to_owned(),
+        Plan::Session => String::new(),
+    }
+}
+
+async fn execute(plan: &Plan, exec: &ExecContext) -> Result<StatementResult> {
+    match plan {
+        Plan::Session => Err(Error::unsupported("this statement in WITH")),
+        plan => Box::pin(plan.execute(exec)).await,
+    }
+}
+
+/// Settles the foreign keys of all parts.
+async fn settle(exec: &ExecContext, parts: &Parts) -> Result<()> {
+    let alone = ExecContext { parts: None, ..exec.clone() };
+    let context = EvalContext::executing(&alone);
+    let mut statement = Statement::over(&alone, &context);
+    statement.resume(parts.take_pending());
+    statement.finish().await
+}
+
+/// Reads rows to their end, counted against the statement's memory.
+async fn keep(columns: Arc<[ResultColumn]>, rows: Rows, exec: &ExecContext) -> Result<GivenRows> {
+    let mut held: Reservation =
+        exec.memory.reserve("rows of RETURNING", 0).map_err(out_of_memory)?;
+    let mut all: Vec<Row> = Vec::new();
+    match rows {
+        Rows::Ready(rows) => {
+            held.grow(rows.iter().map(row_bytes).sum()).map_err(out_of_memory)?;
+            all = rows;
+        }
+        Rows::Stream(mut stream) => {
+            while let Some(batch) = stream.try_next().await? {
+                held.grow(batch.iter().map(row_bytes).sum()).map_err(out_of_memory)?;
+                all.extend(batch);
+            }
+        }
+    }
+    Ok(GivenRows { columns, rows: all, held })
+}

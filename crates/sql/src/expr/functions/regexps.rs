@@ -1,0 +1,147 @@
+//! `regexp_matches`, `regexp_instr`, `regexp_substr`, `regexp_like`, `regexp_count`: matches by start, number and group.
+//!
+//! # Invariants
+//! Positions count characters from 1. Flags are those of PostgreSQL's `regexp_match`; `g` is refused (22023), as there.
+
+use crate::error::Result;
+use crate::expr::context::Call;
+use crate::expr::fault;
+use crate::expr::registry::{Function, function};
+use crate::expr::ty::Tag::{Bool, Int4, Text};
+use crate::expr::value::{bool_datum, i32_datum, i64_of, str_of, text, text_array};
+use crate::types::Datum;
+
+use super::text::compile;
+
+/// The functions of this module.
+pub const TABLE: &[Function] = &[
+    function("regexp_like", &[Text, Text, Text], Bool, |a, _| {
+        let regex = compile(str_of(&a[1])?, flags(a, 2, "regexp_like")?)?;
+        Ok(bool_datum(regex.is_match(str_of(&a[0])?)))
+    }),
+    function("regexp_count", &[Text, Text, Int4], Int4, count),
+    function("regexp_count", &[Text, Text, Int4, Text], Int4, count),
+    function("regexp_instr", &[Text, Text], Int4, instr),
+    function("regexp_instr", &[Text, Text, Int4], Int4, instr),
+    function("regexp_instr", &[Text, Text, Int4, Int4], Int4, instr),
+    function("regexp_instr", &[Text, Text, Int4, Int4, Int4], Int4, instr),
+    function("regexp_instr", &[Text, Text, Int4, Int4, Int4, Text], Int4, instr),
+    function("regexp_instr", &[Text, Text, Int4, Int4, Int4, Text, Int4], Int4, instr),
+    function("regexp_substr", &[Text, Text], Text, substr),
+    function("regexp_substr", &[Text, Text, Int4], Text, substr),
+    function("regexp_substr", &[Text, Text, Int4, Int4], Text, substr),
+    function("regexp_substr", &[Text, Text, Int4, Int4, Text], Text, substr),
+    function("regexp_substr", &[Text, Text, Int4, Int4, Text, Int4], Text, substr),
+];
+
+fn flags<'a>(args: &'a [Datum], at: usize, function: &str) -> Result<&'a str> {
+    let flags = args.get(at).map_or(Ok(""), str_of)?;
+    if flags.contains('g') {
+        return Err(fault::error(
+            "22023",
+            format!("{function}() does not support the \"global\" option"),
+        ));
+    }
+    Ok(flags)
+}
+
+/// A number argument that must be at least `least`.
+fn number(args: &[Datum], at: usize, name: &str, default: i64, least: i64) -> Result<usize> {
+    let value = args.get(at).map_or(Ok(default), i64_of)?;
+    usize::try_from(value).ok().filter(|v| *v as i64 >= least).ok_or_else(|| {
+        fault::error("22023", format!("invalid value for parameter \"{name}\": {value}"))
+    })
+}
+
+/// The byte where character `start` (from 1) is; `None` beyond the end.
+fn byte_of(value: &str, start: usize) -> Option<usize> {
+    let ends = std::iter::once(value.len());
+    value.char_indices().map(|(at, _)| at).chain(ends).nth(start - 1)
+}
+
+/// The matches `regexp_matches` gives, each as an array of its groups, or of itself when the pattern has none.
+///
+/// # Errors
+/// 2201B, 22023.
+pub fn all(args: &[Datum]) -> Result<Vec<Datum>> {
+    let flags = args.get(2).map_or(Ok(""), str_of)?;
+    let regex = compile(str_of(&args[1])?, &flags.replace('g', ""))?;
+    let limit = if flags.contains('g') { usize::MAX } else { 1 };
+    let groups = |captures: regex::Captures<'_>| {
+        let from = usize::from(captures.len() > 1);
+        text_array(captures.iter().skip(from).map(|m| m.map(|m| m.as_str().to_owned())))
+    };
+    Ok(regex.captures_iter(str_of(&args[0])?).take(limit).map(groups).collect())
+}
+
+fn count(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
+    let regex = compile(str_of(&args[1])?, flags(args, 3, "regexp_count")?)?;
+    let value = str_of(&args[0])?;
+    let start = number(args, 2, "start", 1, 1)?;
+    let Some(from) = byte_of(value, start) else { return Ok(Datum::Int4(0)) };
+    let found = regex.find_iter(value).filter(|m| m.start() >= from).count();
+    // A match that begins before the start hides others: look from there.
+    let found = if from == 0 { found } else { found_from(&regex, value, from).count() };
+    i32_datum(found)
+}
+
+/// Matches at or behind a byte, one after the other.
+fn found_from<'t>(
+    regex: &'t regex::Regex,
+    value: &'t str,
+    from: usize,
+) -> impl Iterator<Item = regex::Captures<'t>> {
+    let mut at = Some(from);
+    std::iter::from_fn(move || {
+        let found = regex.captures_at(value, at?)?;
+        let (start, end) = found.get(0).map_or((0, 0), |m| (m.start(), m.end()));
+        at = if end > start {
+            Some(end)
+        } else {
+            // An empty match: go on one character later.
+            value[end..].chars().next().map(|c| end + c.len_utf8())
+        };
+        Some(found)
+    })
+}
+
+/// The `n`th match from `start`, and the part of it that group `subexpr` is.
+fn part<'t>(
+    regex: &'t regex::Regex,
+    value: &'t str,
+    start: usize,
+    n: usize,
+    group: usize,
+) -> Option<regex::Match<'t>> {
+    let from = byte_of(value, start)?;
+    found_from(regex, value, from).nth(n - 1)?.get(group)
+}
+
+fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
+    let start = number(args, 2, "start", 1, 1)?;
+    let n = number(args, 3, "n", 1, 1)?;
+    let end = args.get(4).map_or(Ok(0), i64_of)?;
+    if !(0..=1).contains(&end) {
+        return Err(fault::error(
+            "22023",
+            format!("invalid value for parameter \"endoption\": {end}"),
+        ));
+    }
+    let flags = flags(args, 5, "regexp_instr")?;
+    let group = number(args, 6, "subexpr", 0, 0)?;
+    let regex = compile(str_of(&args[1])?, flags)?;
+    let value = str_of(&args[0])?;
+    let Some(found) = part(&regex, value, start, n, group) else { return Ok(Datum::Int4(0)) };
+    let at = if end == 1 { found.end() } else { found.start() };
+    i32_datum(value[..at].chars().count() + 1)
+}
+
+fn substr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
+    let start = number(args, 2, "start", 1, 1)?;
+    let n = number(args, 3, "n", 1, 1)?;
+    let flags = flags(args, 4, "regexp_substr")?;
+    let group = number(args, 5, "subexpr", 0, 0)?;
+    let regex = compile(str_of(&args[1])?, flags)?;
+    let found = part(&regex, str_of(&args[0])?, start, n, group);
+    Ok(found.map_or(Datum::Null, |m| text(m.as_str())))
+}

@@ -1,0 +1,58 @@
+//! Moving the columns of bound expressions to other places of the row.
+
+use super::bound::{Expr, Node};
+
+impl Expr {
+    /// Replaces the position of every column by what `to` gives for it.
+    pub fn remap(&mut self, to: &dyn Fn(usize) -> usize) {
+        if let Node::Column(at) = &mut self.node {
+            *at = to(*at);
+        }
+        self.each_child_mut(&mut |child| child.remap(to));
+    }
+
+    /// Calls `visit` for the expressions this one is made of.
+    pub fn each_child_mut(&mut self, visit: &mut dyn FnMut(&mut Self)) {
+        let mut each = |child: &mut Self| visit(child);
+        match &mut self.node {
+            Node::Const(_) | Node::Column(_) | Node::Param(_) => {}
+            Node::And(items)
+            | Node::Or(items)
+            | Node::Coalesce(items)
+            | Node::Extreme(_, items)
+            | Node::Call(_, items, _)
+            | Node::Array(items, _) => items.iter_mut().for_each(&mut each),
+            Node::Not(a) | Node::IsNull(_, a) | Node::IsTruth(_, _, a) | Node::Cast(a, _) => {
+                each(a);
+            }
+            Node::Compare(_, a, b)
+            | Node::Distinct(_, a, b)
+            | Node::NullIf(a, b)
+            | Node::Quantified(a, _, b, _) => {
+                each(a);
+                each(b);
+            }
+            Node::InList(a, list, _) | Node::Subscript(a, list) => {
+                each(a);
+                list.iter_mut().for_each(&mut each);
+            }
+            Node::RowCompare(_, pairs) => {
+                for (a, b) in pairs {
+                    each(a);
+                    each(b);
+                }
+            }
+            Node::Case(pairs, otherwise) => {
+                for (a, b) in pairs {
+                    each(a);
+                    each(b);
+                }
+                otherwise.iter_mut().for_each(|e| each(e));
+            }
+            Node::Slice(a, low, high) => {
+                each(a);
+                low.iter_mut().chain(high).for_each(|e| each(e));
+            }
+        }
+    }
+}

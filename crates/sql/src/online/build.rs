@@ -1,0 +1,444 @@
+//! Driving an index build: batches, taking over, ending.
+//!
+//! # Invariants
+//! See [`super`]. Of a batch the rows are read as constraints, so that it commits only if they are what it made the entries of;
+//! entries of unique keys are read as constraints too, so that of two rows with one key the second is always found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use telesto_common::key::KeyRange;
+use telesto_common::{Label, TableId};
+use telesto_txn::{Level, ReadFor, ScanOptions, TxnOptions};
+
+use super::record::{BuildRecord, Command, forget_record};
+use super::{LEASE, LOOK};
+use crate::catalog::store::DEFAULT_DATABASE_ID;
+use crate::catalog::{BuildState, Table};
+use crate::codec;
+use crate::ddl;
+use crate::error::{Error, Result, SqlState};
+use crate::exec::info::TableInfo;
+use crate::exec::read::get_many;
+use crate::expr::EvalContext;
+use crate::plan::ExecContext;
+use crate::session::SqlEngine;
+use crate::types::Datum;
+
+/// Rows of a batch at first, at least and at most.
+const FIRST: usize = 512;
+const LEAST: usize = 8;
+const MOST: usize = 4096;
+/// Rows counted between two beats.
+const COUNTED: usize = 50_000;
+/// Bytes of rows after which a batch ends.
+const BATCH_BYTES: usize = 1 << 20;
+/// Batches of so few rows claim them: others of this process wait for their turn.
+const CLAIMED: usize = 64;
+/// Tries to end a build that failed.
+const ENDINGS: u32 = 100;
+
+/// How a build ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Queries use the index.
+    Whole,
+    /// It is left behind as invalid.
+    Invalid,
+    /// There is no such index any more.
+    Gone,
+}
+
+/// What one transaction of a build came to.
+enum Turn {
+    Again,
+    /// Another driver has it.
+    Wait,
+    Done(End),
+}
+
+/// A driver's beat and since when it is the same.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    holder: u128,
+    beat: u64,
+    since: Duration,
+}
+
+/// The beats of other drivers.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(Mutex<BTreeMap<(u32, u32), Watched>>);
+
+impl Watch {
+    /// Whether the record's driver has been still for long enough to be taken for dead.
+    fn is_dead(&self, at: (u32, u32), record: &BuildRecord, now: Duration) -> bool {
+        let mut watched = self.0.lock();
+        let fresh = Watched { holder: record.holder, beat: record.beat, since: now };
+        let seen = watched.entry(at).or_insert(fresh);
+        if (seen.holder, seen.beat) != (record.holder, record.beat) {
+            *seen = fresh;
+        }
+        now.saturating_sub(seen.since) >= LEASE
+    }
+}
+
+/// How large batches are: smaller after conflicts.
+struct Pace {
+    rows: usize,
+    /// Keys of the batch that conflicted.
+    met: Vec<Bytes>,
+}
+
+/// Drives builds for a session, or for the process.
+pub(crate) struct Builder {
+    engine: Arc<SqlEngine>,
+    /// All but transaction and catalog.
+    template: ExecContext,
+    holder: u128,
+    watch: Arc<Watch>,
+    label: Mutex<Label>,
+}
+
+impl Builder {
+    pub(crate) fn new(engine: &Arc<SqlEngine>, template: ExecContext) -> Self {
+        let holder = template.env.random_u128();
+        let label = template.txn.options().session;
+        Self {
+            engine: Arc::clone(engine),
+            template,
+            holder,
+            watch: Arc::clone(&engine.upkeep.watch),
+            label: Mutex::new(label),
+        }
+    }
+
+    /// The greatest label of what it committed.
+    pub(crate) fn label(&self) -> Label {
+        *self.label.lock()
+    }
+
+    /// A context with a transaction of its own.
+    pub(crate) async fn begin(&self) -> Result<ExecContext> {
+        let options = TxnOptions {
+            // Rows read for queries are not validated, and claims are possible.
+            level: Level::ReadCommitted,
+            durability: self.template.settings.durability,
+            session: self.label(),
+            fail_early: true,
+            ..TxnOptions::default()
+        };
+        let mut context = self.template.clone();
+        context.txn = self.template.database.begin(options).await?;
+        context.catalog = self.engine.catalogs.read(&context.txn, DEFAULT_DATABASE_ID).await?;
+        Ok(context)
+    }
+
+    /// Commits if `result` is well; an error is told only if what it rests on holds.
+    pub(crate) async fn end<T>(&self, context: &ExecContext, result: Result<T>) -> Result<T> {
+        match result {
+            Ok(value) => {
+                context.advisory.fence(&context.txn).await?;
+                let committed = context.txn.commit().await?;
+                let mut label = self.label.lock();
+                *label = label.max(committed.label);
+                Ok(value)
+            }
+            Err(error) => {
+                let confirmed = context.txn.confirm().await;
+                context.txn.rollback();
+                if error.conflict().is_none() {
+                    confirmed?
+                }
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) async fn pause(&self, bound: Duration) {
+        let env = &self.template.env;
+        env.clock.sleep(env.jitter(bound)).await;
+    }
+
+    /// A record for a build that this driver begins.
+    pub(crate) fn record(&self, command: Command, table: &Table) -> BuildRecord {
+        let pid = crate::expr::functions::system::pid_in(&self.template.settings);
+        BuildRecord::new(command, table.storage, self.holder, pid)
+    }
+
+    /// Does what is left of a build, or waits for who drives it.
+    ///
+    /// # Errors
+    /// 23505 and whatever else makes the build fail, the index still being filled; 57014.
+    pub(crate) async fn drive(&self, table: TableId, index: u32) -> Result<End> {
+        let mut pace = Pace { rows: FIRST, met: Vec::new() };
+        let mut tries = 0_u32;
+        loop {
+            self.template.check_cancelled()?;
+            match self.turn(table, index, &mut pace).await {
+                Ok(Turn::Again) => {
+                    pace.rows = (pace.rows * 2).min(MOST);
+                    pace.met.clear();
+                    tries = 0;
+                }
+                Ok(Turn::Wait) => self.pause(LOOK).await,
+                Ok(Turn::Done(end)) => return Ok(end),
+                // Nothing of the batch is there, or all of it and the record says so.
+                Err(error)
+                    if error.conflict().is_some()
+                        || error.code() == SqlState::TRANSACTION_RESOLUTION_UNKNOWN =>
+                {
+                    pace.rows = (pace.rows / 4).max(LEAST);
+                    tries = (tries + 1).min(6);
+                    self.pause(Duration::from_micros(500 << tries)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes a build over whose driver is dead and drives it to its end, for the process. False: its driver lives.
+    ///
+    /// # Errors
+    /// Those of the database; the build is left as it is.
+    pub(crate) async fn rescue(&self, table: TableId, index: u32) -> Result<bool> {
+        let mut pace = Pace { rows: LEAST, met: Vec::new() };
+        if matches!(self.turn(table, index, &mut pace).await?, Turn::Wait) {
+            return Ok(false);
+        }
+        tracing::info!(table = table.0, index, "going on with the build of an index");
+        match self.drive(table, index).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_passing(&error) => Err(error),
+            Err(error) => {
+                tracing::warn!(table = table.0, index, %error, "the build of an index failed");
+                self.fail(table, index).await.map(|()| true)
+            }
+        }
+    }
+
+    /// One transaction.
+    async fn turn(&self, table: TableId, index: u32, pace: &mut Pace) -> Result<Turn> {
+        let context = self.begin().await?;
+        let result = self.turn_in(&context, table, index, pace).await;
+        if let Ok(Turn::Wait | Turn::Done(End::Gone | End::Invalid)) = result {
+            context.txn.rollback();
+            return result;
+        }
+        self.end(&context, result).await
+    }
+
+    async fn turn_in(
+        &self,
+        context: &ExecContext,
+        id: TableId,
+        index: u32,
+        pace: &mut Pace,
+    ) -> Result<Turn> {
+        let Some(table) = context.catalog.table(id) else { return Ok(Turn::Done(End::Gone)) };
+        match table.build(index).map(|build| build.state) {
+            Some(BuildState::Filling) => {}
+            Some(BuildState::Invalid) => return Ok(Turn::Done(End::Invalid)),
+            None if table.index(index).is_some() => return Ok(Turn::Done(End::Whole)),
+            None => return Ok(Turn::Done(End::Gone)),
+        }
+        let txn = context.txn.as_ref();
+        let database = context.catalog.database;
+        let mut record = BuildRecord::read(txn, database, id, index)
+            .await?
+            .ok_or_else(|| Error::corrupt("an index is being filled that has no record"))?;
+        if record.holder != self.holder {
+            let now = context.env.clock.monotonic();
+            if !self.watch.is_dead((id.0, index), &record, now) {
+                return Ok(Turn::Wait);
+            }
+            record.holder = self.holder;
+            record.pid = crate::expr::functions::system::pid_in(&context.settings);
+            record.beat += 1;
+            record.write(txn, database, id, index).await?;
+            return Ok(Turn::Again);
+        }
+        record.beat += 1;
+        // Rows that were moved were put by writers that keep the index up.
+        let moved = record.storage != table.storage.0;
+        if !moved && self.measure(context, table, &mut record).await? {
+            record.write(txn, database, id, index).await?;
+            return Ok(Turn::Again);
+        }
+        if moved || record.cursor >= record.last {
+            ddl::online::finish(context, &self.engine.catalogs, id, index).await?;
+            forget_record(txn, database, id, index).await?;
+            return Ok(Turn::Done(End::Whole));
+        }
+        self.batch(context, table, index, &mut record, pace).await?;
+        record.write(txn, database, id, index).await?;
+        Ok(Turn::Again)
+    }
+
+    /// Finds the last row there is, then counts rows and bytes, a piece at a time; false: that is done.
+    async fn measure(
+        &self,
+        context: &ExecContext,
+        table: &Table,
+        record: &mut BuildRecord,
+    ) -> Result<bool> {
+        let range = codec::table_range(context.catalog.database, table, 0);
+        if record.last.is_empty() {
+            let options = ScanOptions { reverse: true, limit: Some(1), ..ScanOptions::default() };
+            let last = context.txn.scan(range, options).next_batch(1).await?.pop();
+            record.last = last.map(|(key, _)| key.to_vec()).unwrap_or_default();
+            return Ok(!record.last.is_empty());
+        }
+        if record.counted >= record.last {
+            return Ok(false);
+        }
+        let start = match record.counted.as_slice() {
+            [] => range.start,
+            counted => KeyRange::point(counted).end,
+        };
+        let range = KeyRange::new(start, KeyRange::point(&record.last).end);
+        let mut scan = context.txn.scan(range, ScanOptions::default());
+        let mut counted = 0;
+        while counted < COUNTED {
+            context.check_cancelled()?;
+            let batch = scan.next_batch(MOST).await?;
+            let Some((last, _)) = batch.last() else {
+                record.counted.clone_from(&record.last);
+                break;
+            };
+            record.counted = last.to_vec();
+            counted += batch.len();
+            let bytes = batch.iter().map(|(key, value)| (key.len() + value.len()) as u64);
+            record.bytes_total += bytes.sum::<u64>();
+        }
+        record.rows_total += counted as u64;
+        Ok(true)
+    }
+
+    /// Adds the entries of the next rows.
+    async fn batch(
+        &self,
+        context: &ExecContext,
+        table: &Arc<Table>,
+        index: u32,
+        record: &mut BuildRecord,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let txn = &context.txn;
+        let database = context.catalog.database;
+        if pace.rows <= CLAIMED && !pace.met.is_empty() {
+            pace.met.truncate(pace.rows);
+            txn.claim(&pace.met).await?;
+        }
+        let start = match record.cursor.as_slice() {
+            [] => codec::table_range(database, table, 0).start,
+            cursor => KeyRange::point(cursor).end,
+        };
+        let range = KeyRange::new(start, KeyRange::point(&record.last).end);
+        let options = ScanOptions {
+            limit: Some(pace.rows as u64),
+            read_for: ReadFor::Constraint,
+            ..ScanOptions::default()
+        };
+        let info = TableInfo::new(&context.catalog, &context.settings, table)?;
+        let build = table.build(index).ok_or_else(|| Error::internal("a build is gone"))?;
+        let eval = EvalContext::executing(context);
+        let mut scan = txn.scan(range, options);
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        while rows.len() < pace.rows && bytes < BATCH_BYTES {
+            let batch = scan.next_batch(pace.rows - rows.len()).await?;
+            if batch.is_empty() {
+                record.cursor.clone_from(&record.last);
+                break;
+            }
+            bytes += batch.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+            rows.extend(batch);
+        }
+        if let Some((last, _)) = rows.last()
+            && record.cursor != record.last
+        {
+            record.cursor = last.to_vec();
+        }
+        record.rows_done += rows.len() as u64;
+        record.bytes_done += bytes as u64;
+        pace.met = rows.iter().take(CLAIMED).map(|(key, _)| key.clone()).collect();
+        let mut entries: Vec<(Bytes, Bytes, Vec<Datum>)> = Vec::new();
+        let mut exclusive = Vec::new();
+        for (primary, value) in rows {
+            let row = info.codec.decode(&value)?;
+            let entry = info.exclusive_entry(&build.index, &row, &primary, &eval)?;
+            let Some((key, value, alone)) = entry else { continue };
+            if alone {
+                exclusive.push(key.clone());
+                entries.push((key, value, row));
+            } else {
+                txn.put(key, value).await?;
+            }
+        }
+        let there = get_many(context, &exclusive, ReadFor::Constraint).await?;
+        let mut own: FxHashMap<Bytes, Bytes> = FxHashMap::default();
+        for ((key, value, row), there) in entries.into_iter().zip(there) {
+            // A writer may have put the row's entry already.
+            let other = there.is_some_and(|found| found != value);
+            if other || own.insert(key.clone(), value.clone()).is_some() {
+                let mut told = build.index.clone();
+                let place = table.known_indexes().find(|i| Some(i.id) == build.replaces);
+                if let (Some(place), false) = (place, record.command.leaves_invalid()) {
+                    told.name.clone_from(&place.name);
+                }
+                return Err(ddl::duplicate(&info, &told, &row, &eval));
+            }
+            txn.put(key, value).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a build that failed: the index goes, or stays behind as invalid, as the record says.
+    ///
+    /// # Errors
+    /// Those of the database: the build is left as it is, and will be taken over.
+    pub(crate) async fn fail(&self, table: TableId, index: u32) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            let context = self.begin().await?;
+            let result = ddl::online::abandon(&context, &self.engine.catalogs, table, index).await;
+            match self.end(&context, result).await {
+                Err(error) if error.conflict().is_some() && tries < ENDINGS => {
+                    tries += 1;
+                    self.pause(Duration::from_millis(10)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// [`Builder::fail`] in the background: who drove the build is gone, or the bucket was away.
+    pub(crate) fn fail_later(self: Arc<Self>, table: TableId, index: u32) {
+        let env = self.template.env.clone();
+        env.spawn("failed index build", async move {
+            while let Err(error) = self.fail(table, index).await {
+                if error.code() == SqlState::ADMIN_SHUTDOWN {
+                    return;
+                }
+                tracing::warn!(table = table.0, index, %error, "cannot end a failed index build yet");
+                self.pause(LOOK).await;
+            }
+        });
+    }
+}
+
+/// Whether it says nothing of the build itself.
+fn is_passing(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        SqlState::CANNOT_CONNECT_NOW
+            | SqlState::ADMIN_SHUTDOWN
+            | SqlState::OUT_OF_MEMORY
+            | SqlState::DISK_FULL
+            | SqlState::TRANSACTION_RESOLUTION_UNKNOWN
+            | SqlState::SERIALIZATION_FAILURE
+    )
+}

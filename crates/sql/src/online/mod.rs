@@ -1,0 +1,51 @@
+//! Definitions of large tables as work in many small transactions: index builds, and sweeping what was dropped.
+//!
+//! # Protocol
+//! ```text
+//! CREATE INDEX -> a transaction adds the index as `Filling`      from its commit on every write keeps it up: who planned
+//!                    │                                           with the older catalog fails, and is executed again
+//!                    v
+//!                 batches in the order of the rows' keys         rows read as constraints, entries, and the record (last
+//!                    │                                           key done, beat) in one transaction each
+//!                    v
+//!                 a transaction makes it whole                   from its commit on queries use it
+//!
+//! DROP, TRUNCATE -> a note (`catalog::Dropped`) in its transaction -> sweep: keys deleted in batches, then the note
+//! ```
+//! The **record** of a build names its driver and counts its beats. Who finds the beats of a record unchanged for [`LEASE`] by its
+//! own clock takes the build over; whoever was taken over from finds another driver in the record at its next batch, and waits
+//! for the outcome.
+//!
+//! # Invariants
+//! - A batch commits only if none of its rows changed and the catalog is the one it was made for: an entry that it writes is the
+//!   row's, whatever others write meanwhile.
+//! - Only the driver that the record names writes entries of rows that were there before, and it alone ends the build.
+//! - Storage and index numbers are never used again: what a note names nobody writes, and only old snapshots read.
+//!
+//! # On failure
+//! A duplicate, a failing expression, cancelling or a time limit ends the build: CONCURRENTLY leaves an invalid index, which nothing
+//! keeps up, as PostgreSQL does; otherwise nothing is left. A process that dies leaves the record: another one, or the next to open the
+//! database, goes on from it once it runs a statement.
+//!
+//! # Limits
+//! One driver a build. A row that others change all the time is met one claim at a time.
+
+mod build;
+mod record;
+mod sweep;
+mod upkeep;
+
+use std::time::Duration;
+
+pub(crate) use build::{Builder, End};
+pub(crate) use record::{BuildRecord, Command, forget_record, progress};
+pub(crate) use upkeep::Upkeep;
+
+/// A driver that has not beaten for so long is taken for dead.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// How often the beats of another driver are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Tables of more rows, or bytes, are worked on in several transactions.
+pub(crate) const SMALL_ROWS: usize = 4000;
+/// See [`SMALL_ROWS`].
+pub(crate) const SMALL_BYTES: usize = 4 << 20;

@@ -1,0 +1,91 @@
+//! Deleting keys that nothing names any more.
+//!
+//! # Invariants
+//! - Nothing but snapshots from before the drop reads the keys, and nobody writes them: who wrote there against the older
+//!   catalog fails, because it validates the catalog's stamp. Old snapshots see the versions from before.
+//! - The note goes in a transaction that finds its range empty from the start.
+//!
+//! # On failure
+//! Two processes may sweep at once: one of two transactions conflicts, and goes on with what is left.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use telesto_common::key::KeyRange;
+use telesto_common::{DatabaseId, TableId};
+use telesto_txn::{Database, Level, ScanOptions, TxnOptions};
+
+use crate::catalog::Dropped;
+use crate::catalog::store::{DEFAULT_DATABASE_ID, forget_dropped};
+use crate::error::Result;
+use crate::session::SqlEngine;
+
+/// Keys deleted by one transaction.
+const BATCH: usize = 2000;
+
+/// The keys of a storage, or of one index of it.
+fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange {
+    let prefix =
+        telesto_common::key::KeyWriter::prefix(database, storage, index.unwrap_or(0)).finish();
+    // Without the index's number: all of them.
+    KeyRange::with_prefix(&prefix[..if index.is_some() { 12 } else { 8 }])
+}
+
+/// Deletes what the note names, and the note.
+///
+/// # Errors
+/// Those of the transactions, but conflicts.
+pub(super) async fn sweep(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<()> {
+    let whole = range(DEFAULT_DATABASE_ID, dropped.storage, dropped.index);
+    let mut start = whole.start.clone();
+    loop {
+        let rest = KeyRange::new(start.clone(), whole.end.clone());
+        match sweep_batch(engine, dropped, rest).await {
+            // Behind the last key: look once more from the start, then the note goes.
+            Ok(None) if start == whole.start => return Ok(()),
+            Ok(None) => start.clone_from(&whole.start),
+            Ok(Some(last)) => start = KeyRange::point(&last).end,
+            Err(error) if error.conflict().is_some() => {
+                let env = engine.env();
+                env.clock.sleep(env.jitter(std::time::Duration::from_millis(50))).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// One transaction: the last key deleted; `None`: there was none, and if this was the whole range the note is gone.
+async fn sweep_batch(
+    engine: &Arc<SqlEngine>,
+    dropped: &Dropped,
+    rest: KeyRange,
+) -> Result<Option<Bytes>> {
+    let database: &Arc<dyn Database> = engine.database();
+    let options = TxnOptions { level: Level::Snapshot, ..TxnOptions::default() };
+    let txn = database.begin(options).await?;
+    let whole = range(DEFAULT_DATABASE_ID, dropped.storage, dropped.index).start == rest.start;
+    let options = ScanOptions { limit: Some(BATCH as u64), ..ScanOptions::default() };
+    let mut scan = txn.scan(rest, options);
+    let mut last = None;
+    loop {
+        let batch = scan.next_batch(BATCH).await?;
+        if batch.is_empty() {
+            break;
+        }
+        for (key, _) in batch {
+            txn.delete(key.clone()).await?;
+            last = Some(key);
+        }
+    }
+    if last.is_none() && whole {
+        let catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        if catalog.dropped().any(|found| found.oid == dropped.oid) {
+            let without = forget_dropped(&txn, &catalog, dropped.oid).await?;
+            txn.commit().await?;
+            engine.catalogs.remember(without);
+            return Ok(None);
+        }
+    }
+    txn.commit().await?;
+    Ok(last)
+}

@@ -1,0 +1,93 @@
+//! What a process does by itself while the catalog says that there is something to do: sweep what was dropped, go on with builds
+//! whose drivers died.
+//!
+//! # Invariants
+//! Woken by statements that find such a catalog, and by commits of definitions; ends when there is nothing left. A database
+//! without drops and builds costs no request.
+//!
+//! # On failure
+//! An error is logged; the next round, or the next wake, tries again. Holds the engine only for a round.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use telesto_txn::{Level, TxnOptions};
+
+use super::build::{Builder, Watch};
+use super::{LOOK, sweep};
+use crate::catalog::store::DEFAULT_DATABASE_ID;
+use crate::error::{Result, SqlState};
+use crate::session::{CancelHandle, SessionOptions, SqlEngine};
+
+/// The task that looks after builds and drops.
+#[derive(Debug, Default)]
+pub(crate) struct Upkeep {
+    running: AtomicBool,
+    again: AtomicBool,
+    pub(super) watch: Arc<Watch>,
+}
+
+impl Upkeep {
+    /// Looks whether there is something to do, and does it.
+    pub(crate) fn wake(engine: &Arc<SqlEngine>) {
+        engine.upkeep.again.store(true, Ordering::SeqCst);
+        if engine.upkeep.running.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let weak = Arc::downgrade(engine);
+        let env = engine.env().clone();
+        engine.env().spawn("upkeep", async move {
+            loop {
+                let Some(engine) = weak.upgrade() else { return };
+                engine.upkeep.again.store(false, Ordering::SeqCst);
+                match round(&engine).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        engine.upkeep.running.store(false, Ordering::SeqCst);
+                        let again = engine.upkeep.again.load(Ordering::SeqCst)
+                            && !engine.upkeep.running.swap(true, Ordering::SeqCst);
+                        if !again {
+                            return;
+                        }
+                    }
+                    Err(error) if error.code() == SqlState::ADMIN_SHUTDOWN => return,
+                    Err(error) => {
+                        tracing::warn!(%error, "looking after index builds and dropped rows");
+                    }
+                }
+                drop(engine);
+                env.clock.sleep(env.jitter(LOOK)).await;
+            }
+        });
+    }
+}
+
+/// Does what there is to do; whether something is left to look at later.
+async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
+    // What this process knows is enough to see whether there is work: no request to the bucket.
+    let options = TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
+    let txn = engine.database().begin(options).await?;
+    let catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+    for dropped in catalog.dropped() {
+        sweep::sweep(engine, dropped).await?;
+    }
+    let filling: Vec<_> = catalog.filling().map(|(table, index)| (table.id, index)).collect();
+    if filling.is_empty() {
+        txn.rollback();
+        return Ok(false);
+    }
+    let session = engine.session(SessionOptions::default()).await?;
+    let mut template = session.work_context(&txn, &catalog);
+    // No client can cancel it.
+    template.cancel = CancelHandle::default().begin(1);
+    txn.rollback();
+    let builder = Builder::new(engine, template);
+    for (table, index) in filling {
+        match builder.rescue(table, index).await {
+            Ok(_) => {}
+            Err(error) if error.conflict().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,241 @@
+//! CREATE INDEX and REINDEX of large tables, and all that is CONCURRENTLY: statements that commit as they go.
+//!
+//! # Invariants
+//! - Only a statement that is alone, outside of a transaction block, is done so; CONCURRENTLY elsewhere is refused (25001), and other
+//!   statements there are part of their block.
+//! - A statement that failed, was cancelled or whose session is gone has ended its build, or goes on trying to.
+//!
+//! # On failure
+//! See [`crate::online`].
+
+use std::sync::Arc;
+
+use telesto_common::TableId;
+use telesto_txn::{Level, Transaction, TxnOptions};
+
+use super::bounds::bounded;
+use super::cancel::CancelToken;
+use super::{Session, StatementResult};
+use crate::catalog::CatalogSnapshot;
+use crate::codec;
+use crate::ddl::online::{
+    Named, gone_while_building, is_large, named_indexes, named_table, start_create, start_reindex,
+};
+use crate::definition::{self, Definition};
+use crate::error::{Error, Result, SqlState};
+use crate::online::{Builder, Command, End, Upkeep};
+use crate::plan::ExecContext;
+use crate::sqlparser::ast::{CreateIndex, ObjectName, Statement};
+
+/// What can be done in many transactions.
+enum Asked<'s> {
+    Create(&'s CreateIndex),
+    Reindex { table: bool, concurrently: bool, name: ObjectName },
+    Drop,
+}
+
+impl Asked<'_> {
+    fn of(statement: &Statement) -> Result<Option<Asked<'_>>> {
+        if let Statement::CreateIndex(create) = statement {
+            return Ok(Some(Asked::Create(create)));
+        }
+        Ok(match definition::read(statement)? {
+            Some(Definition::Reindex { table, concurrently, name }) => {
+                Some(Asked::Reindex { table, concurrently, name })
+            }
+            Some(Definition::DropIndexConcurrently { .. }) => Some(Asked::Drop),
+            _ => None,
+        })
+    }
+
+    /// What it is called where it cannot be done.
+    fn concurrently(&self) -> Option<&'static str> {
+        match self {
+            Self::Create(create) => create.concurrently.then_some("CREATE INDEX CONCURRENTLY"),
+            Self::Reindex { concurrently, .. } => concurrently.then_some("REINDEX CONCURRENTLY"),
+            Self::Drop => Some("DROP INDEX CONCURRENTLY"),
+        }
+    }
+}
+
+/// Ends a build whose statement is dropped.
+struct Unfinished {
+    builder: Arc<Builder>,
+    build: Option<(TableId, u32)>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some((table, index)) = self.build {
+            Arc::clone(&self.builder).fail_later(table, index);
+        }
+    }
+}
+
+impl Session {
+    /// Does the statement if it is one that commits as it goes; `None`: it is an ordinary one.
+    pub(super) async fn online(
+        &mut self,
+        statement: &Statement,
+        token: &CancelToken,
+    ) -> Result<Option<StatementResult>> {
+        let Some(asked) = Asked::of(statement)? else { return Ok(None) };
+        if self.block.is_some() || self.several {
+            return match asked.concurrently() {
+                Some(what) => Err(Error::new(
+                    SqlState::ACTIVE_SQL_TRANSACTION,
+                    format!("{what} cannot run inside a transaction block"),
+                )),
+                None => Ok(None),
+            };
+        }
+        // The ordinary path refuses it, or drops at once and leaves the entries to the sweep.
+        if self.settings.default_read_only || matches!(asked, Asked::Drop) {
+            return Ok(None);
+        }
+        // Whether a plain one is large this process knows well enough without a request to the bucket.
+        let level = match asked.concurrently() {
+            Some(_) => Level::Serializable,
+            None => Level::Session,
+        };
+        let session = self.label;
+        let options = TxnOptions { level, read_only: true, session, ..TxnOptions::default() };
+        let txn = self.engine.database.begin(options).await?;
+        let catalog = self.read_catalog(&txn).await?;
+        let context = self.work_context(&txn, &catalog);
+        let builder = Arc::new(Builder::new(&self.engine, context.clone()));
+        let result = match asked {
+            Asked::Create(create) => self.create_online(&context, &builder, create, token).await,
+            Asked::Reindex { table, concurrently, name } => {
+                let named = named_indexes(&context, table, concurrently, &name)?;
+                self.reindex_online(&context, &builder, named, concurrently, token).await
+            }
+            Asked::Drop => Ok(None),
+        };
+        txn.rollback();
+        self.label = self.label.max(builder.label());
+        result
+    }
+
+    /// What work for this session outside of its block sees.
+    pub(crate) fn work_context(
+        &self,
+        txn: &Arc<dyn Transaction>,
+        catalog: &Arc<CatalogSnapshot>,
+    ) -> ExecContext {
+        self.context(Arc::clone(txn), Arc::clone(catalog), &[])
+    }
+
+    async fn create_online(
+        &self,
+        context: &ExecContext,
+        builder: &Arc<Builder>,
+        create: &CreateIndex,
+        token: &CancelToken,
+    ) -> Result<Option<StatementResult>> {
+        let Named::Table(table) = named_table(context, create) else { return Ok(None) };
+        let rows = codec::table_range(context.catalog.database, &table, 0);
+        if !create.concurrently && !is_large(context, rows).await? {
+            return Ok(None);
+        }
+        let command =
+            if create.concurrently { Command::CreateConcurrently } else { Command::Create };
+        let mut attempt = 0;
+        let started = loop {
+            let context = builder.begin().await?;
+            let record = |table: &_| builder.record(command, table);
+            let result = start_create(&context, &self.engine.catalogs, create, record).await;
+            match builder.end(&context, result).await {
+                Err(error) if self.again(&error, &mut attempt).await => {}
+                other => break other?,
+            }
+        };
+        if let Some(started) = started {
+            self.drive(builder, started, token).await?;
+        }
+        Ok(Some(StatementResult::Command { tag: "CREATE INDEX".to_owned() }))
+    }
+
+    async fn reindex_online(
+        &self,
+        context: &ExecContext,
+        builder: &Arc<Builder>,
+        named: Named,
+        concurrently: bool,
+        token: &CancelToken,
+    ) -> Result<Option<StatementResult>> {
+        let Named::Indexes(indexes) = named else { return Ok(None) };
+        if !concurrently && !indexes.is_empty() {
+            let mut large = false;
+            for (table, index) in &indexes {
+                let Some(table) = context.catalog.table(*table) else { continue };
+                let rows = codec::table_range(context.catalog.database, table, 0);
+                // One that is being filled has a build to wait for.
+                large |= table.is_filling(*index) || is_large(context, rows).await?;
+            }
+            if !large {
+                return Ok(None);
+            }
+        }
+        let command = if concurrently { Command::ReindexConcurrently } else { Command::Reindex };
+        for index in indexes {
+            let mut attempt = 0;
+            let started = loop {
+                let context = builder.begin().await?;
+                let record = |table: &_| builder.record(command, table);
+                let result = start_reindex(&context, &self.engine.catalogs, index, record).await;
+                match builder.end(&context, result).await {
+                    Err(error) if self.again(&error, &mut attempt).await => {}
+                    other => break other?,
+                }
+            };
+            self.drive(builder, started, token).await?;
+        }
+        Ok(Some(StatementResult::Command { tag: "REINDEX".to_owned() }))
+    }
+
+    /// Whether a transaction that met a conflict is tried again; waits a little.
+    async fn again(&self, error: &Error, attempt: &mut u32) -> bool {
+        *attempt += 1;
+        let again = error.conflict().is_some() && *attempt <= self.engine.options.retry_attempts;
+        if again {
+            self.pause(*attempt).await;
+        }
+        again
+    }
+
+    /// Drives a build to its end under the statement's bounds.
+    async fn drive(
+        &self,
+        builder: &Arc<Builder>,
+        (table, index): (TableId, u32),
+        token: &CancelToken,
+    ) -> Result<()> {
+        Upkeep::wake(&self.engine);
+        let mut unfinished =
+            Unfinished { builder: Arc::clone(builder), build: Some((table, index)) };
+        let work = async {
+            match builder.drive(table, index).await? {
+                End::Whole => Ok(StatementResult::Empty),
+                End::Gone => Err(gone_while_building()),
+                End::Invalid => Err(Error::new(
+                    SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                    "the build of the index was taken over by another process, and failed there",
+                )
+                .hint("REINDEX INDEX CONCURRENTLY builds it again.")),
+            }
+        };
+        let result = bounded(&self.engine.env, &self.settings, token, work).await;
+        let ended = match &result {
+            Ok(_) => Ok(()),
+            Err(_) => builder.fail(table, index).await,
+        };
+        // What could not be ended is tried again in the background.
+        if ended.is_ok() {
+            unfinished.build = None;
+        }
+        drop(unfinished);
+        Upkeep::wake(&self.engine);
+        result.map(drop)
+    }
+}

@@ -1,0 +1,271 @@
+//! Planning a statement: for a description (Parse) or for its execution, with the plan cached.
+//!
+//! # Invariants
+//! - A plan is used only with the catalog and the settings it was made with.
+//! - What a statement is described as is what it gives: a result of other columns is refused (0A000).
+//! - An error of Parse holds at the log's tail, as of a moment inside the call.
+//!
+//! # On failure
+//! The session rolls back or enters the failed state; the statement is not kept.
+//!
+//! # Limits
+//! Outside a transaction a statement is described from the catalog this process knows: when another process has just
+//! changed a table, execution may say that the plan's result has changed. Preparing again goes on.
+
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use parking_lot::Mutex;
+use telesto_txn::{Level, Transaction, TxnOptions};
+
+use super::conflict::says_nothing;
+use super::kinds::is_planned;
+use super::run::failed_transaction;
+use super::{Prepared, Session, cursor, parse};
+use crate::catalog::CatalogSnapshot;
+use crate::engine_df;
+use crate::error::{Error, Result, SqlState};
+use crate::exec::{Choice, must_be_key};
+use crate::plan::{ParameterTypes, Plan, PlanContext, initial};
+use crate::session::settings::Executor;
+use crate::sqlparser::ast::Statement;
+use crate::types::SqlType;
+
+/// Plans a statement for whichever executor takes it.
+pub(crate) async fn plan_statement(
+    statement: &Statement,
+    context: &mut PlanContext<'_>,
+) -> Result<Plan> {
+    // A cursor's plan is its query's.
+    let of_cursor;
+    let statement = match cursor::declared(statement).and_then(|d| d.for_query.as_ref()) {
+        Some(query) => {
+            of_cursor = Statement::Query(query.clone());
+            &of_cursor
+        }
+        None => statement,
+    };
+    if !is_planned(statement) {
+        return Ok(Plan::Session);
+    }
+    let plan = match plan_as_written(statement, context).await {
+        Ok(plan) => plan,
+        Err(error) if context.settings.executor == Executor::Key => {
+            // It may be by key once its subqueries are values.
+            return match initial::plan(statement, None, context).await {
+                Some(plan) => Ok(Plan::Initial(plan)),
+                None => Err(error),
+            };
+        }
+        Err(error) => return Err(error),
+    };
+    match initial::plan(statement, Some(&plan), context).await {
+        Some(first) if first.columns() == plan.columns() => Ok(Plan::Initial(first)),
+        _ => Ok(plan),
+    }
+}
+
+/// [`plan_statement`] with its subqueries where they are.
+pub(crate) async fn plan_as_written(
+    statement: &Statement,
+    context: &mut PlanContext<'_>,
+) -> Result<Plan> {
+    match Box::pin(crate::exec::plan(statement, context)).await? {
+        Choice::Key(plan) => return Ok(Plan::Key(plan)),
+        Choice::Declined(reason) => must_be_key(statement, context.settings, &reason)?,
+    }
+    Ok(Plan::DataFusion(Box::pin(engine_df::plan(statement, context)).await?))
+}
+
+impl Session {
+    /// The statement's plan, from its cache if that still holds.
+    pub(super) async fn plan(
+        &self,
+        prepared: &Prepared,
+        statement: &Statement,
+        catalog: &Arc<CatalogSnapshot>,
+        txn: &Arc<dyn Transaction>,
+    ) -> Result<Plan> {
+        if let Some((stamp, settings, plan)) = &*prepared.plan.lock()
+            && *stamp == catalog.stamp
+            && Arc::ptr_eq(settings, &self.settings)
+        {
+            return Ok(plan.clone());
+        }
+        self.plan_anew(prepared, statement, catalog, txn).boxed().await
+    }
+
+    async fn plan_anew(
+        &self,
+        prepared: &Prepared,
+        statement: &Statement,
+        catalog: &Arc<CatalogSnapshot>,
+        txn: &Arc<dyn Transaction>,
+    ) -> Result<Plan> {
+        let known: Vec<_> = prepared.parameter_types.iter().cloned().map(Some).collect();
+        let mut parameters = ParameterTypes::new(&known);
+        link_parameters(&mut parameters, catalog)?;
+        let plan = plan_statement(
+            statement,
+            &mut PlanContext {
+                catalog,
+                settings: &self.settings,
+                parameters: &mut parameters,
+                txn: Some(txn),
+                env: &self.engine.env,
+                earlier: Arc::default(),
+            },
+        )
+        .await?;
+        if parameters.resolved().len() > prepared.parameter_types.len() {
+            return Err(Error::new(
+                SqlState::UNDEFINED_PARAMETER,
+                format!("there is no parameter ${}", prepared.parameter_types.len() + 1),
+            ));
+        }
+        if prepared.described && plan.columns().map(|c| &**c) != prepared.columns.as_deref() {
+            return Err(Error::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "cached plan must not change result type",
+            )
+            .hint("Prepare the statement again."));
+        }
+        *prepared.plan.lock() = Some((catalog.stamp, Arc::clone(&self.settings), plan.clone()));
+        Ok(plan)
+    }
+
+    /// Plans `statement`, as the open transaction sees the catalog; without one as this process knows it, or with `fresh` as
+    /// it is at the log's tail.
+    async fn describe(
+        &self,
+        statement: &Statement,
+        parameters: &ParameterTypes,
+        fresh: bool,
+    ) -> Result<(Arc<CatalogSnapshot>, Plan, ParameterTypes)> {
+        let open = self.block.as_ref().and_then(|block| block.txn.clone());
+        let (txn, own) = match open {
+            Some(txn) => (txn, false),
+            None => {
+                // Planning needs a catalog, not the newest: execution checks the stamp again. An error would be told, though.
+                let options = TxnOptions {
+                    level: if fresh { Level::Serializable } else { Level::Session },
+                    read_only: true,
+                    session: self.label,
+                    ..TxnOptions::default()
+                };
+                (self.engine.database.begin(options).await?, true)
+            }
+        };
+        let mut parameters = parameters.clone();
+        let catalog = self.read_catalog(&txn).await?;
+        link_parameters(&mut parameters, &catalog)?;
+        let plan = plan_statement(
+            statement,
+            &mut PlanContext {
+                catalog: &catalog,
+                settings: &self.settings,
+                parameters: &mut parameters,
+                txn: Some(&txn),
+                env: &self.engine.env,
+                earlier: Arc::default(),
+            },
+        )
+        .await;
+        if own {
+            txn.rollback();
+        }
+        Ok((catalog, plan?, parameters))
+    }
+
+    /// Plans a statement to be described and executed later.
+    pub(super) async fn prepare_statement(
+        &mut self,
+        sql: String,
+        parsed: parse::Parsed,
+        parameters: ParameterTypes,
+    ) -> Result<Arc<Prepared>> {
+        let failed = self.block.as_ref().is_some_and(|block| block.failed);
+        let mut prepared = Prepared {
+            sql,
+            parameter_types: Vec::new(),
+            columns: None,
+            statement: parsed.statement,
+            as_of: parsed.as_of,
+            described: true,
+            plan: Mutex::default(),
+        };
+        let Some(statement) = &prepared.statement else {
+            prepared.parameter_types = parameters.resolved();
+            return Ok(Arc::new(prepared));
+        };
+        if failed {
+            if !matches!(statement, Statement::Commit { .. } | Statement::Rollback { .. }) {
+                return Err(failed_transaction());
+            }
+            return Ok(Arc::new(prepared));
+        }
+        if let Some(columns) = self.utility_columns(statement) {
+            prepared.columns = Some(columns);
+            prepared.described = false;
+            return Ok(Arc::new(prepared));
+        }
+        let cursor = cursor::declared(statement).is_some();
+        if !is_planned(statement) && !cursor {
+            prepared.described = false;
+            prepared.parameter_types = parameters.resolved();
+            return Ok(Arc::new(prepared));
+        }
+        let mut tries = 0;
+        let (catalog, plan, parameters) = loop {
+            let described = self.describe(statement, &parameters, tries > 0).boxed().await;
+            let error = match described {
+                Ok(described) => break described,
+                Err(error) if says_nothing(&error) && error.conflict().is_none() => {
+                    return Err(error);
+                }
+                Err(error) => error,
+            };
+            if tries >= self.engine.options.retry_attempts {
+                return Err(self.explain_conflict(error));
+            }
+            if self.block.as_ref().is_some_and(|block| block.txn.is_some()) {
+                let error = self.confirmed(error).boxed().await;
+                let repeatable = self.block.as_ref().is_some_and(|block| block.repeatable);
+                if error.conflict().is_none() || !repeatable {
+                    return Err(self.explain_conflict(error));
+                }
+                self.pause(tries).await;
+                self.repeat(error.conflict().cloned(), None).boxed().await?;
+            } else if tries > 0 {
+                // Told at the log's tail.
+                return Err(error);
+            }
+            tries += 1;
+        };
+        if cursor {
+            prepared.described = false;
+        } else {
+            prepared.columns = plan.columns().cloned();
+        }
+        prepared.parameter_types = parameters.resolved();
+        prepared.plan = Mutex::new(Some((catalog.stamp, Arc::clone(&self.settings), plan)));
+        Ok(Arc::new(prepared))
+    }
+}
+
+/// The types a client named by OID, as this catalog knows them.
+fn link_parameters(parameters: &mut ParameterTypes, catalog: &CatalogSnapshot) -> Result<()> {
+    parameters.relink(|ty| match ty {
+        // A domain's values are those of its base type.
+        SqlType::Domain(domain) => Ok(domain.base.clone()),
+        SqlType::Enum(known) => {
+            catalog.type_of_oid(known.oid).map(|ty| ty.of_values().clone()).ok_or_else(|| {
+                Error::new(
+                    SqlState::UNDEFINED_OBJECT,
+                    format!("type with OID {} does not exist", known.oid),
+                )
+            })
+        }
+        ty => Ok(catalog.relinked(ty).unwrap_or_else(|| ty.clone())),
+    })
+}

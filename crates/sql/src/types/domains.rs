@@ -1,0 +1,68 @@
+//! Domains: a type under another name, with constraints.
+//!
+//! # Invariants
+//! - A value of a domain is a value of its base type; expressions and results have the base type. The domain itself is the
+//!   target of a cast, which checks its constraints, and is noted beside a column's type (`Column::domain`).
+//! - It is never stored as a type: catalog objects name domains by OID.
+//!
+//! # Limits
+//! No arrays of domains. `pg_typeof` shows the base type.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
+
+use super::enums::quoted;
+use super::sql_type::SqlType;
+
+/// A domain with all it inherits from the domains it is made of.
+#[derive(Clone)]
+pub struct DomainType {
+    /// OID.
+    pub oid: u32,
+    /// OID of its array type.
+    pub array_oid: u32,
+    /// Its schema's name.
+    pub schema: String,
+    /// Name.
+    pub name: String,
+    /// The type values have.
+    pub base: SqlType,
+    /// NOT NULL.
+    pub not_null: bool,
+    /// DEFAULT, as SQL text.
+    pub default: Option<String>,
+    /// Constraints: name and condition over VALUE as SQL text; those of the innermost domain first.
+    pub checks: Vec<(String, String)>,
+    /// The conditions bound, once the first value is checked.
+    pub(crate) bound: OnceLock<Vec<(String, crate::expr::Expr)>>,
+}
+
+impl PartialEq for DomainType {
+    fn eq(&self, other: &Self) -> bool {
+        self.oid == other.oid
+    }
+}
+
+impl Eq for DomainType {}
+
+impl Hash for DomainType {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.oid.hash(state);
+    }
+}
+
+impl fmt::Debug for DomainType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Domain({})", self.oid)
+    }
+}
+
+impl fmt::Display for DomainType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.schema != crate::catalog::PUBLIC {
+            write!(f, "{}.", quoted(&self.schema))?;
+        }
+        f.write_str(&quoted(&self.name))
+    }
+}

@@ -1,0 +1,183 @@
+//! Cursors through sessions over the reference database: tags, execution again after a conflict, levels, parameters.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use telesto_sql::session::{SessionOptions, SqlEngine, SqlOptions};
+use telesto_sql::types::TextStyle;
+use telesto_sql::{Datum, Result, ResultSink, Session, SqlType, StatementResult};
+use telesto_txn::memory::MemoryDatabase;
+
+/// Collects results as text.
+#[derive(Default)]
+struct Collect(Vec<String>);
+
+#[async_trait]
+impl ResultSink for Collect {
+    async fn result(&mut self, result: StatementResult) -> Result<()> {
+        let style = TextStyle::default();
+        match result {
+            StatementResult::Rows { columns, rows, tag } => {
+                let rows = rows.collect().await?;
+                for row in &rows {
+                    let cells = row.iter().zip(columns.iter());
+                    let cells: Vec<String> =
+                        cells.map(|(datum, column)| datum.to_text(&column.ty, &style)).collect();
+                    self.0.push(cells.join("|"));
+                }
+                self.0.push(format!("{tag} {}", rows.len()));
+            }
+            StatementResult::Command { tag } => self.0.push(tag),
+            other => self.0.push(format!("{other:?}")),
+        }
+        Ok(())
+    }
+}
+
+async fn engine() -> Arc<SqlEngine> {
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    SqlEngine::open(database, env, SqlOptions::default()).await.expect("open")
+}
+
+async fn session(engine: &Arc<SqlEngine>) -> Session {
+    engine.session(SessionOptions::default()).await.expect("session")
+}
+
+/// Results, one line each; an error as its last line.
+async fn run(session: &mut Session, sql: &str) -> Vec<String> {
+    let mut sink = Collect::default();
+    if let Err(error) = session.execute_simple(sql, &mut sink).await {
+        sink.0.push(format!("{}: {}", error.code(), error.message()));
+    }
+    sink.0
+}
+
+#[tokio::test]
+async fn moves_tell_how_many_rows_went_by() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    let script = "begin; declare c scroll cursor for select generate_series(1, 10); move 3 c; move 0 c; \
+                  move all c; move all c; move backward 4 c; fetch c; move absolute 2 c; move absolute 99 c; \
+                  move last c; move relative -2 c; move backward all c; fetch -1 c; close c; commit";
+    let tags = run(&mut a, script).await;
+    let expected = [
+        "BEGIN",
+        "DECLARE CURSOR",
+        "MOVE 3",
+        "MOVE 1",
+        "MOVE 7",
+        "MOVE 0",
+        "MOVE 4",
+        "8",
+        "FETCH 1",
+        "MOVE 1",
+        "MOVE 0",
+        "MOVE 1",
+        "MOVE 1",
+        "MOVE 7",
+        "FETCH 0",
+        "CLOSE CURSOR",
+        "COMMIT",
+    ];
+    assert_eq!(tags, expected);
+}
+
+#[tokio::test]
+async fn rows_fetched_are_compared_when_the_transaction_is_executed_again() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table t (id int primary key, v int); insert into t select i, 0 from generate_series(1, 9) i").await;
+    // A row that was read and not fetched changes: the same rows are fetched again.
+    let begun =
+        run(&mut a, "begin; declare c cursor for select id, v from t order by id; fetch 2 c").await;
+    assert_eq!(begun[2..], ["1|0", "2|0", "FETCH 2"]);
+    assert_eq!(run(&mut b, "update t set v = 5 where id = 5").await, ["UPDATE 1"]);
+    assert_eq!(run(&mut a, "update t set v = v + 1 where id = 1").await, ["UPDATE 1"]);
+    assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
+    // A row that was fetched changes.
+    run(&mut a, "begin; declare c cursor for select id, v from t order by id; fetch 2 c").await;
+    assert_eq!(run(&mut b, "update t set v = 7 where id = 2").await, ["UPDATE 1"]);
+    run(&mut a, "update t set v = v + 1 where id = 1").await;
+    let lost = run(&mut a, "commit").await;
+    assert!(lost[0].starts_with("40001"), "{lost:?}");
+    assert_eq!(run(&mut a, "select v from t where id = 1").await, ["1", "SELECT 1"]);
+    let left = run(&mut a, "select count(*) from pg_cursors").await;
+    assert_eq!(left, ["0", "SELECT 1"], "the cursor ended with its transaction");
+}
+
+#[tokio::test]
+async fn executing_again_goes_on_where_the_client_is_and_leaves_held_cursors_alone() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table t (id int primary key, v int); insert into t select i, 0 from generate_series(1, 9) i").await;
+    run(&mut a, "declare h cursor with hold for select generate_series(1, 5)").await;
+    run(
+        &mut a,
+        "begin; fetch h; declare c cursor with hold for select id from t order by id; fetch 3 c",
+    )
+    .await;
+    run(&mut b, "update t set v = 5 where id = 9").await;
+    assert_eq!(run(&mut a, "update t set v = 1 where id = 1").await, ["UPDATE 1"]);
+    assert_eq!(run(&mut a, "commit").await, ["COMMIT"], "executed again");
+    assert_eq!(run(&mut a, "fetch 2 c").await, ["4", "5", "FETCH 2"]);
+    assert_eq!(run(&mut a, "fetch h").await, ["2", "FETCH 1"], "fetched once, not twice");
+}
+
+#[tokio::test]
+async fn under_read_committed_a_cursor_keeps_the_snapshot_of_its_declaration() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table t (id int primary key); insert into t values (1), (2), (3)").await;
+    // The subquery's scan opens only when rows are pulled.
+    run(
+        &mut a,
+        "begin isolation level read committed; \
+         declare c cursor for select x.id, (select count(*) from t) from t x order by x.id",
+    )
+    .await;
+    run(&mut b, "insert into t values (4)").await;
+    assert_eq!(run(&mut a, "select count(*) from t").await, ["4", "SELECT 1"]);
+    assert_eq!(run(&mut a, "fetch all c").await, ["1|3", "2|3", "3|3", "FETCH 3"]);
+    assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
+}
+
+#[tokio::test]
+async fn a_cursor_may_live_inside_a_string_of_statements_without_a_block() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    let tags = run(
+        &mut a,
+        "declare c cursor for select 1; fetch c; declare h cursor with hold for select 2",
+    )
+    .await;
+    assert_eq!(tags, ["DECLARE CURSOR", "1", "FETCH 1", "DECLARE CURSOR"]);
+    assert_eq!(run(&mut a, "fetch c").await, ["34000: cursor \"c\" does not exist"]);
+    assert_eq!(run(&mut a, "fetch h").await, ["2", "FETCH 1"]);
+    let prepared = a.prepare("declare p cursor for select 1", &[]).await.expect("prepared");
+    let refused = a.execute(&prepared, Vec::new()).await.expect_err("no block");
+    assert_eq!(refused.code().0, "25P01");
+}
+
+#[tokio::test]
+async fn a_cursor_takes_parameters_and_a_fetch_is_described() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    run(&mut a, "begin").await;
+    let declare = a
+        .prepare("declare c cursor for select i, 'x' || i as s from generate_series(1, $1) i where i > $2", &[])
+        .await
+        .expect("prepared");
+    assert_eq!(declare.parameter_types, [SqlType::Int4, SqlType::Int4]);
+    assert!(declare.columns.is_none());
+    a.execute(&declare, vec![Datum::Int4(9), Datum::Int4(7)]).await.expect("declared");
+    let fetch = a.prepare("fetch forward 5 from c", &[]).await.expect("prepared");
+    let columns = fetch.columns.clone().expect("described");
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["i", "s"]);
+    let StatementResult::Rows { rows, .. } = a.execute(&fetch, Vec::new()).await.expect("fetched")
+    else {
+        panic!("no rows");
+    };
+    assert_eq!(rows.collect().await.expect("rows").len(), 2);
+}
