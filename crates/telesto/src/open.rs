@@ -43,6 +43,8 @@ pub struct Options {
     pub retention: Option<Duration>,
     /// How often the log is folded into the checkpoint.
     pub checkpoint_interval: Option<Duration>,
+    /// How often a process whose sessions LISTEN looks for what others commit; `None`: 500 ms.
+    pub notify_interval: Option<Duration>,
     /// Where clients reach this node.
     pub address: Option<std::net::SocketAddr>,
 }
@@ -62,6 +64,7 @@ impl Options {
             data_dir_siblings: false,
             retention: None,
             checkpoint_interval: None,
+            notify_interval: None,
             address: None,
         }
     }
@@ -173,10 +176,12 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(engine.checkpoint_interval);
     let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
     let engine = Engine::open(as_bucket, env.clone(), engine).await?;
+    let defaults = SqlOptions::default();
     let sql_options = SqlOptions {
         memory_bytes: options.memory_bytes / 4,
         meter: Some(Arc::clone(bucket.meter())),
-        ..SqlOptions::default()
+        notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
+        ..defaults
     };
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;

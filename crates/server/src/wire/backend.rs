@@ -12,7 +12,8 @@
 
 use bytes::{BufMut as _, BytesMut};
 use pgwire::messages::PgWireBackendMessage;
-use pgwire::messages::response::{ErrorResponse, NoticeResponse};
+use pgwire::messages::response::{ErrorResponse, NoticeResponse, NotificationResponse};
+use telesto_sql::Notification;
 
 /// Longest text of an error field, bytes.
 pub const MAX_ERROR_TEXT_BYTES: usize = 16 * 1024;
@@ -239,6 +240,13 @@ impl Output {
     pub fn error(&mut self, fields: Vec<(u8, String)>) {
         let response = ErrorResponse::new(clean(fields));
         self.message(&PgWireBackendMessage::ErrorResponse(response));
+    }
+
+    /// NotificationResponse.
+    pub fn notification(&mut self, notification: &Notification) {
+        let Notification { pid, channel, payload } = notification;
+        let response = NotificationResponse::new(*pid, channel.clone(), payload.clone());
+        self.message(&PgWireBackendMessage::NotificationResponse(response));
     }
 
     /// NoticeResponse.

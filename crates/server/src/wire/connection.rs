@@ -16,8 +16,10 @@
 //! SQL errors go to the client and the loop goes on; an [`End`] ends it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use telesto_common::Env;
 use telesto_sql::session::Settings;
 use telesto_sql::types::TextStyle;
@@ -98,7 +100,11 @@ impl Connection {
         } else {
             (self.wire.limits().idle_in_transaction, IDLE_IN_TRANSACTION)
         };
-        let (kind, body) = self.wire.frame(limit, what, idle).await?;
+        let (kind, body) = if idle && self.session.listens() {
+            self.frame_or_notifications(limit, what).await?
+        } else {
+            self.wire.frame(limit, what, idle).await?
+        };
         let message = match frontend::parse(kind, &body) {
             Ok(message) => message,
             Err(error) => {
@@ -139,15 +145,40 @@ impl Connection {
         }
     }
 
+    /// The next frame; meanwhile notifications go out as they come. They begin the wait for an idle client anew.
+    async fn frame_or_notifications(
+        &mut self,
+        limit: Option<Duration>,
+        what: &'static str,
+    ) -> Result<(u8, BytesMut), End> {
+        loop {
+            if let Some(frame) = self.wire.buffered_frame()? {
+                return Ok(frame);
+            }
+            self.notifications()?;
+            // To its end: a client that does not read is noticed there, while its queue is bounded.
+            self.wire.flush().await?;
+            tokio::select! {
+                biased;
+                frame = self.wire.frame(limit, what, true) => return frame,
+                () = self.session.notified() => {}
+            }
+        }
+    }
+
+    fn notifications(&mut self) -> Result<(), End> {
+        for notification in self.session.take_notifications().map_err(End::Lost)? {
+            self.wire.output.notification(&notification);
+        }
+        Ok(())
+    }
+
     /// Answers a message that could not be taken.
     async fn refuse(&mut self, kind: u8, error: &Error) -> Result<(), End> {
         self.report(error);
         match kind {
             b'S' => self.sync().await,
-            b'Q' => {
-                self.ready();
-                Ok(())
-            }
+            b'Q' => self.ready(),
             _ => {
                 self.in_pipeline = true;
                 self.skipping = true;
@@ -168,7 +199,7 @@ impl Connection {
         }
     }
 
-    fn ready(&mut self) {
+    fn ready(&mut self) -> Result<(), End> {
         self.notices();
         // Comparing every reported setting costs more than a point read: only when one was set.
         if !self.told.as_ref().is_some_and(|told| Arc::ptr_eq(told, self.session.settings())) {
@@ -179,11 +210,15 @@ impl Connection {
         }
         self.in_pipeline = false;
         self.skipping = false;
+        if self.session.transaction_status() == TransactionStatus::Idle {
+            self.notifications()?;
+        }
         self.wire.output.ready(match self.session.transaction_status() {
             TransactionStatus::Idle => Status::Idle,
             TransactionStatus::InTransaction => Status::Transaction,
             TransactionStatus::Failed => Status::Failed,
         });
+        Ok(())
     }
 
     /// How values are written and read now. Made anew only when a setting has changed.
@@ -206,8 +241,7 @@ impl Connection {
         } else if let Err(error) = self.session.configure() {
             self.report(&error);
         }
-        self.ready();
-        Ok(())
+        self.ready()
     }
 
     async fn simple(&mut self, sql: &str) -> Result<(), End> {
@@ -225,7 +259,7 @@ impl Connection {
         if self.session.transaction_status() == TransactionStatus::Idle {
             self.extended.drop_portals();
         }
-        self.ready();
+        self.ready()?;
         self.metrics.statements.increment(1);
         self.metrics.latency.record(self.env.clock.monotonic().saturating_sub(begun));
         Ok(())
@@ -239,7 +273,7 @@ impl Connection {
         let style = self.style();
         let metrics = self.metrics.clone();
         let wire = Mutex::new(&mut self.wire);
-        let mut sink = Sink { wire: &wire, style, metrics, end: None };
+        let mut sink = Sink { wire: &wire, style, metrics, binary: false, end: None };
         let executed = {
             let work = self.session.execute_simple(sql, &mut sink);
             let mut work = std::pin::pin!(work);
@@ -267,6 +301,8 @@ struct Sink<'a, 'w> {
     wire: &'a Mutex<&'w mut Wire>,
     style: TextStyle,
     metrics: WireMetrics,
+    /// The next rows are wanted in binary.
+    binary: bool,
     /// Set when the connection ended under a result.
     end: Option<End>,
 }
@@ -275,7 +311,7 @@ struct Sink<'a, 'w> {
 impl ResultSink for Sink<'_, '_> {
     async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
         let mut wire = self.wire.lock().await;
-        let sent = send_whole(&mut wire, result, &self.style, &self.metrics).await;
+        let sent = send_whole(&mut wire, result, &self.style, self.binary, &self.metrics).await;
         match sent {
             Ok(()) => Ok(()),
             Err(Failure::Sql(error)) => Err(error),
@@ -286,19 +322,25 @@ impl ResultSink for Sink<'_, '_> {
             }
         }
     }
+
+    fn binary(&mut self, binary: bool) {
+        self.binary = binary;
+    }
 }
 
-/// Sends a result to its end, in text format.
+/// Sends a result to its end, in text format unless it is fetched from a binary cursor.
 async fn send_whole(
     wire: &mut Wire,
     result: StatementResult,
     style: &TextStyle,
+    binary: bool,
     metrics: &WireMetrics,
 ) -> Result<(), Failure> {
     match result {
         StatementResult::Rows { columns, rows, tag } => {
-            describe(&mut wire.output, &columns, &[]);
-            let mut cursor = Cursor::new(columns, Vec::new(), *style, rows);
+            let formats = if binary { vec![1] } else { Vec::new() };
+            describe(&mut wire.output, &columns, &formats);
+            let mut cursor = Cursor::new(columns, formats, *style, rows);
             let (sent, _) = cursor.send(wire, 0).await?;
             metrics.rows.increment(sent);
             wire.output.command_complete(&format!("{tag} {sent}"));

@@ -11,8 +11,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use telesto_sql::catalog::FIRST_USER_OID;
 use telesto_sql::session::pg_micros;
-use telesto_sql::types::TextStyle;
+use telesto_sql::types::{EnumType, TextStyle};
 use telesto_sql::{Datum, Error, Prepared, SqlState, SqlType, StatementResult, TransactionStatus};
 
 use crate::wire::connection::Connection;
@@ -195,6 +196,10 @@ impl Connection {
                 0 | 705 => None,
                 oid => match SqlType::from_oid(*oid) {
                     Some(ty) => Some(ty),
+                    // Perhaps a user's: the session looks in the catalog.
+                    None if *oid >= FIRST_USER_OID => {
+                        Some(SqlType::Enum(Arc::new(EnumType::unlinked(*oid))))
+                    }
                     None => {
                         return Err(self.fail(Error::new(
                             SqlState::UNDEFINED_OBJECT,
@@ -320,7 +325,14 @@ impl Connection {
 
     fn describe_portal(&mut self, name: &str) -> Result<(), Failure> {
         let Some(portal) = self.extended.portals.get(name) else {
-            return Err(self.no_portal(name));
+            // A cursor made in SQL is a portal, too: psycopg describes it after DECLARE.
+            return match self.session.cursor_columns(name) {
+                Some(columns) => {
+                    describe(&mut self.wire.output, &columns, &[]);
+                    Ok(())
+                }
+                None => Err(self.no_portal(name)),
+            };
         };
         match &portal.prepared.columns {
             Some(columns) => describe(&mut self.wire.output, columns, &portal.formats),
@@ -397,7 +409,7 @@ impl Connection {
                 self.wire.output.command_complete(&format!("COPY {rows}"));
                 Ok(())
             }
-            Err(Failure::Sql(error)) => Err(self.fail(error)),
+            Err(Failure::Sql(error)) => Err(Failure::Sql(self.session.fail_with(error).await)),
             Err(end) => Err(end),
         }
     }
@@ -421,7 +433,9 @@ impl Connection {
         self.notices();
         let (sent, at_end) = match cursor.send(&mut self.wire, max_rows).await {
             Ok(sent) => sent,
-            Err(Failure::Sql(error)) => return Err(self.fail(error)),
+            Err(Failure::Sql(error)) => {
+                return Err(Failure::Sql(self.session.fail_with(error).await));
+            }
             Err(end) => return Err(end),
         };
         self.metrics.rows.increment(sent);

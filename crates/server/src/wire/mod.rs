@@ -169,6 +169,7 @@ impl WireServer {
         };
         let handle = session.cancel_handle();
         let registered = self.cancels.register(&self.env, client.long_secret, handle);
+        session.set_backend_pid(registered.pid);
         for (name, value) in session.take_parameter_changes() {
             wire.output.parameter_status(&name, &value);
         }
@@ -208,6 +209,10 @@ impl WireServer {
                     ProtocolError::UnknownType(_) | ProtocolError::Malformed { .. } => "08P01",
                 };
                 fatal(output, code, &error.to_string(), None);
+            }
+            End::Lost(lost) => {
+                tracing::warn!(?lost, "a listening session ends");
+                output.error(error_fields(&lost.error(), Severity::Fatal));
             }
             End::Memory(error) => {
                 self.metrics.refused.increment(1);

@@ -51,6 +51,7 @@ pub fn notice_fields(notice: &Notice) -> Vec<(u8, String)> {
         (b'C', notice.code.0.to_owned()),
         (b'M', notice.message.clone()),
     ];
+    out.extend(notice.detail.as_ref().map(|detail| (b'D', detail.clone())));
     out.extend(notice.hint.as_ref().map(|hint| (b'H', hint.clone())));
     out
 }

@@ -106,6 +106,8 @@ pub enum End {
     Protocol(ProtocolError),
     /// The wire budget is used up.
     Memory(telesto_common::Error),
+    /// The client cannot get every notification it is owed.
+    Lost(telesto_sql::Lost),
     /// The client said goodbye, or was refused and told so.
     Done,
 }

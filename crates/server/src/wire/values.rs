@@ -58,19 +58,26 @@ pub fn write(
     Ok(false)
 }
 
-/// Reads a value of type `ty` in `format`. An object's name (regclass and its kin) stays text: the session looks it
-/// up in the statement's catalog.
+/// Reads a value of type `ty` in `format`. An object's name (regclass and its kin) and a value of a user's type stay
+/// text: the session looks them up in the statement's catalog.
 ///
 /// # Errors
 /// 22021 for text that is not UTF-8, 22P02 and 22P03 for what is no value of the type, and the type's own.
 pub fn read(raw: &[u8], ty: &SqlType, format: i16, style: &TextStyle) -> Result<Datum> {
     if format != 0 {
-        return Datum::from_binary(raw, ty);
+        return Datum::from_binary_unlinked(raw, ty);
     }
     let text = telesto_sql::types::binary::utf8(raw)?;
     let number = || text.trim().bytes().all(|b| b.is_ascii_digit() || b == b'-');
     if ty.is_oid_like() && *ty != SqlType::Oid && !number() {
         return Ok(Datum::text(text));
+    }
+    match ty {
+        SqlType::Enum(_) => return Ok(Datum::text(text)),
+        SqlType::Array(element) if matches!(**element, SqlType::Enum(_)) => {
+            return Ok(Datum::text(text));
+        }
+        _ => {}
     }
     Datum::from_text(text, ty, style)
 }

@@ -5,9 +5,12 @@
 //! 3: a statement of a script failed (`telesto sql`).
 
 mod bench;
+mod demo;
+mod dump;
 mod import;
 mod log;
 mod password;
+mod restore;
 mod settings;
 mod shell;
 mod start;
@@ -82,18 +85,46 @@ enum Command {
     /// Load a node and measure: latencies, throughput, bucket requests and dollars.
     ///
     /// Works on a table of its own, which it drops at the end, and checks that the table shows every
-    /// change that was acknowledged.
-    #[command(after_help = "Examples:
+    /// change that was acknowledged. `tpcw` runs the bookstore instead, `compare` puts servers side by side.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:
   telesto bench
   telesto bench --workload read --clients 32 --seconds 30 --rows 1000000
-  telesto bench --workload write --json")]
+  telesto bench --workload write --json
+  telesto bench tpcw --mix ordering --rate 200 --seconds 60
+  telesto bench compare telesto=postgres://… postgresql=postgres://… --workload point-read,join-2"
+    )]
     Bench {
+        #[command(subcommand)]
+        other: Option<BenchCommand>,
         /// Where the node is
         #[arg(long, env = "TELESTO_URL", default_value = DEFAULT_URL)]
         url: String,
         #[command(flatten)]
         load: bench::Load,
     },
+    /// Show what it is for: an application, its data and its load.
+    Demo {
+        #[command(subcommand)]
+        what: DemoCommand,
+    },
+    /// Write a database as plain SQL that PostgreSQL 15 and Telesto load.
+    ///
+    /// One consistent snapshot of definitions and rows, while others go on writing. What cannot be written is
+    /// refused by name; nothing is left out silently.
+    #[command(after_help = "Examples:
+  telesto dump --file shop.sql
+  telesto dump --url postgres://telesto@127.0.0.1:5433/telesto --schema-only
+  psql -v ON_ERROR_STOP=1 -f shop.sql postgres://postgres@127.0.0.1/shop")]
+    Dump(dump::Dump),
+    /// Load a plain SQL dump, of telesto dump or of PostgreSQL's pg_dump.
+    ///
+    /// Stops at the first error, naming its line.
+    #[command(after_help = "Examples:
+  telesto restore shop.sql
+  pg_dump postgres://postgres@127.0.0.1/shop | telesto restore -")]
+    Restore(restore::Restore),
     /// Bring data in from elsewhere.
     Import {
         #[command(subcommand)]
@@ -116,6 +147,27 @@ enum Command {
     },
     /// Print the version.
     Version,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// TPC-W's bookstore: interactions of browsers, with latencies, errors, dollars and a check at the end.
+    ///
+    /// Loads the shop when it is not there. Latencies are corrected for coordinated omission: with --rate they
+    /// count from when an interaction was due, without it what a slow answer kept from being asked is added.
+    Tpcw(Box<bench::tpcw::Tpcw>),
+    /// Several servers side by side: the same work in turns, medians and ratios.
+    Compare(Box<bench::tpcw::Compare>),
+}
+
+#[derive(Debug, Subcommand)]
+enum DemoCommand {
+    /// TPC-W's bookstore: load it, let browsers shop for some seconds, ask a few questions.
+    #[command(after_help = "Examples:
+  telesto demo bookstore
+  telesto demo bookstore --customers 1000 --items 1000 --seconds 10 --exit
+  telesto demo bookstore --url postgres://telesto@127.0.0.1:5433/telesto --mix ordering")]
+    Bookstore(Box<demo::Bookstore>),
 }
 
 #[derive(Debug, Subcommand)]
@@ -175,26 +227,51 @@ enum Source {
 /// How long a thread for blocking work is kept idle: the allocator gives what one holds back when it ends.
 const KEEP_BLOCKING_THREADS: Duration = Duration::from_secs(1);
 
+/// Stack of a thread, bytes. Definitions run queries inside of statements, and unoptimised frames of that are large: with the
+/// default of 2 MiB, ALTER TABLE … ADD FOREIGN KEY overflowed it in a development build. Only what is used takes memory.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Memory of a node per thread for blocking work, bytes.
+const MEMORY_OF_A_BLOCKING_THREAD: u64 = 8 << 20;
+
 /// Threads for blocking work (files of a bucket folder, of the log and of spilled rows). Each holds memory of its own, up
-/// to some megabytes, so their number is part of the memory bound; no such work waits for other such work, so a
-/// bound cannot hold it up for good.
-fn blocking_threads() -> usize {
-    16 + 4 * std::thread::available_parallelism().map_or(1, usize::from)
+/// to some megabytes, so their number is part of the memory bound and small where that is small; no such work waits for other such
+/// work, so a bound cannot hold it up for good.
+fn blocking_threads(command: &Command) -> usize {
+    let most = 16 + 4 * std::thread::available_parallelism().map_or(1, usize::from);
+    let Command::Start { settings, .. } = command else { return most };
+    let memory = settings.memory.unwrap_or(start::DEFAULT_MEMORY).0;
+    usize::try_from(memory / MEMORY_OF_A_BLOCKING_THREAD).unwrap_or(most).clamp(8, most)
+}
+
+/// The command with the settings of its file, where one is named.
+fn with_file(command: Command) -> Result<Command, String> {
+    Ok(match command {
+        Command::Start { config: Some(path), log_level, settings } => {
+            let settings = Box::new(settings.or(settings::read_file(&path)?));
+            Command::Start { config: None, log_level, settings }
+        }
+        command => command,
+    })
 }
 
 /// Runs the command line; the process's exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let command = match with_file(Cli::parse().command) {
+        Ok(command) => command,
+        Err(error) => return fail(&error),
+    };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder
         .enable_all()
-        .max_blocking_threads(blocking_threads())
+        .thread_stack_size(STACK_BYTES)
+        .max_blocking_threads(blocking_threads(&command))
         .thread_keep_alive(KEEP_BLOCKING_THREADS);
     let runtime = match telesto_bucket::meter::follow_tasks(&mut builder).build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the runtime cannot start: {error}")),
     };
-    let code = runtime.block_on(run(cli.command));
+    let code = runtime.block_on(run(command));
     // What still blocks (a terminal being read) must not hold the process.
     runtime.shutdown_background();
     code
@@ -202,8 +279,8 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> ExitCode {
     match command {
-        Command::Start { config, log_level, settings } => {
-            report(start::run(config, &log_level, *settings).await)
+        Command::Start { log_level, settings, .. } => {
+            report(start::run(&log_level, &settings).await)
         }
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             report(import::mediawiki(&file, &url, batch_pages).await)
@@ -221,7 +298,18 @@ async fn run(command: Command) -> ExitCode {
                 Err(error) => fail(&error),
             }
         }
-        Command::Bench { url, load } => report(bench::run(&url, &load).await),
+        Command::Bench { other: Some(BenchCommand::Tpcw(asked)), .. } => {
+            report(bench::tpcw::tpcw(*asked).await)
+        }
+        Command::Bench { other: Some(BenchCommand::Compare(asked)), .. } => {
+            report(bench::tpcw::compare(*asked).await)
+        }
+        Command::Dump(asked) => report(dump::run(asked).await),
+        Command::Restore(asked) => report(restore::run(asked).await),
+        Command::Demo { what: DemoCommand::Bookstore(asked) } => {
+            report(demo::bookstore(*asked).await)
+        }
+        Command::Bench { other: None, url, load } => report(bench::run(&url, &load).await),
         Command::HashPassword { user } => report(password::run(&user)),
         Command::Version => {
             println!("telesto {}", env!("CARGO_PKG_VERSION"));

@@ -90,6 +90,10 @@ settings! {
     /// Default: 60s
     #[arg(value_name = "TIME")]
     checkpoint_interval: Span, "TELESTO_CHECKPOINT_INTERVAL";
+    /// While SQL clients LISTEN: how often this node looks for what other nodes committed. Each look is a
+    /// request to the bucket, unless the log is this node's own. Default: 500ms
+    #[arg(value_name = "TIME")]
+    notify_interval: Span, "TELESTO_NOTIFY_INTERVAL";
     /// A file of users and their SCRAM verifiers (telesto hash-password); with it everyone must
     /// authenticate, without it only this machine may connect
     #[arg(value_name = "FILE")]

@@ -4,7 +4,7 @@
 //! What prevents the start is one line on standard error, with what to do, and exit code 1. A stop
 //! that had to cut statements off is exit code 0 too, and says so.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use telesto_txn::Database as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::settings::{DurabilityKind, LogKind, Settings, address, read_file};
+use super::settings::{DurabilityKind, LogKind, Settings, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
-const DEFAULT_MEMORY: Bytes = Bytes(512 << 20);
+pub(super) const DEFAULT_MEMORY: Bytes = Bytes(512 << 20);
 const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
 /// After how long a slow opening says that it is still at it, and how often.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -29,18 +29,14 @@ const PROGRESS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Why it could not start, or not stop in order.
-pub async fn run(config: Option<PathBuf>, log_level: &str, flags: Settings) -> Result<(), String> {
+pub async fn run(log_level: &str, settings: &Settings) -> Result<(), String> {
     let filter = EnvFilter::try_new(log_level)
         .map_err(|error| format!("--log-level {log_level:?} is no filter: {error}"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let settings = match config {
-        Some(path) => flags.or(read_file(&path)?),
-        None => flags,
-    };
     let env = telesto_runtime::env();
-    let server_config = server_config(&env, &settings)?;
+    let server_config = server_config(&env, settings)?;
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
-    let options = options(&settings, &server_config)?;
+    let options = options(settings, &server_config)?;
     // Before the first measurement, or the layers below measure into nothing.
     let metrics = telesto_server::metrics::install().map_err(text)?;
 
@@ -67,7 +63,7 @@ pub async fn run(config: Option<PathBuf>, log_level: &str, flags: Settings) -> R
             return Err(error.to_string());
         }
     };
-    print!("{}", banner(&server, &opened, &settings, tls, scram));
+    print!("{}", banner(&server, &opened, settings, tls, scram));
     tokio::select! {
         biased;
         _ = terminate.recv() => {}
@@ -179,12 +175,17 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
         data_dir: Some(settings.data_dir.clone().unwrap_or_else(|| folder.join("node"))),
         retention: settings.retention.map(|span| span.0),
         checkpoint_interval: settings.checkpoint_interval.map(|span| span.0),
+        notify_interval: settings.notify_interval.map(|span| span.0),
         address: server.listen,
         ..Options::new(bucket)
     })
 }
 
-fn file_url(path: &Path) -> Result<String, String> {
+/// The URL of a folder as a bucket.
+///
+/// # Errors
+/// When its name is not UTF-8.
+pub fn file_url(path: &Path) -> Result<String, String> {
     let text = path
         .to_str()
         .ok_or_else(|| format!("the folder {} has no UTF-8 name; use --bucket", path.display()))?;

@@ -15,6 +15,7 @@
 //! - Killed by SIGKILL it leaves its table `telesto_bench_…` behind.
 
 mod report;
+pub mod tpcw;
 mod work;
 
 use std::sync::Arc;

@@ -1,0 +1,402 @@
+//! Reads the system tables into what is dumped; works on Telesto and on PostgreSQL 15.
+//!
+//! # Invariants
+//! Every kind of object in a user's schema is either read here or counted by [`REFUSED`].
+//!
+//! # Limits
+//! Each question reads a system table or two; what belongs together is joined here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::super::shell::full;
+pub(super) use super::objects::{Column, Domain, Enum, Name, Owner, Sequence, Table, View};
+
+/// A database's definitions.
+#[derive(Debug, Default)]
+pub(super) struct Catalog {
+    pub schemas: Vec<String>,
+    pub enums: Vec<Enum>,
+    pub domains: Vec<Domain>,
+    pub sequences: Vec<Sequence>,
+    /// By OID.
+    pub tables: Vec<Table>,
+    /// Definitions of indexes that are no constraint's.
+    pub indexes: Vec<String>,
+    /// In an order in which each finds what it reads.
+    pub views: Vec<View>,
+    /// Whole statements.
+    pub comments: Vec<String>,
+}
+
+const USERS: &str = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'";
+
+/// What is there and cannot be written: how to say it, and a question for the names.
+const REFUSED: [(&str, &str); 7] = [
+    (
+        "partitioned, foreign or composite tables and materialized views",
+        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE c.relkind NOT IN ('r', 'i', 'S', 'v', 't') AND USERS",
+    ),
+    (
+        "tables that inherit",
+        "SELECT c.relname FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid",
+    ),
+    (
+        "functions and procedures",
+        "SELECT p.proname FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE USERS",
+    ),
+    ("triggers", "SELECT t.tgname FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal"),
+    ("row security", "SELECT p.polname FROM pg_catalog.pg_policy p"),
+    (
+        "range and base types",
+        "SELECT t.typname FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
+         WHERE t.typtype IN ('r', 'm', 'p') AND USERS",
+    ),
+    ("extensions", "SELECT e.extname FROM pg_catalog.pg_extension e WHERE e.extname <> 'plpgsql'"),
+];
+
+type Row = Vec<Option<String>>;
+
+/// Rows of a question, all as text.
+async fn ask(client: &Client, question: &str) -> Result<Vec<Row>, String> {
+    let question = question.replace("USERS", USERS);
+    let answer = client
+        .simple_query(&question)
+        .await
+        .map_err(|error| format!("reading the system tables: {} ({question})", full(&error)))?;
+    let rows = answer.into_iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
+        }
+        _ => None,
+    });
+    Ok(rows.collect())
+}
+
+fn cell(row: &Row, at: usize) -> String {
+    row.get(at).cloned().flatten().unwrap_or_default()
+}
+
+fn number(row: &Row, at: usize) -> u64 {
+    cell(row, at).parse().unwrap_or_default()
+}
+
+fn yes(row: &Row, at: usize) -> bool {
+    cell(row, at) == "t"
+}
+
+impl Catalog {
+    /// Reads it all.
+    ///
+    /// # Errors
+    /// What is there and cannot be written, by name.
+    pub async fn read(client: &Client) -> Result<Self, String> {
+        for (what, question) in REFUSED {
+            let names = ask(client, question).await?;
+            if !names.is_empty() {
+                let names: Vec<String> = names.iter().take(5).map(|row| cell(row, 0)).collect();
+                return Err(format!(
+                    "the database has {what} ({}), which telesto dump cannot write; drop them, or dump PostgreSQL with pg_dump",
+                    names.join(", ")
+                ));
+            }
+        }
+        let mut catalog = Self::default();
+        for row in ask(client, "SELECT nspname FROM pg_catalog.pg_namespace WHERE USERS ORDER BY 1")
+            .await?
+        {
+            catalog.schemas.push(cell(&row, 0));
+        }
+        catalog.types(client).await?;
+        catalog.tables(client).await?;
+        catalog.columns(client).await?;
+        catalog.constraints(client).await?;
+        catalog.sequences(client).await?;
+        catalog.indexes(client).await?;
+        catalog.views(client).await?;
+        catalog.comments(client).await?;
+        Ok(catalog)
+    }
+
+    async fn types(&mut self, client: &Client) -> Result<(), String> {
+        let enums = "SELECT n.nspname, t.typname, e.enumlabel FROM pg_catalog.pg_enum e JOIN pg_catalog.pg_type t ON t.oid = e.enumtypid \
+            JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace ORDER BY t.oid, e.enumsortorder";
+        for row in ask(client, enums).await? {
+            let (name, label) = (Name(cell(&row, 0), cell(&row, 1)), cell(&row, 2));
+            match self.enums.last_mut() {
+                Some(last) if last.name == name => last.labels.push(label),
+                _ => self.enums.push(Enum { name, labels: vec![label] }),
+            }
+        }
+        let domains = "SELECT t.oid, n.nspname, t.typname, pg_catalog.format_type(t.typbasetype, t.typtypmod), t.typnotnull, t.typdefault \
+            FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype = 'd' AND USERS ORDER BY t.oid";
+        let checks = "SELECT c.contypid, c.conname, pg_catalog.pg_get_constraintdef(c.oid) FROM pg_catalog.pg_constraint c WHERE c.contypid <> 0 \
+            AND c.contype = 'c' ORDER BY c.oid";
+        let mut by_type: BTreeMap<u64, Vec<(String, String)>> = BTreeMap::new();
+        for row in ask(client, checks).await? {
+            by_type.entry(number(&row, 0)).or_default().push((cell(&row, 1), cell(&row, 2)));
+        }
+        for row in ask(client, domains).await? {
+            self.domains.push(Domain {
+                name: Name(cell(&row, 1), cell(&row, 2)),
+                base: cell(&row, 3),
+                not_null: yes(&row, 4),
+                default: row.get(5).cloned().flatten(),
+                checks: by_type.remove(&number(&row, 0)).unwrap_or_default(),
+            });
+        }
+        Ok(())
+    }
+
+    async fn tables(&mut self, client: &Client) -> Result<(), String> {
+        let tables = "SELECT c.oid, n.nspname, c.relname, c.relpersistence FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+            ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND USERS ORDER BY c.oid";
+        for row in ask(client, tables).await? {
+            self.tables.push(Table {
+                oid: number(&row, 0),
+                name: Name(cell(&row, 1), cell(&row, 2)),
+                unlogged: cell(&row, 3) == "u",
+                columns: Vec::new(),
+                constraints: Vec::new(),
+                foreign_keys: Vec::new(),
+                late_checks: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, oid: u64) -> Option<&mut Table> {
+        // By OID, as they were read.
+        let at = self.tables.binary_search_by_key(&oid, |table| table.oid).ok()?;
+        self.tables.get_mut(at)
+    }
+
+    async fn columns(&mut self, client: &Client) -> Result<(), String> {
+        let columns = "SELECT a.attrelid, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated, \
+            pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attcollation, t.typcollation \
+            FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+            JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
+            WHERE c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped AND USERS ORDER BY a.attrelid, a.attnum";
+        let mut collations = BTreeMap::new();
+        for row in ask(client, "SELECT oid, collname FROM pg_catalog.pg_collation").await? {
+            collations.insert(number(&row, 0), cell(&row, 1));
+        }
+        for row in ask(client, columns).await? {
+            let own = number(&row, 7) == number(&row, 8);
+            let collation = collations.get(&number(&row, 7)).filter(|_| !own).cloned();
+            let column = Column {
+                name: cell(&row, 1),
+                ty: cell(&row, 2),
+                not_null: yes(&row, 3),
+                identity: match cell(&row, 4).as_str() {
+                    "a" => Some("ALWAYS"),
+                    "d" => Some("BY DEFAULT"),
+                    _ => None,
+                },
+                generated: cell(&row, 5) == "s",
+                expression: row.get(6).cloned().flatten(),
+                collation: collation.filter(|name| name != "default"),
+            };
+            if let Some(table) = self.table(number(&row, 0)) {
+                table.columns.push(column);
+            }
+        }
+        Ok(())
+    }
+
+    async fn constraints(&mut self, client: &Client) -> Result<(), String> {
+        let constraints = "SELECT c.conrelid, c.conname, c.contype, pg_catalog.pg_get_constraintdef(c.oid), c.convalidated, c.confrelid \
+            FROM pg_catalog.pg_constraint c WHERE c.conrelid <> 0 ORDER BY c.conrelid, c.conname";
+        for row in ask(client, constraints).await? {
+            let (name, kind, definition) = (cell(&row, 1), cell(&row, 2), cell(&row, 3));
+            let (validated, referenced) = (yes(&row, 4), number(&row, 5));
+            let Some(table) = self.table(number(&row, 0)) else { continue };
+            match kind.as_str() {
+                "f" => table.foreign_keys.push((name, definition, referenced)),
+                "c" if !validated => table.late_checks.push((name, definition)),
+                // NOT NULL is with the column.
+                "n" => {}
+                "p" | "u" | "c" | "x" => table.constraints.push((name, definition)),
+                other => {
+                    return Err(format!(
+                        "constraint {name} of {} is of kind {other:?}, which telesto dump cannot write; drop it",
+                        table.name.sql()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn sequences(&mut self, client: &Client) -> Result<(), String> {
+        let owners = "SELECT d.objid, d.refobjid, a.attname, d.deptype FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_class c ON c.oid = d.objid \
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid \
+            WHERE c.relkind = 'S' AND d.refobjsubid > 0 AND d.deptype IN ('a', 'i')";
+        let mut owned = BTreeMap::new();
+        for row in ask(client, owners).await? {
+            let (table, column) = (number(&row, 1), cell(&row, 2));
+            let owner = match cell(&row, 3).as_str() {
+                "i" => Owner::Identity(table, column),
+                _ => Owner::Serial(table, column),
+            };
+            owned.insert(number(&row, 0), owner);
+        }
+        let sequences = "SELECT c.oid, n.nspname, c.relname, pg_catalog.format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement, s.seqmin, s.seqmax, \
+            s.seqcache, s.seqcycle FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid \
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relpersistence <> 't' AND USERS ORDER BY c.oid";
+        for row in ask(client, sequences).await? {
+            self.sequences.push(Sequence {
+                owner: owned.remove(&number(&row, 0)).unwrap_or(Owner::Nobody),
+                name: Name(cell(&row, 1), cell(&row, 2)),
+                ty: cell(&row, 3),
+                start: cell(&row, 4),
+                increment: cell(&row, 5),
+                min: cell(&row, 6),
+                max: cell(&row, 7),
+                cache: cell(&row, 8),
+                cycle: yes(&row, 9),
+            });
+        }
+        Ok(())
+    }
+
+    async fn indexes(&mut self, client: &Client) -> Result<(), String> {
+        let indexes = "SELECT i.indexrelid, c.relname, pg_catalog.pg_get_indexdef(i.indexrelid), i.indisvalid FROM pg_catalog.pg_index i \
+            JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+            WHERE c.relpersistence <> 't' AND USERS ORDER BY i.indexrelid";
+        let of_constraints =
+            "SELECT conindid FROM pg_catalog.pg_constraint WHERE contype IN ('p', 'u', 'x')";
+        let constraints: BTreeSet<u64> =
+            ask(client, of_constraints).await?.iter().map(|row| number(row, 0)).collect();
+        for row in ask(client, indexes).await? {
+            // One that is not valid was being built and never was: it is no part of the data.
+            if constraints.contains(&number(&row, 0)) || !yes(&row, 3) {
+                continue;
+            }
+            match row.get(2).cloned().flatten() {
+                Some(definition) => self.indexes.push(definition),
+                None => return Err(format!("index {} has no definition to dump", cell(&row, 1))),
+            }
+        }
+        Ok(())
+    }
+
+    async fn views(&mut self, client: &Client) -> Result<(), String> {
+        let views = "SELECT c.oid, n.nspname, c.relname, pg_catalog.pg_get_viewdef(c.oid) FROM pg_catalog.pg_class c \
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'v' AND USERS ORDER BY c.oid";
+        let columns = "SELECT a.attrelid, a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
+            WHERE c.relkind = 'v' AND a.attnum > 0 ORDER BY a.attrelid, a.attnum";
+        let reads = "SELECT DISTINCT r.ev_class, d.refobjid FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_depend d ON d.objid = r.oid \
+            WHERE d.refobjid <> r.ev_class";
+        let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+        for row in ask(client, columns).await? {
+            names.entry(number(&row, 0)).or_default().push(cell(&row, 1));
+        }
+        let mut waiting = Vec::new();
+        for row in ask(client, views).await? {
+            let oid = number(&row, 0);
+            waiting.push(View {
+                oid,
+                name: Name(cell(&row, 1), cell(&row, 2)),
+                columns: names.remove(&oid).unwrap_or_default(),
+                query: cell(&row, 3).trim_end().trim_end_matches(';').to_owned(),
+            });
+        }
+        let mut needs: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for row in ask(client, reads).await? {
+            needs.entry(number(&row, 0)).or_default().insert(number(&row, 1));
+        }
+        // In the order they were made, but never before what they read.
+        while !waiting.is_empty() {
+            let open: BTreeSet<u64> = waiting.iter().map(|view| view.oid).collect();
+            let ready = |view: &View| {
+                needs.get(&view.oid).is_none_or(|reads| reads.intersection(&open).next().is_none())
+            };
+            // Views cannot read each other in a circle; if the catalog says so, go by age.
+            let at = waiting.iter().position(ready).unwrap_or(0);
+            self.views.push(waiting.remove(at));
+        }
+        Ok(())
+    }
+
+    async fn comments(&mut self, client: &Client) -> Result<(), String> {
+        let of_relations = "SELECT c.relkind, n.nspname, c.relname, a.attname, d.description FROM pg_catalog.pg_description d \
+            JOIN pg_catalog.pg_class c ON c.oid = d.objoid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+            LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = d.objsubid AND d.objsubid > 0 \
+            WHERE d.classoid = 'pg_catalog.pg_class'::regclass AND USERS ORDER BY c.oid, d.objsubid";
+        for row in ask(client, of_relations).await? {
+            let name = Name(cell(&row, 1), cell(&row, 2)).sql();
+            let on = match row.get(3).cloned().flatten() {
+                Some(column) => format!("COLUMN {name}.{}", super::write::ident(&column)),
+                None => match cell(&row, 0).as_str() {
+                    "v" => format!("VIEW {name}"),
+                    "i" => format!("INDEX {name}"),
+                    "S" => format!("SEQUENCE {name}"),
+                    _ => format!("TABLE {name}"),
+                },
+            };
+            self.comment(&on, &cell(&row, 4));
+        }
+        let of_schemas = "SELECT n.nspname, d.description FROM pg_catalog.pg_description d JOIN pg_catalog.pg_namespace n ON n.oid = d.objoid \
+            WHERE d.classoid = 'pg_catalog.pg_namespace'::regclass AND USERS AND d.description <> 'standard public schema' ORDER BY 1";
+        for row in ask(client, of_schemas).await? {
+            self.comment(
+                &format!("SCHEMA {}", super::write::ident(&cell(&row, 0))),
+                &cell(&row, 1),
+            );
+        }
+        let of_constraints = "SELECT s.conname, n.nspname, c.relname, d.description FROM pg_catalog.pg_description d \
+            JOIN pg_catalog.pg_constraint s ON s.oid = d.objoid JOIN pg_catalog.pg_class c ON c.oid = s.conrelid \
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE d.classoid = 'pg_catalog.pg_constraint'::regclass AND USERS ORDER BY s.oid";
+        for row in ask(client, of_constraints).await? {
+            let table = Name(cell(&row, 1), cell(&row, 2)).sql();
+            let on = format!("CONSTRAINT {} ON {table}", super::write::ident(&cell(&row, 0)));
+            self.comment(&on, &cell(&row, 3));
+        }
+        let of_types = "SELECT t.typtype, n.nspname, t.typname, d.description FROM pg_catalog.pg_description d \
+            JOIN pg_catalog.pg_type t ON t.oid = d.objoid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
+            WHERE d.classoid = 'pg_catalog.pg_type'::regclass AND USERS ORDER BY t.oid";
+        for row in ask(client, of_types).await? {
+            let kind = if cell(&row, 0) == "d" { "DOMAIN" } else { "TYPE" };
+            let name = Name(cell(&row, 1), cell(&row, 2)).sql();
+            self.comment(&format!("{kind} {name}"), &cell(&row, 3));
+        }
+        Ok(())
+    }
+
+    fn comment(&mut self, on: &str, text: &str) {
+        self.comments.push(format!("COMMENT ON {on} IS {};", super::write::literal(text)));
+    }
+
+    /// The tables so that those referenced come before those that reference them, as far as there are no circles.
+    pub fn parents_first(&self) -> Vec<&Table> {
+        let mut waiting: Vec<&Table> = self.tables.iter().collect();
+        let mut ordered = Vec::with_capacity(waiting.len());
+        while !waiting.is_empty() {
+            let open: BTreeSet<u64> = waiting.iter().map(|table| table.oid).collect();
+            let ready = |table: &&Table| {
+                let others = table.foreign_keys.iter().map(|(_, _, to)| to);
+                others.filter(|to| **to != table.oid).all(|to| !open.contains(to))
+            };
+            let at = waiting.iter().position(ready).unwrap_or(0);
+            ordered.push(waiting.remove(at));
+        }
+        ordered
+    }
+}
+
+/// Where a sequence is: the last value, and whether it was given out.
+///
+/// # Errors
+/// What the server refused.
+pub(super) async fn position(
+    client: &Client,
+    sequence: &Sequence,
+) -> Result<(String, bool), String> {
+    let name = sequence.name.sql();
+    let rows = ask(client, &format!("SELECT last_value, is_called FROM {name}")).await?;
+    let row = rows.first().ok_or_else(|| format!("sequence {name} is empty"))?;
+    Ok((cell(row, 0), yes(row, 1)))
+}

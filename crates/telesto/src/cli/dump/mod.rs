@@ -1,0 +1,199 @@
+//! `telesto dump`: a database as plain SQL that PostgreSQL 15 and Telesto load.
+//!
+//! ```text
+//!   BEGIN REPEATABLE READ, READ ONLY -> refuse what cannot be written -> schemas, types, sequences, tables
+//!     -> COPY … FROM stdin, table by table -> sequences' positions -> indexes -> foreign keys -> views -> comments
+//! ```
+//!
+//! # Invariants
+//! - All of it is one snapshot. Sequences alone move outside of transactions; their positions are read last.
+//! - What the catalog shows and this cannot write is refused by name before anything is written: no dump is silently short.
+//! - A file has its name once it is whole; until then it is called `….part`.
+//!
+//! # On failure
+//! One line saying what could not be read; the `.part` file stays for looking at.
+//!
+//! # Limits
+//! Roles, rights and settings are not in it. Primary and unique keys are written with their tables: Telesto would otherwise
+//! move every row when they are added.
+
+mod catalog;
+mod objects;
+mod write;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use futures::StreamExt as _;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use tokio_postgres::Client;
+
+use self::catalog::{Catalog, Table};
+use super::shell::{connect, full};
+
+/// `telesto dump`.
+#[derive(Debug, Args)]
+pub struct Dump {
+    /// Where the database is
+    #[arg(long, env = "TELESTO_URL", default_value = super::DEFAULT_URL)]
+    url: String,
+    /// Where the dump goes. Default: standard output
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Definitions only, no rows
+    #[arg(long, conflicts_with = "data_only")]
+    schema_only: bool,
+    /// Rows and positions of sequences only
+    #[arg(long)]
+    data_only: bool,
+}
+
+/// Runs `telesto dump`.
+///
+/// # Errors
+/// What cannot be dumped, read or written.
+pub async fn run(asked: Dump) -> Result<(), String> {
+    let client = connect(&asked.url).await?;
+    let part = asked.file.as_ref().map(|file| {
+        let mut part = file.clone().into_os_string();
+        part.push(".part");
+        PathBuf::from(part)
+    });
+    let out: Box<dyn Write> = match &part {
+        Some(part) => Box::new(File::create(part).map_err(|error| unwritable(part, &error))?),
+        None => Box::new(std::io::stdout()),
+    };
+    let place = part.clone().unwrap_or_else(|| PathBuf::from("standard output"));
+    let mut out = Out { out: BufWriter::with_capacity(1 << 20, out), written: 0, place };
+    let bar = ProgressBar::new(0);
+    let template = "{bar:30} {pos}/{len} tables, {msg} {elapsed}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    let dumped = dump(&client, &asked, &mut out, &bar).await;
+    bar.finish_and_clear();
+    dumped?;
+    out.finish()?;
+    if let (Some(part), Some(file)) = (&part, &asked.file) {
+        std::fs::rename(part, file).map_err(|error| unwritable(file, &error))?;
+    }
+    Ok(())
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> String {
+    format!("cannot write {}: {error}; is there space, and may you?", path.display())
+}
+
+/// Where the text goes.
+pub(super) struct Out {
+    out: BufWriter<Box<dyn Write>>,
+    written: u64,
+    place: PathBuf,
+}
+
+impl Out {
+    /// Writes text as it is.
+    ///
+    /// # Errors
+    /// A full disk, a closed pipe.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.written += bytes.len() as u64;
+        self.out.write_all(bytes).map_err(|error| unwritable(&self.place, &error))
+    }
+
+    /// Writes a line.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    pub fn line(&mut self, line: &str) -> Result<(), String> {
+        self.bytes(line.as_bytes())?;
+        self.bytes(b"\n")
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.out.flush().map_err(|error| unwritable(&self.place, &error))
+    }
+}
+
+async fn dump(
+    client: &Client,
+    asked: &Dump,
+    out: &mut Out,
+    bar: &ProgressBar,
+) -> Result<(), String> {
+    let said = |error: tokio_postgres::Error| full(&error);
+    // Types come with their schemas' names from PostgreSQL when no schema is searched.
+    let begin = "SET search_path = ''; SET client_min_messages = warning; SET datestyle = 'ISO, MDY'; SET intervalstyle = postgres; \
+        SET extra_float_digits = 1; SET statement_timeout = 0; BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+    for statement in begin.split(';') {
+        client.batch_execute(statement.trim()).await.map_err(said)?;
+    }
+    let catalog = Catalog::read(client).await?;
+    out.line("--\n-- Telesto database dump\n--\n")?;
+    for setting in [
+        "statement_timeout = 0",
+        "client_encoding = 'UTF8'",
+        "standard_conforming_strings = on",
+        "check_function_bodies = false",
+        "client_min_messages = warning",
+        "search_path = public",
+    ] {
+        out.line(&format!("SET {setting};"))?;
+    }
+    if !asked.data_only {
+        write::before(&catalog, out)?;
+    }
+    if !asked.schema_only {
+        bar.set_length(catalog.tables.len() as u64);
+        // Parents first, as far as foreign keys go one way: loading into tables that have their keys then works too.
+        for table in catalog.parents_first() {
+            bar.set_message(format!("{}, {}", HumanBytes(out.written), table.name.1));
+            rows(client, table, out, bar).await?;
+            bar.inc(1);
+        }
+        for sequence in &catalog.sequences {
+            let (last, called) = catalog::position(client, sequence).await?;
+            let name = write::literal(&sequence.name.sql());
+            out.line(&format!("SELECT pg_catalog.setval({name}, {last}, {called});"))?;
+        }
+        out.line("")?;
+    }
+    if !asked.data_only {
+        write::after(&catalog, out)?;
+    }
+    out.line("--\n-- Telesto database dump complete\n--")?;
+    client.batch_execute("COMMIT").await.map_err(said)
+}
+
+/// The rows of a table as COPY's text.
+async fn rows(
+    client: &Client,
+    table: &Table,
+    out: &mut Out,
+    bar: &ProgressBar,
+) -> Result<(), String> {
+    let failed = |error: tokio_postgres::Error| {
+        format!("reading {}: {}; the dump is not whole", table.name.sql(), full(&error))
+    };
+    let stored = table.columns.iter().filter(|column| !column.generated);
+    let columns: Vec<String> = stored.map(|column| write::ident(&column.name)).collect();
+    let columns = match columns.as_slice() {
+        [] => String::new(),
+        columns => format!(" ({})", columns.join(", ")),
+    };
+    let name = table.name.sql();
+    out.line(&format!("COPY {name}{columns} FROM stdin;"))?;
+    let copy = client.copy_out(&format!("COPY {name}{columns} TO STDOUT")).await.map_err(failed)?;
+    let mut copy = std::pin::pin!(copy);
+    let mut shown = out.written;
+    while let Some(chunk) = copy.next().await {
+        out.bytes(&chunk.map_err(failed)?)?;
+        if out.written - shown > 1 << 20 {
+            shown = out.written;
+            bar.set_message(format!("{}, {}", HumanBytes(out.written), table.name.1));
+        }
+    }
+    out.line("\\.\n")
+}

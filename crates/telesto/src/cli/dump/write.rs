@@ -1,0 +1,230 @@
+//! Definitions as SQL.
+//!
+//! # Invariants
+//! Names are written with their schemas; names and texts are quoted so that any of them comes back as it was.
+
+use std::fmt::Write as _;
+
+use super::Out;
+use super::catalog::{Catalog, Column, Owner, Sequence, Table};
+
+/// Key words that cannot be a name without quotes. PostgreSQL's reserved ones and those that may not name a type or
+/// function; quoting too many costs nothing.
+const RESERVED: &str = " all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast char \
+character check coalesce collate collation column concurrently constraint create cross current_catalog current_date current_role current_schema \
+current_time current_timestamp current_user dec decimal default deferrable desc distinct do else end except exists extract false fetch float for \
+foreign freeze from full grant greatest group grouping having ilike in initially inner inout int integer intersect interval into is isnull join \
+lateral leading least left like limit localtime localtimestamp national natural nchar none normalize not notnull null nullif numeric offset on only \
+or order out outer overlaps overlay placing position precision primary real references returning right row select session_user setof similar \
+smallint some substring symmetric table tablesample then time timestamp to trailing treat trim true union unique user using values varchar variadic \
+verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable ";
+
+/// A name, quoted where it must be.
+pub fn ident(name: &str) -> String {
+    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && !RESERVED.contains(&format!(" {name} "));
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// A text, quoted.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// What comes before the rows.
+///
+/// # Errors
+/// What cannot be written.
+pub(super) fn before(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
+    out.line("\n--\n-- Schemas, types, sequences, tables\n--\n")?;
+    for schema in catalog.schemas.iter().filter(|schema| *schema != "public") {
+        out.line(&format!("CREATE SCHEMA {};", ident(schema)))?;
+    }
+    for made in &catalog.enums {
+        let labels: Vec<String> = made.labels.iter().map(|label| literal(label)).collect();
+        out.line(&format!("CREATE TYPE {} AS ENUM ({});", made.name.sql(), labels.join(", ")))?;
+    }
+    for domain in &catalog.domains {
+        let mut text = format!("CREATE DOMAIN {} AS {}", domain.name.sql(), domain.base);
+        if let Some(default) = &domain.default {
+            let _ = write!(text, " DEFAULT {default}");
+        }
+        if domain.not_null {
+            text.push_str(" NOT NULL");
+        }
+        for (name, definition) in &domain.checks {
+            let _ = write!(text, " CONSTRAINT {} {definition}", ident(name));
+        }
+        out.line(&format!("{text};"))?;
+    }
+    for sequence in &catalog.sequences {
+        if !matches!(sequence.owner, Owner::Identity(..)) && serial(catalog, sequence).is_none() {
+            let name = sequence.name.sql();
+            out.line(&format!("CREATE SEQUENCE {name} AS {} {};", sequence.ty, options(sequence)))?;
+        }
+    }
+    for table in &catalog.tables {
+        create(catalog, table, out)?;
+    }
+    for sequence in &catalog.sequences {
+        if let Owner::Serial(oid, column) = &sequence.owner
+            && serial(catalog, sequence).is_none()
+            && let Some(table) = catalog.tables.iter().find(|table| table.oid == *oid)
+        {
+            let column = format!("{}.{}", table.name.sql(), ident(column));
+            out.line(&format!("ALTER SEQUENCE {} OWNED BY {column};", sequence.name.sql()))?;
+        }
+    }
+    out.line("")
+}
+
+/// `serial` and its kin, for a sequence that is in all as they make it: name, options, owner and default.
+fn serial(catalog: &Catalog, sequence: &Sequence) -> Option<&'static str> {
+    let Owner::Serial(oid, column) = &sequence.owner else { return None };
+    let table = catalog.tables.iter().find(|table| table.oid == *oid)?;
+    let column = table.columns.iter().find(|found| found.name == *column)?;
+    let (word, most) = match sequence.ty.as_str() {
+        "smallint" => ("smallserial", "32767"),
+        "integer" => ("serial", "2147483647"),
+        "bigint" => ("bigserial", "9223372036854775807"),
+        _ => return None,
+    };
+    let Sequence { start, increment, min, max, cache, cycle, name, ty, .. } = sequence;
+    let usual = name.0 == table.name.0 && name.1 == format!("{}_{}_seq", table.name.1, column.name);
+    let options = [start, increment, min, cache].iter().all(|option| *option == "1");
+    let called = column.expression.as_ref().is_some_and(|default| default.starts_with("nextval("));
+    let fits = usual && options && called && max == most && !cycle && column.ty == *ty;
+    (fits && column.not_null).then_some(word)
+}
+
+fn options(sequence: &Sequence) -> String {
+    let Sequence { increment, min, max, start, cache, cycle, .. } = sequence;
+    let cycle = if *cycle { " CYCLE" } else { "" };
+    format!(
+        "INCREMENT BY {increment} MINVALUE {min} MAXVALUE {max} START WITH {start} CACHE {cache}{cycle}"
+    )
+}
+
+fn create(catalog: &Catalog, table: &Table, out: &mut Out) -> Result<(), String> {
+    let mut parts = Vec::new();
+    for column in &table.columns {
+        parts.push(column_definition(catalog, table, column)?);
+    }
+    for (name, definition) in &table.constraints {
+        parts.push(format!("CONSTRAINT {} {definition}", ident(name)));
+    }
+    let unlogged = if table.unlogged { "UNLOGGED " } else { "" };
+    let name = table.name.sql();
+    out.line(&format!("CREATE {unlogged}TABLE {name} (\n    {}\n);", parts.join(",\n    ")))
+}
+
+fn column_definition(catalog: &Catalog, table: &Table, column: &Column) -> Result<String, String> {
+    let owner = Owner::Serial(table.oid, column.name.clone());
+    let own = catalog.sequences.iter().find(|sequence| sequence.owner == owner);
+    if let Some(word) = own.and_then(|sequence| serial(catalog, sequence)) {
+        return Ok(format!("{} {word} NOT NULL", ident(&column.name)));
+    }
+    let mut text = format!("{} {}", ident(&column.name), column.ty);
+    if let Some(collation) = &column.collation {
+        let _ = write!(text, " COLLATE {}", ident_always(collation));
+    }
+    match (&column.expression, column.generated) {
+        (Some(expression), true) => {
+            let _ = write!(text, " GENERATED ALWAYS AS ({expression}) STORED");
+        }
+        (Some(expression), false) => {
+            let _ = write!(text, " DEFAULT {expression}");
+        }
+        (None, true) => {
+            return Err(format!(
+                "the generated column {} of {} has no expression in the system tables, so it cannot be dumped",
+                column.name,
+                table.name.sql()
+            ));
+        }
+        (None, false) => {}
+    }
+    if let Some(kind) = column.identity {
+        let owner = Owner::Identity(table.oid, column.name.clone());
+        let sequence = catalog.sequences.iter().find(|sequence| sequence.owner == owner);
+        let sequence = sequence.ok_or_else(|| {
+            format!("the sequence of {}.{} was not found", table.name.sql(), column.name)
+        })?;
+        // The name a sequence gets by itself; another one is said.
+        let usual = format!("{}_{}_seq", table.name.1, column.name);
+        let named = if sequence.name.1 == usual && sequence.name.0 == table.name.0 {
+            String::new()
+        } else {
+            format!("SEQUENCE NAME {} ", sequence.name.sql())
+        };
+        let _ = write!(text, " GENERATED {kind} AS IDENTITY ({named}{})", options(sequence));
+    }
+    if column.not_null {
+        text.push_str(" NOT NULL");
+    }
+    Ok(text)
+}
+
+/// Collations are looked for by their exact name.
+fn ident_always(name: &str) -> String {
+    format!("pg_catalog.\"{}\"", name.replace('"', "\"\""))
+}
+
+/// What comes after the rows.
+///
+/// # Errors
+/// What cannot be written.
+pub(super) fn after(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
+    out.line("--\n-- Indexes, constraints, views, comments\n--\n")?;
+    for definition in &catalog.indexes {
+        out.line(&format!("{definition};"))?;
+    }
+    for table in &catalog.tables {
+        let keys = table.foreign_keys.iter().map(|(name, definition, _)| (name, definition));
+        let late = table.late_checks.iter().map(|(name, definition)| (name, definition));
+        for (name, definition) in keys.chain(late) {
+            let (table, name) = (table.name.sql(), ident(name));
+            out.line(&format!("ALTER TABLE {table} ADD CONSTRAINT {name} {definition};"))?;
+        }
+    }
+    for view in &catalog.views {
+        // Names without a schema in a view's text are those of its own schema, then of public.
+        let public = view.name.0 == "public";
+        if !public {
+            out.line(&format!("SET search_path = {}, public;", ident(&view.name.0)))?;
+        }
+        let columns: Vec<String> = view.columns.iter().map(|column| ident(column)).collect();
+        let (name, columns) = (view.name.sql(), columns.join(", "));
+        out.line(&format!("CREATE VIEW {name} ({columns}) AS\n{};", view.query))?;
+        if !public {
+            out.line("SET search_path = public;")?;
+        }
+    }
+    for comment in &catalog.comments {
+        out.line(comment)?;
+    }
+    out.line("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_texts_are_quoted_where_they_must_be() {
+        for plain in ["customer", "c_id", "_x1"] {
+            assert_eq!(ident(plain), plain);
+        }
+        for (name, quoted) in [
+            ("order", "\"order\""),
+            ("Mixed", "\"Mixed\""),
+            ("a\"b", "\"a\"\"b\""),
+            ("1a", "\"1a\""),
+            ("", "\"\""),
+        ] {
+            assert_eq!(ident(name), quoted);
+        }
+        assert_eq!(literal("it's"), "'it''s'");
+    }
+}

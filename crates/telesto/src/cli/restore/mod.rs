@@ -1,0 +1,213 @@
+//! `telesto restore`: loads a plain SQL dump, of Telesto or of pg_dump, into a server.
+//!
+//! ```text
+//!   file --lines--> script --statement--> simple query
+//!                     |--- COPY … FROM stdin: its lines, until \. --> COPY
+//! ```
+//!
+//! # Invariants
+//! - The file is read as a stream: memory holds one statement, or one chunk of COPY's lines.
+//! - Nothing is skipped but comments and what only psql itself heeds (`\restrict` and `\unrestrict`).
+//!
+//! # On failure
+//! The first error ends it, naming file and line; what was committed before stays, unless `--single-transaction`.
+
+mod script;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::Args;
+use futures::SinkExt as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio_postgres::Client;
+use tokio_postgres::error::ErrorPosition;
+
+use self::script::{Script, Step};
+use super::shell::{connect, full};
+
+/// Bytes of COPY's lines handed to the connection at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// `telesto restore`.
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// The dump, as plain SQL (pg_dump without -Fc and its kin); - for standard input
+    file: PathBuf,
+    /// Where the database is
+    #[arg(long, env = "TELESTO_URL", default_value = super::DEFAULT_URL)]
+    url: String,
+    /// All of it or nothing
+    #[arg(short = '1', long)]
+    single_transaction: bool,
+}
+
+/// Runs `telesto restore`.
+///
+/// # Errors
+/// The first statement that failed, by its line.
+pub async fn run(asked: Restore) -> Result<(), String> {
+    let name = asked.file.display().to_string();
+    let unreadable = |error: std::io::Error| format!("cannot read {name}: {error}");
+    let (input, size): (Box<dyn Read>, u64) = if name == "-" {
+        (Box::new(std::io::stdin()), 0)
+    } else {
+        let file = File::open(&asked.file).map_err(unreadable)?;
+        let size = file.metadata().map_err(unreadable)?.len();
+        (Box::new(file), size)
+    };
+    let read = Arc::new(AtomicU64::new(0));
+    let input = Counted { input, read: Arc::clone(&read) };
+    let client = connect(&asked.url).await?;
+    let bar = ProgressBar::new(size);
+    let template = "{bar:30} {percent:>3}% {bytes} of {total_bytes} {elapsed} (eta {eta})";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    let said = |error: tokio_postgres::Error| full(&error);
+    if asked.single_transaction {
+        client.batch_execute("BEGIN").await.map_err(said)?;
+    }
+    let mut restoring = Restoring {
+        client: &client,
+        script: Script::new(BufReader::with_capacity(1 << 20, input)),
+        name: &name,
+        show: Box::new(|| bar.set_position(read.load(Ordering::Relaxed))),
+        statements: 0,
+        rows: 0,
+    };
+    let restored = restoring.all().await;
+    let (statements, rows) = (restoring.statements, restoring.rows);
+    drop(restoring);
+    bar.finish_and_clear();
+    restored?;
+    if asked.single_transaction {
+        client.batch_execute("COMMIT").await.map_err(said)?;
+    }
+    println!("restored {name}: {statements} statements, {rows} rows copied");
+    Ok(())
+}
+
+/// Counts what is read.
+struct Counted {
+    input: Box<dyn Read>,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.input.read(buffer)?;
+        self.read.fetch_add(length as u64, Ordering::Relaxed);
+        Ok(length)
+    }
+}
+
+struct Restoring<'a, R> {
+    client: &'a Client,
+    script: Script<R>,
+    name: &'a str,
+    show: Box<dyn Fn() + 'a>,
+    statements: u64,
+    rows: u64,
+}
+
+impl<R: BufRead> Restoring<'_, R> {
+    async fn all(&mut self) -> Result<(), String> {
+        loop {
+            let step = self.script.next_step();
+            (self.show)();
+            let line = self.script.line();
+            match step.map_err(|reason| format!("{}, line {line}: {reason}", self.name))? {
+                None => return Ok(()),
+                Some(Step::Statement { text, line }) => {
+                    let done = self.client.batch_execute(&text).await;
+                    done.map_err(|error| self.failed(&error, &text, line))?;
+                    self.statements += 1;
+                }
+                Some(Step::Copy { text, line }) => {
+                    self.copy(&text, line).await?;
+                    self.statements += 1;
+                }
+            }
+        }
+    }
+
+    async fn copy(&mut self, text: &str, line: u64) -> Result<(), String> {
+        let statement = text.trim_end().trim_end_matches(';');
+        let sink = self.client.copy_in::<_, bytes::Bytes>(statement).await;
+        let sink = sink.map_err(|error| self.failed(&error, text, line))?;
+        let mut sink = std::pin::pin!(sink);
+        // The rows begin in the line after this one.
+        let header = self.script.line();
+        let mut more = true;
+        while more {
+            let mut chunk = Vec::with_capacity(CHUNK_BYTES + 4096);
+            more = self.script.copy_lines(&mut chunk, CHUNK_BYTES).map_err(|reason| {
+                format!("{}, line {}: {reason}", self.name, self.script.line())
+            })?;
+            (self.show)();
+            if !chunk.is_empty()
+                && let Err(error) = sink.send(chunk.into()).await
+            {
+                // The server has refused already; the end of the COPY tells why.
+                let reason = match sink.finish().await {
+                    Err(refused) if refused.as_db_error().is_some() => refused,
+                    _ => error,
+                };
+                return Err(self.copy_failed(&reason, text, line, header));
+            }
+        }
+        let copied = sink.finish().await;
+        self.rows += copied.map_err(|error| self.copy_failed(&error, text, line, header))?;
+        Ok(())
+    }
+
+    /// Says which statement failed; with the server's position, which of its lines.
+    fn failed(&self, error: &tokio_postgres::Error, text: &str, line: u64) -> String {
+        let at = match error.as_db_error().and_then(|error| error.position()) {
+            Some(ErrorPosition::Original(position)) => {
+                let before = text.chars().take((*position as usize).saturating_sub(1));
+                line + before.filter(|c| *c == '\n').count() as u64
+            }
+            _ => line,
+        };
+        self.told(error, text, at)
+    }
+
+    /// COPY tells its own line in the context: `COPY t, line 3, …`.
+    fn copy_failed(
+        &self,
+        error: &tokio_postgres::Error,
+        text: &str,
+        line: u64,
+        header: u64,
+    ) -> String {
+        let within = error.as_db_error().and_then(|error| {
+            let (_, rest) = error.where_()?.split_once(", line ")?;
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse::<u64>().ok()
+        });
+        self.told(error, text, within.map_or(line, |within| header + within))
+    }
+
+    fn told(&self, error: &tokio_postgres::Error, text: &str, line: u64) -> String {
+        let reason = match error.as_db_error() {
+            Some(error) => {
+                let mut said = format!("{} ({})", error.message(), error.code().code());
+                for more in [error.detail(), error.hint(), error.where_()].into_iter().flatten() {
+                    said.push_str("; ");
+                    said.push_str(more);
+                }
+                said
+            }
+            None => full(error),
+        };
+        let text = text.trim();
+        let short: String = text.chars().take(120).collect();
+        let dots = if short.len() < text.len() { " …" } else { "" };
+        format!("{}, line {line}: {reason}\n  {short}{dots}", self.name)
+    }
+}
