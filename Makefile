@@ -21,8 +21,8 @@ bench: ## benchmarks, as ratios measured side by side in one run
 lint: ## rustfmt, clippy, rustdoc, house rules, licences
 	@scripts/lint.sh
 
-sim: ## replay one simulation seed: make sim SEED=7
-	@cargo run --quiet -p telesto-sim -- --seed $(SEED) --verbose
+sim: ## replay one simulation seed: make sim SEED=7, or SEED=7 SQL=1
+	@cargo run --quiet -p telesto-sim -- --seed $(SEED) $(if $(SQL),--sql) --verbose
 
 fuzz: ## hostile input for longer than make test: make fuzz SECONDS=60 TARGETS="sql key"
 	@fuzz/run.sh $(SECONDS) $(TARGETS)

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use telesto_common::key::{Direction, KeyRange, KeyReader, KeyWriter};
 use telesto_common::{DatabaseId, Env, Label, TableId};
+use telesto_sql::SqlEngine;
 use telesto_testkit::World;
 use telesto_testkit::bank::BankRead;
 use telesto_testkit::list_append::{Ended, Step};
@@ -34,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) plan: Arc<Plan>,
     pub(crate) history: Arc<History>,
     pub(crate) db: Arc<dyn Database>,
+    /// With [`Workload::Sql`].
+    pub(crate) sql: Option<Arc<SqlEngine>>,
     pub(crate) session: u64,
     pub(crate) label: Label,
     pub(crate) values: Arc<AtomicU64>,
@@ -66,7 +69,7 @@ fn decode(bytes: Option<Bytes>) -> Vec<u64> {
 }
 
 impl Client {
-    fn below(&self, limit: u64) -> u64 {
+    pub(crate) fn below(&self, limit: u64) -> u64 {
         self.env.random.next_u64() % limit.max(1)
     }
 
@@ -76,6 +79,9 @@ impl Client {
 
     /// Works until the plan's time is up.
     pub(crate) async fn work(mut self, until: Duration) {
+        if let Some(engine) = self.sql.clone() {
+            return crate::sql::work(&self, &engine, until).await;
+        }
         while self.env.clock.monotonic() < until {
             self.env.clock.sleep(self.env.jitter(Duration::from_millis(1500))).await;
             match self.plan.workload {
@@ -83,6 +89,8 @@ impl Client {
                 Workload::Bank => self.bank_transaction().await,
                 Workload::Register => self.register_operation().await,
                 Workload::Session => self.session_step().await,
+                // Worked above.
+                Workload::Sql => return,
             }
         }
     }
@@ -311,6 +319,9 @@ impl Client {
 
     /// Reads everything, strictly, once the misfortunes are over; tells whether that worked.
     pub(crate) async fn final_read(&mut self) -> bool {
+        if let Some(engine) = self.sql.clone() {
+            return crate::sql::final_read(self, &engine).await;
+        }
         let invoked = self.world.ticket();
         let read = async {
             let txn = self.db.begin(self.options(Level::Serializable, true)).await?;
@@ -357,7 +368,7 @@ impl Client {
                     self.history.operation_ends(number, self.world.ticket(), Some(action));
                 }
             }
-            Workload::Session => {}
+            Workload::Session | Workload::Sql => {}
         }
         true
     }

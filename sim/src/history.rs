@@ -11,6 +11,8 @@ use telesto_testkit::list_append::{Ended, Observed, Step};
 use telesto_testkit::register::{Action, Operation};
 use telesto_testkit::session::Event;
 
+use crate::sql::{Audited, Final};
+
 /// Counts of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -44,6 +46,7 @@ struct State {
     sessions: BTreeMap<u64, Vec<SessionStep>>,
     /// Commit timestamp of the transaction that wrote a value.
     written_at: BTreeMap<u64, u64>,
+    sql: Final,
     counts: Counts,
     broken: Vec<String>,
 }
@@ -102,6 +105,22 @@ impl History {
             Ended::Aborted => counts.aborted += 1,
             Ended::Unknown => counts.unknown += 1,
         }
+    }
+
+    /// The fate of a transaction of a SQL client; one that is never told stays unknown.
+    pub(crate) fn sql_ends(&self, session: u64, seq: u64, ended: Ended) {
+        if ended != Ended::Unknown {
+            self.state.lock().sql.fates.insert((session, seq), ended == Ended::Committed);
+        }
+    }
+
+    /// Everything, as one node has it at the end.
+    pub(crate) fn sql_final(&self, session: u64, audited: Audited) {
+        self.state.lock().sql.audits.push((session, audited));
+    }
+
+    pub(crate) fn sql(&self) -> Final {
+        self.state.lock().sql.clone()
     }
 
     /// Something no execution may do, seen at once.

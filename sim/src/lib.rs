@@ -23,8 +23,9 @@ mod node;
 pub mod plan;
 pub mod plant;
 mod run;
+mod sql;
 mod store;
 
 pub use plan::{Plan, Workload};
 pub use plant::Plant;
-pub use run::{Report, run};
+pub use run::{Report, run, run_sql};

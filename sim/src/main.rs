@@ -3,36 +3,39 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use telesto_sim::{Plant, run};
+use telesto_sim::{Plant, run, run_sql};
 
 const HELP: &str = "\
 Plays seeds of the deterministic simulation.
 
-  telesto-sim [--seed N] [--count N] [--verbose] [--plant NAME]
+  telesto-sim [--seed N] [--count N] [--sql] [--verbose] [--plant NAME]
 
   --seed N      the first seed (default 1)
   --count N     how many seeds, one after the other (default 1)
+  --sql         clients speak SQL
   --verbose     print every event of the run
   --plant NAME  plant a bug: two-winners, ack-before-durable, no-validation, stale-reads,
-                early-trim
+                early-trim; with --sql also skip-index-writes, no-constraint-reads
 
 Exits with 1 when a seed shows a violation.";
 
 struct Arguments {
     seed: u64,
     count: u64,
+    sql: bool,
     verbose: bool,
     plant: Option<Plant>,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments = Arguments { seed: 1, count: 1, verbose: false, plant: None };
+    let mut arguments = Arguments { seed: 1, count: 1, sql: false, verbose: false, plant: None };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--seed" => arguments.seed = number(&value()?)?,
             "--count" => arguments.count = number(&value()?)?,
             "--plant" => arguments.plant = Some(value()?.parse()?),
+            "--sql" => arguments.sql = true,
             "--verbose" => arguments.verbose = true,
             _ => return Err(format!("{word:?} is not an option\n\n{HELP}")),
         }
@@ -60,7 +63,8 @@ fn main() -> ExitCode {
     let mut violated = false;
     let mut out = std::io::stdout().lock();
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
-        let report = run(seed, arguments.plant, arguments.verbose);
+        let play = if arguments.sql { run_sql } else { run };
+        let report = play(seed, arguments.plant, arguments.verbose);
         // A reader that has seen enough (`| head`) closes the pipe; the exit code still tells.
         for event in &report.events {
             let _ = writeln!(out, "{event}");

@@ -13,11 +13,12 @@ use telesto_common::{Incarnation, NodeId};
 use telesto_log::Identity;
 use telesto_log::disk::Disk;
 use telesto_shard::EngineKind;
+use telesto_sql::{SqlEngine, SqlOptions, SqlState};
 use telesto_testkit::{Process, World};
 use telesto_txn::{Database, Engine, EngineOptions, Error, WriteSetLimits};
 
 use crate::disk::SimDisk;
-use crate::plan::Plan;
+use crate::plan::{Plan, Workload};
 use crate::plant::{Plant, Planted};
 use crate::store::Connection;
 
@@ -31,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) process: Process,
     pub(crate) faults: Arc<Faults>,
     pub(crate) engine: Option<Arc<Engine>>,
+    /// SQL over it, when the clients speak it.
+    pub(crate) sql: Option<Arc<SqlEngine>>,
 }
 
 /// What all nodes share.
@@ -51,7 +54,7 @@ impl Node {
         let process = shared.world.process(&format!("node {number}"), 0);
         process.kill();
         let faults = Faults::new(shared.world.env.clone(), FaultRates::NONE);
-        Self { number, life: 0, process, faults, engine: None }
+        Self { number, life: 0, process, faults, engine: None, sql: None }
     }
 
     /// Starts a new life and opens the database, bounded.
@@ -108,6 +111,18 @@ impl Node {
         let opened = self.process.run(opening).await;
         let engine = opened.ok_or_else(|| Error::Unavailable("the process died".to_owned()))??;
         self.engine = Some(engine);
+        if shared.plan.workload == Workload::Sql
+            && let Some(database) = self.database(shared.plant)
+        {
+            let opening =
+                SqlEngine::open(database, self.process.env.clone(), SqlOptions::default());
+            let opened = self.process.run(opening).await;
+            let opened = opened.ok_or_else(|| Error::Unavailable("the process died".to_owned()))?;
+            self.sql = Some(opened.map_err(|error| match error.code() {
+                SqlState::DATA_CORRUPTED => Error::Corrupt(error.to_string()),
+                _ => Error::Unavailable(error.to_string()),
+            })?);
+        }
         Ok(())
     }
 
@@ -115,7 +130,9 @@ impl Node {
     pub(crate) fn database(&self, plant: Option<Plant>) -> Option<Arc<dyn Database>> {
         let engine: Arc<dyn Database> = self.engine.clone()?;
         Some(match plant {
-            Some(plant) => Arc::new(Planted { inner: engine, plant }),
+            Some(plant) => {
+                Arc::new(Planted { inner: engine, plant, env: self.process.env.clone() })
+            }
             None => engine,
         })
     }
@@ -125,5 +142,6 @@ impl Node {
         self.process.kill();
         shared.disk.crash();
         self.engine = None;
+        self.sql = None;
     }
 }

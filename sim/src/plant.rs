@@ -6,8 +6,9 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::sql::plant::PlantedTransaction;
 use async_trait::async_trait;
-use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_common::{Env, Lsn, Timestamp, TxnId};
 use telesto_txn::{Database, Level, LogKind, Outcome, Result, Transaction, TxnOptions};
 
 /// A bug planted on purpose.
@@ -24,16 +25,22 @@ pub enum Plant {
     /// A store that makes log entries look an hour old: they are trimmed without regard to the
     /// retention, under the feet of whoever was away.
     EarlyTrim,
+    /// SQL that sometimes forgets to write or remove an index entry.
+    SkipIndexWrites,
+    /// SQL whose uniqueness and foreign key checks are not validated at commit.
+    NoConstraintReads,
 }
 
 impl Plant {
     /// All plants.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::TwoWinners,
         Self::AckBeforeDurable,
         Self::NoValidation,
         Self::StaleReads,
         Self::EarlyTrim,
+        Self::SkipIndexWrites,
+        Self::NoConstraintReads,
     ];
 }
 
@@ -47,8 +54,10 @@ impl FromStr for Plant {
             "no-validation" => Ok(Self::NoValidation),
             "stale-reads" => Ok(Self::StaleReads),
             "early-trim" => Ok(Self::EarlyTrim),
+            "skip-index-writes" => Ok(Self::SkipIndexWrites),
+            "no-constraint-reads" => Ok(Self::NoConstraintReads),
             _ => Err(format!(
-                "no plant called {text:?}; there are two-winners, ack-before-durable, no-validation, stale-reads and early-trim"
+                "no plant called {text:?}; there are two-winners, ack-before-durable, no-validation, stale-reads, early-trim, skip-index-writes and no-constraint-reads"
             )),
         }
     }
@@ -59,6 +68,7 @@ impl FromStr for Plant {
 pub(crate) struct Planted {
     pub(crate) inner: Arc<dyn Database>,
     pub(crate) plant: Plant,
+    pub(crate) env: Env,
 }
 
 #[async_trait]
@@ -71,13 +81,26 @@ impl Database for Planted {
             Plant::StaleReads if options.level == Level::Serializable && options.read_only => {
                 options.level = Level::Eventual;
             }
+            Plant::NoConstraintReads if options.level == Level::Serializable => {
+                options.level = Level::ReadCommitted;
+            }
             _ => {}
         }
-        self.inner.begin(options).await
+        let inner = self.inner.begin(options).await?;
+        Ok(match self.plant {
+            plant @ (Plant::SkipIndexWrites | Plant::NoConstraintReads) => {
+                Arc::new(PlantedTransaction { inner, plant, env: self.env.clone() })
+            }
+            _ => inner,
+        })
     }
 
     async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
         self.inner.outcome(txn).await
+    }
+
+    fn hear(&self, sink: std::sync::Weak<dyn telesto_txn::MessageSink>) {
+        self.inner.hear(sink);
     }
 
     fn applied(&self) -> (Lsn, Timestamp) {

@@ -66,6 +66,9 @@ impl fmt::Display for Report {
         }
         if !self.violations.is_empty() {
             match self.plant {
+                None if *workload == Workload::Sql => {
+                    write!(f, "  replay: make sim SEED={seed} SQL=1")?;
+                }
                 None => write!(f, "  replay: make sim SEED={seed}")?,
                 Some(plant) => write!(f, "  planted: {plant:?}")?,
             }
@@ -77,8 +80,17 @@ impl fmt::Display for Report {
 /// Runs the plan of `seed`, with a planted bug if one is given; keeps the trace as text on demand.
 #[must_use]
 pub fn run(seed: u64, plant: Option<Plant>, keep_events: bool) -> Report {
-    let plan = Plan::of(seed);
-    World::run(seed, keep_events, async |world| Run::new(world, plan, plant).play().await)
+    run_plan(Plan::of(seed), plant, keep_events)
+}
+
+/// Runs the SQL plan of `seed` ([`Plan::sql`]).
+#[must_use]
+pub fn run_sql(seed: u64, plant: Option<Plant>, keep_events: bool) -> Report {
+    run_plan(Plan::sql(seed), plant, keep_events)
+}
+
+fn run_plan(plan: Plan, plant: Option<Plant>, keep_events: bool) -> Report {
+    World::run(plan.seed, keep_events, async |world| Run::new(world, plan, plant).play().await)
 }
 
 struct Run {
@@ -145,6 +157,7 @@ impl Run {
             plan: Arc::clone(&self.shared.plan),
             history: Arc::clone(&self.history),
             db: node.database(self.shared.plant)?,
+            sql: node.sql.clone(),
             session: self.next_session,
             label: Label::default(),
             values: Arc::clone(&self.values),
@@ -344,6 +357,7 @@ impl Run {
             Workload::Register => violations.extend(
                 register::check(&self.history.operations()).iter().map(ToString::to_string),
             ),
+            Workload::Sql => violations.extend(crate::sql::judge(&self.history.sql())),
             Workload::Session => violations
                 .extend(session::check(&self.history.sessions()).iter().map(ToString::to_string)),
         }

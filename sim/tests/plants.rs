@@ -39,6 +39,7 @@ fn stale_strict_reads_are_found() {
 
 #[test]
 fn trim_without_regard_to_the_retention_is_found() {
-    let (seed, violations) = found(Plant::EarlyTrim, 20);
+    // Rare: a process must be out of contact while the others fold and trim.
+    let (seed, violations) = found(Plant::EarlyTrim, 200);
     println!("seed {seed}: {}", violations[0]);
 }

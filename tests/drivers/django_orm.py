@@ -34,8 +34,6 @@ settings.configure(
         "default": {
             "ENGINE": "django.db.backends.postgresql", "NAME": DATABASE, "USER": USER, "HOST": HOST, "PORT": PORT,
             "OPTIONS": {"sslmode": "disable"},
-            # Cursors in SQL are missing (docs/sql.md).
-            "DISABLE_SERVER_SIDE_CURSORS": True,
         }
     },
 )
@@ -123,6 +121,14 @@ check("distinct on", [b.stock for b in Book.objects.order_by("author__name", "-s
 check("union", Book.objects.filter(stock=1).values_list("stock").union(Book.objects.filter(stock=2).values_list("stock")).count(), 2)
 check("pages", [b.stock for b in Paginator(Book.objects.order_by("stock"), 4).page(3)], [8, 9])
 check("iterator", sum(1 for _ in Book.objects.iterator(chunk_size=3)), 10)
+with transaction.atomic():
+    rows = Book.objects.order_by("stock").iterator(chunk_size=2)
+    seen = [next(rows).stock, next(rows).stock]
+    Book.objects.filter(stock=9).update(rating=1.5)
+    with connection.cursor() as cursor:
+        cursor.execute("select count(*) from pg_cursors where name like '_django_curs%%'")
+        check("a server-side cursor", cursor.fetchone()[0], 1)
+    check("iterator beside writes", seen + [book.stock for book in rows], list(range(10)))
 check("raw", [a.name for a in Author.objects.raw("select * from django_shop_author where name > %s order by id", ["B"])], ["Bob", "Cid"])
 check("coalesce", Author.objects.annotate(y=Coalesce("born", datetime.date(1, 1, 1))).filter(y__lt=datetime.date(1000, 1, 1)).count(), 2)
 

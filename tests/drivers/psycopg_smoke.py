@@ -124,12 +124,51 @@ with psycopg.connect(URL, autocommit=True) as connection:
         fails("binary copy of a duplicate", "23505", twice)
         check("nothing of it stays", cursor.execute("select count(*) from b").fetchone(), (1500,))
 
+    with psycopg.connect(URL, autocommit=True) as other:
+        check("advisory lock", connection.execute("select pg_try_advisory_lock(42)").fetchone(), (True,))
+        check("is taken", other.execute("select pg_try_advisory_lock(42)").fetchone(), (False,))
+        other.execute("set lock_timeout = '50ms'")
+        fails("lock timeout", "55P03", lambda: other.execute("select pg_advisory_lock(42)"))
+        shown = other.execute("select classid, objid, mode, granted from pg_locks where locktype = 'advisory'").fetchall()
+        check("pg_locks", shown, [(0, 42, "ExclusiveLock", True)])
+        check("given up", connection.execute("select pg_advisory_unlock(42)").fetchone(), (True,))
+        check("is free", other.execute("select pg_try_advisory_lock(42)").fetchone(), (True,))
+
     with connection.pipeline():
         cursors = [connection.execute("select %s::int", (n,)) for n in range(20)]
     check("pipeline", [cursor.fetchone()[0] for cursor in cursors], list(range(20)))
 
     rows = connection.cursor().stream("select id from t order by id")
     check("stream", sum(1 for _ in rows), 203)
+
+    for binary in (False, True):
+        with connection.transaction(), connection.cursor("named", binary=binary) as cursor:
+            cursor.itersize = 50
+            cursor.execute("select id, s from t where id > %s order by id", (99,))
+            check(f"named cursor, binary={binary}", cursor.fetchmany(2), [(100, "100"), (101, "101")])
+            connection.execute("delete from t where id between 110 and 119")
+            check("named cursor goes on over deleted rows", [row[0] for row in cursor], list(range(102, 300)))
+            raised = connection.execute("select count(*) from t where id between 110 and 119").fetchone()
+            check("deleted", raised, (0,))
+            connection.execute("insert into t (id, s) select i, i::text from generate_series(110, 119) i")
+    with connection.transaction(), connection.cursor("scrolls", scrollable=True) as cursor:
+        cursor.execute("select generate_series(1, 1000)")
+        cursor.scroll(500)
+        check("scroll", cursor.fetchone(), (501,))
+        cursor.scroll(-2)
+        check("scroll back", cursor.fetchone(), (500,))
+        cursor.scroll(10, mode="absolute")
+        check("scroll to", cursor.fetchmany(2), [(11,), (12,)])
+    with connection.cursor("held", withhold=True) as cursor:
+        cursor.execute("select generate_series(1, 1000)")
+        check("held cursor", (cursor.fetchone(), len(cursor.fetchall())), ((1,), 999))
+        shown = connection.execute("select name, is_holdable, is_scrollable from pg_cursors").fetchall()
+        check("pg_cursors", shown, [("held", True, False)])
+    check("closed", connection.execute("select count(*) from pg_cursors").fetchone(), (0,))
+    with connection.transaction():
+        connection.execute("declare raw binary cursor for values (1::int4, 'x'::text)")
+        found = connection.pgconn.exec_(b"fetch all raw")
+        check("binary cursor", (found.fformat(0), found.get_value(0, 0), found.get_value(0, 1)), (1, b"\0\0\0\1", b"x"))
 
 with psycopg.connect(URL) as connection:
     threading.Timer(1.0, connection.cancel).start()
@@ -155,5 +194,19 @@ with psycopg.connect(URL) as connection:
     )
     connection.rollback()
     check("and a short one ends well", connection.execute("select 1").fetchone(), (1,))
+
+with psycopg.connect(URL, autocommit=True) as listener, psycopg.connect(URL) as sender:
+    listener.execute("listen news")
+    sender.execute("notify news, 'rolled back'")
+    sender.rollback()
+    with sender.transaction():
+        sender.execute("select pg_notify('news', %s)", ("committed",))
+        sender.execute("notify news")
+        sender.execute("notify news, 'committed'")
+    heard = [(n.channel, n.payload, n.pid) for n in listener.notifies(timeout=60, stop_after=2)]
+    pid = sender.info.backend_pid
+    check("notifications", heard, [("news", "committed", pid), ("news", "", pid)])
+    check("the process id", sender.execute("select pg_backend_pid()").fetchone(), (pid,))
+    listener.execute("unlisten *")
 
 print("psycopg: all well")

@@ -9,6 +9,7 @@ import sys
 import uuid
 
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata, produce_migrations
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import orm
@@ -90,6 +91,9 @@ with orm.Session(engine) as session:
     session.commit()
     check("cascade", session.scalar(sa.select(sa.func.count()).select_from(Order)), 6)
     check("bulk insert", len(session.scalars(sa.insert(Customer).returning(Customer.id), [{"name": f"c{n}"} for n in range(2500)]).all()), 2500)
+    streamed = session.execute(sa.select(Customer.id).order_by(Customer.id).execution_options(yield_per=100))
+    first = next(streamed)
+    check("stream", (session.scalar(sa.text("select count(*) from pg_cursors")), 1 + sum(1 for _ in streamed)), (1, 2502))
     check("escaped like", session.scalar(sa.select(sa.func.count()).where(Customer.name.contains("c%", autoescape=True))), 0)
     session.rollback()
 
@@ -103,7 +107,46 @@ check("unique constraints", [u["column_names"] for u in inspector.get_unique_con
 check("checks", [c["name"] for c in inspector.get_check_constraints("orders")], ["total_not_negative"])
 check("comment", inspector.get_table_comment("customers")["text"], "who buys")
 check("tables", {"customers", "orders"} <= set(inspector.get_table_names()), True)
+check("indexes", [(i["name"], i["column_names"], i["unique"]) for i in inspector.get_indexes("orders")],
+      [("newest_orders", ["customer_id", "total"], False)])
+check("sorted index", inspector.get_indexes("orders")[0]["column_sorting"], {"total": ("desc",)})
+check("unique index", [(i["name"], i["duplicates_constraint"]) for i in inspector.get_indexes("customers")], [("customers_name_key", "customers_name_key")])
 check("identity", inspector.get_columns("customers")[0]["identity"]["start"], 1)
+
+def differences(connection, metadata):
+    options = {
+        "compare_type": True, "compare_server_default": True,
+        "include_name": lambda name, kind, _: kind != "table" or name in metadata.tables,
+    }
+    return MigrationContext.configure(connection, opts=options)
+
+
+with engine.begin() as connection:
+    check("autogenerate finds nothing", compare_metadata(differences(connection, Base.metadata), Base.metadata), [])
+    wanted = sa.MetaData()
+    for table in Base.metadata.tables.values():
+        table.to_metadata(wanted)
+    sa.Table("parts", wanted, sa.Column("id", sa.Integer, primary_key=True), sa.Column("code", sa.String(20), index=True, unique=True),
+             sa.Column("order_id", sa.ForeignKey("orders.id"), index=True), sa.Column("made", sa.Date, server_default=sa.text("'2024-01-01'")))
+    wanted.tables["customers"].append_column(sa.Column("note", sa.Text))
+    sa.Index("customers_since", wanted.tables["customers"].c.since)
+    context = differences(connection, wanted)
+    found = [change[0] for change in compare_metadata(context, wanted)]
+    check("autogenerate finds changes", sorted(found), ["add_column", "add_index", "add_index", "add_index", "add_table"])
+    script = produce_migrations(context, wanted)
+    op = Operations(context)
+
+    for step in script.upgrade_ops.ops:
+        if hasattr(step, "ops") and step.__class__.__name__ == "ModifyTableOps":
+            for inner in step.ops:
+                op.invoke(inner)
+        else:
+            op.invoke(step)
+    check("nothing left to migrate", compare_metadata(differences(connection, wanted), wanted), [])
+    wanted.tables["parts"].drop(connection)
+    op.drop_index("customers_since", "customers")
+    op.drop_column("customers", "note")
+    check("and back", compare_metadata(differences(connection, Base.metadata), Base.metadata), [])
 
 with engine.begin() as connection:
     op = Operations(MigrationContext.configure(connection))

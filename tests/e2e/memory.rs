@@ -53,19 +53,24 @@ fn metric(node: &Node, name: &str) -> Option<f64> {
 async fn folded(node: &Node) {
     let mut since = Instant::now();
     let mut before = None;
-    while let Some(tail) = metric(node, "telesto_txn_tail_bytes") {
+    loop {
+        let tail = metric(node, "telesto_txn_tail_bytes");
         // The record that says so is all that is left.
-        if tail < 64_000.0 {
+        if tail.is_some_and(|tail| tail < 64_000.0) {
             return;
         }
         let folds = metric(node, "telesto_txn_folds_total");
         if before != folds {
             (before, since) = (folds, Instant::now());
         }
-        assert!(since.elapsed() < PATIENCE * 5, "no fold ends; {tail} bytes in the tail");
+        let waited = since.elapsed();
+        assert!(
+            waited < PATIENCE * 5,
+            "no fold ends; bytes in the tail: {tail:?}\n{}",
+            node.output()
+        );
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    panic!("the node gives no metrics:\n{}", node.output());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

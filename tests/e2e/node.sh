@@ -1,13 +1,17 @@
 # Sourced by the scripts beside it: a node on a fresh folder, stopped and removed at the end.
-#   start_node [telesto start options…]   sets PORT, HTTP, WORK
+#   start_node [telesto start options…]      sets PORT, HTTP, WORK
+#   start_s3_node [telesto start options…]   the same on a bucket of a fresh S3 server, which stop_s3 stops
 . scripts/setup.sh
 need_rust
 WORK="$(mktemp -d)"
 NODE=""
+S3=""
+BUCKET="file://$WORK/bucket"
 cleanup() {
     if [ -n "$NODE" ]; then
         kill "$NODE" 2>/dev/null && wait "$NODE" 2>/dev/null || true
     fi
+    [ -z "$S3" ] || stop_s3
     rm -rf "$WORK"
 }
 trap cleanup EXIT
@@ -15,13 +19,34 @@ trap cleanup EXIT
 start_node() {
     [ -n "${TELESTO_BIN:-}" ] || cargo build -q -p telesto
     PORT="$(free_port)" HTTP="$(free_port)"
-    "${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}" start --bucket "file://$WORK/bucket" --data-dir "$WORK/node" \
+    "${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}" start --bucket "$BUCKET" --data-dir "$WORK/node" \
         --listen "127.0.0.1:$PORT" --http "127.0.0.1:$HTTP" "$@" >"$WORK/node.log" 2>&1 &
     NODE=$!
     if ! wait_for 120 answers; then
         cat "$WORK/node.log" >&2
         die "the node did not start"
     fi
+}
+
+start_s3_node() {
+    tests/servers/ensure.sh versitygw
+    local port
+    port="$(free_port)"
+    mkdir -p "$WORK/s3/telesto"
+    ROOT_ACCESS_KEY=admin ROOT_SECRET_KEY=adminadmin versitygw --port "127.0.0.1:$port" --keep-alive --quiet posix "$WORK/s3" >"$WORK/s3.log" 2>&1 &
+    S3=$!
+    export AWS_ENDPOINT_URL="http://127.0.0.1:$port" AWS_ACCESS_KEY_ID=admin AWS_SECRET_ACCESS_KEY=adminadmin AWS_REGION=us-east-1
+    wait_for 30 python3 -c "import socket; socket.create_connection(('127.0.0.1', $port), 1)" || die "the S3 server did not start: $(cat "$WORK/s3.log")"
+    BUCKET="s3://telesto/drivers"
+    rm -rf "$WORK/node"
+    start_node "$@"
+}
+
+stop_s3() {
+    kill "$S3" 2>/dev/null && wait "$S3" 2>/dev/null || true
+    S3=""
+    BUCKET="file://$WORK/bucket"
+    unset AWS_ENDPOINT_URL AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION
 }
 
 answers() {

@@ -20,7 +20,7 @@ const BANNED_MODULES: [&str; 8] =
     ["utils", "util", "helpers", "helper", "manager", "misc", "common_utils", "stuff"];
 
 /// Layers, lowest first; a crate may depend only on crates of lower layers (DESIGN.md §3).
-const LAYERS: [(&str, u32); 16] = [
+const LAYERS: [(&str, u32); 17] = [
     ("telesto-common", 0),
     ("telesto-runtime", 1),
     ("telesto-bucket", 2),
@@ -32,6 +32,7 @@ const LAYERS: [(&str, u32); 16] = [
     ("telesto-sql", 8),
     ("telesto-server", 9),
     ("telesto-mediawiki", 9),
+    ("telesto-bookstore", 9),
     ("telesto", 10),
     ("telesto-testkit", 11),
     ("telesto-sim", 12),

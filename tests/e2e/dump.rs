@@ -1,0 +1,294 @@
+//! `telesto dump` and `telesto restore`: from Telesto to PostgreSQL 15 and back without a difference, pg_dump's own files, one
+//! snapshot under concurrent writes, and errors told by their line.
+//!
+//! Needs `TELESTO_POSTGRES_URL` (tests/servers/postgres.sh), psql and pg_dump.
+#![allow(missing_docs, reason = "a test")]
+#![allow(clippy::disallowed_methods, reason = "real processes, real time")]
+
+#[path = "harness.rs"]
+#[allow(dead_code, reason = "shared with the other tests of real processes")]
+mod harness;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use harness::{Node, Place};
+use tokio_postgres::{Client, NoTls};
+
+const SCHEMA: &str = include_str!("dump.sql");
+
+/// What two databases must have alike, beside the rows of [`ROWS`].
+const CATALOG: [&str; 7] = [
+    "SELECT table_schema, table_name, column_name, data_type, is_nullable, column_default IS NULL, is_identity, identity_generation, identity_start, \
+     identity_increment, is_generated FROM information_schema.columns WHERE table_schema IN ('public', 'Odd Schema') ORDER BY 1, 2, ordinal_position",
+    "SELECT conrelid::regclass::text, conname, contype, condeferrable, condeferred, confupdtype, confdeltype FROM pg_constraint \
+     WHERE connamespace IN (SELECT oid FROM pg_namespace WHERE nspname IN ('public', 'Odd Schema')) ORDER BY 1, 2",
+    "SELECT schemaname, tablename, indexname, indexdef FROM pg_indexes WHERE schemaname IN ('public', 'Odd Schema') ORDER BY 1, 2, 3",
+    "SELECT c.relname, s.seqtypid::regtype::text, seqstart, seqincrement, seqmin, seqmax, seqcycle FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid ORDER BY 1",
+    "SELECT t.typname, e.enumlabel FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid ORDER BY 1, e.enumsortorder",
+    "SELECT c.relname, d.objsubid, d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid WHERE d.classoid = 'pg_class'::regclass \
+     AND c.relnamespace IN (SELECT oid FROM pg_namespace WHERE nspname IN ('public', 'Odd Schema')) ORDER BY 1, 2",
+    "SELECT viewname FROM pg_views WHERE schemaname IN ('public', 'Odd Schema') ORDER BY 1",
+];
+
+const ROWS: [&str; 9] = [
+    "SELECT * FROM parent ORDER BY a",
+    "SELECT * FROM \"Odd Schema\".\"select\" ORDER BY \"Id\"",
+    "SELECT * FROM things ORDER BY id",
+    "SELECT * FROM empty_one",
+    "SELECT * FROM computed ORDER BY a",
+    "SELECT * FROM round_a",
+    "SELECT * FROM round_b",
+    "SELECT * FROM rich ORDER BY id",
+    "SELECT * FROM \"Odd Schema\".richest ORDER BY who",
+];
+
+fn postgres() -> String {
+    std::env::var("TELESTO_POSTGRES_URL")
+        .expect("TELESTO_POSTGRES_URL is not set: start one with tests/servers/postgres.sh")
+}
+
+/// The URL of a fresh database there.
+async fn fresh(name: &str) -> String {
+    let client = connect(&postgres()).await;
+    client.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await.expect("drops");
+    client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("creates");
+    postgres().replace("/postgres?", &format!("/{name}?"))
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    client.batch_execute("SET timezone = 'UTC'").await.expect("sets");
+    client
+}
+
+async fn answers(client: &Client, questions: &[&str]) -> Vec<String> {
+    let mut all = Vec::new();
+    for question in questions {
+        let answer = client.simple_query(question).await;
+        for message in answer.unwrap_or_else(|error| panic!("{question}: {error:?}")) {
+            if let tokio_postgres::SimpleQueryMessage::Row(row) = message {
+                let cells: Vec<&str> =
+                    (0..row.len()).map(|i| row.get(i).unwrap_or("NULL")).collect();
+                all.push(cells.join("|"));
+            }
+        }
+        all.push((*question).to_owned());
+    }
+    all
+}
+
+fn node(dir: &Path, name: &str) -> (Node, String) {
+    let place = Place::folder(&dir.join(name), "quorum", "quorum");
+    let node = Node::start(&place, &dir.join(format!("{name}-local")), &[]);
+    let url = format!("postgres://telesto@127.0.0.1:{}/telesto", node.port);
+    (node, url)
+}
+
+fn telesto(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_telesto")).args(arguments).output().expect("telesto runs")
+}
+
+fn well(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+fn psql(url: &str, file: &str) {
+    let run =
+        Command::new("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file, url]).output();
+    well(&run.expect("psql runs"));
+}
+
+fn same(left: &[String], right: &[String]) {
+    for (left, right) in left.iter().zip(right) {
+        assert_eq!(left, right);
+    }
+    assert_eq!(left.len(), right.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dump_goes_to_postgres_and_back_without_a_difference() {
+    let dir = tempfile::tempdir().expect("folder");
+    let file = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (_first, first) = node(dir.path(), "first");
+    let (_second, second) = node(dir.path(), "second");
+    let ours = connect(&first).await;
+    ours.batch_execute(SCHEMA).await.expect("the schema");
+    let (a, b, c) = (file("a.sql"), file("b.sql"), file("c.sql"));
+    well(&telesto(&["dump", "--url", &first, "--file", &a]));
+    let there = fresh("dump_of_telesto").await;
+    psql(&there, &a);
+    let theirs = connect(&there).await;
+    let questions: Vec<&str> = ROWS.into_iter().chain(CATALOG).collect();
+    let before = answers(&ours, &questions).await;
+    assert!(before.len() > 100, "{before:?}");
+    same(&before, &answers(&theirs, &questions).await);
+    // The sequences go on where they were: what is given out next was given out nowhere.
+    let next =
+        "SELECT nextval('counter') > 25, nextval('untouched') >= 1, nextval('things_id_seq') > 3";
+    assert_eq!(answers(&theirs, &[next]).await[0], "t|t|t");
+
+    well(&telesto(&["dump", "--url", &there, "--file", &b]));
+    let said = well(&telesto(&["restore", &b, "--url", &second]));
+    assert!(said.contains("restored"), "{said}");
+    let back = connect(&second).await;
+    same(&before, &answers(&back, &questions).await);
+    for (broken, code) in [
+        ("INSERT INTO parent VALUES (1, 'x')", "23505"),
+        ("INSERT INTO round_b VALUES (2, 77)", "23503"),
+        ("INSERT INTO things (id, s) VALUES (50, -1)", "23514"),
+        ("INSERT INTO \"Odd Schema\".\"select\" (\"Id\") VALUES (1)", "428C9"),
+    ] {
+        let refused = back.batch_execute(broken).await.expect_err(broken);
+        assert_eq!(refused.code().map(|code| code.code()), Some(code), "{broken}");
+    }
+    well(&telesto(&["dump", "--url", &second, "--file", &c, "--data-only"]));
+    let third = fresh("dump_of_dump").await;
+    well(&telesto(&["dump", "--url", &second, "--file", &b, "--schema-only"]));
+    psql(&third, &b);
+    assert_eq!(answers(&connect(&third).await, &["SELECT count(*) FROM things"]).await[0], "0");
+    let keyless = "ALTER TABLE round_a DROP CONSTRAINT to_b; ALTER TABLE things DROP CONSTRAINT things_parent_fkey";
+    connect(&third).await.batch_execute(keyless).await.expect("circles are taken out");
+    well(&telesto(&["restore", &c, "--url", &third, "--single-transaction"]));
+    same(&answers(&back, &ROWS).await, &answers(&connect(&third).await, &ROWS).await);
+    assert!(!Path::new(&format!("{a}.part")).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pg_dumps_own_file_is_restored() {
+    let dir = tempfile::tempdir().expect("folder");
+    let there = fresh("dump_of_postgres").await;
+    let theirs = connect(&there).await;
+    theirs.batch_execute(SCHEMA).await.expect("the schema");
+    let file = dir.path().join("pg.sql");
+    let dumped = Command::new("pg_dump").arg(&there).arg("-f").arg(&file).output();
+    well(&dumped.expect("pg_dump runs"));
+    let (_node, ours) = node(dir.path(), "node");
+    well(&telesto(&["restore", file.to_str().expect("UTF-8"), "--url", &ours]));
+    let questions: Vec<&str> = ROWS.into_iter().chain(CATALOG).collect();
+    let ours = connect(&ours).await;
+    same(&answers(&theirs, &questions).await, &answers(&ours, &questions).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dump_is_one_snapshot_while_others_write() {
+    let dir = tempfile::tempdir().expect("folder");
+    let (_node, url) = node(dir.path(), "node");
+    let client = connect(&url).await;
+    // Money goes from the table dumped first to the one dumped last, and back; in between lie rows enough to take time.
+    let made = "CREATE TABLE first (id integer PRIMARY KEY, money bigint); CREATE TABLE middle (id integer PRIMARY KEY, t text); \
+        CREATE TABLE second (id integer PRIMARY KEY, money bigint); INSERT INTO first VALUES (1, 1000); INSERT INTO second VALUES (1, 1000); \
+        INSERT INTO middle SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i";
+    client.batch_execute(made).await.expect("tables");
+    let (stop, moved) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let writer = {
+        let (stop, moved, url) = (Arc::clone(&stop), Arc::clone(&moved), url.clone());
+        tokio::spawn(async move {
+            let mut client = connect(&url).await;
+            while !stop.load(Ordering::Relaxed) {
+                let transaction = client.transaction().await.expect("begins");
+                transaction
+                    .batch_execute("UPDATE first SET money = money - 1")
+                    .await
+                    .expect("takes");
+                transaction
+                    .batch_execute("UPDATE second SET money = money + 1")
+                    .await
+                    .expect("gives");
+                transaction.commit().await.expect("commits");
+                moved.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    while moved.load(Ordering::Relaxed) < 5 {
+        tokio::task::yield_now().await;
+    }
+    let before = moved.load(Ordering::Relaxed);
+    let file = dir.path().join("dump.sql");
+    let file_name = file.to_str().expect("UTF-8").to_owned();
+    let dump = tokio::task::spawn_blocking(move || {
+        telesto(&["dump", "--url", &url, "--file", &file_name])
+    });
+    well(&dump.await.expect("ends"));
+    let after = moved.load(Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
+    writer.await.expect("the writer");
+    assert!(after > before, "nobody wrote meanwhile");
+    let text = std::fs::read_to_string(&file).expect("the dump");
+    let money = |table: &str| -> i64 {
+        let rows = text.split_once(&format!("COPY public.{table} (id, money)")).expect(table).1;
+        let line = rows.lines().nth(1).expect("a row");
+        line.split('\t').nth(1).and_then(|cell| cell.parse().ok()).expect("money")
+    };
+    assert_eq!(money("first") + money("second"), 2000, "two states in one dump");
+    assert!(money("first") < 1000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_error_ends_restoring_and_names_its_line() {
+    let dir = tempfile::tempdir().expect("folder");
+    let (_node, url) = node(dir.path(), "node");
+    let client = connect(&url).await;
+    let file = dir.path().join("bad.sql");
+    let name = file.to_str().expect("UTF-8");
+    for (text, said) in [
+        (
+            "CREATE TABLE t1 (a integer);\n\nSELECT 1;\nCREATE TABLE\n  t1 (b integer);\n",
+            "line 4: relation \"t1\" already exists (42P07)",
+        ),
+        (
+            "CREATE TABLE t2 (a integer);\nCOPY t2 (a) FROM stdin;\n1\n2\nx\n\\.\nSELECT 1;\n",
+            "line 5: invalid input syntax for type integer",
+        ),
+        ("SELECT 1;\nSELECT 1\n  );\n", "line 3: syntax error at or near \")\" (42601)"),
+        ("SELECT 1;\n\\i other.sql\n", "line 2: \\i is a command of psql"),
+        ("SELECT 1;\nSELECT 'cut", "is it cut short?"),
+    ] {
+        std::fs::write(&file, text).expect("writes");
+        let refused = telesto(&["restore", name, "--url", &url]);
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && error.contains(said), "{text}: {error}");
+    }
+    assert_eq!(
+        answers(&client, &["SELECT count(*) FROM t2"]).await[0],
+        "0",
+        "a COPY is all or nothing"
+    );
+    std::fs::write(
+        &file,
+        "CREATE TABLE t3 (a integer);\nINSERT INTO t3 VALUES (1);\nSELECT 1/0;\n",
+    )
+    .expect("writes");
+    assert!(!telesto(&["restore", name, "--url", &url, "-1"]).status.success());
+    assert!(client.simple_query("SELECT * FROM t3").await.is_err(), "all or nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_written_is_refused_by_name() {
+    let dir = tempfile::tempdir().expect("folder");
+    let there = fresh("dump_refused").await;
+    let theirs = connect(&there).await;
+    let file = dir.path().join("never.sql");
+    for (make, drop, said) in [
+        (
+            "CREATE FUNCTION f() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+            "DROP FUNCTION f",
+            "functions and procedures (f)",
+        ),
+        ("CREATE TABLE p (a integer) PARTITION BY RANGE (a)", "DROP TABLE p", "(p)"),
+        ("CREATE TYPE pair AS (a integer, b integer)", "DROP TYPE pair", "(pair)"),
+        ("CREATE MATERIALIZED VIEW m AS SELECT 1 AS x", "DROP MATERIALIZED VIEW m", "(m)"),
+    ] {
+        theirs.batch_execute(make).await.expect(make);
+        let refused = telesto(&["dump", "--url", &there, "--file", file.to_str().expect("UTF-8")]);
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && error.contains(said), "{make}: {error}");
+        assert!(!file.exists(), "{make}: a dump that is not whole has its name");
+        theirs.batch_execute(drop).await.expect(drop);
+    }
+}
