@@ -293,7 +293,7 @@ async fn commands_load_run_compare_and_report() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn demo_loads_shops_asks_and_stops_its_node() {
     let dir = tempfile::tempdir().expect("folder");
-    let (listen, http) = (harness::free_port(), harness::free_port());
+    let (listen, http) = (harness::free_port(), harness::free_port()); // the node is started again on the same
     let (listen, http) = (format!("127.0.0.1:{listen}"), format!("127.0.0.1:{http}"));
     let folder = dir.path().join("data");
     let arguments = [

@@ -3,12 +3,15 @@
 //! # Invariants
 //! - Every process started here is killed when its handle is dropped, and listens on 127.0.0.1 only.
 //! - A missing server binary fails the test with the script to run; nothing is skipped.
+//! - Nodes choose their ports themselves and print them: a port found free beforehand may be another's by then, and
+//!   a node that could not take it would be mistaken for the other one.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, NoTls};
@@ -16,7 +19,11 @@ use tokio_postgres::{Client, NoTls};
 /// Bound on every wait for a process, generous: it only ends tests that hang.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A TCP port nobody listens on now.
+/// Tells the nodes of one test program apart.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+
+/// A TCP port nobody listens on now. Somebody may before it is used: for addresses where nobody answers, and for
+/// servers that are started again elsewhere when they end.
 pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).expect("a free port").port()
 }
@@ -68,19 +75,13 @@ impl Node {
     /// Starts a node; if it exits or never answers, returns what it printed.
     pub fn launch(place: &Place, local: &Path, extra: &[&str]) -> Result<Self, String> {
         std::fs::create_dir_all(local).expect("local folder");
-        let (port, http) = (free_port(), free_port());
-        let log = local.join(format!("node-{port}.log"));
+        let log = local.join(format!("node-{}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
         let output = File::create(&log).expect("log file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_telesto"));
         command
             .args(["start", "--bucket", &place.bucket, "--log", place.log])
             .args(["--durability", place.durability])
-            .args([
-                "--listen",
-                &format!("127.0.0.1:{port}"),
-                "--http",
-                &format!("127.0.0.1:{http}"),
-            ])
+            .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"])
             .args(["--data-dir", &local.join("node").display().to_string()])
             .args(extra)
             .envs(place.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())))
@@ -88,13 +89,16 @@ impl Node {
             .stdout(output.try_clone().expect("log file"))
             .stderr(output);
         let child = command.spawn().expect("the telesto binary runs");
-        let mut node = Self { child, port, http, log };
+        let mut node = Self { child, port: 0, http: 0, log };
         let until = Instant::now() + PATIENCE;
         loop {
-            if node.get("/health").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
-                return Ok(node);
-            }
             let ended = node.child.try_wait().expect("child").is_some();
+            if let Some((port, http)) = ports(&node.output()) {
+                (node.port, node.http) = (port, http);
+                if node.get("/health").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+                    return Ok(node);
+                }
+            }
             if ended || Instant::now() > until {
                 return Err(node.output());
             }
@@ -172,6 +176,15 @@ impl Node {
     }
 }
 
+/// The ports for Postgres and HTTP that a node says it serves, once it is ready.
+fn ports(said: &str) -> Option<(u16, u16)> {
+    let port = |name: &str| {
+        let line = said.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
+        line.split_whitespace().next()?.rsplit_once(':')?.1.parse().ok()
+    };
+    said.lines().any(|line| line == "Ready.").then(|| Some((port("postgres ")?, port("http ")?)))?
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         // A frozen process cannot die before it is thawed.
@@ -188,7 +201,7 @@ impl Drop for Node {
 pub struct S3Server {
     child: Child,
     port: u16,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl S3Server {
@@ -203,10 +216,30 @@ impl S3Server {
             "{} is missing: run tests/servers/ensure.sh first",
             binary.display()
         );
+        let until = Instant::now() + PATIENCE;
+        let (child, port) = Self::launch(kind, &binary, dir.path());
+        let mut server = Self { child, port, dir };
+        loop {
+            // Ended: somebody else took the port meanwhile, and answers there.
+            if server.child.try_wait().expect("child").is_some() {
+                (server.child, server.port) = Self::launch(kind, &binary, server.dir.path());
+            } else if TcpStream::connect(("127.0.0.1", server.port)).is_ok() {
+                // A server that cannot have its port takes a moment to end.
+                std::thread::sleep(Duration::from_millis(200));
+                if server.child.try_wait().expect("child").is_none() {
+                    return server;
+                }
+            }
+            assert!(Instant::now() < until, "{kind} does not start on 127.0.0.1:{}", server.port);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn launch(kind: &str, binary: &Path, folder: &Path) -> (Child, u16) {
         let port = free_port();
         let address = format!("127.0.0.1:{port}");
-        let folder = dir.path().display().to_string();
-        let mut command = Command::new(&binary);
+        let folder = folder.display().to_string();
+        let mut command = Command::new(binary);
         match kind {
             "versitygw" => {
                 command.env("ROOT_ACCESS_KEY", "admin").env("ROOT_SECRET_KEY", "adminadmin");
@@ -225,13 +258,7 @@ impl S3Server {
             .stderr(Stdio::null())
             .spawn()
             .expect("the S3 server runs");
-        let server = Self { child, port, _dir: dir };
-        let until = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < until, "{kind} does not listen on {address}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        server
+        (child, port)
     }
 
     fn environment(&self) -> Vec<(String, String)> {

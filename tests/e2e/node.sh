@@ -18,15 +18,25 @@ trap cleanup EXIT
 
 start_node() {
     [ -n "${TELESTO_BIN:-}" ] || cargo build -q -p telesto
-    PORT="$(free_port)" HTTP="$(free_port)"
+    # The node chooses its ports and prints them: one found free beforehand may be another's by then.
     "${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}" start --bucket "$BUCKET" --data-dir "$WORK/node" \
-        --listen "127.0.0.1:$PORT" --http "127.0.0.1:$HTTP" "$@" >"$WORK/node.log" 2>&1 &
+        --listen 127.0.0.1:0 --http 127.0.0.1:0 "$@" >"$WORK/node.log" 2>&1 &
     NODE=$!
-    if ! wait_for 120 answers; then
+    if ! wait_for 120 settled || ! ready; then
         cat "$WORK/node.log" >&2
         die "the node did not start"
     fi
+    PORT="$(printed postgres)" HTTP="$(printed http)"
+    wait_for 30 answers || die "the node does not answer"
 }
+
+ready() { grep -qx 'Ready\.' "$WORK/node.log"; }
+
+# settled: the node is ready, or ended.
+settled() { ready || ! kill -0 "$NODE"; }
+
+# printed NAME: the port of the address that the node printed after NAME.
+printed() { awk -v name="$1" '$1 == name { sub(/.*:/, "", $2); print $2; exit }' "$WORK/node.log"; }
 
 start_s3_node() {
     tests/servers/ensure.sh versitygw
@@ -36,7 +46,7 @@ start_s3_node() {
     ROOT_ACCESS_KEY=admin ROOT_SECRET_KEY=adminadmin versitygw --port "127.0.0.1:$port" --keep-alive --quiet posix "$WORK/s3" >"$WORK/s3.log" 2>&1 &
     S3=$!
     export AWS_ENDPOINT_URL="http://127.0.0.1:$port" AWS_ACCESS_KEY_ID=admin AWS_SECRET_ACCESS_KEY=adminadmin AWS_REGION=us-east-1
-    wait_for 30 python3 -c "import socket; socket.create_connection(('127.0.0.1', $port), 1)" || die "the S3 server did not start: $(cat "$WORK/s3.log")"
+    wait_for 30 python3 -c "import socket; socket.create_connection(('127.0.0.1', $port), 1)" && kill -0 "$S3" || die "the S3 server did not start: $(cat "$WORK/s3.log")"
     BUCKET="s3://telesto/drivers"
     rm -rf "$WORK/node"
     start_node "$@"

@@ -44,6 +44,8 @@ struct Shared {
     tear_next: bool,
     /// Bytes that still fit.
     space_bytes: Option<u64>,
+    /// Appends wait for ever, as on a device that no longer answers.
+    hangs: bool,
 }
 
 fn fault(path: &str, fault: DiskFault, reason: &str) -> Error {
@@ -70,6 +72,11 @@ impl SimDisk {
     /// From now on only `bytes` more fit; `None` lifts the limit.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.shared.lock().space_bytes = bytes;
+    }
+
+    /// From now on appends wait until whoever asked gives up.
+    pub fn hang(&self) {
+        self.shared.lock().hangs = true;
     }
 
     /// Loses what was not acknowledged, frees the locks, makes old handles fail.
@@ -240,6 +247,9 @@ impl DiskFile for SimFile {
     }
 
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        if self.with(|s| Ok(s.hangs))? {
+            std::future::pending::<()>().await;
+        }
         self.with(|s| {
             match &mut s.appends_left {
                 Some(0) => {

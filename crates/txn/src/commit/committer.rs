@@ -102,6 +102,30 @@ enum Failed {
     Reopened(Lsn, Error),
 }
 
+/// Why the tries of one append failed. The first says what is wrong; the last may only say that time was up.
+#[derive(Default)]
+struct Causes {
+    first: Option<String>,
+    last: Option<String>,
+}
+
+impl Causes {
+    fn add(&mut self, cause: String) {
+        if self.first.is_none() {
+            self.first = Some(cause);
+        } else {
+            self.last = (self.first.as_ref() != Some(&cause)).then_some(cause);
+        }
+    }
+
+    fn text(self) -> String {
+        match (self.first, self.last) {
+            (Some(first), Some(last)) => format!("{first}; at the last try: {last}"),
+            (first, _) => first.unwrap_or_default(),
+        }
+    }
+}
+
 impl Committer {
     pub fn new(local: Arc<Local>, queue: mpsc::Receiver<Pending>) -> Self {
         Self { local, queue, carried: None, append_takes: Duration::ZERO, won_last: false }
@@ -293,6 +317,7 @@ impl Committer {
         let local = Arc::clone(&self.local);
         let env = &local.env;
         let mut tried: Vec<WriterToken> = Vec::new();
+        let mut causes = Causes::default();
         let mut pause = RETRY_PAUSE;
         loop {
             let records = self.records(live, survivors);
@@ -324,8 +349,9 @@ impl Committer {
                     Ok(_) => return Ok(Attempt::Lost),
                     Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
                     Err(error) => {
+                        causes.add(error.to_string());
                         if by.passed(env.clock.monotonic()) {
-                            return Err(Failed::Unknown(at, error.to_string()));
+                            return Err(Failed::Unknown(at, causes.text()));
                         }
                     }
                 },
@@ -338,14 +364,16 @@ impl Committer {
                 Err(LogError::Indeterminate { writer, reason, .. }) => {
                     metrics::counter!("telesto_txn_appends_indeterminate_total").increment(1);
                     tried.push(writer);
+                    causes.add(reason);
                     if by.passed(env.clock.monotonic() + pause) {
-                        return Err(Failed::Unknown(at, reason));
+                        return Err(Failed::Unknown(at, causes.text()));
                     }
                 }
                 Err(error) if tried.is_empty() => return Err(Failed::Certain(error.into())),
                 Err(error) => {
+                    causes.add(error.to_string());
                     if by.passed(env.clock.monotonic() + pause) {
-                        return Err(Failed::Unknown(at, error.to_string()));
+                        return Err(Failed::Unknown(at, causes.text()));
                     }
                 }
             }

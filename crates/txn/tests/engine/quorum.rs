@@ -129,6 +129,28 @@ async fn live_switch_in_both_directions_interrupts_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_went_wrong_first_is_told_when_the_last_try_only_ran_out_of_time() {
+    let world = World::new(83);
+    let disk = SimDisk::new();
+    let process = world.start_with(on(&disk)).await;
+    process.put("k", "v").await;
+    disk.limit_space(Some(0));
+    let txn = process.begin(Level::Serializable).await;
+    put(&txn, "k", "w").await;
+    let committing = txn.commit();
+    let hanging = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        disk.limit_space(None);
+        disk.hang();
+    };
+    let (outcome, ()) = futures::join!(committing, hanging);
+    let error = outcome.expect_err("nothing can be written");
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("no space left") && said.contains("deadline"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn transaction_that_only_reads_after_a_take_over_is_strict() {
     let world = World::new(79);
     let writer = world.start().await;
