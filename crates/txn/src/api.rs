@@ -83,9 +83,23 @@ pub enum ReadFor {
     /// Of rows that are asked for to be locked: always validated, and otherwise a query's read (which of a statement's own writes it
     /// sees).
     Locked,
+    /// Of rows that may be passed over: never validated, and otherwise a query's read. What is made of them must not depend on
+    /// which of them are there; those that are used are read again as `Locked`.
+    Passing,
     /// Always validated: uniqueness, foreign keys, the catalog version. Under weaker levels too the
     /// commit fails with `Conflict` if what was read here has changed since.
     Constraint,
+}
+
+/// What became of a claim that does not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TryClaim {
+    /// Taken, until the transaction ends. What this transaction's snapshot says of the key is the newest that this process knows.
+    Taken,
+    /// Another transaction of this process has it.
+    Held,
+    /// Nobody has it, and it was changed after this transaction's snapshot: changing it would end in a conflict.
+    Changed,
 }
 
 /// A point inside a transaction to roll back to.
@@ -184,6 +198,13 @@ pub trait Transaction: Debug + Send + Sync {
     /// failing. A hint: commit validates in any case. To be called before the statement's first read; nothing under levels
     /// other than `Serializable` and `ReadCommitted`.
     async fn claim(&self, keys: &[Bytes]) -> Result<()>;
+
+    /// [`claim`](Self::claim) without waiting, at every level: one answer for each key, in order. Beyond a bound of keys for one
+    /// transaction, and in one declared read-only, nothing is claimed, and what nobody else has counts as taken.
+    ///
+    /// # Errors
+    /// [`crate::Error::Ended`].
+    fn try_claim(&self, keys: &[Bytes]) -> Result<Vec<TryClaim>>;
 
     /// The value of `key`, own writes included.
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>>;

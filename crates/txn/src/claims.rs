@@ -168,6 +168,30 @@ impl Claimed {
         Some((holder, granted))
     }
 
+    /// Claims `key` if nobody has it: whether nobody else has it.
+    pub fn try_claim(&self, key: &Bytes) -> bool {
+        let mut own = self.keys.lock();
+        let mut table = self.claims.table.lock();
+        if let Some(claim) = table.keys.get(key) {
+            return claim.holder == self.txn;
+        }
+        if own.len() < MAX_CLAIMS {
+            own.push(key.clone());
+            let claim = Claim { holder: self.txn, overdue: false, queue: VecDeque::new() };
+            table.keys.insert(key.clone(), claim);
+        }
+        true
+    }
+
+    /// Gives one key up.
+    pub fn give_up(&self, key: &Bytes) {
+        let mut own = self.keys.lock();
+        if let Some(at) = own.iter().position(|one| one == key) {
+            own.swap_remove(at);
+            self.claims.table.lock().leave(self.txn, key);
+        }
+    }
+
     /// Gives everything up.
     pub fn release(&self) {
         let own = std::mem::take(&mut *self.keys.lock());
@@ -255,6 +279,25 @@ mod tests {
         let mut third = pin!(c.claim(&env, &z, LONG));
         assert!(poll!(third.as_mut()).is_pending());
         assert!(poll!(second.as_mut()).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_that_does_not_wait_is_taken_by_one_at_a_time() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [a, b, c] = [1, 2, 3].map(|id| txn(&claims, id));
+        assert!(a.try_claim(&key("k")) && a.try_claim(&key("k")), "one's own key");
+        assert!(!b.try_claim(&key("k")));
+        let k = [key("k")];
+        let mut waits = pin!(c.claim(&env, &k, LONG));
+        assert!(poll!(waits.as_mut()).is_pending());
+        a.give_up(&key("k"));
+        assert!(poll!(waits.as_mut()).is_ready());
+        assert!(!a.try_claim(&key("k")) && !b.try_claim(&key("k")), "handed on");
+        c.release();
+        assert!(b.try_claim(&key("k")));
+        b.release();
+        assert!(claims.table.lock().keys.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,7 +37,7 @@ mod transaction;
 
 pub use api::{
     Committed, Cost, Database, Durability, Level, MessageSink, Outcome, ReadFor, Savepoint, Scan,
-    ScanOptions, Transaction, TxnOptions,
+    ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 pub use engine::Engine;
 pub use error::{Error, Result};

@@ -21,7 +21,7 @@ use telesto_log::LogKind;
 
 use crate::api::{
     Committed, Cost, Database, Level, MessageSink, Outcome, ReadFor, Savepoint, Scan, ScanOptions,
-    Transaction, TxnOptions,
+    Transaction, TryClaim, TxnOptions,
 };
 use crate::error::{Error, Result};
 
@@ -149,7 +149,11 @@ impl MemoryTransaction {
     }
 
     fn validated(&self, read_for: ReadFor) -> bool {
-        read_for != ReadFor::Query || self.options.level == Level::Serializable
+        match read_for {
+            ReadFor::Query => self.options.level == Level::Serializable,
+            ReadFor::Locked | ReadFor::Constraint => true,
+            ReadFor::Passing => false,
+        }
     }
 
     fn read(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
@@ -205,6 +209,10 @@ impl Transaction for MemoryTransaction {
 
     async fn claim(&self, _keys: &[Bytes]) -> Result<()> {
         Ok(())
+    }
+
+    fn try_claim(&self, keys: &[Bytes]) -> Result<Vec<TryClaim>> {
+        Ok(vec![TryClaim::Taken; keys.len()])
     }
 
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Reads see the snapshot and the transaction's own writes, nothing else.
 //! - What is recorded depends on the level: `Serializable` everything, weaker levels only
-//!   [`ReadFor::Constraint`] and [`ReadFor::Locked`] reads; a read-only transaction nothing, because its snapshot alone
+//!   [`ReadFor::Constraint`] and [`ReadFor::Locked`] reads, and never [`ReadFor::Passing`]; a read-only transaction nothing, because its snapshot alone
 //!   makes it serializable.
 //! - Dropping the last handle releases the snapshot and the buffer and leaves no trace.
 //!
@@ -27,7 +27,7 @@ use telesto_shard::{Change, Read};
 
 use crate::api::{
     Committed, Cost, Durability, Level, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
-    TxnOptions,
+    TryClaim, TxnOptions,
 };
 use crate::buffer::{Own, SpillOptions, Visible, WriteBuffer};
 use crate::claims::{Claimed, Claims};
@@ -45,6 +45,9 @@ use crate::service::{
 const MAX_RECHECKS: u32 = 16;
 /// Reads checked again at most to move a snapshot: with more, executing again is no dearer.
 const MAX_ADVANCED_READS: usize = 1000;
+
+/// From so many keys on, what is in memory is not looked for one by one before the shard is asked.
+const MANY: usize = 32;
 
 /// What every transaction of an engine shares.
 #[derive(Debug)]
@@ -96,7 +99,12 @@ impl Core {
 
     /// Whether a read is remembered.
     pub fn records(&self, read_for: ReadFor) -> bool {
-        !self.read_only && (self.options.level == Level::Serializable || read_for != ReadFor::Query)
+        !self.read_only
+            && match read_for {
+                ReadFor::Query => self.options.level == Level::Serializable,
+                ReadFor::Locked | ReadFor::Constraint => true,
+                ReadFor::Passing => false,
+            }
     }
 
     fn record_point(&self, key: &[u8], at: Timestamp, read: &Read, read_for: ReadFor) {
@@ -428,6 +436,27 @@ impl Transaction for EngineTransaction {
         self.core.claim(keys).await
     }
 
+    fn try_claim(&self, keys: &[Bytes]) -> Result<Vec<TryClaim>> {
+        let core = &self.core;
+        core.open()?;
+        if core.read_only {
+            return Ok(vec![TryClaim::Taken; keys.len()]);
+        }
+        let since = core.snapshot();
+        let one = |key: &Bytes| {
+            if !core.claimed.try_claim(key) {
+                return TryClaim::Held;
+            }
+            // After it was claimed: who changes it from now on finds the claim.
+            if core.shared.service.known_change(key, since).is_some() {
+                core.claimed.give_up(key);
+                return TryClaim::Changed;
+            }
+            TryClaim::Taken
+        };
+        Ok(keys.iter().map(one).collect())
+    }
+
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
         if let Some(found) = self.try_get(key, read_for) {
             return found;
@@ -449,8 +478,11 @@ impl Transaction for EngineTransaction {
         let at = core.snapshot();
         let mut values = vec![None; keys.len()];
         let mut missing = Vec::new();
+        // Of many keys the shard is asked at once: what it has in memory it would look up twice otherwise.
+        let many = keys.len() >= MANY;
         for (index, key) in keys.iter().enumerate() {
-            match self.try_get(key, read_for) {
+            let known = if many { None } else { self.try_get(key, read_for) };
+            match known {
                 Some(found) => values[index] = found?,
                 None => match core.buffer.get(key, self.seen(read_for)).await? {
                     Some(own) => values[index] = own,

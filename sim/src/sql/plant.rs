@@ -10,7 +10,7 @@ use bytes::Bytes;
 use telesto_common::key::{KeyRange, KeyReader};
 use telesto_common::{Env, Timestamp, TxnId};
 use telesto_txn::{
-    Committed, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction, TxnOptions,
+    Committed, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 
 use crate::plant::Plant;
@@ -69,6 +69,10 @@ impl Transaction for PlantedTransaction {
 
     async fn claim(&self, keys: &[Bytes]) -> Result<()> {
         self.inner.claim(keys).await
+    }
+
+    fn try_claim(&self, keys: &[Bytes]) -> Result<Vec<TryClaim>> {
+        self.inner.try_claim(keys)
     }
 
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {

@@ -10,6 +10,7 @@
 
 pub mod model;
 pub mod sequence;
+pub mod sizes;
 pub mod snapshot;
 pub mod store;
 pub mod types;

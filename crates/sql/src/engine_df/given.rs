@@ -12,6 +12,7 @@ use datafusion::catalog::Session;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -78,8 +79,12 @@ struct GivenSource {
 }
 
 impl Rows for GivenSource {
-    fn open(&self) -> Box<dyn RowReader> {
+    fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
         Box::new(GivenReader { source: self.clone(), next: 0 })
+    }
+
+    fn expected(&self) -> Option<usize> {
+        Some(self.rows.rows.len())
     }
 
     fn describe(&self) -> String {

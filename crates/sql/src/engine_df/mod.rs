@@ -22,6 +22,7 @@ mod apply;
 mod bind;
 mod columns;
 mod decimal;
+mod dynamic;
 mod evaluate;
 mod explain;
 mod explain_tree;

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
 use telesto_common::DatabaseId;
@@ -30,13 +31,13 @@ type Bound = Option<(Datum, bool)>;
 
 /// What the filters say of one column.
 #[derive(Clone, Debug, Default)]
-struct Constraint {
+pub(super) struct Constraint {
     /// The only values possible.
-    values: Option<Vec<Datum>>,
+    pub values: Option<Vec<Datum>>,
     /// Lower end and whether it is inside.
-    lower: Bound,
+    pub lower: Bound,
     /// Upper end and whether it is inside.
-    upper: Bound,
+    pub upper: Bound,
 }
 
 /// How a scan reads its table.
@@ -46,8 +47,23 @@ pub(crate) struct Access {
     pub index: u32,
     /// What to read, in order.
     pub ranges: Vec<KeyRange>,
+    /// Rows to look up by their whole primary keys, in order, instead of ranges.
+    pub points: Vec<Bytes>,
+    /// How much of the table that is.
+    pub part: Part,
     /// What EXPLAIN shows.
     pub shown: String,
+}
+
+/// How much of a table a scan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of it.
+    Whole,
+    /// A row for each range or point, at most.
+    One,
+    /// Some rows.
+    Some,
 }
 
 /// Whether the filter can narrow a scan of `table`.
@@ -57,24 +73,35 @@ pub(crate) fn understands(table: &Table, filter: &Expr) -> bool {
     !found.is_empty()
 }
 
-/// The best way to read what the filters ask for.
-pub(crate) fn choose(database: DatabaseId, table: &Table, filters: &[Expr]) -> Result<Access> {
+/// What the filters say of the table's columns.
+pub(crate) fn constraints(table: &Table, filters: &[Expr]) -> BTreeMap<usize, Constraint> {
     let mut constraints = BTreeMap::new();
     for filter in filters {
         collect(table, filter, &mut constraints);
     }
+    constraints
+}
+
+/// The best way to read what is asked for.
+pub(crate) fn choose(
+    database: DatabaseId,
+    table: &Table,
+    constraints: &BTreeMap<usize, Constraint>,
+) -> Result<Access> {
     let mut best: Option<(u32, &Index)> = None;
     for index in table.all_indexes().filter(|index| index.predicate.is_none()) {
-        let score = score(index, &constraints);
+        let score = score(index, constraints);
         if score > 0 && best.is_none_or(|(other, _)| score > other) {
             best = Some((score, index));
         }
     }
     match best {
-        Some((_, index)) => bounded(database, table, index, &constraints),
+        Some((_, index)) => bounded(database, table, index, constraints),
         None => Ok(Access {
             index: 0,
             ranges: vec![codec::table_range(database, table, 0)],
+            points: Vec::new(),
+            part: Part::Whole,
             shown: format!("Seq Scan on {}", table.name),
         }),
     }
@@ -142,6 +169,8 @@ fn bounded(
             }
         }
     }
+    let whole = range.is_none() && conditions.len() == index.columns.len();
+    let unique = whole && (index.id == 0 || index.unique);
     let mut ranges = Vec::with_capacity(prefixes.len());
     for prefix in &prefixes {
         ranges.push(match range {
@@ -157,9 +186,16 @@ fn bounded(
     ranges.sort_by(|a, b| a.start.cmp(&b.start));
     ranges.dedup();
     ranges.retain(|range| !range.is_empty());
+    // A row's key is the start of the range that holds only it.
+    let points = match whole && index.id == 0 {
+        true => std::mem::take(&mut ranges).into_iter().map(|range| range.start).collect(),
+        false => Vec::new(),
+    };
     Ok(Access {
         index: index.id,
         ranges,
+        points,
+        part: if unique { Part::One } else { Part::Some },
         shown: format!(
             "Index Scan using {} on {}, bounds: {}",
             index.name,
@@ -310,7 +346,7 @@ fn constant(table: &Table, position: usize, expr: &Expr) -> Option<Datum> {
     datum_of(value, ty).ok()
 }
 
-fn narrow(constraint: &mut Constraint, values: Vec<Datum>) {
+pub(super) fn narrow(constraint: &mut Constraint, values: Vec<Datum>) {
     constraint.values = Some(match constraint.values.take() {
         None => {
             let mut values = values;
@@ -322,7 +358,7 @@ fn narrow(constraint: &mut Constraint, values: Vec<Datum>) {
     });
 }
 
-fn raise(bound: &mut Bound, value: Datum, inside: bool) {
+pub(super) fn raise(bound: &mut Bound, value: Datum, inside: bool) {
     let tighter = bound.as_ref().is_none_or(|(old, old_inside)| {
         let order = value.cmp_values(old);
         order.is_gt() || (order.is_eq() && *old_inside && !inside)
@@ -332,7 +368,7 @@ fn raise(bound: &mut Bound, value: Datum, inside: bool) {
     }
 }
 
-fn lower(bound: &mut Bound, value: Datum, inside: bool) {
+pub(super) fn lower(bound: &mut Bound, value: Datum, inside: bool) {
     let tighter = bound.as_ref().is_none_or(|(old, old_inside)| {
         let order = value.cmp_values(old);
         order.is_lt() || (order.is_eq() && *old_inside && !inside)

@@ -12,6 +12,7 @@ use datafusion::catalog::Session;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -81,7 +82,7 @@ struct SequenceRows {
 }
 
 impl Rows for SequenceRows {
-    fn open(&self) -> Box<dyn RowReader> {
+    fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
         Box::new(SequenceReader { rows: self.clone(), read: false })
     }
 

@@ -15,6 +15,7 @@ use datafusion::catalog::Session;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -93,7 +94,7 @@ struct SeriesRows {
 }
 
 impl Rows for SeriesRows {
-    fn open(&self) -> Box<dyn RowReader> {
+    fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
         Box::new(SeriesReader { rows: self.clone(), next: Some(self.series.from) })
     }
 

@@ -9,16 +9,24 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use datafusion::common::Statistics;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::filter_pushdown::{
+    ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation,
+};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning,
-    PlanProperties, ReplaceChildrenOptions,
+    PlanProperties, ReplaceChildrenOptions, apply_expression_roots,
 };
 use futures::future::BoxFuture;
 use futures::stream;
@@ -27,8 +35,19 @@ use super::runtime::BATCH_ROWS;
 
 /// Where the rows of a leaf come from.
 pub(crate) trait Rows: fmt::Debug + Send + Sync {
-    /// Starts reading.
-    fn open(&self) -> Box<dyn RowReader>;
+    /// Starts reading. `dynamic`: filters that joins fill before they ask for the first row; they compare all the same.
+    fn open(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader>;
+
+    /// Whether dynamic filters can spare it rows.
+    fn narrows(&self) -> bool {
+        false
+    }
+
+    /// Rows expected, roughly; `None`: nothing is known.
+    fn expected(&self) -> Option<usize> {
+        None
+    }
+
     /// What EXPLAIN shows: the source and how it is read.
     fn describe(&self) -> String;
 }
@@ -44,6 +63,7 @@ pub(crate) struct SourceExec {
     rows: Arc<dyn Rows>,
     schema: SchemaRef,
     limit: Option<usize>,
+    dynamic: Vec<Arc<dyn PhysicalExpr>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -61,9 +81,15 @@ impl SourceExec {
             rows,
             schema,
             limit,
+            dynamic: Vec::new(),
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
+    }
+
+    fn with(&self, limit: Option<usize>, dynamic: Vec<Arc<dyn PhysicalExpr>>) -> Self {
+        let new = Self::new(Arc::clone(&self.rows), Arc::clone(&self.schema), limit);
+        Self { dynamic, ..new }
     }
 }
 
@@ -101,9 +127,48 @@ impl ExecutionPlan for SourceExec {
 
     fn apply_expressions(
         &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>,
+        visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>,
     ) -> DfResult<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
+        apply_expression_roots(&self.dynamic, visit)
+    }
+
+    fn reset_state(self: Arc<Self>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        // Executed again, with joins that no longer fill what they filled before.
+        Ok(Arc::new(self.with(self.limit, Vec::new())))
+    }
+
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        _: &ConfigOptions,
+    ) -> DfResult<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let filters = result.parent_filters.iter().map(|filter| &filter.filter);
+        let dynamic: Vec<Arc<dyn PhysicalExpr>> = filters
+            .filter(|filter| DynamicFilterTracking::classify(filter).contains_dynamic_filter())
+            .map(Arc::clone)
+            .chain(self.dynamic.iter().map(Arc::clone))
+            .collect();
+        // None is evaluated row by row here.
+        let propagation = FilterPushdownPropagation::all_unsupported(result);
+        // Which rows a limit lets through is not the join's to say.
+        let whole = self.limit.is_none() && self.rows.narrows();
+        if phase != FilterPushdownPhase::Post || dynamic.is_empty() || !whole {
+            return Ok(propagation);
+        }
+        Ok(propagation.with_updated_node(Arc::new(self.with(self.limit, dynamic))))
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        _: &[Arc<Statistics>],
+        _: &StatisticsArgs,
+    ) -> DfResult<Arc<Statistics>> {
+        let mut known = Statistics::new_unknown(&self.schema);
+        if let Some(rows) = self.rows.expected() {
+            known.num_rows = Precision::Inexact(rows.min(self.limit.unwrap_or(usize::MAX)));
+        }
+        Ok(Arc::new(known))
     }
 
     fn replace_children(
@@ -133,7 +198,8 @@ impl ExecutionPlan for SourceExec {
     }
 
     fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
-        Some(Arc::new(Self::new(Arc::clone(&self.rows), Arc::clone(&self.schema), limit)))
+        let dynamic = if limit.is_some() { Vec::new() } else { self.dynamic.clone() };
+        Some(Arc::new(self.with(limit, dynamic)))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
@@ -147,7 +213,7 @@ impl ExecutionPlan for SourceExec {
     ) -> DfResult<SendableRecordBatchStream> {
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let left = self.limit.unwrap_or(usize::MAX);
-        let state = (self.rows.open(), left, metrics);
+        let state = (self.rows.open(&self.dynamic), left, metrics);
         let batches = stream::try_unfold(state, |(mut reader, left, metrics)| async move {
             if left == 0 {
                 metrics.done();

@@ -4,7 +4,7 @@
 //! - What is read is read through the statement's transaction, and so validated at commit as its level asks.
 //! - At most one batch of rows is held; a secondary index's rows are fetched a batch at a time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -15,6 +15,7 @@ use datafusion::catalog::Session;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -23,8 +24,9 @@ use telesto_common::key::{KeyRange, KeyReader};
 use telesto_txn::{Scan, ScanOptions};
 
 use super::columns::Columns;
+use super::dynamic;
 use super::fault;
-use super::pushdown::{self, Access};
+use super::pushdown::{self, Access, Constraint, Part};
 use super::source::{RowReader, Rows, SourceExec};
 use crate::catalog::{Index, Table};
 use crate::codec::{self, RowCodec};
@@ -102,11 +104,13 @@ impl TableProvider for StoredTable {
             None => (0..visible.len()).collect(),
         };
         let schema = Arc::new(self.schema.project(&chosen)?);
-        let access =
-            pushdown::choose(self.database, &self.table, filters).map_err(fault::to_datafusion)?;
+        let constraints = pushdown::constraints(&self.table, filters);
+        let access = pushdown::choose(self.database, &self.table, &constraints)
+            .map_err(fault::to_datafusion)?;
         let rows = StoredRows {
             table: Arc::clone(&self.table),
             database: self.database,
+            constraints,
             access,
             positions: chosen.iter().map(|at| visible[*at]).collect(),
             schema: Arc::clone(&schema),
@@ -121,6 +125,9 @@ impl TableProvider for StoredTable {
 struct StoredRows {
     table: Arc<Table>,
     database: DatabaseId,
+    /// What the query's filters say.
+    constraints: BTreeMap<usize, Constraint>,
+    /// How that is read.
     access: Access,
     positions: Vec<usize>,
     schema: SchemaRef,
@@ -129,27 +136,41 @@ struct StoredRows {
 }
 
 impl Rows for StoredRows {
-    fn open(&self) -> Box<dyn RowReader> {
+    fn open(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
         let ty = |at: &usize| self.table.columns.get(*at).map_or(SqlType::Bytea, |c| c.ty.clone());
         let types = self.positions.iter().map(ty).collect();
         let decoder = Decoder {
             codec: RowCodec::projected(&self.table, |at| self.positions.contains(&at)),
-            index: match self.access.index {
-                0 => None,
-                id => self.table.index(id).cloned(),
-            },
+            index: None,
             table: Arc::clone(&self.table),
             database: self.database,
             exec: self.exec.clone(),
         };
         Box::new(StoredReader {
             decoder,
-            ranges: self.access.ranges.iter().cloned().collect(),
-            scan: None,
+            begun: None,
+            access: self.access.clone(),
+            constraints: self.constraints.clone(),
+            dynamic: dynamic.to_vec(),
             limit: self.limit.and_then(|limit| u64::try_from(limit).ok()),
             positions: self.positions.clone(),
             types,
             schema: Arc::clone(&self.schema),
+        })
+    }
+
+    fn narrows(&self) -> bool {
+        true
+    }
+
+    fn expected(&self) -> Option<usize> {
+        let access = &self.access;
+        let rows = usize::try_from(self.exec.live.sizes.of(self.table.id)).unwrap_or(usize::MAX);
+        Some(match access.part {
+            Part::Whole => rows,
+            Part::One => access.points.len().max(access.ranges.len()),
+            // A guess, as PostgreSQL makes one without statistics.
+            Part::Some => rows / 10 + access.ranges.len(),
         })
     }
 
@@ -169,12 +190,23 @@ struct Decoder {
 
 struct StoredReader {
     decoder: Decoder,
-    ranges: VecDeque<KeyRange>,
-    scan: Option<Box<dyn Scan>>,
+    access: Access,
+    constraints: BTreeMap<usize, Constraint>,
+    dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    begun: Option<Begun>,
     limit: Option<u64>,
     positions: Vec<usize>,
     types: Vec<SqlType>,
     schema: SchemaRef,
+}
+
+/// What is left to be read.
+struct Begun {
+    points: VecDeque<Bytes>,
+    ranges: VecDeque<KeyRange>,
+    scan: Option<Box<dyn Scan>>,
+    /// Rows of the whole table so far, if that is what is read.
+    seen: Option<u64>,
 }
 
 impl RowReader for StoredReader {
@@ -184,27 +216,70 @@ impl RowReader for StoredReader {
 }
 
 impl StoredReader {
+    /// Settles what is read: joins have filled their filters by now.
+    fn begin(&mut self) -> Result<Begun> {
+        let decoder = &mut self.decoder;
+        let mut access = self.access.clone();
+        let mut constraints = std::mem::take(&mut self.constraints);
+        if dynamic::collect(&decoder.table, &self.positions, &self.dynamic, &mut constraints) {
+            access = pushdown::choose(decoder.database, &decoder.table, &constraints)?;
+        }
+        decoder.index = match access.index {
+            0 => None,
+            id => decoder.table.index(id).cloned(),
+        };
+        Ok(Begun {
+            points: access.points.into(),
+            ranges: access.ranges.into(),
+            scan: None,
+            seen: (access.part == Part::Whole && self.limit.is_none()).then_some(0),
+        })
+    }
+
     async fn batch(&mut self, max_rows: usize) -> Result<Option<RecordBatch>> {
+        let mut begun = match self.begun.take() {
+            Some(begun) => begun,
+            None => self.begin()?,
+        };
+        let batch = self.more(&mut begun, max_rows).await;
+        self.begun = Some(begun);
+        batch
+    }
+
+    async fn more(&mut self, begun: &mut Begun, max_rows: usize) -> Result<Option<RecordBatch>> {
+        let width = self.decoder.table.columns.len();
         loop {
             self.decoder.exec.check_cancelled()?;
-            let scan = match &mut self.scan {
+            if !begun.points.is_empty() {
+                let most = begun.points.len().min(max_rows);
+                let keys: Vec<Bytes> = begun.points.drain(..most).collect();
+                let columns = Columns::new(&self.positions, &self.types, width, keys.len());
+                let columns = self.decoder.look_up(keys, columns).await?;
+                return columns.finish(&self.schema).map(Some);
+            }
+            let scan = match &mut begun.scan {
                 Some(scan) => scan,
                 None => {
-                    let Some(range) = self.ranges.pop_front() else { return Ok(None) };
+                    let Some(range) = begun.ranges.pop_front() else {
+                        if let Some(seen) = begun.seen.take() {
+                            self.decoder.exec.live.sizes.note(self.decoder.table.id, seen);
+                        }
+                        return Ok(None);
+                    };
                     let options = ScanOptions {
                         reverse: false,
                         limit: self.limit,
                         read_for: self.decoder.exec.read_for,
                     };
-                    self.scan.insert(self.decoder.exec.txn.scan(range, options))
+                    begun.scan.insert(self.decoder.exec.txn.scan(range, options))
                 }
             };
             let entries = scan.next_batch(max_rows).await?;
             if entries.is_empty() {
-                self.scan = None;
+                begun.scan = None;
                 continue;
             }
-            let width = self.decoder.table.columns.len();
+            begun.seen = begun.seen.map(|seen| seen + entries.len() as u64);
             let columns = Columns::new(&self.positions, &self.types, width, entries.len());
             let columns = self.decoder.decode(entries, columns).await?;
             return columns.finish(&self.schema).map(Some);
@@ -234,6 +309,18 @@ impl Decoder {
                 )));
             };
             columns.push(codec, key, value)?;
+        }
+        Ok(columns)
+    }
+
+    /// The rows of these keys that are there.
+    async fn look_up(&self, keys: Vec<Bytes>, mut columns: Columns) -> Result<Columns> {
+        let codec = self.codec.as_ref().map_err(Clone::clone)?;
+        let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
+        for (key, value) in keys.iter().zip(&values) {
+            if let Some(value) = value {
+                columns.push(codec, key, value)?;
+            }
         }
         Ok(columns)
     }

@@ -10,6 +10,7 @@ use datafusion::catalog::Session;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -91,7 +92,7 @@ struct VirtualRows {
 }
 
 impl Rows for VirtualRows {
-    fn open(&self) -> Box<dyn RowReader> {
+    fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
         let rows = if system::live::is_read(self.table) {
             let table = self.table;
             let (catalog, settings) = (Arc::clone(&self.catalog), Arc::clone(&self.settings));

@@ -24,6 +24,8 @@ use crate::session::Row;
 pub const BATCH: usize = 512;
 /// Rows one statement claims at most before it changes them; with more, validation is left to decide.
 pub(super) const CLAIMED: usize = 64;
+/// Rows found by a scan that a statement claims at most.
+const FOUND_CLAIMED: usize = 512;
 
 /// A row with its key.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub struct Reader {
     filter: Option<Expr>,
     source: Source,
     first: bool,
+    /// Rows found that are still to be claimed, at most.
+    to_claim: usize,
 }
 
 impl std::fmt::Debug for Reader {
@@ -92,6 +96,7 @@ impl Reader {
             filter: filter.cloned(),
             source,
             first: true,
+            to_claim: 0,
         })
     }
 
@@ -107,6 +112,11 @@ impl Reader {
             exec.txn.claim(points.make_contiguous()).await?;
         }
         Ok(())
+    }
+
+    /// Claims rows as they are found, without waiting: for others to see.
+    pub fn claim_found(&mut self) {
+        self.to_claim = FOUND_CLAIMED;
     }
 
     /// The next rows that pass the filter; empty at the end.
@@ -140,6 +150,13 @@ impl Reader {
                 }
             }
             if !rows.is_empty() {
+                if self.to_claim > 0 {
+                    let keys: Vec<Bytes> =
+                        rows.iter().take(self.to_claim).map(|found| found.key.clone()).collect();
+                    self.to_claim -= keys.len();
+                    // Whoever has one of them already is found out at commit.
+                    exec.txn.try_claim(&keys)?;
+                }
                 return Ok(rows);
             }
         }

@@ -190,6 +190,7 @@ impl Rowset {
                     context,
                 )?;
                 reader.claim(exec).await?;
+                reader.claim_found();
                 Self::Path(Box::new(reader))
             }
             Target::Query(source, _) => Self::Query(source.open(exec).await?, FxHashSet::default()),

@@ -6,12 +6,13 @@
 //!
 //! # Limits
 //! One table or a key join; count, sum, min, max, avg, over everything or with GROUP BY; DISTINCT; no windows, set
-//! operations, locks; subqueries as `join` takes them. A query without condition and without LIMIT is left to DataFusion. What must be sorted is
+//! operations; subqueries as `join` takes them. A query without condition and without LIMIT is left to DataFusion. What must be sorted is
 //! sorted in memory, counted against the statement's budget.
 
 mod aggregate;
 mod grouped;
 mod joined;
+mod locked;
 mod names;
 mod order;
 mod run;
@@ -44,6 +45,7 @@ use crate::types::{Datum, Numeric, SqlType};
 use aggregate::{Aggregate, Aggregates, BEHIND, State};
 use grouped::{Grouping, Shown};
 use joined::{joined_column, stars};
+use locked::RowLock;
 use names::mixes_columns;
 use order::{bound_value, limits, order_columns, sort_keys};
 use run::Input;
@@ -67,8 +69,8 @@ pub struct SelectPlan {
     first_only: bool,
     /// One row by a whole unique key, no sort, no aggregate: the fast way.
     point: bool,
-    /// FOR UPDATE or FOR SHARE: what is read is validated at every level, and rows found by whole keys are claimed.
-    locks: bool,
+    /// FOR UPDATE or FOR SHARE: what is read is validated at every level, and rows are claimed.
+    locks: Option<RowLock>,
     /// Calls a function that must wait (nextval): the result is computed at once, not as it is pulled.
     waits: bool,
 }
@@ -97,8 +99,8 @@ pub(super) fn decline(reason: &str) -> Error {
 /// # Errors
 /// 0A000 with the reason when it is not of this shape; else the statement's errors.
 pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
-    if query.with.is_some() || query.fetch.is_some() || query.for_clause.is_some() {
-        return Err(decline("WITH, FETCH or FOR"));
+    if query.with.is_some() || query.for_clause.is_some() {
+        return Err(decline("WITH or FOR"));
     }
     let SetExpr::Select(select) = &*query.body else { return Err(decline("not a plain SELECT")) };
     if select.qualify.is_some()
@@ -211,8 +213,10 @@ fn shape(
             _ => return Err(decline("this item of the select list")),
         }
     }
-    let locks = !query.locks.is_empty();
-    if locks && (grouping || !aggregates.found.is_empty() || !names_all(&query.locks, &scope)) {
+    let locks = RowLock::of(&query.locks);
+    if locks.is_some()
+        && (grouping || !aggregates.found.is_empty() || !names_all(&query.locks, &scope))
+    {
         return Err(decline("FOR UPDATE that is refused"));
     }
     if !aggregates.found.is_empty() && !grouping {
@@ -266,7 +270,7 @@ fn shape(
         };
         plan.join(&sources, order.as_ref().filter(|_| extremum.is_none()))?;
         let kind = Kind::Select(Arc::new(plan));
-        return Ok(KeyPlan { columns: Some(columns.into()), read_only: !locks, kind });
+        return Ok(KeyPlan { columns: Some(columns.into()), read_only: locks.is_none(), kind });
     }
     let conditions = Conditions::over(filter.clone(), &forms);
     let mut first_only = false;
@@ -280,13 +284,16 @@ fn shape(
                 let plain = aggregates.found.is_empty() && group.is_none();
                 let short = (limit.is_some() && plain || extremum.is_some()) && rest.is_none();
                 let sorted = !sort.is_empty() || extremum.is_some();
-                match (short, !sorted, along) {
+                // Rows to be locked are claimed one by one, whatever leads to them.
+                let one_by_one = locks.is_some();
+                match (short || one_by_one, !sorted, along) {
                     (true, true, _) => {}
                     (true, false, Some((id, reverse))) if order.is_some() => {
                         access.index = id;
                         access.reverse = reverse;
                         access.ordered = true;
                     }
+                    _ if one_by_one => {}
                     _ => return Err(decline("no index serves the condition")),
                 }
             }
@@ -321,12 +328,13 @@ fn shape(
         && group.is_none()
         && limit.is_none()
         && offset.is_none()
-        && !has_volatile;
+        && !has_volatile
+        && locks.is_none_or(|lock| lock == RowLock::Wait);
     let writes = output.iter().chain(&rest).any(calls_writer);
     let waits = writes || has_volatile;
     Ok(KeyPlan {
         columns: Some(columns.into()),
-        read_only: !writes && !locks,
+        read_only: !writes && locks.is_none(),
         kind: Kind::Select(Arc::new(SelectPlan {
             from,
             join: None,

@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //! - Every part reads through one view of the transaction: the state at the statement's start.
-//! - A CTE that only reads and is referred to several times is a part too, so that its rows are the same to all.
+//! - A CTE that only reads and is referred to several times is a part too, so that its rows are the same to all; one that locks rows
+//!   always is, as PostgreSQL never merges it into what refers to it.
 //!
 //! # On failure
 //! The statement's error; the caller undoes its writes. 53200 when the rows kept do not fit the statement's memory.
@@ -51,10 +52,15 @@ fn writing(query: &Query) -> Option<&ast::Statement> {
     }
 }
 
-/// Whether a query is a statement of several parts: one that writes, inside its WITH or as a whole.
+/// Whether a query is a statement of several parts: one that writes, inside its WITH or as a whole, or locks inside its WITH.
 pub(crate) fn concerns(query: &Query) -> bool {
     let parts = query.with.iter().flat_map(|with| &with.cte_tables);
-    writing(query).is_some() || parts.into_iter().any(|cte| writing(&cte.query).is_some())
+    writing(query).is_some() || parts.into_iter().any(|cte| acts(&cte.query))
+}
+
+/// Whether a CTE does more than read, and so runs once, whoever refers to it.
+fn acts(query: &Query) -> bool {
+    writing(query).is_some() || !query.locks.is_empty()
 }
 
 /// How often something names `name` as a relation.
@@ -105,7 +111,7 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
             let uses = rest.iter().map(|later| mentions(&later.query, &name)).sum::<usize>()
                 + mentions(&query.body, &name);
             let writes = writing(&cte.query).is_some();
-            if !writes && uses < 2 {
+            if !acts(&cte.query) && uses < 2 {
                 seen.cte_tables.push(cte.clone());
             } else {
                 let plan = part(cte, &name, &seen, &earlier, context).await?;

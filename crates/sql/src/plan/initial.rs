@@ -12,8 +12,8 @@
 //! it is the same for every row, as PostgreSQL's InitPlan is.
 //!
 //! # Invariants
-//! - Only subqueries that read are taken; each runs once for each execution, in the statement's transaction and before its
-//!   first write. Equal texts share a value.
+//! - Only subqueries that read, or lock what they read, are taken; each runs once for each execution, in the statement's transaction
+//!   and before its first write. Equal texts share a value.
 //! - PostgreSQL runs such a subquery when its value is first asked for. One that fails here, where it might never have been
 //!   asked for, makes the statement run as it is written.
 //!
@@ -345,7 +345,7 @@ async fn gather(result: StatementResult, most: usize) -> Result<Option<Vec<Datum
 struct Shape {
     subqueries: usize,
     with: bool,
-    /// Functions that do more than compute, locks.
+    /// Functions that do more than compute.
     effects: bool,
 }
 
@@ -354,7 +354,6 @@ impl Visitor for Shape {
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
         self.with |= query.with.is_some();
-        self.effects |= !query.locks.is_empty();
         ControlFlow::Continue(())
     }
 

@@ -18,6 +18,7 @@ use crate::advisory::registry::AdvisoryLocks;
 use crate::advisory::remote::Remote;
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::sequence::SequenceCache;
+use crate::catalog::sizes::TableSizes;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, bootstrap};
 use crate::catalog::{CatalogCache, DEFAULT_DATABASE, SequenceSession};
 use crate::error::{Error, Result, SqlState};
@@ -76,6 +77,7 @@ pub struct SqlEngine {
     pub(super) database_id: DatabaseId,
     pub(crate) catalogs: CatalogCache,
     sequences: Arc<SequenceCache>,
+    sizes: Arc<TableSizes>,
     pub(super) memory: Arc<MemoryBudget>,
     advisory: Arc<AdvisoryLocks>,
     backends: Arc<Backends>,
@@ -127,6 +129,7 @@ impl SqlEngine {
             database_id: DEFAULT_DATABASE_ID,
             catalogs: CatalogCache::default(),
             sequences: Arc::default(),
+            sizes: Arc::default(),
             memory,
             advisory,
             backends: Arc::default(),
@@ -188,6 +191,7 @@ impl SqlEngine {
             cursors: super::cursor::Cursors::default(),
             live: Arc::new(Live {
                 locks: Some(Arc::clone(&self.advisory)),
+                sizes: Arc::clone(&self.sizes),
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
                 ..Live::default()

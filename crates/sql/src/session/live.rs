@@ -13,6 +13,8 @@ pub struct Live {
     pub(crate) cursors: Vec<CursorShown>,
     /// Rows of pg_locks.
     pub(crate) locks: Option<Arc<AdvisoryLocks>>,
+    /// How large tables are, roughly.
+    pub(crate) sizes: Arc<crate::catalog::sizes::TableSizes>,
     /// Whom `pg_cancel_backend` reaches.
     pub(crate) backends: Arc<Backends>,
     /// For the rows of pg_stat_progress_create_index.

@@ -6,6 +6,7 @@
 //! | `TABLE t` as a statement | `SELECT * FROM t` |
 //! | `FOR NO KEY UPDATE`, `FOR KEY SHARE`, `OF a, b` behind one | `FOR UPDATE`, `FOR SHARE`, `OF a`: no lock is taken anyhow |
 //! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
+//! | `FOR UPDATE … LIMIT n`, OFFSET, FETCH | `LIMIT n FOR UPDATE …` |
 //! | `FETCH FIRST (n) ROWS ONLY` | `LIMIT (n)` |
 //! | `INSERT … OVERRIDING SYSTEM VALUE` | a column more, named [`OVERRIDING_SYSTEM`] |
 //! | `MERGE … THEN DO NOTHING` | an assignment or INSERT of a column named [`DO_NOTHING`] |
@@ -138,10 +139,46 @@ fn locks(words: &mut Words<'_>, at: usize) {
             _ => 0,
         };
         words.replace(at, 2 + how, Vec::new());
-    } else if words.word(next) == "OF" {
+        return;
+    }
+    let mut end = next;
+    if words.word(next) == "OF" {
         while words.token(next + 2) == Some(&Token::Comma) {
             words.replace(next + 2, 2, Vec::new());
         }
+        end += 2;
+    }
+    end += match words.word(end).as_str() {
+        "NOWAIT" => 1,
+        "SKIP" => 2,
+        _ => 0,
+    };
+    bounds_first(words, at, end);
+}
+
+/// Puts the LIMIT, OFFSET or FETCH at `bounds`, behind the locking clause at `lock`, in front of it.
+fn bounds_first(words: &mut Words<'_>, lock: usize, bounds: usize) {
+    if !matches!(words.word(bounds).as_str(), "LIMIT" | "OFFSET" | "FETCH") {
+        return;
+    }
+    let mut depth = 0_usize;
+    let end = (bounds..words.solid.len()).find(|place| {
+        match words.token(*place) {
+            Some(Token::LParen) => depth += 1,
+            Some(Token::RParen) if depth == 0 => return true,
+            Some(Token::RParen) => depth -= 1,
+            Some(Token::SemiColon) => return true,
+            _ => {}
+        }
+        depth == 0
+            && matches!(words.word(*place).as_str(), "FOR" | "UNION" | "INTERSECT" | "EXCEPT")
+    });
+    let end = end.unwrap_or(words.solid.len());
+    let tokens = |from: usize, to: usize| (from..to).filter_map(|at| words.token(at).cloned());
+    let turned: Vec<Token> = tokens(bounds, end).chain(tokens(lock, bounds)).collect();
+    words.replace(lock, end - lock, turned);
+    if words.word(lock) == "FETCH" {
+        fetch(words, lock);
     }
 }
 

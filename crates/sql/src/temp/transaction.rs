@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{Timestamp, TxnId};
 use telesto_txn::{
-    Committed, Error, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction, TxnOptions,
+    Committed, Error, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction, TryClaim,
+    TxnOptions,
 };
 
 use super::{TempStore, is_temporary_key};
@@ -77,6 +78,14 @@ impl Transaction for WithTemp {
             return Ok(());
         }
         self.below.claim(keys).await
+    }
+
+    fn try_claim(&self, keys: &[Bytes]) -> Result<Vec<TryClaim>> {
+        if keys.iter().any(|key| is_temporary_key(key)) {
+            // Nobody else sees them.
+            return Ok(vec![TryClaim::Taken; keys.len()]);
+        }
+        self.below.try_claim(keys)
     }
 
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
@@ -197,7 +206,9 @@ struct TempView {
 impl TempView {
     fn read(&self, keys: &[&[u8]], read_for: ReadFor) -> Vec<Option<Bytes>> {
         match read_for {
-            ReadFor::Query | ReadFor::Locked => self.store.get_before(keys, self.mark),
+            ReadFor::Query | ReadFor::Locked | ReadFor::Passing => {
+                self.store.get_before(keys, self.mark)
+            }
             ReadFor::Constraint => keys.iter().map(|key| self.store.get(key)).collect(),
         }
     }
@@ -232,6 +243,14 @@ impl Transaction for TempView {
         self.below.claim(keys).await
     }
 
+    fn try_claim(&self, keys: &[Bytes]) -> Result<Vec<TryClaim>> {
+        if keys.iter().any(|key| is_temporary_key(key)) {
+            // Nobody else sees them.
+            return Ok(vec![TryClaim::Taken; keys.len()]);
+        }
+        self.below.try_claim(keys)
+    }
+
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
         if is_temporary_key(key) {
             return Ok(self.read(&[key], read_for).pop().flatten());
@@ -260,7 +279,9 @@ impl Transaction for TempView {
             return self.below.scan(range, options);
         }
         let mut rows = match options.read_for {
-            ReadFor::Query | ReadFor::Locked => self.store.range_before(&range, self.mark),
+            ReadFor::Query | ReadFor::Locked | ReadFor::Passing => {
+                self.store.range_before(&range, self.mark)
+            }
             ReadFor::Constraint => self.store.range(&range),
         };
         if options.reverse {

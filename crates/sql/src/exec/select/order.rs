@@ -96,14 +96,24 @@ pub(super) fn limits(
         let bound = binder.bind(expr)?;
         binder.coerce(bound, &SqlType::Int8, crate::expr::CastContext::Assignment)
     };
-    match &query.limit_clause {
-        None => Ok((None, None)),
-        Some(LimitClause::LimitOffset { limit, offset, limit_by }) if limit_by.is_empty() => Ok((
+    let (mut limit, offset) = match &query.limit_clause {
+        None => (None, None),
+        Some(LimitClause::LimitOffset { limit, offset, limit_by }) if limit_by.is_empty() => (
             limit.as_ref().map(|e| bind(e, "LIMIT")).transpose()?,
             offset.as_ref().map(|o| bind(&o.value, "OFFSET")).transpose()?,
-        )),
-        Some(_) => Err(decline("this form of LIMIT")),
+        ),
+        Some(_) => return Err(decline("this form of LIMIT")),
+    };
+    if let Some(fetch) = &query.fetch {
+        if limit.is_some() || fetch.with_ties || fetch.percent {
+            return Err(decline("this form of FETCH"));
+        }
+        limit = Some(match &fetch.quantity {
+            Some(quantity) => bind(quantity, "LIMIT")?,
+            None => Expr::constant(Datum::Int8(1), SqlType::Int8),
+        });
     }
+    Ok((limit, offset))
 }
 
 /// The value of LIMIT or OFFSET; NULL is no bound.

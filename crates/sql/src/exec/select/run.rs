@@ -34,8 +34,9 @@ impl SelectPlan {
         let columns = columns.map_or_else(|| Arc::from(Vec::new()), Arc::clone);
         let result = |rows| Ok(StatementResult::Rows { columns, rows, tag: "SELECT" });
         let locked;
-        let exec = if self.locks {
-            locked = ExecContext { read_for: ReadFor::Locked, ..exec.clone() };
+        let exec = if let Some(lock) = self.locks {
+            let lock = if self.join.is_some() { RowLock::Wait } else { lock };
+            locked = ExecContext { read_for: lock.reads(), ..exec.clone() };
             &locked
         } else {
             exec
@@ -50,8 +51,17 @@ impl SelectPlan {
         let limit = bound_value(&self.limit, &context, "LIMIT")?;
         let offset = bound_value(&self.offset, &context, "OFFSET")?.unwrap_or(0);
         let mut reader = self.open(limit, offset, exec, &context)?;
-        if let (true, Input::Table(reader)) = (self.locks, &mut reader) {
-            reader.claim(exec).await?;
+        if let (Some(lock), Input::Table(reader)) = (self.locks, &mut reader) {
+            let waits = lock == RowLock::Wait;
+            if waits {
+                reader.claim(exec).await?;
+            }
+            if !waits || !self.sort.is_empty() {
+                let bounds = (limit, offset);
+                let rows = self.locked(lock, reader, bounds, exec, &context).await?;
+                return result(Rows::Ready(rows));
+            }
+            reader.claim_found();
         }
         if let Some(grouping) = &self.group {
             let groups = self.groups(grouping, &mut reader, exec, &context).await?;
@@ -104,6 +114,7 @@ impl SelectPlan {
         let rows_needed = limit
             .map(|l| l.saturating_add(offset))
             .filter(|_| self.sort.is_empty() && self.aggregates.is_empty() && self.group.is_none())
+            .filter(|_| self.locks != Some(RowLock::SkipLocked))
             .or_else(|| self.first_only.then_some(1));
         Ok(Input::Table(Reader::open(
             &from.table,
@@ -212,7 +223,7 @@ impl SelectPlan {
         let Keys::Points(keys) = from.access.keys(&from.table, prefix, &[], context)? else {
             return Ok(Vec::new());
         };
-        if self.locks && keys.len() <= CLAIMED {
+        if self.locks.is_some() && keys.len() <= CLAIMED {
             exec.txn.claim(&keys).await?;
         }
         let mut rows = Vec::with_capacity(keys.len());
@@ -268,7 +279,7 @@ impl SelectPlan {
     }
 
     /// Sorts rows by their keys; equal ones stay as they came.
-    pub(super) fn order(&self, rows: &mut [(Vec<Datum>, Row)]) {
+    pub(super) fn order<T>(&self, rows: &mut [(Vec<Datum>, T)]) {
         rows.sort_by(|(a, _), (b, _)| {
             for ((x, y), key) in a.iter().zip(b).zip(&self.sort) {
                 let order = match (x.is_null(), y.is_null()) {

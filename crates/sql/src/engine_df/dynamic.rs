@@ -1,0 +1,163 @@
+//! Keys of a join lead to the rows: what a hash join learns from its smaller side narrows the scan of the other.
+//!
+//! # Protocol
+//! ```text
+//! HashJoin   build side read whole --its keys--> dynamic filter: key IN (…), least <= key <= greatest
+//!   probe side: SourceExec --first batch asked for: reads the filter--> look-ups and ranges of an index instead of a scan
+//! ```
+//! DataFusion gives the filter to the scan when it plans (`FilterPushdownPhase::Post`) and fills it before it asks the probe
+//! side for its first row (`HashJoinExec`, `DynamicFilterPhysicalExpr`).
+//!
+//! # Invariants
+//! The join compares all the same: what is not understood here only costs reads. A filter that is still empty says nothing.
+//!
+//! # Limits
+//! Equality of columns, and of integers of two widths; filters are read once, when the scan begins.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, InListExpr, Literal};
+use datafusion::physical_expr_common::physical_expr::snapshot_physical_expr;
+
+use super::bind::natively_ordered;
+use super::pushdown::{Constraint, lower, narrow, raise};
+use super::types::{arrow_type, datum_of};
+use crate::catalog::Table;
+use crate::types::{Datum, SqlType};
+
+/// Values of a column that are not the beginning of a unique key, at most: each may stand for many rows, read one by one.
+const MAX_VALUES: usize = 100;
+
+/// Adds to `constraints` what the filters say now of columns of `table`; whether they say anything. `positions`: the table's
+/// column at each place of the scan's output.
+pub(super) fn collect(
+    table: &Table,
+    positions: &[usize],
+    filters: &[Arc<dyn PhysicalExpr>],
+    constraints: &mut BTreeMap<usize, Constraint>,
+) -> bool {
+    let mut found = BTreeMap::new();
+    for filter in filters {
+        if let Ok(now) = snapshot_physical_expr(Arc::clone(filter)) {
+            walk(table, positions, &now, &mut found);
+        }
+    }
+    let mut narrowed = false;
+    for (column, said) in found {
+        let first = |index: &crate::catalog::Index| {
+            index.columns.first().is_some_and(|part| part.column == column)
+        };
+        let unique =
+            table.all_indexes().any(|index| (index.unique || index.id == 0) && first(index));
+        let constraint = constraints.entry(column).or_default();
+        if let Some(values) = said.values
+            && (unique || values.len() <= MAX_VALUES)
+        {
+            narrow(constraint, values);
+            narrowed = true;
+        }
+        // A range of another index could hold every row, and each would be looked up.
+        if table.all_indexes().any(|index| index.id == 0 && first(index)) {
+            for (end, inside) in said.lower {
+                raise(&mut constraint.lower, end, inside);
+                narrowed = true;
+            }
+            for (end, inside) in said.upper {
+                lower(&mut constraint.upper, end, inside);
+                narrowed = true;
+            }
+        }
+    }
+    narrowed
+}
+
+/// What a filter says of one column.
+#[derive(Default)]
+struct Said {
+    values: Option<Vec<Datum>>,
+    lower: Vec<(Datum, bool)>,
+    upper: Vec<(Datum, bool)>,
+}
+
+fn walk(
+    table: &Table,
+    positions: &[usize],
+    filter: &Arc<dyn PhysicalExpr>,
+    found: &mut BTreeMap<usize, Said>,
+) {
+    if let Some(list) = filter.downcast_ref::<InListExpr>() {
+        let Some(column) = column(table, positions, list.expr()) else { return };
+        if list.negated() {
+            return;
+        }
+        let mut values = Vec::with_capacity(list.len());
+        for item in list.list() {
+            let Some(literal) = item.downcast_ref::<Literal>() else { return };
+            match constant(table, column, literal.value()) {
+                Ok(Some(value)) => values.push(value),
+                // No row has it.
+                Ok(None) => {}
+                Err(()) => return,
+            }
+        }
+        let said = found.entry(column).or_default();
+        said.values = Some(match said.values.take() {
+            None => values,
+            Some(before) => before.into_iter().filter(|value| values.contains(value)).collect(),
+        });
+        return;
+    }
+    let Some(binary) = filter.downcast_ref::<BinaryExpr>() else { return };
+    if *binary.op() == Operator::And {
+        walk(table, positions, binary.left(), found);
+        walk(table, positions, binary.right(), found);
+        return;
+    }
+    let Some(column) = column(table, positions, binary.left()) else { return };
+    let Some(literal) = binary.right().downcast_ref::<Literal>() else { return };
+    let Ok(Some(value)) = constant(table, column, literal.value()) else { return };
+    let said = found.entry(column).or_default();
+    match binary.op() {
+        Operator::GtEq => said.lower.push((value, true)),
+        Operator::Gt => said.lower.push((value, false)),
+        Operator::LtEq => said.upper.push((value, true)),
+        Operator::Lt => said.upper.push((value, false)),
+        _ => {}
+    }
+}
+
+/// The table's column that an expression is, or is with more bits.
+fn column(table: &Table, positions: &[usize], expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
+    if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+        let column = column(table, positions, cast.expr())?;
+        let wider = cast.cast_type().is_signed_integer()
+            && matches!(table.columns[column].ty, SqlType::Int2 | SqlType::Int4 | SqlType::Int8);
+        return wider.then_some(column);
+    }
+    let at = positions.get(expr.downcast_ref::<Column>()?.index())?;
+    let column = table.columns.get(*at)?;
+    natively_ordered(&column.ty).then_some(*at)
+}
+
+/// A constant as a value of the column; `None`: no row's value equals it. An error: it cannot be told.
+fn constant(table: &Table, column: usize, value: &ScalarValue) -> Result<Option<Datum>, ()> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let ty = &table.columns[column].ty;
+    let wanted = arrow_type(ty);
+    if value.data_type() == wanted {
+        return datum_of(value, ty).map(Some).map_err(|_| ());
+    }
+    if !value.data_type().is_signed_integer() || !wanted.is_signed_integer() {
+        return Err(());
+    }
+    match value.cast_to(&wanted) {
+        Ok(fits) if !fits.is_null() => datum_of(&fits, ty).map(Some).map_err(|_| ()),
+        _ => Ok(None),
+    }
+}
