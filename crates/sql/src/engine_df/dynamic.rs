@@ -75,6 +75,22 @@ pub(super) fn collect(
     narrowed
 }
 
+/// The first column of an index that the filters are going to speak of.
+pub(super) fn leading(
+    table: &Table,
+    positions: &[usize],
+    filters: &[Arc<dyn PhysicalExpr>],
+) -> Option<usize> {
+    let mut columns = filters.iter().flat_map(|filter| {
+        filter.children().into_iter().filter_map(|child| column(table, positions, child))
+    });
+    columns.find(|column| {
+        table
+            .all_indexes()
+            .any(|index| index.columns.first().is_some_and(|part| part.column == *column))
+    })
+}
+
 /// What a filter says of one column.
 #[derive(Default)]
 struct Said {

@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::types::Datum;
 
 /// Ranges one scan reads at most; longer IN lists read the range around them.
-const MAX_RANGES: usize = 1000;
+pub(super) const MAX_RANGES: usize = 1000;
 
 /// One end of a range of values.
 type Bound = Option<(Datum, bool)>;

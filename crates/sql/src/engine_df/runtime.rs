@@ -75,6 +75,10 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     options.optimizer.repartition_aggregations = false;
     options.optimizer.repartition_windows = false;
     options.optimizer.repartition_sorts = false;
+    // Scans look at dynamic filters when they begin: only joins have filled theirs by then.
+    options.optimizer.enable_topk_dynamic_filter_pushdown = false;
+    options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    options.optimizer.hash_join_inlist_pushdown_max_distinct_values = super::pushdown::MAX_RANGES;
     // Zero means: never fall back to an in-memory merge that ignores the pool.
     options.execution.sort_spill_reservation_bytes =
         (bounds.memory_bytes / 8).min(options.execution.sort_spill_reservation_bytes);

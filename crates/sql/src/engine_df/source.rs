@@ -43,6 +43,11 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
         false
     }
 
+    /// The column by whose values dynamic filters may lead to the rows, for EXPLAIN.
+    fn narrowed_by(&self, _: &[Arc<dyn PhysicalExpr>]) -> Option<String> {
+        None
+    }
+
     /// Rows expected, roughly; `None`: nothing is known.
     fn expected(&self) -> Option<usize> {
         None
@@ -105,6 +110,9 @@ impl fmt::Debug for SourceExec {
 impl DisplayAs for SourceExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.rows.describe())?;
+        if let Some(column) = self.rows.narrowed_by(&self.dynamic) {
+            write!(f, ", by {column} of a join")?;
+        }
         match self.limit {
             Some(limit) => write!(f, ", limit={limit}"),
             None => Ok(()),

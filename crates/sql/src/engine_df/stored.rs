@@ -163,6 +163,11 @@ impl Rows for StoredRows {
         true
     }
 
+    fn narrowed_by(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Option<String> {
+        let column = dynamic::leading(&self.table, &self.positions, dynamic)?;
+        Some(self.table.columns[column].name.clone())
+    }
+
     fn expected(&self) -> Option<usize> {
         let access = &self.access;
         let rows = usize::try_from(self.exec.live.sizes.of(self.table.id)).unwrap_or(usize::MAX);
