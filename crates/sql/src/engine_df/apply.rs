@@ -17,6 +17,8 @@ use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use arrow::array::{Array as _, ListArray, RecordBatch, StructArray};
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -27,8 +29,8 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, Filter, Join, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature, Subquery, Volatility,
+    ColumnarValue, Distinct, Expr, Filter, Join, LogicalPlan, Operator, ScalarFunctionArgs,
+    ScalarUDF, ScalarUDFImpl, Signature, Subquery, Volatility,
 };
 use datafusion::physical_plan::execute_stream;
 use futures::StreamExt as _;
@@ -46,6 +48,11 @@ pub(crate) enum Shape {
     Quantified(Operator, bool),
     /// The values as an array, in their order.
     Array,
+    /// The rows as a list of structs, in their order.
+    Rows {
+        /// No row is NULL instead of an empty list.
+        or_null: bool,
+    },
 }
 
 impl Shape {
@@ -64,6 +71,8 @@ struct Gathered {
     has_null: bool,
     /// All values in order, for an array.
     list: Vec<ScalarValue>,
+    /// All rows in order.
+    batches: Vec<RecordBatch>,
     /// Counts what is held.
     held: Option<MemoryReservation>,
 }
@@ -192,11 +201,17 @@ impl Apply {
         let mut out = Gathered::default();
         while let Some(batch) = batches.next().await {
             let batch = batch?;
+            if matches!(self.shape, Shape::Rows { .. }) {
+                held.try_grow(batch.get_array_memory_size())?;
+                out.rows += batch.num_rows();
+                out.batches.push(batch);
+                continue;
+            }
             for at in 0..batch.num_rows() {
                 out.rows += 1;
                 let value = |at| ScalarValue::try_from_array(batch.column(0), at);
                 match self.shape {
-                    Shape::Exists => {}
+                    Shape::Exists | Shape::Rows { .. } => {}
                     Shape::Scalar => out.first = Some(value(at)?),
                     Shape::Array => {
                         let value = value(at)?;
@@ -236,6 +251,10 @@ impl Apply {
                 let list = ScalarValue::new_list_nullable(&gathered.list, field.data_type());
                 Ok(ScalarValue::List(list))
             }
+            Shape::Rows { or_null: true } if gathered.rows == 0 => {
+                ScalarValue::try_from(&self.returns)
+            }
+            Shape::Rows { .. } => self.structs(&gathered.batches),
             Shape::Quantified(op, all) => {
                 let left = values.last().cloned().map(plain).ok_or_else(|| {
                     DataFusionError::Internal("a comparison without a left side".to_owned())
@@ -243,6 +262,33 @@ impl Apply {
                 Ok(ScalarValue::Boolean(quantified(&left, op, all, gathered)))
             }
         }
+    }
+}
+
+impl Apply {
+    /// Rows as a list of structs.
+    fn structs(&self, batches: &[RecordBatch]) -> DfResult<ScalarValue> {
+        let DataType::List(item) = &self.returns else {
+            return Err(DataFusionError::Internal("rows that are no list".to_owned()));
+        };
+        let DataType::Struct(fields) = item.data_type() else {
+            return Err(DataFusionError::Internal("rows that are no structs".to_owned()));
+        };
+        let rows = match batches.first() {
+            None => StructArray::new_null(fields.clone(), 0),
+            Some(first) => {
+                let all = arrow::compute::concat_batches(&first.schema(), batches)?;
+                StructArray::try_new_with_length(
+                    fields.clone(),
+                    all.columns().to_vec(),
+                    None,
+                    all.num_rows(),
+                )?
+            }
+        };
+        let offsets = OffsetBuffer::from_lengths([rows.len()]);
+        let list = ListArray::try_new(Arc::clone(item), offsets, Arc::new(rows), None)?;
+        Ok(ScalarValue::List(Arc::new(list)))
     }
 }
 
@@ -306,6 +352,24 @@ pub(crate) fn misplaced(plan: &LogicalPlan) -> DfResult<bool> {
         if !matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_)) {
             found |= node.expressions().iter().any(awaits);
         }
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
+}
+
+/// Whether outer references stand below an operator that looks at all rows of one outer row: DataFusion pulls their condition
+/// above it when it makes a join, and the operator would see the rows of all outer rows.
+pub(crate) fn joins_wrongly(plan: &LogicalPlan) -> DfResult<bool> {
+    let mut found = false;
+    plan.apply(|node| {
+        let whole = match node {
+            LogicalPlan::Window(_) | LogicalPlan::Distinct(Distinct::On(_)) => true,
+            LogicalPlan::Aggregate(node) => {
+                node.group_expr.iter().any(|expr| matches!(expr, Expr::GroupingSet(_)))
+            }
+            _ => false,
+        };
+        found |= whole && !node.all_out_ref_exprs().is_empty();
         Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok(found)

@@ -4,17 +4,17 @@
 //! Every relation instance is aliased uniquely in the plan. A later item sees the columns of the earlier ones
 //! where SQL lets it (LATERAL, functions).
 
-use datafusion::common::{Column, JoinType, UnnestOptions};
+use datafusion::common::{Column, JoinType};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::sql::sqlparser::ast;
 
+use super::lateral::Beside;
 use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
 use super::select::{all_columns, project};
 use super::{Binder, Found, Typed};
 use crate::engine_df::{KEY_COLUMN, TABLE_OID, fault};
 use crate::error::Result;
-use crate::types::SqlType;
 
 /// Which columns a join merges.
 enum Merge {
@@ -104,6 +104,10 @@ impl Binder<'_> {
                 return self.lateral_call(left, &call, kind, constraint, outer);
             }
         }
+        let left = match self.lateral_query(left, factor, kind, constraint, outer)? {
+            Beside::Joined(relation) => return Ok(relation),
+            Beside::Left(left) => left,
+        };
         let right = self.factor(factor, Some(&left), outer)?;
         let (on, merge) = match constraint {
             None | Some(ast::JoinConstraint::None) => (None, Merge::Nothing),
@@ -231,6 +235,7 @@ impl Binder<'_> {
                         let mut relation = self.query(subquery, Some(&scope))?;
                         let outer_ref_columns = relation.plan.all_out_ref_exprs();
                         if !outer_ref_columns.is_empty() {
+                            self.correlated.set(true);
                             relation.plan = LogicalPlan::Subquery(Subquery {
                                 subquery: std::sync::Arc::new(relation.plan),
                                 outer_ref_columns,
@@ -379,7 +384,7 @@ impl Binder<'_> {
     }
 
     /// Projects a join's columns to unqualified unique names, so that one alias fits over all.
-    fn flatten(&self, relation: Relation) -> Result<Relation> {
+    pub(super) fn flatten(&self, relation: Relation) -> Result<Relation> {
         let mut exprs = Vec::new();
         let mut columns = Vec::new();
         for column in relation.columns.into_iter().filter(|c| !c.merged) {
@@ -416,115 +421,14 @@ impl Binder<'_> {
         let column = named.map_or_else(|| table.clone(), |column| fold(&column.name));
         self.series(&call.name, args, (&table, &column))
     }
-
-    /// `left, f(…) [WITH ORDINALITY]`: the call is computed beside each left row as a list, then unnested.
-    fn lateral_call(
-        &self,
-        left: Relation,
-        call: &TableCall<'_>,
-        kind: JoinType,
-        constraint: Option<&ast::JoinConstraint>,
-        outer: Option<&Scope<'_>>,
-    ) -> Result<Relation> {
-        let keep_empty = match (kind, constraint) {
-            (JoinType::Inner, None | Some(ast::JoinConstraint::None)) => false,
-            (JoinType::Inner, Some(ast::JoinConstraint::On(_))) => false,
-            (JoinType::Left, Some(ast::JoinConstraint::On(on))) if is_true(on) => true,
-            _ => {
-                return Err(fault::unsupported(
-                    "this join with a function that uses the left side",
-                ));
-            }
-        };
-        let scope = Scope::new(&left.columns, outer);
-        let args = self.table_arguments(&call.args, &scope)?;
-        let set = self.table_call(&call.name, args)?;
-        // Lists of unequal length: the longest one numbers the rows.
-        let uneven = call.name == "unnest" && call.args.len() > 1;
-        let table = call.alias.map_or_else(|| call.name.clone(), |alias| fold(&alias.name));
-        let unique = self.unique(&table);
-        let mut exprs = all_columns(&left.plan);
-        let mut unnest = Vec::new();
-        let mut columns = left.columns;
-        let aliases: &[ast::TableAliasColumnDef] = call.alias.map_or(&[], |alias| &alias.columns);
-        let mut numbered: Vec<(Expr, SqlType)> = Vec::new();
-        for (at, (name, ty, expr)) in set.columns.into_iter().enumerate() {
-            let plan_name = format!("{unique}.{name}.{at}");
-            if numbered.is_empty() || uneven {
-                numbered.push((expr.clone(), ty.clone()));
-            }
-            let keep = keep_empty && set.unnest;
-            exprs.push(self.list_or_null(expr, &ty, keep).alias(&plan_name));
-            if set.unnest {
-                unnest.push(Column::new_unqualified(plan_name.clone()));
-            }
-            // A function with one unnamed result names its column after the alias.
-            let shown = match aliases.get(at) {
-                Some(alias) => fold(&alias.name),
-                None if set.named => name,
-                None => table.clone(),
-            };
-            columns.push(ScopeColumn {
-                table: Some(table.clone()),
-                name: shown,
-                ty,
-                column: Column::new_unqualified(plan_name),
-                merged: false,
-                origin: None,
-            });
-        }
-        let mut ordinals = Vec::new();
-        if call.ordinality {
-            let at = unnest.len().max(1);
-            for (list, (expr, ty)) in numbered.into_iter().enumerate() {
-                let plan_name = format!("{unique}.ordinality.{list}");
-                let numbers = self.ordinals(expr, &ty, set.unnest);
-                let keep = keep_empty && set.unnest;
-                exprs.push(self.list_or_null(numbers, &SqlType::Int8, keep).alias(&plan_name));
-                ordinals.push(Column::new_unqualified(plan_name));
-            }
-            if set.unnest {
-                unnest.extend(ordinals.iter().cloned());
-            }
-            columns.push(ScopeColumn {
-                table: Some(table),
-                name: aliases.get(at).map_or_else(|| "ordinality".to_owned(), |a| fold(&a.name)),
-                ty: SqlType::Int8,
-                column: Column::new_unqualified(format!("{unique}.ordinality")),
-                merged: false,
-                origin: None,
-            });
-        }
-        let mut plan = project(left.plan, exprs)?;
-        if !unnest.is_empty() {
-            let options = UnnestOptions::new().with_preserve_nulls(keep_empty);
-            plan = LogicalPlanBuilder::from(plan)
-                .unnest_columns_with_options(unnest, options)
-                .and_then(LogicalPlanBuilder::build)
-                .map_err(fault::from_datafusion)?;
-        }
-        if let Some(number) =
-            ordinals.into_iter().map(Expr::Column).map(Ok).reduce(|a, b| coalesce(a?, b?))
-        {
-            let mut exprs = all_columns(&plan);
-            exprs.push(number?.alias(format!("{unique}.ordinality")));
-            plan = project(plan, exprs)?;
-        }
-        if let (JoinType::Inner, Some(ast::JoinConstraint::On(on))) = (kind, constraint) {
-            let scope = Scope::new(&columns, outer);
-            let condition = self.condition(on, &scope, "JOIN/ON")?;
-            plan = super::select::filter(plan, condition)?;
-        }
-        Ok(Relation { plan, columns })
-    }
 }
 
 /// A function call that stands as a FROM item.
-struct TableCall<'a> {
-    name: String,
-    args: Vec<&'a ast::Expr>,
-    alias: Option<&'a ast::TableAlias>,
-    ordinality: bool,
+pub(super) struct TableCall<'a> {
+    pub name: String,
+    pub args: Vec<&'a ast::Expr>,
+    pub alias: Option<&'a ast::TableAlias>,
+    pub ordinality: bool,
 }
 
 impl<'a> TableCall<'a> {
@@ -569,7 +473,7 @@ fn needs_left(factor: &ast::TableFactor) -> bool {
         || TableCall::of(factor).is_some()
 }
 
-fn is_true(expr: &ast::Expr) -> bool {
+pub(super) fn is_true(expr: &ast::Expr) -> bool {
     matches!(expr, ast::Expr::Value(v) if v.value == ast::Value::Boolean(true))
 }
 

@@ -17,6 +17,7 @@ mod expr;
 mod from;
 mod group;
 mod join_condition;
+mod lateral;
 mod locks;
 mod operators;
 mod ordered;

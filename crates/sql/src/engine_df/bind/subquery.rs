@@ -68,7 +68,8 @@ impl Binder<'_> {
         if !outer.is_empty() {
             self.correlated.set(true);
         }
-        if joins && (outer.is_empty() || !self.row_by_row) {
+        let wrongly = || apply::joins_wrongly(&relation.plan).unwrap_or(true);
+        if joins && (outer.is_empty() || !(self.row_by_row || wrongly())) {
             return None;
         }
         // Without a state the statement is only described.
