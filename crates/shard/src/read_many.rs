@@ -2,7 +2,7 @@
 //!
 //! # Protocol
 //! ```text
-//! keys -> memory (newest-row cache, tail, pages) --what it does not know, in order--> scans of the checkpoint from the first of them on,
+//! keys -> memory (newest-row cache, tail, pages; of many keys the cache last) --what it does not know, in order--> scans of the checkpoint from the first of them on,
 //!         a page each, as long as a scan finds what several keys asked for -> the others one by one, many at a time
 //! ```
 //! Keys asked for together often lie together: the lines of an order, the entries of an index, new keys of a table that is
@@ -35,6 +35,8 @@ use crate::shard::Shard;
 const PARALLEL: usize = 64;
 /// With fewer keys they are read one by one: as many reads under way at once cost no more time than a scan.
 const FEW: usize = 4;
+/// From so many keys on, the newest-row cache is asked last.
+const MANY: usize = 32;
 /// Keys that a scan must settle to be worth its price in single reads.
 const WORTH: usize = 6;
 
@@ -57,7 +59,12 @@ impl Shard {
         let mut single = Vec::new();
         let mut wanted = Vec::new();
         for (i, key) in keys.iter().enumerate() {
-            match self.memory(key, at) {
+            let known = if keys.len() >= MANY {
+                self.memory_of_many(key, at)
+            } else {
+                self.memory(key, at)
+            };
+            match known {
                 Memory::Answer(read) => reads[i] = read,
                 Memory::Ask(read) if read.externals.is_empty() => {
                     wanted.push(Wanted { at: i, newer: read.newer });

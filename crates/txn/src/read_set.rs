@@ -9,6 +9,8 @@
 //! Beyond a bound of bytes, points and ranges that lie close together (long common prefix) are merged
 //! into ranges until half the bound is left.
 
+use std::collections::hash_map::Entry;
+
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use telesto_common::Timestamp;
@@ -106,14 +108,19 @@ impl ReadSet {
     }
 
     /// Records that `key` was read at `since`. `absent`: it has no version at all.
-    pub fn point(&mut self, key: &[u8], since: Timestamp, absent: bool) {
-        if let Some(point) = self.points.get_mut(key) {
-            point.since = point.since.min(since);
-            point.absent |= absent;
-            return;
+    pub fn point(&mut self, key: Bytes, since: Timestamp, absent: bool) {
+        let length = key.len();
+        match self.points.entry(key) {
+            Entry::Occupied(mut known) => {
+                let point = known.get_mut();
+                point.since = point.since.min(since);
+                point.absent |= absent;
+            }
+            Entry::Vacant(place) => {
+                place.insert(Point { since, absent });
+                self.added(length);
+            }
         }
-        self.points.insert(Bytes::copy_from_slice(key), Point { since, absent });
-        self.added(key.len());
     }
 
     /// Records that `range` was read at `since`.
@@ -268,7 +275,7 @@ mod tests {
                 if index % 3 == 0 {
                     set.range(KeyRange::with_prefix(key), Timestamp(*at));
                 } else {
-                    set.point(key, Timestamp(*at), false);
+                    set.point(Bytes::copy_from_slice(key), Timestamp(*at), false);
                 }
                 prop_assert!(set.bytes <= limit.max(300));
             }

@@ -109,7 +109,22 @@ impl Core {
 
     fn record_point(&self, key: &[u8], at: Timestamp, read: &Read, read_for: ReadFor) {
         if self.records(read_for) {
+            let key = Bytes::copy_from_slice(key);
             self.reads.lock().point(key, at, matches!(read, Read::Absent));
+        }
+    }
+
+    fn record_points<'k>(
+        &self,
+        found: impl Iterator<Item = (&'k Bytes, &'k Read)>,
+        at: Timestamp,
+        read_for: ReadFor,
+    ) {
+        if self.records(read_for) {
+            let mut reads = self.reads.lock();
+            for (key, read) in found {
+                reads.point(key.clone(), at, matches!(read, Read::Absent));
+            }
         }
     }
 
@@ -495,8 +510,9 @@ impl Transaction for EngineTransaction {
         }
         let asked = missing.iter().map(|index| keys[*index].clone()).collect();
         let reads = core.fetch(asked, at).await?;
+        let found = missing.iter().map(|index| &keys[*index]).zip(&reads);
+        core.record_points(found, at, read_for);
         for (index, read) in missing.into_iter().zip(reads) {
-            core.record_point(&keys[index], at, &read, read_for);
             values[index] = read.into_value();
         }
         Ok(values)

@@ -1,14 +1,26 @@
 //! COPY FROM STDIN: rows into a table in batches.
 //!
+//! # Protocol
+//! ```text
+//! bytes -> pieces of 64 KiB --task of its own: rows, values--> rows of piece n+1
+//!                            statement's task: insert            rows of piece n      (both at once, then the next)
+//! ```
+//!
 //! # Invariants
+//! - Only the statement's own task touches its transaction: a decoder that is left behind does nothing.
+//! - What is wrong with a row is told after the rows before it were inserted: one of them may be a duplicate.
 //! - A row means what INSERT would make of it, but that values may be given to GENERATED ALWAYS identities.
 //! - Errors tell the line as PostgreSQL does: with the value where a value is at fault, with the whole row where
 //!   the row is, without either for uniqueness; violated foreign keys show at the end and tell none.
+//!
+//! # Limits
+//! Held are a piece and the rows of the one before; rows larger than a piece are inserted before the next is decoded.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use tokio::sync::oneshot;
 
 use super::binary::BinaryDecoder;
 use super::lines::{Decoder, Field, malformed, shortened};
@@ -34,13 +46,32 @@ enum Input {
     Binary(BinaryDecoder),
 }
 
-/// The receiving end of COPY FROM STDIN.
-pub(super) struct CopyIn {
-    rows: BulkInsert<Origin>,
+/// Input is decoded in pieces of this size, bytes.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A row, about how many bytes it came in, and where from.
+type Decoded = (Row, usize, Origin);
+
+/// From bytes to rows.
+struct Decoding {
     context: ExecContext,
     input: Input,
     table: String,
     columns: Vec<(String, SqlType)>,
+}
+
+/// The receiving end of COPY FROM STDIN.
+pub(super) struct CopyIn {
+    rows: BulkInsert<Origin>,
+    context: ExecContext,
+    table: String,
+    width: usize,
+    /// Bytes that are not decoded yet, less than a piece.
+    raw: BytesMut,
+    /// Elsewhere while a piece is decoded.
+    decoding: Option<Box<Decoding>>,
+    /// Rows that are not inserted yet.
+    decoded: Vec<Decoded>,
 }
 
 impl CopyIn {
@@ -59,45 +90,115 @@ impl CopyIn {
             CopyFormat::Binary => Input::Binary(BinaryDecoder::default()),
             CopyFormat::Text | CopyFormat::Csv => Input::Lines(Decoder::new(options)),
         };
+        let width = chosen.len();
+        let decoding =
+            Decoding { context: context.clone(), input, table: table.name.clone(), columns };
         Ok(Self {
             rows: BulkInsert::new(context, table, chosen)?,
             context: context.clone(),
-            input,
             table: table.name.clone(),
-            columns,
+            width,
+            raw: BytesMut::new(),
+            decoding: Some(Box::new(decoding)),
+            decoded: Vec::new(),
         })
     }
 
     /// Number of columns.
     pub fn width(&self) -> usize {
-        self.columns.len()
+        self.width
     }
 
-    async fn drain(&mut self, last: bool) -> Result<()> {
-        let eval = EvalContext::executing(&self.context);
-        loop {
-            let (row, bytes, origin) = match &mut self.input {
-                Input::Lines(decoder) => {
-                    let fields = decoder.next_row(last).map_err(|error| {
-                        placed(&self.table, error, decoder.line(), Some(decoder.shown()))
-                    })?;
-                    let Some(fields) = fields else { return Ok(()) };
-                    let bytes = fields.iter().flatten().map(String::len).sum();
-                    let (line, shown) = (decoder.line(), decoder.shown());
-                    let row = values(&self.columns, fields, &eval)
-                        .map_err(|error| placed(&self.table, error, line, Some(shown.clone())))?;
-                    (row, bytes, Origin { line, shown: Some(shown) })
-                }
-                Input::Binary(decoder) => {
-                    let (row, bytes) = decoder
-                        .next_row(last, &self.columns)
-                        .map_err(|error| placed(&self.table, error, decoder.line(), None))?;
-                    let Some(row) = row else { return Ok(()) };
-                    (row, bytes, Origin { line: decoder.line(), shown: None })
-                }
-            };
+    /// Decodes the bytes at hand while the rows of the piece before are inserted.
+    async fn piece(&mut self, last: bool) -> Result<()> {
+        let size = |rows: &[Decoded]| rows.iter().map(|(_, bytes, _)| bytes).sum::<usize>();
+        if size(&self.decoded) > 4 * PIECE_BYTES {
+            self.insert().await?;
+        }
+        let mut decoding = self.decoding.take().ok_or_else(stopped)?;
+        let raw = self.raw.split().freeze();
+        let (done, decoded) = oneshot::channel();
+        self.context.env.spawn("decoding rows of COPY", async move {
+            let found = decoding.decode(&raw, last);
+            // Nobody waits when the statement is over.
+            let _ = done.send((decoding, found));
+        });
+        self.insert().await?;
+        let (decoding, (rows, refused)) = decoded.await.map_err(|_| stopped())?;
+        self.decoding = Some(decoding);
+        self.decoded = rows;
+        match refused {
+            None => Ok(()),
+            Some(error) => {
+                self.insert().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn insert(&mut self) -> Result<()> {
+        for (row, bytes, origin) in std::mem::take(&mut self.decoded) {
             let pushed = self.rows.push(row, bytes, origin).await;
             pushed.map_err(|refused| place(&self.table, refused))?;
+        }
+        Ok(())
+    }
+}
+
+/// The task that decodes was dropped: the process is stopping.
+fn stopped() -> Error {
+    Error::new(SqlState::ADMIN_SHUTDOWN, "the server stopped while rows of COPY were decoded")
+        .hint("Connect again and repeat the COPY.")
+}
+
+impl Decoding {
+    /// The rows that `raw` completes, and what is wrong with the next one.
+    fn decode(&mut self, raw: &[u8], last: bool) -> (Vec<Decoded>, Option<Error>) {
+        let mut rows = Vec::new();
+        let fed = match &mut self.input {
+            Input::Lines(decoder) => decoder.feed(raw),
+            Input::Binary(decoder) => decoder.feed(raw),
+        };
+        if let Err(error) = fed {
+            return (rows, Some(error));
+        }
+        let eval = EvalContext::executing(&self.context);
+        loop {
+            match next_row(&mut self.input, &self.table, &self.columns, last, &eval) {
+                Ok(Some(row)) => rows.push(row),
+                Ok(None) => return (rows, None),
+                Err(error) => return (rows, Some(error)),
+            }
+        }
+    }
+}
+
+/// The next whole row of the input.
+fn next_row(
+    input: &mut Input,
+    table: &str,
+    columns: &[(String, SqlType)],
+    last: bool,
+    eval: &EvalContext<'_>,
+) -> Result<Option<Decoded>> {
+    match input {
+        Input::Lines(decoder) => {
+            let fields = decoder
+                .next_row(last)
+                .map_err(|error| placed(table, error, decoder.line(), Some(decoder.shown())))?;
+            let Some(fields) = fields else { return Ok(None) };
+            let bytes = fields.iter().flatten().map(String::len).sum();
+            let (line, shown) = (decoder.line(), decoder.shown());
+            let row = values(columns, fields, eval)
+                .map_err(|error| placed(table, error, line, Some(shown.clone())))?;
+            Ok(Some((row, bytes, Origin { line, shown: Some(shown) })))
+        }
+        Input::Binary(decoder) => {
+            let (row, bytes) = decoder
+                .next_row(last, columns)
+                .map_err(|error| placed(table, error, decoder.line(), None))?;
+            let Some(row) = row else { return Ok(None) };
+            Ok(Some((row, bytes, Origin { line: decoder.line(), shown: None })))
         }
     }
 }
@@ -155,19 +256,18 @@ fn values(
 #[async_trait]
 impl CopyInTarget for CopyIn {
     async fn data(&mut self, data: Bytes) -> Result<()> {
-        // Large pieces are taken apart so that a row is done before the next is held.
-        for piece in data.chunks(64 << 10) {
-            match &mut self.input {
-                Input::Lines(decoder) => decoder.feed(piece)?,
-                Input::Binary(decoder) => decoder.feed(piece)?,
+        for part in data.chunks(PIECE_BYTES) {
+            self.raw.extend_from_slice(part);
+            if self.raw.len() >= PIECE_BYTES {
+                self.piece(false).await?;
             }
-            self.drain(false).await?;
         }
         Ok(())
     }
 
     async fn finish(&mut self) -> Result<u64> {
-        self.drain(true).await?;
+        self.piece(true).await?;
+        self.insert().await?;
         let finished = self.rows.finish().await;
         finished.map_err(|refused| place(&self.table, refused))
     }
