@@ -5,7 +5,7 @@
 //!
 //! # Limits
 //! Not stored: a process knows nothing of a table until a query has read it whole. A table nobody has read counts as
-//! [`UNKNOWN`] rows.
+//! ten thousand rows.
 
 use std::collections::BTreeMap;
 
