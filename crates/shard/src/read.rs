@@ -36,6 +36,24 @@ impl Shard {
             Some(None) => return Memory::Answer(Read::Absent),
             None => {}
         }
+        self.tail_and_pages(key, at)
+    }
+
+    /// As [`memory`](Self::memory), for one of many keys: these are mostly new ones, which the newest-row cache does not have, or have
+    /// been read by a scan, so it is asked last.
+    pub(crate) fn memory_of_many(&self, key: &[u8], at: Timestamp) -> Memory {
+        let read = match self.tail_and_pages(key, at) {
+            Memory::Answer(read) => return Memory::Answer(read),
+            Memory::Ask(read) => read,
+        };
+        match self.cache.rows.get(self.scope, self.epoch(), key, at) {
+            Some(Some(version)) => Memory::Answer(Read::Found(version)),
+            Some(None) => Memory::Answer(Read::Absent),
+            None => Memory::Ask(read),
+        }
+    }
+
+    fn tail_and_pages(&self, key: &[u8], at: Timestamp) -> Memory {
         let mut read = self.tail.read().read(key, at);
         if read.externals.is_empty() {
             if let Some(version) = read.visible.take() {
@@ -49,28 +67,6 @@ impl Shard {
             }
         }
         Memory::Ask(read)
-    }
-
-    /// As [`memory`](Self::memory), for one of many keys: these are mostly new ones, which the newest-row cache does not have, or have
-    /// been read by a scan, so it is asked last.
-    pub(crate) fn memory_of_many(&self, key: &[u8], at: Timestamp) -> Memory {
-        let mut read = self.tail.read().read(key, at);
-        if read.externals.is_empty() {
-            if let Some(version) = read.visible.take() {
-                return Memory::Answer(Read::Found(version));
-            }
-            if self.base().is_none() {
-                return Memory::Answer(absent(read.newer));
-            }
-            if let Some(found) = self.in_page(key, at, read.newer) {
-                return Memory::Answer(found);
-            }
-        }
-        match self.cache.rows.get(self.scope, self.epoch(), key, at) {
-            Some(Some(version)) => Memory::Answer(Read::Found(version)),
-            Some(None) => Memory::Answer(Read::Absent),
-            None => Memory::Ask(read),
-        }
     }
 
     /// What a page of scanned rows tells of a key whose version at `at` is not in the tail. A page that is there now has all that

@@ -85,11 +85,7 @@ impl SelectPlan {
                         break;
                     }
                     for found in found {
-                        let keys = self
-                            .sort
-                            .iter()
-                            .map(|k| k.expr.eval(&found.row, context))
-                            .collect::<Result<Vec<_>>>()?;
+                        let keys = self.sort_values(&found.row, context)?;
                         held.grow(row_bytes(&found.row) + row_bytes(&keys))
                             .map_err(out_of_memory)?;
                         rows.push((keys, found));

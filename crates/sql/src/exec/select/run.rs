@@ -256,11 +256,7 @@ impl SelectPlan {
                 break;
             }
             for found in found {
-                let keys = self
-                    .sort
-                    .iter()
-                    .map(|k| k.expr.eval(&found, context))
-                    .collect::<Result<Vec<_>>>()?;
+                let keys = self.sort_values(&found, context)?;
                 let output = eval_all(&self.output, &found, context).await?;
                 held.grow(row_bytes(&output) + row_bytes(&keys)).map_err(out_of_memory)?;
                 rows.push((keys, output));
@@ -276,6 +272,11 @@ impl SelectPlan {
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let take = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
         Ok(rows.into_iter().skip(skip).take(take).map(|(_, row)| row).collect())
+    }
+
+    /// What a row is sorted by.
+    pub(super) fn sort_values(&self, row: &Row, context: &EvalContext<'_>) -> Result<Vec<Datum>> {
+        self.sort.iter().map(|key| key.expr.eval(row, context)).collect()
     }
 
     /// Sorts rows by their keys; equal ones stay as they came.
