@@ -78,6 +78,39 @@ async fn scan_with_a_limit_validates_only_what_it_walked_over() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn reads_of_many_keys_see_own_writes_and_a_view_does_not() {
+    let world = World::new(18);
+    let process = world.start().await;
+    // Few keys are asked for one by one, many at once.
+    for (count, prefix) in [(5, 'f'), (31, 'g'), (32, 'h'), (60, 'm')] {
+        let key = |n: usize| format!("{prefix}{n:03}");
+        let setup = process.begin(Level::Serializable).await;
+        for n in (0..count).filter(|n| n % 3 < 2) {
+            put(&setup, &key(n), "committed").await;
+        }
+        setup.commit().await.expect("commits");
+        let txn = process.begin(Level::Serializable).await;
+        let before = txn.view();
+        // Of three keys one stays, one is deleted, and one is new.
+        for n in 0..count {
+            match n % 3 {
+                0 => {}
+                1 => txn.delete(bytes(&key(n))).await.expect("deletes"),
+                _ => put(&txn, &key(n), "own").await,
+            }
+        }
+        let keys: Vec<_> = (0..count).map(|n| bytes(&key(n))).collect();
+        let all = |values: [Option<&'static str>; 3]| -> Vec<_> {
+            (0..count).map(|n| values[n % 3].map(bytes)).collect()
+        };
+        let own = txn.get_many(&keys, ReadFor::Query).await.expect("reads");
+        assert_eq!(own, all([Some("committed"), None, Some("own")]), "{count} keys");
+        let seen = before.get_many(&keys, ReadFor::Query).await.expect("reads");
+        assert_eq!(seen, all([Some("committed"), Some("committed"), None]), "{count} keys");
+    }
+}
+
 /// Two transactions read a counter and write it back plus one.
 async fn lost_update(level: Level) -> bool {
     let world = World::new(4);
