@@ -30,6 +30,7 @@ use telesto_common::Timestamp;
 use crate::api::Version;
 use crate::engine::block_cache::BlockCache;
 use crate::pages::PageBudget;
+use crate::part::Block;
 
 /// Locks of a cache with small entries.
 pub(crate) const LOCKS: u64 = 16;
@@ -42,14 +43,14 @@ const OVERHEAD: u64 = 192;
 pub struct ProcessCache {
     pub(crate) rows: RowCache,
     pub(crate) blocks: Arc<BlockCache>,
-    pub(crate) parts: ClockCache<(u64, u32), Bytes>,
+    pub(crate) parts: ClockCache<(u64, u32), Arc<Block>>,
     pub(crate) pages: Arc<PageBudget>,
     next_scope: AtomicU64,
 }
 
 impl ProcessCache {
     /// Caches of `total_bytes` together: five sixteenths for rows, six for blocks, filters and
-    /// indexes of checkpoints, three for pages of scanned rows, two for part objects.
+    /// indexes of checkpoints, three for pages of rows, two for part objects.
     #[must_use]
     pub fn new(total_bytes: u64) -> Self {
         Self {

@@ -41,11 +41,15 @@ pub fn rows(bytes: &[u8]) {
 /// Pieces of a part object: the payload of a block, an index, a footer.
 pub fn part_pieces(bytes: &[u8]) {
     let stored = Bytes::copy_from_slice(bytes);
-    let (mut rest, mut again) = (stored.clone(), BytesMut::new());
-    let mut read = 0;
-    while let Some(write) = format::decode_write(&mut rest) {
-        format::encode_write(&mut again, &write);
-        read = stored.len() - rest.len();
+    let (mut read, mut again) = (0, BytesMut::new());
+    while let Some(len) = format::write_len(&stored[read..]) {
+        let write = format::decode_write(stored.slice(read..read + len));
+        assert_eq!(
+            write.as_ref().map(|write| &write.key[..]),
+            Some(format::write_key(&stored[read..]))
+        );
+        write.iter().for_each(|write| format::encode_write(&mut again, write));
+        read += len;
     }
     assert_eq!(again, stored[..read], "one form only");
     if let Ok(blocks) = format::decode_index("part", stored.clone()) {

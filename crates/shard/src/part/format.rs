@@ -38,22 +38,51 @@ pub(crate) fn encode_write(out: &mut BytesMut, write: &Write) {
     out.put_slice(write.value.as_deref().unwrap_or_default());
 }
 
-/// Decodes one write from the front of `payload`; `None` when the bytes do not fit.
-pub(crate) fn decode_write(payload: &mut Bytes) -> Option<Write> {
-    if payload.len() < 9 {
-        return None;
+/// Bytes of a row before its key.
+const ROW_HEADER_LEN: usize = 9;
+
+/// How a row is laid out.
+struct Layout {
+    key_len: usize,
+    value_len: Option<usize>,
+    fresh: bool,
+}
+
+impl Layout {
+    /// Of the row that `bytes` begin with; `None` when the bytes do not fit.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let mut head = bytes.get(..ROW_HEADER_LEN)?;
+        let key_len = head.get_u32() as usize;
+        let value_len = head.get_u32();
+        let flags = head.get_u8();
+        let value_len = (value_len != DELETE).then_some(value_len as usize);
+        let layout = Self { key_len, value_len, fresh: flags & FRESH != 0 };
+        (flags & !FRESH == 0 && layout.len()? <= bytes.len()).then_some(layout)
     }
-    let key_len = payload.get_u32() as usize;
-    let value_len = payload.get_u32();
-    let flags = payload.get_u8();
-    let value_bytes = if value_len == DELETE { 0 } else { value_len as usize };
-    if flags & !FRESH != 0 || payload.len() < key_len.checked_add(value_bytes)? {
-        return None;
+
+    fn len(&self) -> Option<usize> {
+        ROW_HEADER_LEN.checked_add(self.key_len)?.checked_add(self.value_len.unwrap_or(0))
     }
-    let key = payload.split_to(key_len);
-    let value = payload.split_to(value_bytes);
-    let value = (value_len != DELETE).then_some(value);
-    Some(Write { key, value, fresh: flags & FRESH != 0 })
+}
+
+/// How long the row is that `bytes` begin with; `None` when they do not begin with one.
+pub(crate) fn write_len(bytes: &[u8]) -> Option<usize> {
+    Layout::of(bytes)?.len()
+}
+
+/// The key of the row that `bytes` begin with; empty when they do not begin with one.
+pub(crate) fn write_key(bytes: &[u8]) -> &[u8] {
+    let Some(layout) = Layout::of(bytes) else { return &[] };
+    &bytes[ROW_HEADER_LEN..ROW_HEADER_LEN + layout.key_len]
+}
+
+/// The row that `bytes` are; `None` when they are no row.
+pub(crate) fn decode_write(mut bytes: Bytes) -> Option<Write> {
+    let layout = Layout::of(&bytes)?;
+    let mut value = bytes.split_off(ROW_HEADER_LEN + layout.key_len);
+    bytes.advance(ROW_HEADER_LEN);
+    let value = layout.value_len.map(|len| value.split_to(len));
+    Some(Write { key: bytes, value, fresh: layout.fresh })
 }
 
 /// Where a block lies and which keys it begins with.
@@ -159,15 +188,16 @@ mod tests {
             let write = Write { key: key.into(), value: value.map(Bytes::from), fresh };
             let mut out = BytesMut::new();
             encode_write(&mut out, &write);
-            let mut bytes = out.freeze();
-            prop_assert_eq!(decode_write(&mut bytes), Some(write));
-            prop_assert!(bytes.is_empty());
+            let bytes = out.freeze();
+            prop_assert_eq!(write_len(&bytes), Some(bytes.len()));
+            prop_assert_eq!(write_key(&bytes), &write.key[..]);
+            prop_assert_eq!(decode_write(bytes), Some(write));
         }
 
         #[test]
         fn arbitrary_bytes_never_panic_a_decoder(bytes: Vec<u8>) {
             let bytes = Bytes::from(bytes);
-            let _ = (decode_write(&mut bytes.clone()), decode_index("o", bytes.clone()));
+            let _ = (decode_write(bytes.clone()), decode_index("o", bytes.clone()));
             let _ = Footer::decode("o", &bytes);
         }
 

@@ -17,9 +17,11 @@
 //! One row at most 256 MiB. The writer holds one object in memory, a reader one block of each part it
 //! looks into (bounded by the process's part cache) and the sparse index.
 
+mod block;
 pub(crate) mod format;
 mod reader;
 mod writer;
 
+pub(crate) use block::Block;
 pub use reader::{PartReader, PartScan};
 pub use writer::{FinishedPart, PartWriter};

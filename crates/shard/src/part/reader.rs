@@ -1,6 +1,9 @@
 //! Reads part objects, block by block.
+//!
+//! Rows are decoded one by one as they are asked for: just after a large load, every read of a few rows looks into these blocks.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -9,6 +12,7 @@ use telesto_common::key::KeyRange;
 use telesto_log::record::{Part, Write};
 use tokio::sync::OnceCell;
 
+use super::block::Block;
 use super::format::{self, BlockRef, Footer, corrupt};
 use crate::cache::ProcessCache;
 use crate::error::Result;
@@ -92,13 +96,13 @@ impl PartReader {
         Ok(blocks)
     }
 
-    /// Payloads of `blocks` (consecutive), from the cache or with one request.
-    async fn payloads(
+    /// `blocks` (consecutive), from the cache or with one request.
+    async fn blocks(
         &self,
         cause: Cause,
         first: usize,
         blocks: &[BlockRef],
-    ) -> Result<Vec<Bytes>> {
+    ) -> Result<Vec<Arc<Block>>> {
         let key = |i: usize| (self.scope, u32::try_from(first + i).unwrap_or(u32::MAX));
         let cached: Vec<_> =
             (0..blocks.len()).map_while(|i| self.cache.parts.get(&key(i))).collect();
@@ -117,23 +121,15 @@ impl PartReader {
                 .and_then(check_block)
                 .ok_or_else(|| corrupt(&self.part.object, "a block does not match its checksum"))?;
             // Copied, so that one cached block does not keep its neighbours.
-            let payload = Bytes::copy_from_slice(payload);
+            let block = Block::new(Bytes::copy_from_slice(payload))
+                .ok_or_else(|| corrupt(&self.part.object, "a row does not decode"))?;
+            let block = Arc::new(block);
             if blocks.len() == 1 {
-                self.cache.parts.insert(key(i), payload.clone(), payload.len() as u64);
+                self.cache.parts.insert(key(i), Arc::clone(&block), block.weight());
             }
-            out.push(payload);
+            out.push(block);
         }
         Ok(out)
-    }
-
-    fn decode(&self, mut payload: Bytes) -> Result<Vec<Write>> {
-        let mut writes = Vec::new();
-        while !payload.is_empty() {
-            let write = format::decode_write(&mut payload)
-                .ok_or_else(|| corrupt(&self.part.object, "a row does not decode"))?;
-            writes.push(write);
-        }
-        Ok(writes)
     }
 
     /// The write of `key`, if the part has one.
@@ -147,14 +143,8 @@ impl PartReader {
         let index = self.index(cause).await?;
         let after = index.partition_point(|block| block.first_key <= key);
         let Some(at) = after.checked_sub(1) else { return Ok(None) };
-        for payload in self.payloads(cause, at, &index[at..after]).await? {
-            for write in self.decode(payload)? {
-                if write.key == key {
-                    return Ok(Some(write));
-                }
-            }
-        }
-        Ok(None)
+        let blocks = self.blocks(cause, at, &index[at..after]).await?;
+        Ok(blocks.first().and_then(|block| block.get(key)))
     }
 
     /// Reads the writes of `range` in order.
@@ -188,7 +178,8 @@ pub struct PartScan {
     reverse: bool,
     /// The blocks still to read: `next.0..next.1`.
     next: Option<(usize, usize)>,
-    ready: VecDeque<Write>,
+    /// Blocks that were read, and which of their rows are still to be given.
+    ready: VecDeque<(Arc<Block>, Range<usize>)>,
     ahead: usize,
 }
 
@@ -199,8 +190,12 @@ impl PartScan {
     /// As [`PartReader::get`]; may be pulled again after an error.
     pub async fn next(&mut self) -> Result<Option<Write>> {
         loop {
-            if let Some(write) = self.ready.pop_front() {
-                return Ok(Some(write));
+            while let Some((block, rows)) = self.ready.front_mut() {
+                let at = if self.reverse { rows.next_back() } else { rows.next() };
+                match at.and_then(|at| block.write(at)) {
+                    Some(write) => return Ok(Some(write)),
+                    None => self.ready.pop_front(),
+                };
             }
             if !self.load().await? {
                 return Ok(None);
@@ -225,17 +220,15 @@ impl PartScan {
         let count = self.ahead.min(to - from);
         let first = if self.reverse { to - count } else { from };
         let blocks = &index[first..first + count];
-        let payloads = self.reader.payloads(self.cause, first, blocks).await?;
-        let mut writes = Vec::new();
-        for payload in payloads {
-            writes.extend(self.reader.decode(payload)?);
-        }
-        writes.retain(|write| self.range.contains(&write.key));
+        let mut read = self.reader.blocks(self.cause, first, blocks).await?;
         if self.reverse {
-            writes.reverse();
+            read.reverse();
         }
         self.next = Some(if self.reverse { (from, first) } else { (first + count, to) });
-        self.ready.extend(writes);
+        for block in read {
+            let rows = block.within(&self.range);
+            self.ready.push_back((block, rows));
+        }
         self.ahead = (self.ahead * 2).min(READ_AHEAD_BLOCKS);
         Ok(true)
     }
