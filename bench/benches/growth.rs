@@ -100,6 +100,8 @@ impl Table {
         opened.engine.fold().await.unwrap();
         let took = began.elapsed().as_secs_f64();
         eprintln!("\rloaded {rows} rows in {took:.1} s ({:.0} a second)", rows as f64 / took);
+        // Once through: what memory has room for is there, as after some time of use.
+        run(&mut session, "select count(*), max(name) from reading").await;
         run(&mut session, "set telesto.executor = key").await;
         let read = "select sensor, name, value from reading where id = $1";
         let read = session.prepare(read, &[]).await.unwrap();

@@ -49,6 +49,11 @@ impl External {
         self.parts.get(at).filter(|reader| reader.part().first_key <= key)
     }
 
+    /// The first and the last key of each part.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+        self.parts.iter().map(|reader| (&reader.part().first_key, &reader.part().last_key))
+    }
+
     /// Whether the key lies between the first and the last key of a part.
     pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
         self.part_of(key).is_some()

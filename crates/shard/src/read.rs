@@ -4,8 +4,8 @@
 //! ```text
 //! newest-row cache --at or below--> answer                  (one hash look-up)
 //!   miss -> tail   --version at or below--> answer          (external write sets: parts on demand)
-//!           none   -> page of scanned rows --at or below, or no such row--> answer
-//!           none   -> checkpoint C|key --at or below--> answer, remembered in the cache
+//!           none   -> page of rows --at or below, or no such row--> answer
+//!           none   -> checkpoint C|key --at or below--> answer, remembered in the cache; now and then a page is read beside it
 //!                     newer -> H|key|~at: the first row at or below, if it was not superseded by then
 //! ```
 //!
@@ -116,7 +116,12 @@ impl Shard {
         if let Some(version) = read.visible {
             return Ok(Read::Found(version));
         }
-        let stored = self.checkpoint_get(&row::newest_key(key)).await?;
+        let stored_key = row::newest_key(key);
+        let requests = self.engine.requests();
+        let stored = self.checkpoint_get(&stored_key).await?;
+        if self.engine.requests() == requests && self.pages.missed() {
+            self.page_at(stored_key);
+        }
         let path = self.engine.path();
         let newest = stored.map(|stored| row::decode_newest(path, &stored)).transpose()?;
         if !read.newer && !read.external_touch {

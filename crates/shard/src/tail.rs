@@ -31,6 +31,7 @@ use crate::cache::RowCache;
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::pages::Pages;
+use crate::row;
 
 /// Bookkeeping counted for each write, bytes: map node, version, item.
 const WRITE_OVERHEAD: u64 = 280;
@@ -405,12 +406,18 @@ impl Tail {
                 match &commit.writes {
                     ItemWrites::Inline(writes) => {
                         for write in writes {
-                            cache.pages.forget(&write.key);
+                            cache.pages.change(&write.key, || {
+                                let value = write.value.clone();
+                                let version = Version { at: commit.at, txn: commit.txn, value };
+                                row::encode_newest(&version)
+                            });
                             self.forget(&write.key, item.lsn, cache);
                         }
                     }
                     ItemWrites::External(external) => {
-                        cache.pages.clear();
+                        for (first, last) in external.spans() {
+                            cache.pages.forget(first, last);
+                        }
                         self.externals.retain(|other| !Arc::ptr_eq(other, external));
                     }
                 }

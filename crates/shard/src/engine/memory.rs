@@ -204,6 +204,10 @@ impl Writer for MemoryWriter {
 
 #[async_trait]
 impl Engine for MemoryEngine {
+    fn requests(&self) -> u64 {
+        0
+    }
+
     fn failed_write(&self) -> Option<String> {
         None
     }

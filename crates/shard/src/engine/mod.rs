@@ -228,6 +228,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn collect(&self) -> Outcome<()>;
     /// The object and the error of the newest write, if that failed and is being repeated or given up.
     fn failed_write(&self) -> Option<String>;
+    /// How often the bucket was read.
+    fn requests(&self) -> u64;
 }
 
 #[cfg(test)]

@@ -190,6 +190,10 @@ fn is_empty_database(error: &slatedb::Error) -> bool {
 
 #[async_trait]
 impl Engine for SlateEngine {
+    fn requests(&self) -> u64 {
+        self.last_read.count()
+    }
+
     fn failed_write(&self) -> Option<String> {
         self.failed_write.text()
     }
@@ -228,7 +232,7 @@ impl Engine for SlateEngine {
                 io_timeout: self.io_timeout,
                 ahead_bytes: self.sizes.ahead_bytes,
                 reader,
-                last_read: Arc::clone(&self.last_read),
+                last_read: self.last_read.clone(),
             };
             Arc::new(view) as Arc<dyn View>
         }))
@@ -255,7 +259,7 @@ impl Engine for SlateEngine {
             ahead_bytes: self.sizes.ahead_bytes,
             db,
             contact: parking_lot::Mutex::new(self.env.clock.monotonic()),
-            last_read: Arc::clone(&self.last_read),
+            last_read: self.last_read.clone(),
             given_up,
         }))
     }
@@ -414,7 +418,7 @@ impl View for SlateReader {
             env: self.env.clone(),
             io_timeout: self.io_timeout,
             rows,
-            last_read: Arc::clone(&self.last_read),
+            last_read: self.last_read.clone(),
         }))
     }
 
@@ -460,7 +464,7 @@ impl View for SlateWriter {
             env: self.env.clone(),
             io_timeout: self.io_timeout,
             rows,
-            last_read: Arc::clone(&self.last_read),
+            last_read: self.last_read.clone(),
         }))
     }
 

@@ -18,7 +18,7 @@
 
 use std::fmt::{Debug, Display, Formatter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -73,15 +73,23 @@ pub(super) fn named_object(text: &str) -> Option<String> {
 pub(super) fn witnessed(fault: Fault, last: &LastRead) -> Fault {
     match fault {
         Fault::Corrupt { object: None, reason } => Fault::Corrupt {
-            object: last.lock().as_ref().map(ToString::to_string),
+            object: last.0.lock().as_ref().map(ToString::to_string),
             reason: format!("{reason} (the object named is the last one read)"),
         },
         other => other,
     }
 }
 
-/// Shared between the store and whoever reports an error.
-pub(super) type LastRead = Arc<Mutex<Option<Path>>>;
+/// The object read last, and how many were read. Shared between the store and whoever reports an error.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastRead(Arc<Mutex<Option<Path>>>, Arc<AtomicU64>);
+
+impl LastRead {
+    /// How often the store was read.
+    pub(super) fn count(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
+    }
+}
 
 /// The object and the error of the newest write, if that failed.
 #[derive(Clone, Debug, Default)]
@@ -144,7 +152,7 @@ impl Witness {
         failed: &LastFailure,
         given_up: &GivenUp,
     ) -> Arc<dyn ObjectStore> {
-        let (last, failed, given_up) = (Arc::clone(last), failed.clone(), given_up.clone());
+        let (last, failed, given_up) = (last.clone(), failed.clone(), given_up.clone());
         Arc::new(Self { store, last, failed, given_up })
     }
 }
@@ -214,8 +222,9 @@ impl ObjectStore for Witness {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let whole = !options.head && options.range.is_none();
+        self.last.1.fetch_add(1, Ordering::Relaxed);
         let got = self.store.get_opts(location, options).await?;
-        *self.last.lock() = Some(location.clone());
+        *self.last.0.lock() = Some(location.clone());
         if !(whole && sealed(location)) {
             return Ok(got);
         }

@@ -1,4 +1,4 @@
-//! Pages: runs of stored newest rows as scans found them in the checkpoint, kept for the next scan and for point reads.
+//! Pages: runs of stored newest rows as the checkpoint has them, kept for the next scan and for point reads.
 //!
 //! # Purpose
 //! A scan of the checkpoint opens iterators over its tables and steps through several layers a row: some 50 µs a scan and 2 µs a
@@ -13,11 +13,17 @@
 //! ```
 //! A descending scan does the same the other way round, from the range's end: page with start < k <= end.
 //!
+//! A point read that finds its key in no page reads one row, some 25 µs with its block in memory. Every [`MISSES`]th of those that cost
+//! no request has the page at its key read beside it ([`Shard::page_at`]), one at a time: so the price of reads is at most about
+//! doubled until what is read often is in pages. While there is no room that is every [`MISSES_WITHOUT_ROOM`]th.
+//!
 //! # Invariants
-//! - A page shows what a scan of the view in use, opened now, would show, but for versions that are still in the tail. So a key
-//!   that leaves the tail takes its page along ([`Pages::forget`], under the tail's lock), a write set whose keys are not known takes
-//!   all, and so does a new view ([`Pages::clear`]). A page is kept only if the tail has trimmed nothing, and the view was not
-//!   replaced, since before it was read: both are looked at under the tail's lock.
+//! - A page shows what a scan of the view in use, opened now, would show, but for versions that are still in the tail. So a version
+//!   that leaves the tail is written into its page ([`Pages::change`], under the tail's lock), a write set whose keys are not known
+//!   takes the pages it may touch along ([`Pages::forget`]), and a new view all ([`Pages::clear`]). A page is kept only if the tail has
+//!   trimmed nothing, and the view was not replaced, since before it was read: both are looked at under the tail's lock.
+//! - A page that was written to may show an older version than the view, whose newer one is in the tail still: what is read at the
+//!   newer one's time finds it there, what is read before is right with the older.
 //! - Pages do not overlap.
 //! - All shards of a process hold [`crate::cache::ProcessCache`]'s bound of pages together. A page's bytes are its own: it pins no
 //!   block.
@@ -25,53 +31,31 @@
 //! # On failure
 //! Nothing here fails; a page that is not there costs a scan.
 
-use std::collections::{BTreeMap, VecDeque};
+mod rows;
+mod scan;
+
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_common::key::KeyRange;
 
-use crate::engine::{Outcome, ReadAhead, RowScan, StoredRow, View, held_bytes};
 use crate::row;
-use crate::shard::Shard;
+
+use rows::Rows;
+pub(crate) use scan::PagedScan;
 
 /// Bytes of a page at most, but for a row that is longer.
 pub(crate) const PAGE_BYTES: usize = 32 << 10;
-/// Bookkeeping of a page, and of a row in it, bytes.
+/// Bytes of a page that rows came into, at most.
+const GROWN_BYTES: usize = PAGE_BYTES * 2;
+/// Bookkeeping of a page, bytes.
 const PAGE_OVERHEAD: usize = 256;
-const ROW_OVERHEAD: usize = 16;
-
-/// Rows without gaps, in one piece of memory.
-#[derive(Debug)]
-struct Rows {
-    bytes: Bytes,
-    /// Where each row's key begins, and its value.
-    places: Vec<(u32, u32)>,
-}
-
-impl Rows {
-    fn key(&self, at: usize) -> &[u8] {
-        let (key, value) = self.places[at];
-        &self.bytes[key as usize..value as usize]
-    }
-
-    fn row(&self, at: usize) -> StoredRow {
-        let (key, value) = self.places[at];
-        let end = self.places.get(at + 1).map_or(self.bytes.len(), |(next, _)| *next as usize);
-        let (key, value) = (key as usize, value as usize);
-        (self.bytes.slice(key..value), self.bytes.slice(value..end))
-    }
-
-    /// The first row at or behind `key`.
-    fn first(&self, key: &[u8]) -> usize {
-        self.places
-            .partition_point(|(start, value)| &self.bytes[*start as usize..*value as usize] < key)
-    }
-}
+/// Point reads of the checkpoint for each page read beside them: together they cost about as much as it.
+const MISSES: u64 = 16;
+const MISSES_WITHOUT_ROOM: u64 = 256;
 
 #[derive(Debug)]
 struct Page {
@@ -95,6 +79,10 @@ struct Map {
 pub(crate) struct Pages {
     map: Mutex<Map>,
     budget: Arc<PageBudget>,
+    /// Point reads of the checkpoint that cost no request.
+    misses: AtomicU64,
+    /// Whether a page is being read beside one.
+    reading: AtomicBool,
 }
 
 impl Drop for Pages {
@@ -157,7 +145,12 @@ impl Map {
 
 impl Pages {
     pub(crate) fn new(budget: &Arc<PageBudget>) -> Self {
-        Self { map: Mutex::new(Map::default()), budget: Arc::clone(budget) }
+        Self {
+            map: Mutex::new(Map::default()),
+            budget: Arc::clone(budget),
+            misses: AtomicU64::new(0),
+            reading: AtomicBool::new(false),
+        }
     }
 
     /// Changes when all pages are dropped.
@@ -165,16 +158,57 @@ impl Pages {
         self.map.lock().generation
     }
 
-    /// The stored row of a user's key may change: it leaves the tail. The caller holds the tail's lock.
-    pub(crate) fn forget(&self, key: &[u8]) {
+    /// The version of a user's key that leaves the tail, as it is stored. The caller holds the tail's lock.
+    pub(crate) fn change(&self, key: &[u8], stored: impl FnOnce() -> Bytes) {
         let mut map = self.map.lock();
         if map.pages.is_empty() {
             return;
         }
-        let stored = row::newest_key(key);
-        if let Some(start) = map.containing(&stored) {
+        let key = row::newest_key(key);
+        let Some(start) = map.containing(&key) else { return };
+        let Some(page) = map.pages.get_mut(&start) else { return };
+        let rows = Arc::make_mut(&mut page.rows);
+        let grown = rows.change(&key, &stored()).is_none() || rows.bytes() > GROWN_BYTES;
+        let weight = weight_of(&start, &page.end, rows);
+        let before = std::mem::replace(&mut page.weight, weight);
+        self.budget.used.fetch_add(weight, Ordering::Relaxed);
+        self.budget.used.fetch_sub(before, Ordering::Relaxed);
+        if grown {
             map.remove(&start, &self.budget);
+        } else {
+            map.evict(&self.budget);
         }
+    }
+
+    /// Any row between two keys of a user, both included, may change. The caller holds the tail's lock.
+    pub(crate) fn forget(&self, first: &[u8], last: &[u8]) {
+        let mut map = self.map.lock();
+        if map.pages.is_empty() {
+            return;
+        }
+        let (first, last) = (row::newest_key(first), row::newest_key(last));
+        let begins = map.containing(&first).unwrap_or(first);
+        let between = (Bound::Included(begins), Bound::Included(last));
+        let starts: Vec<Bytes> =
+            map.pages.range::<Bytes, _>(between).map(|(start, _)| start.clone()).collect();
+        starts.iter().for_each(|start| map.remove(start, &self.budget));
+    }
+
+    /// Notes a point read of the checkpoint that cost no request. `true`: a page should be read beside it, after which
+    /// [`Pages::read`] must be called.
+    pub(crate) fn missed(&self) -> bool {
+        let limit = self.budget.limit;
+        let room = self.budget.used_bytes() < limit / 8 * 7;
+        let each = if room { MISSES } else { MISSES_WITHOUT_ROOM };
+        let misses = self.misses.fetch_add(1, Ordering::Relaxed) + 1;
+        misses.is_multiple_of(each)
+            && PAGE_BYTES as u64 <= limit / 4
+            && !self.reading.swap(true, Ordering::AcqRel)
+    }
+
+    /// The page read beside a point read is there, or could not be read.
+    pub(crate) fn read(&self) {
+        self.reading.store(false, Ordering::Release);
     }
 
     /// Any row may change.
@@ -204,10 +238,14 @@ impl Pages {
 
     /// What the page that `key` is in says of it; `None`: it is in no page.
     pub(crate) fn row(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let (rows, _) = self.find(key, false)?;
-        let at = rows.first(key);
-        let there = at < rows.places.len() && rows.key(at) == key;
-        Some(there.then(|| rows.row(at).1))
+        let mut map = self.map.lock();
+        let below = (Bound::Unbounded, Bound::Included(key));
+        let (_, page) = map.pages.range_mut::<[u8], _>(below).next_back()?;
+        if key >= &page.end[..] {
+            return None;
+        }
+        page.touched = true;
+        Some(page.rows.value(key))
     }
 
     /// Where the next page beyond `key`, which is in none, begins in the scan's direction.
@@ -222,12 +260,7 @@ impl Pages {
     }
 
     fn insert(&self, start: Bytes, end: Bytes, rows: Arc<Rows>, generation: u64) {
-        let weight = rows.bytes.len()
-            + rows.places.len() * ROW_OVERHEAD
-            + start.len()
-            + end.len()
-            + PAGE_OVERHEAD;
-        let weight = weight as u64;
+        let weight = weight_of(&start, &end, &rows);
         let mut map = self.map.lock();
         if map.generation != generation || start >= end || weight > self.budget.limit / 4 {
             return;
@@ -246,192 +279,6 @@ impl Pages {
     }
 }
 
-impl Rows {
-    /// Copies rows, which come in ascending order; `None`: one is too long to be kept.
-    fn copied<'a>(rows: impl Iterator<Item = &'a StoredRow>) -> Option<Self> {
-        let mut bytes = BytesMut::new();
-        let mut places = Vec::new();
-        for (key, value) in rows {
-            if value.len() >= PAGE_BYTES * 64 {
-                return None;
-            }
-            let start = u32::try_from(bytes.len()).ok()?;
-            bytes.extend_from_slice(key);
-            let middle = u32::try_from(bytes.len()).ok()?;
-            bytes.extend_from_slice(value);
-            places.push((start, middle));
-        }
-        Some(Self { bytes: bytes.freeze(), places })
-    }
-}
-
-/// A scan of the checkpoint, over pages where there are some.
-pub(crate) struct PagedScan {
-    shard: Arc<Shard>,
-    view: Arc<dyn View>,
-    trims: u64,
-    generation: u64,
-    ahead: ReadAhead,
-    reverse: bool,
-    /// What was not given yet, in stored keys.
-    rest: KeyRange,
-    /// A page being given: where it ends in the scan's direction, and how many of its rows lie before the scan's place.
-    page: Option<(Arc<Rows>, Bytes, usize)>,
-    /// The view being read, and how far.
-    inner: Option<(Box<dyn RowScan>, Bytes)>,
-    buffer: VecDeque<StoredRow>,
-}
-
-impl PagedScan {
-    /// A scan of `range`, in stored keys, which has an end. `trims` was read from the tail, then `generation` from the shard's pages, then `view`.
-    pub(crate) fn new(
-        shard: &Arc<Shard>,
-        view: Arc<dyn View>,
-        (trims, generation): (u64, u64),
-        range: KeyRange,
-        reverse: bool,
-        ahead: ReadAhead,
-    ) -> Self {
-        Self {
-            shard: Arc::clone(shard),
-            view,
-            trims,
-            generation,
-            ahead,
-            reverse,
-            rest: range,
-            page: None,
-            inner: None,
-            buffer: VecDeque::new(),
-        }
-    }
-
-    /// Where the scan is.
-    fn place(&self) -> &Bytes {
-        if self.reverse { &self.rest.end } else { &self.rest.start }
-    }
-
-    fn move_to(&mut self, place: Bytes) {
-        *(if self.reverse { &mut self.rest.end } else { &mut self.rest.start }) = place;
-    }
-
-    /// Makes the next rows ready: from a page, or by reading one. `false`: the range is at its end.
-    async fn advance(&mut self) -> Outcome<bool> {
-        if self.rest.is_empty() {
-            return Ok(false);
-        }
-        if self.inner.is_none() {
-            let (pages, reverse) = (&self.shard.pages, self.reverse);
-            if let Some((rows, far)) = pages.find(self.place(), reverse) {
-                let before = rows.first(self.place());
-                self.page = Some((rows, far, before));
-                return Ok(true);
-            }
-            // Not beyond the range: what is read ahead there would cost requests nobody asked for.
-            let next = pages.next(self.place(), reverse);
-            let mut range = self.rest.clone();
-            let limit = if reverse {
-                range.start = next.filter(|end| *end > range.start).unwrap_or(range.start);
-                range.start.clone()
-            } else {
-                range.end = next.filter(|start| *start < range.end).unwrap_or(range.end);
-                range.end.clone()
-            };
-            let scan = self.view.scan(range, reverse, self.ahead).await?;
-            self.inner = Some((scan, limit));
-        }
-        self.read_page().await?;
-        Ok(true)
-    }
-
-    /// Reads a page of the view, gives it and keeps it.
-    async fn read_page(&mut self) -> Outcome<()> {
-        let Some((mut scan, limit)) = self.inner.take() else { return Ok(()) };
-        let page_rows = self.shard.options.page_rows.max(1);
-        let mut rows = VecDeque::new();
-        let mut at_end = false;
-        while !at_end && rows.len() < page_rows && held_bytes(&rows) < PAGE_BYTES {
-            at_end = scan.fill(&mut rows, page_rows, PAGE_BYTES).await?;
-        }
-        let far = match rows.back() {
-            Some((key, _)) if !at_end && self.reverse => key.clone(),
-            Some((key, _)) if !at_end => KeyRange::point(key).end,
-            _ => limit.clone(),
-        };
-        let (kept, start, end) = if self.reverse {
-            (Rows::copied(rows.iter().rev()), far.clone(), self.rest.end.clone())
-        } else {
-            (Rows::copied(rows.iter()), self.rest.start.clone(), far.clone())
-        };
-        if let Some(kept) = kept {
-            let tail = self.shard.tail.read();
-            if tail.trims == self.trims {
-                self.shard.pages.insert(start, end, Arc::new(kept), self.generation);
-            }
-        }
-        self.buffer.append(&mut rows);
-        let met = self.shard.pages.find(&far, self.reverse).is_some();
-        self.move_to(far);
-        if !at_end && !met && !self.rest.is_empty() {
-            self.inner = Some((scan, limit));
-        }
-        Ok(())
-    }
-
-    /// The next row of the page being given, and whether there is one in the range.
-    fn next_of_page(&mut self) -> Option<StoredRow> {
-        let (page, _, before) = self.page.as_mut()?;
-        if self.reverse {
-            let at = before.checked_sub(1)?;
-            if page.key(at) < &self.rest.start[..] {
-                return None;
-            }
-            *before = at;
-            return Some(page.row(at));
-        }
-        let at = *before;
-        if at >= page.places.len() || page.key(at) >= &self.rest.end[..] {
-            return None;
-        }
-        *before += 1;
-        Some(page.row(at))
-    }
-}
-
-#[async_trait]
-impl RowScan for PagedScan {
-    async fn next(&mut self) -> Outcome<Option<StoredRow>> {
-        let mut one = VecDeque::new();
-        self.fill(&mut one, 1, usize::MAX).await?;
-        Ok(one.pop_front())
-    }
-
-    async fn fill(
-        &mut self,
-        into: &mut VecDeque<StoredRow>,
-        rows: usize,
-        bytes: usize,
-    ) -> Outcome<bool> {
-        let mut held = held_bytes(into);
-        while into.len() < rows && held < bytes {
-            if let Some(row) = self.buffer.pop_front() {
-                held += row.0.len() + row.1.len();
-                into.push_back(row);
-                continue;
-            }
-            if let Some(row) = self.next_of_page() {
-                held += row.0.len() + row.1.len();
-                into.push_back(row);
-                continue;
-            }
-            if let Some((_, far, _)) = self.page.take() {
-                self.move_to(far);
-                continue;
-            }
-            if !self.advance().await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
+fn weight_of(start: &Bytes, end: &Bytes, rows: &Rows) -> u64 {
+    (rows.weight() + start.len() + end.len() + PAGE_OVERHEAD) as u64
 }
