@@ -425,6 +425,17 @@ impl Table {
         self.primary.iter().chain(&self.indexes).find(|index| index.id == id)
     }
 
+    /// The columns that entries of `index` are ordered by: its own, and where rows may share these, behind them those of the
+    /// primary key.
+    pub fn entry_columns<'t>(
+        &'t self,
+        index: &'t Index,
+    ) -> impl Iterator<Item = &'t IndexColumn> + Clone {
+        let shared = index.id != 0 && !index.unique;
+        let primary = self.primary.as_ref().filter(|_| shared).map_or(&[][..], |p| &p.columns);
+        index.columns.iter().chain(primary)
+    }
+
     /// Primary key (if any) and secondary indexes.
     pub fn all_indexes(&self) -> impl Iterator<Item = &Index> {
         self.primary.iter().chain(&self.indexes)

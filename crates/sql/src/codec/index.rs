@@ -75,7 +75,7 @@ pub fn index_prefix_key(
     values: &[Datum],
 ) -> Result<KeyWriter> {
     let mut key = index_prefix(database, table, index.id);
-    for (column, value) in index.columns.iter().zip(values) {
+    for (column, value) in table.entry_columns(index).zip(values) {
         write_index_key(&mut key, value, table, column)?;
     }
     Ok(key)

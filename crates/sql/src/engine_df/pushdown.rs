@@ -90,7 +90,7 @@ pub(crate) fn choose(
 ) -> Result<Access> {
     let mut best: Option<(u32, &Index)> = None;
     for index in table.all_indexes().filter(|index| index.predicate.is_none()) {
-        let score = score(index, constraints);
+        let score = score(table, index, constraints);
         if score > 0 && best.is_none_or(|(other, _)| score > other) {
             best = Some((score, index));
         }
@@ -108,9 +108,9 @@ pub(crate) fn choose(
 }
 
 /// How much an index narrows: equal leading columns, then a range; the whole of a unique key beats all.
-fn score(index: &Index, constraints: &BTreeMap<usize, Constraint>) -> u32 {
+fn score(table: &Table, index: &Index, constraints: &BTreeMap<usize, Constraint>) -> u32 {
     let mut score = 0;
-    for (at, part) in index.columns.iter().enumerate() {
+    for (at, part) in table.entry_columns(index).enumerate() {
         match constraints.get(&part.column) {
             Some(Constraint { values: Some(_), .. }) => {
                 score += 20;
@@ -138,7 +138,7 @@ fn bounded(
     let mut prefixes: Vec<Vec<Datum>> = vec![Vec::new()];
     let mut conditions = Vec::new();
     let mut range: Option<(&Constraint, Direction)> = None;
-    for part in &index.columns {
+    for part in table.entry_columns(index) {
         let Some(constraint) = constraints.get(&part.column) else { break };
         let name = &table.columns[part.column].name;
         match &constraint.values {

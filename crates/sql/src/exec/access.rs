@@ -5,6 +5,7 @@
 //!   residual filter.
 //! - Values are converted to the column's own type before they become key bytes; a value outside that type matches
 //!   nothing (equality) or widens to no bound (range).
+//! - Entries of an index whose values rows may share end in the primary key: its columns narrow and order as the index's own do.
 //! - A partial index is used only when the condition implies its predicate ([`super::imply`]); an expression that an index
 //!   holds counts as a column behind the table's own ([`IndexForms`]).
 //! - NULL never matches a comparison: a NULL value makes the path empty, and open ranges stop before the NULLs.
@@ -12,7 +13,7 @@
 //!   ([`Access::effective`]).
 //!
 //! # Limits
-//! Equality and IN on leading columns, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
+//! Equality and IN on leading columns of the entries, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
 //! later IN conditions stay in the filter.
 
 mod keys;
@@ -359,16 +360,21 @@ impl Conditions {
         best
     }
 
+    /// Where planners see a column of the index's entries, the one at `at`.
+    fn position(&self, index: &Index, at: usize, column: &IndexColumn) -> usize {
+        if at < index.columns.len() { self.forms.position(index, at) } else { column.column }
+    }
+
     /// An index on all rows whose leading columns are the order, and whether it gives it backwards.
     #[must_use]
     pub fn along(&self, table: &Table, order: &Order) -> Option<(u32, bool)> {
         let whole = table.all_indexes().filter(|i| i.predicate.is_none());
-        whole.filter(|i| i.columns.len() >= order.len()).find_map(|index| {
+        whole.filter(|i| table.entry_columns(i).count() >= order.len()).find_map(|index| {
             let mut reverse = None;
-            for (at, (column, descending)) in order.iter().enumerate() {
-                let own = &index.columns[at];
+            let columns = table.entry_columns(index).enumerate();
+            for ((at, own), (column, descending)) in columns.zip(order) {
                 let backwards = (own.direction == Direction::Descending) != *descending;
-                if self.forms.position(index, at) != *column
+                if self.position(index, at, own) != *column
                     || !usual_nulls(table, own)
                     || *reverse.get_or_insert(backwards) != backwards
                 {
@@ -384,8 +390,8 @@ impl Conditions {
         let mut access = Access { index: index.id, partial, ..Access::full() };
         let mut proved = Vec::new();
         let mut combinations = 1_usize;
-        for at in 0..index.columns.len() {
-            let position = self.forms.position(index, at);
+        for (at, column) in table.entry_columns(index).enumerate() {
+            let position = self.position(index, at, column);
             // A single value before a list, a list before an array of unknown length.
             let candidates = self.eq.iter().filter(|(c, ..)| *c == position);
             let Some((_, part, at)) = candidates.min_by_key(|(_, part, _)| match part {
@@ -408,8 +414,8 @@ impl Conditions {
         }
         let used = access.parts.len();
         access.unique = used == index.columns.len() && (index.unique || index.id == 0);
-        if used < index.columns.len() {
-            let next = self.forms.position(index, used);
+        if let Some(column) = table.entry_columns(index).nth(used) {
+            let next = self.position(index, used, column);
             for (_, comparison, value) in self.ranges.iter().filter(|(c, ..)| *c == next) {
                 let bound = |inclusive| Some(Bound { value: value.clone(), inclusive });
                 match comparison {
@@ -451,16 +457,17 @@ impl Conditions {
         if !parts.iter().all(|p| matches!(p, Part::Eq(_))) {
             return None;
         }
-        let fixed: Vec<usize> = (0..parts.len()).map(|at| self.forms.position(index, at)).collect();
-        let mut rest = parts.len()..index.columns.len();
+        let mut columns = table.entry_columns(index).enumerate();
+        let fixed: Vec<usize> = (columns.by_ref().take(parts.len()))
+            .map(|(at, column)| self.position(index, at, column))
+            .collect();
         let mut reverse: Option<bool> = None;
         for (column, descending) in order {
             if fixed.contains(column) {
                 continue;
             }
-            match rest.next() {
-                Some(next) if self.forms.position(index, next) == *column => {
-                    let next = &index.columns[next];
+            match columns.next() {
+                Some((at, next)) if self.position(index, at, next) == *column => {
                     if !usual_nulls(table, next) {
                         return None;
                     }
@@ -471,9 +478,11 @@ impl Conditions {
                     reverse = Some(backwards);
                 }
                 // A unique key in full: what follows cannot matter.
+                None if index.id == 0 => break,
                 None if index.unique && !index.columns.iter().any(|c| may_be_null(table, c)) => {
                     break;
                 }
+                None if !index.unique && table.primary.is_some() => break,
                 _ => return None,
             }
         }

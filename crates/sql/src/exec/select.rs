@@ -61,6 +61,8 @@ pub struct SelectPlan {
     output: Vec<Expr>,
     aggregates: Vec<Aggregate>,
     sort: Vec<SortKey>,
+    /// The order is one of the join's driver, and not all rows are wanted: its rows are sorted before they are joined, if they are few.
+    sort_first: bool,
     limit: Option<Expr>,
     offset: Option<Expr>,
     /// Groups; then the output, its order and HAVING are over a row of each group.
@@ -260,6 +262,7 @@ fn shape(
             output,
             aggregates: aggregates.found,
             sort,
+            sort_first: false,
             limit,
             offset,
             group,
@@ -342,6 +345,7 @@ fn shape(
             output,
             aggregates: aggregates.found,
             sort,
+            sort_first: false,
             limit,
             offset,
             group,

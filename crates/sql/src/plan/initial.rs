@@ -6,7 +6,8 @@
 //!   1. SELECT max(o_id) - 100 FROM orders           planned by itself, on either path
 //!   2. SELECT … WHERE o_id > $n                     n behind the statement's own parameters: a range of a key
 //! ```
-//! `x IN (SELECT …)` becomes `x = ANY($n)` in the same way, if keys lead to the rows then and did not before.
+//! `x IN (SELECT …)` becomes `x = ANY($n)` in the same way, if keys lead to the rows then and did not before; the values taken out of it
+//! before are known to it.
 //!
 //! A subquery that plans by itself names nothing of the queries around it: names in it are looked up inside it first. So
 //! it is the same for every row, as PostgreSQL's InitPlan is.
@@ -135,7 +136,7 @@ impl Found {
             let number = match known {
                 Some(before) => self.own + before + 1,
                 None => {
-                    let found = value(&query, &self.types[..self.own], context).await;
+                    let found = value(&query, &self.types, context).await;
                     let Some((plan, ty)) = found else {
                         at += 1;
                         continue;
@@ -277,7 +278,14 @@ impl InitialPlan {
         }
         for (at, (plan, gives)) in self.values.iter().enumerate() {
             let most = if *gives == Gives::One { 1 } else { MAX_LIST };
-            let value = async { gather(Box::pin(plan.execute(context)).await?, most).await };
+            let known;
+            let known = if at == 0 {
+                context
+            } else {
+                known = ExecContext { parameters: parameters.clone().into(), ..context.clone() };
+                &known
+            };
+            let value = async { gather(Box::pin(plan.execute(known)).await?, most).await };
             let mut found = match value.await {
                 Ok(Some(found)) => found,
                 Ok(None) => {

@@ -85,9 +85,9 @@ impl Access {
         context: &EvalContext<'_>,
     ) -> Result<Keys> {
         let index = table.index(self.index);
-        let columns = index.map_or(&[][..], |i| &i.columns);
+        let mut columns = index.into_iter().flat_map(|index| table.entry_columns(index));
         let mut writers = vec![prefix];
-        for (part, column) in self.parts.iter().zip(columns) {
+        for (part, column) in self.parts.iter().zip(columns.by_ref()) {
             let ty = column.ty(table);
             let mut values = part_values(part, row, context)?;
             if writers.len().saturating_mul(values.len()) > 1 {
@@ -125,8 +125,9 @@ impl Access {
             return Ok(Keys::Points(writers.into_iter().map(KeyWriter::finish).collect()));
         }
         let mut ranges = Vec::with_capacity(writers.len());
+        let next = columns.next();
         for writer in writers {
-            match columns.get(self.parts.len()) {
+            match next {
                 Some(column) if self.prefix.is_some() => {
                     let text = self.prefix.as_ref().map(|prefix| prefix.text(row, context));
                     if let Some(text) = text.transpose()?.flatten() {

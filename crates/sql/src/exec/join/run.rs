@@ -28,7 +28,7 @@ use super::{JoinKind, JoinPlan, Step};
 use crate::error::Result;
 use crate::exec::access::Keys;
 use crate::exec::read::{BATCH, Reader, fetch, get_many};
-use crate::exec::source::out_of_memory;
+use crate::exec::source::{out_of_memory, row_bytes};
 use crate::exec::storage;
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
@@ -39,6 +39,8 @@ use crate::types::Datum;
 const MAX_KEYS: usize = 1024;
 /// Ranges a level scans at once, unless one row alone needs more.
 const MAX_RANGES: usize = 128;
+/// Rows of a driver that are sorted before they are joined, at most.
+pub const MAX_SORTED: usize = 8192;
 /// Entries of a range that are kept for all rows that share it.
 const LONG_RANGE: usize = 128;
 /// Bytes of a decoded row beside its values.
@@ -50,6 +52,9 @@ pub struct JoinReader {
     plan: Arc<JoinPlan>,
     driver: Reader,
     levels: Vec<Level>,
+    /// Rows of the driver that were read before they are joined, and the memory they take.
+    ready: VecDeque<Row>,
+    held: Option<Reservation>,
     /// Rows to ask of the driver next.
     pull: usize,
 }
@@ -77,8 +82,52 @@ impl JoinReader {
             )?,
             levels: plan.steps.iter().map(|_| Level::default()).collect(),
             plan: Arc::clone(plan),
+            ready: VecDeque::new(),
+            held: None,
             pull: 0,
         })
+    }
+
+    /// Reads all rows of the driver before the first is joined, and has them come in the order that `sort` gives them. `false`: there
+    /// are more than [`MAX_SORTED`]; they come as they are read.
+    ///
+    /// # Errors
+    /// As [`JoinReader::next`]; 53200 when they do not fit into the statement's memory.
+    pub async fn sort_driver(
+        &mut self,
+        sort: impl FnOnce(Vec<Row>) -> Result<Vec<Row>>,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<bool> {
+        let mut held = exec.memory.reserve("rows to sort", 0).map_err(out_of_memory)?;
+        let mut rows = Vec::new();
+        let few = loop {
+            let found = self.driver.next(BATCH, exec, context).await?;
+            if found.is_empty() {
+                break true;
+            }
+            for found in found {
+                held.grow(row_bytes(&found.row)).map_err(out_of_memory)?;
+                rows.push(found.row);
+            }
+            if rows.len() > MAX_SORTED {
+                break false;
+            }
+        };
+        self.ready = if few { sort(rows)? } else { rows }.into();
+        self.held = Some(held);
+        Ok(few)
+    }
+
+    /// The next rows of the driver; empty at the end.
+    async fn driven(&mut self, exec: &ExecContext, context: &EvalContext<'_>) -> Result<Vec<Row>> {
+        if self.ready.is_empty() {
+            self.held = None;
+            let found = self.driver.next(self.pull, exec, context).await?;
+            return Ok(found.into_iter().map(|found| found.row).collect());
+        }
+        let next = self.pull.min(self.ready.len());
+        Ok(self.ready.drain(..next).collect())
     }
 
     /// The next rows; empty at the end. `max_rows` is how many are enough for now: a few more may come.
@@ -105,13 +154,13 @@ impl JoinReader {
                     (at + 1, rows)
                 }
                 None => {
-                    let found = self.driver.next(self.pull, exec, context).await?;
-                    if found.is_empty() {
+                    let rows = self.driven(exec, context).await?;
+                    if rows.is_empty() {
                         return Ok(Vec::new());
                     }
                     // What was asked for was not enough: take larger steps.
                     self.pull = (self.pull * 2).min(BATCH);
-                    (0, found.into_iter().map(|found| found.row).collect())
+                    (0, rows)
                 }
             };
             if let Some(level) = self.levels.get_mut(rows.0) {

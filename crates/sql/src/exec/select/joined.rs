@@ -47,9 +47,28 @@ impl SelectPlan {
                 outputs.chain(sort).for_each(|e| e.remap(&to));
             }
         }
+        // With LIMIT, the rows of few that come first are joined first: those behind it never are.
+        let driver = plan.driver.codec.width();
+        self.sort_first = self.limit.is_some()
+            && self.group.is_none()
+            && plain
+            && self.locks.is_none()
+            && !self.sort.is_empty()
+            && self.sort.iter().all(|key| within(&key.expr, driver));
         self.join = Some(Arc::new(plan));
         Ok(())
     }
+}
+
+/// Whether the expression is of the first columns of a row, as many as `width`.
+fn within(expr: &Expr, width: usize) -> bool {
+    let mut found = true;
+    expr.walk(&mut |e| {
+        if let Node::Column(at) = e.node {
+            found &= at < width;
+        }
+    });
+    found
 }
 
 /// Adds the columns a `*` over a join stands for.

@@ -9,6 +9,10 @@ impl SelectPlan {
     /// One line for EXPLAIN.
     pub(in crate::exec) fn describe(&self) -> String {
         let mut words = match (&self.from, &self.join) {
+            (None, Some(join)) if self.sort_first => {
+                let words = join.describe();
+                words.replacen('\n', ", sorted if few\n", 1)
+            }
             (None, Some(join)) => join.describe(),
             (None, None) => "Key path: constant row".to_owned(),
             (Some(from), _) if self.first_only => {
@@ -72,7 +76,7 @@ impl SelectPlan {
             let keep = limit != Some(0) && offset == 0;
             return result(Rows::Ready(if keep { vec![row] } else { Vec::new() }));
         }
-        if !self.sort.is_empty() {
+        if !self.sort.is_empty() && !self.sorted_first(&mut reader, exec, &context).await? {
             return result(Rows::Ready(
                 self.sorted(&mut reader, limit, offset, exec, &context).await?,
             ));
@@ -237,6 +241,26 @@ impl SelectPlan {
             rows.push(self.project(&row, context)?);
         }
         Ok(rows)
+    }
+
+    /// Has the rows of a join come sorted, if that can be done before they are joined.
+    async fn sorted_first(
+        &self,
+        reader: &mut Input,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<bool> {
+        let Input::Join(reader) = reader else { return Ok(false) };
+        if !self.sort_first {
+            return Ok(false);
+        }
+        let sort = |rows: Vec<Row>| {
+            let keyed = rows.into_iter().map(|row| Ok((self.sort_values(&row, context)?, row)));
+            let mut rows = keyed.collect::<Result<Vec<_>>>()?;
+            self.order(&mut rows);
+            Ok(rows.into_iter().map(|(_, row)| row).collect())
+        };
+        reader.sort_driver(sort, exec, context).await
     }
 
     async fn sorted(
