@@ -743,3 +743,74 @@ async fn join_by_datafusion_reads_what_the_keys_of_its_smaller_side_lead_to() {
         assert_eq!(rows, must(&mut s, &hidden).await, "{sql}");
     }
 }
+
+/// What the primary key behind an index's entries, a list over a value, and an order known before a join save.
+#[tokio::test]
+async fn conditions_and_orders_read_only_the_entries_they_need() {
+    let counts = Arc::new(Counts::default());
+    let memory = MemoryDatabase::new(telesto_runtime::env());
+    let mut s = open(&engine(Arc::new(Counting(memory, Arc::clone(&counts)))).await).await;
+    must(
+        &mut s,
+        "create table part (a int, b int, c int, d int, primary key (a, b)); create index part_c on part (c); \
+         create table kind (id int primary key, t text); \
+         insert into kind select n, 'k' || n from generate_series(0, 1999) n; \
+         insert into part select n / 10, n % 10, n % 5, n % 2000 from generate_series(0, 3999) n",
+    )
+    .await;
+    for (executor, sql, most) in [
+        ("key", "select a, b from part where c = 3 and a > 390 order by 1, 2", 60),
+        ("datafusion", "select a, b from part where c = 3 and a > 390 order by 1, 2", 60),
+        ("key", "select a, b from part where c = 3 and a = 17 and b > 4", 10),
+        ("datafusion", "select a, b from part where c = 3 and a = 17 and b > 4", 10),
+        ("key", "select a, b from part where c in (1, 3) and a in (3, 300) order by 1, 2", 30),
+        (
+            "datafusion",
+            "select a, b from part where c in (1, 3) and a in (3, 300) order by 1, 2",
+            30,
+        ),
+        ("key", "select a, b from part where c = 3 order by a desc, b desc limit 2", 20),
+        (
+            "key",
+            "select a, b from part where c = 3 and a < 100 order by a desc, b desc limit 2",
+            20,
+        ),
+        ("key", "select c, a, b from part order by c, a, b limit 2", 20),
+        ("key", "select max(a) from part where c = 3", 10),
+        (
+            "key",
+            "select d, t from part join kind on id = d where c = 3 and a >= 300 order by d desc limit 2",
+            420,
+        ),
+        (
+            "key",
+            "select d, t from part join kind on id = d and id < 1990 where c = 3 and a >= 390 order by d desc limit 2",
+            70,
+        ),
+        (
+            "auto",
+            "select d from part where c = 3 and a in (select p.a from part p join kind on id = p.d where p.a > (select max(a) - 2 from part) and p.c = 1) order by 1",
+            40,
+        ),
+    ] {
+        must(&mut s, &format!("set telesto.executor = {executor}")).await;
+        // What is known of the tables is read before.
+        must(&mut s, sql).await;
+        let all = [&counts.gets, &counts.keys, &counts.rows];
+        for count in all {
+            count.store(0, Ordering::Relaxed);
+        }
+        let rows = must(&mut s, sql).await;
+        let read: usize = all.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        assert!(read <= most, "{executor}: {sql}: {read} reads");
+        // The same where no condition leads to an index.
+        must(&mut s, "set telesto.executor = datafusion").await;
+        let hidden = sql
+            .replace("c = ", "c + 0 = ")
+            .replace("c in (", "c + 0 in (")
+            .replace("from part order by c", "from part where c + 0 > 0 or c = 0 order by c + 0");
+        assert_ne!(hidden, sql);
+        assert_eq!(rows, must(&mut s, &hidden).await, "{executor}: {sql}");
+        assert!(!rows.is_empty(), "{sql}");
+    }
+}
