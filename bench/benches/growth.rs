@@ -8,7 +8,8 @@
 //! --sizes 10000,1000000,10000000`.
 //!
 //! # Limits
-//! One session on one thread. Tables are folded and were read once before measuring; memory is enough for their blocks.
+//! One session on one thread. Tables are folded and were read once before measuring, and the first round is not counted; memory is enough
+//! for their blocks.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -48,7 +49,7 @@ struct Arguments {
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// Reads of one measurement; a tenth as many inserts.
-    #[arg(long, default_value_t = 5_000)]
+    #[arg(long, default_value_t = 100_000)]
     reads: usize,
     /// Memory of each database, MiB.
     #[arg(long, default_value_t = 4096)]

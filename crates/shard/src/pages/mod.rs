@@ -41,6 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::row;
 
@@ -57,6 +58,9 @@ const PAGE_OVERHEAD: usize = 256;
 const MISSES: u64 = 16;
 const MISSES_WITHOUT_ROOM: u64 = 256;
 
+/// Where a page begins. Most keys fit: a search compares them without following a pointer to each.
+type Start = SmallVec<[u8; 32]>;
+
 #[derive(Debug)]
 struct Page {
     end: Bytes,
@@ -67,9 +71,9 @@ struct Page {
 
 #[derive(Debug, Default)]
 struct Map {
-    pages: BTreeMap<Bytes, Page>,
+    pages: BTreeMap<Start, Page>,
     /// Where the clock's hand is.
-    hand: Bytes,
+    hand: Start,
     /// How often all were dropped.
     generation: u64,
 }
@@ -109,13 +113,13 @@ impl PageBudget {
 }
 
 impl Map {
-    fn containing(&self, key: &[u8]) -> Option<Bytes> {
+    fn containing(&self, key: &[u8]) -> Option<Start> {
         let below = (Bound::Unbounded, Bound::Included(key));
         let (start, page) = self.pages.range::<[u8], _>(below).next_back()?;
         (key < &page.end[..]).then(|| start.clone())
     }
 
-    fn remove(&mut self, start: &Bytes, budget: &PageBudget) {
+    fn remove(&mut self, start: &[u8], budget: &PageBudget) {
         if let Some(page) = self.pages.remove(start) {
             budget.used.fetch_sub(page.weight, Ordering::Relaxed);
         }
@@ -124,13 +128,11 @@ impl Map {
     /// Drops pages not read since the hand last passed, until there is room.
     fn evict(&mut self, budget: &PageBudget) {
         while budget.used_bytes() > budget.limit && !self.pages.is_empty() {
-            let behind = (Bound::Excluded(self.hand.clone()), Bound::Unbounded);
-            let Some((start, page)) = self.pages.range_mut::<Bytes, _>(behind).next() else {
+            let behind = (Bound::Excluded(&self.hand[..]), Bound::Unbounded);
+            let Some((start, page)) = self.pages.range_mut::<[u8], _>(behind).next() else {
                 // Round: the empty key is before every page but one that begins with it.
-                self.hand = Bytes::new();
-                if let Some(first) = self.pages.remove(&self.hand) {
-                    budget.used.fetch_sub(first.weight, Ordering::Relaxed);
-                }
+                self.hand = Start::new();
+                self.remove(&[], budget);
                 continue;
             };
             let start = start.clone();
@@ -187,10 +189,10 @@ impl Pages {
             return;
         }
         let (first, last) = (row::newest_key(first), row::newest_key(last));
-        let begins = map.containing(&first).unwrap_or(first);
-        let between = (Bound::Included(begins), Bound::Included(last));
-        let starts: Vec<Bytes> =
-            map.pages.range::<Bytes, _>(between).map(|(start, _)| start.clone()).collect();
+        let begins = map.containing(&first).unwrap_or_else(|| Start::from_slice(&first));
+        let between = (Bound::Included(&begins[..]), Bound::Included(&last[..]));
+        let starts: Vec<Start> =
+            map.pages.range::<[u8], _>(between).map(|(start, _)| start.clone()).collect();
         starts.iter().for_each(|start| map.remove(start, &self.budget));
     }
 
@@ -232,7 +234,7 @@ impl Pages {
             return None;
         }
         page.touched = true;
-        let far = if reverse { start.clone() } else { page.end.clone() };
+        let far = if reverse { Bytes::copy_from_slice(start) } else { page.end.clone() };
         Some((Arc::clone(&page.rows), far))
     }
 
@@ -256,7 +258,8 @@ impl Pages {
             return map.pages.range::<[u8], _>(below).next_back().map(|(_, page)| page.end.clone());
         }
         let behind = (Bound::Excluded(key), Bound::Unbounded);
-        map.pages.range::<[u8], _>(behind).next().map(|(start, _)| start.clone())
+        let next = map.pages.range::<[u8], _>(behind).next();
+        next.map(|(start, _)| Bytes::copy_from_slice(start))
     }
 
     fn insert(&self, start: Bytes, end: Bytes, rows: Arc<Rows>, generation: u64) {
@@ -269,16 +272,16 @@ impl Pages {
         if let Some(other) = map.containing(&start) {
             map.remove(&other, &self.budget);
         }
-        let inside = (Bound::Included(start.clone()), Bound::Excluded(end.clone()));
-        let others: Vec<Bytes> =
-            map.pages.range::<Bytes, _>(inside).map(|(start, _)| start.clone()).collect();
+        let inside = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
+        let others: Vec<Start> =
+            map.pages.range::<[u8], _>(inside).map(|(start, _)| start.clone()).collect();
         others.iter().for_each(|other| map.remove(other, &self.budget));
         self.budget.used.fetch_add(weight, Ordering::Relaxed);
-        map.pages.insert(start, Page { end, rows, weight, touched: false });
+        map.pages.insert(Start::from_slice(&start), Page { end, rows, weight, touched: false });
         map.evict(&self.budget);
     }
 }
 
-fn weight_of(start: &Bytes, end: &Bytes, rows: &Rows) -> u64 {
+fn weight_of(start: &[u8], end: &[u8], rows: &Rows) -> u64 {
     (rows.weight() + start.len() + end.len() + PAGE_OVERHEAD) as u64
 }

@@ -14,7 +14,8 @@
 //!
 //! # Limits
 //! Equality and IN on leading columns of the entries, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
-//! later IN conditions stay in the filter.
+//! later IN conditions stay in the filter. Of the primary key behind an index, a list narrows only where none did before: their
+//! combinations would be many more than the rows.
 
 mod keys;
 mod prefix;
@@ -394,13 +395,17 @@ impl Conditions {
             let position = self.position(index, at, column);
             // A single value before a list, a list before an array of unknown length.
             let candidates = self.eq.iter().filter(|(c, ..)| *c == position);
-            let Some((_, part, at)) = candidates.min_by_key(|(_, part, _)| match part {
+            let Some((_, part, proof)) = candidates.min_by_key(|(_, part, _)| match part {
                 Part::Eq(_) => 0,
                 Part::In(_) => 1,
                 Part::Any(_) => 2,
             }) else {
                 break;
             };
+            let is_list = |part: &Part| !matches!(part, Part::Eq(_));
+            if at >= index.columns.len() && is_list(part) && access.parts.iter().any(is_list) {
+                break;
+            }
             if let Part::In(values) = part {
                 combinations = combinations.saturating_mul(values.len().max(1));
                 if combinations > MAX_POINTS {
@@ -408,7 +413,7 @@ impl Conditions {
                 }
             }
             if matches!(part, Part::Eq(v) if !matches!(v.ty, SqlType::Char(_))) {
-                proved.push(*at);
+                proved.push(*proof);
             }
             access.parts.push(part.clone());
         }

@@ -41,6 +41,17 @@ pub(super) fn query_reads(query: &Query) -> bool {
             .is_none_or(|with| with.cte_tables.iter().all(|cte| query_reads(&cte.query)))
 }
 
+/// The EXECUTE that a statement is, or explains.
+pub(super) fn executes(statement: &Statement) -> Option<&Statement> {
+    match statement {
+        Statement::Execute { .. } => Some(statement),
+        Statement::Explain { statement, .. } => {
+            matches!(**statement, Statement::Execute { .. }).then_some(statement)
+        }
+        _ => None,
+    }
+}
+
 /// Whether a query computes from nothing but its own words.
 pub(super) fn reads_nothing(statement: &Statement) -> bool {
     let Statement::Query(query) = statement else { return false };

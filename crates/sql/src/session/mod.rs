@@ -126,6 +126,22 @@ impl Prepared {
             plan: Mutex::default(),
         })
     }
+
+    /// The EXPLAIN of this statement, when `statement` is one of EXECUTE.
+    fn explained_by(&self, statement: &Statement) -> Option<Arc<Self>> {
+        let mut statement = statement.clone();
+        let Statement::Explain { statement: inner, .. } = &mut statement else { return None };
+        **inner = self.statement.clone()?;
+        Some(Arc::new(Self {
+            sql: String::new(),
+            parameter_types: self.parameter_types.clone(),
+            columns: None,
+            statement: Some(statement),
+            as_of: self.as_of.clone(),
+            described: false,
+            plan: Mutex::default(),
+        }))
+    }
 }
 
 /// A client's session.

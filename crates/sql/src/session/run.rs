@@ -12,7 +12,7 @@ use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
 use super::bounds::bounded;
 use super::cancel::CancelToken;
-use super::kinds::{is_plain, only_reads, reads_nothing};
+use super::kinds::{executes, is_plain, only_reads, reads_nothing};
 use super::seen::{Seen, observe};
 use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, cursor, pg_micros};
@@ -121,9 +121,12 @@ impl Session {
         if self.block.as_ref().is_some_and(|block| block.failed) {
             return Err(failed_transaction());
         }
-        if let Statement::Execute { .. } = statement {
-            return match self.execute_prepared(statement).boxed().await {
-                Ok((inner, values)) => Box::pin(self.run(&inner, values)).await,
+        if let Some(execute) = executes(statement) {
+            return match self.execute_prepared(execute).boxed().await {
+                Ok((inner, values)) => {
+                    let inner = inner.explained_by(statement).unwrap_or(inner);
+                    Box::pin(self.run(&inner, values)).await
+                }
                 Err(error) => {
                     self.fail();
                     Err(error)
