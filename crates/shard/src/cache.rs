@@ -49,14 +49,14 @@ pub struct ProcessCache {
 }
 
 impl ProcessCache {
-    /// Caches of `total_bytes` together: five sixteenths for rows, six for blocks, filters and
-    /// indexes of checkpoints, three for pages of rows, two for part objects.
+    /// Caches of `total_bytes` together: five sixteenths for rows, five for blocks, filters and
+    /// indexes of checkpoints, four for pages of rows, two for part objects.
     #[must_use]
     pub fn new(total_bytes: u64) -> Self {
         Self {
             rows: RowCache::new(total_bytes / 16 * 5),
-            blocks: Arc::new(BlockCache::new(total_bytes / 16 * 6)),
-            pages: Arc::new(PageBudget::new(total_bytes / 16 * 3)),
+            blocks: Arc::new(BlockCache::new(total_bytes / 16 * 5)),
+            pages: Arc::new(PageBudget::new(total_bytes / 16 * 4)),
             parts: ClockCache::new(total_bytes / 8, 1),
             next_scope: AtomicU64::new(1),
         }

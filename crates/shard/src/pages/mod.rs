@@ -14,7 +14,7 @@
 //! A descending scan does the same the other way round, from the range's end: page with start < k <= end.
 //!
 //! A point read that finds its key in no page reads one row, some 25 µs with its block in memory. Every [`MISSES`]th of those that cost
-//! no request has the page at its key read beside it ([`Shard::page_at`]), one at a time: so the price of reads is at most about
+//! no request has the page at its key read beside it ([`crate::shard::Shard::page_at`]), one at a time: so the price of reads is at most about
 //! doubled until what is read often is in pages. While there is no room that is every [`MISSES_WITHOUT_ROOM`]th.
 //!
 //! # Invariants
