@@ -752,7 +752,7 @@ async fn conditions_and_orders_read_only_the_entries_they_need() {
     let mut s = open(&engine(Arc::new(Counting(memory, Arc::clone(&counts)))).await).await;
     must(
         &mut s,
-        "create table part (a int, b int, c int, d int, primary key (a, b)); create index part_c on part (c); \
+        "create table part (a int, b int, c int, d int, primary key (a, b)); create index part_c on part (c); create index part_a on part (a); \
          create table kind (id int primary key, t text); \
          insert into kind select n, 'k' || n from generate_series(0, 1999) n; \
          insert into part select n / 10, n % 10, n % 5, n % 2000 from generate_series(0, 3999) n",
@@ -787,9 +787,16 @@ async fn conditions_and_orders_read_only_the_entries_they_need() {
             "select d, t from part join kind on id = d and id < 1990 where c = 3 and a >= 390 order by d desc limit 2",
             70,
         ),
+        // The primary key serves what an index holds twice.
+        ("key", "select b, c from part where a = 17 and c = 3 order by 1", 10),
+        (
+            "key",
+            "select a, b from part where c = 3 and d > 1990 order by a desc, b desc limit 1",
+            900,
+        ),
         (
             "auto",
-            "select d from part where c = 3 and a in (select p.a from part p join kind on id = p.d where p.a > (select max(a) - 2 from part) and p.c = 1) order by 1",
+            "select d from part where a in (select p.a from part p join kind on id = p.d where p.a > (select max(a) - 2 from part) and p.c = 1) order by 1",
             40,
         ),
     ] {
@@ -813,4 +820,13 @@ async fn conditions_and_orders_read_only_the_entries_they_need() {
         assert_eq!(rows, must(&mut s, &hidden).await, "{executor}: {sql}");
         assert!(!rows.is_empty(), "{sql}");
     }
+    // What the filter rejects is read in larger and larger steps, not row by row as the limit would have it.
+    must(&mut s, "set telesto.executor = key").await;
+    counts.batches.store(0, Ordering::Relaxed);
+    let found =
+        must(&mut s, "select a from part where c = 3 and d = 3 order by a desc, b desc limit 1")
+            .await;
+    assert_eq!(found, ["200"]);
+    let batches = counts.batches.load(Ordering::Relaxed);
+    assert!(batches <= 12, "{batches} batches");
 }

@@ -18,9 +18,10 @@ use telesto_common::key::{Direction, KeyRange, successor};
 
 use super::bind::natively_ordered;
 use super::types::datum_of;
-use crate::catalog::{Index, Table};
+use crate::catalog::{Index, IndexColumn, Table};
 use crate::codec;
 use crate::error::Result;
+use crate::exec::access::MAX_BEHIND;
 use crate::types::Datum;
 
 /// Ranges one scan reads at most; longer IN lists read the range around them.
@@ -109,11 +110,15 @@ pub(crate) fn choose(
 
 /// How much an index narrows: equal leading columns, then a range; the whole of a unique key beats all.
 fn score(table: &Table, index: &Index, constraints: &BTreeMap<usize, Constraint>) -> u32 {
-    let mut score = 0;
+    let (mut score, mut lists) = (0, false);
     for (at, part) in table.entry_columns(index).enumerate() {
         match constraints.get(&part.column) {
-            Some(Constraint { values: Some(_), .. }) => {
-                score += 20;
+            Some(Constraint { values: Some(values), .. }) => {
+                if !narrows(index, at, values, lists) {
+                    break;
+                }
+                lists |= values.len() > 1;
+                score += if repeats(index, at, part) { 0 } else { 20 };
                 if at + 1 == index.columns.len() && (index.unique || index.id == 0) {
                     score += 1000;
                 }
@@ -129,6 +134,17 @@ fn score(table: &Table, index: &Index, constraints: &BTreeMap<usize, Constraint>
     if score > 0 && index.id == 0 { score + 5 } else { score }
 }
 
+/// Whether the values of the column at `at` of the entries narrow what is read. A list on a column of the primary key behind an index
+/// does only where none did before: its ranges could be more than the rows.
+fn narrows(index: &Index, at: usize, values: &[Datum], lists: bool) -> bool {
+    at < index.columns.len() || values.len() <= if lists { 1 } else { MAX_BEHIND }
+}
+
+/// Whether a column of the primary key behind an index is one of the index's own.
+fn repeats(index: &Index, at: usize, part: &IndexColumn) -> bool {
+    at >= index.columns.len() && index.columns.iter().any(|own| own.column == part.column)
+}
+
 fn bounded(
     database: DatabaseId,
     table: &Table,
@@ -138,15 +154,20 @@ fn bounded(
     let mut prefixes: Vec<Vec<Datum>> = vec![Vec::new()];
     let mut conditions = Vec::new();
     let mut range: Option<(&Constraint, Direction)> = None;
-    for part in table.entry_columns(index) {
+    for (at, part) in table.entry_columns(index).enumerate() {
         let Some(constraint) = constraints.get(&part.column) else { break };
         let name = &table.columns[part.column].name;
         match &constraint.values {
-            Some(values) if prefixes.len() * values.len() <= MAX_RANGES => {
-                conditions.push(match values.len() {
-                    1 => format!("{name} ="),
-                    n => format!("{name} in {n} values"),
-                });
+            Some(values)
+                if prefixes.len() * values.len() <= MAX_RANGES
+                    && narrows(index, at, values, prefixes.len() > 1) =>
+            {
+                if !repeats(index, at, part) {
+                    conditions.push(match values.len() {
+                        1 => format!("{name} ="),
+                        n => format!("{name} in {n} values"),
+                    });
+                }
                 prefixes = prefixes
                     .into_iter()
                     .flat_map(|prefix| {

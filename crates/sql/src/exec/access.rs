@@ -14,8 +14,8 @@
 //!
 //! # Limits
 //! Equality and IN on leading columns of the entries, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
-//! later IN conditions stay in the filter. Of the primary key behind an index, a list narrows only where none did before: their
-//! combinations would be many more than the rows.
+//! later IN conditions stay in the filter. Of the primary key behind an index, a list narrows only where none did before, and only
+//! up to [`MAX_BEHIND`] constants: its ranges could be more than the rows.
 
 mod keys;
 mod prefix;
@@ -33,6 +33,9 @@ pub use keys::Keys;
 
 /// Most key combinations one path may name by constants.
 pub const MAX_POINTS: usize = 10_000;
+
+/// Most values of a list on a column of the primary key behind an index.
+pub const MAX_BEHIND: usize = 32;
 
 /// How the value of a comparison becomes a key element.
 #[derive(Clone, Debug)]
@@ -345,7 +348,7 @@ impl Conditions {
                 continue;
             }
             let (access, proved) = self.path(table, index, order);
-            let score = score(&access, index, order.is_some());
+            let score = score(&access, table, index, order.is_some());
             // A partial index holds fewer rows: it wins over a whole one that narrows as much. Without a condition on its
             // columns it is read when it gives the order, or when its predicate picks values.
             let score = match (score, access.partial) {
@@ -402,8 +405,7 @@ impl Conditions {
             }) else {
                 break;
             };
-            let is_list = |part: &Part| !matches!(part, Part::Eq(_));
-            if at >= index.columns.len() && is_list(part) && access.parts.iter().any(is_list) {
+            if at >= index.columns.len() && !narrows_behind(part, &access.parts) {
                 break;
             }
             if let Part::In(values) = part {
@@ -510,9 +512,29 @@ pub(super) fn usual_nulls(table: &Table, column: &IndexColumn) -> bool {
     column.nulls_first.is_none() || !may_be_null(table, column)
 }
 
-fn score(access: &Access, index: &Index, wants_order: bool) -> u64 {
-    let eq = access.parts.iter().filter(|p| matches!(p, Part::Eq(_))).count() as u64;
-    let lists = access.parts.len() as u64 - eq;
+/// Whether a condition on a column of the primary key behind an index is worth its ranges.
+fn narrows_behind(part: &Part, before: &[Part]) -> bool {
+    match part {
+        Part::Eq(_) => true,
+        Part::In(values) => {
+            values.len() <= MAX_BEHIND && before.iter().all(|part| matches!(part, Part::Eq(_)))
+        }
+        Part::Any(_) => false,
+    }
+}
+
+fn score(access: &Access, table: &Table, index: &Index, wants_order: bool) -> u64 {
+    // A column of the index that the primary key has too counts once.
+    let own = |column: &IndexColumn| {
+        let same = |own: &IndexColumn| own.expression.is_none() && own.column == column.column;
+        index.columns.iter().any(same)
+    };
+    let parts = access.parts.iter().zip(table.entry_columns(index)).enumerate();
+    let counted = parts.filter(|(at, (_, column))| *at < index.columns.len() || !own(column));
+    let (mut eq, mut lists) = (0, 0);
+    for (_, (part, _)) in counted {
+        *(if matches!(part, Part::Eq(_)) { &mut eq } else { &mut lists }) += 1;
+    }
     let bounds = u64::from(access.low.is_some()) + u64::from(access.high.is_some());
     let mut score = eq * 100 + lists * 80 + bounds * 30 + u64::from(access.prefix.is_some()) * 40;
     if access.unique {

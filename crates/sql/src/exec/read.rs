@@ -130,7 +130,7 @@ impl Reader {
         context: &EvalContext<'_>,
     ) -> Result<Vec<Found>> {
         // A first small batch serves LIMIT 1 without reading ahead.
-        let max_rows = max_rows.clamp(1, BATCH);
+        let mut max_rows = max_rows.clamp(1, BATCH);
         loop {
             exec.check_cancelled()?;
             let pairs = match self.pairs(max_rows, exec).await? {
@@ -158,6 +158,10 @@ impl Reader {
                     exec.txn.try_claim(&keys)?;
                 }
                 return Ok(rows);
+            }
+            // The filter let none through: take larger steps. Rows to be locked are claimed as they are wanted.
+            if exec.read_for == ReadFor::Query {
+                max_rows = (max_rows * 2).min(BATCH);
             }
         }
     }

@@ -39,8 +39,9 @@ use crate::types::Datum;
 const MAX_KEYS: usize = 1024;
 /// Ranges a level scans at once, unless one row alone needs more.
 const MAX_RANGES: usize = 128;
-/// Rows of a driver that are sorted before they are joined, at most.
-pub const MAX_SORTED: usize = 8192;
+/// Rows of a driver that are sorted before they are joined, at most, and bytes of them.
+const MAX_SORTED: usize = 8192;
+const MAX_SORTED_BYTES: u64 = 4 << 20;
 /// Entries of a range that are kept for all rows that share it.
 const LONG_RANGE: usize = 128;
 /// Bytes of a decoded row beside its values.
@@ -89,10 +90,10 @@ impl JoinReader {
     }
 
     /// Reads all rows of the driver before the first is joined, and has them come in the order that `sort` gives them. `false`: there
-    /// are more than [`MAX_SORTED`]; they come as they are read.
+    /// are too many; they come as they are read.
     ///
     /// # Errors
-    /// As [`JoinReader::next`]; 53200 when they do not fit into the statement's memory.
+    /// As [`JoinReader::next`].
     pub async fn sort_driver(
         &mut self,
         sort: impl FnOnce(Vec<Row>) -> Result<Vec<Row>>,
@@ -100,17 +101,17 @@ impl JoinReader {
         context: &EvalContext<'_>,
     ) -> Result<bool> {
         let mut held = exec.memory.reserve("rows to sort", 0).map_err(out_of_memory)?;
-        let mut rows = Vec::new();
+        let (mut rows, mut bytes) = (Vec::new(), 0);
         let few = loop {
             let found = self.driver.next(BATCH, exec, context).await?;
             if found.is_empty() {
                 break true;
             }
-            for found in found {
-                held.grow(row_bytes(&found.row)).map_err(out_of_memory)?;
-                rows.push(found.row);
-            }
-            if rows.len() > MAX_SORTED {
+            let before = bytes;
+            bytes += found.iter().map(|found| row_bytes(&found.row)).sum::<u64>();
+            rows.extend(found.into_iter().map(|found| found.row));
+            let room = held.grow(bytes - before).is_ok();
+            if !room || rows.len() > MAX_SORTED || bytes > MAX_SORTED_BYTES {
                 break false;
             }
         };

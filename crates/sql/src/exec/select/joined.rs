@@ -47,28 +47,18 @@ impl SelectPlan {
                 outputs.chain(sort).for_each(|e| e.remap(&to));
             }
         }
-        // With LIMIT, the rows of few that come first are joined first: those behind it never are.
+        // With LIMIT, the rows of few that come first are joined first: those behind it never are. By columns only: an expression could
+        // fail for a row that finds no match.
         let driver = plan.driver.codec.width();
         self.sort_first = self.limit.is_some()
             && self.group.is_none()
             && plain
             && self.locks.is_none()
             && !self.sort.is_empty()
-            && self.sort.iter().all(|key| within(&key.expr, driver));
+            && self.sort.iter().all(|key| matches!(key.expr.node, Node::Column(at) if at < driver));
         self.join = Some(Arc::new(plan));
         Ok(())
     }
-}
-
-/// Whether the expression is of the first columns of a row, as many as `width`.
-fn within(expr: &Expr, width: usize) -> bool {
-    let mut found = true;
-    expr.walk(&mut |e| {
-        if let Node::Column(at) = e.node {
-            found &= at < width;
-        }
-    });
-    found
 }
 
 /// Adds the columns a `*` over a join stands for.
