@@ -90,6 +90,36 @@ impl Shard {
         Ok(reads)
     }
 
+    /// Whether no key in `range`, which has an end, has any version at all: each would be [`Read::Absent`] at `at`. One look of a scan;
+    /// `false` promises nothing.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn never_written(self: &Arc<Self>, range: &KeyRange, at: Timestamp) -> Result<bool> {
+        self.snapshots.check(at)?;
+        if !self.tail.read().is_free_of(range) {
+            return Ok(false);
+        }
+        // What left the tail meanwhile is in what is the base now.
+        let mut reopens = 0;
+        loop {
+            self.open_check()?;
+            let base = self.base();
+            let Some(view) = &base else { return Ok(true) };
+            let first = async {
+                let mut rows = view.scan(stored_range(range), false, ReadAhead::Short).await?;
+                rows.next().await
+            };
+            match first.await {
+                Ok(row) => {
+                    self.snapshots.check(at)?;
+                    return Ok(row.is_none());
+                }
+                Err(fault) => self.recover(&base, fault, &mut reopens).await?,
+            }
+        }
+    }
+
     /// Settles keys, which are in order, by scans, as long as these are worth their price; how many. `single` gets those whose
     /// version is in the history.
     async fn scan_for(

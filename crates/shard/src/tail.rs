@@ -232,6 +232,13 @@ impl Tail {
         TailRead { visible: visible.map(|v| v.version.clone()), newer, externals, external_touch }
     }
 
+    /// Whether nothing here was written in `range`, as far as the spans of external write sets tell.
+    pub(crate) fn is_free_of(&self, range: &KeyRange) -> bool {
+        range.is_empty()
+            || self.map.range::<[u8], _>(bounds(range)).next().is_none()
+                && !self.externals.iter().any(|external| external.may_overlap(range))
+    }
+
     /// The visible version of each key in `range`, at most `limit` keys and about `limit_bytes` of them, in
     /// order. Keys without a version at or below `at` are left out. The last value: the last key looked at,
     /// if a limit cut the range short.

@@ -102,6 +102,27 @@ pub enum TryClaim {
     Changed,
 }
 
+/// What is known of keys that rows to be inserted will have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// None of them has a version at this snapshot or ever had one. Nothing is remembered of that: it is validated with the writes
+    /// that name it ([`Put::absent`]).
+    Absent(Timestamp),
+    /// Their values, in order, remembered as [`Transaction::get_many`] does.
+    Values(Vec<Option<Bytes>>),
+}
+
+/// A write of many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// The key.
+    pub key: Bytes,
+    /// Its value.
+    pub value: Bytes,
+    /// What [`Looked::Absent`] told of the key.
+    pub absent: Option<Timestamp>,
+}
+
 /// A point inside a transaction to roll back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Savepoint(pub u64);
@@ -212,6 +233,12 @@ pub trait Transaction: Debug + Send + Sync {
     /// The values of several keys, in their order, fetched together.
     async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>>;
 
+    /// [`Transaction::get_many`] with [`ReadFor::Constraint`] of keys that are to be written next by
+    /// [`Transaction::put_all`], if none has a value: many new keys beside each other are told by one look.
+    async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
+        Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?))
+    }
+
     /// The value of `key` if it can be had from memory without waiting: outer `None` means "use
     /// [`Transaction::get`]". Recorded for validation like `get`.
     fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>>;
@@ -232,6 +259,17 @@ pub trait Transaction: Debug + Send + Sync {
     /// With [`TxnOptions::fail_early`], [`crate::Error::Conflict`] when the key is known to have been changed after
     /// the snapshot; nothing was buffered.
     async fn put(&self, key: Bytes, value: Bytes) -> Result<()>;
+
+    /// [`Transaction::put`] for each of `writes`, in order. Some may have been buffered when it fails.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    async fn put_all(&self, writes: Vec<Put>) -> Result<()> {
+        for write in writes {
+            self.put(write.key, write.value).await?;
+        }
+        Ok(())
+    }
 
     /// Buffers a delete.
     ///

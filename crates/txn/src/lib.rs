@@ -36,8 +36,8 @@ pub mod service;
 mod transaction;
 
 pub use api::{
-    Committed, Cost, Database, Durability, Level, MessageSink, Outcome, ReadFor, Savepoint, Scan,
-    ScanOptions, Transaction, TryClaim, TxnOptions,
+    Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
+    Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 pub use engine::Engine;
 pub use error::{Error, Result};

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use telesto_bucket::{Bucket, Cause};
+use telesto_common::key::KeyRange;
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, VirtualLog};
@@ -422,6 +423,17 @@ impl ShardService for LocalService {
             }
         };
         Ok(self.0.env.within(by, "reading", reads).await??)
+    }
+
+    async fn never_written(
+        &self,
+        range: KeyRange,
+        at: Timestamp,
+        timeout: Duration,
+    ) -> Result<bool> {
+        let shard = self.0.shard();
+        let by = self.0.env.deadline(timeout);
+        Ok(self.0.env.within(by, "reading", shard.never_written(&range, at)).await??)
     }
 
     fn scan(&self, request: ScanRequest) -> Box<dyn RowStream> {

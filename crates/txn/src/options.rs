@@ -11,6 +11,9 @@ use telesto_shard::EngineKind;
 
 use crate::api::Durability;
 
+/// What a transaction keeps in memory before it spills, where an eighth of all write buffers is less. Bytes.
+const SMALL_SPILL_BYTES: u64 = 16 << 20;
+
 /// How memory is split. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
@@ -74,7 +77,10 @@ impl WriteSetLimits {
         Self {
             inline_bytes: self.inline_bytes.min(share(4)),
             part_bytes: self.part_bytes.min(share(4)),
-            spill_bytes: self.spill_bytes.min(memory.write_buffer_bytes / 2),
+            spill_bytes: self
+                .spill_bytes
+                .min((memory.write_buffer_bytes / 8).max(SMALL_SPILL_BYTES))
+                .min(memory.write_buffer_bytes / 2),
             read_set_bytes: self.read_set_bytes.min(share(8)),
         }
     }
@@ -137,7 +143,7 @@ impl EngineOptions {
             write_set: WriteSetLimits {
                 inline_bytes: 1 << 20,
                 part_bytes: 8 << 20,
-                spill_bytes: 16 << 20,
+                spill_bytes: 64 << 20,
                 read_set_bytes: 4 << 20,
             },
             timeout: Duration::from_secs(30),

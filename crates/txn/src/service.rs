@@ -199,6 +199,14 @@ pub trait ShardService: Debug + Send + Sync {
     /// Versions of keys, in the order of the request.
     async fn get(&self, request: GetRequest) -> Result<Vec<Read>>;
 
+    /// Whether no key in `range` has any version at all as of `at`, told by one look; `false` promises nothing.
+    async fn never_written(
+        &self,
+        range: KeyRange,
+        at: Timestamp,
+        timeout: Duration,
+    ) -> Result<bool>;
+
     /// Starts a scan.
     fn scan(&self, request: ScanRequest) -> Box<dyn RowStream>;
 

@@ -13,6 +13,9 @@
 //! # Limits
 //! One transaction's own memory: the write buffer's bound, the read set's bound, the batch under way.
 
+mod commit;
+mod new_keys;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,29 +23,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_bucket::meter::current_scope;
 use telesto_common::key::KeyRange;
-use telesto_common::{Env, Label, Lsn, RegionId, Timestamp, TxnId};
+use telesto_common::{Env, Label, RegionId, Timestamp, TxnId};
 use telesto_shard::{Change, Read};
 
+use self::new_keys::{Looks, Unwritten};
 use crate::api::{
-    Committed, Cost, Durability, Level, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
+    Committed, Durability, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
     TryClaim, TxnOptions,
 };
 use crate::buffer::{Own, SpillOptions, Visible, WriteBuffer};
 use crate::claims::{Claimed, Claims};
-use crate::commit::write_set::{self, WriteSet};
+use crate::commit::write_set;
 use crate::error::{Error, Result};
 use crate::options::WriteSetLimits;
-use crate::read_set::{ReadSet, Reads, ReadsSince};
+use crate::read_set::{ReadSet, ReadsSince};
 use crate::scan::TxnScan;
 use crate::service::{
-    BeginReply, BeginRequest, ChangedRequest, CommitReply, CommitRequest, CommitWrites, Freshness,
-    GetRequest, ShardService, SnapshotLease,
+    BeginReply, BeginRequest, ChangedRequest, Freshness, GetRequest, ShardService, SnapshotLease,
 };
 
-/// How often an external write set is checked again against changes made meanwhile in its ranges.
-const MAX_RECHECKS: u32 = 16;
 /// Reads checked again at most to move a snapshot: with more, executing again is no dearer.
 const MAX_ADVANCED_READS: usize = 1000;
 
@@ -80,6 +80,8 @@ pub(crate) struct Core {
     moved: AtomicBool,
     pub buffer: Arc<WriteBuffer>,
     reads: Mutex<ReadSet>,
+    unwritten: Mutex<Unwritten>,
+    looks: Looks,
     lease: Mutex<Option<Box<dyn SnapshotLease>>>,
     /// When the snapshot moves, the first one that something is validated against stays leased.
     first_lease: Mutex<Option<Box<dyn SnapshotLease>>>,
@@ -142,6 +144,7 @@ impl Core {
         *self.lease.lock() = None;
         *self.first_lease.lock() = None;
         self.reads.lock().take();
+        self.unwritten.lock().clear();
         self.claimed.release();
     }
 
@@ -240,136 +243,6 @@ impl Core {
         };
         self.options.durability.or(self.shared.durability).unwrap_or(by_log)
     }
-
-    fn nothing_written(&self) -> Committed {
-        let at = self.snapshot();
-        Committed { timestamp: at, lsn: Lsn::ZERO, label: self.label(at), cost: Cost::default() }
-    }
-
-    async fn commit(&self) -> Result<Committed> {
-        let messages = std::mem::take(&mut *self.messages.lock());
-        if self.read_only || (!self.buffer.used() && messages.is_empty()) {
-            return self.commit_reads().await;
-        }
-        let mut written = match write_set::collect(self).await? {
-            Some(written) => written,
-            None if messages.is_empty() => return self.commit_reads().await,
-            // Everything was rolled back, or nothing was written: it only says something.
-            None => WriteSet::Inline(Vec::new()),
-        };
-        let mut reads = self.reads.lock().take();
-        let mut rechecks = 0;
-        let (timestamp, lsn, mut cost) = loop {
-            let (writes, reads) = match &mut written {
-                WriteSet::Inline(writes) => {
-                    (CommitWrites::Inline(std::mem::take(writes)), std::mem::take(&mut reads))
-                }
-                WriteSet::External(external) => {
-                    external.discard();
-                    external.check(self).await?;
-                    external.keep();
-                    let writes = CommitWrites::External {
-                        parts: external.parts.clone(),
-                        since: external.since,
-                    };
-                    (writes, reads.clone())
-                }
-            };
-            let request = CommitRequest {
-                txn: self.id,
-                reads,
-                writes,
-                messages: messages.clone(),
-                durability: self.durability(),
-                timeout: self.timeout,
-            };
-            match self.shared.service.commit(request).await {
-                Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
-                    // The parts of an external write set were put in the caller's own scope.
-                    if let Some(scope) = current_scope() {
-                        scope.add(cost);
-                    }
-                    break (timestamp, lsn, cost);
-                }
-                Ok(CommitReply::Recheck(change)) => {
-                    rechecks += 1;
-                    if rechecks > MAX_RECHECKS {
-                        if let WriteSet::External(external) = &mut written {
-                            external.discard();
-                        }
-                        return Err(conflict(self.id, change));
-                    }
-                }
-                Err(error) => {
-                    if let WriteSet::External(external) = &mut written
-                        && !matches!(error, Error::OutcomeUnknown { .. })
-                    {
-                        external.discard();
-                    }
-                    return Err(error);
-                }
-            }
-        };
-        if let WriteSet::External(external) = &written {
-            cost.puts += external.puts();
-        }
-        Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost })
-    }
-
-    /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
-    /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
-    /// must still hold at the tail for it to be strict; with a local sequencer that knew all (at its begin: the log may
-    /// have been switched since) that was the newest.
-    async fn commit_reads(&self) -> Result<Committed> {
-        let service = &self.shared.service;
-        let strict = self.options.level == Level::Serializable;
-        let newest = self.newest && !self.moved.load(Ordering::Acquire);
-        if self.read_only || (strict && newest) {
-            return Ok(self.nothing_written());
-        }
-        let reads = self.reads.lock().take();
-        if reads.is_empty() {
-            return Ok(self.nothing_written());
-        }
-        let now = if strict { self.tail().await? } else { service.applied().1 };
-        self.unchanged(reads, now).await?;
-        Ok(self.nothing_written())
-    }
-
-    /// The newest commit in the log as of a moment inside this call; it is applied.
-    async fn tail(&self) -> Result<Timestamp> {
-        let freshness = Freshness::Tail;
-        let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
-        Ok(self.shared.service.begin(request).await?.snapshot)
-    }
-
-    /// Fails if something of `reads` was changed up to `now`.
-    async fn unchanged(&self, reads: Reads, now: Timestamp) -> Result<()> {
-        for ReadsSince { since, keys, ranges } in reads.by_since() {
-            if since >= now {
-                continue;
-            }
-            let request = ChangedRequest { keys, ranges, since };
-            if let Some(change) = self.shared.service.changed(request, self.timeout).await?.change {
-                return Err(conflict(self.id, change));
-            }
-        }
-        Ok(())
-    }
-
-    async fn confirm(&self) -> Result<()> {
-        self.open()?;
-        let newest = self.newest && !self.moved.load(Ordering::Acquire);
-        if self.read_only || newest {
-            return Ok(());
-        }
-        let reads = self.reads.lock().copied();
-        if reads.is_empty() {
-            return Ok(());
-        }
-        let now = self.tail().await?;
-        self.unchanged(reads, now).await
-    }
 }
 
 /// The error for a change of what `txn` read or writes.
@@ -407,6 +280,8 @@ impl EngineTransaction {
                 messages: Mutex::default(),
                 buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
+                unwritten: Mutex::default(),
+                looks: Looks::default(),
                 lease: Mutex::new(Some(begun.lease)),
                 first_lease: Mutex::new(None),
             }),
@@ -538,6 +413,13 @@ impl Transaction for EngineTransaction {
         }
     }
 
+    async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
+        match self.core.look_up_new(keys).await? {
+            Some(looked) => Ok(looked),
+            None => Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?)),
+        }
+    }
+
     fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan> {
         let seen = self.seen(options.read_for);
         Box::new(TxnScan::new(Arc::clone(&self.core), range, options, seen))
@@ -553,6 +435,10 @@ impl Transaction for EngineTransaction {
         self.core.write(key, Some(value)).await
     }
 
+    async fn put_all(&self, writes: Vec<Put>) -> Result<()> {
+        self.core.write_all(writes).await
+    }
+
     async fn delete(&self, key: Bytes) -> Result<()> {
         self.core.write(key, None).await
     }
@@ -563,8 +449,13 @@ impl Transaction for EngineTransaction {
     }
 
     fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
-        self.core.open()?;
-        if self.core.buffer.rollback_to(savepoint.0) { Ok(()) } else { Err(Error::NoSavepoint) }
+        let core = &self.core;
+        core.open()?;
+        if !core.buffer.rollback_to(savepoint.0) {
+            return Err(Error::NoSavepoint);
+        }
+        core.unwritten.lock().rolled_back(savepoint.0, &mut core.reads.lock());
+        Ok(())
     }
 
     async fn confirm(&self) -> Result<()> {

@@ -87,6 +87,8 @@ impl PartWriter {
             return Err(Error::BadPart { reason: format!("it has {bytes} bytes") });
         }
         if self.writes == 0 {
+            // The last block passes the target.
+            self.body.reserve(self.target_bytes.saturating_add(2 * BLOCK_BYTES));
             self.body.put_slice(&format::header(self.token));
             self.first_key = write.key.clone();
         }

@@ -95,6 +95,13 @@ async fn versions_are_read_at_their_timestamps(which: Which) {
     let keys: Vec<_> = ["c", "zz", "a"].into_iter().map(Bytes::from).collect();
     let many = shard.get_many(&keys, Timestamp(30)).await.unwrap();
     assert_eq!(many, [found(30, "c30"), Read::Absent, found(20, "a20")]);
+    let between = |from: &'static str, to: &'static str| KeyRange::new(from.into(), to.into());
+    for (from, to, expected) in
+        [("c0", "zz", true), ("0", "a", true), ("a", "a0", false), ("0", "zz", false)]
+    {
+        let never = shard.never_written(&between(from, to), Timestamp(30)).await.unwrap();
+        assert_eq!(never, expected, "{from} to {to}");
+    }
     let warm = shard.try_get(b"a", Timestamp(30)).expect("cached by the read before");
     assert_eq!(warm.unwrap(), found(20, "a20"));
     shard.close().await;

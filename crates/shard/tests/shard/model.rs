@@ -151,6 +151,7 @@ impl Model {
             }
         }
         self.check_changes(shard, at).await;
+        self.check_spans(shard, at).await;
     }
 
     async fn check_points(&self, shard: &Arc<Shard>, at: u64) {
@@ -174,6 +175,19 @@ impl Model {
             let reads = shard.get_many(&keys, Timestamp(at)).await.unwrap();
             for (key, read) in keys.iter().zip(&reads) {
                 self.check_read(key, at, read);
+            }
+        }
+    }
+
+    /// Where nothing was ever written every key is absent.
+    async fn check_spans(&self, shard: &Arc<Shard>, at: u64) {
+        for (from, length) in [(0, 1), (3, 1), (5, 2), (2, 9), (KEYS, 1)] {
+            let range = KeyRange::new(key(from), key(from + length));
+            if shard.never_written(&range, Timestamp(at)).await.unwrap() {
+                for number in from..from + length {
+                    let read = shard.get(&key(number), Timestamp(at)).await.unwrap();
+                    assert_eq!(read, Read::Absent, "{number} at {at}");
+                }
             }
         }
     }

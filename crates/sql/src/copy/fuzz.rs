@@ -10,7 +10,7 @@
 use bytes::BytesMut;
 
 use super::binary::{self, BinaryDecoder};
-use super::lines::{Decoder, Field, encode};
+use super::lines::{Decoder, Field, encode, owned};
 use super::options::Options;
 use crate::error::Result;
 use crate::session::{CopyFormat, Row};
@@ -37,17 +37,17 @@ fn options(choice: &[u8; 4]) -> Option<Options> {
     Some(options)
 }
 
-fn rows(options: &Options, data: &[u8], piece: usize) -> Result<Vec<Vec<Field>>> {
+fn rows(options: &Options, data: &[u8], piece: usize) -> Result<Vec<Vec<Field<'static>>>> {
     let mut decoder = Decoder::new(options.clone());
     let mut out = Vec::new();
     for part in data.chunks(piece) {
         decoder.feed(part)?;
-        while let Some(row) = decoder.next_row(false)? {
-            out.push(row);
+        while decoder.next_row(false)? {
+            out.push(owned(decoder.fields()?));
         }
     }
-    while let Some(row) = decoder.next_row(true)? {
-        out.push(row);
+    while decoder.next_row(true)? {
+        out.push(owned(decoder.fields()?));
     }
     Ok(out)
 }

@@ -30,8 +30,10 @@ use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::bulk::{BulkInsert, Refused};
 use crate::expr::context::EvalContext;
+use crate::expr::text_form::style as text_style;
 use crate::plan::ExecContext;
 use crate::session::{CopyFormat, CopyInTarget, Row};
+use crate::types::text::TextStyle;
 use crate::types::{Datum, SqlType};
 
 /// Where a row came from.
@@ -39,7 +41,7 @@ use crate::types::{Datum, SqlType};
 struct Origin {
     line: u64,
     /// The row as it was given; `None` in binary format.
-    shown: Option<String>,
+    shown: Option<Bytes>,
 }
 
 enum Input {
@@ -59,6 +61,8 @@ struct Decoding {
     input: Input,
     table: String,
     columns: Vec<(String, SqlType)>,
+    /// The columns' types without modifiers.
+    bare: Vec<SqlType>,
 }
 
 /// The receiving end of COPY FROM STDIN.
@@ -83,17 +87,18 @@ impl CopyIn {
         options: Options,
         context: &ExecContext,
     ) -> Result<Self> {
-        let columns = chosen
+        let columns: Vec<_> = chosen
             .iter()
             .map(|at| (table.columns[*at].name.clone(), table.columns[*at].ty.clone()))
             .collect();
+        let bare = columns.iter().map(|(_, ty)| ty.without_modifier()).collect();
         let input = match options.format {
             CopyFormat::Binary => Input::Binary(BinaryDecoder::default()),
             CopyFormat::Text | CopyFormat::Csv => Input::Lines(Decoder::new(options)),
         };
         let width = chosen.len();
         let decoding =
-            Decoding { context: context.clone(), input, table: table.name.clone(), columns };
+            Decoding { context: context.clone(), input, table: table.name.clone(), columns, bare };
         Ok(Self {
             rows: BulkInsert::new(context, table, chosen)?,
             context: context.clone(),
@@ -163,43 +168,42 @@ impl Decoding {
         if let Err(error) = fed {
             return (rows, Some(error));
         }
-        let eval = EvalContext::executing(&self.context);
+        let style = text_style(&EvalContext::executing(&self.context));
         loop {
-            match next_row(&mut self.input, &self.table, &self.columns, last, &eval) {
+            match self.next_row(last, &style) {
                 Ok(Some(row)) => rows.push(row),
                 Ok(None) => return (rows, None),
                 Err(error) => return (rows, Some(error)),
             }
         }
     }
-}
 
-/// The next whole row of the input.
-fn next_row(
-    input: &mut Input,
-    table: &str,
-    columns: &[(String, SqlType)],
-    last: bool,
-    eval: &EvalContext<'_>,
-) -> Result<Option<Decoded>> {
-    match input {
-        Input::Lines(decoder) => {
-            let fields = decoder
-                .next_row(last)
-                .map_err(|error| placed(table, error, decoder.line(), Some(decoder.shown())))?;
-            let Some(fields) = fields else { return Ok(None) };
-            let bytes = fields.iter().flatten().map(String::len).sum();
-            let (line, shown) = (decoder.line(), decoder.shown());
-            let row = values(columns, fields, eval)
-                .map_err(|error| placed(table, error, line, Some(shown.clone())))?;
-            Ok(Some((row, bytes, Origin { line, shown: Some(shown) })))
-        }
-        Input::Binary(decoder) => {
-            let (row, bytes) = decoder
-                .next_row(last, columns)
-                .map_err(|error| placed(table, error, decoder.line(), None))?;
-            let Some(row) = row else { return Ok(None) };
-            Ok(Some((row, bytes, Origin { line: decoder.line(), shown: None })))
+    /// The next whole row of the input.
+    fn next_row(&mut self, last: bool, style: &TextStyle) -> Result<Option<Decoded>> {
+        match &mut self.input {
+            Input::Lines(decoder) => {
+                let next = decoder.next_row(last);
+                let (line, shown) = (decoder.line(), decoder.row().clone());
+                let row = match next {
+                    Ok(false) => return Ok(None),
+                    Ok(true) => decoder
+                        .fields()
+                        .and_then(|fields| values(&self.columns, &self.bare, fields, style)),
+                    Err(error) => Err(error),
+                };
+                let bytes = shown.len();
+                match row {
+                    Ok(row) => Ok(Some((row, bytes, Origin { line, shown: Some(shown) }))),
+                    Err(error) => Err(placed(&self.table, error, line, Some(shown))),
+                }
+            }
+            Input::Binary(decoder) => {
+                let (row, bytes) = decoder
+                    .next_row(last, &self.columns)
+                    .map_err(|error| placed(&self.table, error, decoder.line(), None))?;
+                let Some(row) = row else { return Ok(None) };
+                Ok(Some((row, bytes, Origin { line: decoder.line(), shown: None })))
+            }
         }
     }
 }
@@ -218,11 +222,14 @@ fn place(table: &str, refused: Refused<Origin>) -> Error {
 }
 
 /// Says in which line the error is, and in which column if one is noted.
-fn placed(table: &str, mut error: Error, line: u64, shown: Option<String>) -> Error {
+fn placed(table: &str, mut error: Error, line: u64, shown: Option<Bytes>) -> Error {
     let context = &mut error.fields_mut().context;
     *context = Some(match (context.take(), shown) {
         (Some(column), _) => format!("COPY {table}, line {line}, {column}"),
-        (None, Some(row)) => format!("COPY {table}, line {line}: \"{row}\""),
+        (None, Some(row)) => {
+            let row = shortened(&String::from_utf8_lossy(&row));
+            format!("COPY {table}, line {line}: \"{row}\"")
+        }
         (None, None) => format!("COPY {table}, line {line}"),
     });
     error
@@ -230,23 +237,25 @@ fn placed(table: &str, mut error: Error, line: u64, shown: Option<String>) -> Er
 
 fn values(
     columns: &[(String, SqlType)],
-    fields: Vec<Field>,
-    eval: &EvalContext<'_>,
+    bare: &[SqlType],
+    fields: Vec<Field<'_>>,
+    style: &TextStyle,
 ) -> Result<Row> {
     if fields.len() > columns.len() {
         return Err(malformed("extra data after last expected column"));
     }
     let missing = columns.get(fields.len()).map(|(name, _)| name);
-    let row = fields
-        .into_iter()
-        .zip(columns)
-        .map(|(field, (name, ty))| match field {
-            None => Ok(Datum::Null),
-            Some(text) => crate::expr::cast::input(&text, ty, eval)
-                .and_then(|v| crate::expr::cast::fit(v, ty))
-                .map_err(|error| error.context(format!("column {name}: \"{}\"", shortened(&text)))),
-        })
-        .collect::<Result<Row>>()?;
+    let mut row = Row::with_capacity(fields.len());
+    for ((field, (name, ty)), bare) in fields.into_iter().zip(columns).zip(bare) {
+        row.push(match field {
+            None => Datum::Null,
+            Some(text) => Datum::from_text(&text, bare, style)
+                .and_then(|value| crate::expr::cast::fit(value, ty))
+                .map_err(|error| {
+                    error.context(format!("column {name}: \"{}\"", shortened(&text)))
+                })?,
+        });
+    }
     // PostgreSQL converts what is there before it looks for more.
     match missing {
         Some(missing) => Err(malformed(format!("missing data for column \"{missing}\""))),

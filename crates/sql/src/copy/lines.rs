@@ -4,7 +4,9 @@
 //! - `decode(encode(row)) = row` for every row and every set of options that [`Options`] accepts.
 //! - The decoder holds one row, at most [`MAX_ROW_BYTES`] of it.
 
-use std::ops::Range;
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
 
 use crate::error::{Error, Result, SqlState};
 use crate::session::CopyFormat;
@@ -15,7 +17,7 @@ use super::options::Options;
 pub(super) const MAX_ROW_BYTES: usize = 256 << 20;
 
 /// A column's value; `None` is NULL.
-pub(super) type Field = Option<String>;
+pub(super) type Field<'a> = Option<Cow<'a, str>>;
 
 /// Longest value or row shown in a message, bytes.
 const SHOWN_BYTES: usize = 100;
@@ -37,15 +39,14 @@ pub(super) fn malformed(message: impl Into<String>) -> Error {
 #[derive(Debug)]
 pub(super) struct Decoder {
     options: Options,
-    pending: Vec<u8>,
-    /// Where the bytes not taken yet begin.
-    begin: usize,
+    /// What was not taken yet.
+    pending: BytesMut,
     /// Bytes of `pending` known to hold no end of a row.
     scanned: usize,
     quoted: bool,
     line: u64,
-    /// Where the last row is, until more data comes.
-    row: Range<usize>,
+    /// The last row.
+    row: Bytes,
     /// The header has been passed.
     headed: bool,
     ended: bool,
@@ -56,12 +57,11 @@ impl Decoder {
     pub fn new(options: Options) -> Self {
         Self {
             options,
-            pending: Vec::new(),
-            begin: 0,
+            pending: BytesMut::new(),
             scanned: 0,
             quoted: false,
             line: 0,
-            row: 0..0,
+            row: Bytes::new(),
             headed: false,
             ended: false,
         }
@@ -72,18 +72,14 @@ impl Decoder {
         self.line
     }
 
-    /// The last row as it was given, cut as PostgreSQL cuts it for messages.
-    pub fn shown(&self) -> String {
-        let row = self.pending.get(self.row.clone()).unwrap_or_default();
-        shortened(&String::from_utf8_lossy(row))
+    /// The last row as it was given.
+    pub fn row(&self) -> &Bytes {
+        &self.row
     }
 
     /// Takes a piece of data.
     pub fn feed(&mut self, data: &[u8]) -> Result<()> {
-        self.pending.drain(..self.begin);
-        self.scanned -= self.begin;
-        self.begin = 0;
-        self.row = 0..0;
+        self.row = Bytes::new();
         if self.scanned > MAX_ROW_BYTES {
             return Err(malformed(format!("a row is longer than {MAX_ROW_BYTES} bytes")));
         }
@@ -91,86 +87,92 @@ impl Decoder {
         Ok(())
     }
 
-    /// The next whole row, or `None` when more data is needed. At the end (`last`) a row may lack its line end.
-    pub fn next_row(&mut self, last: bool) -> Result<Option<Vec<Field>>> {
+    /// Takes the next whole row; `false` when more data is needed. At the end (`last`) a row may lack its line end.
+    pub fn next_row(&mut self, last: bool) -> Result<bool> {
         loop {
             if self.ended {
-                self.begin = self.pending.len();
-                self.scanned = self.begin;
-                return Ok(None);
+                self.pending.clear();
+                self.scanned = 0;
+                return Ok(false);
             }
-            let mut end = match self.find_end() {
+            let end = match self.find_end() {
                 Some(end) => end,
-                None if last && self.begin < self.pending.len() => {
-                    self.line += 1;
-                    self.row = self.begin..self.pending.len();
+                None if last && !self.pending.is_empty() => {
                     if self.quoted {
+                        self.line += 1;
+                        self.row = self.pending.split().freeze();
                         return Err(malformed("unterminated CSV quoted field"));
                     }
-                    self.line -= 1;
                     self.pending.len()
                 }
-                None => return Ok(None),
+                None => return Ok(false),
             };
-            let start = self.begin;
-            self.begin = (end + 1).min(self.pending.len());
-            self.scanned = self.begin;
+            let mut row = self.pending.split_to((end + 1).min(self.pending.len()));
+            self.scanned = 0;
             self.quoted = false;
-            if end > start && self.pending[end - 1] == b'\r' {
-                end -= 1;
+            row.truncate(end);
+            if row.last() == Some(&b'\r') {
+                row.truncate(end - 1);
             }
-            self.row = start..end;
-            let bytes = &self.pending[start..end];
+            self.row = row.freeze();
             self.line += 1;
             if self.options.format == CopyFormat::Csv {
-                self.line += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.line += self.row.iter().filter(|byte| **byte == b'\n').count() as u64;
             }
-            if bytes == b"\\." {
+            if &self.row[..] == b"\\." {
                 self.ended = true;
                 continue;
             }
-            let row = std::str::from_utf8(bytes).map_err(|_| {
-                Error::new(
-                    SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-                    "invalid byte sequence for encoding \"UTF8\"",
-                )
-            })?;
             if self.options.header && !std::mem::replace(&mut self.headed, true) {
+                text_of(&self.row)?;
                 continue;
             }
-            let fields = match self.options.format {
-                CopyFormat::Csv => self.csv(row)?,
-                _ => self.text(row)?,
-            };
-            return Ok(Some(fields));
+            return Ok(true);
+        }
+    }
+
+    /// The values of the last row.
+    pub fn fields(&self) -> Result<Vec<Field<'_>>> {
+        let row = text_of(&self.row)?;
+        match self.options.format {
+            CopyFormat::Csv => self.csv(row),
+            _ => self.text(row),
         }
     }
 
     /// Position of the newline that ends the first row.
     fn find_end(&mut self) -> Option<usize> {
         let csv = self.options.format == CopyFormat::Csv;
-        while let Some(byte) = self.pending.get(self.scanned).copied() {
-            if csv {
-                if self.quoted
-                    && byte == self.options.escape
-                    && self.options.escape != self.options.quote
-                {
-                    // The byte after it belongs to the value; wait for it.
-                    self.pending.get(self.scanned + 1)?;
-                    self.scanned += 2;
-                    continue;
-                }
-                if byte == self.options.quote {
-                    self.quoted = !self.quoted;
-                }
-                if byte == b'\n' && !self.quoted {
+        if !csv {
+            loop {
+                let rest = self.pending.get(self.scanned..).unwrap_or_default();
+                let Some(found) = memchr::memchr2(b'\n', b'\\', rest) else {
+                    self.scanned = self.pending.len();
+                    return None;
+                };
+                self.scanned += found;
+                if self.pending[self.scanned] == b'\n' {
                     return Some(self.scanned);
                 }
-            } else if byte == b'\\' {
+                // The byte after it belongs to the value; wait for it.
+                self.pending.get(self.scanned + 1)?;
+                self.scanned += 2;
+            }
+        }
+        while let Some(byte) = self.pending.get(self.scanned).copied() {
+            if self.quoted
+                && byte == self.options.escape
+                && self.options.escape != self.options.quote
+            {
+                // The byte after it belongs to the value; wait for it.
                 self.pending.get(self.scanned + 1)?;
                 self.scanned += 2;
                 continue;
-            } else if byte == b'\n' {
+            }
+            if byte == self.options.quote {
+                self.quoted = !self.quoted;
+            }
+            if byte == b'\n' && !self.quoted {
                 return Some(self.scanned);
             }
             self.scanned += 1;
@@ -178,29 +180,34 @@ impl Decoder {
         None
     }
 
-    fn text(&self, row: &str) -> Result<Vec<Field>> {
+    fn text<'r>(&self, row: &'r str) -> Result<Vec<Field<'r>>> {
         let bytes = row.as_bytes();
-        let mut fields = Vec::new();
-        let mut start = 0;
-        let mut at = 0;
+        let mut fields = Vec::with_capacity(8);
+        let (mut start, mut at, mut escaped) = (0, 0, false);
         loop {
-            match bytes.get(at) {
-                Some(b'\\') if at + 1 < bytes.len() => at += 2,
-                Some(byte) if *byte != self.options.delimiter => at += 1,
-                end => {
-                    let raw = &row[start..at];
-                    fields.push(if raw == self.options.null { None } else { Some(unescape(raw)?) });
-                    if end.is_none() {
-                        return Ok(fields);
-                    }
-                    at += 1;
-                    start = at;
-                }
+            let found = memchr::memchr2(self.options.delimiter, b'\\', &bytes[at..]);
+            let end = found.map_or(bytes.len(), |found| at + found);
+            if bytes.get(end) == Some(&b'\\') {
+                // The byte after it belongs to the value.
+                escaped = true;
+                at = (end + 2).min(bytes.len());
+                continue;
             }
+            let raw = &row[start..end];
+            fields.push(match raw == self.options.null {
+                true => None,
+                false if escaped => Some(Cow::Owned(unescape(raw)?)),
+                false => Some(Cow::Borrowed(raw)),
+            });
+            if end == bytes.len() {
+                return Ok(fields);
+            }
+            at = end + 1;
+            (start, escaped) = (at, false);
         }
     }
 
-    fn csv(&self, row: &str) -> Result<Vec<Field>> {
+    fn csv<'r>(&self, row: &'r str) -> Result<Vec<Field<'r>>> {
         let bytes = row.as_bytes();
         let (quote, escape) = (self.options.quote, self.options.escape);
         let mut fields = Vec::new();
@@ -229,7 +236,7 @@ impl Decoder {
                     let text = String::from_utf8(std::mem::take(&mut value))
                         .map_err(|_| Error::internal("csv is cut at ASCII bytes"))?;
                     let null = !was_quoted && text == self.options.null;
-                    fields.push(if null { None } else { Some(text) });
+                    fields.push(if null { None } else { Some(Cow::Owned(text)) });
                     was_quoted = false;
                     if byte.is_none() {
                         return Ok(fields);
@@ -241,10 +248,16 @@ impl Decoder {
     }
 }
 
+fn text_of(row: &[u8]) -> Result<&str> {
+    std::str::from_utf8(row).map_err(|_| {
+        Error::new(
+            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
+            "invalid byte sequence for encoding \"UTF8\"",
+        )
+    })
+}
+
 fn unescape(raw: &str) -> Result<String> {
-    if !raw.contains('\\') {
-        return Ok(raw.to_owned());
-    }
     let bytes = raw.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -303,8 +316,13 @@ fn unescape(raw: &str) -> Result<String> {
     })
 }
 
+/// A row that stands alone.
+pub(super) fn owned(fields: Vec<Field<'_>>) -> Vec<Field<'static>> {
+    fields.into_iter().map(|field| field.map(|text| Cow::Owned(text.into_owned()))).collect()
+}
+
 /// A row as one line, its end included. `forced` tells which columns csv quotes always.
-pub(super) fn encode(fields: &[Field], options: &Options, forced: &[bool]) -> Vec<u8> {
+pub(super) fn encode(fields: &[Field<'_>], options: &Options, forced: &[bool]) -> Vec<u8> {
     let mut out = Vec::new();
     for (at, field) in fields.iter().enumerate() {
         if at > 0 {
@@ -383,17 +401,17 @@ mod tests {
         }
     }
 
-    fn decode_all(data: &[u8], cut: usize, options: Options) -> Vec<Vec<Field>> {
+    fn decode_all(data: &[u8], cut: usize, options: Options) -> Vec<Vec<Field<'static>>> {
         let mut decoder = Decoder::new(options);
         let mut rows = Vec::new();
         for piece in data.chunks(cut.max(1)) {
             decoder.feed(piece).expect("fits");
-            while let Some(row) = decoder.next_row(false).expect("well formed") {
-                rows.push(row);
+            while decoder.next_row(false).expect("well formed") {
+                rows.push(owned(decoder.fields().expect("well formed")));
             }
         }
-        while let Some(row) = decoder.next_row(true).expect("well formed") {
-            rows.push(row);
+        while decoder.next_row(true).expect("well formed") {
+            rows.push(owned(decoder.fields().expect("well formed")));
         }
         rows
     }
@@ -402,14 +420,14 @@ mod tests {
     fn csv_open_quote_at_end_is_refused() {
         let mut decoder = Decoder::new(options(CopyFormat::Csv));
         decoder.feed(b"a,\"b\n").expect("fits");
-        assert!(decoder.next_row(false).expect("waits").is_none());
+        assert!(!decoder.next_row(false).expect("waits"));
         assert_eq!(decoder.next_row(true).expect_err("open quote").code().0, "22P04");
     }
 
     #[test]
     fn text_end_mark_stops_the_data() {
         let rows = decode_all(b"1\n\\.\nignored\n", 3, options(CopyFormat::Text));
-        assert_eq!(rows, vec![vec![Some("1".to_owned())]]);
+        assert_eq!(rows, vec![vec![Some("1".into())]]);
     }
 
     proptest! {
@@ -420,6 +438,10 @@ mod tests {
             cut in 1_usize..9,
             csv in any::<bool>(),
         ) {
+            let rows: Vec<Vec<Field<'_>>> = rows
+                .into_iter()
+                .map(|row| row.into_iter().map(|field| field.map(Cow::Owned)).collect())
+                .collect();
             let options = options(if csv { CopyFormat::Csv } else { CopyFormat::Text });
             let data: Vec<u8> =
                 rows.iter().flat_map(|row| encode(row, &options, &[])).collect();

@@ -219,7 +219,8 @@ async fn copy_out(
         .collect();
     let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();
     let head = options.header.then(|| {
-        let names: Vec<_> = columns.iter().map(|column| Some(column.name.clone())).collect();
+        let names: Vec<_> =
+            columns.iter().map(|column| Some(column.name.as_str().into())).collect();
         Ok(CopyPiece { bytes: encode(&names, &options, &[]).into(), rows: 0 })
     });
     let (format, width) = (options.format, types.len());
@@ -272,7 +273,7 @@ fn line(
         .zip(types)
         .map(|(value, ty)| match value {
             Datum::Null => Ok(None),
-            value => crate::expr::cast::output(value, ty, eval).map(Some),
+            value => crate::expr::cast::output(value, ty, eval).map(|text| Some(text.into())),
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(CopyPiece { bytes: encode(&fields, options, forced).into(), rows: 1 })

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use telesto_common::DatabaseId;
+use telesto_common::{DatabaseId, Timestamp};
+use telesto_txn::Put;
 
 use crate::catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
 use crate::codec::{self, RowCodec};
@@ -410,10 +411,29 @@ pub async fn put_row(
     exec: &crate::plan::ExecContext,
     context: &EvalContext<'_>,
 ) -> Result<()> {
-    exec.txn.put(key.clone(), codec::encode_row(&info.table, row)?).await?;
+    let mut writes = Vec::new();
+    puts(info, key, row, context, |_| None, &mut writes)?;
+    Ok(exec.txn.put_all(writes).await?)
+}
+
+/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when.
+///
+/// # Errors
+/// Those of the indexes' expressions.
+pub fn puts(
+    info: &TableInfo,
+    key: &Bytes,
+    row: &[Datum],
+    context: &EvalContext<'_>,
+    absent: impl Fn(&Bytes) -> Option<Timestamp>,
+    into: &mut Vec<Put>,
+) -> Result<()> {
+    let value = codec::encode_row(&info.table, row)?;
+    into.push(Put { key: key.clone(), value, absent: absent(key) });
     for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {
-        if let Some((entry, value)) = info.entry(index, row, key, context)? {
-            exec.txn.put(entry, value).await?;
+        if let Some((key, value)) = info.entry(index, row, key, context)? {
+            let absent = absent(&key);
+            into.push(Put { key, value, absent });
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustc_hash::FxHashSet;
 use telesto_common::TableId;
-use telesto_txn::ReadFor;
+use telesto_txn::{Looked, ReadFor};
 
 use crate::catalog::Index;
 use crate::error::{Error, Result, SqlState};
@@ -187,9 +187,19 @@ impl<'a> Statement<'a> {
             prepared.push((row, key, first, indexes));
         }
         self.row = None;
-        let there = get_many(self.exec, &keys, ReadFor::Constraint).await?;
-        // Keys put by earlier rows of this batch, which the look-up above could not see.
+        let (there, absent) = match conflict {
+            OnConflict::Fail if keys.len() > 1 => match self.exec.txn.look_up_new(&keys).await? {
+                Looked::Absent(at) => (vec![None; keys.len()], Some(at)),
+                Looked::Values(values) => (values, None),
+            },
+            _ => (get_many(self.exec, &keys, ReadFor::Constraint).await?, None),
+        };
+        // Keys put by earlier rows of this batch, which the look-up above could not see. In order there are none twice.
+        let in_order = keys.windows(2).all(|pair| pair[0] < pair[1]);
         let mut own: FxHashSet<Bytes> = FxHashSet::default();
+        // What nothing below reads back is put at once.
+        let together = matches!(conflict, OnConflict::Fail);
+        let mut puts = Vec::new();
         let mut stale = false;
         let mut out = Vec::with_capacity(prepared.len());
         for (number, (row, key, first, indexes)) in prepared.into_iter().enumerate() {
@@ -240,8 +250,15 @@ impl<'a> Statement<'a> {
                 }
                 continue;
             }
-            own.extend(keys[first..first + indexes.len()].iter().cloned());
-            info::put_row(info, &key, &row, self.exec, self.context).await?;
+            let looked = &keys[first..first + indexes.len()];
+            if !in_order {
+                own.extend(looked.iter().cloned());
+            }
+            let absent = |key: &Bytes| absent.filter(|_| looked.contains(key));
+            info::puts(info, &key, &row, self.context, absent, &mut puts)?;
+            if !together {
+                self.exec.txn.put_all(std::mem::take(&mut puts)).await?;
+            }
             if matches!(conflict, OnConflict::Update { .. }) {
                 self.touched.insert(key.clone());
             }
@@ -255,6 +272,7 @@ impl<'a> Statement<'a> {
             return Err(error);
         }
         self.row = None;
+        self.exec.txn.put_all(puts).await?;
         self.settle_parents_when_many().await?;
         Ok(out)
     }

@@ -6,7 +6,7 @@ use crate::types::datetime::TimeZone;
 use crate::types::text::TextStyle;
 use crate::types::{Datum, SqlType};
 
-fn style(context: &EvalContext<'_>) -> TextStyle {
+pub(crate) fn style(context: &EvalContext<'_>) -> TextStyle {
     TextStyle {
         zone: TimeZone::parse(&context.settings.time_zone, false).unwrap_or_default(),
         now_micros: context.exec.map_or(0, |e| e.transaction_micros),

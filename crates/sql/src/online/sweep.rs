@@ -4,11 +4,13 @@
 //! - Nothing but snapshots from before the drop reads the keys, and nobody writes them: who wrote there against the older
 //!   catalog fails, because it validates the catalog's stamp. Old snapshots see the versions from before.
 //! - The note goes in a transaction that finds its range empty from the start.
+//! - Three quarters of the time it rests.
 //!
 //! # On failure
 //! Two processes may sweep at once: one of two transactions conflicts, and goes on with what is left.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
@@ -22,6 +24,10 @@ use crate::session::SqlEngine;
 
 /// Keys deleted by one transaction.
 const BATCH: usize = 2000;
+/// Rest after a batch, in times that it took: nobody waits for what a sweep does, and others do for what it takes from them.
+const REST: u32 = 3;
+/// Longest rest: where a commit takes a request most of its time is waiting.
+const LONGEST_REST: Duration = Duration::from_millis(200);
 
 /// The keys of a storage, or of one index of it.
 fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange {
@@ -38,16 +44,21 @@ fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange
 pub(super) async fn sweep(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<()> {
     let whole = range(DEFAULT_DATABASE_ID, dropped.storage, dropped.index);
     let mut start = whole.start.clone();
+    let env = engine.env();
     loop {
         let rest = KeyRange::new(start.clone(), whole.end.clone());
+        let begun = env.clock.monotonic();
         match sweep_batch(engine, dropped, rest).await {
             // Behind the last key: look once more from the start, then the note goes.
             Ok(None) if start == whole.start => return Ok(()),
             Ok(None) => start.clone_from(&whole.start),
-            Ok(Some(last)) => start = KeyRange::point(&last).end,
+            Ok(Some(last)) => {
+                start = KeyRange::point(&last).end;
+                let took = env.clock.monotonic().saturating_sub(begun);
+                env.clock.sleep((took * REST).min(LONGEST_REST)).await;
+            }
             Err(error) if error.conflict().is_some() => {
-                let env = engine.env();
-                env.clock.sleep(env.jitter(std::time::Duration::from_millis(50))).await;
+                env.clock.sleep(env.jitter(Duration::from_millis(50))).await;
             }
             Err(error) => return Err(error),
         }

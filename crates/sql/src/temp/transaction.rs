@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{Timestamp, TxnId};
 use telesto_txn::{
-    Committed, Error, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction, TryClaim,
-    TxnOptions,
+    Committed, Error, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction,
+    TryClaim, TxnOptions,
 };
 
 use super::{TempStore, is_temporary_key};
@@ -103,6 +103,13 @@ impl Transaction for WithTemp {
         self.below.get_many(keys, read_for).await
     }
 
+    async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
+        if keys.first().is_some_and(|key| is_temporary_key(key)) {
+            return Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?));
+        }
+        self.below.look_up_new(keys).await
+    }
+
     fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
         if is_temporary_key(key) {
             return Some(Ok(self.store.get(key)));
@@ -134,6 +141,14 @@ impl Transaction for WithTemp {
             return self.set(key, Some(value));
         }
         self.below.put(key, value).await
+    }
+
+    async fn put_all(&self, writes: Vec<Put>) -> Result<()> {
+        // They are of one table.
+        if writes.first().is_some_and(|write| is_temporary_key(&write.key)) {
+            return writes.into_iter().try_for_each(|put| self.set(put.key, Some(put.value)));
+        }
+        self.below.put_all(writes).await
     }
 
     async fn delete(&self, key: Bytes) -> Result<()> {
@@ -267,6 +282,13 @@ impl Transaction for TempView {
         self.below.get_many(keys, read_for).await
     }
 
+    async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
+        if keys.first().is_some_and(|key| is_temporary_key(key)) {
+            return Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?));
+        }
+        self.below.look_up_new(keys).await
+    }
+
     fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
         if is_temporary_key(key) {
             return Some(Ok(self.read(&[key], read_for).pop().flatten()));
@@ -299,6 +321,14 @@ impl Transaction for TempView {
             return self.set(key, Some(value));
         }
         self.below.put(key, value).await
+    }
+
+    async fn put_all(&self, writes: Vec<Put>) -> Result<()> {
+        // They are of one table.
+        if writes.first().is_some_and(|write| is_temporary_key(&write.key)) {
+            return writes.into_iter().try_for_each(|put| self.set(put.key, Some(put.value)));
+        }
+        self.below.put_all(writes).await
     }
 
     async fn delete(&self, key: Bytes) -> Result<()> {

@@ -321,6 +321,10 @@ pub fn parse_time_of_day(text: &str, style: &TextStyle) -> Result<i64> {
 /// # Errors
 /// 22007 and 22008 as PostgreSQL.
 pub fn parse_timestamp(text: &str, with_zone: bool, style: &TextStyle) -> Result<i64> {
+    if let Some((days, micros)) = iso(text.as_bytes()) {
+        let local = days * DAY_MICROS + micros;
+        return Ok(if with_zone { style.zone.to_utc(local) } else { local });
+    }
     let ty = if with_zone { "timestamp with time zone" } else { "timestamp without time zone" };
     let short = if with_zone { "timestamp with time zone" } else { "timestamp" };
     let fields = parse(ty, text, style).map_err(|error| {
@@ -349,10 +353,98 @@ pub fn parse_timestamp(text: &str, with_zone: bool, style: &TextStyle) -> Result
         })
 }
 
+/// Days and microseconds of `2024-02-29`, `2024-02-29 12:00:00` and `2024-02-29 12:00:00.5`, which is what is read most; `None`: it is written
+/// in another way, or wrong.
+fn iso(text: &[u8]) -> Option<(i64, i64)> {
+    let number = |range: Range<usize>| {
+        text.get(range)?.iter().try_fold(0, |sum: u32, byte| {
+            byte.is_ascii_digit().then(|| sum * 10 + u32::from(byte - b'0'))
+        })
+    };
+    let signs = |signs: &[(usize, u8)]| signs.iter().all(|(at, sign)| text.get(*at) == Some(sign));
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let year = i64::from(year);
+    if !signs(&[(4, b'-'), (7, b'-')])
+        || year == 0
+        || !(1..=12).contains(&month)
+        || day == 0
+        || day > days_in_month(year, month)
+    {
+        return None;
+    }
+    let days = days_from_civil(year, month, day);
+    if text.len() == 10 {
+        return Some((days, 0));
+    }
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    if !signs(&[(10, b' '), (13, b':'), (16, b':')]) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let fraction = match text.len() {
+        19 => 0,
+        end @ 21..=26 if text[19] == b'.' => {
+            number(20..end)? * 10_u32.pow(u32::try_from(26 - end).ok()?)
+        }
+        _ => return None,
+    };
+    let seconds = i64::from(hour) * 3600 + i64::from(minute) * 60 + i64::from(second);
+    Some((days, seconds * 1_000_000 + i64::from(fraction)))
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::types::datetime::{date_text, time_text, timestamp_text};
+
+    proptest! {
+        /// The short way for the usual form gives what the long one gives, and nothing where that gives an error.
+        #[test]
+        fn iso_forms_mean_what_all_forms_mean(
+            (year, month, day) in (0_u32..12_000, 0_u32..14, 0_u32..33),
+            time in prop::option::of((0_u32..26, 0_u32..62, 0_u32..62)),
+            fraction in prop::option::of("[0-9]{0,7}"),
+            rest in prop_oneof![8 => Just(""), 1 => Just(" BC"), 1 => Just("+02"), 1 => Just(" ")],
+        ) {
+            let mut text = format!("{year:04}-{month:02}-{day:02}");
+            if let Some((hour, minute, second)) = time {
+                text += &format!(" {hour:02}:{minute:02}:{second:02}");
+                if let Some(fraction) = fraction {
+                    text += &format!(".{fraction}");
+                }
+            }
+            text += rest;
+            let long = parse("timestamp", &text, &TextStyle::default());
+            if let Some((days, micros)) = iso(text.as_bytes()) {
+                let long = long.expect("it is read both ways");
+                prop_assert_eq!((long.date, long.time.unwrap_or(0)), (Some(days), micros), "{}", text);
+                prop_assert!(long.special.is_none() && long.zone.is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn iso_forms_are_read_the_short_way() {
+        for text in [
+            "2024-02-29",
+            "2024-02-29 23:59:59",
+            "0001-01-01 00:00:00.5",
+            "9999-12-31 00:00:00.123456",
+        ] {
+            assert!(iso(text.as_bytes()).is_some(), "{text}");
+        }
+        for text in [
+            "2023-02-29",
+            "2024-02-29T00:00:00",
+            "2024-02-29 00:00",
+            "2024-02-29 00:00:00.",
+            "10000-01-01",
+            "2024-02-29 24:00:00",
+        ] {
+            assert!(iso(text.as_bytes()).is_none(), "{text}");
+        }
+    }
 
     #[test]
     fn dates_in_every_form_parse_as_postgres_does() {

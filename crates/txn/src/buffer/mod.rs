@@ -14,11 +14,10 @@
 //!   number as well: the first layer that knows a key knows its newest write.
 //!
 //! # On failure
-//! A spill that fails leaves everything in memory and the transaction usable; the write that caused it
-//! gets the error.
+//! A spill that fails leaves everything in memory and the transaction usable; the next write that finds no room gets the error.
 //!
 //! # Limits
-//! Memory: the bound given; the places of spilled runs (a few bytes for each 4 MiB) and, within a quarter of the
+//! Memory: the bound given, half of it for what is on its way to disk; the places of spilled runs (a few bytes for each 4 MiB) and, within a quarter of the
 //! budget, their Bloom filters (10 bits a write; the others are read from disk a line at a time). Runs of
 //! one level are merged when there are [`MERGE_RUNS`] of them, so that their number grows with the logarithm of what
 //! was written. Rolling back costs time in proportion to what is in memory.
@@ -26,9 +25,8 @@
 mod run;
 mod run_writer;
 mod scan;
+mod state;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,14 +40,9 @@ use telesto_common::{Env, Timestamp};
 use crate::error::{Error, Result};
 use run::Run;
 pub(crate) use scan::{BufferScan, Merged};
+use state::{Buffered, Chain, Memory, State, bytes_of, reserve, thaw};
+pub(crate) use state::{BufferedPut, Layer, Visible};
 
-/// Bytes a transaction may buffer without asking the shared budget, so that many small transactions
-/// never touch it and one can always make progress.
-const FREE_BYTES: u64 = 64 << 10;
-/// What the shared budget is asked for at a time.
-const RESERVE_STEP_BYTES: u64 = 64 << 10;
-/// Memory a buffered write costs beside its key and value.
-const WRITE_OVERHEAD_BYTES: u64 = 224;
 /// Runs of one level that are merged into one of the next.
 const MERGE_RUNS: usize = 8;
 
@@ -64,104 +57,6 @@ pub(crate) struct SpillOptions {
     pub bound_bytes: u64,
     /// Shared by the write buffers of all transactions.
     pub budget: Arc<MemoryBudget>,
-}
-
-/// One buffered write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Buffered {
-    /// Its number.
-    pub seq: u64,
-    /// The snapshot of the statement that made it: the write is validated from here on.
-    pub since: Timestamp,
-    /// Whether the key was read and had no version at all.
-    pub fresh: bool,
-    /// `None` deletes.
-    pub value: Option<Bytes>,
-}
-
-/// The writes of one key, newest first. Most keys have one.
-#[derive(Clone, Debug)]
-pub(crate) struct Chain {
-    newest: Buffered,
-    older: Vec<Buffered>,
-}
-
-impl Chain {
-    fn iter(&self) -> impl Iterator<Item = &Buffered> {
-        std::iter::once(&self.newest).chain(self.older.iter())
-    }
-
-    /// The newest write that `visible` sees.
-    fn newest_of(&self, visible: &Visible) -> Option<&Buffered> {
-        self.iter().find(|write| visible.sees(write.seq))
-    }
-
-    /// Keeps what `keep` says; `None` when nothing is left.
-    fn retain(mut self, keep: impl Fn(u64) -> bool) -> Option<Self> {
-        self.older.retain(|write| keep(write.seq));
-        if keep(self.newest.seq) {
-            return Some(self);
-        }
-        if self.older.is_empty() {
-            return None;
-        }
-        let newest = self.older.remove(0);
-        Some(Self { newest, older: self.older })
-    }
-}
-
-/// Which writes a reader may see.
-#[derive(Clone, Debug)]
-pub(crate) struct Visible {
-    limit: u64,
-    /// Rolled-back numbers, half-open, disjoint, ascending.
-    dead: Arc<Vec<(u64, u64)>>,
-}
-
-impl Visible {
-    fn sees(&self, seq: u64) -> bool {
-        if seq >= self.limit {
-            return false;
-        }
-        let after = self.dead.partition_point(|(start, _)| *start <= seq);
-        after == 0 || self.dead[after - 1].1 <= seq
-    }
-}
-
-pub(crate) type Memory = BTreeMap<Bytes, Chain>;
-
-/// An older layer of the buffer.
-#[derive(Clone, Debug)]
-pub(crate) enum Layer {
-    /// On its way to disk.
-    Frozen(Arc<Memory>),
-    /// On disk.
-    Spilled(Arc<Run>),
-}
-
-impl State {
-    /// `seen`, or everything that is not rolled back.
-    fn visible(&self, seen: Option<&Visible>) -> Visible {
-        let all = || Visible { limit: u64::MAX, dead: Arc::clone(&self.dead) };
-        seen.cloned().unwrap_or_else(all)
-    }
-}
-
-#[derive(Debug)]
-struct State {
-    memory: Memory,
-    memory_bytes: u64,
-    /// Oldest first.
-    layers: Vec<Layer>,
-    /// Changes when `layers` does: running scans position themselves anew.
-    generation: u64,
-    next_seq: u64,
-    /// Writes below this number may still be asked for by a savepoint or a scan.
-    frozen_below: u64,
-    dead: Arc<Vec<(u64, u64)>>,
-    reservation: Option<Reservation>,
-    /// For what runs keep in memory.
-    runs_reservation: Option<Reservation>,
 }
 
 /// What a look without waiting found.
@@ -192,6 +87,8 @@ impl WriteBuffer {
             state: Mutex::new(State {
                 memory: Memory::new(),
                 memory_bytes: 0,
+                frozen_bytes: 0,
+                failed: None,
                 layers: Vec::new(),
                 generation: 0,
                 next_seq: 0,
@@ -216,89 +113,121 @@ impl WriteBuffer {
         !self.state.lock().layers.is_empty()
     }
 
-    /// Buffers a write, spilling first when the bound is reached.
+    /// Buffers a write, spilling when the bound is reached.
     pub async fn put(
-        &self,
+        self: &Arc<Self>,
         key: Bytes,
         value: Option<Bytes>,
         since: Timestamp,
         fresh: bool,
     ) -> Result<()> {
+        let write = BufferedPut { key, value, since, fresh };
         let full = {
             let mut state = self.state.lock();
-            let seq = state.next_seq;
-            state.next_seq += 1;
-            let frozen_below = state.frozen_below;
-            let write = Buffered { seq, since, fresh, value };
-            let added = write_bytes(&key, &write);
-            let mut removed = 0;
-            match state.memory.entry(key) {
-                Entry::Vacant(slot) => {
-                    slot.insert(Chain { newest: write, older: Vec::new() });
-                }
-                Entry::Occupied(mut slot) => {
-                    let key = slot.key().clone();
-                    let chain = slot.get_mut();
-                    let old = std::mem::replace(&mut chain.newest, write);
-                    if old.seq >= frozen_below {
-                        // Nobody can ask for the old write any more, but what it was based on is
-                        // still validated.
-                        chain.newest.since = chain.newest.since.min(old.since);
-                        chain.newest.fresh |= old.fresh;
-                        removed = write_bytes(&key, &old);
-                    } else {
-                        chain.older.insert(0, old);
-                    }
-                }
-            }
-            state.memory_bytes = (state.memory_bytes + added).saturating_sub(removed);
             self.used.store(true, Ordering::Release);
-            state.memory_bytes > self.options.bound_bytes.max(1)
-                || !reserve(&mut state, &self.options.budget)
+            state.put(write);
+            self.is_full(&mut state)
         };
-        if full { self.spill().await } else { Ok(()) }
+        if full { self.make_room().await } else { Ok(()) }
     }
 
-    /// Moves what is in memory to a sorted run on local disk.
+    /// Buffers writes in their order, spilling as often as the bound is reached.
+    pub async fn put_all(self: &Arc<Self>, writes: Vec<BufferedPut>) -> Result<()> {
+        let mut writes = writes.into_iter();
+        while !writes.as_slice().is_empty() {
+            let full = {
+                let mut state = self.state.lock();
+                self.used.store(true, Ordering::Release);
+                writes.by_ref().any(|write| {
+                    state.put(write);
+                    self.is_full(&mut state)
+                })
+            };
+            if full {
+                self.make_room().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what is in memory must go to disk.
+    fn is_full(&self, state: &mut State) -> bool {
+        // Half of it for what is being spilled meanwhile.
+        state.memory_bytes > (self.options.bound_bytes / 2).max(1)
+            || !reserve(state, &self.options.budget)
+    }
+
+    /// The number that the next write will have.
+    pub fn next_seq(&self) -> u64 {
+        self.state.lock().next_seq
+    }
+
+    /// Whether there may be writes in `range`, which has an end, rolled back or not.
+    pub fn may_hold_any(&self, range: &KeyRange) -> bool {
+        if !self.used() || range.is_empty() {
+            return false;
+        }
+        fn holds(memory: &Memory, range: &KeyRange) -> bool {
+            memory.range(range.start.clone()..range.end.clone()).next().is_some()
+        }
+        let state = self.state.lock();
+        holds(&state.memory, range)
+            || state.layers.iter().any(|layer| match layer {
+                Layer::Frozen(memory) => holds(memory, range),
+                Layer::Spilled(run) => run.may_overlap(range),
+            })
+    }
+
+    /// Has what is in memory spilled beside what goes on. Waits while the spill before it is under way.
+    async fn make_room(self: &Arc<Self>) -> Result<()> {
+        loop {
+            let waits = {
+                let mut state = self.state.lock();
+                if let Some(error) = state.failed.take() {
+                    return Err(error);
+                }
+                if !self.is_full(&mut state) || state.memory.is_empty() {
+                    return Ok(());
+                }
+                !state.freeze()
+            };
+            if waits {
+                self.spill().await?;
+                continue;
+            }
+            let buffer = Arc::clone(self);
+            self.options.env.spawn("spilling a write set", async move {
+                if let Err(error) = buffer.spill().await {
+                    // Told by the write that finds no room the next time.
+                    buffer.state.lock().failed = Some(error);
+                }
+            });
+        }
+    }
+
+    /// Moves what is frozen to a sorted run on local disk.
     async fn spill(&self) -> Result<()> {
         let _one = self.spilling.lock().await;
-        loop {
-            let frozen = {
-                let mut state = self.state.lock();
-                // Left over when a statement was cancelled in the middle of a spill.
-                let left_over = state.layers.iter().find_map(|layer| match layer {
-                    Layer::Frozen(memory) => Some(Arc::clone(memory)),
-                    Layer::Spilled(_) => None,
-                });
-                let within = state.memory_bytes <= self.options.bound_bytes
-                    && reserve(&mut state, &self.options.budget);
-                match left_over {
-                    Some(memory) => memory,
-                    None if within || state.memory.is_empty() => return Ok(()),
-                    None => {
-                        let memory = Arc::new(std::mem::take(&mut state.memory));
-                        state.layers.push(Layer::Frozen(Arc::clone(&memory)));
-                        state.memory_bytes = 0;
-                        state.generation += 1;
-                        memory
-                    }
-                }
-            };
-            let dir = self.options.dir.clone();
-            let source = Arc::clone(&frozen);
-            let keep = self.room_for_filters();
-            let written = self
-                .options
-                .env
-                .blocking("spilling a write set", move || Run::write(&dir, &source)?.ready(keep))
-                .await
-                .map_err(|error| Error::Unavailable(error.to_string()))
-                .and_then(|result| result);
-            if !self.replace_frozen(&frozen, written)? {
-                return Ok(());
-            }
+        let frozen = self.state.lock().layers.iter().find_map(|layer| match layer {
+            Layer::Frozen(memory) => Some(Arc::clone(memory)),
+            Layer::Spilled(_) => None,
+        });
+        let Some(frozen) = frozen else { return Ok(()) };
+        let dir = self.options.dir.clone();
+        let source = Arc::clone(&frozen);
+        let keep = self.room_for_filters();
+        let written = self
+            .options
+            .env
+            .blocking("spilling a write set", move || Run::write(&dir, &source)?.ready(keep))
+            .await
+            .map_err(|error| Error::Unavailable(error.to_string()))
+            .and_then(|result| result);
+        if self.replace_frozen(&frozen, written)? {
+            drop(frozen);
             self.merge().await?;
         }
+        Ok(())
     }
 
     /// Puts what became of a spill in the place of what was spilled; `false` when the transaction ended meanwhile.
@@ -312,6 +241,7 @@ impl WriteBuffer {
         if written.is_ok() {
             // What was in memory makes room for what the run keeps there.
             state.reservation = None;
+            state.frozen_bytes = 0;
         }
         match written.and_then(|run| self.account(&mut state, run)) {
             Ok(run) => {
@@ -495,6 +425,8 @@ impl WriteBuffer {
         let mut state = self.state.lock();
         state.memory = Memory::new();
         state.memory_bytes = 0;
+        state.frozen_bytes = 0;
+        state.failed = None;
         state.layers.clear();
         state.generation += 1;
         state.reservation = None;
@@ -529,55 +461,6 @@ fn newest_of_a_level(layers: &[Layer]) -> Vec<Arc<Run>> {
         runs.insert(0, Arc::clone(run));
     }
     runs
-}
-
-/// Takes a frozen layer back into memory: nothing is lost when a spill fails.
-fn thaw(state: &mut State, layer: usize) {
-    let Layer::Frozen(frozen) = state.layers.remove(layer) else { return };
-    state.generation += 1;
-    let newer = std::mem::replace(&mut state.memory, Arc::unwrap_or_clone(frozen));
-    for (key, chain) in newer {
-        match state.memory.entry(key) {
-            Entry::Vacant(slot) => {
-                slot.insert(chain);
-            }
-            Entry::Occupied(mut slot) => {
-                let old = slot.insert(chain);
-                let slot = slot.get_mut();
-                slot.older.push(old.newest);
-                slot.older.extend(old.older);
-            }
-        }
-    }
-    state.memory_bytes = bytes_of(&state.memory);
-}
-
-fn bytes_of(memory: &Memory) -> u64 {
-    memory.iter().flat_map(|(key, chain)| chain.iter().map(|write| write_bytes(key, write))).sum()
-}
-
-fn write_bytes(key: &Bytes, write: &Buffered) -> u64 {
-    let value = write.value.as_ref().map_or(0, Bytes::len);
-    (key.len() + value) as u64 + WRITE_OVERHEAD_BYTES
-}
-
-/// Makes the reservation cover what is in memory; false when the budget refuses.
-fn reserve(state: &mut State, budget: &Arc<MemoryBudget>) -> bool {
-    let held = FREE_BYTES + state.reservation.as_ref().map_or(0, Reservation::bytes);
-    if state.memory_bytes <= held {
-        return true;
-    }
-    let more = (state.memory_bytes - held).max(RESERVE_STEP_BYTES);
-    match state.reservation.as_mut() {
-        Some(reservation) => reservation.grow(more).is_ok(),
-        None => match budget.reserve("the write buffer of a transaction", more) {
-            Ok(reservation) => {
-                state.reservation = Some(reservation);
-                true
-            }
-            Err(_) => false,
-        },
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! length (4), value. The writes of a key are in one block, newest first. The body of an index page is, for each
 //! block, first key length (4), first key, offset (8), body length (4). A filter is a Bloom filter in lines of 64
 //! bytes, each key in one line. Integers little endian. The file has no name and dies with the process.
+//! Runs that do not overlap are merged without being written again: the merged run has groups of several files.
 //!
 //! # Limits
 //! In memory: the first key and the place of each group (a few bytes for 4 MiB of writes), and the filters if the
@@ -26,6 +27,7 @@ use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use telesto_common::Timestamp;
+use telesto_common::key::KeyRange;
 
 use super::run_writer::RunWriter;
 use super::{Buffered, Chain, Memory};
@@ -46,8 +48,9 @@ pub(super) struct Block {
 }
 
 /// Some blocks beside each other, with their index page and filter.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Group {
+    pub file: Arc<File>,
     pub first_key: Bytes,
     /// Number of the first block.
     pub first_block: usize,
@@ -61,7 +64,6 @@ pub(super) struct Group {
 /// A sorted run on disk.
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub(super) file: File,
     pub(super) groups: Vec<Group>,
     pub(super) last_key: Bytes,
     pub(super) blocks: usize,
@@ -85,14 +87,13 @@ pub(crate) struct RunCursor {
 
 impl Run {
     pub(super) fn new(
-        file: File,
         groups: Vec<Group>,
         last_key: Bytes,
         blocks: usize,
         file_bytes: u64,
         level: u32,
     ) -> Self {
-        Self { file, groups, last_key, blocks, file_bytes, level, filters: Vec::new() }
+        Self { groups, last_key, blocks, file_bytes, level, filters: Vec::new() }
     }
 
     /// Writes `memory` (not empty) to a nameless file in `dir`. Blocks.
@@ -107,6 +108,9 @@ impl Run {
     /// Merges `runs`, oldest first, into one. Blocks.
     pub fn merge(dir: &Path, runs: &[Arc<Self>]) -> Result<Self> {
         let level = runs.iter().map(|run| run.level).max().unwrap_or(0) + 1;
+        if let Some(joined) = Self::joined(runs, level) {
+            return Ok(joined);
+        }
         let mut writer = RunWriter::new(dir, level)?;
         let mut sources = Vec::with_capacity(runs.len());
         for run in runs {
@@ -138,9 +142,37 @@ impl Run {
         }
     }
 
-    /// Size of the file.
+    /// The groups of `runs` in their places, if no run begins before the end of another: rows that are written in order need no merging.
+    fn joined(runs: &[Arc<Self>], level: u32) -> Option<Self> {
+        let mut runs: Vec<&Arc<Self>> = runs.iter().collect();
+        runs.sort_unstable_by(|a, b| a.last_key.cmp(&b.last_key));
+        let apart = |pair: &[&Arc<Self>]| {
+            pair[1].groups.first().is_some_and(|group| pair[0].last_key < group.first_key)
+        };
+        if !runs.windows(2).all(apart) {
+            return None;
+        }
+        let (mut groups, mut blocks, mut file_bytes) = (Vec::new(), 0, 0);
+        for run in &runs {
+            let moved =
+                |group: &Group| Group { first_block: group.first_block + blocks, ..group.clone() };
+            groups.extend(run.groups.iter().map(moved));
+            blocks += run.blocks;
+            file_bytes += run.file_bytes;
+        }
+        let last_key = runs.last()?.last_key.clone();
+        Some(Self::new(groups, last_key, blocks, file_bytes, level))
+    }
+
+    /// Size of its files.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+
+    /// Number of files.
+    #[cfg(test)]
+    pub fn files(&self) -> usize {
+        self.groups.chunk_by(|a, b| Arc::ptr_eq(&a.file, &b.file)).count()
     }
 
     /// How often its writes were merged.
@@ -163,7 +195,8 @@ impl Run {
         }
         let read = |group: &Group| {
             let mut filter = vec![0; group.filter_lines * LINE_BYTES];
-            self.file
+            group
+                .file
                 .read_exact_at(&mut filter, group.filter_offset)
                 .map_err(|e| unreadable(&e))?;
             Ok(filter)
@@ -198,6 +231,12 @@ impl Run {
         }
     }
 
+    /// Whether the run reaches from before the end of `range` to behind its start.
+    pub fn may_overlap(&self, range: &KeyRange) -> bool {
+        let begins = self.groups.first().is_some_and(|group| group.first_key < range.end);
+        begins && self.last_key >= range.start
+    }
+
     /// The writes of `key`. Blocks.
     pub fn get(&self, key: &[u8]) -> Result<Option<Chain>> {
         let Some(at) = self.group_of(key) else { return Ok(None) };
@@ -209,7 +248,7 @@ impl Run {
         let Some(block) = after.checked_sub(1).and_then(|index| page.get(index)) else {
             return Ok(None);
         };
-        let mut rows = self.rows(block)?;
+        let mut rows = rows(&self.groups[at].file, block)?;
         let found = rows.binary_search_by(|(row, _)| row[..].cmp(key)).ok();
         Ok(found.map(|index| rows.swap_remove(index).1))
     }
@@ -219,43 +258,18 @@ impl Run {
         let (line, hash) = place(hash(key), group.filter_lines);
         let mut found = [0; LINE_BYTES];
         let offset = group.filter_offset + (line * LINE_BYTES) as u64;
-        self.file.read_exact_at(&mut found, offset).map_err(|error| unreadable(&error))?;
+        group.file.read_exact_at(&mut found, offset).map_err(|error| unreadable(&error))?;
         Ok(bits(hash).all(|bit| found[bit / 8] & (1 << (bit % 8)) != 0))
-    }
-
-    /// Reads `body | checksum`.
-    fn checked(&self, offset: u64, body_bytes: u32) -> Result<Bytes> {
-        let mut body = vec![0; body_bytes as usize + 4];
-        self.file.read_exact_at(&mut body, offset).map_err(|error| unreadable(&error))?;
-        let mut body = Bytes::from(body);
-        let stored = body.split_off(body_bytes as usize).get_u32_le();
-        if crc32c::crc32c(&body) != stored {
-            return Err(damaged());
-        }
-        Ok(body)
     }
 
     fn page(&self, group: usize) -> Result<Vec<Block>> {
         let group = &self.groups[group];
-        let mut body = self.checked(group.page_offset, group.page_bytes)?;
+        let mut body = checked(&group.file, group.page_offset, group.page_bytes)?;
         let mut blocks = Vec::new();
         while !body.is_empty() {
             blocks.push(decode_block(&mut body).ok_or_else(damaged)?);
         }
         Ok(blocks)
-    }
-
-    fn rows(&self, block: &Block) -> Result<Vec<(Bytes, Chain)>> {
-        let mut body = self.checked(block.offset, block.body_bytes)?;
-        let mut rows: Vec<(Bytes, Chain)> = Vec::new();
-        while !body.is_empty() {
-            let (key, write) = decode(&mut body).ok_or_else(damaged)?;
-            match rows.last_mut() {
-                Some((last, chain)) if *last == key => chain.older.push(write),
-                _ => rows.push((key, Chain { newest: write, older: Vec::new() })),
-            }
-        }
-        Ok(rows)
     }
 
     /// The group of block `index`.
@@ -308,7 +322,7 @@ impl RunCursor {
         }
         let at = index - self.run.groups[group].first_block;
         let block = self.page.as_ref().and_then(|(_, page)| page.get(at)).ok_or_else(damaged)?;
-        let rows = self.run.rows(block)?;
+        let rows = rows(&self.run.groups[group].file, block)?;
         if reverse {
             self.end -= 1;
         } else {
@@ -316,6 +330,31 @@ impl RunCursor {
         }
         Ok(Some(rows))
     }
+}
+
+/// Reads `body | checksum`.
+fn checked(file: &File, offset: u64, body_bytes: u32) -> Result<Bytes> {
+    let mut body = vec![0; body_bytes as usize + 4];
+    file.read_exact_at(&mut body, offset).map_err(|error| unreadable(&error))?;
+    let mut body = Bytes::from(body);
+    let stored = body.split_off(body_bytes as usize).get_u32_le();
+    if crc32c::crc32c(&body) != stored {
+        return Err(damaged());
+    }
+    Ok(body)
+}
+
+fn rows(file: &File, block: &Block) -> Result<Vec<(Bytes, Chain)>> {
+    let mut body = checked(file, block.offset, block.body_bytes)?;
+    let mut rows: Vec<(Bytes, Chain)> = Vec::new();
+    while !body.is_empty() {
+        let (key, write) = decode(&mut body).ok_or_else(damaged)?;
+        match rows.last_mut() {
+            Some((last, chain)) if *last == key => chain.older.push(write),
+            _ => rows.push((key, Chain { newest: write, older: Vec::new() })),
+        }
+    }
+    Ok(rows)
 }
 
 fn unreadable(error: &std::io::Error) -> Error {

@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes};
 
@@ -24,7 +25,8 @@ const WRITE_BYTES: usize = 256 << 10;
 /// A run being written.
 pub(super) struct RunWriter {
     dir: PathBuf,
-    out: BufWriter<File>,
+    file: Arc<File>,
+    out: BufWriter<Arc<File>>,
     level: u32,
     offset: u64,
     block: Vec<u8>,
@@ -40,10 +42,11 @@ impl RunWriter {
     pub fn new(dir: &Path, level: u32) -> Result<Self> {
         let failed = |error: std::io::Error| disk(dir, &error);
         std::fs::create_dir_all(dir).map_err(failed)?;
-        let file = tempfile::tempfile_in(dir).map_err(failed)?;
+        let file = Arc::new(tempfile::tempfile_in(dir).map_err(failed)?);
         Ok(Self {
             dir: dir.to_owned(),
-            out: BufWriter::with_capacity(WRITE_BYTES, file),
+            out: BufWriter::with_capacity(WRITE_BYTES, Arc::clone(&file)),
+            file,
             level,
             offset: 0,
             block: Vec::with_capacity(BLOCK_BYTES * 2),
@@ -77,9 +80,9 @@ impl RunWriter {
         if !self.blocks.is_empty() {
             self.close_group()?;
         }
-        let file = self.out.into_inner().map_err(|error| disk(&self.dir, error.error()))?;
+        self.out.flush().map_err(|error| disk(&self.dir, &error))?;
         let last_key = Bytes::copy_from_slice(&self.last_key);
-        Ok(Run::new(file, self.groups, last_key, self.count, self.offset, self.level))
+        Ok(Run::new(self.groups, last_key, self.count, self.offset, self.level))
     }
 
     fn close_block(&mut self) -> Result<()> {
@@ -103,6 +106,7 @@ impl RunWriter {
         self.hashes.clear();
         let filter_lines = filter.len() / LINE_BYTES;
         self.groups.push(Group {
+            file: Arc::clone(&self.file),
             first_key,
             first_block,
             page_offset,

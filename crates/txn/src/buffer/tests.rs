@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::state::FREE_BYTES;
 use super::*;
 
 fn buffer(bound_bytes: u64, budget_bytes: u64) -> Arc<WriteBuffer> {
@@ -30,6 +31,7 @@ async fn everything(buffer: &Arc<WriteBuffer>, reverse: bool) -> Vec<(Bytes, Opt
 #[derive(Clone, Debug)]
 enum Step {
     Put(u8, u16),
+    PutAll(u8, u8, u16),
     Delete(u8),
     Savepoint,
     RollbackTo(usize),
@@ -39,6 +41,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0_u8..40, any::<u16>()).prop_map(|(k, v)| Step::Put(k, v)),
+        1 => (0_u8..30, 0_u8..12, any::<u16>()).prop_map(|(k, n, v)| Step::PutAll(k, n, v)),
         2 => (0_u8..40).prop_map(Step::Delete),
         2 => Just(Step::Savepoint),
         1 => any::<prop::sample::Index>().prop_map(|i| Step::RollbackTo(i.index(8))),
@@ -77,6 +80,18 @@ proptest! {
                             .expect("puts");
                         model.insert(key(k), Some(value));
                     }
+                    Step::PutAll(from, count, v) => {
+                        let value = Bytes::from(v.to_be_bytes().to_vec());
+                        let put = |k| BufferedPut {
+                            key: key(k),
+                            value: Some(value.clone()),
+                            since: Timestamp(1),
+                            fresh: false,
+                        };
+                        let puts = (from..from + count).map(put).collect();
+                        buffer.put_all(puts).await.expect("puts");
+                        model.extend((from..from + count).map(|k| (key(k), Some(value.clone()))));
+                    }
                     Step::Delete(k) => {
                         buffer.put(key(k), None, Timestamp(1), false).await.expect("deletes");
                         model.insert(key(k), None);
@@ -106,6 +121,11 @@ proptest! {
                         }
                         assert_eq!(rows, expected);
                     }
+                }
+                for k in (0..40).step_by(3) {
+                    let range = KeyRange::new(key(k), key(k + 2));
+                    let written = model.range(key(k)..key(k + 2)).next().is_some();
+                    assert!(buffer.may_hold_any(&range) || !written, "{range:?}");
                 }
                 for k in 0..40 {
                     assert_eq!(buffer.get(&key(k), None).await.expect("reads"), model.get(&key(k)).cloned());
@@ -164,13 +184,51 @@ async fn buffer_over_budget_spills_and_stays_within_it() {
     for n in 0..2000_u32 {
         let key = Bytes::from(n.to_be_bytes().to_vec());
         buffer.put(key, Some(value.clone()), Timestamp(1), false).await.expect("puts");
-        let held = buffer.state.lock().memory_bytes;
+        let held = {
+            let state = buffer.state.lock();
+            state.memory_bytes + state.frozen_bytes
+        };
         assert!(held <= (200 << 10) + FREE_BYTES + 2000, "{held} bytes held");
     }
     assert!(buffer.spilled());
     assert_eq!(everything(&buffer, false).await.len(), 2000);
     buffer.clear();
     assert_eq!(buffer.options.budget.used_bytes(), 0, "everything is given back");
+}
+
+/// Runs of rows in order lie beside each other: they are merged without a byte written again.
+#[tokio::test]
+async fn runs_in_order_are_joined_where_they_lie() {
+    for backwards in [false, true] {
+        let buffer = buffer(16 << 10, 1 << 20);
+        let value = Bytes::from(vec![7; 100]);
+        let key_of = |n: u32| {
+            let n = if backwards { 20_000 - n } else { n };
+            Bytes::from(n.to_be_bytes().to_vec())
+        };
+        for n in 0..20_000 {
+            buffer.put(key_of(n), Some(value.clone()), Timestamp(1), false).await.expect("puts");
+        }
+        for n in (0..20_000).step_by(100) {
+            assert_eq!(
+                buffer.get(&key_of(n), None).await.expect("reads"),
+                Some(Some(value.clone()))
+            );
+        }
+        for reverse in [false, true] {
+            let rows = everything(&buffer, reverse).await;
+            let order = |pair: &[(Bytes, Option<Bytes>)]| (pair[0].0 < pair[1].0) != reverse;
+            assert!(rows.len() == 20_000 && rows.windows(2).all(order), "{}", rows.len());
+        }
+        let layers = buffer.state.lock().layers.clone();
+        let level = |layer: &Layer| match layer {
+            Layer::Spilled(run) => Some((run.level(), run.files())),
+            Layer::Frozen(_) => None,
+        };
+        let levels: Vec<_> = layers.iter().filter_map(level).collect();
+        assert!(levels.iter().any(|(level, files)| *level == 2 && *files == 64), "{levels:?}");
+        assert!(layers.len() < 3 * MERGE_RUNS, "{levels:?}");
+    }
 }
 
 /// Sixty times the bound: what stays in memory, and how many runs there are, does not follow.

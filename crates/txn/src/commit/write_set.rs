@@ -13,17 +13,19 @@
 //!   not at all: collection by age never meets a part that may still be named by a commit.
 //!
 //! # Limits
-//! Memory: one part object being built.
+//! Memory: one part object being built, one on its way.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use telesto_bucket::meter::{current_scope, scoped};
 use telesto_bucket::{Bucket, Cause, PutOutcome};
 use telesto_common::key::KeyRange;
 use telesto_common::{ShardId, Timestamp};
 use telesto_log::record::{Part, Write};
 use telesto_shard::part::{FinishedPart, PartWriter};
+use tokio::sync::oneshot;
 
 use crate::buffer::Merged;
 use crate::error::{Error, Result};
@@ -99,6 +101,8 @@ struct Upload<'a> {
     core: &'a Core,
     writer: PartWriter,
     external: External,
+    /// The part before, on its way.
+    under_way: Option<oneshot::Receiver<Result<()>>>,
 }
 
 impl<'a> Upload<'a> {
@@ -114,6 +118,7 @@ impl<'a> Upload<'a> {
                 kept: false,
                 core: Arc::clone(&core.shared),
             },
+            under_way: None,
         }
     }
 
@@ -125,7 +130,9 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
+    /// Puts a part while the next one is made, when the one before is there.
     async fn put(&mut self, part: FinishedPart) -> Result<()> {
+        self.settle().await?;
         let store = &self.core.shared.parts;
         let prefix = parts_prefix(store.shard);
         let object = format!("{prefix}/{}-{:06}", self.core.id, self.external.parts.len());
@@ -133,14 +140,39 @@ impl<'a> Upload<'a> {
         let bytes = part.body.len() as u64;
         // Named before it is written: whatever became of the put, the object is accounted for.
         self.external.parts.push(named);
-        match store.bucket.put_if_absent(Cause::Commit, &object, part.body).await? {
-            PutOutcome::Created => {
-                metrics::counter!("telesto_txn_part_bytes_total").increment(bytes);
-                Ok(())
+        let bucket = Arc::clone(&store.bucket);
+        let (done, put) = oneshot::channel();
+        let scope = current_scope();
+        self.core.shared.env.spawn("putting a part", async move {
+            let putting = bucket.put_if_absent(Cause::Commit, &object, part.body);
+            let outcome = match scope {
+                Some(scope) => scoped(scope, putting).await,
+                None => putting.await,
+            };
+            let result = match outcome {
+                Ok(PutOutcome::Created) => {
+                    metrics::counter!("telesto_txn_part_bytes_total").increment(bytes);
+                    Ok(())
+                }
+                Ok(PutOutcome::Exists) => Err(Error::Corrupt(format!(
+                    "another object is already stored as {object}; run the transaction again"
+                ))),
+                Err(error) => Err(error.into()),
+            };
+            if done.send(result).is_err() {
+                // Nobody waits any more, and who deletes the parts may have come too early. What cannot be deleted is collected by age.
+                let _ = bucket.delete(Cause::Gc, &object).await;
             }
-            PutOutcome::Exists => Err(Error::Corrupt(format!(
-                "another object is already stored as {object}; run the transaction again"
-            ))),
+        });
+        self.under_way = Some(put);
+        Ok(())
+    }
+
+    /// Waits for the part under way.
+    async fn settle(&mut self) -> Result<()> {
+        match self.under_way.take() {
+            Some(put) => put.await.map_err(|_| Error::ShuttingDown)?,
+            None => Ok(()),
         }
     }
 
@@ -150,6 +182,7 @@ impl<'a> Upload<'a> {
         if let Some(part) = writer.finish()? {
             self.put(part).await?;
         }
+        self.settle().await?;
         Ok(self.external)
     }
 }

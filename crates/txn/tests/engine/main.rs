@@ -10,6 +10,7 @@ mod harness;
 mod large;
 mod levels;
 mod model;
+mod new_keys;
 mod quorum;
 mod requests;
 mod slate;

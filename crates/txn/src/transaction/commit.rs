@@ -1,0 +1,157 @@
+//! How a transaction ends: what it read and wrote goes to its shard.
+//!
+//! # Invariants
+//! - A transaction that wrote nothing commits when what it read still holds at the log's tail, or its snapshot was the newest.
+//! - An external write set whose ranges changed meanwhile is checked again before it is asked for once more.
+//!
+//! # On failure
+//! Parts of an external write set that certainly did not commit are deleted.
+
+use std::sync::atomic::Ordering;
+
+use telesto_bucket::meter::current_scope;
+use telesto_common::{Lsn, Timestamp};
+
+use super::{Core, conflict};
+use crate::api::{Committed, Cost, Level};
+use crate::commit::write_set::{self, WriteSet};
+use crate::error::{Error, Result};
+use crate::read_set::{Reads, ReadsSince};
+use crate::service::{
+    BeginRequest, ChangedRequest, CommitReply, CommitRequest, CommitWrites, Freshness,
+};
+
+/// How often an external write set is checked again against changes made meanwhile in its ranges.
+const MAX_RECHECKS: u32 = 16;
+
+impl Core {
+    fn nothing_written(&self) -> Committed {
+        let at = self.snapshot();
+        Committed { timestamp: at, lsn: Lsn::ZERO, label: self.label(at), cost: Cost::default() }
+    }
+
+    pub(super) async fn commit(&self) -> Result<Committed> {
+        let messages = std::mem::take(&mut *self.messages.lock());
+        if self.read_only || (!self.buffer.used() && messages.is_empty()) {
+            return self.commit_reads().await;
+        }
+        let mut written = match write_set::collect(self).await? {
+            Some(written) => written,
+            None if messages.is_empty() => return self.commit_reads().await,
+            // Everything was rolled back, or nothing was written: it only says something.
+            None => WriteSet::Inline(Vec::new()),
+        };
+        let mut reads = self.reads.lock().take();
+        let mut rechecks = 0;
+        let (timestamp, lsn, mut cost) = loop {
+            let (writes, reads) = match &mut written {
+                WriteSet::Inline(writes) => {
+                    (CommitWrites::Inline(std::mem::take(writes)), std::mem::take(&mut reads))
+                }
+                WriteSet::External(external) => {
+                    external.discard();
+                    external.check(self).await?;
+                    external.keep();
+                    let writes = CommitWrites::External {
+                        parts: external.parts.clone(),
+                        since: external.since,
+                    };
+                    (writes, reads.clone())
+                }
+            };
+            let request = CommitRequest {
+                txn: self.id,
+                reads,
+                writes,
+                messages: messages.clone(),
+                durability: self.durability(),
+                timeout: self.timeout,
+            };
+            match self.shared.service.commit(request).await {
+                Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
+                    // The parts of an external write set were put in the caller's own scope.
+                    if let Some(scope) = current_scope() {
+                        scope.add(cost);
+                    }
+                    break (timestamp, lsn, cost);
+                }
+                Ok(CommitReply::Recheck(change)) => {
+                    rechecks += 1;
+                    if rechecks > MAX_RECHECKS {
+                        if let WriteSet::External(external) = &mut written {
+                            external.discard();
+                        }
+                        return Err(conflict(self.id, change));
+                    }
+                }
+                Err(error) => {
+                    if let WriteSet::External(external) = &mut written
+                        && !matches!(error, Error::OutcomeUnknown { .. })
+                    {
+                        external.discard();
+                    }
+                    return Err(error);
+                }
+            }
+        };
+        if let WriteSet::External(external) = &written {
+            cost.puts += external.puts();
+        }
+        Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost })
+    }
+
+    /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
+    /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
+    /// must still hold at the tail for it to be strict; with a local sequencer that knew all (at its begin: the log may
+    /// have been switched since) that was the newest.
+    async fn commit_reads(&self) -> Result<Committed> {
+        let service = &self.shared.service;
+        let strict = self.options.level == Level::Serializable;
+        let newest = self.newest && !self.moved.load(Ordering::Acquire);
+        if self.read_only || (strict && newest) {
+            return Ok(self.nothing_written());
+        }
+        let reads = self.reads.lock().take();
+        if reads.is_empty() {
+            return Ok(self.nothing_written());
+        }
+        let now = if strict { self.tail().await? } else { service.applied().1 };
+        self.unchanged(reads, now).await?;
+        Ok(self.nothing_written())
+    }
+
+    /// The newest commit in the log as of a moment inside this call; it is applied.
+    async fn tail(&self) -> Result<Timestamp> {
+        let freshness = Freshness::Tail;
+        let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
+        Ok(self.shared.service.begin(request).await?.snapshot)
+    }
+
+    /// Fails if something of `reads` was changed up to `now`.
+    async fn unchanged(&self, reads: Reads, now: Timestamp) -> Result<()> {
+        for ReadsSince { since, keys, ranges } in reads.by_since() {
+            if since >= now {
+                continue;
+            }
+            let request = ChangedRequest { keys, ranges, since };
+            if let Some(change) = self.shared.service.changed(request, self.timeout).await?.change {
+                return Err(conflict(self.id, change));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn confirm(&self) -> Result<()> {
+        self.open()?;
+        let newest = self.newest && !self.moved.load(Ordering::Acquire);
+        if self.read_only || newest {
+            return Ok(());
+        }
+        let reads = self.reads.lock().copied();
+        if reads.is_empty() {
+            return Ok(());
+        }
+        let now = self.tail().await?;
+        self.unchanged(reads, now).await
+    }
+}
