@@ -128,3 +128,27 @@ async fn many_rows_whose_parents_come_last_are_loaded() {
     assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
     assert_eq!(run(&mut a, "select count(*) from child").await, ["2999"]);
 }
+
+/// A constraint must hold for the rows there are when it is committed, not only for those its block saw.
+#[tokio::test]
+async fn constraint_that_another_session_breaks_before_the_commit_fails_it() {
+    const FOREIGN: &str = "alter table plain add foreign key (p) references parent";
+    for level in LEVELS {
+        for (added, breaks) in [
+            (FOREIGN, "delete from parent"),
+            (FOREIGN, "insert into plain values (2, 9)"),
+            ("alter table plain add check (p < 5)", "insert into plain values (2, 9)"),
+            ("alter table plain alter p set not null", "insert into plain values (2, null)"),
+        ] {
+            let (mut a, mut b) = sessions().await;
+            run(&mut a, "create table plain (id int, p int); insert into plain values (1, 1)")
+                .await;
+            run(&mut a, &format!("begin isolation level {level}")).await;
+            assert_eq!(run(&mut a, added).await, ["ALTER TABLE"]);
+            assert!(run(&mut b, breaks).await[0].ends_with(" 1"), "{breaks}");
+            let told = run(&mut a, "commit").await;
+            let failed = told[0] == "40001" || told[0].starts_with("23");
+            assert!(failed, "{level}: {added}, {breaks}: {told:?}");
+        }
+    }
+}

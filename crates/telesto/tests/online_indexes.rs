@@ -375,3 +375,18 @@ async fn dropped_rows_are_swept_and_older_snapshots_still_read_them() {
     reader.run("commit").await;
     assert_eq!(reader.code("select count(*) from l").await, "42P01");
 }
+
+/// A process knows what it has applied; which indexes there are to build again it must know as of now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reindex_is_about_the_indexes_as_another_process_left_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let processes = [process(dir.path(), 0).await, process(dir.path(), 1).await];
+    let mut one = Client::new(&processes[0]).await;
+    let mut other = Client::new(&processes[1]).await;
+    large(&mut one, 12_000).await;
+    one.run("create index l_a on l (a)").await;
+    assert_eq!(other.number("select telesto_check_table('l')").await, 12_000);
+    one.run("reindex index concurrently l_a").await;
+    other.run("reindex table l").await;
+    assert_eq!(other.number("select telesto_check_table('l')").await, 12_000);
+}

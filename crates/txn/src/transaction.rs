@@ -197,7 +197,7 @@ impl Core {
             if reads.len() > MAX_ADVANCED_READS {
                 return Ok(());
             }
-            reads.copied().by_since()
+            self.unwritten.lock().with(reads.copied()).by_since()
         };
         for ReadsSince { since, keys, ranges } in reads {
             let request = ChangedRequest { keys, ranges, since };

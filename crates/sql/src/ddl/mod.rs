@@ -36,6 +36,8 @@ pub(crate) use views::{relations_in, shown_query};
 
 use std::sync::Arc;
 
+use telesto_txn::ReadFor;
+
 use crate::catalog::store::CatalogChange;
 use crate::catalog::{CatalogCache, CatalogSnapshot};
 use crate::definition::Definition;
@@ -116,7 +118,9 @@ pub(crate) async fn execute(
             After::Fill(table, _) if rewritten.contains(&table) => {}
             After::Fill(table, index) => build::fill_index(&context, table, index).await?,
             After::Empty(sql, error) => {
-                let (_, rows) = crate::plan::query(&context, &sql).await?;
+                // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
+                let reading = ExecContext { read_for: ReadFor::Constraint, ..context.clone() };
+                let (_, rows) = crate::plan::query(&reading, &sql).await?;
                 if !rows.collect().await?.is_empty() {
                     return Err(error);
                 }

@@ -22,6 +22,8 @@ use crate::session::Row;
 
 /// Rows a batch holds at most.
 pub const BATCH: usize = 512;
+/// Rows read at once where fewer are wanted and the filter rejects most: under SERIALIZABLE what is read is validated.
+const LARGEST_STEP: usize = 64;
 /// Rows one statement claims at most before it changes them; with more, validation is left to decide.
 pub(super) const CLAIMED: usize = 64;
 /// Rows found by a scan that a statement claims at most.
@@ -48,6 +50,8 @@ pub struct Reader {
     codec: RowCodec,
     filter: Option<Expr>,
     source: Source,
+    /// Read and not looked at yet.
+    waiting: VecDeque<(Bytes, Bytes)>,
     first: bool,
     /// Rows found that are still to be claimed, at most.
     to_claim: usize,
@@ -95,6 +99,7 @@ impl Reader {
             codec: codec.clone(),
             filter: filter.cloned(),
             source,
+            waiting: VecDeque::new(),
             first: true,
             to_claim: 0,
         })
@@ -130,16 +135,22 @@ impl Reader {
         context: &EvalContext<'_>,
     ) -> Result<Vec<Found>> {
         // A first small batch serves LIMIT 1 without reading ahead.
-        let mut max_rows = max_rows.clamp(1, BATCH);
+        let wanted = max_rows.clamp(1, BATCH);
+        let mut step = wanted;
         loop {
             exec.check_cancelled()?;
-            let pairs = match self.pairs(max_rows, exec).await? {
-                Some(pairs) => pairs,
-                None => return Ok(Vec::new()),
-            };
-            self.first = false;
-            let mut rows = Vec::with_capacity(pairs.len());
-            for (key, value) in pairs {
+            if self.waiting.is_empty() {
+                match self.pairs(step, exec).await? {
+                    Some(pairs) => self.waiting = pairs.into(),
+                    None => return Ok(Vec::new()),
+                }
+                self.first = false;
+            }
+            let mut rows = Vec::with_capacity(self.waiting.len().min(wanted));
+            // Not beyond what is wanted: the filter could fail for a row that nobody asks for.
+            while rows.len() < wanted
+                && let Some((key, value)) = self.waiting.pop_front()
+            {
                 let row = self.codec.decode(&value)?;
                 let keep = match &self.filter {
                     None => true,
@@ -161,7 +172,7 @@ impl Reader {
             }
             // The filter let none through: take larger steps. Rows to be locked are claimed as they are wanted.
             if exec.read_for == ReadFor::Query {
-                max_rows = (max_rows * 2).min(BATCH);
+                step = (step * 2).min(LARGEST_STEP.max(wanted));
             }
         }
     }

@@ -27,7 +27,7 @@ const BATCH: usize = 2000;
 /// Rest after a batch, in times that it took: nobody waits for what a sweep does, and others do for what it takes from them.
 const REST: u32 = 3;
 /// Longest rest: where a commit takes a request most of its time is waiting.
-const LONGEST_REST: Duration = Duration::from_millis(200);
+const LONGEST_REST: Duration = Duration::from_millis(100);
 
 /// The keys of a storage, or of one index of it.
 fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange {

@@ -66,10 +66,17 @@ impl Upkeep {
 async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     // What this process knows is enough to see whether there is work: no request to the bucket.
     let options = TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
-    let txn = engine.database().begin(options).await?;
-    let catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
-    for dropped in catalog.dropped() {
-        sweep::sweep(engine, dropped).await?;
+    let mut txn = engine.database().begin(options).await?;
+    let mut catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+    let dropped: Vec<_> = catalog.dropped().cloned().collect();
+    if !dropped.is_empty() {
+        // A sweep takes its time: neither the snapshot nor what is known of builds may be from before it.
+        txn.rollback();
+        for dropped in &dropped {
+            sweep::sweep(engine, dropped).await?;
+        }
+        txn = engine.database().begin(options).await?;
+        catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
     }
     let filling: Vec<_> = catalog.filling().map(|(table, index)| (table.id, index)).collect();
     if filling.is_empty() {

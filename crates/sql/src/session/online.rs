@@ -107,8 +107,24 @@ impl Session {
         let result = match asked {
             Asked::Create(create) => self.create_online(&context, &builder, create, token).await,
             Asked::Reindex { table, concurrently, name } => {
-                let named = named_indexes(&context, table, concurrently, &name)?;
-                self.reindex_online(&context, &builder, named, concurrently, token).await
+                let mut named = named_indexes(&context, table, concurrently, &name)?;
+                if !concurrently
+                    && let Named::Indexes(indexes) = &named
+                    && !indexes.is_empty()
+                {
+                    if !self.has_large(&context, indexes).await? {
+                        txn.rollback();
+                        return Ok(None);
+                    }
+                    // Another process may have given them other numbers since.
+                    let newest = TxnOptions { level: Level::Serializable, ..options };
+                    let newest = self.engine.database.begin(newest).await?;
+                    let catalog = self.read_catalog(&newest).await?;
+                    let fresh = self.work_context(&newest, &catalog);
+                    named = named_indexes(&fresh, table, concurrently, &name)?;
+                    newest.rollback();
+                }
+                self.reindex_online(&builder, named, concurrently, token).await
             }
             Asked::Drop => Ok(None),
         };
@@ -156,27 +172,26 @@ impl Session {
         Ok(Some(StatementResult::Command { tag: "CREATE INDEX".to_owned() }))
     }
 
+    /// Whether one of the indexes is of a large table, or is being filled: then there is a build to wait for.
+    async fn has_large(&self, context: &ExecContext, indexes: &[(TableId, u32)]) -> Result<bool> {
+        for (table, index) in indexes {
+            let Some(table) = context.catalog.table(*table) else { continue };
+            let rows = codec::table_range(context.catalog.database, table, 0);
+            if table.is_filling(*index) || is_large(context, rows).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     async fn reindex_online(
         &self,
-        context: &ExecContext,
         builder: &Arc<Builder>,
         named: Named,
         concurrently: bool,
         token: &CancelToken,
     ) -> Result<Option<StatementResult>> {
         let Named::Indexes(indexes) = named else { return Ok(None) };
-        if !concurrently && !indexes.is_empty() {
-            let mut large = false;
-            for (table, index) in &indexes {
-                let Some(table) = context.catalog.table(*table) else { continue };
-                let rows = codec::table_range(context.catalog.database, table, 0);
-                // One that is being filled has a build to wait for.
-                large |= table.is_filling(*index) || is_large(context, rows).await?;
-            }
-            if !large {
-                return Ok(None);
-            }
-        }
         let command = if concurrently { Command::ReindexConcurrently } else { Command::Reindex };
         for index in indexes {
             let mut attempt = 0;

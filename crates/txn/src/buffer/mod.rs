@@ -14,7 +14,8 @@
 //!   number as well: the first layer that knows a key knows its newest write.
 //!
 //! # On failure
-//! A spill that fails leaves everything in memory and the transaction usable; the next write that finds no room gets the error.
+//! A spill that fails leaves everything in memory and the transaction usable; the next write that finds no room tries again,
+//! and gets the error.
 //!
 //! # Limits
 //! Memory: the bound given, half of it for what is on its way to disk; the places of spilled runs (a few bytes for each 4 MiB) and, within a quarter of the
@@ -40,7 +41,7 @@ use telesto_common::{Env, Timestamp};
 use crate::error::{Error, Result};
 use run::Run;
 pub(crate) use scan::{BufferScan, Merged};
-use state::{Buffered, Chain, Memory, State, bytes_of, reserve, thaw};
+use state::{Buffered, Chain, FREE_BYTES, Memory, State, bytes_of, reserve, thaw};
 pub(crate) use state::{BufferedPut, Layer, Visible};
 
 /// Runs of one level that are merged into one of the next.
@@ -88,7 +89,7 @@ impl WriteBuffer {
                 memory: Memory::new(),
                 memory_bytes: 0,
                 frozen_bytes: 0,
-                failed: None,
+                failed: false,
                 layers: Vec::new(),
                 generation: 0,
                 next_seq: 0,
@@ -183,13 +184,12 @@ impl WriteBuffer {
         loop {
             let waits = {
                 let mut state = self.state.lock();
-                if let Some(error) = state.failed.take() {
-                    return Err(error);
-                }
                 if !self.is_full(&mut state) || state.memory.is_empty() {
                     return Ok(());
                 }
-                !state.freeze()
+                // Where the last one failed this one is waited for: it tells why.
+                let failed = std::mem::take(&mut state.failed);
+                !state.freeze() || failed
             };
             if waits {
                 self.spill().await?;
@@ -198,8 +198,8 @@ impl WriteBuffer {
             let buffer = Arc::clone(self);
             self.options.env.spawn("spilling a write set", async move {
                 if let Err(error) = buffer.spill().await {
-                    // Told by the write that finds no room the next time.
-                    buffer.state.lock().failed = Some(error);
+                    tracing::debug!(%error, "a write set was not spilled");
+                    buffer.state.lock().failed = true;
                 }
             });
         }
@@ -240,8 +240,11 @@ impl WriteBuffer {
         let Some(layer) = layer else { return Ok(false) };
         if written.is_ok() {
             // What was in memory makes room for what the run keeps there.
-            state.reservation = None;
             state.frozen_bytes = 0;
+            let needed = state.memory_bytes.saturating_sub(FREE_BYTES);
+            if let Some(held) = state.reservation.as_mut() {
+                held.shrink(held.bytes().saturating_sub(needed));
+            }
         }
         match written.and_then(|run| self.account(&mut state, run)) {
             Ok(run) => {
@@ -261,10 +264,7 @@ impl WriteBuffer {
     /// Merges the newest runs as long as there are enough of one level. The caller holds the lock of spills.
     async fn merge(&self) -> Result<()> {
         loop {
-            let runs = newest_of_a_level(&self.state.lock().layers);
-            if runs.len() < MERGE_RUNS {
-                return Ok(());
-            }
+            let Some(runs) = to_be_merged(&self.state.lock().layers) else { return Ok(()) };
             let dir = self.options.dir.clone();
             let sources = runs.clone();
             let keep = self.room_for_filters();
@@ -426,7 +426,7 @@ impl WriteBuffer {
         state.memory = Memory::new();
         state.memory_bytes = 0;
         state.frozen_bytes = 0;
-        state.failed = None;
+        state.failed = false;
         state.layers.clear();
         state.generation += 1;
         state.reservation = None;
@@ -450,17 +450,19 @@ fn newest_in(layers: &[Layer], key: &[u8], visible: &Visible) -> Result<Option<O
     Ok(None)
 }
 
-/// The newest runs that have the same level, oldest first.
-fn newest_of_a_level(layers: &[Layer]) -> Vec<Arc<Run>> {
-    let mut runs: Vec<Arc<Run>> = Vec::new();
-    for layer in layers.iter().rev() {
-        let Layer::Spilled(run) = layer else { break };
-        if runs.first().is_some_and(|newer| newer.level() != run.level()) {
-            break;
-        }
-        runs.insert(0, Arc::clone(run));
-    }
-    runs
+/// The newest runs beside each other that have the same level and are enough to be merged, oldest first.
+fn to_be_merged(layers: &[Layer]) -> Option<Vec<Arc<Run>>> {
+    let level = |layer: &Layer| match layer {
+        Layer::Frozen(_) => None,
+        Layer::Spilled(run) => Some(run.level()),
+    };
+    let run = |layer: &Layer| match layer {
+        Layer::Frozen(_) => None,
+        Layer::Spilled(run) => Some(Arc::clone(run)),
+    };
+    let mut groups: Vec<_> = layers.chunk_by(|a, b| level(a) == level(b)).collect();
+    groups.retain(|group| group.len() >= MERGE_RUNS && level(&group[0]).is_some());
+    groups.pop().map(|group| group.iter().filter_map(run).collect())
 }
 
 #[cfg(test)]

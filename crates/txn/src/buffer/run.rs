@@ -9,7 +9,8 @@
 //! length (4), value. The writes of a key are in one block, newest first. The body of an index page is, for each
 //! block, first key length (4), first key, offset (8), body length (4). A filter is a Bloom filter in lines of 64
 //! bytes, each key in one line. Integers little endian. The file has no name and dies with the process.
-//! Runs that do not overlap are merged without being written again: the merged run has groups of several files.
+//! Runs that do not overlap are merged without being written again: the merged run has groups of several files,
+//! at most [`JOINED_FILES`].
 //!
 //! # Limits
 //! In memory: the first key and the place of each group (a few bytes for 4 MiB of writes), and the filters if the
@@ -37,6 +38,8 @@ pub(super) const BITS_PER_KEY: usize = 10;
 pub(super) const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = LINE_BYTES / 8;
 const PROBES: u32 = 6;
+/// Files of a run that was not written by itself, at most: each is open as long as the run is there.
+const JOINED_FILES: usize = 16;
 
 /// Where a block lies.
 #[derive(Clone, Debug)]
@@ -149,7 +152,8 @@ impl Run {
         let apart = |pair: &[&Arc<Self>]| {
             pair[1].groups.first().is_some_and(|group| pair[0].last_key < group.first_key)
         };
-        if !runs.windows(2).all(apart) {
+        let files: usize = runs.iter().map(|run| run.files()).sum();
+        if files > JOINED_FILES || !runs.windows(2).all(apart) {
             return None;
         }
         let (mut groups, mut blocks, mut file_bytes) = (Vec::new(), 0, 0);
@@ -170,7 +174,6 @@ impl Run {
     }
 
     /// Number of files.
-    #[cfg(test)]
     pub fn files(&self) -> usize {
         self.groups.chunk_by(|a, b| Arc::ptr_eq(&a.file, &b.file)).count()
     }

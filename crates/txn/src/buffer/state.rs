@@ -15,7 +15,6 @@ use telesto_common::Timestamp;
 use telesto_common::limits::{MemoryBudget, Reservation};
 
 use super::run::Run;
-use crate::error::Error;
 
 /// Bytes a transaction may buffer without asking the shared budget, so that many small transactions
 /// never touch it and one can always make progress.
@@ -113,8 +112,8 @@ pub(super) struct State {
     pub(super) memory_bytes: u64,
     /// Of the frozen layer.
     pub(super) frozen_bytes: u64,
-    /// Why the last spill failed, until it is told.
-    pub(super) failed: Option<Error>,
+    /// The last spill failed, and none was tried since.
+    pub(super) failed: bool,
     /// Oldest first.
     pub(super) layers: Vec<Layer>,
     /// Changes when `layers` does: running scans position themselves anew.

@@ -100,9 +100,9 @@ fn checked(merged: Merged) -> CheckedWrite {
 struct Upload<'a> {
     core: &'a Core,
     writer: PartWriter,
-    external: External,
-    /// The part before, on its way.
+    /// The part before, on its way. Dropped before the parts are deleted: a put that nobody waits for deletes its own.
     under_way: Option<oneshot::Receiver<Result<()>>>,
+    external: External,
 }
 
 impl<'a> Upload<'a> {

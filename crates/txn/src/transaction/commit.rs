@@ -147,7 +147,7 @@ impl Core {
         if self.read_only || newest {
             return Ok(());
         }
-        let reads = self.reads.lock().copied();
+        let reads = self.unwritten.lock().with(self.reads.lock().copied());
         if reads.is_empty() {
             return Ok(());
         }

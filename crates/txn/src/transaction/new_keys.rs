@@ -13,9 +13,10 @@
 //! - A span widens only; that may cause a conflict that was none, never hide one.
 //!
 //! # Limits
-//! Remembered is one span for each index and snapshot. Where looks find something, most batches are not looked at ([`Looks`]).
+//! Remembered is one span for each index and snapshot, from [`MOST_SPANS`] on one for each index. Where looks find something, most batches are not looked at ([`Looks`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_common::Timestamp;
@@ -25,10 +26,14 @@ use super::{Core, MANY, conflict};
 use crate::api::{Looked, Put};
 use crate::buffer::BufferedPut;
 use crate::error::{Error, Result};
-use crate::read_set::ReadSet;
+use crate::read_set::{ReadRange, ReadSet, Reads};
 
 /// Batches that are not looked at after one that was in vain.
 const PASSED_OVER: u32 = 15;
+/// Longest look: where it has to step over much that was deleted, look-ups one by one are better.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// Spans that are told apart by their snapshots.
+const MOST_SPANS: usize = 64;
 
 /// Whether to look at the next batch: keys that lie all over an index meet others every time.
 #[derive(Debug, Default)]
@@ -62,16 +67,27 @@ pub(super) struct Unwritten(Vec<Span>);
 
 impl Unwritten {
     fn note(&mut self, range: KeyRange, at: Timestamp, next_seq: u64) {
-        let same =
-            |span: &&mut Span| span.at == at && prefix(&span.range.start) == prefix(&range.start);
+        // Each statement under READ COMMITTED may have a snapshot of its own.
+        let many = self.0.len() >= MOST_SPANS;
+        let same = |span: &&mut Span| {
+            (span.at == at || many) && prefix(&span.range.start) == prefix(&range.start)
+        };
         match self.0.iter_mut().find(same) {
             Some(span) => {
                 span.range.start = span.range.start.clone().min(range.start);
                 span.range.end = span.range.end.clone().max(range.end);
+                span.at = span.at.min(at);
                 span.next_seq = next_seq;
             }
             None => self.0.push(Span { range, at, next_seq }),
         }
+    }
+
+    /// `reads`, and the spans: what must be the same where nothing is written in the end.
+    pub fn with(&self, mut reads: Reads) -> Reads {
+        let range = |span: &Span| ReadRange { range: span.range.clone(), since: span.at };
+        reads.ranges.extend(self.0.iter().map(range));
+        reads
     }
 
     /// The writes from number `savepoint` on are undone.
@@ -135,8 +151,12 @@ impl Core {
             return Ok(false);
         }
         for span in spans {
-            if !self.shared.service.never_written(span.clone(), at, self.timeout).await? {
-                return Ok(false);
+            let timeout = self.timeout.min(LONGEST_LOOK);
+            match self.shared.service.never_written(span.clone(), at, timeout).await {
+                Ok(true) => {}
+                // What is wrong is told by the look-ups.
+                Ok(false) | Err(Error::Unavailable(_)) => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
         Ok(true)
@@ -202,6 +222,26 @@ mod tests {
         assert_eq!((&found.ranges[0].range, found.ranges[0].since), (&range(5, 9), Timestamp(8)));
         unwritten.rolled_back(0, &mut reads);
         assert_eq!(reads.take().ranges[0].range, range(1, 3));
+    }
+
+    #[test]
+    fn spans_of_many_snapshots_become_one_as_of_the_oldest() {
+        let mut unwritten = Unwritten::default();
+        let mut reads = ReadSet::new(1 << 20);
+        for n in 0..200 {
+            let range = KeyRange::new(key(1, n), key(1, n + 1));
+            unwritten.note(range, Timestamp(u64::from(n) + 5), u64::from(n));
+        }
+        assert_eq!(unwritten.0.len(), 64);
+        let with = unwritten.with(Reads::default());
+        unwritten.rolled_back(0, &mut reads);
+        for found in [with, reads.take()] {
+            for n in 0..200 {
+                let at = Timestamp(u64::from(n) + 5);
+                let covers = |read: &ReadRange| read.range.contains(&key(1, n)) && read.since <= at;
+                assert!(found.ranges.iter().any(covers), "{n}");
+            }
+        }
     }
 
     #[test]
