@@ -31,6 +31,7 @@ mod predecessors;
 mod read;
 mod read_many;
 mod row;
+mod row_cache;
 mod scan;
 mod shard;
 mod snapshots;

@@ -72,13 +72,11 @@ impl Shard {
     /// What a page of scanned rows tells of a key whose version at `at` is not in the tail. A page that is there now has all that
     /// has left the tail.
     fn in_page(&self, key: &[u8], at: Timestamp, newer: bool) -> Option<Read> {
-        let found = match self.pages.row(&row::newest_key(key))? {
+        // What does not decode is told by the read of the checkpoint.
+        let found = match self.pages.version(self.engine.path(), key)? {
             None => absent(newer),
-            // What does not decode is told by the read of the checkpoint.
-            Some(stored) => match row::decode_newest(self.engine.path(), &stored).ok()? {
-                version if version.at <= at => Read::Found(version),
-                _ => return None,
-            },
+            Some(version) if version.at <= at => Read::Found(version),
+            Some(_) => return None,
         };
         self.snapshots.check(at).is_ok().then_some(found)
     }

@@ -9,7 +9,10 @@
 //! A row that does not decode is `Error::Corrupt` naming the checkpoint and the row; blocks carry
 //! checksums, so this means a bug or a foreign writer.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes, BytesMut};
+use smallvec::SmallVec;
 use telesto_common::{Lsn, Timestamp, TxnId};
 
 use crate::api::Version;
@@ -22,6 +25,9 @@ const NEWEST: u8 = b'C';
 const HISTORY: u8 = b'H';
 const META: u8 = b'M';
 const TXN: u8 = b'T';
+
+/// Longer values are shared with those who read them, bytes.
+pub const LONG: usize = 1024;
 
 const DELETED: u8 = 1;
 const VERSION_HEADER: usize = 1 + 1 + 8 + 16;
@@ -61,6 +67,12 @@ pub fn newest_key(key: &[u8]) -> Bytes {
     out.put_u8(NEWEST);
     out.put_slice(key);
     out.freeze()
+}
+
+/// Appends `C | key`.
+pub fn push_newest_key(key: &[u8], out: &mut SmallVec<[u8; 64]>) {
+    out.push(NEWEST);
+    out.extend_from_slice(key);
 }
 
 /// The first stored key after every `C` row.
@@ -219,6 +231,24 @@ impl<'a> Fields<'a> {
 pub fn decode_newest(path: &str, stored: &Bytes) -> Result<Version> {
     let (at, txn, deleted) = newest_header(path, stored)?;
     let value = (!deleted).then(|| stored.slice(VERSION_HEADER..));
+    Ok(Version { at, txn, value })
+}
+
+/// Decodes the `C` row at `place` of a buffer. A short value is copied: what counts a buffer's references lies elsewhere in memory, and
+/// is written to by each reader.
+///
+/// # Errors
+/// As [`decode_newest`].
+pub fn copy_newest(path: &str, buffer: &Bytes, place: Range<usize>) -> Result<Version> {
+    let (at, txn, deleted) = newest_header(path, &buffer[place.clone()])?;
+    let value = place.start + VERSION_HEADER..place.end;
+    let value = (!deleted).then(|| {
+        if value.len() > LONG {
+            buffer.slice(value)
+        } else {
+            Bytes::copy_from_slice(&buffer[value])
+        }
+    });
     Ok(Version { at, txn, value })
 }
 

@@ -27,11 +27,11 @@ use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 
 use crate::api::{Change, Version};
-use crate::cache::RowCache;
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::pages::Pages;
 use crate::row;
+use crate::row_cache::RowCache;
 
 /// Bookkeeping counted for each write, bytes: map node, version, item.
 const WRITE_OVERHEAD: u64 = 280;

@@ -744,6 +744,38 @@ async fn join_by_datafusion_reads_what_the_keys_of_its_smaller_side_lead_to() {
     }
 }
 
+/// Every country leads to every address: that is read whole, and not address by address; few countries lead to few.
+#[tokio::test]
+async fn join_by_datafusion_looks_nothing_up_where_the_keys_are_most_of_a_foreign_keys() {
+    let counts = Arc::new(Counts::default());
+    let memory = MemoryDatabase::new(telesto_runtime::env());
+    let mut s = open(&engine(Arc::new(Counting(memory, Arc::clone(&counts)))).await).await;
+    must(
+        &mut s,
+        "create table country (id int primary key, name text); \
+         create table address (id int primary key, country int references country, v numeric); \
+         create index address_country on address (country); \
+         insert into country select n, 'c' || n from generate_series(1, 40) n; \
+         insert into address select n, n % 40 + 1, n / 10.0 from generate_series(1, 4000) n; \
+         set telesto.executor = datafusion; select count(*) from country; select count(*) from address",
+    )
+    .await;
+    let all = [&counts.gets, &counts.keys, &counts.rows];
+    for (condition, least, most) in [("true", 4000, 4100), ("name in ('c3', 'c7')", 200, 600)] {
+        for count in all {
+            count.store(0, Ordering::Relaxed);
+        }
+        let sql = format!(
+            "select name, count(*), sum(v) from country join address on country.id = country where {condition} group by 1 order by 1"
+        );
+        let rows = must(&mut s, &sql).await;
+        let read: usize = all.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        assert!((least..=most).contains(&read), "{condition}: {read} reads");
+        let hidden = sql.replace("country.id = country", "country.id + 0 = country + 0");
+        assert_eq!(rows, must(&mut s, &hidden).await);
+    }
+}
+
 /// What the primary key behind an index's entries, a list over a value, and an order known before a join save.
 #[tokio::test]
 async fn conditions_and_orders_read_only_the_entries_they_need() {

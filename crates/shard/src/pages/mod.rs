@@ -40,9 +40,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use smallvec::SmallVec;
 
+use crate::api::Version;
 use crate::row;
 
 use rows::Rows;
@@ -53,7 +54,7 @@ pub(crate) const PAGE_BYTES: usize = 32 << 10;
 /// Bytes of a page that rows came into, at most.
 const GROWN_BYTES: usize = PAGE_BYTES * 2;
 /// Bookkeeping of a page, bytes.
-const PAGE_OVERHEAD: usize = 256;
+const PAGE_OVERHEAD: usize = 384;
 /// Point reads of the checkpoint for each page read beside them: together they cost about as much as it.
 const MISSES: u64 = 16;
 const MISSES_WITHOUT_ROOM: u64 = 256;
@@ -61,17 +62,37 @@ const MISSES_WITHOUT_ROOM: u64 = 256;
 /// Where a page begins. Most keys fit: a search compares them without following a pointer to each.
 type Start = SmallVec<[u8; 32]>;
 
+/// What a range of keys holds.
 #[derive(Debug)]
 struct Page {
-    end: Bytes,
-    rows: Arc<Rows>,
+    /// Read since the clock's hand last passed.
+    touched: AtomicBool,
+    end: Start,
+    rows: Rows,
     weight: u64,
-    touched: bool,
+}
+
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        let touched = AtomicBool::new(self.touched.load(Ordering::Relaxed));
+        let (end, rows) = (self.end.clone(), self.rows.clone());
+        Self { touched, end, rows, weight: self.weight }
+    }
+}
+
+impl Page {
+    fn touch(&self) {
+        // Not written without need: other threads read beside it.
+        if !self.touched.load(Ordering::Relaxed) {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Map {
-    pages: BTreeMap<Start, Page>,
+    /// Apart from what a search goes through.
+    pages: BTreeMap<Start, Arc<Page>>,
     /// Where the clock's hand is.
     hand: Start,
     /// How often all were dropped.
@@ -81,7 +102,7 @@ struct Map {
 /// The pages of one shard.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    map: Mutex<Map>,
+    map: RwLock<Map>,
     budget: Arc<PageBudget>,
     /// Point reads of the checkpoint that cost no request.
     misses: AtomicU64,
@@ -129,14 +150,14 @@ impl Map {
     fn evict(&mut self, budget: &PageBudget) {
         while budget.used_bytes() > budget.limit && !self.pages.is_empty() {
             let behind = (Bound::Excluded(&self.hand[..]), Bound::Unbounded);
-            let Some((start, page)) = self.pages.range_mut::<[u8], _>(behind).next() else {
+            let Some((start, page)) = self.pages.range::<[u8], _>(behind).next() else {
                 // Round: the empty key is before every page but one that begins with it.
                 self.hand = Start::new();
                 self.remove(&[], budget);
                 continue;
             };
             let start = start.clone();
-            if std::mem::take(&mut page.touched) {
+            if page.touched.swap(false, Ordering::Relaxed) {
                 self.hand = start;
             } else {
                 self.remove(&start, budget);
@@ -148,7 +169,7 @@ impl Map {
 impl Pages {
     pub(crate) fn new(budget: &Arc<PageBudget>) -> Self {
         Self {
-            map: Mutex::new(Map::default()),
+            map: RwLock::new(Map::default()),
             budget: Arc::clone(budget),
             misses: AtomicU64::new(0),
             reading: AtomicBool::new(false),
@@ -157,19 +178,21 @@ impl Pages {
 
     /// Changes when all pages are dropped.
     pub(crate) fn generation(&self) -> u64 {
-        self.map.lock().generation
+        self.map.read().generation
     }
 
     /// The version of a user's key that leaves the tail, as it is stored. The caller holds the tail's lock.
     pub(crate) fn change(&self, key: &[u8], stored: impl FnOnce() -> Bytes) {
-        let mut map = self.map.lock();
+        let mut map = self.map.write();
         if map.pages.is_empty() {
             return;
         }
         let key = row::newest_key(key);
         let Some(start) = map.containing(&key) else { return };
         let Some(page) = map.pages.get_mut(&start) else { return };
-        let rows = Arc::make_mut(&mut page.rows);
+        // A scan that holds it goes on with what it was.
+        let page = Arc::make_mut(page);
+        let rows = &mut page.rows;
         let grown = rows.change(&key, &stored()).is_none() || rows.bytes() > GROWN_BYTES;
         let weight = weight_of(&start, &page.end, rows);
         let before = std::mem::replace(&mut page.weight, weight);
@@ -184,7 +207,7 @@ impl Pages {
 
     /// Any row between two keys of a user, both included, may change. The caller holds the tail's lock.
     pub(crate) fn forget(&self, first: &[u8], last: &[u8]) {
-        let mut map = self.map.lock();
+        let mut map = self.map.write();
         if map.pages.is_empty() {
             return;
         }
@@ -215,7 +238,7 @@ impl Pages {
 
     /// Any row may change.
     pub(crate) fn clear(&self) {
-        let mut map = self.map.lock();
+        let mut map = self.map.write();
         map.generation += 1;
         for page in std::mem::take(&mut map.pages).into_values() {
             self.budget.used.fetch_sub(page.weight, Ordering::Relaxed);
@@ -224,60 +247,69 @@ impl Pages {
 
     /// The page that has the rows next to `key` in the scan's direction, and where it ends there. Ascending: the page `key` is
     /// in; descending: that with what is right below it.
-    fn find(&self, key: &[u8], reverse: bool) -> Option<(Arc<Rows>, Bytes)> {
-        let mut map = self.map.lock();
+    fn find(&self, key: &[u8], reverse: bool) -> Option<(Arc<Page>, Bytes)> {
+        let map = self.map.read();
         let bound = if reverse { Bound::Excluded(key) } else { Bound::Included(key) };
-        let (start, page) =
-            map.pages.range_mut::<[u8], _>((Bound::Unbounded, bound)).next_back()?;
+        let (start, page) = map.pages.range::<[u8], _>((Bound::Unbounded, bound)).next_back()?;
         let beyond = if reverse { key > &page.end[..] } else { key >= &page.end[..] };
         if beyond {
             return None;
         }
-        page.touched = true;
-        let far = if reverse { Bytes::copy_from_slice(start) } else { page.end.clone() };
-        Some((Arc::clone(&page.rows), far))
+        page.touch();
+        let far = Bytes::copy_from_slice(if reverse { start } else { &page.end });
+        Some((Arc::clone(page), far))
     }
 
-    /// What the page that `key` is in says of it; `None`: it is in no page.
-    pub(crate) fn row(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let mut map = self.map.lock();
+    /// What the page that a user's `key` is in says of it, `path` being the checkpoint's; the inner `None`: it has no row.
+    /// `None`: it is in no page, or does not decode.
+    pub(crate) fn version(&self, path: &str, key: &[u8]) -> Option<Option<Version>> {
+        let mut stored = SmallVec::<[u8; 64]>::new();
+        row::push_newest_key(key, &mut stored);
+        let key = &stored[..];
+        let map = self.map.read();
         let below = (Bound::Unbounded, Bound::Included(key));
-        let (_, page) = map.pages.range_mut::<[u8], _>(below).next_back()?;
+        let (_, page) = map.pages.range::<[u8], _>(below).next_back()?;
         if key >= &page.end[..] {
             return None;
         }
-        page.touched = true;
-        Some(page.rows.value(key))
+        page.touch();
+        match page.rows.value(key) {
+            None => Some(None),
+            Some((piece, at)) => row::copy_newest(path, piece, at).ok().map(Some),
+        }
     }
 
     /// Where the next page beyond `key`, which is in none, begins in the scan's direction.
     fn next(&self, key: &[u8], reverse: bool) -> Option<Bytes> {
-        let map = self.map.lock();
+        let map = self.map.read();
         if reverse {
             let below = (Bound::Unbounded, Bound::Excluded(key));
-            return map.pages.range::<[u8], _>(below).next_back().map(|(_, page)| page.end.clone());
+            let next = map.pages.range::<[u8], _>(below).next_back();
+            return next.map(|(_, page)| Bytes::copy_from_slice(&page.end));
         }
         let behind = (Bound::Excluded(key), Bound::Unbounded);
         let next = map.pages.range::<[u8], _>(behind).next();
         next.map(|(start, _)| Bytes::copy_from_slice(start))
     }
 
-    fn insert(&self, start: Bytes, end: Bytes, rows: Arc<Rows>, generation: u64) {
-        let weight = weight_of(&start, &end, &rows);
-        let mut map = self.map.lock();
+    fn insert(&self, start: &[u8], end: &[u8], rows: Rows, generation: u64) {
+        let weight = weight_of(start, end, &rows);
+        let mut map = self.map.write();
         if map.generation != generation || start >= end || weight > self.budget.limit / 4 {
             return;
         }
         // Another scan may have read a part of it meanwhile.
-        if let Some(other) = map.containing(&start) {
+        if let Some(other) = map.containing(start) {
             map.remove(&other, &self.budget);
         }
-        let inside = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
+        let inside = (Bound::Included(start), Bound::Excluded(end));
         let others: Vec<Start> =
             map.pages.range::<[u8], _>(inside).map(|(start, _)| start.clone()).collect();
         others.iter().for_each(|other| map.remove(other, &self.budget));
         self.budget.used.fetch_add(weight, Ordering::Relaxed);
-        map.pages.insert(Start::from_slice(&start), Page { end, rows, weight, touched: false });
+        let end = Start::from_slice(end);
+        let page = Page { touched: AtomicBool::new(false), end, rows, weight };
+        map.pages.insert(Start::from_slice(start), Arc::new(page));
         map.evict(&self.budget);
     }
 }

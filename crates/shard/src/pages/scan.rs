@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
 
-use super::PAGE_BYTES;
 use super::rows::Rows;
+use super::{PAGE_BYTES, Page};
 use crate::engine::{Outcome, ReadAhead, RowScan, StoredRow, View, held_bytes};
 use crate::row;
 use crate::shard::Shard;
@@ -53,7 +53,7 @@ pub(crate) struct PagedScan {
     /// What was not given yet, in stored keys.
     rest: KeyRange,
     /// A page being given: where it ends in the scan's direction, and which of its rows are left.
-    page: Option<(Arc<Rows>, Bytes, Range<usize>)>,
+    page: Option<(Arc<Page>, Bytes, Range<usize>)>,
     /// The view being read, and how far.
     inner: Option<(Box<dyn RowScan>, Bytes)>,
     buffer: VecDeque<StoredRow>,
@@ -100,9 +100,9 @@ impl PagedScan {
         }
         if self.inner.is_none() {
             let (pages, reverse) = (&self.shard.pages, self.reverse);
-            if let Some((rows, far)) = pages.find(self.place(), reverse) {
-                let left = rows.first(&self.rest.start)..rows.first(&self.rest.end);
-                self.page = Some((rows, far, left));
+            if let Some((page, far)) = pages.find(self.place(), reverse) {
+                let left = page.rows.first(&self.rest.start)..page.rows.first(&self.rest.end);
+                self.page = Some((page, far, left));
                 return Ok(true);
             }
             // Not beyond the range: what is read ahead there would cost requests nobody asked for.
@@ -147,7 +147,7 @@ impl PagedScan {
         if let Some(kept) = kept {
             let tail = self.shard.tail.read();
             if tail.trims == self.trims {
-                self.shard.pages.insert(start, end, Arc::new(kept), self.generation);
+                self.shard.pages.insert(&start, &end, kept, self.generation);
             }
         }
         self.buffer.append(&mut rows);
@@ -163,7 +163,7 @@ impl PagedScan {
     fn next_of_page(&mut self) -> Option<StoredRow> {
         let (page, _, left) = self.page.as_mut()?;
         let at = if self.reverse { left.next_back() } else { left.next() };
-        at.map(|at| page.row(at))
+        at.map(|at| page.rows.row(at))
     }
 }
 

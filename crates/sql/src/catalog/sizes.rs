@@ -36,6 +36,12 @@ impl TableSizes {
     /// Rows of a table, roughly.
     #[must_use]
     pub fn of(&self, table: TableId) -> u64 {
-        self.rows.lock().get(&table).copied().unwrap_or(UNKNOWN)
+        self.known(table).unwrap_or(UNKNOWN)
+    }
+
+    /// Rows a table had when it was last read whole, if it was.
+    #[must_use]
+    pub fn known(&self, table: TableId) -> Option<u64> {
+        self.rows.lock().get(&table).copied()
     }
 }

@@ -18,12 +18,13 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
+    Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, Signature, Volatility,
 };
 use serde_json::{Map, Value};
 
 use super::evaluate::Evaluation;
 use super::fault;
+use super::totals::{Total, Totals, average};
 use super::types::{arrow_type, datum_at, scalar};
 use super::udf::key_of;
 use crate::error::{Error, Result, SqlState};
@@ -119,7 +120,7 @@ impl FoldFunction {
             evaluation: self.evaluation.clone(),
             seen: args.is_distinct.then(BTreeSet::new),
             count: 0,
-            sum: Numeric::zero(),
+            sum: Total::default(),
             interval: (0, 0, 0),
             best: Datum::Null,
             items: Vec::new(),
@@ -154,6 +155,20 @@ impl AggregateUDFImpl for FoldFunction {
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
         Ok(Box::new(self.state(&args)?))
+    }
+
+    fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
+        matches!(self.fold, Fold::SumNumeric | Fold::AvgNumeric)
+            && !args.is_distinct
+            && args.order_bys.is_empty()
+    }
+
+    fn create_groups_accumulator(
+        &self,
+        _: AccumulatorArgs<'_>,
+    ) -> DfResult<Box<dyn GroupsAccumulator>> {
+        let argument = self.args.first().cloned().unwrap_or(SqlType::Numeric(None));
+        Ok(Box::new(Totals::new(self.fold == Fold::AvgNumeric, argument)))
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
@@ -222,7 +237,7 @@ struct FoldState {
     keys: Vec<Vec<u8>>,
     seen: Option<BTreeSet<Vec<u8>>>,
     count: i64,
-    sum: Numeric,
+    sum: Total,
     interval: (i64, i64, i128),
     best: Datum,
     items: Vec<Vec<Datum>>,
@@ -273,14 +288,7 @@ impl FoldState {
         let first = &values[0];
         match self.fold {
             Fold::SumNumeric | Fold::AvgNumeric => {
-                let number =
-                    match first {
-                        Datum::Numeric(number) => number.as_ref().clone(),
-                        other => Numeric::from(other.as_i64().ok_or_else(|| {
-                            Error::internal("sum over a value that is no number")
-                        })?),
-                    };
-                self.sum = if sign > 0 { self.sum.add(&number) } else { self.sum.sub(&number) };
+                self.sum.add_datum(first, sign < 0)?;
             }
             Fold::SumInterval | Fold::AvgInterval => {
                 let Datum::Interval(value) = first else {
@@ -320,10 +328,8 @@ impl FoldState {
             return plain.finish();
         }
         Ok(match self.fold {
-            Fold::SumNumeric if self.count > 0 => Datum::numeric(self.sum.clone()),
-            Fold::AvgNumeric if self.count > 0 => {
-                self.sum.div(&Numeric::from(self.count)).map_or(Datum::Null, Datum::numeric)
-            }
+            Fold::SumNumeric if self.count > 0 => Datum::numeric(self.sum.value()),
+            Fold::AvgNumeric if self.count > 0 => average(&self.sum.value(), self.count),
             Fold::SumInterval if self.count > 0 => self.interval_of(1)?,
             Fold::AvgInterval if self.count > 0 => self.interval_of(self.count)?,
             Fold::Least | Fold::Greatest => self.best.clone(),
@@ -472,7 +478,7 @@ impl Accumulator for FoldState {
         let compact = self.seen.is_none();
         match self.fold {
             Fold::SumNumeric | Fold::AvgNumeric if compact => {
-                out.push(Datum::numeric(self.sum.clone()))
+                out.push(Datum::numeric(self.sum.value()));
             }
             Fold::SumInterval | Fold::AvgInterval if compact => {
                 let (months, days, micros) = self.interval;
@@ -525,7 +531,7 @@ impl FoldState {
         match (self.fold, &parts[1]) {
             (Fold::SumNumeric | Fold::AvgNumeric, Datum::Numeric(sum)) if compact => {
                 self.count += count;
-                self.sum = self.sum.add(sum);
+                self.sum.add(sum, false);
             }
             (Fold::SumInterval | Fold::AvgInterval, Datum::Array(list)) if compact => {
                 self.count += count;

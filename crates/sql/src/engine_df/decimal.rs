@@ -140,6 +140,25 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Numeric> {
     Ok(Numeric::new(if flip == 0 { unscaled } else { -unscaled }, scale))
 }
 
+/// The unscaled value and the scale of a finite number of up to 17 digits, and of some with more; `None`: it is another, or does not
+/// decode.
+pub(crate) fn decode_small(bytes: &[u8]) -> Option<(i64, u32)> {
+    let (value, scale) = bytes.split_last_chunk::<4>()?;
+    let scale = u32::from_be_bytes(*scale);
+    let (class, rest) = value.split_first()?;
+    let flip = match *class {
+        ZERO => return Some((0, scale)),
+        NEGATIVE => 0xFF,
+        POSITIVE => 0,
+        _ => return None,
+    };
+    let (exponent, digits) = rest.split_first_chunk::<4>()?;
+    let exponent = exponent.map(|byte| byte ^ flip);
+    let exponent = i64::from((u32::from_be_bytes(exponent) ^ (1 << 31)) as i32);
+    let magnitude = i64::try_from(small(digits, flip, exponent + i64::from(scale))?).ok()?;
+    Some((if flip == 0 { magnitude } else { -magnitude }, scale))
+}
+
 /// The magnitude times 10 to the scale of digits `0.d1d2d3…` times 10 to `point`, if it fits 64 bits.
 fn small(digits: &[u8], flip: u8, point: i64) -> Option<u64> {
     let (mut number, mut count) = (0_u64, 0_i64);
@@ -194,6 +213,10 @@ mod tests {
             prop_assert_eq!(value_part(&ex).cmp(value_part(&ey)), x.cmp(&y));
             let back = decode(&ex).expect("decodes");
             prop_assert_eq!(back.to_string(), x.to_string());
+            match decode_small(&ex) {
+                Some(small) => prop_assert_eq!((i128::from(small.0), small.1), (a, s)),
+                None => prop_assert!(a.unsigned_abs() >= 10_u128.pow(17)),
+            }
         }
 
         #[test]

@@ -27,17 +27,21 @@ use super::bind::natively_ordered;
 use super::pushdown::{Constraint, lower, narrow, raise};
 use super::types::{arrow_type, datum_of};
 use crate::catalog::Table;
+use crate::catalog::sizes::TableSizes;
 use crate::types::{Datum, SqlType};
 
 /// Values of a column that are not the beginning of a unique key, at most: each may stand for many rows, read one by one.
 const MAX_VALUES: usize = 100;
+/// A look-up costs about as much as so many rows of a scan.
+const LOOK_UP: u64 = 4;
 
 /// Adds to `constraints` what the filters say now of columns of `table`; whether they say anything. `positions`: the table's
-/// column at each place of the scan's output.
+/// column at each place of the scan's output; `sizes`: of the tables that foreign keys lead to.
 pub(super) fn collect(
     table: &Table,
     positions: &[usize],
     filters: &[Arc<dyn PhysicalExpr>],
+    sizes: &TableSizes,
     constraints: &mut BTreeMap<usize, Constraint>,
 ) -> bool {
     let mut found = BTreeMap::new();
@@ -55,7 +59,7 @@ pub(super) fn collect(
             table.all_indexes().any(|index| (index.unique || index.id == 0) && first(index));
         let constraint = constraints.entry(column).or_default();
         if let Some(values) = said.values
-            && (unique || values.len() <= MAX_VALUES)
+            && (unique || values.len() <= MAX_VALUES && !are_most(table, column, &values, sizes))
         {
             narrow(constraint, values);
             narrowed = true;
@@ -73,6 +77,15 @@ pub(super) fn collect(
         }
     }
     narrowed
+}
+
+/// Whether these are so many of the rows that a foreign key leads to that most rows may have one of them: every country leads to every
+/// address.
+fn are_most(table: &Table, column: usize, values: &[Datum], sizes: &TableSizes) -> bool {
+    let mut keys = table.foreign_keys.iter().filter(|key| key.columns == [column]);
+    keys.any(|key| {
+        sizes.known(key.referenced).is_some_and(|rows| values.len() as u64 * LOOK_UP > rows)
+    })
 }
 
 /// The first column of an index that the filters are going to speak of.

@@ -19,6 +19,7 @@
 
 mod aggregate;
 mod apply;
+mod arithmetic;
 mod bind;
 mod columns;
 mod decimal;
@@ -37,6 +38,7 @@ mod sets;
 mod source;
 mod stored;
 mod tables;
+mod totals;
 mod types;
 mod udf;
 mod virtual_table;

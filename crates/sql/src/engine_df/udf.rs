@@ -4,7 +4,8 @@
 //! - A call carries its resolved overload: nothing is resolved or coerced again while the plan is optimised.
 //! - Two calls are equal when they compute the same thing on the same types, so that DataFusion may compute one
 //!   of them only.
-//! - Rows are computed one after the other, by the code the key path runs.
+//! - Rows are computed one after the other, by the code the key path runs; but numeric arithmetic is computed a batch at a time
+//!   ([`super::arithmetic`]).
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
+use super::arithmetic::{self, Arithmetic};
 pub(crate) use super::evaluate::Evaluation;
 use super::evaluate::call;
 use super::types::{array_of, arrow_type, datum_at};
@@ -70,6 +72,8 @@ struct Function {
     arrow: DataType,
     strict: bool,
     evaluation: Option<Evaluation>,
+    /// Computed a batch at a time, where that is possible.
+    arithmetic: Option<Arithmetic>,
 }
 
 impl Function {
@@ -91,8 +95,14 @@ impl Function {
             Work::SortKey { .. } => DataType::Binary,
             _ => arrow_type(&returns),
         };
+        let name = name.into();
+        let arithmetic = match &work {
+            Work::Call(_) if strict => arithmetic::operator(&name, &args, &returns),
+            Work::Cast { from, to } if strict => arithmetic::conversion(from, to),
+            _ => None,
+        };
         Arc::new(ScalarUDF::new_from_impl(Self {
-            name: name.into(),
+            name,
             work,
             signature,
             args,
@@ -100,6 +110,7 @@ impl Function {
             arrow,
             strict,
             evaluation,
+            arithmetic,
         }))
     }
 
@@ -155,11 +166,38 @@ impl Function {
         }
     }
 
+    fn row_of(
+        &self,
+        arrays: &[ArrayRef],
+        row: usize,
+        context: Option<&EvalContext<'_>>,
+    ) -> Result<Datum> {
+        let mut values = Vec::with_capacity(arrays.len());
+        for (array, ty) in arrays.iter().zip(&self.args) {
+            values.push(datum_at(array.as_ref(), row, ty)?);
+        }
+        if self.strict && values.iter().any(Datum::is_null) {
+            return Ok(Datum::Null);
+        }
+        self.row(&values, context)
+    }
+
     fn compute(&self, args: &ScalarFunctionArgs) -> Result<ColumnarValue> {
         let context = self.evaluation.as_ref().map(Evaluation::context);
         let scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
             && self.signature.volatility != Volatility::Volatile;
         let rows = if scalar { 1 } else { args.number_rows };
+        if let (Some(arithmetic), false) = (self.arithmetic, scalar) {
+            let out = arithmetic::compute(arithmetic, &args.args, rows, |row| {
+                let one = |arg: &ColumnarValue| match arg {
+                    ColumnarValue::Array(array) => Ok(array.slice(row, 1)),
+                    ColumnarValue::Scalar(_) => arg.to_array(1).map_err(fault::from_datafusion),
+                };
+                let arrays = args.args.iter().map(one).collect::<Result<Vec<ArrayRef>>>()?;
+                self.row_of(&arrays, 0, context.as_ref())
+            })?;
+            return Ok(ColumnarValue::Array(out));
+        }
         let arrays = args
             .args
             .iter()
@@ -169,17 +207,8 @@ impl Function {
             Work::SortKey { ty } => sort_keys(&arrays[0], ty)?,
             _ => {
                 let mut out = Vec::with_capacity(rows);
-                let mut values = Vec::with_capacity(arrays.len());
                 for row in 0..rows {
-                    values.clear();
-                    for (array, ty) in arrays.iter().zip(&self.args) {
-                        values.push(datum_at(array.as_ref(), row, ty)?);
-                    }
-                    out.push(if self.strict && values.iter().any(Datum::is_null) {
-                        Datum::Null
-                    } else {
-                        self.row(&values, context.as_ref())?
-                    });
+                    out.push(self.row_of(&arrays, row, context.as_ref())?);
                 }
                 array_of(&self.returns, out.iter())?
             }
