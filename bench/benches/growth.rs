@@ -4,11 +4,12 @@
 //! One database for each size, all open in this process; the sizes take turns, round by round, and the medians over the rounds are
 //! printed as ratios to the smallest. Reads ask for keys drawn evenly from the whole table, and for keys of a set of
 //! [`WORKING_SET`] rows that is the same share of no size: what applications do lies between the two. Inserts are durable
-//! commits of one new row, at keys drawn evenly (the tables hold the even keys). `cargo bench -p telesto-bench --bench growth --
-//! --sizes 10000,1000000,10000000`.
+//! commits of one new row, at keys drawn evenly (the tables hold the even keys). Each is measured twice: as a client sees it, one
+//! connection to the server of this process over loopback, and inside the server from bound parameters to the encoded reply, where nothing
+//! hides what the size costs. `cargo bench -p telesto-bench --bench growth -- --sizes 10000,1000000,10000000`.
 //!
 //! # Limits
-//! One session on one thread. Tables are folded and were read once before measuring, and the first round is not counted; memory is enough
+//! One session at a time. Tables are folded and were read once before measuring, and the first round is not counted; memory is enough
 //! for their blocks.
 #![allow(
     clippy::disallowed_methods,
@@ -21,11 +22,12 @@ mod server;
 
 use std::io::Write as _;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use telesto::open::Opened;
 use telesto_server::wire::backend::Output;
+use telesto_server::{Server, ServerConfig};
 use telesto_sql::{Datum, Prepared, Session, SessionOptions};
 use telesto_txn::Database as _;
 
@@ -59,11 +61,46 @@ struct Arguments {
     bench: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Anywhere,
     WorkingSet,
     Insert,
+}
+
+/// From where it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Client,
+    Inside,
+}
+
+const READ: &str = "select sensor, name, value from reading where id = $1";
+const INSERT: &str = "insert into reading values ($1, 7, 'a new reading', 0.5)";
+
+/// A client of a table's server.
+struct Remote {
+    server: Server,
+    client: tokio_postgres::Client,
+    read: tokio_postgres::Statement,
+    insert: tokio_postgres::Statement,
+}
+
+impl Remote {
+    async fn connect(opened: &Opened) -> Self {
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        let config = ServerConfig { listen, ..ServerConfig::default() };
+        let server = Server::start(telesto_runtime::env(), Arc::clone(&opened.sql), config, None);
+        let server = server.await.unwrap();
+        let port = server.sql_address().unwrap().port();
+        let url = format!("postgres://telesto@127.0.0.1:{port}/telesto");
+        let (client, connection) =
+            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let (read, insert) =
+            (client.prepare(READ).await.unwrap(), client.prepare(INSERT).await.unwrap());
+        Self { server, client, read, insert }
+    }
 }
 
 /// A table of one size.
@@ -73,6 +110,7 @@ struct Table {
     session: Session,
     read: Arc<Prepared>,
     insert: Arc<Prepared>,
+    remote: Remote,
     random: u64,
     inserted: u64,
     _folder: tempfile::TempDir,
@@ -104,12 +142,11 @@ impl Table {
         // Once through: what memory has room for is there, as after some time of use.
         run(&mut session, "select count(*), max(name) from reading").await;
         run(&mut session, "set telesto.executor = key").await;
-        let read = "select sensor, name, value from reading where id = $1";
-        let read = session.prepare(read, &[]).await.unwrap();
-        let insert = "insert into reading values ($1, 7, 'a new reading', 0.5)";
-        let insert = session.prepare(insert, &[]).await.unwrap();
+        let read = session.prepare(READ, &[]).await.unwrap();
+        let insert = session.prepare(INSERT, &[]).await.unwrap();
+        let remote = Remote::connect(&opened).await;
         let random = 0x9E37_79B9_7F4A_7C15;
-        Self { rows, opened, session, read, insert, random, inserted: 0, _folder: folder }
+        Self { rows, opened, session, read, insert, remote, random, inserted: 0, _folder: folder }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -120,7 +157,7 @@ impl Table {
     }
 
     /// Microseconds an operation takes, the mean of `count`.
-    async fn measure(&mut self, work: Work, count: usize, output: &mut Output) -> f64 {
+    async fn measure(&mut self, work: Work, from: Side, count: usize, output: &mut Output) -> f64 {
         let spread = self.rows / WORKING_SET.min(self.rows);
         let began = Instant::now();
         for _ in 0..count {
@@ -133,7 +170,16 @@ impl Table {
                     2 * (self.inserted * 2_654_435_761 % self.rows) + 1
                 }
             };
-            let parameters = vec![Datum::Int8(i64::try_from(key).unwrap())];
+            let key = i64::try_from(key).unwrap();
+            if from == Side::Client {
+                if work == Work::Insert {
+                    self.remote.client.execute(&self.remote.insert, &[&key]).await.unwrap();
+                } else {
+                    self.remote.client.query_one(&self.remote.read, &[&key]).await.unwrap();
+                }
+                continue;
+            }
+            let parameters = vec![Datum::Int8(key)];
             match work {
                 Work::Insert => {
                     reply(&mut self.session, &self.insert, parameters, output).await;
@@ -153,12 +199,14 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-async fn compare(tables: &mut [Table], work: Work, arguments: &Arguments) {
+async fn compare(tables: &mut [Table], work: Work, from: Side, arguments: &Arguments) {
     let smallest = tables.iter().map(|table| table.rows).min().unwrap_or(0);
-    let room = usize::try_from(smallest).unwrap_or(usize::MAX) / (arguments.rounds + 1);
+    // Both ways of measuring take keys of their own.
+    let room = usize::try_from(smallest).unwrap_or(usize::MAX) / (arguments.rounds + 1) / 2;
     let count = match work {
         // Every key once at most, in the smallest table too.
         Work::Insert => (arguments.reads / 10).min(room),
+        Work::Anywhere | Work::WorkingSet if from == Side::Client => arguments.reads / 10,
         Work::Anywhere | Work::WorkingSet => arguments.reads,
     };
     let mut output = Output::default();
@@ -166,7 +214,7 @@ async fn compare(tables: &mut [Table], work: Work, arguments: &Arguments) {
     // The first round warms.
     for round in 0..=arguments.rounds {
         for (table, times) in tables.iter_mut().zip(&mut times) {
-            let time = table.measure(work, count, &mut output).await;
+            let time = table.measure(work, from, count, &mut output).await;
             if round > 0 {
                 times.push(time);
             }
@@ -175,8 +223,8 @@ async fn compare(tables: &mut [Table], work: Work, arguments: &Arguments) {
     let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
     for (table, time) in tables.iter().zip(&medians) {
         println!(
-            "{:<12} {:>12} {:>10.1} {:>8.2}",
-            format!("{work:?}"),
+            "{:<20} {:>12} {:>10.1} {:>8.2}",
+            format!("{from:?} {work:?}"),
             table.rows,
             time,
             time / medians[0]
@@ -192,12 +240,16 @@ async fn main() {
     for rows in &arguments.sizes {
         tables.push(Table::load(*rows, arguments.memory << 20).await);
     }
-    println!("{:<12} {:>12} {:>10} {:>8}", "work", "rows", "µs", "ratio");
-    for work in [Work::WorkingSet, Work::Anywhere, Work::Insert] {
-        compare(&mut tables, work, &arguments).await;
+    println!("{:<20} {:>12} {:>10} {:>8}", "work", "rows", "µs", "ratio");
+    for from in [Side::Client, Side::Inside] {
+        for work in [Work::WorkingSet, Work::Anywhere, Work::Insert] {
+            compare(&mut tables, work, from, &arguments).await;
+        }
     }
     for mut table in tables {
         table.session.close();
+        drop(table.remote.client);
+        table.remote.server.stop(Duration::from_secs(5)).await;
         table.opened.engine.shutdown().await.unwrap();
     }
 }
