@@ -152,10 +152,12 @@ impl<K, V> Entry for Box<Slot<K, V>> {
     }
 }
 
+type Share<K, V> = Mutex<Segment<Box<Slot<K, V>>>>;
+
 /// A cache of bounded weight with CLOCK eviction: an entry read since the hand last passed survives.
 #[derive(Debug)]
 pub struct ClockCache<K, V> {
-    segments: Vec<Mutex<Segment<Box<Slot<K, V>>>>>,
+    segments: Vec<Share<K, V>>,
 }
 
 impl<K: Eq + Hash, V: Clone> ClockCache<K, V> {
@@ -167,7 +169,7 @@ impl<K: Eq + Hash, V: Clone> ClockCache<K, V> {
         Self { segments: (0..segments).map(|_| segment()).collect() }
     }
 
-    fn segment(&self, hash: u64) -> &Mutex<Segment<Box<Slot<K, V>>>> {
+    fn segment(&self, hash: u64) -> &Share<K, V> {
         // The table uses the low and the top bits; take others.
         &self.segments[(hash >> 24) as usize % self.segments.len()]
     }

@@ -16,8 +16,9 @@ use crate::engine::{Outcome, ReadAhead, RowScan, StoredRow, View, held_bytes};
 use crate::row;
 use crate::shard::Shard;
 
-/// Rows of a page that is read beside a point read, in rows of one that is read for a scan, which waits for it.
-const BESIDE: usize = 4;
+/// Rows of a page at most, in rows of the first one that is read for a scan, which waits for it. What is read beside a point read is that
+/// large; a scan that goes on comes to it: few large pages are found faster than many small ones.
+const LARGEST: usize = 4;
 
 impl Shard {
     /// Has the page that begins at `key`, a stored one, read beside what goes on.
@@ -30,7 +31,7 @@ impl Shard {
                 let range = KeyRange::new(key, row::newest_end());
                 let read_at = (trims, generation);
                 let mut scan = PagedScan::new(&this, view, read_at, range, false, ReadAhead::Short);
-                scan.page_rows *= BESIDE;
+                scan.page_rows *= LARGEST;
                 if let Err(fault) = scan.advance().await {
                     // Told by the reads that need these rows.
                     tracing::debug!(path = this.engine.path(), ?fault, "no page was read");
@@ -151,6 +152,8 @@ impl PagedScan {
             }
         }
         self.buffer.append(&mut rows);
+        let largest = self.shard.options.page_rows.max(1) * LARGEST;
+        self.page_rows = (page_rows * 2).min(largest);
         let met = self.shard.pages.find(&far, self.reverse).is_some();
         self.move_to(far);
         if !at_end && !met && !self.rest.is_empty() {

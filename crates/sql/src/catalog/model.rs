@@ -498,6 +498,9 @@ pub struct View {
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
+    /// OID of its row type (pg_type); 0 in views that were stored before they had one.
+    #[serde(default)]
+    pub type_oid: u32,
 }
 
 /// A role.

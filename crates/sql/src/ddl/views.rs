@@ -513,8 +513,13 @@ impl Ddl<'_> {
             Some(view) => view.oid,
             None => self.object_oid(schema),
         };
+        let type_oid = match &before {
+            Some(view) if view.type_oid != 0 => view.type_oid,
+            _ => self.object_oid(schema),
+        };
         self.change.put(Object::View(View {
             oid,
+            type_oid,
             schema,
             name,
             owner: self.context.settings.current_user.clone(),

@@ -4,10 +4,10 @@
 //! An OID that names nothing gives NULL, as in PostgreSQL, not an error.
 
 use super::definitions::{
-    constraint_definition, index_column, index_definition, shown_expression, table_name,
+    constraint_definition, index_column, index_definition, name_in, shown_expression,
     view_definition,
 };
-use super::objects::{DATABASE_OID, role_oid};
+use super::objects::{DATABASE_OID, role_oid, row_types};
 use super::shown::{Over, Reader};
 use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::error::Result;
@@ -55,10 +55,15 @@ pub const TABLE: &[Function] = &[
     function("pg_database_size", &[Oid], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
     function("pg_size_pretty", &[Int8], Text, |a, _| Ok(Datum::text(size(number_of(&a[0]))))),
     function("pg_get_partkeydef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_triggerdef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_triggerdef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
     function("acldefault", &[InternalChar, Oid], TextArray, default_rights).stable(),
+    function("pg_get_ruledef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_ruledef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_statisticsobjdef_columns", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_statisticsobjdef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    // There are no functions of users, and pg_proc lists none of the others.
+    function("pg_get_functiondef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_result", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_identity_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
@@ -68,9 +73,27 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
+    // Who may connect may do everything.
     function("has_table_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
+    function("has_table_privilege", &[Name, Reg, Text], Bool, |_, _| yes()).stable(),
+    function("has_any_column_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
+    function("has_any_column_privilege", &[Name, Reg, Text], Bool, |_, _| yes()).stable(),
+    function("has_column_privilege", &[Reg, Text, Text], Bool, |_, _| yes()).stable(),
+    function("has_column_privilege", &[Reg, Int2, Text], Bool, |_, _| yes()).stable(),
+    function("has_column_privilege", &[Name, Reg, Text, Text], Bool, |_, _| yes()).stable(),
+    function("has_sequence_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
+    function("has_sequence_privilege", &[Name, Reg, Text], Bool, |_, _| yes()).stable(),
     function("has_schema_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
+    function("has_schema_privilege", &[Oid, Text], Bool, |_, _| yes()).stable(),
+    function("has_schema_privilege", &[Name, Text, Text], Bool, |_, _| yes()).stable(),
+    function("has_schema_privilege", &[Name, Oid, Text], Bool, |_, _| yes()).stable(),
     function("has_database_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
+    function("has_database_privilege", &[Oid, Text], Bool, |_, _| yes()).stable(),
+    function("has_database_privilege", &[Name, Text, Text], Bool, |_, _| yes()).stable(),
+    function("has_function_privilege", &[Oid, Text], Bool, |_, _| yes()).stable(),
+    function("pg_has_role", &[Name, Text], Bool, |_, _| yes()).stable(),
+    function("pg_has_role", &[Oid, Text], Bool, |_, _| yes()).stable(),
+    function("pg_has_role", &[Name, Name, Text], Bool, |_, _| yes()).stable(),
     function("row_security_active", &[Reg], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_column_is_updatable", &[Reg, Int2, Bool], Bool, |_, _| yes()).stable(),
 ];
@@ -210,10 +233,10 @@ fn format_type(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         return Ok(Datum::text(shown));
     }
     let Some(ty) = SqlType::from_oid(oid) else {
-        let row = call.context.catalog.tables().find(|table| table.type_oid == oid);
+        let row = row_types(catalog).find(|row| row.oid == oid);
         return Ok(Datum::text(row.map_or_else(
             || if oid == 0 { "-".to_owned() } else { "???".to_owned() },
-            |table| table_name(call.context.catalog, table),
+            |row| name_in(catalog, row.schema, row.name),
         )));
     };
     let shown = with_modifier(ty, typmod);
@@ -255,7 +278,7 @@ fn type_visible(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
     let context = call.context;
     let found = super::user_types::visible(context.catalog, context.settings, oid);
-    let row = || context.catalog.tables().any(|table| table.type_oid == oid);
+    let row = || row_types(context.catalog).any(|row| row.oid == oid);
     Ok(match found {
         Some(visible) => Datum::Bool(visible),
         None if row() => Datum::Bool(true),

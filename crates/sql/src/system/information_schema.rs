@@ -56,7 +56,8 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
             }
         }
         "sequences" => {
-            for sequence in catalog.sequences() {
+            // As in PostgreSQL, without those of identity columns.
+            for sequence in catalog.sequences().filter(|sequence| !sequence.identity) {
                 out.row()
                     .set("sequence_catalog", database)
                     .set("sequence_schema", catalog.schema_name(sequence.schema))

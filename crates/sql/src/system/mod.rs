@@ -16,6 +16,7 @@ mod information_schema;
 mod keywords;
 pub(crate) mod live;
 mod objects;
+mod operator_classes;
 pub(crate) mod procedures;
 mod relations;
 mod rows;

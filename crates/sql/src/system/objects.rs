@@ -55,6 +55,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_roles" | "pg_authid" => roles(out, catalog),
         "pg_user" => users(out, catalog),
         "pg_database" => databases(out, catalog),
+        "pg_opclass" => super::operator_classes::classes(out),
         "pg_am" => {
             out.row()
                 .set("oid", HEAP)
@@ -296,24 +297,52 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
         }
     }
     super::user_types::types(out, catalog, &Reader::new(catalog, settings));
-    for table in catalog.tables() {
+    for row in row_types(catalog) {
         out.row()
-            .set("oid", table.type_oid)
-            .set("typname", &table.name)
-            .set("typnamespace", table.schema)
-            .set("typowner", role_oid(catalog, &table.owner))
+            .set("oid", row.oid)
+            .set("typname", row.name)
+            .set("typnamespace", row.schema)
+            .set("typowner", role_oid(catalog, row.owner))
             .set("typlen", -1)
             .set("typtype", "c")
             .set("typcategory", "C")
             .set("typisdefined", true)
             .set("typdelim", ",")
-            .set("typrelid", table.id.0)
+            .set("typrelid", row.relation)
             .set("typinput", "record_in")
             .set("typoutput", "record_out")
             .set("typalign", "d")
             .set("typstorage", "x")
             .set("typtypmod", -1);
     }
+}
+
+/// The type of a relation's rows.
+pub(super) struct RowType<'a> {
+    pub(super) oid: u32,
+    pub(super) schema: u32,
+    pub(super) name: &'a str,
+    owner: &'a str,
+    relation: u32,
+}
+
+/// The row types of tables and views.
+pub(super) fn row_types(catalog: &CatalogSnapshot) -> impl Iterator<Item = RowType<'_>> {
+    let tables = catalog.tables().map(|table| RowType {
+        oid: table.type_oid,
+        schema: table.schema,
+        name: &table.name,
+        owner: &table.owner,
+        relation: table.id.0,
+    });
+    let views = catalog.views().filter(|view| view.type_oid != 0).map(|view| RowType {
+        oid: view.type_oid,
+        schema: view.schema,
+        name: &view.name,
+        owner: &view.owner,
+        relation: view.oid,
+    });
+    tables.chain(views)
 }
 
 fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {

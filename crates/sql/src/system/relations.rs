@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::objects::{C_COLLATION, DEFAULT_COLLATION, OWNER_OID, role_oid};
+use super::operator_classes;
 use super::rows::RowSet;
 use super::shown::{Over, Reader};
 use crate::catalog::{
@@ -138,7 +139,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 columns: view.columns.len(),
                 checks: 0,
                 indexed: false,
-                row_type: 0,
+                row_type: view.type_oid,
             },
         );
     }
@@ -331,7 +332,7 @@ pub(super) fn indexes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("indislive", true)
                 .set("indkey", numbers(table, columns.chain(index.include.iter().copied())))
                 .set("indcollation", vec![0_i64; index.columns.len()])
-                .set("indclass", vec![0_i64; index.columns.len()])
+                .set("indclass", operator_classes::of_index(table, index))
                 .set("indoption", options)
                 .set("indexprs", (!expressions.is_empty()).then(|| expressions.join(", ")))
                 .set("indpred", index.predicate.clone());
