@@ -113,11 +113,13 @@ pub(super) struct Totals {
     average: bool,
     argument: SqlType,
     groups: Vec<(i64, Total)>,
+    /// How many of them did not fit 128 bits; counted when they come to it, since the pool asks for the size after each batch.
+    large: usize,
 }
 
 impl Totals {
     pub(super) fn new(average: bool, argument: SqlType) -> Self {
-        Self { average, argument, groups: Vec::new() }
+        Self { average, argument, groups: Vec::new(), large: 0 }
     }
 
     /// Adds a row of the argument.
@@ -125,15 +127,35 @@ impl Totals {
         if values.is_null(row) {
             return Ok(());
         }
-        let (count, total) = &mut self.groups[group];
-        *count += 1;
         if let Some(numerics) = values.as_binary_opt::<i64>()
             && let Some((value, scale)) = decimal::decode_small(numerics.value(row))
         {
+            let (count, total) = &mut self.groups[group];
+            let before = total.large.is_some();
+            *count += 1;
             total.add_small(value.into(), scale);
+            self.large += usize::from(!before && total.large.is_some());
             return Ok(());
         }
-        total.add_datum(&datum_at(values.as_ref(), row, &self.argument)?, false)
+        let value = datum_at(values.as_ref(), row, &self.argument)?;
+        self.add(group, 1, &value)
+    }
+
+    /// Adds `count` values whose sum is `value` to a group.
+    fn add(&mut self, group: usize, count: i64, value: &Datum) -> Result<()> {
+        let (counted, total) = &mut self.groups[group];
+        let before = total.large.is_some();
+        *counted += count;
+        total.add_datum(value, false)?;
+        self.large += usize::from(!before && total.large.is_some());
+        Ok(())
+    }
+
+    /// Takes groups out.
+    fn take(&mut self, emit_to: EmitTo) -> Vec<(i64, Total)> {
+        let groups = emit_to.take_needed(&mut self.groups);
+        self.large -= groups.iter().filter(|(_, total)| total.large.is_some()).count();
+        groups
     }
 }
 
@@ -166,7 +188,7 @@ impl GroupsAccumulator for Totals {
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> DfResult<ArrayRef> {
-        let groups = emit_to.take_needed(&mut self.groups);
+        let groups = self.take(emit_to);
         let results = groups.iter().map(|(count, total)| match (count, self.average) {
             (0, _) => None,
             (_, false) => Some(total.value()),
@@ -179,7 +201,7 @@ impl GroupsAccumulator for Totals {
     }
 
     fn state(&mut self, emit_to: EmitTo) -> DfResult<Vec<ArrayRef>> {
-        let groups = emit_to.take_needed(&mut self.groups);
+        let groups = self.take(emit_to);
         let counts = groups.iter().map(|(count, _)| *count);
         let sums = groups.iter().map(|(_, total)| Some(total.value()));
         Ok(vec![Arc::new(Int64Array::from_iter_values(counts)), Arc::new(numerics(sums))])
@@ -194,10 +216,9 @@ impl GroupsAccumulator for Totals {
         self.groups.resize(total_num_groups, (0, Total::default()));
         let counts = values[0].as_primitive::<Int64Type>();
         for (row, group) in group_indices.iter().enumerate() {
-            let (count, total) = &mut self.groups[*group];
-            *count += counts.value(row);
             let sum = datum_at(values[1].as_ref(), row, &SqlType::Numeric(None));
-            sum.and_then(|sum| total.add_datum(&sum, false)).map_err(fault::to_datafusion)?;
+            sum.and_then(|sum| self.add(*group, counts.value(row), &sum))
+                .map_err(fault::to_datafusion)?;
         }
         Ok(())
     }
@@ -214,10 +235,9 @@ impl GroupsAccumulator for Totals {
     }
 
     fn size(&self) -> usize {
-        let large = self.groups.iter().filter(|(_, total)| total.large.is_some()).count();
         size_of::<Self>()
             + self.groups.capacity() * size_of::<(i64, Total)>()
-            + large * (size_of::<Numeric>() + 32)
+            + self.large * (size_of::<Numeric>() + 32)
     }
 }
 
@@ -304,10 +324,15 @@ mod tests {
                 let (values, groups, filter) = columns(rest);
                 let state = merged.convert_to_state(&[values], Some(&filter)).expect("states");
                 merged.merge_batch(&state, &groups, GROUPS).expect("merges");
+                for totals in [&whole, &merged] {
+                    let large = totals.groups.iter().filter(|(_, total)| total.large.is_some());
+                    prop_assert_eq!(totals.large, large.count());
+                }
                 let expected = expected(average_of);
                 prop_assert_eq!(shown(&whole.evaluate(EmitTo::All).expect("results")), expected.clone());
                 prop_assert_eq!(shown(&merged.evaluate(EmitTo::First(2)).expect("results")), &expected[..2]);
                 prop_assert_eq!(shown(&merged.evaluate(EmitTo::All).expect("results")), &expected[2..]);
+                prop_assert_eq!(merged.large, 0);
             }
         }
     }
