@@ -31,8 +31,9 @@ use crate::row::LONG;
 
 const STRIPES: usize = 512;
 
-/// Bookkeeping counted for each row, bytes: its head, its place in a table that is two thirds full, what the allocator rounds up.
-const OVERHEAD: u64 = 128;
+/// Bookkeeping counted for each row, bytes: its head, its place in a table that is a third full (as after it has doubled), what the allocator
+/// rounds up.
+const OVERHEAD: u64 = 144;
 
 /// What is known of a key beside its bytes.
 #[derive(Debug)]

@@ -31,11 +31,11 @@ final class Metadata {
         + "anycompatiblenonarray anycompatiblerange anymultirange anycompatiblemultirange pg_brin_bloom_summary pg_brin_minmax_multi_summary "
         + "cardinal_number character_data sql_identifier time_stamp yes_or_no xml refcursor ").split(" "));
 
-    /** Whether the row is of a missing type, of an array of rows of a relation, or of the rows of a view. */
+    /** Whether the row is of a missing type, or of an array of rows of a relation. */
     static boolean isMissing(String row, Map<String, String> relations) {
         String name = row.replaceAll(".*TYPE_NAME=(\\S+).*", "$1");
         String element = name.startsWith("_") ? name.substring(1) : "";
-        return MISSING_TYPES.contains(name) || MISSING_TYPES.contains(element) || relations.containsKey(element) || "v".equals(relations.get(name));
+        return MISSING_TYPES.contains(name) || MISSING_TYPES.contains(element) || relations.containsKey(element);
     }
 
     static void run(String url, String reference) throws Exception {

@@ -28,20 +28,24 @@ use super::pushdown::{Constraint, lower, narrow, raise};
 use super::types::{arrow_type, datum_of};
 use crate::catalog::Table;
 use crate::catalog::sizes::TableSizes;
+use crate::temp::is_temporary;
 use crate::types::{Datum, SqlType};
 
 /// Values of a column that are not the beginning of a unique key, at most: each may stand for many rows, read one by one.
 const MAX_VALUES: usize = 100;
 /// A look-up costs about as much as so many rows of a scan.
 const LOOK_UP: u64 = 4;
+/// Fewer values than these may be the rare ones, however few others there are.
+const FEW: usize = 8;
 
 /// Adds to `constraints` what the filters say now of columns of `table`; whether they say anything. `positions`: the table's
-/// column at each place of the scan's output; `sizes`: of the tables that foreign keys lead to.
+/// column at each place of the scan's output; `sizes`: of the tables that foreign keys lead to, where all of the table would be read
+/// otherwise.
 pub(super) fn collect(
     table: &Table,
     positions: &[usize],
     filters: &[Arc<dyn PhysicalExpr>],
-    sizes: &TableSizes,
+    sizes: Option<&TableSizes>,
     constraints: &mut BTreeMap<usize, Constraint>,
 ) -> bool {
     let mut found = BTreeMap::new();
@@ -58,8 +62,18 @@ pub(super) fn collect(
         let unique =
             table.all_indexes().any(|index| (index.unique || index.id == 0) && first(index));
         let constraint = constraints.entry(column).or_default();
-        if let Some(values) = said.values
-            && (unique || values.len() <= MAX_VALUES && !are_most(table, column, &values, sizes))
+        // One for each row of the build side, equal ones too.
+        let values = said.values.map(|mut values| {
+            let ty = &table.columns[column].ty;
+            values.sort_by(|a, b| a.cmp_typed(b, ty));
+            values.dedup_by(|a, b| a.cmp_typed(b, ty).is_eq());
+            values
+        });
+        let most = |values: &[Datum]| {
+            sizes.is_some_and(|sizes| are_most(table, column, values.len(), sizes))
+        };
+        if let Some(values) = values
+            && (unique || values.len() <= MAX_VALUES && !most(&values))
         {
             narrow(constraint, values);
             narrowed = true;
@@ -79,12 +93,17 @@ pub(super) fn collect(
     narrowed
 }
 
-/// Whether these are so many of the rows that a foreign key leads to that most rows may have one of them: every country leads to every
-/// address.
-fn are_most(table: &Table, column: usize, values: &[Datum], sizes: &TableSizes) -> bool {
+/// Whether so many values are so many of the rows that a foreign key leads to that most rows may have one of them: every country leads to
+/// every address. What is known of the table that is led to may be old, or of another session's temporary table.
+fn are_most(table: &Table, column: usize, values: usize, sizes: &TableSizes) -> bool {
+    if values < FEW {
+        return false;
+    }
     let mut keys = table.foreign_keys.iter().filter(|key| key.columns == [column]);
     keys.any(|key| {
-        sizes.known(key.referenced).is_some_and(|rows| values.len() as u64 * LOOK_UP > rows)
+        let known = sizes.known(key.referenced).filter(|_| !is_temporary(key.referenced.0));
+        let values = values as u64;
+        known.is_some_and(|rows| rows >= values && values * LOOK_UP > rows)
     })
 }
 

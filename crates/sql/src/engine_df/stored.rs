@@ -226,7 +226,8 @@ impl StoredReader {
         let decoder = &mut self.decoder;
         let mut access = self.access.clone();
         let mut constraints = std::mem::take(&mut self.constraints);
-        let sizes = &decoder.exec.live.sizes;
+        let whole = access.part == Part::Whole;
+        let sizes = whole.then_some(&*decoder.exec.live.sizes);
         let (table, positions) = (&decoder.table, &self.positions);
         if dynamic::collect(table, positions, &self.dynamic, sizes, &mut constraints) {
             access = pushdown::choose(decoder.database, &decoder.table, &constraints)?;

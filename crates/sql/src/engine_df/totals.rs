@@ -48,7 +48,7 @@ impl Total {
         Some(())
     }
 
-    /// Adds a number of 64 bits.
+    /// Adds a number of 128 bits.
     pub(super) fn add_small(&mut self, value: i128, scale: u32) {
         if self.try_small(value, scale).is_none() {
             self.add_large(&Numeric::new(value, scale));
@@ -56,12 +56,10 @@ impl Total {
     }
 
     fn add_large(&mut self, value: &Numeric) {
-        let sum = self.value().add(value);
-        if let Numeric::Finite { scale, .. } = &sum {
-            self.scale = *scale;
+        match &mut self.large {
+            Some(large) => **large = large.add(value),
+            None => self.large = Some(Box::new(value.clone())),
         }
-        self.small = 0;
-        self.large = Some(Box::new(sum));
     }
 
     /// Adds a number, or takes it away.
@@ -74,12 +72,14 @@ impl Total {
         if let Datum::Numeric(number) = value {
             let small = match number.as_ref() {
                 Numeric::Finite { unscaled, scale } => {
-                    i64::try_from(unscaled).ok().map(|small| (i128::from(small), *scale))
+                    let small = i128::try_from(unscaled).ok();
+                    let small = if away { small.and_then(i128::checked_neg) } else { small };
+                    small.map(|small| (small, *scale))
                 }
                 _ => None,
             };
             match small {
-                Some((small, scale)) => self.add_small(if away { -small } else { small }, scale),
+                Some((small, scale)) => self.add_small(small, scale),
                 None => self.add(number, away),
             }
             return Ok(());

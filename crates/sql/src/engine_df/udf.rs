@@ -170,16 +170,17 @@ impl Function {
         &self,
         arrays: &[ArrayRef],
         row: usize,
+        values: &mut Vec<Datum>,
         context: Option<&EvalContext<'_>>,
     ) -> Result<Datum> {
-        let mut values = Vec::with_capacity(arrays.len());
+        values.clear();
         for (array, ty) in arrays.iter().zip(&self.args) {
             values.push(datum_at(array.as_ref(), row, ty)?);
         }
         if self.strict && values.iter().any(Datum::is_null) {
             return Ok(Datum::Null);
         }
-        self.row(&values, context)
+        self.row(values, context)
     }
 
     fn compute(&self, args: &ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -188,27 +189,24 @@ impl Function {
             && self.signature.volatility != Volatility::Volatile;
         let rows = if scalar { 1 } else { args.number_rows };
         if let (Some(arithmetic), false) = (self.arithmetic, scalar) {
+            let (mut made, mut values) = (None, Vec::new());
             let out = arithmetic::compute(arithmetic, &args.args, rows, |row| {
-                let one = |arg: &ColumnarValue| match arg {
-                    ColumnarValue::Array(array) => Ok(array.slice(row, 1)),
-                    ColumnarValue::Scalar(_) => arg.to_array(1).map_err(fault::from_datafusion),
+                let arrays = match &made {
+                    Some(arrays) => arrays,
+                    None => made.insert(arrays_of(args, rows)?),
                 };
-                let arrays = args.args.iter().map(one).collect::<Result<Vec<ArrayRef>>>()?;
-                self.row_of(&arrays, 0, context.as_ref())
+                self.row_of(arrays, row, &mut values, context.as_ref())
             })?;
             return Ok(ColumnarValue::Array(out));
         }
-        let arrays = args
-            .args
-            .iter()
-            .map(|arg| arg.to_array(rows).map_err(fault::from_datafusion))
-            .collect::<Result<Vec<ArrayRef>>>()?;
+        let arrays = arrays_of(args, rows)?;
         let out: ArrayRef = match &self.work {
             Work::SortKey { ty } => sort_keys(&arrays[0], ty)?,
             _ => {
                 let mut out = Vec::with_capacity(rows);
+                let mut values = Vec::with_capacity(arrays.len());
                 for row in 0..rows {
-                    out.push(self.row_of(&arrays, row, context.as_ref())?);
+                    out.push(self.row_of(&arrays, row, &mut values, context.as_ref())?);
                 }
                 array_of(&self.returns, out.iter())?
             }
@@ -220,6 +218,10 @@ impl Function {
         }
         Ok(ColumnarValue::Array(out))
     }
+}
+
+fn arrays_of(args: &ScalarFunctionArgs, rows: usize) -> Result<Vec<ArrayRef>> {
+    args.args.iter().map(|arg| arg.to_array(rows).map_err(fault::from_datafusion)).collect()
 }
 
 impl PartialEq for Function {
