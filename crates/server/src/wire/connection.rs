@@ -28,7 +28,7 @@ use tokio::sync::Mutex;
 
 use crate::metrics::WireMetrics;
 use crate::wire::backend::Status;
-use crate::wire::extended::{Extended, deallocated};
+use crate::wire::extended::Extended;
 use crate::wire::frontend::{self, Frontend};
 use crate::wire::report::{Severity, error_fields, notice_fields};
 use crate::wire::rows::{Cursor, Failure, copy_in, copy_out, describe};
@@ -266,10 +266,6 @@ impl Connection {
     }
 
     async fn run_simple(&mut self, sql: &str) -> Result<(), Failure> {
-        if deallocated(sql).is_some_and(|target| self.extended.deallocate(target)) {
-            self.wire.output.command_complete("DEALLOCATE");
-            return Ok(());
-        }
         let style = self.style();
         let metrics = self.metrics.clone();
         let wire = Mutex::new(&mut self.wire);

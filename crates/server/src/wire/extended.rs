@@ -28,7 +28,8 @@ pub const PARKED_ROWS: usize = 100_000;
 /// Statements and portals of a session.
 #[derive(Debug, Default)]
 pub struct Extended {
-    statements: BTreeMap<String, Arc<Prepared>>,
+    /// The statement without a name; the others are the session's.
+    unnamed: Option<Arc<Prepared>>,
     portals: BTreeMap<String, Portal>,
 }
 
@@ -58,7 +59,7 @@ impl Extended {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.portals.clear();
-        self.statements.clear();
+        self.unnamed = None;
     }
 
     /// Ends every portal.
@@ -69,7 +70,7 @@ impl Extended {
     /// A simple query ends the unnamed statement and portal.
     pub fn drop_unnamed(&mut self) {
         self.portals.remove("");
-        self.statements.remove("");
+        self.unnamed = None;
     }
 
     /// Frees the session of rows that suspended portals still draw from it.
@@ -86,57 +87,6 @@ impl Extended {
         }
         Ok(())
     }
-
-    /// DEALLOCATE of a statement made by Parse; whether that is all there was to do.
-    pub fn deallocate(&mut self, target: Deallocate) -> bool {
-        match target {
-            Deallocate::Name(name) => self.statements.remove(&name).is_some(),
-            Deallocate::All => {
-                self.statements.clear();
-                false
-            }
-        }
-    }
-}
-
-/// What a DEALLOCATE names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deallocate {
-    /// One statement.
-    Name(String),
-    /// Every statement: DEALLOCATE ALL, DISCARD ALL.
-    All,
-}
-
-/// What `sql` deallocates, if it is a lone DEALLOCATE or DISCARD ALL. Drivers deallocate in SQL what they
-/// prepared by Parse, so these concern the wire's statements too.
-#[must_use]
-pub fn deallocated(sql: &str) -> Option<Deallocate> {
-    let sql = sql.trim().trim_end_matches(';').trim_end();
-    let mut words = sql.split_ascii_whitespace();
-    let first = words.next()?;
-    if first.eq_ignore_ascii_case("discard") {
-        let all = words.next()?.eq_ignore_ascii_case("all") && words.next().is_none();
-        return all.then_some(Deallocate::All);
-    }
-    if !first.eq_ignore_ascii_case("deallocate") {
-        return None;
-    }
-    let mut name = words.next()?;
-    if name.eq_ignore_ascii_case("prepare") {
-        name = words.next()?;
-    }
-    if words.next().is_some() {
-        return None;
-    }
-    if name.eq_ignore_ascii_case("all") {
-        return Some(Deallocate::All);
-    }
-    let quoted = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    Some(Deallocate::Name(match quoted {
-        Some(inner) => inner.replace("\"\"", "\""),
-        None => name.to_ascii_lowercase(),
-    }))
 }
 
 impl Connection {
@@ -154,7 +104,10 @@ impl Connection {
                 done
             }
             Frontend::Close(Target::Statement, name) => {
-                self.extended.statements.remove(name);
+                match name {
+                    "" => self.extended.unnamed = None,
+                    name => self.session.drop_statement(name),
+                }
                 self.wire.output.close_complete();
                 Ok(())
             }
@@ -177,14 +130,14 @@ impl Connection {
 
     async fn parse(&mut self, name: &str, query: &str, types: &[u32]) -> Result<(), Failure> {
         if name.is_empty() {
-            self.extended.statements.remove("");
-        } else if self.extended.statements.contains_key(name) {
+            self.extended.unnamed = None;
+        } else if self.session.named(name).is_some() {
             return Err(self.fail(Error::new(
                 SqlState::DUPLICATE_PREPARED_STATEMENT,
                 format!("prepared statement \"{name}\" already exists"),
             )));
         }
-        if self.extended.statements.len() >= self.wire.limits().max_statements {
+        if self.session.named_statements() >= self.wire.limits().max_statements {
             return Err(
                 self.fail(too_many("prepared statements", self.wire.limits().max_statements))
             );
@@ -211,13 +164,20 @@ impl Connection {
         }
         self.extended.park(&mut self.wire).await?;
         let prepared = self.wire.during(self.session.prepare(query, &known)).await??;
-        self.extended.statements.insert(name.to_owned(), prepared);
+        match name {
+            "" => self.extended.unnamed = Some(prepared),
+            name => self.session.name_statement(name, prepared),
+        }
         self.wire.output.parse_complete();
         Ok(())
     }
 
     fn statement(&mut self, name: &str) -> Result<Arc<Prepared>, Failure> {
-        match self.extended.statements.get(name) {
+        let known = match name {
+            "" => self.extended.unnamed.as_ref(),
+            name => self.session.named(name),
+        };
+        match known {
             Some(prepared) => Ok(Arc::clone(prepared)),
             None if name.is_empty() => Err(self.fail(Error::new(
                 SqlState::INVALID_STATEMENT_NAME,
@@ -372,12 +332,6 @@ impl Connection {
         formats: Vec<i16>,
         max_rows: u64,
     ) -> Result<(), Failure> {
-        if let Some(target) = deallocated(&prepared.sql)
-            && self.extended.deallocate(target)
-        {
-            self.wire.output.command_complete("DEALLOCATE");
-            return Ok(());
-        }
         self.extended.park(&mut self.wire).await?;
         let executed = self.wire.during(self.session.execute(prepared, parameters)).await?;
         let result = executed?;
@@ -459,23 +413,4 @@ fn too_many(what: &str, limit: usize) -> Error {
         format!("a session may have at most {limit} {what}"),
     )
     .hint("Close the ones that are no longer used.")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deallocate_is_recognised_in_the_forms_drivers_send() {
-        let name = |name: &str| Some(Deallocate::Name(name.to_owned()));
-        assert_eq!(deallocated("DEALLOCATE _pg3_0"), name("_pg3_0"));
-        assert_eq!(deallocated(" deallocate prepare \"S \"\"1\"; "), None);
-        assert_eq!(deallocated("deallocate prepare \"S\"\"1\";"), name("S\"1"));
-        assert_eq!(deallocated("DEALLOCATE Foo"), name("foo"));
-        assert_eq!(deallocated("DEALLOCATE ALL;"), Some(Deallocate::All));
-        assert_eq!(deallocated("discard all"), Some(Deallocate::All));
-        assert_eq!(deallocated("discard temp"), None);
-        assert_eq!(deallocated("select 1"), None);
-        assert_eq!(deallocated("deallocate a; select 1"), None);
-    }
 }

@@ -281,6 +281,47 @@ async fn deallocate_reaches_statements_prepared_by_parse() {
 }
 
 #[tokio::test]
+async fn names_of_parse_and_of_prepare_are_the_same() {
+    let node = node().await;
+    let mut raw = Raw::ready(&node).await;
+    raw.send(&[parse("s1", "select $1::int + 1"), parse("self", "execute self"), sync()].concat())
+        .await;
+    raw.until(b'Z').await;
+    // What Parse prepared: executed, explained and shown to be taken.
+    raw.send(&query("execute s1(41)")).await;
+    let rows = raw.until(b'Z').await;
+    assert!(rows.iter().any(|(kind, body)| *kind == b'D' && body.ends_with(b"42")), "{rows:?}");
+    raw.send(&query("explain (verbose, format json) execute s1(null)")).await;
+    assert_eq!(raw.kinds().await, "TDCZI");
+    let code = |messages: Vec<(u8, Vec<u8>)>| {
+        messages.iter().find(|(kind, _)| *kind == b'E').and_then(|(_, body)| error_field(body, b'C'))
+    };
+    for (sql, expected) in [
+        ("prepare s1 as select 1", "42P05"),
+        ("execute s1", "42601"),
+        ("execute self", "0A000"),
+        ("explain execute self", "0A000"),
+        ("execute nothing", "26000"),
+    ] {
+        raw.send(&query(sql)).await;
+        assert_eq!(code(raw.until(b'Z').await).as_deref(), Some(expected), "{sql}");
+    }
+    // What PREPARE did: bound, and its name taken for Parse until it is closed.
+    raw.send(&query("prepare p2 as select 7")).await;
+    raw.until(b'Z').await;
+    raw.send(&[bind("", "p2"), execute("", 0), sync()].concat()).await;
+    assert_eq!(raw.kinds().await, "2DCZI");
+    raw.send(&[parse("p2", "select 8"), sync()].concat()).await;
+    assert_eq!(code(raw.until(b'Z').await).as_deref(), Some("42P05"));
+    raw.send(&[frame(b'C', b"Sp2\0"), parse("p2", "select 8"), sync()].concat()).await;
+    assert_eq!(raw.kinds().await, "31ZI");
+    raw.send(&query("deallocate all")).await;
+    raw.until(b'Z').await;
+    raw.send(&[bind("", "p2"), sync()].concat()).await;
+    assert_eq!(code(raw.until(b'Z').await).as_deref(), Some("26000"));
+}
+
+#[tokio::test]
 async fn prepared_statements_with_parameters_run_many_times() {
     let node = node().await;
     let client = node.client().await;

@@ -33,6 +33,7 @@ pub fn is_key_type(ty: &SqlType) -> bool {
     match ty {
         SqlType::Json
         | SqlType::Jsonb
+        | SqlType::Record(_)
         | SqlType::Void
         | SqlType::Unknown
         | SqlType::Int2Vector

@@ -36,6 +36,22 @@ fn on_column(name: &crate::sqlparser::ast::Ident) -> Vec<IndexColumn> {
     }]
 }
 
+/// Whether a column may have the type.
+///
+/// # Errors
+/// 42P16 for the types that no column has.
+pub(super) fn storable(column: &str, ty: &SqlType) -> Result<()> {
+    let element = ty.element_type().unwrap_or(ty);
+    if matches!(element, SqlType::Record(_) | SqlType::Void) {
+        return Err(Error::new(
+            SqlState::INVALID_TABLE_DEFINITION,
+            format!("column \"{column}\" has pseudo-type {ty}"),
+        )
+        .hint("Name the fields as columns of their own, or cast to text."));
+    }
+    Ok(())
+}
+
 impl Ddl<'_> {
     pub(super) async fn create_table(
         &mut self,
@@ -130,7 +146,10 @@ impl Ddl<'_> {
             ));
         }
         let (ty, serial) = match declared_type(&definition.data_type, Some(&self.user_types()))? {
-            DeclaredType::Plain(ty) => (ty, false),
+            DeclaredType::Plain(ty) => {
+                storable(&name, &ty)?;
+                (ty, false)
+            }
             DeclaredType::Serial(ty) => (ty, true),
         };
         let (ty, domain) = match ty {
@@ -293,8 +312,9 @@ impl Ddl<'_> {
                     format!("column \"{name}\" specified more than once"),
                 ));
             }
+            storable(&name, &column.ty)?;
             let ty = match &column.ty {
-                SqlType::Unknown | SqlType::Void => SqlType::Text,
+                SqlType::Unknown => SqlType::Text,
                 ty => ty.clone(),
             };
             table.columns.push(Column {

@@ -480,7 +480,8 @@ impl Ddl<'_> {
         for (column, given) in columns.iter_mut().zip(&create.columns) {
             column.0 = fold(&given.name);
         }
-        for (_, ty) in &mut columns {
+        for (name, ty) in &mut columns {
+            super::table::storable(name, ty)?;
             if *ty == SqlType::Unknown {
                 *ty = SqlType::Text;
             }

@@ -20,10 +20,10 @@ use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, Signature, Volatility,
 };
-use serde_json::{Map, Value};
 
 use super::evaluate::Evaluation;
 use super::fault;
+use super::json_folds;
 use super::totals::{Total, Totals, average};
 use super::types::{arrow_type, datum_at, scalar};
 use super::udf::key_of;
@@ -139,8 +139,10 @@ impl AggregateUDFImpl for FoldFunction {
             Fold::Joined => "string_agg",
             Fold::Array => "array_agg",
             Fold::ArrayOrEmpty => "array",
-            Fold::JsonArray => "json_agg",
-            Fold::JsonObject => "json_object_agg",
+            Fold::JsonArray if self.returns == SqlType::Json => "json_agg",
+            Fold::JsonArray => "jsonb_agg",
+            Fold::JsonObject if self.returns == SqlType::Json => "json_object_agg",
+            Fold::JsonObject => "jsonb_object_agg",
             Fold::Single => "single",
         }
     }
@@ -257,10 +259,12 @@ impl FoldState {
         if let Some(seen) = &mut self.seen {
             let mut key = vec![u8::from(first.is_null())];
             key.extend(key_of(first, &self.args[0])?);
-            if seen.insert(key) {
-                self.held_bytes += values.iter().map(held).sum::<usize>();
+            if seen.insert(key.clone()) {
+                // PostgreSQL finds distinct values by sorting them, and leaves them so.
+                let order = order.unwrap_or(key);
+                self.held_bytes += values.iter().map(held).sum::<usize>() + order.len();
                 self.items.push(values);
-                self.keys.extend(order);
+                self.keys.push(order);
             }
             return Ok(());
         }
@@ -340,25 +344,10 @@ impl FoldState {
                 Datum::Array(Arc::new(ArrayValue::new(self.args[0].clone(), items)))
             }
             Fold::JsonArray if !self.items.is_empty() => {
-                let items = self
-                    .items
-                    .iter()
-                    .map(|row| self.evaluation.to_json(&row[0], &self.args[0]))
-                    .collect::<Result<Vec<_>>>()?;
-                crate::expr::value::jsonb(Value::Array(items))
+                json_folds::array(&self.items, &self.args, &self.evaluation, &self.returns)?
             }
             Fold::JsonObject if !self.items.is_empty() => {
-                let mut map = Map::new();
-                for row in &self.items {
-                    let Some(key) = row[0].as_str() else {
-                        return Err(Error::new(
-                            SqlState::INVALID_PARAMETER_VALUE,
-                            "field name must not be null",
-                        ));
-                    };
-                    map.insert(key.to_owned(), self.evaluation.to_json(&row[1], &self.args[1])?);
-                }
-                crate::expr::value::jsonb(Value::Object(map))
+                json_folds::object(&self.items, &self.args, &self.evaluation, &self.returns)?
             }
             Fold::Single => self.items.first().map_or(Datum::Null, |row| row[0].clone()),
             _ => Datum::Null,
@@ -408,7 +397,8 @@ fn held(value: &Datum) -> usize {
             Datum::Text(text) | Datum::Json(text) => text.len(),
             Datum::Bytea(bytes) => bytes.len(),
             Datum::Array(array) => array.elements.iter().map(held).sum(),
-            Datum::Jsonb(_) | Datum::Numeric(_) => 64,
+            Datum::Jsonb(value) => json_folds::held(value),
+            Datum::Numeric(_) => 64,
             _ => 0,
         }
 }

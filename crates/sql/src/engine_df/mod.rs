@@ -29,6 +29,7 @@ mod explain;
 mod explain_tree;
 mod fault;
 mod given;
+mod json_folds;
 mod pool;
 mod pushdown;
 mod runtime;

@@ -81,9 +81,14 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         T::Float4 => DataType::Float32,
         T::Float8 => DataType::Float64,
         T::Numeric(_) => DataType::LargeBinary,
-        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Json | T::Jsonb | T::Void => {
-            DataType::Utf8
-        }
+        T::Text
+        | T::Varchar(_)
+        | T::Char(_)
+        | T::Name
+        | T::Json
+        | T::Jsonb
+        | T::Record(_)
+        | T::Void => DataType::Utf8,
         T::InternalChar => DataType::UInt8,
         T::Bytea | T::Enum(_) => DataType::Binary,
         T::Uuid => DataType::FixedSizeBinary(16),
@@ -167,7 +172,7 @@ pub(crate) fn array_of<'a>(
             Datum::Json(v) => v.as_ref(),
             Datum::Text(v) => v.as_ref()
         ),
-        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Void => {
+        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Record(_) | T::Void => {
             build!(StringBuilder::with_capacity(len, len * 16), Datum::Text(v) => v.as_ref())
         }
         T::InternalChar => {
@@ -302,7 +307,7 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
             Datum::Jsonb(Arc::new(value))
         }
         T::Json => Datum::Json(array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row).into()),
-        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Void | T::Unknown => {
+        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Record(_) | T::Void | T::Unknown => {
             Datum::text(array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row))
         }
         T::InternalChar => Datum::InternalChar(primitive!(UInt8Type)),

@@ -27,7 +27,7 @@ use crate::expr::cast;
 use crate::expr::context::EvalContext;
 use crate::expr::registry::{self, Resolved};
 use crate::expr::ty::CastContext;
-use crate::types::{ArrayValue, Datum, SqlType};
+use crate::types::{ArrayValue, Datum, SqlType, record};
 
 /// How one element of an array is tested.
 #[derive(Clone, Debug)]
@@ -451,6 +451,22 @@ pub(crate) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Text(text) if matches!(ty, SqlType::Char(_)) => {
             text.trim_end_matches(' ').as_bytes().to_vec()
         }
+        Datum::Text(text) if matches!(ty, SqlType::Record(_)) => {
+            let SqlType::Record(Some(types)) = ty else {
+                return Err(fault::unsupported("comparing rows of unknown fields"));
+            };
+            let fields = record::fields(text, types)?;
+            let mut out = Vec::new();
+            for (field, ty) in fields.iter().zip(types.iter()) {
+                if field.is_null() {
+                    out.push(2);
+                    continue;
+                }
+                out.push(1);
+                escaped(&key_of(field, ty)?, &mut out);
+            }
+            out
+        }
         Datum::Text(text) | Datum::Json(text) => text.as_bytes().to_vec(),
         Datum::InternalChar(byte) => vec![*byte],
         Datum::Jsonb(value) => {
@@ -518,7 +534,7 @@ fn json_key(value: &serde_json::Value, out: &mut Vec<u8>) {
         }
         V::Number(number) => {
             out.push(2);
-            let number = crate::types::Numeric::parse(&number.to_string());
+            let number = crate::types::Numeric::parse(number.as_str());
             let number = number.unwrap_or(crate::types::Numeric::NaN);
             escaped(decimal::value_part(&decimal::encode(&number)), out);
         }

@@ -174,8 +174,7 @@ fn from_jsonb(value: &Datum, to: &SqlType, context: &EvalContext<'_>) -> Result<
     match (&**json, to) {
         (Value::Bool(v), SqlType::Bool) => Ok(Datum::Bool(*v)),
         (Value::Number(n), ty) if *ty != SqlType::Bool => {
-            let number =
-                Datum::numeric(Numeric::parse(&n.to_string()).unwrap_or_else(Numeric::zero));
+            let number = Datum::numeric(Numeric::parse(n.as_str()).unwrap_or_else(Numeric::zero));
             convert(number, &SqlType::Numeric(None), to, context)
         }
         (Value::Null, _) => Ok(Datum::Null),

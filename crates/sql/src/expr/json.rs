@@ -78,7 +78,7 @@ pub fn key_order(a: &str, b: &str) -> std::cmp::Ordering {
     a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }
 
-/// Keys in jsonb's order, everywhere inside.
+/// Keys in jsonb's order and numbers as numeric shows them, everywhere inside.
 #[must_use]
 pub fn normalise(value: Value) -> Value {
     match value {
@@ -88,6 +88,10 @@ pub fn normalise(value: Value) -> Value {
             Value::Object(entries.into_iter().map(|(key, value)| (key, normalise(value))).collect())
         }
         Value::Array(items) => Value::Array(items.into_iter().map(normalise).collect()),
+        // A number out of numeric's range was refused when it was read.
+        Value::Number(number) => {
+            Value::Number(crate::types::json::plain(number.clone()).unwrap_or(number))
+        }
         other => other,
     }
 }

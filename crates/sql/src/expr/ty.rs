@@ -47,6 +47,8 @@ pub enum Tag {
     Reg,
     /// regtype, as a result.
     RegType,
+    /// A row.
+    Record,
     /// No result.
     Void,
     /// Any type (`"any"`): nothing is converted.
@@ -204,7 +206,8 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
         };
         let (a, b) = (tag(current), tag(ty));
         if a == b {
-            if matches!((current, ty), (SqlType::Enum(x), SqlType::Enum(y)) if x != y) {
+            let differ = matches!(a, Tag::Enum | Tag::Record) && current != ty;
+            if differ {
                 return Err((current.clone(), ty.clone()));
             }
             continue;
@@ -262,6 +265,7 @@ pub fn tag(ty: &SqlType) -> Tag {
         | SqlType::RegProc
         | SqlType::RegNamespace
         | SqlType::RegRole => Tag::Reg,
+        SqlType::Record(_) => Tag::Record,
         SqlType::Void => Tag::Void,
         SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => Tag::Array,
         SqlType::Enum(_) => Tag::Enum,
@@ -297,6 +301,7 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::Oid => SqlType::Oid,
         Tag::Reg => SqlType::RegClass,
         Tag::RegType => SqlType::RegType,
+        Tag::Record => SqlType::Record(None),
         Tag::Void => SqlType::Void,
         Tag::TextArray => SqlType::Text.array_of(),
         Tag::Text

@@ -180,6 +180,7 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "oid" | "xid" => SqlType::Oid,
         "int2vector" => SqlType::Int2Vector,
         "oidvector" => SqlType::OidVector,
+        "record" => SqlType::Record(None),
         "regclass" => SqlType::RegClass,
         "regtype" => SqlType::RegType,
         "regproc" => SqlType::RegProc,

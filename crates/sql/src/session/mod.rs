@@ -159,6 +159,7 @@ pub struct Session {
     /// The catalog the last statement used, to describe conflicts with.
     catalog: Option<Arc<CatalogSnapshot>>,
     label: Label,
+    /// Prepared statements by name: those of PREPARE and those of the protocol's Parse.
     prepared: BTreeMap<String, Arc<Prepared>>,
     reported: BTreeMap<&'static str, String>,
     spending: cost::Spending,
@@ -249,6 +250,28 @@ impl Session {
         }
         let parsed = parsed.pop().unwrap_or(parse::Parsed { statement: None, as_of: None });
         self.prepare_statement(sql.to_owned(), parsed, ParameterTypes::new(parameter_types)).await
+    }
+
+    /// The prepared statement of this name. PREPARE and the protocol's Parse share one space of names.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<Prepared>> {
+        self.prepared.get(name)
+    }
+
+    /// How many prepared statements have names.
+    #[must_use]
+    pub fn named_statements(&self) -> usize {
+        self.prepared.len()
+    }
+
+    /// Gives a prepared statement a name, for EXECUTE and DEALLOCATE too.
+    pub fn name_statement(&mut self, name: &str, prepared: Arc<Prepared>) {
+        self.prepared.insert(name.to_owned(), prepared);
+    }
+
+    /// Forgets the statement of this name, if there is one (the protocol's Close).
+    pub fn drop_statement(&mut self, name: &str) {
+        self.prepared.remove(name);
     }
 
     /// Executes a prepared statement. Outside a transaction block this starts an implicit transaction which

@@ -364,6 +364,10 @@ impl Session {
             None => name.to_string(),
         };
         let prepared = self.prepared.get(&name).cloned().ok_or_else(|| no_prepared(&name))?;
+        // What Parse has prepared may be anything, also this very EXECUTE.
+        if !prepared.statement.as_ref().is_some_and(is_preparable) {
+            return Err(Error::unsupported(format!("EXECUTE of \"{}\"", prepared.sql)));
+        }
         if parameters.len() != prepared.parameter_types.len() {
             return Err(Error::syntax(format!(
                 "wrong number of parameters for prepared statement \"{name}\""
@@ -408,6 +412,18 @@ impl Session {
         let catalog = self.read_catalog(&txn).await?;
         Ok(self.context(txn, catalog, &[]))
     }
+}
+
+/// What PREPARE takes in PostgreSQL.
+fn is_preparable(statement: &Statement) -> bool {
+    matches!(
+        statement,
+        Statement::Query(_)
+            | Statement::Insert(_)
+            | Statement::Update(_)
+            | Statement::Delete(_)
+            | Statement::Merge(_)
+    )
 }
 
 fn no_prepared(name: &str) -> Error {

@@ -237,14 +237,14 @@ pub(super) fn category(ty: &SqlType) -> &'static str {
         SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_) => "D",
         SqlType::Interval => "T",
         SqlType::Unknown => "X",
-        SqlType::Void => "P",
+        SqlType::Record(_) | SqlType::Void => "P",
         _ => "U",
     }
 }
 
 fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     let one = |out: &mut RowSet<'_>, ty: &SqlType, element: u32| {
-        let pseudo = matches!(ty, SqlType::Void | SqlType::Unknown);
+        let pseudo = matches!(ty, SqlType::Record(_) | SqlType::Void | SqlType::Unknown);
         let name = ty.internal_name();
         let functions = if element > 0 { "array" } else { &name };
         // An array takes the modifiers of its elements.

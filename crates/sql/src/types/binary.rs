@@ -154,6 +154,7 @@ impl Datum {
             SqlType::Array(element) => read_array(&mut r, element, element)?,
             SqlType::Int2Vector => read_vector(&mut r, ty, &SqlType::Int2)?,
             SqlType::OidVector => read_vector(&mut r, ty, &SqlType::Oid)?,
+            SqlType::Record(_) => return Err(super::record::refused()),
             SqlType::Void => Self::text(""),
         };
         if r.bytes.is_empty() { Ok(datum) } else { Err(bad(ty)) }
@@ -188,7 +189,11 @@ impl Datum {
             Self::Float4(v) => out.put_f32(*v),
             Self::Float8(v) => out.put_f64(*v),
             Self::Numeric(v) => write_numeric(v, out),
-            Self::Text(v) | Self::Json(v) => out.put_slice(v.as_bytes()),
+            Self::Text(v) => match ty {
+                SqlType::Record(Some(types)) => super::record::to_binary(v, types, out),
+                _ => out.put_slice(v.as_bytes()),
+            },
+            Self::Json(v) => out.put_slice(v.as_bytes()),
             Self::InternalChar(v) => out.put_u8(*v),
             Self::Bytea(v) => out.put_slice(v),
             Self::Uuid(v) => out.put_slice(v),

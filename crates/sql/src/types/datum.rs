@@ -290,9 +290,9 @@ pub fn cmp_jsonb(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
         (Value::String(a), Value::String(b)) => a.as_bytes().cmp(b.as_bytes()),
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
         (Value::Number(a), Value::Number(b)) => {
-            match (Numeric::parse(&a.to_string()), Numeric::parse(&b.to_string())) {
+            match (Numeric::parse(a.as_str()), Numeric::parse(b.as_str())) {
                 (Some(a), Some(b)) => a.cmp(&b),
-                _ => a.to_string().cmp(&b.to_string()),
+                _ => a.as_str().cmp(b.as_str()),
             }
         }
         (Value::Array(a), Value::Array(b)) => a.len().cmp(&b.len()).then_with(|| {

@@ -1,10 +1,17 @@
 //! json and jsonb: checking, canonical form, text.
 //!
+//! # Invariants
+//! Numbers in jsonb are numeric, as in PostgreSQL: every digit is kept, also zeros at the end, and they are held as numeric
+//! shows them (no exponent, no negative zero).
+//!
 //! # Limits
-//! Numbers in jsonb are held as `serde_json` numbers: integers of 64 bits exact, others as doubles.
+//! Numbers of jsonb are in numeric's range (22003). Arrays and objects stand 127 deep at most (22P02).
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 
+use serde_json::{Map, Number, Value};
+
+use super::Numeric;
 use crate::error::{Error, Result, SqlState};
 
 fn invalid(error: &serde_json::Error) -> Error {
@@ -23,7 +30,7 @@ pub fn check_json(text: &str) -> Result<()> {
 /// Parses jsonb: the last of duplicate keys wins, keys are sorted by length, then bytes.
 ///
 /// # Errors
-/// 22P02; 22P05 for `\u0000`.
+/// 22P02; 22P05 for `\u0000`; 22003 for a number that numeric does not hold.
 pub fn parse_jsonb(text: &str) -> Result<Value> {
     let value: Value = serde_json::from_str(text).map_err(|e| invalid(&e))?;
     canonical(value)
@@ -32,7 +39,7 @@ pub fn parse_jsonb(text: &str) -> Result<Value> {
 /// Puts a value into jsonb's canonical order.
 ///
 /// # Errors
-/// 22P05 for `\u0000`.
+/// 22P05 for `\u0000`, 22003 for a number that numeric does not hold.
 pub fn canonical(value: Value) -> Result<Value> {
     let nul = |text: &str| {
         if text.contains('\0') {
@@ -62,8 +69,34 @@ pub fn canonical(value: Value) -> Result<Value> {
             nul(&text)?;
             Value::String(text)
         }
+        Value::Number(number) => Value::Number(plain(number).ok_or_else(|| {
+            Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "value overflows numeric format")
+        })?),
         other => other,
     })
+}
+
+/// A number as numeric shows it, or `None` when it is out of numeric's range.
+#[must_use]
+pub fn plain(number: Number) -> Option<Number> {
+    let text = match numeric_text(number.as_str())? {
+        Cow::Borrowed(_) => return Some(number),
+        Cow::Owned(text) => text,
+    };
+    text.parse().ok()
+}
+
+/// A JSON number as numeric shows it; most are written so.
+fn numeric_text(text: &str) -> Option<Cow<'_, str>> {
+    /// No number of so few characters without an exponent is out of range.
+    const SHORT: usize = 1000;
+    let negative_zero =
+        || text.starts_with('-') && !text.bytes().any(|digit| matches!(digit, b'1'..=b'9'));
+    if text.len() <= SHORT && !text.contains(['e', 'E']) && !negative_zero() {
+        return Some(Cow::Borrowed(text));
+    }
+    let shown = Numeric::parse(text)?.to_string();
+    Some(if shown == text { Cow::Borrowed(text) } else { Cow::Owned(shown) })
 }
 
 /// Text of a jsonb value, spaced as PostgreSQL does.
@@ -99,13 +132,10 @@ fn write(out: &mut String, value: &Value) {
             out.push(']');
         }
         Value::String(text) => write_string(out, text),
+        // Stored before numbers were kept as numeric, one may have an exponent.
         Value::Number(number) => {
-            // PostgreSQL keeps numbers as numeric: no exponent in its output.
-            let text = number.to_string();
-            match text.contains(['e', 'E']).then(|| super::Numeric::parse(&text)).flatten() {
-                Some(numeric) => out.push_str(&numeric.to_string()),
-                None => out.push_str(&text),
-            }
+            let text = number.as_str();
+            out.push_str(&numeric_text(text).unwrap_or(Cow::Borrowed(text)));
         }
         other => out.push_str(&other.to_string()),
     }
@@ -141,6 +171,12 @@ mod tests {
     fn jsonb_sorts_keys_by_length_and_keeps_the_last_duplicate() {
         let value = parse_jsonb(r#"{"bb":1,"a":{"z":[1, 2.50,"x\n"]},"a":null}"#).expect("json");
         assert_eq!(jsonb_text(&value), r#"{"a": null, "bb": 1}"#);
+        let numbers = "[2.50, 12345678901234567890123.0, 1e3, 1.5e-2, -0.0, 1E2, 0.1e1]";
+        assert_eq!(
+            jsonb_text(&parse_jsonb(numbers).expect("numbers")),
+            "[2.50, 12345678901234567890123.0, 1000, 0.015, 0.0, 100, 1]"
+        );
+        assert_eq!(parse_jsonb("1e200000").expect_err("range").code().0, "22003");
         assert_eq!(parse_jsonb("{").expect_err("bad").code().0, "22P02");
         assert_eq!(parse_jsonb(r#""\u0000""#).expect_err("nul").code().0, "22P05");
     }

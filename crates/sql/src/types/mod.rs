@@ -17,6 +17,7 @@ mod interval_parse;
 pub mod json;
 pub mod numeric;
 pub mod parse;
+pub mod record;
 pub mod sql_type;
 pub mod text;
 

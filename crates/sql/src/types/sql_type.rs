@@ -127,6 +127,9 @@ pub enum SqlType {
     Int2Vector,
     /// oidvector: OIDs of the system tables, an array counted from 0
     OidVector,
+    /// A row as a value, with the types of its fields where they are known ([`super::record`]); never stored.
+    #[serde(skip)]
+    Record(Option<Arc<[SqlType]>>),
     /// The result of a function that returns nothing.
     Void,
     /// A string literal or NULL whose type is not known yet.
@@ -175,6 +178,7 @@ impl SqlType {
             Self::RegRole => oid::REGROLE,
             Self::Enum(ty) => ty.oid,
             Self::Domain(ty) => ty.oid,
+            Self::Record(_) => oid::RECORD,
             Self::Void => oid::VOID,
             Self::Unknown => oid::UNKNOWN,
             Self::Array(element) => element.array_oid(),
@@ -229,6 +233,7 @@ impl SqlType {
             Self::Uuid => 2951,
             Self::Json => 199,
             Self::Jsonb => 3807,
+            Self::Record(_) => 2287,
             Self::RegNamespace => 4090,
             Self::RegRole => 4097,
             Self::Int2Vector => 1006,
@@ -361,6 +366,7 @@ impl SqlType {
             Self::RegProc => "regproc",
             Self::RegNamespace => "regnamespace",
             Self::RegRole => "regrole",
+            Self::Record(_) => "record",
             Self::Void => "void",
             Self::Unknown => "unknown",
             Self::Int2Vector => "int2vector",
@@ -436,6 +442,7 @@ pub const SCALARS: &[SqlType] = &[
     SqlType::RegRole,
     SqlType::Int2Vector,
     SqlType::OidVector,
+    SqlType::Record(None),
     SqlType::Void,
     SqlType::Unknown,
 ];

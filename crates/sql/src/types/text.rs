@@ -314,6 +314,7 @@ impl Datum {
                 let items = items.collect::<Result<Vec<_>>>()?;
                 Self::Array(Arc::new(ArrayValue::vector(element, items)))
             }
+            SqlType::Record(_) => return Err(super::record::refused()),
             SqlType::Void => Self::text(""),
         })
     }

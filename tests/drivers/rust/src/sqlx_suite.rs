@@ -51,6 +51,7 @@ pub async fn run(url: &str) -> Outcome {
     migrator.run(&pool).await?;
     people(&pool).await?;
     described(&pool).await?;
+    users_types(&pool).await?;
     transactions(&pool).await?;
     listening(&pool).await?;
     let mut connection = PgConnection::connect(url).await?;
@@ -105,6 +106,36 @@ async fn described(pool: &PgPool) -> Outcome {
     check("nullable", [described.nullable(0), described.nullable(1)], [Some(false), Some(true)]);
     let statement = (&mut *connection).prepare(AssertSqlSafe("select $1::int4 + 1").into_sql_str()).await?;
     check("prepared", statement.query_scalar::<i32>().bind(41).fetch_one(&mut *connection).await?, 42);
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, sqlx::Type)]
+#[sqlx(type_name = "sx_mood", rename_all = "lowercase")]
+enum Mood {
+    Sad,
+    Happy,
+}
+
+/// Types it does not know it looks up, with rows in arrays; columns of a described query too.
+async fn users_types(pool: &PgPool) -> Outcome {
+    pool.execute("drop table if exists sx_day; drop type if exists sx_mood; drop domain if exists sx_positive").await?;
+    pool.execute("create type sx_mood as enum ('sad', 'happy'); create domain sx_positive as int check (value > 0); create table sx_day (day date primary key, mood sx_mood not null, n sx_positive)").await?;
+    // The types were made after these connections were: each looks them up anew.
+    let day: NaiveDate = "2024-02-29".parse()?;
+    let back: (Mood, i32) = sqlx::query_as("insert into sx_day values ($1, $2, $3) returning mood, n").bind(day).bind(Mood::Happy).bind(7).fetch_one(pool).await?;
+    check("enum and domain", back, (Mood::Happy, 7));
+    check("enum array", sqlx::query_scalar::<_, Vec<Mood>>("select array_agg(m order by m desc) from unnest($1::sx_mood[]) m").bind(vec![Mood::Sad, Mood::Happy]).fetch_one(pool).await?, vec![Mood::Happy, Mood::Sad]);
+    check("bad label", code(sqlx::query("insert into sx_day values (now(), 'glad')").execute(pool).await), "22P02");
+    check("records", sqlx::query_scalar::<_, Vec<(i32, String)>>("select array_agg((n, t)) from (select n, 'row ' || n as t from generate_series(1, 3) n order by n desc) r").fetch_one(pool).await?,
+        vec![(3, "row 3".to_owned()), (2, "row 2".to_owned()), (1, "row 1".to_owned())]);
+    check("record", sqlx::query_scalar::<_, (i64, Option<String>, bool, Option<Decimal>)>("select (1::int8, null::text, true, 2.50)").fetch_one(pool).await?, (1, None, true, Some(Decimal::from_str_exact("2.50")?)));
+    let mut connection = pool.acquire().await?;
+    let described = Executor::describe(&mut *connection, AssertSqlSafe("select mood, n, day from sx_day where mood = $1").into_sql_str()).await?;
+    check("described", described.columns().iter().map(|c| format!("{} {}", c.name(), c.type_info().name())).collect::<Vec<_>>(), vec!["mood sx_mood", "n INT4", "day DATE"]);
+    check("where from", described.columns().iter().map(|c| format!("{:?}", c.origin())).collect::<Vec<_>>().join(" ").matches("sx_day").count(), 3);
+    check("not null", [described.nullable(0), described.nullable(1), described.nullable(2)], [Some(false), Some(true), Some(false)]);
+    drop(connection);
+    pool.execute("drop table sx_day; drop type sx_mood; drop domain sx_positive").await?;
     Ok(())
 }
 

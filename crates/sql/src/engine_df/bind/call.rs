@@ -18,6 +18,7 @@ use datafusion::logical_expr::{
 use datafusion::sql::sqlparser::ast;
 
 use super::from::coalesce;
+use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
 use crate::engine_df::aggregate::{Fold, folding};
@@ -46,6 +47,11 @@ impl Binder<'_> {
             .and_then(|part| part.as_ident())
             .map(fold)
             .ok_or_else(|| fault::syntax("a function needs a name"))?;
+        if name == "row"
+            && let Some(row) = self.row_value(&ast::Expr::Function(call.clone()), scope)?
+        {
+            return Ok(row);
+        }
         if let Some(over) = self.over_rows(&name, call, scope)? {
             return Ok(over);
         }
@@ -87,6 +93,9 @@ impl Binder<'_> {
                 }
                 _ => return Err(fault::unsupported("this clause inside a function call")),
             }
+        }
+        if order.is_empty() && !distinct && call.over.is_none() && shows_order(&name) {
+            order = scope.order.to_vec();
         }
         if !call.within_group.is_empty() {
             return self.ordered_set(&name, call, args, scope);
@@ -168,22 +177,6 @@ impl Binder<'_> {
                 self.call(&name, args)
             }
         }
-    }
-
-    pub(super) fn sorts(
-        &self,
-        items: &[ast::OrderByExpr],
-        scope: &Scope<'_>,
-    ) -> Result<Vec<SortExpr>> {
-        items
-            .iter()
-            .map(|item| {
-                let typed = self.expr(&item.expr, scope)?;
-                let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
-                let typed = self.coerce(typed, &ty, "ORDER BY")?;
-                self.sort_key(typed.expr, &ty, &item.options)
-            })
-            .collect()
     }
 
     fn coalesced(&self, args: Vec<Typed>) -> Result<Typed> {
@@ -342,7 +335,8 @@ impl Binder<'_> {
             "min" | "max" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                if matches!(ty, SqlType::Bool | SqlType::Jsonb | SqlType::Uuid) {
+                if matches!(ty, SqlType::Bool | SqlType::Jsonb | SqlType::Uuid | SqlType::Record(_))
+                {
                     return Err(self.no_function(name, args));
                 }
                 // There is none for varchar: text's is taken.
@@ -392,7 +386,7 @@ impl Binder<'_> {
             "json_agg" | "jsonb_agg" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                folded(Fold::JsonArray, vec![arg], &[ty], SqlType::Jsonb)
+                folded(Fold::JsonArray, vec![arg], &[ty], json_type(name))
             }
             "json_object_agg" | "jsonb_object_agg" => {
                 arity(2)?;
@@ -401,7 +395,7 @@ impl Binder<'_> {
                 let value = args[1].clone();
                 let ty = if value.ty.is_unknown() { SqlType::Text } else { value.ty.clone() };
                 let value = self.coerce(value, &ty, name)?.expr;
-                folded(Fold::JsonObject, vec![key, value], &[SqlType::Text, ty], SqlType::Jsonb)
+                folded(Fold::JsonObject, vec![key, value], &[SqlType::Text, ty], json_type(name))
             }
             "stddev" | "stddev_samp" | "stddev_pop" | "variance" | "var_samp" | "var_pop" => {
                 arity(1)?;
@@ -592,4 +586,9 @@ pub(super) fn shaped(call: Expr, ty: SqlType, recast: bool) -> Typed {
 fn two(args: Vec<Typed>, name: &str) -> Result<[Typed; 2]> {
     <[Typed; 2]>::try_from(args)
         .map_err(|args| fault::syntax(&format!("{name} takes two arguments, not {}", args.len())))
+}
+
+/// What an aggregate of JSON gives.
+fn json_type(name: &str) -> SqlType {
+    if name.starts_with("jsonb") { SqlType::Jsonb } else { SqlType::Json }
 }

@@ -225,6 +225,10 @@ impl Binder<'_> {
                 Ok(Typed::bool(Expr::Exists(Exists::new(subquery_of(relation), *negated))))
             }
             E::Subquery(query) => self.scalar_subquery(query, scope),
+            E::Tuple(_) => match self.row_value(expr, scope)? {
+                Some(row) => Ok(row),
+                None => Err(fault::unsupported(&format!("the expression {expr}"))),
+            },
             E::Array(array) => self.array(&array.elem, scope),
             E::CompoundFieldAccess { root, access_chain } => self.access(root, access_chain, scope),
             other => Err(fault::unsupported(&format!("the expression {other}"))),

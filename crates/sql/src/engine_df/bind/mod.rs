@@ -23,6 +23,7 @@ mod operators;
 mod ordered;
 mod pairs;
 mod query;
+mod row_order;
 mod scope;
 mod select;
 mod sets;

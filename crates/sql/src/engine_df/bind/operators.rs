@@ -198,7 +198,8 @@ impl Binder<'_> {
 
     /// Casts as asked for.
     pub(super) fn cast(&self, typed: Typed, to: &SqlType) -> Result<Typed> {
-        if typed.ty == *to {
+        let record = matches!((&typed.ty, to), (SqlType::Record(_), SqlType::Record(_)));
+        if typed.ty == *to || record {
             return Ok(typed);
         }
         if let SqlType::Domain(domain) = to {

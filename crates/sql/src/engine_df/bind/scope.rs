@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::Field;
 use datafusion::common::Column;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr};
 use datafusion::sql::sqlparser::ast::Ident;
 use telesto_common::TableId;
 
@@ -71,6 +71,8 @@ pub(crate) struct Scope<'a> {
     pub columns: &'a [ScopeColumn],
     /// The level outside.
     pub parent: Option<&'a Scope<'a>>,
+    /// What the rows below are sorted by, for aggregates that show it.
+    pub order: &'a [SortExpr],
 }
 
 /// The identifier as the catalog knows it: folded to lower case unless quoted.
@@ -81,7 +83,7 @@ pub(crate) fn fold(ident: &Ident) -> String {
 impl<'a> Scope<'a> {
     /// A level inside `parent` with `columns` in view.
     pub fn new(columns: &'a [ScopeColumn], parent: Option<&'a Scope<'a>>) -> Self {
-        Self { columns, parent }
+        Self { columns, parent, order: &[] }
     }
 
     /// The column called `name`, of relation `table` when given, on this level only.

@@ -55,8 +55,8 @@ impl Binder<'_> {
         refuse_foreign_clauses(select)?;
         let wanted = self.wanted.take();
         let from = self.from(&select.from, outer)?;
-        let mut plan = from.plan;
-        let scope = Scope::new(&from.columns, outer);
+        let (mut plan, below) = self.with_order(select, from.plan)?;
+        let scope = Scope { order: &below, ..Scope::new(&from.columns, outer) };
         if let Some(condition) = &select.selection {
             self.place.set(Place { exists: true, inside: true });
             let condition = self.condition(condition, &scope, "WHERE")?;

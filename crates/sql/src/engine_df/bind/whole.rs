@@ -1,13 +1,14 @@
 //! Whole rows: a relation's name, `t.*` or `ROW(…)` where a value is wanted.
 //!
 //! There are no composite types. What is asked of rows most is bound over their fields instead: JSON of them, counting them,
-//! testing them for NULL, looking for them in a subquery, and showing them (in their text form).
+//! testing them for NULL, looking for them in a subquery. A row that is written out is also a value of type `record`
+//! ([`record`]); a relation's row can be shown (as text).
 //!
 //! # Invariants
 //! A row that an outer join made up is NULL as a whole; it is told by all its fields being NULL.
 //!
 //! # Limits
-//! Elsewhere a row is no value (0A000 or 42703). A row in the select list is sent as text.
+//! Elsewhere a relation's row is no value (0A000 or 42703); in the select list it is sent as text.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +20,7 @@ use super::scope::{Scope, ScopeColumn, fold};
 use super::{Binder, Typed};
 use crate::engine_df::{KEY_COLUMN, fault};
 use crate::error::{Error, Result};
-use crate::types::SqlType;
+use crate::types::{SqlType, record};
 
 /// A field: its name, its expression as SQL, its type where it is a column's.
 struct Field {
@@ -33,6 +34,8 @@ struct Row {
     fields: Vec<Field>,
     /// It may be NULL as a whole.
     nullable: bool,
+    /// It is written out, `ROW(…)`.
+    written: bool,
 }
 
 fn quoted(name: &str) -> String {
@@ -145,7 +148,7 @@ impl Binder<'_> {
             sql: format!("{}.{}", quoted(name), quoted(&column.name)),
             ty: Some(column.ty.clone()),
         });
-        Some(Row { fields: fields.collect(), nullable })
+        Some(Row { fields: fields.collect(), nullable, written: false })
     }
 
     /// The row an expression stands for, if it does for one.
@@ -160,7 +163,7 @@ impl Binder<'_> {
                     ty: self.expr(value, scope).ok().map(|typed| typed.ty),
                 }
             });
-            Some(Row { fields: fields.collect(), nullable: false })
+            Some(Row { fields: fields.collect(), nullable: false, written: true })
         };
         match expr {
             ast::Expr::Identifier(ident) => {
@@ -184,12 +187,25 @@ impl Binder<'_> {
         }
     }
 
-    /// The text form of an expression that is a row.
+    /// The text form of an expression that is a relation's row, or `ROW(…)` as a value.
     pub(super) fn row_text(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
         match self.row(expr, scope) {
+            Some(Row { written: true, .. }) => self.row_value(expr, scope),
             Some(row) => Ok(Some(self.expr(&parsed(&row.text())?, scope)?)),
             None => Ok(None),
         }
+    }
+
+    /// `ROW(…)` or `(a, b)` as a value.
+    pub(super) fn row_value(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
+        let Some(row) = self.row(expr, scope) else { return Ok(None) };
+        let types = row
+            .fields
+            .iter()
+            .map(|field| record::field_type(field.ty.as_ref().unwrap_or(&SqlType::Text)));
+        let ty = SqlType::Record(Some(types.collect()));
+        let text = self.expr(&parsed(&row.text())?, scope)?;
+        Ok(Some(Typed::of(text.expr, ty)))
     }
 
     /// `row IS [NOT] NULL`: whether all fields are.

@@ -324,6 +324,9 @@ pub fn to_json_value(value: &Datum, ty: &SqlType, call: &Call<'_>) -> Result<Val
             Value::String(cast::output(value, ty, call.context)?.replacen(' ', "T", 1))
                 .normal_zone(value)
         }
+        _ if matches!(ty, SqlType::Record(_)) => {
+            return Err(fault::unsupported("JSON of a row that is a value"));
+        }
         other => Value::String(cast::output(other, ty, call.context)?),
     })
 }

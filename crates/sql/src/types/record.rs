@@ -1,0 +1,137 @@
+//! Rows as values: PostgreSQL's anonymous `record`, held in its text form `(1,"a b",)`.
+//!
+//! # Invariants
+//! - The text is what PostgreSQL shows; it is made by the server alone (no text from outside becomes a record), so every
+//!   field reads back as its type.
+//! - The types of the fields are the [`SqlType::Record`]'s, not the value's.
+//!
+//! # Limits
+//! Fields that are regclass or its kin count as text: only their names are in the record.
+
+use bytes::{BufMut, BytesMut};
+
+use super::{Datum, SqlType, TextStyle};
+use crate::error::{Error, Result, SqlState};
+
+/// What PostgreSQL answers to a record from outside.
+pub(super) fn refused() -> Error {
+    Error::new(
+        SqlState::FEATURE_NOT_SUPPORTED,
+        "input of anonymous composite types is not implemented",
+    )
+}
+
+/// The type a field of type `ty` is read back as.
+#[must_use]
+pub fn field_type(ty: &SqlType) -> SqlType {
+    match ty.of_values() {
+        SqlType::Unknown | SqlType::Void => SqlType::Text,
+        ty if ty.is_oid_like() && *ty != SqlType::Oid => SqlType::Text,
+        SqlType::Array(element) => match field_type(element) {
+            SqlType::Record(_) => SqlType::Text,
+            element => element.array_of(),
+        },
+        ty => ty.clone(),
+    }
+}
+
+/// The texts of the fields; `None` is NULL.
+fn split(text: &str) -> Vec<Option<String>> {
+    let inner = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(text);
+    let mut fields = Vec::new();
+    let (mut field, mut quoted, mut inside) = (String::new(), false, false);
+    let mut rest = inner.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' if inside && rest.peek() == Some(&'"') => {
+                rest.next();
+                field.push('"');
+            }
+            '"' => {
+                inside = !inside;
+                quoted = true;
+            }
+            '\\' => field.extend(rest.next()),
+            ',' if !inside => {
+                let text = std::mem::take(&mut field);
+                fields.push((quoted || !text.is_empty()).then_some(text));
+                quoted = false;
+            }
+            c => field.push(c),
+        }
+    }
+    fields.push((quoted || !field.is_empty()).then_some(field));
+    fields
+}
+
+/// The fields of a record's text.
+///
+/// # Errors
+/// XX000 when they are not of these types.
+pub fn fields(text: &str, types: &[SqlType]) -> Result<Vec<Datum>> {
+    if types.is_empty() {
+        return Ok(Vec::new());
+    }
+    let texts = split(text);
+    if texts.len() != types.len() {
+        return Err(Error::internal(format!("a record of {} fields: {text}", types.len())));
+    }
+    let style = TextStyle::default();
+    let read = |(text, ty): (Option<String>, &SqlType)| match (text, ty) {
+        (None, _) => Ok(Datum::Null),
+        (Some(text), SqlType::Record(_)) => Ok(Datum::text(text)),
+        (Some(text), ty) => Datum::from_text(&text, ty, &style),
+    };
+    texts.into_iter().zip(types).map(read).collect()
+}
+
+/// PostgreSQL's `record_send`: the number of fields, and of each its type's OID and its value.
+pub(super) fn to_binary(text: &str, types: &[SqlType], out: &mut BytesMut) {
+    // The server made the text, of these types.
+    let values = fields(text, types).unwrap_or_default();
+    out.put_i32(values.len() as i32);
+    for (value, ty) in values.iter().zip(types) {
+        out.put_u32(ty.oid());
+        if value.is_null() {
+            out.put_i32(-1);
+            continue;
+        }
+        let at = out.len();
+        out.put_i32(0);
+        value.to_binary(ty, out);
+        let length = (out.len() - at - 4) as i32;
+        out[at..at + 4].copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_they_are_written() {
+        let types = [SqlType::Int4, SqlType::Text, SqlType::Text, SqlType::Text, SqlType::Bool];
+        let read = fields(r#"(-1,"a ""b\\,(",,"",t)"#, &types).expect("a record");
+        let text = |text: &str| Datum::text(text);
+        assert_eq!(
+            read,
+            [Datum::Int4(-1), text("a \"b\\,("), Datum::Null, text(""), Datum::Bool(true)]
+        );
+        assert!(fields("(1,2)", &types).is_err());
+        assert!(fields("()", &[]).expect("no fields").is_empty());
+        assert_eq!(fields("()", &[SqlType::Int4]).expect("a field"), [Datum::Null]);
+    }
+
+    #[test]
+    fn a_record_inside_a_record_is_sent_in_binary() {
+        let inner = SqlType::Record(Some([SqlType::Int2].into()));
+        let mut out = BytesMut::new();
+        to_binary("(7,\"(3)\")", &[SqlType::Int4, inner], &mut out);
+        let sent = [
+            &[0, 0, 0, 2][..],
+            &[0, 0, 0, 23, 0, 0, 0, 4, 0, 0, 0, 7],
+            &[0, 0, 8, 201, 0, 0, 0, 14, 0, 0, 0, 1, 0, 0, 0, 21, 0, 0, 0, 2, 0, 3],
+        ];
+        assert_eq!(&out[..], sent.concat());
+    }
+}
