@@ -294,7 +294,10 @@ async fn names_of_parse_and_of_prepare_are_the_same() {
     raw.send(&query("explain (verbose, format json) execute s1(null)")).await;
     assert_eq!(raw.kinds().await, "TDCZI");
     let code = |messages: Vec<(u8, Vec<u8>)>| {
-        messages.iter().find(|(kind, _)| *kind == b'E').and_then(|(_, body)| error_field(body, b'C'))
+        messages
+            .iter()
+            .find(|(kind, _)| *kind == b'E')
+            .and_then(|(_, body)| error_field(body, b'C'))
     };
     for (sql, expected) in [
         ("prepare s1 as select 1", "42P05"),

@@ -59,6 +59,21 @@ pub(crate) enum Fold {
     Single,
 }
 
+impl Fold {
+    /// Whether NULL does not count.
+    fn skips_null(self) -> bool {
+        !matches!(
+            self,
+            Self::Array | Self::ArrayOrEmpty | Self::JsonArray | Self::JsonObject | Self::Single
+        )
+    }
+
+    /// Whether the rows of a window's frame are kept, not only what they come to.
+    fn keeps_rows(self) -> bool {
+        !matches!(self, Self::SumNumeric | Self::AvgNumeric | Self::SumInterval | Self::AvgInterval)
+    }
+}
+
 #[derive(Debug)]
 struct FoldFunction {
     fold: Fold,
@@ -125,6 +140,7 @@ impl FoldFunction {
             best: Datum::Null,
             items: Vec::new(),
             held_bytes: 0,
+            moves: false,
         })
     }
 }
@@ -157,6 +173,13 @@ impl AggregateUDFImpl for FoldFunction {
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
         Ok(Box::new(self.state(&args)?))
+    }
+
+    fn create_sliding_accumulator(
+        &self,
+        args: AccumulatorArgs<'_>,
+    ) -> DfResult<Box<dyn Accumulator>> {
+        Ok(Box::new(FoldState { moves: true, ..self.state(&args)? }))
     }
 
     fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
@@ -244,16 +267,14 @@ struct FoldState {
     best: Datum,
     items: Vec<Vec<Datum>>,
     held_bytes: usize,
+    /// It is a window's whose frame moves: rows leave it.
+    moves: bool,
 }
 
 impl FoldState {
     fn row(&mut self, values: Vec<Datum>, order: Option<Vec<u8>>) -> Result<()> {
         let first = &values[0];
-        let skips_null = !matches!(
-            self.fold,
-            Fold::Array | Fold::ArrayOrEmpty | Fold::JsonArray | Fold::JsonObject | Fold::Single
-        );
-        if skips_null && first.is_null() {
+        if first.is_null() && self.fold.skips_null() {
             return Ok(());
         }
         if let Some(seen) = &mut self.seen {
@@ -302,6 +323,11 @@ impl FoldState {
                 self.interval.1 += sign * i64::from(value.days);
                 self.interval.2 += i128::from(sign) * i128::from(value.micros);
             }
+            // A window's frame moves forward: what is the best may leave it.
+            Fold::Least | Fold::Greatest if self.moves => {
+                self.held_bytes += held(first);
+                self.items.push(values);
+            }
             Fold::Least | Fold::Greatest => {
                 let order = first.cmp_typed(&self.best, &self.args[0]);
                 let better = if self.fold == Fold::Least { order.is_lt() } else { order.is_gt() };
@@ -336,6 +362,16 @@ impl FoldState {
             Fold::AvgNumeric if self.count > 0 => average(&self.sum.value(), self.count),
             Fold::SumInterval if self.count > 0 => self.interval_of(1)?,
             Fold::AvgInterval if self.count > 0 => self.interval_of(self.count)?,
+            Fold::Least | Fold::Greatest if self.moves => {
+                let values = self.items.iter().map(|row| &row[0]);
+                let order = |a: &&Datum, b: &&Datum| a.cmp_typed(b, &self.args[0]);
+                let best = if self.fold == Fold::Least {
+                    values.min_by(order)
+                } else {
+                    values.max_by(order)
+                };
+                best.cloned().unwrap_or(Datum::Null)
+            }
             Fold::Least | Fold::Greatest => self.best.clone(),
             Fold::Joined if !self.items.is_empty() => self.joined()?,
             Fold::Array if self.items.is_empty() => Datum::Null,
@@ -426,13 +462,13 @@ impl Accumulator for FoldState {
         for row in 0..rows {
             let value =
                 datum_at(values[0].as_ref(), row, &self.args[0]).map_err(fault::to_datafusion)?;
-            if value.is_null() && self.supports_retract_batch() && !matches!(self.fold, Fold::Array)
-            {
+            if value.is_null() && self.fold.skips_null() {
                 continue;
             }
-            if matches!(self.fold, Fold::Array | Fold::Joined) {
+            if self.fold.keeps_rows() {
                 // A window's frame moves forward: what leaves it came first.
-                self.items.remove(0);
+                let gone = self.items.remove(0);
+                self.held_bytes -= gone.iter().map(held).sum::<usize>();
             } else {
                 self.add(vec![value], -1).map_err(fault::to_datafusion)?;
             }
@@ -441,16 +477,7 @@ impl Accumulator for FoldState {
     }
 
     fn supports_retract_batch(&self) -> bool {
-        self.seen.is_none()
-            && matches!(
-                self.fold,
-                Fold::SumNumeric
-                    | Fold::AvgNumeric
-                    | Fold::SumInterval
-                    | Fold::AvgInterval
-                    | Fold::Array
-                    | Fold::Joined
-            )
+        self.seen.is_none() && self.fold != Fold::Single && (self.moves || !self.fold.keeps_rows())
     }
 
     fn evaluate(&mut self) -> DfResult<ScalarValue> {

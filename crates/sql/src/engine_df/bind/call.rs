@@ -12,11 +12,11 @@ use datafusion::logical_expr::expr::{
     AggregateFunction, NullTreatment, Unnest, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::{
-    AggregateUDF, Expr, LogicalPlanBuilder, SortExpr, WindowFrame, WindowFrameBound,
-    WindowFrameUnits, WindowFunctionDefinition, cast,
+    AggregateUDF, Expr, LogicalPlanBuilder, SortExpr, WindowFunctionDefinition, cast,
 };
 use datafusion::sql::sqlparser::ast;
 
+use super::frames::Window;
 use super::from::coalesce;
 use super::row_order::shows_order;
 use super::scope::{Scope, fold};
@@ -439,14 +439,22 @@ impl Binder<'_> {
         if nulls.is_some() {
             return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
         }
-        let (partition_by, mut order_by, frame) = self.window_spec(over, scope)?;
-        let window_frame = match frame {
-            Some(frame) => WindowFrame::try_from(frame).map_err(fault::from_datafusion)?,
-            None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
+        let Window { partition_by, order_by, frame: window_frame } = self.window(over, scope)?;
+        if distinct {
+            return Err(fault::unsupported("DISTINCT for window functions"));
+        }
+        let aggregate = match (name, &args[..]) {
+            // The least and the greatest of false and true: DataFusion's own do not move with a frame.
+            ("bool_and" | "every" | "bool_or", [arg]) => {
+                let fold = if name == "bool_or" { Fold::Greatest } else { Fold::Least };
+                let arg = self.coerce(arg.clone(), &SqlType::Bool, name)?.expr;
+                let ty = SqlType::Bool;
+                let function = folding(fold, std::slice::from_ref(&ty), &ty, &self.evaluation());
+                Some(Aggregate { function, args: vec![arg], ty, recast: false })
+            }
+            _ => self.aggregate_named(name, &args, star)?,
         };
-        window_frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
-        let window_frame = of_peers(window_frame);
-        let (fun, args, ty, recast) = match self.aggregate_named(name, &args, star)? {
+        let (fun, args, ty, recast) = match aggregate {
             Some(a) => (WindowFunctionDefinition::AggregateUDF(a.function), a.args, a.ty, a.recast),
             None => {
                 let function =
@@ -499,65 +507,6 @@ impl Binder<'_> {
             },
         }));
         Ok(shaped(call, ty, recast))
-    }
-
-    #[allow(clippy::type_complexity, reason = "the three parts of a window")]
-    fn window_spec(
-        &self,
-        over: &ast::WindowType,
-        scope: &Scope<'_>,
-    ) -> Result<(Vec<Expr>, Vec<SortExpr>, Option<ast::WindowFrame>)> {
-        let spec = match over {
-            ast::WindowType::WindowSpec(spec) => spec.clone(),
-            ast::WindowType::NamedWindow(name) => self.named_window(name)?,
-        };
-        let (mut partition, mut order) = (Vec::new(), Vec::new());
-        if let Some(base) = &spec.window_name {
-            let base = ast::WindowType::WindowSpec(self.named_window(base)?);
-            (partition, order, _) = self.window_spec(&base, scope)?;
-        }
-        for expr in &spec.partition_by {
-            let typed = self.expr(expr, scope)?;
-            let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
-            let typed = self.coerce(typed, &ty, "PARTITION BY")?;
-            partition.push(self.orderable(typed.expr, &ty)?);
-        }
-        if !spec.order_by.is_empty() {
-            order = self.sorts(&spec.order_by, scope)?;
-        }
-        Ok((partition, order, spec.window_frame))
-    }
-
-    fn named_window(&self, name: &ast::Ident) -> Result<ast::WindowSpec> {
-        let wanted = fold(name);
-        let windows = self.windows.borrow().clone();
-        for ast::NamedWindowDefinition(ident, definition) in windows {
-            if fold(&ident) == wanted {
-                return match definition {
-                    ast::NamedWindowExpr::WindowSpec(spec) => Ok(spec),
-                    ast::NamedWindowExpr::NamedWindow(other) => self.named_window(&other),
-                };
-            }
-        }
-        Err(fault::new("42704", format!("window \"{wanted}\" does not exist")))
-    }
-}
-
-/// A RANGE frame without offsets as the GROUPS frame of the same rows: DataFusion computes ranges of few types only.
-fn of_peers(frame: WindowFrame) -> WindowFrame {
-    let whole = |bound: &WindowFrameBound| match bound {
-        WindowFrameBound::CurrentRow => true,
-        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => by.is_null(),
-    };
-    if frame.units == WindowFrameUnits::Range
-        && whole(&frame.start_bound)
-        && whole(&frame.end_bound)
-        && (frame.start_bound == WindowFrameBound::CurrentRow
-            || frame.end_bound == WindowFrameBound::CurrentRow)
-    {
-        WindowFrame::new_bounds(WindowFrameUnits::Groups, frame.start_bound, frame.end_bound)
-    } else {
-        frame
     }
 }
 

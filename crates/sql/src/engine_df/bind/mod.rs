@@ -14,6 +14,7 @@ mod arguments;
 mod call;
 mod equal;
 mod expr;
+mod frames;
 mod from;
 mod group;
 mod join_condition;

@@ -9,6 +9,7 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
 use datafusion::sql::sqlparser::ast;
 
+use super::row_order::asks_for_ties;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::{Binder, CteEntry, Typed};
 use crate::engine_df::fault;
@@ -57,7 +58,12 @@ impl Binder<'_> {
                 self.order_output(relation, order)?
             }
         };
-        let (limit, offset) = self.limits(query, outer)?;
+        let (mut limit, mut offset) = self.limits(query, outer)?;
+        if asks_for_ties(query)?
+            && let Some(rows) = limit.take()
+        {
+            relation = self.with_ties(relation, rows, offset.take().unwrap_or(0))?;
+        }
         if limit.is_some() || offset.is_some() {
             relation.plan = LogicalPlanBuilder::from(relation.plan)
                 .limit_by_expr(offset.map(lit), limit.map(lit))
@@ -87,8 +93,8 @@ impl Binder<'_> {
             }
         };
         if let Some(fetch) = &query.fetch {
-            if fetch.with_ties || fetch.percent {
-                return Err(fault::unsupported("FETCH FIRST … WITH TIES or PERCENT"));
+            if fetch.percent {
+                return Err(fault::syntax("FETCH FIRST … PERCENT is not SQL of PostgreSQL"));
             }
             if fetch.quantity.is_none() {
                 return Ok((Some(1), self.limit_value(offset, outer, "OFFSET")?));

@@ -1,4 +1,4 @@
-//! The order of a subquery's rows, kept for the aggregates above it.
+//! The order of rows where it is part of an answer: of a subquery's rows for the aggregates above it, and FETCH … WITH TIES.
 //!
 //! `SELECT json_agg(t) FROM (SELECT … ORDER BY …) t`: SQL promises nothing here, PostgreSQL keeps the order, and applications
 //! live by it. DataFusion drops a sort nobody asks for. Here what the subquery sorts by becomes columns of it, and the
@@ -13,11 +13,14 @@
 use std::ops::ControlFlow;
 
 use datafusion::common::Column;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SortExpr};
+use datafusion::functions_window as fw;
+use datafusion::logical_expr::{
+    Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, SortExpr, lit,
+};
 use datafusion::sql::sqlparser::ast;
 
 use super::Binder;
-use super::scope::{Scope, fold};
+use super::scope::{Relation, Scope, fold};
 use super::select::{all_columns, project};
 use crate::engine_df::fault;
 use crate::engine_df::types::TypeShape;
@@ -58,6 +61,24 @@ fn concerned(select: &ast::Select) -> bool {
     .is_break()
 }
 
+/// Whether a query is `FETCH … WITH TIES`.
+///
+/// # Errors
+/// 42601 where it cannot be.
+pub(super) fn asks_for_ties(query: &ast::Query) -> Result<bool> {
+    if !query.fetch.as_ref().is_some_and(|fetch| fetch.with_ties) {
+        return Ok(false);
+    }
+    if query.locks.iter().any(|lock| lock.nonblock == Some(ast::NonBlock::SkipLocked)) {
+        let message = "SKIP LOCKED and WITH TIES options cannot be used together";
+        return Err(fault::syntax(message));
+    }
+    if query.order_by.is_none() {
+        return Err(fault::syntax("WITH TIES cannot be specified without ORDER BY clause"));
+    }
+    Ok(true)
+}
+
 impl Binder<'_> {
     /// The ORDER BY of an aggregate call.
     pub(super) fn sorts(
@@ -89,6 +110,44 @@ impl Binder<'_> {
             Some(exposed) => Ok(exposed),
             None => Ok((plan, Vec::new())),
         }
+    }
+
+    /// `FETCH FIRST limit ROWS WITH TIES` after `offset`: also the rows that sort like the last one.
+    ///
+    /// # Errors
+    /// 42601 for rows without an order.
+    pub(super) fn with_ties(
+        &self,
+        relation: Relation,
+        limit: i64,
+        offset: i64,
+    ) -> Result<Relation> {
+        let Some((plan, keys)) = self.exposed(&relation.plan)? else {
+            return Err(fault::syntax("WITH TIES cannot be specified without ORDER BY clause"));
+        };
+        let over = |function: Expr, name: &str| {
+            let ordered = function.order_by(keys.clone()).build();
+            ordered.map(|window| window.alias(name)).map_err(fault::from_datafusion)
+        };
+        let (rank, number) = (self.unique("rank"), self.unique("number"));
+        let windows =
+            vec![over(fw::rank::rank(), &rank)?, over(fw::row_number::row_number(), &number)?];
+        let column = |name: &String| Expr::Column(Column::new_unqualified(name.clone()));
+        // A row's rank is one more than the number of rows before it and its equals. Without a limit of at least one row
+        // there is no last row to be like.
+        let last = if limit == 0 { 0 } else { offset.saturating_add(limit) };
+        let wanted = column(&number)
+            .gt(lit(offset.unsigned_abs()))
+            .and(column(&rank).lt_eq(lit(last.unsigned_abs())));
+        let keep = relation.columns.iter().map(|c| Expr::Column(c.column.clone()));
+        let plan = LogicalPlanBuilder::from(plan)
+            .window(windows)
+            .and_then(|plan| plan.filter(wanted))
+            .and_then(|plan| plan.sort([column(&number).sort(true, false)]))
+            .and_then(|plan| plan.project(keep))
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        Ok(Relation { plan, columns: relation.columns })
     }
 
     /// `plan` with its sort keys as further columns, if it is sorted.
