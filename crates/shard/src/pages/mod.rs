@@ -317,3 +317,43 @@ impl Pages {
 fn weight_of(start: &[u8], end: &[u8], rows: &Rows) -> u64 {
     (rows.weight() + start.len() + end.len() + PAGE_OVERHEAD) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page of the keys that begin with `n`, of some 4 kB.
+    fn insert(pages: &Pages, n: u32) {
+        let (start, end) = (n.to_be_bytes(), (n + 1).to_be_bytes());
+        let value = [b'v'; 4 << 10];
+        let rows = Rows::copied(std::iter::once((&start[..], &value[..]))).expect("a short row");
+        pages.insert(&start, &end, rows, pages.generation());
+    }
+
+    fn is_there(pages: &Pages, n: u32) -> bool {
+        pages.map.read().pages.contains_key(&n.to_be_bytes()[..])
+    }
+
+    #[test]
+    fn a_page_that_is_read_outlives_a_scan_of_what_is_not() {
+        let budget = Arc::new(PageBudget::new(256 << 10));
+        let pages = Pages::new(&budget);
+        let often = 500;
+        insert(&pages, often);
+        // A scan of 1000 pages, four times what there is room for; the one page is read all along.
+        for n in 0..1000 {
+            assert!(pages.find(&often.to_be_bytes(), false).is_some(), "gone after {n} pages");
+            if n != often {
+                insert(&pages, n);
+            }
+            assert!(budget.used_bytes() <= budget.limit);
+        }
+        let kept: Vec<u32> = (0..1000).filter(|n| is_there(&pages, *n)).collect();
+        assert!(kept.len() > 40 && kept.contains(&often), "{kept:?}");
+        // Read no more, it goes when the hand has passed it twice.
+        (0..4).for_each(|_| (0..400).for_each(|n| insert(&pages, n)));
+        assert!(!is_there(&pages, often));
+        pages.clear();
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

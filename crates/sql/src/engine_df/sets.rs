@@ -261,7 +261,7 @@ fn json_rows(name: &str, document: &serde_json::Value) -> Result<Vec<Row>> {
     let shown = |value: &V| match value {
         V::Null => Datum::Null,
         V::String(text) => Datum::text(text.as_str()),
-        other => Datum::text(other.to_string()),
+        other => Datum::text(crate::types::json::jsonb_text(other)),
     };
     let kept = |value: &V| Datum::Jsonb(std::sync::Arc::new(value.clone()));
     let text = name.ends_with("text");

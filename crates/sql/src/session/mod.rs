@@ -29,6 +29,7 @@ mod online;
 pub mod parse;
 mod precedence;
 mod prepare;
+mod records;
 mod respell;
 pub mod result;
 mod run;

@@ -119,6 +119,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     super::spelling::spell_arrays(&mut tokens);
     super::spelling::spell_trims(&mut tokens);
     let forms = super::forms::is_in(&tokens);
+    let records = super::records::is_in(&tokens);
     super::forms::spell_symmetric(&mut tokens)?;
     let repair = may_need_repair(&tokens);
     let head = match super::cursor::syntax::parse(&tokens)? {
@@ -144,6 +145,9 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     }
     if forms {
         super::forms::rewrite(&mut statement)?;
+    }
+    if records {
+        super::records::rewrite(&mut statement)?;
     }
     super::spelling::mark(&mut statement, spelled);
     if expands {

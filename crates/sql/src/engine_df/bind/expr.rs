@@ -502,15 +502,43 @@ impl Binder<'_> {
         chain: &[ast::AccessExpr],
         scope: &Scope<'_>,
     ) -> Result<Typed> {
+        /// Arrow's lists have one dimension.
+        const SEVERAL: &str = "a query over multi-dimensional arrays";
         let mut typed = self.expr(root, scope)?;
+        let mut taken = false;
         for step in chain {
-            let ast::AccessExpr::Subscript(ast::Subscript::Index { index }) = step else {
-                return Err(fault::unsupported("this kind of field access or slice"));
-            };
-            let index = self.expr(index, scope)?;
-            typed = match typed.ty {
-                SqlType::Name => self.character(typed, index)?,
-                _ => self.subscript(typed, index)?,
+            typed = match step {
+                ast::AccessExpr::Subscript(ast::Subscript::Index { index }) => {
+                    let array = typed.ty.element_type().is_some();
+                    if taken && !array && typed.ty != SqlType::Jsonb {
+                        return Err(fault::unsupported(SEVERAL));
+                    }
+                    taken |= array;
+                    let index = self.expr(index, scope)?;
+                    match typed.ty {
+                        SqlType::Name => self.character(typed, index)?,
+                        _ => self.subscript(typed, index)?,
+                    }
+                }
+                ast::AccessExpr::Subscript(ast::Subscript::Slice {
+                    lower_bound,
+                    upper_bound,
+                    stride: None,
+                }) => {
+                    if taken {
+                        return Err(fault::unsupported(SEVERAL));
+                    }
+                    taken = true;
+                    // A bound that is left out is the array's own.
+                    let bound = |given: &Option<ast::Expr>, end: i32| match given {
+                        Some(expr) => self.expr(expr, scope),
+                        None => Ok(Typed::int(end)),
+                    };
+                    let low = bound(lower_bound, i32::MIN)?;
+                    let high = bound(upper_bound, i32::MAX)?;
+                    self.call("array#slice", vec![typed, low, high])?
+                }
+                _ => return Err(fault::unsupported("this kind of field access")),
             };
         }
         Ok(typed)

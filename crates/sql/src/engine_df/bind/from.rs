@@ -227,6 +227,9 @@ impl Binder<'_> {
                 let table = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
                 self.aliased(relation, alias.as_ref(), &table)
             }
+            ast::TableFactor::Derived { sample: Some(_), .. } => {
+                Err(fault::syntax("syntax error at or near \"TABLESAMPLE\""))
+            }
             ast::TableFactor::Derived { lateral, subquery, alias, .. } => {
                 let name = alias.as_ref().map_or_else(|| "subquery".to_owned(), |a| fold(&a.name));
                 let relation = match left.filter(|_| *lateral) {
@@ -277,6 +280,7 @@ impl Binder<'_> {
             }
             factor => match TableCall::of(factor) {
                 Some(call) => {
+                    call.has_columns_of_its_own()?;
                     let one = Relation {
                         plan: LogicalPlanBuilder::empty(true)
                             .build()
@@ -432,6 +436,17 @@ pub(super) struct TableCall<'a> {
 }
 
 impl<'a> TableCall<'a> {
+    /// Only `json_to_record` and its kin are told their columns' types, and those are written otherwise by now.
+    pub(super) fn has_columns_of_its_own(&self) -> Result<()> {
+        let columns = self.alias.map_or(&[][..], |alias| &alias.columns);
+        if columns.iter().any(|column| column.data_type.is_some()) {
+            return Err(fault::syntax(
+                "a column definition list is only allowed for functions returning \"record\"",
+            ));
+        }
+        Ok(())
+    }
+
     fn of(factor: &'a ast::TableFactor) -> Option<Self> {
         let plain = |args: &'a [ast::FunctionArg]| {
             args.iter()

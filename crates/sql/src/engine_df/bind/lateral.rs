@@ -170,6 +170,7 @@ impl Binder<'_> {
         constraint: Option<&ast::JoinConstraint>,
         outer: Option<&Scope<'_>>,
     ) -> Result<Relation> {
+        call.has_columns_of_its_own()?;
         let keep_empty = keeps_left(kind, constraint).ok_or_else(|| {
             fault::unsupported("this join with a function that uses the left side")
         })?;

@@ -53,6 +53,10 @@ impl Binder<'_> {
         outer: Option<&Scope<'_>>,
     ) -> Result<Relation> {
         refuse_foreign_clauses(select)?;
+        let star = |item: &ast::SelectItem| matches!(item, ast::SelectItem::Wildcard(_));
+        if select.from.is_empty() && select.projection.iter().any(star) {
+            return Err(fault::syntax("SELECT * with no tables specified is not valid"));
+        }
         let wanted = self.wanted.take();
         let from = self.from(&select.from, outer)?;
         let (mut plan, below) = self.with_order(select, from.plan)?;
@@ -199,9 +203,7 @@ impl Binder<'_> {
         };
         match item {
             ast::SelectItem::Wildcard(_) => {
-                if !star(None, out) {
-                    return Err(fault::syntax("SELECT * with no tables specified is not valid"));
-                }
+                star(None, out);
             }
             ast::SelectItem::QualifiedWildcard(
                 ast::SelectItemQualifiedWildcardKind::ObjectName(name),

@@ -42,6 +42,10 @@ pub const TABLE: &[Function] = &[
         let (x, y) = (array_of(&a[0])?, array_of(&a[1])?);
         Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && y.elements.contains(v))))
     }),
+    // `a[low:high]` outside of the key path.
+    building("array#slice", &[AnyArray, Int4, Int4], |a, _| {
+        crate::expr::array::slice(&a[0], Some(a[1].clone()), Some(a[2].clone()))
+    }),
     function("array_length", &[AnyArray, Int4], Int4, |a, _| {
         Ok(dimension(a)?.map_or(Datum::Null, |(length, _)| Datum::Int4(length)))
     }),

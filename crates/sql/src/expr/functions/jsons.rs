@@ -107,6 +107,9 @@ pub const TABLE: &[Function] = &[
     function("json_strip_nulls", &[Json], Json, |a, _| {
         Ok(json_compact(&json::strip_nulls(json_of(&a[0])?.into_owned())))
     }),
+    // What `json_to_record` and its kin are written with: the document, if it is an object.
+    function("json#object", &[Jsonb, Text], Jsonb, object_of),
+    function("json#object", &[Json, Text], Json, object_of),
     function("jsonb_pretty", &[Jsonb], Text, |a, _| {
         let mut out = String::new();
         pretty(&*json_of(&a[0])?, 0, &mut out);
@@ -232,6 +235,22 @@ fn as_text(value: Option<Value>, binary: bool) -> Datum {
 /// `json` as `to_json` writes it: no blanks.
 fn json_compact(value: &Value) -> Datum {
     Datum::Json(value.to_string().into())
+}
+
+fn object_of(a: &[Datum], _: &Call<'_>) -> Result<Datum> {
+    let what = match &*json_of(&a[0])? {
+        Value::Object(_) => return Ok(a[0].clone()),
+        Value::Array(_) => "an array",
+        _ => "a scalar",
+    };
+    let name = str_of(&a[1])?;
+    Err(fault::error(
+        "22023",
+        match name.ends_with("set") {
+            true => format!("argument of {name} must be an array of objects"),
+            false => format!("cannot call {name} on {what}"),
+        },
+    ))
 }
 
 fn keys(a: &[Datum], all: bool) -> Result<Datum> {
