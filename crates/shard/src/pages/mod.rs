@@ -157,11 +157,11 @@ impl Map {
                 continue;
             };
             let start = start.clone();
-            if page.touched.swap(false, Ordering::Relaxed) {
-                self.hand = start;
-            } else {
+            if !page.touched.swap(false, Ordering::Relaxed) {
                 self.remove(&start, budget);
             }
+            // Also past one that goes: else pages that come and go at low keys would keep the hand from the others.
+            self.hand = start;
         }
     }
 }
