@@ -60,7 +60,7 @@ pub struct InitialPlan {
     /// The statement over all parameters, and its plan.
     rest: Statement,
     main: Plan,
-    /// The statement as it is written, for when a value fails; none, if it is to run by key only.
+    /// The statement as it is written, for when a value fails; none, if it does not plan so or is to run by key only.
     written: Option<Plan>,
     /// A list was too long.
     long: AtomicBool,
@@ -91,13 +91,19 @@ pub(crate) async fn plan(
     found.take_out(Gives::One, context).await;
     let mut main = match found.values.is_empty() {
         true => None,
-        false => Some(found.plan(context).await?),
+        false => found.plan(context).await,
     };
+    if main.is_none() && written.is_some() {
+        return None;
+    }
     if !matches!(main.as_ref().or(written), Some(Plan::Key(_))) {
         let before = (found.types.clone(), found.rest.clone(), found.values.len());
         found.take_out(Gives::List, context).await;
         let listed = match found.values.len() > before.2 {
-            true => found.plan(context).await.filter(|plan| matches!(plan, Plan::Key(_))),
+            true => {
+                let planned = found.plan(context).await;
+                planned.filter(|plan| matches!(plan, Plan::Key(_)) || main.is_none())
+            }
             false => None,
         };
         match listed {
@@ -181,7 +187,11 @@ async fn as_written(
 fn concerns(statement: &Statement, context: &PlanContext<'_>) -> bool {
     let known = matches!(
         statement,
-        Statement::Query(_) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_)
+        Statement::Query(_)
+            | Statement::Insert(_)
+            | Statement::Update(_)
+            | Statement::Delete(_)
+            | Statement::Merge(_)
     );
     if !known
         || context.settings.executor == Executor::DataFusion
@@ -288,12 +298,18 @@ impl InitialPlan {
             let value = async { gather(Box::pin(plan.execute(known)).await?, most).await };
             let mut found = match value.await {
                 Ok(Some(found)) => found,
+                Ok(None) if self.written.is_none() && *gives == Gives::One => {
+                    return Err(Error::new(
+                        SqlState::CARDINALITY_VIOLATION,
+                        "more than one row returned by a subquery used as an expression",
+                    ));
+                }
                 Ok(None) => {
                     // Of one value, the statement itself says that there are more.
                     self.long.fetch_or(*gives == Gives::List, Ordering::Relaxed);
                     return Ok(None);
                 }
-                Err(error) if is_of_value(&error) => return Ok(None),
+                Err(error) if is_of_value(&error) && self.written.is_some() => return Ok(None),
                 Err(error) => return Err(error),
             };
             parameters.push(match (gives, &self.types[self.own() + at]) {
@@ -312,9 +328,9 @@ impl InitialPlan {
             Some(plan) => Box::pin(plan.execute(context)).await,
             None => Err(Error::new(
                 SqlState::FEATURE_NOT_SUPPORTED,
-                "the key path cannot take this query: a subquery that fails or is too long",
+                format!("IN over a subquery of more than {MAX_LIST} rows is not supported here"),
             )
-            .hint("SET telesto.executor = auto lets DataFusion take it.")),
+            .hint("Join with the subquery, in a query or before the statement.")),
         }
     }
 }
@@ -377,14 +393,12 @@ impl Visitor for Shape {
     }
 }
 
-/// Gives select items with a subquery in them the names they have as they are written.
+/// Gives items of select lists and of RETURNING with a subquery in them the names they have as they are written.
 struct Names;
 
-impl VisitorMut for Names {
-    type Break = ();
-
-    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
-        for item in &mut select.projection {
+impl Names {
+    fn give(items: &mut [SelectItem]) {
+        for item in items {
             if let SelectItem::UnnamedExpr(expr) = item {
                 let mut found = Shape::default();
                 let _ = Visit::visit(&*expr, &mut found);
@@ -394,6 +408,25 @@ impl VisitorMut for Names {
                 }
             }
         }
+    }
+}
+
+impl VisitorMut for Names {
+    type Break = ();
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        Self::give(&mut select.projection);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_statement(&mut self, statement: &mut Statement) -> ControlFlow<()> {
+        let returning = match statement {
+            Statement::Insert(insert) => insert.returning.as_mut(),
+            Statement::Update(update) => update.returning.as_mut(),
+            Statement::Delete(delete) => delete.returning.as_mut(),
+            _ => None,
+        };
+        Self::give(returning.map_or(&mut [], |items| items.as_mut_slice()));
         ControlFlow::Continue(())
     }
 }

@@ -50,8 +50,11 @@ pub(crate) async fn plan_statement(
     }
     let plan = match plan_as_written(statement, context).await {
         Ok(plan) => plan,
-        Err(error) if context.settings.executor == Executor::Key => {
-            // It may be by key once its subqueries are values.
+        Err(error)
+            if context.settings.executor == Executor::Key
+                || error.code() == SqlState::FEATURE_NOT_SUPPORTED =>
+        {
+            // It may plan, or be by key, once its subqueries are values: in RETURNING, ON CONFLICT and MERGE there are no others.
             return match initial::plan(statement, None, context).await {
                 Some(plan) => Ok(Plan::Initial(plan)),
                 None => Err(error),
