@@ -70,9 +70,9 @@ stage pg_dump tests/e2e/pg_dump.sh
 stage psycopg tests/e2e/psycopg.sh
 stage orms tests/e2e/orms.sh
 stage sqlalchemy tests/e2e/sqlalchemy_suite.sh
-# The suites that pass, on a folder; `tests/e2e/drivers.sh` runs all of them, on S3 too (docs/sql.md says which do not pass yet, and why).
+# Every suite, on a folder; `tests/e2e/drivers.sh` runs them on S3 too.
 stage drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/typeorm go/pgx go/gorm \
-    java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres
+    java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx
 stage pgbench tests/e2e/pgbench.sh
 stage wiki tests/e2e/wiki.sh
 stage bookstore tests/e2e/bookstore.sh

@@ -293,7 +293,10 @@ impl Ddl<'_> {
             }
             return Err(undefined_column(&name, table));
         };
-        let uses = |index: &Index| index.columns.iter().any(|column| column.column == position);
+        let uses = |index: &Index| {
+            index.include.contains(&position)
+                || index.columns.iter().any(|column| column.column == position)
+        };
         self.drop_what_needs_column(table, position, cascade).await?;
         let mut indexes = Vec::new();
         for index in table.known_indexes().filter(|i| i.id != 0) {

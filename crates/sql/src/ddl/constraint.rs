@@ -104,7 +104,7 @@ impl Ddl<'_> {
                         ),
                     ));
                 }
-                let columns = self.key_columns(table, &key.columns)?;
+                let (columns, include) = self.key_columns(table, &key.columns)?;
                 let base = format!("{}_pkey", table.name);
                 let name = match key.name.as_ref() {
                     Some(name) => self.constraint_name(table, Some(name), &base)?,
@@ -123,7 +123,7 @@ impl Ddl<'_> {
                     columns,
                     unique: true,
                     nulls_not_distinct: false,
-                    include: Vec::new(),
+                    include,
                     constraint_oid,
                     predicate: None,
                     comment: None,
@@ -136,8 +136,9 @@ impl Ddl<'_> {
             }
             TableConstraint::Unique(unique) => {
                 refuse_deferrable(unique.characteristics, "a unique constraint")?;
-                let columns = self.key_columns(table, &unique.columns)?;
-                let list: Vec<_> = columns.iter().map(|c| c.name(table)).collect();
+                let (columns, include) = self.key_columns(table, &unique.columns)?;
+                let included = include.iter().map(|at| table.columns[*at].name.as_str());
+                let list: Vec<_> = columns.iter().map(|c| c.name(table)).chain(included).collect();
                 let list = list.join("_");
                 let name = match unique.name.as_ref() {
                     Some(name) => self.constraint_name(table, Some(name), "")?,
@@ -148,6 +149,7 @@ impl Ddl<'_> {
                     unique: true,
                     constraint: true,
                     nulls_not_distinct: not_distinct(&unique.nulls_distinct),
+                    include,
                     ..IndexOptions::default()
                 };
                 self.push_index(table, name, columns, options);

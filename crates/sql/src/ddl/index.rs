@@ -72,12 +72,17 @@ fn unnested(expr: &Expr) -> &Expr {
 }
 
 impl Ddl<'_> {
-    /// The columns of a key, which may be no expressions.
+    /// The columns of a key, which may be no expressions, and those it includes.
     pub(super) fn key_columns(
         &self,
         table: &Table,
         columns: &[AstIndexColumn],
-    ) -> Result<Vec<IndexColumn>> {
+    ) -> Result<(Vec<IndexColumn>, Vec<usize>)> {
+        let marks = |given: &AstIndexColumn| matches!(&given.column.expr, Expr::Identifier(name) if name.value == crate::definition::included::INCLUDED);
+        let (columns, included) = match columns.iter().position(marks) {
+            Some(at) => (&columns[..at], &columns[at + 1..]),
+            None => (columns, &[][..]),
+        };
         if let Some(other) =
             columns.iter().find(|c| !matches!(unnested(&c.column.expr), Expr::Identifier(_)))
         {
@@ -86,7 +91,12 @@ impl Ddl<'_> {
                 other.column.expr
             )));
         }
-        columns.iter().map(|given| self.key_column(table, given)).collect()
+        let keys = columns.iter().map(|given| self.key_column(table, given));
+        let included = included.iter().map(|given| match &given.column.expr {
+            Expr::Identifier(name) => column_of(table, name).map_err(|_| missing(&fold(name))),
+            other => Err(Error::syntax(format!("syntax error at or near \"{other}\""))),
+        });
+        Ok((keys.collect::<Result<_>>()?, included.collect::<Result<_>>()?))
     }
 
     fn key_column(&self, table: &Table, given: &AstIndexColumn) -> Result<IndexColumn> {

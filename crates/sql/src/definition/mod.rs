@@ -12,6 +12,7 @@
 
 mod create;
 pub(crate) mod identity;
+pub(crate) mod included;
 mod index;
 mod parse;
 mod sequence;

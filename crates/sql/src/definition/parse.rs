@@ -122,6 +122,7 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<TokenWithSpan>> {
 
 fn parse(text: &str) -> Result<Definition> {
     let mut tokens = tokenize(text)?;
+    super::included::spell(&mut tokens);
     let first = first_words(&tokens, 3);
     // The elements of CREATE SCHEMA are spelled one by one.
     if first.get(1).is_none_or(|w| w != "SCHEMA") {

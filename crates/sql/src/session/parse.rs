@@ -114,6 +114,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
         return Ok(());
     }
     crate::definition::identity::spell(&mut tokens)?;
+    crate::definition::included::spell(&mut tokens);
     super::respell::respell(&mut tokens);
     spell_conflict_target(sql, &mut tokens)?;
     super::spelling::spell_arrays(&mut tokens);
