@@ -9,6 +9,7 @@ use std::sync::Arc;
 use num_bigint::BigInt;
 
 use crate::error::{Error, Result};
+use crate::types::json::{document, shallow};
 use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
 
 /// Appends a varint (LEB128).
@@ -156,7 +157,10 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         (SqlType::Json, Datum::Json(v) | Datum::Text(v)) => sized(out, v.as_bytes()),
         (ty, Datum::Text(v)) if ty.is_string() => sized(out, v.as_bytes()),
         (SqlType::Bytea, Datum::Bytea(v)) => sized(out, v),
-        (SqlType::Jsonb, Datum::Jsonb(v)) => sized(out, v.to_string().as_bytes()),
+        (SqlType::Jsonb, Datum::Jsonb(v)) => {
+            shallow(v)?;
+            sized(out, v.to_string().as_bytes());
+        }
         (SqlType::Int2Vector, Datum::Array(_)) => {
             return put_value(out, value, &SqlType::Int2.array_of());
         }
@@ -252,7 +256,7 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         ty if ty.is_string() => Datum::Text(text(input.sized()?)?),
         SqlType::Bytea => Datum::bytea(input.sized()?),
         SqlType::Jsonb => Datum::Jsonb(Arc::new(
-            serde_json::from_slice(input.sized()?)
+            document(&text(input.sized()?)?)
                 .map_err(|error| Error::corrupt(format!("jsonb: {error}")))?,
         )),
         SqlType::Int2Vector => vector(&get_value(input, &SqlType::Int2.array_of())?)?,

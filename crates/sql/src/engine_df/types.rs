@@ -302,7 +302,7 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         }
         T::Jsonb => {
             let text = array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row);
-            let value = serde_json::from_str(text)
+            let value = crate::types::json::document(text)
                 .map_err(|e| Error::internal(format!("jsonb in a batch: {e}")))?;
             Datum::Jsonb(Arc::new(value))
         }

@@ -470,7 +470,9 @@ pub(crate) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Text(text) | Datum::Json(text) => text.as_bytes().to_vec(),
         Datum::InternalChar(byte) => vec![*byte],
         Datum::Jsonb(value) => {
-            let mut out = Vec::new();
+            // PostgreSQL's quirk: an array without elements, by itself, is before everything.
+            let empty = matches!(&**value, serde_json::Value::Array(items) if items.is_empty());
+            let mut out = vec![u8::from(!empty)];
             json_key(value, &mut out);
             out
         }

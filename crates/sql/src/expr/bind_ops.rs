@@ -60,7 +60,8 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
             SqlType::TimestampTz(None)
         }
         (Tag::Interval, Tag::Time) | (Tag::Time, Tag::Interval) => SqlType::Interval,
-        (Tag::Enum, Tag::Enum) | (Tag::Record, Tag::Record) if left != right => return None,
+        (Tag::Enum, Tag::Enum) if left != right => return None,
+        (Tag::Record, Tag::Record) if !super::ty::same_fields(left, right) => return None,
         (x, y) if x == y => comparable(left),
         _ => return None,
     })

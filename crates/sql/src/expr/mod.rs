@@ -50,6 +50,7 @@ pub use bind_calls::{is_aggregate, is_void_parameter};
 pub use bind_ops::{comparison_type, negate, no_operator, symbol_of};
 pub use bound::{Comparison, Expr, Node};
 pub use context::EvalContext;
+pub use functions::rows::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 pub use output_name::output_name;
 pub use registry::{Resolved, Volatility, registry};
 pub use scope::{Scope, ScopeColumn, ScopeRelation, fold};

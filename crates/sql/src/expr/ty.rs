@@ -206,7 +206,11 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
         };
         let (a, b) = (tag(current), tag(ty));
         if a == b {
-            let differ = matches!(a, Tag::Enum | Tag::Record) && current != ty;
+            let differ = match (current, ty) {
+                (SqlType::Enum(x), SqlType::Enum(y)) => x != y,
+                (SqlType::Record(_), SqlType::Record(_)) => !same_fields(current, ty),
+                _ => false,
+            };
             if differ {
                 return Err((current.clone(), ty.clone()));
             }
@@ -231,6 +235,18 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
     // Modifiers survive only where all agree.
     let same = types.iter().all(|t| t == chosen);
     Ok(if same { chosen.clone() } else { chosen.without_modifier() })
+}
+
+/// Whether two types of records have fields of the same types, modifiers aside.
+#[must_use]
+pub fn same_fields(a: &SqlType, b: &SqlType) -> bool {
+    match (a, b) {
+        (SqlType::Record(Some(a)), SqlType::Record(Some(b))) => {
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| same_fields(a, b))
+        }
+        (SqlType::Record(_), _) | (_, SqlType::Record(_)) => false,
+        (a, b) => a.same_base(b),
+    }
 }
 
 /// The tag of a type.

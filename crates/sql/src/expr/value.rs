@@ -80,7 +80,7 @@ pub fn array_of(value: &Datum) -> Result<&ArrayValue> {
 pub fn json_of(value: &Datum) -> Result<Cow<'_, Value>> {
     match value {
         Datum::Jsonb(v) => Ok(Cow::Borrowed(v)),
-        Datum::Json(text) => serde_json::from_str(text)
+        Datum::Json(text) => crate::types::json::document(text)
             .map(Cow::Owned)
             .map_err(|_| fault::invalid_text(&SqlType::Json, text)),
         _ => Err(fault::kind("json")),

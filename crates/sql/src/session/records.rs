@@ -16,8 +16,8 @@ use std::ops::ControlFlow;
 use crate::error::{Error, Result};
 use crate::expr::scope::fold;
 use crate::sqlparser::ast::{
-    ArrayElemTypeDef, DataType, FunctionArg, FunctionArgExpr, ObjectName, SetExpr, Statement,
-    TableAlias, TableFactor, VisitMut, VisitorMut,
+    ArrayElemTypeDef, CharacterLength, DataType, FunctionArg, FunctionArgExpr, ObjectName, SetExpr,
+    Statement, TableAlias, TableFactor, VisitMut, VisitorMut,
 };
 use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::parser::Parser;
@@ -132,10 +132,29 @@ fn field(json: &str, name: &str, ty: &DataType) -> String {
             )
         }
         DataType::Array(ArrayElemTypeDef::SquareBracket(element, _)) => format!(
-            "CASE {json}_typeof({part}) WHEN 'array' THEN ARRAY(SELECT CAST(\"v#\" AS {element}) \
+            "CASE {json}_typeof({part}) WHEN 'array' THEN ARRAY(SELECT CAST({} AS {element}) \
              FROM {json}_array_elements_text(CASE {json}_typeof({part}) WHEN 'array' THEN {part} \
-             ELSE '[]' END) AS \"a#\"(\"v#\")) ELSE CAST({text} AS {ty}) END"
+             ELSE '[]' END) AS \"a#\"(\"v#\")) ELSE CAST({text} AS {ty}) END",
+            fitting("\"v#\"", element)
         ),
-        ty => format!("CAST({text} AS {ty})"),
+        ty => format!("CAST({} AS {ty})", fitting(&text, ty)),
+    }
+}
+
+/// `text` for a cast to `ty` that refuses what is too long for it, as an assignment does.
+fn fitting(text: &str, ty: &DataType) -> String {
+    match ty {
+        DataType::Varchar(Some(CharacterLength::IntegerLength { length, .. }))
+        | DataType::CharacterVarying(Some(CharacterLength::IntegerLength { length, .. })) => {
+            format!("\"text#fit\"({text}, {length}, 'character varying')")
+        }
+        DataType::Char(Some(CharacterLength::IntegerLength { length, .. }))
+        | DataType::Character(Some(CharacterLength::IntegerLength { length, .. })) => {
+            format!("\"text#fit\"({text}, {length}, 'character')")
+        }
+        DataType::Char(None) | DataType::Character(None) => {
+            format!("\"text#fit\"({text}, 1, 'character')")
+        }
+        _ => text.to_owned(),
     }
 }

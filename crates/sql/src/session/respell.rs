@@ -8,6 +8,7 @@
 //! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
 //! | `FOR UPDATE … LIMIT n`, OFFSET, FETCH | `LIMIT n FOR UPDATE …` |
 //! | `FETCH FIRST (n) ROWS ONLY` | `LIMIT (n)` |
+//! | `FETCH FIRST (n) ROWS WITH TIES` | `LIMIT (n) FETCH FIRST ROWS WITH TIES` |
 //! | `INSERT … OVERRIDING SYSTEM VALUE` | a column more, named [`OVERRIDING_SYSTEM`] |
 //! | `MERGE … THEN DO NOTHING` | an assignment or INSERT of a column named [`DO_NOTHING`] |
 //! | `MERGE … THEN INSERT DEFAULT VALUES` | an INSERT of a column named [`DEFAULT_VALUES`] |
@@ -219,9 +220,16 @@ fn fetch(words: &mut Words<'_>, at: usize) {
     });
     if let Some(close) = close
         && matches!(words.word(close + 1).as_str(), "ROW" | "ROWS")
-        && words.word(close + 2) == "ONLY"
     {
-        words.replace(close + 1, 2, Vec::new());
+        match words.word(close + 2).as_str() {
+            "ONLY" => words.replace(close + 1, 2, Vec::new()),
+            "WITH" => words.replace(
+                close + 1,
+                1,
+                vec![keyword("FETCH"), keyword("FIRST"), keyword("ROWS")],
+            ),
+            _ => return,
+        }
         words.replace(at, 2, vec![keyword("LIMIT")]);
     }
 }

@@ -200,7 +200,12 @@ impl Datum {
             (Self::Jsonb(a), Self::Jsonb(b)) => cmp_jsonb(a, b),
             (Self::Array(a), Self::Array(b)) => {
                 for (x, y) in a.elements.iter().zip(&b.elements) {
-                    let order = x.cmp_values(y);
+                    let order = match &a.element {
+                        SqlType::Record(_) if !x.is_null() && !y.is_null() => {
+                            x.cmp_typed(y, &a.element)
+                        }
+                        _ => x.cmp_values(y),
+                    };
                     if order.is_ne() {
                         return order;
                     }
@@ -222,6 +227,9 @@ impl Datum {
         match (ty, self, other) {
             (SqlType::Char(_), Self::Text(a), Self::Text(b)) => {
                 a.trim_end_matches(' ').as_bytes().cmp(b.trim_end_matches(' ').as_bytes())
+            }
+            (SqlType::Record(Some(types)), Self::Text(a), Self::Text(b)) => {
+                super::record::compare(a, b, types)
             }
             _ => self.cmp_values(other),
         }

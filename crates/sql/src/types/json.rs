@@ -5,7 +5,11 @@
 //! shows them (no exponent, no negative zero).
 //!
 //! # Limits
-//! Numbers of jsonb are in numeric's range (22003). Arrays and objects stand 127 deep at most (22P02).
+//! Numbers of jsonb are in numeric's range (22003). Arrays and objects stand [`MAX_DEPTH`] deep at most (54001).
+//!
+//! # Why not `serde_json`'s own reading of a `Value`
+//! It takes objects whose first key is one of its own for numbers (`$serde_json::private::Number`), and such a document may come
+//! from any client. It checks texts here; what is valid is read by [`document`].
 
 use std::borrow::Cow;
 
@@ -17,6 +21,171 @@ use crate::error::{Error, Result, SqlState};
 fn invalid(error: &serde_json::Error) -> Error {
     Error::new(SqlState::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type json")
         .detail(error.to_string())
+}
+
+/// How deep arrays and objects of a document may stand in each other.
+pub const MAX_DEPTH: usize = 500;
+
+fn too_deep() -> Error {
+    Error::new(SqlState::STATEMENT_TOO_COMPLEX, "stack depth limit exceeded")
+        .hint(format!("A JSON document may be nested {MAX_DEPTH} levels deep."))
+}
+
+/// The document that a text of valid JSON is.
+///
+/// # Errors
+/// 22P02 when it is not valid after all, 54001 when it is nested too deep.
+pub fn document(text: &str) -> Result<Value> {
+    let mut reader = Reader { text, at: 0, depth: 0 };
+    let value = reader.value()?;
+    reader.blanks();
+    if reader.at == text.len() { Ok(value) } else { Err(reader.broken()) }
+}
+
+/// Refuses a document that could not be read again: functions may have nested it.
+///
+/// # Errors
+/// 54001.
+pub fn shallow(value: &Value) -> Result<()> {
+    fn within(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(items) => left > 0 && items.iter().all(|item| within(item, left - 1)),
+            Value::Object(map) => left > 0 && map.values().all(|item| within(item, left - 1)),
+            _ => true,
+        }
+    }
+    if within(value, MAX_DEPTH) { Ok(()) } else { Err(too_deep()) }
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    depth: usize,
+}
+
+impl Reader<'_> {
+    fn broken(&self) -> Error {
+        Error::new(SqlState::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type json")
+            .detail(format!("What is at byte {} is not JSON.", self.at))
+    }
+
+    fn blanks(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn takes(&mut self, byte: u8) -> bool {
+        self.blanks();
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn value(&mut self) -> Result<Value> {
+        self.blanks();
+        let Some(first) = self.peek() else { return Err(self.broken()) };
+        Ok(match first {
+            b'{' | b'[' => {
+                self.at += 1;
+                self.depth += 1;
+                if self.depth > MAX_DEPTH {
+                    return Err(too_deep());
+                }
+                let value = if first == b'{' { self.object() } else { self.array() };
+                self.depth -= 1;
+                value?
+            }
+            b'"' => Value::String(self.string()?),
+            b't' => self.word("true", Value::Bool(true))?,
+            b'f' => self.word("false", Value::Bool(false))?,
+            b'n' => self.word("null", Value::Null)?,
+            _ => {
+                let rest = &self.text[self.at..];
+                let digit = |c: char| matches!(c, '0'..='9' | '+' | '-' | '.' | 'e' | 'E');
+                let end = rest.find(|c| !digit(c)).unwrap_or(rest.len());
+                let number = rest[..end].parse().map_err(|_| self.broken())?;
+                self.at += end;
+                Value::Number(number)
+            }
+        })
+    }
+
+    fn word(&mut self, word: &str, value: Value) -> Result<Value> {
+        if !self.text[self.at..].starts_with(word) {
+            return Err(self.broken());
+        }
+        self.at += word.len();
+        Ok(value)
+    }
+
+    fn object(&mut self) -> Result<Value> {
+        let mut fields = Map::new();
+        if self.takes(b'}') {
+            return Ok(Value::Object(fields));
+        }
+        loop {
+            self.blanks();
+            let key = self.string()?;
+            if !self.takes(b':') {
+                return Err(self.broken());
+            }
+            fields.insert(key, self.value()?);
+            if self.takes(b'}') {
+                return Ok(Value::Object(fields));
+            }
+            if !self.takes(b',') {
+                return Err(self.broken());
+            }
+        }
+    }
+
+    fn array(&mut self) -> Result<Value> {
+        let mut items = Vec::new();
+        if self.takes(b']') {
+            return Ok(Value::Array(items));
+        }
+        loop {
+            items.push(self.value()?);
+            if self.takes(b']') {
+                return Ok(Value::Array(items));
+            }
+            if !self.takes(b',') {
+                return Err(self.broken());
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<String> {
+        let bytes = self.text.as_bytes();
+        if self.peek() != Some(b'"') {
+            return Err(self.broken());
+        }
+        let (mut end, mut escapes) = (self.at + 1, false);
+        loop {
+            match bytes.get(end) {
+                Some(b'"') => break,
+                Some(b'\\') => {
+                    escapes = true;
+                    end += 2;
+                }
+                Some(_) => end += 1,
+                None => return Err(self.broken()),
+            }
+        }
+        let quoted = &self.text[self.at..=end];
+        let text = if escapes {
+            serde_json::from_str::<String>(quoted).map_err(|error| invalid(&error))?
+        } else {
+            quoted[1..quoted.len() - 1].to_owned()
+        };
+        self.at = end + 1;
+        Ok(text)
+    }
 }
 
 /// Checks that `text` is JSON.
@@ -32,8 +201,8 @@ pub fn check_json(text: &str) -> Result<()> {
 /// # Errors
 /// 22P02; 22P05 for `\u0000`; 22003 for a number that numeric does not hold.
 pub fn parse_jsonb(text: &str) -> Result<Value> {
-    let value: Value = serde_json::from_str(text).map_err(|e| invalid(&e))?;
-    canonical(value)
+    check_json(text)?;
+    canonical(document(text)?)
 }
 
 /// Puts a value into jsonb's canonical order.
@@ -176,6 +345,19 @@ mod tests {
             jsonb_text(&parse_jsonb(numbers).expect("numbers")),
             "[2.50, 12345678901234567890123.0, 1000, 0.015, 0.0, 100, 1]"
         );
+        let own = r#"[{"$serde_json::private::Number": "1"}, {"\u0024serde_json::private::RawValue": "x"}]"#;
+        let shown =
+            r#"[{"$serde_json::private::Number": "1"}, {"$serde_json::private::RawValue": "x"}]"#;
+        assert_eq!(jsonb_text(&parse_jsonb(own).expect("objects")), shown);
+        let nested = |deep: usize| format!("{}{}", "[".repeat(deep), "]".repeat(deep));
+        assert!(parse_jsonb(&nested(MAX_DEPTH)).is_ok());
+        assert_eq!(parse_jsonb(&nested(MAX_DEPTH + 1)).expect_err("deep").code().0, "54001");
+        assert_eq!(parse_jsonb(r#""\ud800""#).expect_err("half").code().0, "22P02");
+        for broken in
+            ["", "[1 2]", "{\"a\"}", "{\"a\" 1}", "nul", "\"a", "[1]]", "1-", "{1: 2}", "[,]"]
+        {
+            assert!(document(broken).is_err(), "{broken}");
+        }
         assert_eq!(parse_jsonb("1e200000").expect_err("range").code().0, "22003");
         assert_eq!(parse_jsonb("{").expect_err("bad").code().0, "22P02");
         assert_eq!(parse_jsonb(r#""\u0000""#).expect_err("nul").code().0, "22P05");

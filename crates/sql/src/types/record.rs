@@ -8,6 +8,8 @@
 //! # Limits
 //! Fields that are regclass or its kin count as text: only their names are in the record.
 
+use std::cmp::Ordering;
+
 use bytes::{BufMut, BytesMut};
 
 use super::{Datum, SqlType, TextStyle};
@@ -31,7 +33,7 @@ pub fn field_type(ty: &SqlType) -> SqlType {
             SqlType::Record(_) => SqlType::Text,
             element => element.array_of(),
         },
-        ty => ty.clone(),
+        ty => ty.without_modifier(),
     }
 }
 
@@ -62,6 +64,42 @@ fn split(text: &str) -> Vec<Option<String>> {
     }
     fields.push((quoted || !field.is_empty()).then_some(field));
     fields
+}
+
+/// Appends a field that is not NULL, in quotes where they are needed.
+pub fn push_field(out: &mut String, text: &str) {
+    let special =
+        |c: char| c.is_ascii_whitespace() || matches!(c, '"' | '(' | ')' | ',' | '\\' | '\u{b}');
+    if !text.is_empty() && !text.contains(special) {
+        out.push_str(text);
+        return;
+    }
+    out.push('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '\\') {
+            out.push(c);
+        }
+        out.push(c);
+    }
+    out.push('"');
+}
+
+/// Of each field of a record's text whether it is NULL.
+#[must_use]
+pub fn nulls(text: &str) -> Vec<bool> {
+    split(text).iter().map(Option::is_none).collect()
+}
+
+/// Compares the texts of two records of these types, field by field, NULL last.
+#[must_use]
+pub fn compare(a: &str, b: &str, types: &[SqlType]) -> Ordering {
+    let (Ok(left), Ok(right)) = (fields(a, types), fields(b, types)) else { return a.cmp(b) };
+    let pairs = left.iter().zip(&right).zip(types);
+    let order = pairs.map(|((l, r), ty)| match (l.is_null(), r.is_null()) {
+        (false, false) => l.cmp_typed(r, ty),
+        (left, right) => left.cmp(&right),
+    });
+    order.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
 /// The fields of a record's text.

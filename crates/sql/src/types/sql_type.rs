@@ -312,6 +312,9 @@ impl SqlType {
             Self::Timestamp(_) => Self::Timestamp(None),
             Self::TimestampTz(_) => Self::TimestampTz(None),
             Self::Array(element) => element.without_modifier().array_of(),
+            Self::Record(Some(fields)) => {
+                Self::Record(Some(fields.iter().map(Self::without_modifier).collect()))
+            }
             other => other.clone(),
         }
     }

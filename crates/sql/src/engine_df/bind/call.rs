@@ -241,7 +241,7 @@ impl Binder<'_> {
             None,
         ));
         let mut relation = relation;
-        let name = self.unique("array");
+        let name = self.unique("array#");
         relation.plan = LogicalPlanBuilder::from(relation.plan)
             .aggregate(Vec::<Expr>::new(), vec![call.alias(&name)])
             .and_then(LogicalPlanBuilder::build)

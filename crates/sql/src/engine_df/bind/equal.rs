@@ -93,8 +93,8 @@ impl Binder<'_> {
                 names.push(value);
                 continue;
             }
-            group.push(self.orderable(value.clone(), &column.ty)?.alias(self.unique("equal")));
-            let name = self.unique("shown");
+            group.push(self.orderable(value.clone(), &column.ty)?.alias(self.unique("equal#")));
+            let name = self.unique("shown#");
             shown.push(one_of(value, order.to_vec()).alias(&name));
             names.push(col(Column::new_unqualified(name)).alias(&column.column.name));
         }

@@ -7,6 +7,8 @@
 //! - An untyped literal or parameter keeps the type "unknown" until its context decides; then it is a constant of
 //!   that type.
 
+use std::borrow::Cow;
+
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::Exists;
@@ -55,11 +57,23 @@ impl Binder<'_> {
             E::IsNotUnknown(e) => self.truth(e, scope, |e| Expr::IsNotNull(Box::new(e))),
             E::IsNull(e) => match self.row_null(e, false, scope)? {
                 Some(test) => Ok(test),
-                None => Ok(Typed::bool(self.expr(e, scope)?.expr.is_null())),
+                None => {
+                    let value = self.expr(e, scope)?;
+                    match value.ty {
+                        SqlType::Record(_) => self.record_null(value, false),
+                        _ => Ok(Typed::bool(value.expr.is_null())),
+                    }
+                }
             },
             E::IsNotNull(e) => match self.row_null(e, true, scope)? {
                 Some(test) => Ok(test),
-                None => Ok(Typed::bool(self.expr(e, scope)?.expr.is_not_null())),
+                None => {
+                    let value = self.expr(e, scope)?;
+                    match value.ty {
+                        SqlType::Record(_) => self.record_null(value, true),
+                        _ => Ok(Typed::bool(value.expr.is_not_null())),
+                    }
+                }
             },
             E::IsDistinctFrom(l, r) => {
                 let (l, r) = (self.expr(l, scope)?, self.expr(r, scope)?);
@@ -76,7 +90,7 @@ impl Binder<'_> {
                 let mut any: Option<Expr> = None;
                 for item in list {
                     let right = row_of(item).unwrap_or_default();
-                    let equal = self.row_comparison("=", left, right, scope)?.expr;
+                    let equal = self.row_comparison("=", &left, &right, scope)?.expr;
                     any = Some(match any {
                         None => equal,
                         Some(before) => Expr::or(before, equal),
@@ -104,11 +118,21 @@ impl Binder<'_> {
                     if place.inside && !negated {
                         self.place.set(Place { exists: true, ..place });
                     }
-                    return self.row_in_subquery(values, subquery, *negated, place.inside, scope);
+                    return self.row_in_subquery(&values, subquery, *negated, place.inside, scope);
                 }
                 let left = self.expr(expr, scope)?;
                 let joins = place.inside && !negated;
                 self.in_subquery(left, "=", false, subquery, *negated, joins, scope)
+            }
+            E::Between { expr, negated, low, high }
+                if row_of(expr).is_some() && row_of(low).is_some() && row_of(high).is_some() =>
+            {
+                let row = row_of(expr).unwrap_or_default();
+                let (low, high) =
+                    (row_of(low).unwrap_or_default(), row_of(high).unwrap_or_default());
+                let above = self.row_comparison(">=", &row, &low, scope)?.expr;
+                let below = self.row_comparison("<=", &row, &high, scope)?.expr;
+                Ok(Typed::bool(negate(Expr::and(above, below), *negated)))
             }
             E::Between { expr, negated, low, high } => {
                 let value = self.expr(expr, scope)?;
@@ -311,7 +335,7 @@ impl Binder<'_> {
         let name = operator_name(op)?;
         // Row comparison: (a, b) = (c, d).
         if let (Some(ls), Some(rs)) = (row_of(left), row_of(right)) {
-            return self.row_comparison(&name, ls, rs, scope);
+            return self.row_comparison(&name, &ls, &rs, scope);
         }
         let l = self.expr(left, scope)?;
         let r = self.expr(right, scope)?;
@@ -495,79 +519,25 @@ impl Binder<'_> {
             .collect::<Result<Vec<_>>>()?;
         self.make_array(items, element)
     }
-
-    fn access(
-        &self,
-        root: &ast::Expr,
-        chain: &[ast::AccessExpr],
-        scope: &Scope<'_>,
-    ) -> Result<Typed> {
-        /// Arrow's lists have one dimension.
-        const SEVERAL: &str = "a query over multi-dimensional arrays";
-        let mut typed = self.expr(root, scope)?;
-        let mut taken = false;
-        for step in chain {
-            typed = match step {
-                ast::AccessExpr::Subscript(ast::Subscript::Index { index }) => {
-                    let array = typed.ty.element_type().is_some();
-                    if taken && !array && typed.ty != SqlType::Jsonb {
-                        return Err(fault::unsupported(SEVERAL));
-                    }
-                    taken |= array;
-                    let index = self.expr(index, scope)?;
-                    match typed.ty {
-                        SqlType::Name => self.character(typed, index)?,
-                        _ => self.subscript(typed, index)?,
-                    }
-                }
-                ast::AccessExpr::Subscript(ast::Subscript::Slice {
-                    lower_bound,
-                    upper_bound,
-                    stride: None,
-                }) => {
-                    if taken {
-                        return Err(fault::unsupported(SEVERAL));
-                    }
-                    taken = true;
-                    // A bound that is left out is the array's own.
-                    let bound = |given: &Option<ast::Expr>, end: i32| match given {
-                        Some(expr) => self.expr(expr, scope),
-                        None => Ok(Typed::int(end)),
-                    };
-                    let low = bound(lower_bound, i32::MIN)?;
-                    let high = bound(upper_bound, i32::MAX)?;
-                    self.call("array#slice", vec![typed, low, high])?
-                }
-                _ => return Err(fault::unsupported("this kind of field access")),
-            };
-        }
-        Ok(typed)
-    }
-
-    /// `name[0]`: a name is an array of "char" that counts from 0; behind its end is nothing.
-    fn character(&self, name: Typed, index: Typed) -> Result<Typed> {
-        let text = self.cast(name, &SqlType::Text)?;
-        let place = self.binary("+", index, Typed::int(1))?;
-        let found = self.call("substr", vec![text, place.clone(), Typed::int(1)])?;
-        let known = self.binary(">", place, Typed::int(0))?.expr;
-        let known = known.and(self.binary("<>", found.clone(), Typed::text(String::new()))?.expr);
-        let found = self.cast(found, &SqlType::InternalChar)?;
-        let nothing = Self::null_of(&SqlType::InternalChar)?;
-        let chosen = datafusion::logical_expr::when(known, found.expr)
-            .otherwise(nothing)
-            .map_err(fault::from_datafusion)?;
-        Ok(Typed::of(chosen, SqlType::InternalChar))
-    }
 }
 
 pub(super) fn negate(expr: Expr, negated: bool) -> Expr {
     if negated { Expr::Not(Box::new(expr)) } else { expr }
 }
 
-fn row_of(expr: &ast::Expr) -> Option<&[ast::Expr]> {
+/// The fields of a row that is written out.
+fn row_of(expr: &ast::Expr) -> Option<Cow<'_, [ast::Expr]>> {
     match expr {
-        ast::Expr::Tuple(items) => Some(items),
+        ast::Expr::Tuple(items) => Some(Cow::Borrowed(items)),
         ast::Expr::Nested(inner) => row_of(inner),
+        ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
+            let ast::FunctionArguments::List(list) = &call.args else { return None };
+            let fields = list.args.iter().map(|arg| match arg {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
+                _ => None,
+            });
+            fields.collect::<Option<Vec<_>>>().map(Cow::Owned)
+        }
         _ => None,
     }
 }

@@ -7,16 +7,31 @@
 //! # Limits
 //! No EXCLUDE. RANGE with an offset over numeric, time and other types whose sort keys are no numbers is refused (0A000).
 
+use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
-use datafusion::logical_expr::{Expr, SortExpr, WindowFrame, WindowFrameBound, WindowFrameUnits};
+use datafusion::logical_expr::{
+    Expr, SortExpr, WindowFrame, WindowFrameBound, WindowFrameUnits, cast,
+};
 use datafusion::sql::sqlparser::ast;
 
 use super::Binder;
 use super::scope::{Scope, fold};
 use crate::engine_df::fault;
-use crate::engine_df::types::{TypeShape, arrow_type};
+use crate::engine_df::types::TypeShape;
 use crate::error::{Error, Result};
 use crate::types::SqlType;
+
+/// What integers in ORDER BY are carried in where a frame's bound is a distance from them: no sum leaves it.
+const WIDE: DataType = DataType::Decimal128(38, 0);
+
+/// Whether a frame's bound is a distance from the value in ORDER BY.
+fn moves(frame: &WindowFrame) -> bool {
+    let far = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::CurrentRow => false,
+        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => !by.is_null(),
+    };
+    frame.units == WindowFrameUnits::Range && (far(&frame.start_bound) || far(&frame.end_bound))
+}
 
 /// What a window function is computed over.
 pub(super) struct Window {
@@ -46,7 +61,16 @@ impl Binder<'_> {
     pub(super) fn window(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Window> {
         let Spec { partition_by, mut order_by, order_types, frame } = self.spec(over, scope)?;
         let frame = match frame {
-            Some(frame) => self.frame(&frame, &order_types, scope)?,
+            Some(frame) => {
+                let frame = self.frame(&frame, &order_types, scope)?;
+                if let (true, [order], [ty]) =
+                    (moves(&frame), order_by.as_mut_slice(), order_types.as_slice())
+                    && ty.is_integer()
+                {
+                    order.expr = cast(std::mem::take(&mut order.expr), WIDE);
+                }
+                frame
+            }
             None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
         };
         frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
@@ -143,11 +167,9 @@ impl Binder<'_> {
     ) -> Result<ScalarValue> {
         let typed = self.expr(by, scope)?;
         let clause = units.to_string();
-        let (ty, carried) = match (units, order) {
-            (WindowFrameUnits::Rows | WindowFrameUnits::Groups, _) => (SqlType::Int8, None),
-            (WindowFrameUnits::Range, [order]) => {
-                (moved_by(order, &typed.ty)?, order.is_integer().then(|| arrow_type(order)))
-            }
+        let (ty, wide) = match (units, order) {
+            (WindowFrameUnits::Rows | WindowFrameUnits::Groups, _) => (SqlType::Int8, false),
+            (WindowFrameUnits::Range, [order]) => (moved_by(order, &typed.ty)?, order.is_integer()),
             (WindowFrameUnits::Range, _) => {
                 return Err(windowing(
                     "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column",
@@ -183,16 +205,12 @@ impl Binder<'_> {
                 _ => fault::new("22013", format!("frame {which} offset must not be negative")),
             });
         }
-        match (value, carried) {
-            // Farther than values of the column's type are apart: no bound.
-            (value, Some(ty)) => value
-                .cast_to(&ty)
-                .or_else(|_| ScalarValue::try_from(&ty))
-                .map_err(fault::from_datafusion),
-            (ScalarValue::Int64(Some(by)), None) => {
+        match (value, wide) {
+            (value, true) => value.cast_to(&WIDE).map_err(fault::from_datafusion),
+            (ScalarValue::Int64(Some(by)), false) => {
                 Ok(ScalarValue::UInt64(Some(by.unsigned_abs())))
             }
-            (value, None) => Ok(value),
+            (value, false) => Ok(value),
         }
     }
 

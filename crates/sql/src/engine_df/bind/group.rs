@@ -172,7 +172,7 @@ impl Binder<'_> {
             e => e,
         }));
         for (expr, _) in &keys {
-            group.push(one_of(expr.clone(), Vec::new()).alias(self.unique("shown")));
+            group.push(one_of(expr.clone(), Vec::new()).alias(self.unique("shown#")));
         }
         let (plan, mut group) = self.awaited_below(plan, group)?;
         let folded = group.split_off(groups);

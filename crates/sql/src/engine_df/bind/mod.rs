@@ -10,6 +10,7 @@
 //!   [`super::types::arrow_type`] gives for it.
 //! - Depth of nesting is bounded ([`MAX_DEPTH`]).
 
+mod access;
 mod arguments;
 mod call;
 mod equal;

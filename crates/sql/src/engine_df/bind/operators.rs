@@ -296,7 +296,7 @@ impl Binder<'_> {
         let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
         let single =
             folding(Fold::Single, std::slice::from_ref(&column.ty), &column.ty, &self.evaluation());
-        let name = self.unique("single");
+        let name = self.unique("single#");
         let call = Expr::AggregateFunction(AggregateFunction::new_udf(
             single,
             vec![Expr::Column(column.column.clone())],

@@ -9,7 +9,6 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
 use datafusion::sql::sqlparser::ast;
 
-use super::row_order::asks_for_ties;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::{Binder, CteEntry, Typed};
 use crate::engine_df::fault;
@@ -58,22 +57,11 @@ impl Binder<'_> {
                 self.order_output(relation, order)?
             }
         };
-        let (mut limit, mut offset) = self.limits(query, outer)?;
-        if asks_for_ties(query)?
-            && let Some(rows) = limit.take()
-        {
-            relation = self.with_ties(relation, rows, offset.take().unwrap_or(0))?;
-        }
-        if limit.is_some() || offset.is_some() {
-            relation.plan = LogicalPlanBuilder::from(relation.plan)
-                .limit_by_expr(offset.map(lit), limit.map(lit))
-                .and_then(LogicalPlanBuilder::build)
-                .map_err(fault::from_datafusion)?;
-        }
+        relation = self.bounded(relation, query, order, outer)?;
         Ok(relation)
     }
 
-    fn limits(
+    pub(super) fn limits(
         &self,
         query: &ast::Query,
         outer: Option<&Scope<'_>>,
@@ -96,10 +84,14 @@ impl Binder<'_> {
             if fetch.percent {
                 return Err(fault::syntax("FETCH FIRST … PERCENT is not SQL of PostgreSQL"));
             }
-            if fetch.quantity.is_none() {
+            if limit.is_some() && fetch.quantity.is_some() {
+                return Err(fault::syntax("multiple LIMIT clauses not allowed"));
+            }
+            // `FETCH FIRST (n) ROWS WITH TIES` is spelled with a LIMIT before it.
+            if limit.is_none() && fetch.quantity.is_none() {
                 return Ok((Some(1), self.limit_value(offset, outer, "OFFSET")?));
             }
-            limit = fetch.quantity.as_ref();
+            limit = limit.or(fetch.quantity.as_ref());
         }
         Ok((self.limit_value(limit, outer, "LIMIT")?, self.limit_value(offset, outer, "OFFSET")?))
     }

@@ -112,6 +112,35 @@ impl Binder<'_> {
         }
     }
 
+    /// A query's rows within its LIMIT, OFFSET and FETCH.
+    pub(super) fn bounded(
+        &self,
+        mut relation: Relation,
+        query: &ast::Query,
+        order: &[ast::OrderByExpr],
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let (mut limit, mut offset) = self.limits(query, outer)?;
+        if asks_for_ties(query)?
+            && let Some(rows) = limit.take()
+        {
+            relation = self.with_ties(relation, rows, offset.take().unwrap_or(0))?;
+        }
+        if limit.is_none()
+            && !order.is_empty()
+            && let Some(rows) = offset.take_if(|rows| *rows > 0)
+        {
+            relation = self.behind(relation, rows)?;
+        }
+        if limit.is_some() || offset.is_some() {
+            relation.plan = LogicalPlanBuilder::from(relation.plan)
+                .limit_by_expr(offset.map(lit), limit.map(lit))
+                .and_then(LogicalPlanBuilder::build)
+                .map_err(fault::from_datafusion)?;
+        }
+        Ok(relation)
+    }
+
     /// `FETCH FIRST limit ROWS WITH TIES` after `offset`: also the rows that sort like the last one.
     ///
     /// # Errors
@@ -129,7 +158,7 @@ impl Binder<'_> {
             let ordered = function.order_by(keys.clone()).build();
             ordered.map(|window| window.alias(name)).map_err(fault::from_datafusion)
         };
-        let (rank, number) = (self.unique("rank"), self.unique("number"));
+        let (rank, number) = (self.unique("rank#"), self.unique("number#"));
         let windows =
             vec![over(fw::rank::rank(), &rank)?, over(fw::row_number::row_number(), &number)?];
         let column = |name: &String| Expr::Column(Column::new_unqualified(name.clone()));
@@ -150,6 +179,27 @@ impl Binder<'_> {
         Ok(Relation { plan, columns: relation.columns })
     }
 
+    /// `ORDER BY … OFFSET offset` without a limit: the rows behind, by their number. DataFusion moves a sort that stands above
+    /// a limit without a number of rows below it, and other rows would come back.
+    pub(super) fn behind(&self, relation: Relation, offset: i64) -> Result<Relation> {
+        let Some((plan, keys)) = self.exposed(&relation.plan)? else {
+            return Err(fault::unsupported("OFFSET over this order"));
+        };
+        let number = self.unique("number#");
+        let window = fw::row_number::row_number().order_by(keys).build();
+        let window = window.map_err(fault::from_datafusion)?.alias(&number);
+        let number = Expr::Column(Column::new_unqualified(number));
+        let keep = relation.columns.iter().map(|c| Expr::Column(c.column.clone()));
+        let plan = LogicalPlanBuilder::from(plan)
+            .window(vec![window])
+            .and_then(|plan| plan.filter(number.clone().gt(lit(offset.unsigned_abs()))))
+            .and_then(|plan| plan.sort([number.sort(true, false)]))
+            .and_then(|plan| plan.project(keep))
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        Ok(Relation { plan, columns: relation.columns })
+    }
+
     /// `plan` with its sort keys as further columns, if it is sorted.
     fn exposed(&self, plan: &LogicalPlan) -> Result<Option<(LogicalPlan, Vec<SortExpr>)>> {
         let above = |plan: LogicalPlanBuilder| plan.build().map_err(fault::from_datafusion);
@@ -158,7 +208,7 @@ impl Binder<'_> {
                 let mut exprs = all_columns(&sort.input);
                 let mut keys = Vec::new();
                 for key in &sort.expr {
-                    let name = self.unique("order");
+                    let name = self.unique("order#");
                     exprs.push(key.expr.clone().alias(&name));
                     let column = Expr::Column(Column::new_unqualified(name));
                     keys.push(SortExpr { expr: column, ..key.clone() });
@@ -185,6 +235,15 @@ impl Binder<'_> {
                     let mut exprs = projection.expr.clone();
                     exprs.extend(keys.iter().map(|key| key.expr.clone()));
                     Some((project(input, exprs)?, keys))
+                }
+            },
+            LogicalPlan::Filter(filter) => match self.exposed(&filter.input)? {
+                None => None,
+                Some((input, keys)) => {
+                    let kept = LogicalPlanBuilder::from(input)
+                        .filter(filter.predicate.clone())
+                        .map_err(fault::from_datafusion)?;
+                    Some((above(kept)?, keys))
                 }
             },
             LogicalPlan::SubqueryAlias(alias) => match self.exposed(&alias.input)? {

@@ -334,7 +334,7 @@ impl Binder<'_> {
         let mut columns = Vec::new();
         for call in calls {
             let Expr::Unnest(unnest) = &call else { continue };
-            let name = self.unique("set");
+            let name = self.unique("set#");
             exprs.push((*unnest.expr).clone().alias(&name));
             columns.push(Column::new_unqualified(name.clone()));
             replace.push((call, Expr::Column(Column::new_unqualified(name))));
@@ -397,7 +397,7 @@ impl Binder<'_> {
                         ));
                     }
                     hidden += 1;
-                    let name = self.unique("sort");
+                    let name = self.unique("sort#");
                     exprs.push(expr.alias(&name));
                     (Expr::Column(Column::new_unqualified(name)), ty, options)
                 }
@@ -407,7 +407,7 @@ impl Binder<'_> {
         let mut partition = Vec::new();
         for expr in on {
             hidden += 1;
-            let name = self.unique("on");
+            let name = self.unique("on#");
             exprs.push(expr.alias(&name));
             partition.push(Expr::Column(Column::new_unqualified(name)));
         }

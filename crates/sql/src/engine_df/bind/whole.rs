@@ -20,13 +20,13 @@ use super::scope::{Scope, ScopeColumn, fold};
 use super::{Binder, Typed};
 use crate::engine_df::{KEY_COLUMN, fault};
 use crate::error::{Error, Result};
+use crate::expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 use crate::types::{SqlType, record};
 
-/// A field: its name, its expression as SQL, its type where it is a column's.
+/// A field: its name, its expression as SQL.
 struct Field {
     name: String,
     sql: String,
-    ty: Option<SqlType>,
 }
 
 /// A row.
@@ -80,11 +80,7 @@ impl Row {
                 .map_err(|error| Error::internal(format!("a name as JSON: {error}")))?;
             let comma = if at == 0 { "" } else { "," };
             parts.push(literal(&format!("{comma}{name}:")));
-            // As JSON a number would lose the zeros at its end.
-            let value = match &field.ty {
-                Some(SqlType::Numeric(_)) => format!("CAST({} AS text)", field.sql),
-                _ => format!("CAST(to_json({}) AS text)", field.sql),
-            };
+            let value = format!("CAST(to_json({}) AS text)", field.sql);
             parts.push(format!("coalesce({value}, 'null')"));
         }
         parts.push("'}'".to_owned());
@@ -97,26 +93,13 @@ impl Row {
 
     /// The row as PostgreSQL writes it: `(1,"a b",)`.
     fn text(&self) -> String {
-        let mut parts = vec!["'('".to_owned()];
-        for (at, field) in self.fields.iter().enumerate() {
-            if at > 0 {
-                parts.push("','".to_owned());
-            }
-            let sql = &field.sql;
-            if field.ty == Some(SqlType::Bool) {
-                parts.push(format!(
-                    "CASE WHEN {sql} THEN 't' WHEN NOT ({sql}) THEN 'f' ELSE '' END"
-                ));
-                continue;
-            }
-            let text = format!("CAST(({sql}) AS text)");
-            parts.push(format!(
-                "CASE WHEN ({sql}) IS NULL THEN '' WHEN {text} = '' OR {text} ~ '[\\s\"(),\\\\]' \
-                 THEN '\"' || replace(replace({text}, '\\', '\\\\'), '\"', '\"\"') || '\"' ELSE {text} END"
-            ));
-        }
-        parts.push("')'".to_owned());
-        self.unless_null(format!("concat({})", parts.join(", ")))
+        self.unless_null(self.written_out(&quoted(ROW_TEXT)))
+    }
+
+    /// A call of `function` over the fields.
+    fn written_out(&self, function: &str) -> String {
+        let fields: Vec<&str> = self.fields.iter().map(|field| field.sql.as_str()).collect();
+        format!("{function}({})", fields.join(", "))
     }
 }
 
@@ -146,7 +129,6 @@ impl Binder<'_> {
         let fields = columns.into_iter().map(|column| Field {
             name: column.name.clone(),
             sql: format!("{}.{}", quoted(name), quoted(&column.name)),
-            ty: Some(column.ty.clone()),
         });
         Some(Row { fields: fields.collect(), nullable, written: false })
     }
@@ -160,7 +142,6 @@ impl Binder<'_> {
                 Field {
                     name: format!("f{}", at + 1),
                     sql: if text { format!("CAST({sql} AS text)") } else { format!("({sql})") },
-                    ty: self.expr(value, scope).ok().map(|typed| typed.ty),
                 }
             });
             Some(Row { fields: fields.collect(), nullable: false, written: true })
@@ -199,12 +180,15 @@ impl Binder<'_> {
     /// `ROW(…)` or `(a, b)` as a value.
     pub(super) fn row_value(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
         let Some(row) = self.row(expr, scope) else { return Ok(None) };
-        let types = row
+        // Each field is bound, and computed, once.
+        let fields = row
             .fields
             .iter()
-            .map(|field| record::field_type(field.ty.as_ref().unwrap_or(&SqlType::Text)));
+            .map(|field| self.expr(&parsed(&field.sql)?, scope))
+            .collect::<Result<Vec<_>>>()?;
+        let types = fields.iter().map(|field| record::field_type(&field.ty));
         let ty = SqlType::Record(Some(types.collect()));
-        let text = self.expr(&parsed(&row.text())?, scope)?;
+        let text = self.call(ROW_TEXT, fields)?;
         Ok(Some(Typed::of(text.expr, ty)))
     }
 
@@ -218,6 +202,11 @@ impl Binder<'_> {
         let Some(row) = self.row(expr, scope) else { return Ok(None) };
         let test = row.all(if not { "IS NOT NULL" } else { "IS NULL" });
         Ok(Some(self.expr(&parsed(&test)?, scope)?))
+    }
+
+    /// `value IS [NOT] NULL` of a record: whether all fields are.
+    pub(super) fn record_null(&self, value: Typed, not: bool) -> Result<Typed> {
+        self.call(if not { ROW_NOT_NULL } else { ROW_NULL }, vec![value])
     }
 
     /// A call over whole rows; `None` when it has none.
@@ -263,6 +252,10 @@ impl Binder<'_> {
                 _ => None,
             };
             let Some(row) = row else { continue };
+            if name == "count" && distinct && row.written {
+                // A value like others.
+                continue;
+            }
             found = true;
             let sql = match name {
                 "json_agg" => {
@@ -270,7 +263,7 @@ impl Binder<'_> {
                     format!("coalesce({}, 'null')", row.json_text()?)
                 }
                 "to_jsonb" | "jsonb_agg" => format!("CAST({} AS jsonb)", row.json_text()?),
-                "count" if distinct => row.text(),
+                "count" if distinct => row.unless_null(row.written_out("ROW")),
                 "count" => row.unless_null("1".to_owned()),
                 _ => row.json()?,
             };

@@ -29,18 +29,21 @@ pub const TABLE: &[Function] = &[
     building("array_append", &[AnyArray, AnyElement], |a, c| append(&a[0], &a[1], c)),
     building("array_prepend", &[AnyElement, AnyArray], |a, c| prepend(&a[0], &a[1], c)),
     building("array_remove", &[AnyArray, AnyElement], |a, _| {
-        rebuilt(&a[0], |items| items.iter().filter(|v| **v != a[1]).cloned().collect())
+        let element = element_of(&a[0])?;
+        rebuilt(&a[0], |items| {
+            items.iter().filter(|v| !same(v, &a[1], &element)).cloned().collect()
+        })
     }),
     building("array_replace", &[AnyArray, AnyElement, AnyElement], |a, _| {
-        rebuilt(&a[0], |items| {
-            items.iter().map(|v| if *v == a[1] { a[2].clone() } else { v.clone() }).collect()
-        })
+        let element = element_of(&a[0])?;
+        let replaced = |v: &Datum| if same(v, &a[1], &element) { a[2].clone() } else { v.clone() };
+        rebuilt(&a[0], |items| items.iter().map(replaced).collect())
     }),
     function("@>", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[0], &a[1])),
     function("<@", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[1], &a[0])),
     function("&&", &[AnyArray, AnyArray], Bool, |a, _| {
         let (x, y) = (array_of(&a[0])?, array_of(&a[1])?);
-        Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && y.elements.contains(v))))
+        Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && is_in(v, y))))
     }),
     // `a[low:high]` outside of the key path.
     building("array#slice", &[AnyArray, Int4, Int4], |a, _| {
@@ -78,7 +81,7 @@ pub const TABLE: &[Function] = &[
         }
         let array = array_of(&a[0])?;
         let low = array.dimensions.first().map_or(1, |(_, low)| *low);
-        let found = array.elements.iter().position(|v| *v == a[1]);
+        let found = array.elements.iter().position(|v| same(v, &a[1], &array.element));
         found.map_or(Ok(Datum::Null), |at| match i32_datum(at)? {
             Datum::Int4(at) => Ok(Datum::Int4(low.saturating_add(at))),
             other => Ok(other),
@@ -95,9 +98,10 @@ pub const TABLE: &[Function] = &[
             }
             let source = array_of(&a[0])?;
             let low = source.dimensions.first().map_or(1, |(_, low)| *low);
-            let found = source.elements.iter().enumerate().filter(|(_, v)| **v == a[1]);
+            let found = source.elements.iter().enumerate();
+            let found = found.filter(|(_, v)| same(v, &a[1], &source.element));
             Ok(array(
-                crate::types::SqlType::Int4,
+                SqlType::Int4,
                 found
                     .map(|(at, _)| match i32_datum(at)? {
                         Datum::Int4(at) => Ok(Datum::Int4(low.saturating_add(at))),
@@ -183,7 +187,24 @@ fn element_type(call: &Call<'_>) -> SqlType {
 
 fn contains(outer: &Datum, inner: &Datum) -> Result<Datum> {
     let (outer, inner) = (array_of(outer)?, array_of(inner)?);
-    Ok(bool_datum(inner.elements.iter().all(|v| !v.is_null() && outer.elements.contains(v))))
+    Ok(bool_datum(inner.elements.iter().all(|v| !v.is_null() && is_in(v, outer))))
+}
+
+/// The type of an array's elements; of NULL it does not matter.
+fn element_of(array: &Datum) -> Result<SqlType> {
+    if array.is_null() { Ok(SqlType::Text) } else { Ok(array_of(array)?.element.clone()) }
+}
+
+/// Whether two elements of this type are equal, or both NULL.
+fn same(a: &Datum, b: &Datum, element: &SqlType) -> bool {
+    match (a.is_null(), b.is_null()) {
+        (false, false) => a.cmp_typed(b, element).is_eq(),
+        (a, b) => a && b,
+    }
+}
+
+fn is_in(value: &Datum, array: &ArrayValue) -> bool {
+    array.elements.iter().any(|element| same(element, value, &array.element))
 }
 
 fn dimension(a: &[Datum]) -> Result<Option<(i32, i32)>> {

@@ -9,6 +9,7 @@ pub mod jsons;
 pub mod math;
 pub mod ordered;
 pub mod regexps;
+pub mod rows;
 pub mod system;
 pub mod text;
 pub mod time;
@@ -30,5 +31,6 @@ pub const TABLES: &[&[Function]] = &[
     bits::TABLE,
     ordered::TABLE,
     regexps::TABLE,
+    rows::TABLE,
     system::TABLE,
 ];
