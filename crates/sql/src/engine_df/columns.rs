@@ -209,7 +209,7 @@ impl Builder {
                 builder.append_value(epoch_days(i32::from_le_bytes(input.array()?)));
             }
             Self::Timestamp(builder) => {
-                builder.append_value(epoch_micros(i64::from_le_bytes(input.array()?)));
+                builder.append_value(epoch_micros(i64::from_le_bytes(input.array()?))?);
             }
             Self::Text(builder) => builder.append_value(
                 std::str::from_utf8(input.sized()?)

@@ -127,8 +127,17 @@ pub(crate) fn epoch_days(value: i32) -> i32 {
 }
 
 /// A timestamp as Arrow counts it.
-pub(crate) fn epoch_micros(value: i64) -> i64 {
-    micros(value, EPOCH_MICROS)
+///
+/// # Errors
+/// 22008 for the last thirty years of PostgreSQL's range: Arrow counts from 1970, and has no number for them.
+pub(crate) fn epoch_micros(value: i64) -> Result<i64> {
+    match micros(value, EPOCH_MICROS) {
+        i64::MAX if value != i64::MAX => Err(Error::new(
+            SqlState::DATETIME_FIELD_OVERFLOW,
+            "timestamp out of range: after 294247-01-10 only queries by key have it",
+        )),
+        micros => Ok(micros),
+    }
 }
 
 fn mismatch(value: &Datum, ty: &SqlType) -> Error {
@@ -202,10 +211,10 @@ pub(crate) fn array_of<'a>(
         }
         T::Time(_) => build!(Time64MicrosecondBuilder::with_capacity(len), Datum::Time(v) => *v),
         T::Timestamp(_) => {
-            build!(TimestampMicrosecondBuilder::with_capacity(len), Datum::Timestamp(v) => epoch_micros(*v))
+            build!(TimestampMicrosecondBuilder::with_capacity(len), Datum::Timestamp(v) => epoch_micros(*v)?)
         }
         T::TimestampTz(_) => {
-            build!(TimestampMicrosecondBuilder::with_capacity(len).with_timezone("UTC"), Datum::TimestampTz(v) => epoch_micros(*v))
+            build!(TimestampMicrosecondBuilder::with_capacity(len).with_timezone("UTC"), Datum::TimestampTz(v) => epoch_micros(*v)?)
         }
         T::Interval => build!(
             IntervalMonthDayNanoBuilder::with_capacity(len),

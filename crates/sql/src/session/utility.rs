@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::constraints::SetConstraints;
 use super::cost::LAST_COST;
+use super::kinds::is_plain;
 use super::settings::level_name;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
@@ -365,7 +366,7 @@ impl Session {
         };
         let prepared = self.prepared.get(&name).cloned().ok_or_else(|| no_prepared(&name))?;
         // What Parse has prepared may be anything, also this very EXECUTE.
-        if !prepared.statement.as_ref().is_some_and(is_preparable) {
+        if !prepared.statement.as_ref().is_some_and(is_plain) {
             return Err(Error::unsupported(format!("EXECUTE of \"{}\"", prepared.sql)));
         }
         if parameters.len() != prepared.parameter_types.len() {
@@ -412,18 +413,6 @@ impl Session {
         let catalog = self.read_catalog(&txn).await?;
         Ok(self.context(txn, catalog, &[]))
     }
-}
-
-/// What PREPARE takes in PostgreSQL.
-fn is_preparable(statement: &Statement) -> bool {
-    matches!(
-        statement,
-        Statement::Query(_)
-            | Statement::Insert(_)
-            | Statement::Update(_)
-            | Statement::Delete(_)
-            | Statement::Merge(_)
-    )
 }
 
 fn no_prepared(name: &str) -> Error {

@@ -229,6 +229,7 @@ fn constraints(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &
 
 pub(super) fn category(ty: &SqlType) -> &'static str {
     match ty {
+        SqlType::Array(element) if matches!(**element, SqlType::Record(_)) => "P",
         SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => "A",
         SqlType::Bool => "B",
         ty if ty.is_number() || ty.is_oid_like() => "N",
@@ -244,7 +245,7 @@ pub(super) fn category(ty: &SqlType) -> &'static str {
 
 fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     let one = |out: &mut RowSet<'_>, ty: &SqlType, element: u32| {
-        let pseudo = matches!(ty, SqlType::Record(_) | SqlType::Void | SqlType::Unknown);
+        let pseudo = category(ty) == "P" || *ty == SqlType::Unknown;
         let name = ty.internal_name();
         let functions = if element > 0 { "array" } else { &name };
         // An array takes the modifiers of its elements.

@@ -185,6 +185,7 @@ pub(super) fn storage_of(ty: &SqlType) -> &'static str {
 
 pub(super) fn align_of(ty: &SqlType) -> &'static str {
     match ty.typlen() {
+        _ if matches!(ty.element_type().unwrap_or(ty), SqlType::Record(_)) => "d",
         1 => "c",
         2 => "s",
         8 | 16 if *ty != SqlType::Uuid => "d",
