@@ -125,10 +125,17 @@ pub fn fields(text: &str, types: &[SqlType]) -> Result<Vec<Datum>> {
 
 /// PostgreSQL's `record_send`: the number of fields, and of each its type's OID and its value.
 pub(super) fn to_binary(text: &str, types: &[SqlType], out: &mut BytesMut) {
-    // The server made the text, of these types.
-    let values = fields(text, types).unwrap_or_default();
+    // The server made the text, of these types. Were one not to read back, every field would go as the text it is: no field is left out.
+    let texts = || -> Vec<(Datum, SqlType)> {
+        let texts = split(text).into_iter();
+        texts.map(|text| (text.map_or(Datum::Null, Datum::text), SqlType::Text)).collect()
+    };
+    let values = match fields(text, types) {
+        Ok(values) => values.into_iter().zip(types.iter().cloned()).collect(),
+        Err(_) => texts(),
+    };
     out.put_i32(values.len() as i32);
-    for (value, ty) in values.iter().zip(types) {
+    for (value, ty) in &values {
         out.put_u32(ty.oid());
         if value.is_null() {
             out.put_i32(-1);
@@ -171,5 +178,8 @@ mod tests {
             &[0, 0, 8, 201, 0, 0, 0, 14, 0, 0, 0, 1, 0, 0, 0, 21, 0, 0, 0, 2, 0, 3],
         ];
         assert_eq!(&out[..], sent.concat());
+        out.clear();
+        to_binary("(x)", &[SqlType::Int4], &mut out);
+        assert_eq!(&out[..], [0, 0, 0, 1, 0, 0, 0, 25, 0, 0, 0, 1, b'x']);
     }
 }
