@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stock drivers, ORMs and migration tools, at pinned versions, against live nodes: one on a folder, one on an S3 server.
 #   tests/e2e/drivers.sh                  every suite on both
-#   tests/e2e/drivers.sh SUITE...         only these: node/pg node/knex … go/pgx … java/pgjdbc … rust/sqlx …
+#   tests/e2e/drivers.sh SUITE...         only these: psql python/psycopg … node/node_postgres node/knex … go/pgx … java/pgjdbc … rust/sqlx …
 #   TARGETS=postgres tests/e2e/drivers.sh the suites themselves, on PostgreSQL 15 (also: folder, s3)
 # Exit code 77: a toolchain cannot be had here; the last line says which.
 set -euo pipefail
@@ -9,8 +9,11 @@ cd "$(dirname "$0")/../.."
 . tests/e2e/node.sh
 
 PACKAGES="$TELESTO_CACHE/drivers"
-SUITES=(node/node_postgres node/knex node/drizzle node/typeorm go/pgx go/gorm java/pgjdbc java/metadata java/hibernate java/liquibase
-    java/flyway rust/tokio-postgres rust/sqlx)
+SUITES=(psql python/psycopg python/orms python/sqlalchemy_suite node/node_postgres node/knex node/drizzle node/typeorm go/pgx go/gorm
+    java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx)
+# psql and the suites in Python have scripts of their own beside this one, which start their own nodes; of these only SQLAlchemy's
+# runs on PostgreSQL too.
+OWN_NODES=" psql python/psycopg python/orms python/sqlalchemy_suite "
 # Suites whose subject does not pass yet; the reason is in docs/sql.md, "Drivers and ORMs". They run, and are expected to fail:
 # one that passes must leave this list. All pass.
 EXPECTED_TO_FAIL=()
@@ -82,12 +85,20 @@ run() {
 }
 
 passed=0 failed=0
-# all URL WHERE: every suite against one server.
+# all URL WHERE TARGET: every suite against one server.
 all() {
     local suite began log="$WORK/suite.log" status
     for suite in "${SUITES[@]}"; do
         began=$SECONDS status=0
-        run "$suite" "$1" >"$log" 2>&1 || status=$?
+        if [[ "$OWN_NODES" == *" $suite "* ]]; then
+            if [ "$3" = postgres ] && [ "$suite" != python/sqlalchemy_suite ]; then
+                echo "none   $suite on $2: its script knows nodes only"
+                continue
+            fi
+            TARGETS="$3" "tests/e2e/${suite#*/}.sh" >"$log" 2>&1 || status=$?
+        else
+            run "$suite" "$1" >"$log" 2>&1 || status=$?
+        fi
         if [[ "$2" != PostgreSQL* && " ${EXPECTED_TO_FAIL[*]} " == *" $suite "* ]]; then
             if [ "$status" = 0 ]; then
                 failed=$((failed + 1))
@@ -125,16 +136,16 @@ for target in $TARGETS; do
     case "$target" in
     folder)
         start_node
-        all "postgres://telesto@127.0.0.1:$PORT/telesto" "a folder"
+        all "postgres://telesto@127.0.0.1:$PORT/telesto" "a folder" folder
         stop_node
         ;;
     s3)
         start_s3_node
-        all "postgres://telesto@127.0.0.1:$PORT/telesto" "an S3 bucket"
+        all "postgres://telesto@127.0.0.1:$PORT/telesto" "an S3 bucket" s3
         stop_node
         stop_s3
         ;;
-    postgres) all "${reference_url%%\?*}" "PostgreSQL 15" ;;
+    postgres) all "${reference_url%%\?*}" "PostgreSQL 15" postgres ;;
     *) die "no target $target; there are folder, s3 and postgres" ;;
     esac
 done

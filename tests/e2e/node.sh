@@ -1,6 +1,7 @@
 # Sourced by the scripts beside it: a node on a fresh folder, stopped and removed at the end.
 #   start_node [telesto start options…]      sets PORT, HTTP, WORK
 #   start_s3_node [telesto start options…]   the same on a bucket of a fresh S3 server, which stop_s3 stops
+#   on_each_target COMMAND...                COMMAND with a node on each of TARGETS, a list of folder and s3 (folder)
 . scripts/setup.sh
 need_rust
 WORK="$(mktemp -d)"
@@ -57,6 +58,22 @@ stop_s3() {
     S3=""
     BUCKET="file://$WORK/bucket"
     unset AWS_ENDPOINT_URL AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION
+}
+
+# on_each_target COMMAND...: a fresh node on each of TARGETS, COMMAND, an orderly stop.
+on_each_target() {
+    local target
+    for target in ${TARGETS:-folder}; do
+        rm -rf "$WORK/node" "$WORK/bucket"
+        case "$target" in
+        folder) start_node ;;
+        s3) start_s3_node ;;
+        *) die "no target $target; there are folder and s3" ;;
+        esac
+        "$@"
+        stop_node
+        [ "$target" != s3 ] || stop_s3
+    done
 }
 
 answers() {

@@ -2,6 +2,7 @@
 # SQLAlchemy's own test suite for dialects (sqlalchemy.testing.suite), with its PostgreSQL dialect and psycopg 3, against a live node.
 # What does not pass is in tests/drivers/sqlalchemy_suite/known.txt, with reasons; any other failure, and any entry that passes, fails.
 #   tests/e2e/sqlalchemy_suite.sh [pytest options…]
+#   TARGETS=s3 tests/e2e/sqlalchemy_suite.sh          on an S3 bucket
 #   TARGETS=postgres tests/e2e/sqlalchemy_suite.sh    the suite itself, on PostgreSQL 15
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -30,10 +31,9 @@ PY
 }
 
 case "${TARGETS:-folder}" in
-folder)
-    start_node
-    suite telesto "postgresql+psycopg://telesto@127.0.0.1:$PORT/telesto?sslmode=disable" "$@"
-    stop_node
+folder | s3)
+    on_node() { suite telesto "postgresql+psycopg://telesto@127.0.0.1:$PORT/telesto?sslmode=disable" "$@"; }
+    on_each_target on_node "$@"
     ;;
 postgres)
     # As root, the server runs as a user of its own, who must get to its folder.
@@ -43,5 +43,5 @@ postgres)
     trap 'tests/servers/postgres.sh stop "$reference" "$WORK/postgres"; cleanup' EXIT
     suite postgres "postgresql+psycopg://postgres@127.0.0.1:$reference/postgres" "$@"
     ;;
-*) die "no target $TARGETS; there are folder and postgres" ;;
+*) die "no target $TARGETS; there are folder, s3 and postgres" ;;
 esac
