@@ -20,7 +20,7 @@ use telesto::open::{Opened, Options, open};
 use telesto_common::key::{KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, TableId};
 use telesto_sql::{Datum, ResultSink, Session, SessionOptions, StatementResult};
-use telesto_txn::{ScanOptions, TxnOptions};
+use telesto_txn::{Database as _, ScanOptions, TxnOptions};
 
 async fn process(dir: &Path, number: usize) -> Opened {
     let mut options = Options::new(format!("file://{}", dir.join("bucket").display()));
@@ -374,6 +374,50 @@ async fn dropped_rows_are_swept_and_older_snapshots_still_read_them() {
     assert_eq!(reader.number("select count(*) from l where a = 7").await, 12);
     reader.run("commit").await;
     assert_eq!(reader.code("select count(*) from l").await, "42P01");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rows_swept_by_two_processes_are_read_as_of_before_the_drop() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (first, second) = (process(dir.path(), 0).await, process(dir.path(), 1).await);
+    let (mut client, mut other) = (Client::new(&first).await, Client::new(&second).await);
+    large(&mut client, 12_000).await;
+    client.run("create index l_a on l (a); create table kept (id int primary key)").await;
+    client.run("insert into kept select n from generate_series(1, 5000) n").await;
+    let table = client.number("select 'l'::regclass::oid").await;
+    let kept = client.number("select 'kept'::regclass::oid").await;
+    let before = match client.rows("select clock_timestamp()::text").await.expect("now").remove(0) {
+        row if row.len() == 1 => match &row[0] {
+            Datum::Text(text) => text.to_string(),
+            other => panic!("{other:?} is no text"),
+        },
+        other => panic!("{other:?}"),
+    };
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    client.run("drop table l").await;
+    // Whoever runs a statement on the newer catalog sweeps along.
+    assert_eq!(other.code("select count(*) from l").await, "42P01");
+    for opened in [&first, &second] {
+        while keys(opened, table).await != 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let then = format!("select count(*) from l as of system time '{before}' where a >= 0");
+    let by_index = format!("select count(*) from l as of system time '{before}' where a = 7");
+    for client in [&mut client, &mut other] {
+        assert_eq!((client.number(&then).await, client.number(&by_index).await), (12_000, 12));
+        assert_eq!(client.number("select telesto_check_table('kept')").await, 5000);
+        assert_eq!(client.code("select count(*) from l").await, "42P01");
+    }
+    drop((client, other));
+    first.engine.shutdown().await.expect("stops");
+    second.engine.shutdown().await.expect("stops");
+
+    // From the checkpoint, by a process that has seen nothing of it.
+    let third = process(dir.path(), 2).await;
+    let mut client = Client::new(&third).await;
+    assert_eq!((client.number(&then).await, client.number(&by_index).await), (12_000, 12));
+    assert_eq!((keys(&third, table).await, keys(&third, kept).await), (0, 5000));
 }
 
 /// A process knows what it has applied; which indexes there are to build again it must know as of now.
