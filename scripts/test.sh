@@ -71,7 +71,7 @@ stage psycopg tests/e2e/psycopg.sh
 stage orms tests/e2e/orms.sh
 stage sqlalchemy tests/e2e/sqlalchemy_suite.sh
 # Every suite, on a folder; `tests/e2e/drivers.sh` runs them on S3 too.
-stage drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/typeorm go/pgx go/gorm \
+stage drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm \
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx
 stage pgbench tests/e2e/pgbench.sh
 stage wiki tests/e2e/wiki.sh

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 . tests/e2e/node.sh
 
 PACKAGES="$TELESTO_CACHE/drivers"
-SUITES=(psql python/psycopg python/orms python/sqlalchemy_suite node/node_postgres node/knex node/drizzle node/typeorm go/pgx go/gorm
+SUITES=(psql python/psycopg python/orms python/sqlalchemy_suite node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx)
 # psql and the suites in Python have scripts of their own beside this one, which start their own nodes; of these only SQLAlchemy's
 # runs on PostgreSQL too.
@@ -35,7 +35,7 @@ prepare_node() {
     local folder="$PACKAGES/node" from=tests/drivers/node
     need_debian node nodejs npm
     mkdir -p "$folder"
-    cp $from/*.mjs $from/package.json $from/package-lock.json "$folder/"
+    cp $from/*.mjs $from/*.expected $from/package.json $from/package-lock.json "$folder/"
     same_as "$folder" $from/package-lock.json && return 0
     say "installing what $from/package-lock.json lists"
     (cd "$folder" && npm ci --no-audit --no-fund --loglevel=error) || unavailable "npm ci failed; is the network up?"

@@ -144,10 +144,10 @@ impl<'a> Binder<'a> {
     /// See the module.
     pub fn bind_shown(&mut self, expr: &ast::Expr) -> Result<Expr> {
         let bound = self.bind_known(expr)?;
-        if bound.ty.is_oid_like() && bound.ty != SqlType::Oid {
-            return self.coerce(bound, &SqlType::Text, CastContext::Explicit);
+        match bound.ty.with_names() {
+            Some(named) => self.coerce(bound, &named, CastContext::Explicit),
+            None => Ok(bound),
         }
-        Ok(bound)
     }
 
     /// Unknown becomes text.

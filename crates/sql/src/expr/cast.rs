@@ -152,6 +152,11 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         }
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
         (Text | Varchar | Name | Unknown | Bpchar, Reg) => reg_input(str_of(&value)?, to, context)?,
+        (Text | Varchar | Name | Unknown | Bpchar, Tag::Array) if to.with_names().is_some() => {
+            let names = SqlType::Text.array_of();
+            let found = input(str_of(&value)?, &names, context)?;
+            cast(found, &names, to, CastContext::Explicit, context)?
+        }
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,
         _ if target.category() == Category::String => text(output(&value, from, context)?),
@@ -282,7 +287,15 @@ pub fn fit(value: Datum, to: &SqlType) -> Result<Datum> {
 /// # Errors
 /// 42P01, 42704, 3F000 when there is none of that name; 22P02.
 pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
+    // A number is the OID itself, whether there is such an object or not.
+    if !shown.is_empty() && shown.bytes().all(|byte| byte.is_ascii_digit()) {
+        return shown.parse().map(Datum::Oid).map_err(|_| {
+            let range = format!("value \"{shown}\" is out of range for type oid");
+            Error::new(SqlState::NUMERIC_OUT_OF_RANGE, range)
+        });
+    }
     match to {
+        _ if shown == "-" => Ok(Datum::Oid(0)),
         SqlType::RegClass => context.relation_oid(shown).map(Datum::Oid),
         SqlType::RegType => context.type_of_name(shown).map(|ty| Datum::Oid(ty.oid())),
         SqlType::RegNamespace => match context.catalog.schema(shown) {
@@ -295,10 +308,9 @@ pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result
             .find(|role| role.name == shown)
             .map(|role| Datum::Oid(role.oid))
             .ok_or_else(|| fault::error("42704", format!("role \"{shown}\" does not exist"))),
-        SqlType::RegProc => match (shown, shown.parse(), crate::system::procedures::oid(shown)) {
-            ("-", ..) => Ok(Datum::Oid(0)),
-            (_, Ok(oid), _) | (_, _, Some(oid)) => Ok(Datum::Oid(oid)),
-            _ => Err(fault::error("42883", format!("function \"{shown}\" does not exist"))),
+        SqlType::RegProc => match crate::system::procedures::oid(shown) {
+            Some(oid) => Ok(Datum::Oid(oid)),
+            None => Err(fault::error("42883", format!("function \"{shown}\" does not exist"))),
         },
         _ => shown.parse().map(Datum::Oid).map_err(|_| fault::invalid_text(to, shown)),
     }

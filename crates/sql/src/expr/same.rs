@@ -127,7 +127,7 @@ fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
         return false;
     }
     let text = |ty: &SqlType| ty.is_string() || *ty == SqlType::Unknown;
-    let named = |ty: &SqlType| ty.is_oid_like() && *ty != SqlType::Oid;
+    let named = |ty: &SqlType| ty.with_names().is_some();
     if text(from) {
         // Also what is read from JSON or arrays as text.
         return !(moment(to)

@@ -2,9 +2,10 @@
 
 use super::context::EvalContext;
 use crate::error::Result;
+use crate::types::array_text::array_text;
 use crate::types::datetime::TimeZone;
 use crate::types::text::TextStyle;
-use crate::types::{Datum, SqlType};
+use crate::types::{ArrayValue, Datum, SqlType};
 
 pub(crate) fn style(context: &EvalContext<'_>) -> TextStyle {
     TextStyle {
@@ -22,6 +23,7 @@ pub fn input(shown: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Dat
 
 /// The text form of a value; reg* types show names.
 pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<String> {
+    let number = |oid: u32| if oid == 0 { "-".to_owned() } else { oid.to_string() };
     if let (Datum::Oid(oid), SqlType::RegType) = (value, ty) {
         let (catalog, settings) = (context.catalog, context.settings);
         if let Some(shown) = crate::system::user_types::shown_name(catalog, settings, *oid) {
@@ -30,7 +32,7 @@ pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<
         return Ok(context
             .catalog
             .type_of_oid(*oid)
-            .map_or_else(|| oid.to_string(), |ty| ty.to_string().replace("bpchar", "character")));
+            .map_or_else(|| number(*oid), |ty| ty.to_string().replace("bpchar", "character")));
     }
     if let (Datum::Oid(oid), SqlType::RegClass) = (value, ty)
         && let Some(name) =
@@ -38,9 +40,21 @@ pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<
     {
         return Ok(name);
     }
-    if let (Datum::Oid(oid), true) = (value, ty.is_oid_like() && *ty != SqlType::Oid) {
+    if let (Datum::Oid(oid), true) = (value, ty.is_reg()) {
         let name = crate::system::reg_name(*oid, ty, context.catalog);
         return Ok(name.unwrap_or_else(|| oid.to_string()));
+    }
+    if let (Datum::Array(array), Some(_)) = (value, ty.with_names()) {
+        let names = array.elements.iter().map(|element| match element {
+            Datum::Null => Ok(Datum::Null),
+            element => output(element, &array.element, context).map(Datum::text),
+        });
+        let named = ArrayValue {
+            element: SqlType::Text,
+            dimensions: array.dimensions.clone(),
+            elements: names.collect::<Result<_>>()?,
+        };
+        return Ok(array_text(&named, &style(context)));
     }
     Ok(value.to_text(ty, &style(context)))
 }

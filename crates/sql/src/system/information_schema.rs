@@ -39,7 +39,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "table_constraints" => table_constraints(out, catalog, database),
         "key_column_usage" => key_columns(out, catalog, database),
         "referential_constraints" => references(out, catalog, database),
-        "constraint_column_usage" => column_usage(out, catalog, database),
+        "constraint_column_usage" => column_usage(out, catalog, settings),
         "domains" => domains(out, catalog, database),
         "domain_constraints" => super::user_types::domain_constraints(out, catalog, database),
         "check_constraints" => checks(out, catalog, settings),
@@ -386,7 +386,9 @@ fn references(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
     }
 }
 
-fn column_usage(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
+fn column_usage(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    let reader = Reader::new(catalog, settings);
+    let database = settings.database.as_str();
     let mut one = |of: &Table, position: usize, schema: &str, constraint: &str| {
         let Some(column) = of.columns.get(position) else { return };
         out.row()
@@ -403,6 +405,11 @@ fn column_usage(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str)
         for index in keys(table) {
             for part in &index.columns {
                 one(table, part.column, schema, &index.name);
+            }
+        }
+        for check in &table.checks {
+            for position in reader.columns_of(&check.expression, table) {
+                one(table, position, schema, &check.name);
             }
         }
         for key in &table.foreign_keys {

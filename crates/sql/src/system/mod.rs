@@ -21,6 +21,7 @@ pub(crate) mod procedures;
 mod relations;
 mod rows;
 mod shown;
+mod statistics;
 pub(crate) mod user_types;
 
 use std::collections::BTreeMap;

@@ -110,25 +110,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_views" => views(out, catalog),
         "pg_settings" => parameters(out, settings),
         "pg_get_keywords()" => super::keywords::fill(out),
-        "pg_stat_user_tables" => {
-            for table in catalog.tables() {
-                out.row()
-                    .set("relid", table.id.0)
-                    .set("schemaname", catalog.schema_name(table.schema))
-                    .set("relname", &table.name);
-            }
-        }
-        "pg_stat_activity" => {
-            out.row()
-                .set("datid", DATABASE_OID)
-                .set("datname", &settings.database)
-                .set("usesysid", role_oid(catalog, &settings.session_user))
-                .set("usename", &settings.session_user)
-                .set("application_name", &settings.application_name)
-                .set("state", "active")
-                .set("backend_type", "client backend");
-        }
-        _ => {}
+        _ => super::statistics::fill(out, catalog, settings),
     }
 }
 
@@ -180,7 +162,9 @@ fn constraints(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &
             }
         }
         for check in &table.checks {
+            let named = reader.columns_of(&check.expression, table);
             out.row()
+                .set("conkey", (!named.is_empty()).then(|| numbers(table, named.into_iter())))
                 .set("oid", check.oid)
                 .set("conname", &check.name)
                 .set("connamespace", table.schema)

@@ -140,6 +140,19 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The positions of the columns of `table` that an expression names, in the order in which it names them.
+    pub(super) fn columns_of(&self, text: &str, table: &Table) -> Vec<usize> {
+        let mut named = Vec::new();
+        let bound = self.bind(text, &Over::Columns(table), |_, bound| Ok(bound));
+        for expr in bound.iter().flatten() {
+            expr.walk(&mut |expr| match expr.node {
+                Node::Column(at) if !named.contains(&at) => named.push(at),
+                _ => {}
+            });
+        }
+        named
+    }
+
     /// `CHECK (…)`.
     pub(super) fn check(&self, check: &CheckConstraint, over: &Over<'_>, pretty: bool) -> String {
         let suffix = if check.validated { "" } else { " NOT VALID" };

@@ -28,7 +28,7 @@ pub(super) fn refused() -> Error {
 pub fn field_type(ty: &SqlType) -> SqlType {
     match ty.of_values() {
         SqlType::Unknown | SqlType::Void => SqlType::Text,
-        ty if ty.is_oid_like() && *ty != SqlType::Oid => SqlType::Text,
+        ty if ty.is_reg() => SqlType::Text,
         SqlType::Array(element) => match field_type(element) {
             SqlType::Record(_) => SqlType::Text,
             element => element.array_of(),

@@ -412,6 +412,22 @@ impl SqlType {
                 | Self::RegRole
         )
     }
+
+    /// Whether it is an OID that is written as the name of an object (regclass and its kin).
+    #[must_use]
+    pub fn is_reg(&self) -> bool {
+        self.is_oid_like() && *self != Self::Oid
+    }
+
+    /// The type that values have when the names of objects in them are written out: text, or an array of it. `None`: there are no
+    /// such names in them.
+    #[must_use]
+    pub fn with_names(&self) -> Option<Self> {
+        match self {
+            Self::Array(element) => element.with_names().map(|named| named.array_of()),
+            ty => ty.is_reg().then_some(Self::Text),
+        }
+    }
 }
 
 /// Every scalar type, without modifiers.

@@ -250,7 +250,7 @@ impl Datum {
             SqlType::Int2 => Self::Int2(int(i64::from(i16::MIN), i64::from(i16::MAX))? as i16),
             SqlType::Int4 => Self::Int4(int(i64::from(i32::MIN), i64::from(i32::MAX))? as i32),
             SqlType::Int8 => Self::Int8(int(i64::MIN, i64::MAX)?),
-            ty if text == "-" && ty.is_oid_like() && *ty != SqlType::Oid => Self::Oid(0),
+            ty if text == "-" && ty.is_reg() => Self::Oid(0),
             SqlType::Oid
             | SqlType::RegClass
             | SqlType::RegType
@@ -344,7 +344,7 @@ impl Datum {
             Self::TimestampTz(v) => datetime::timestamp_text(*v, Some(&style.zone)),
             Self::Interval(v) => interval::interval_text(v),
             Self::Jsonb(v) => json::jsonb_text(v),
-            Self::Oid(0) if ty.is_oid_like() && *ty != SqlType::Oid => "-".to_owned(),
+            Self::Oid(0) if ty.is_reg() => "-".to_owned(),
             Self::Oid(v) => v.to_string(),
             Self::Enum(v) => v.label.clone(),
             Self::Array(v) if ty.is_vector() => {

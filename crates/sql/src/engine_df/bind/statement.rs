@@ -18,8 +18,7 @@ impl Binder<'_> {
     pub(crate) fn statement(&self, query: &ast::Query, wanted: &[SqlType]) -> Result<Relation> {
         self.wanted.replace(wanted.to_vec());
         let relation = self.query(query, None)?;
-        let reg = |ty: &SqlType| ty.is_oid_like() && *ty != SqlType::Oid;
-        if !relation.columns.iter().any(|column| reg(&column.ty)) {
+        if !relation.columns.iter().any(|column| column.ty.with_names().is_some()) {
             return Ok(relation);
         }
         let mut exprs = Vec::with_capacity(relation.columns.len());
@@ -27,8 +26,8 @@ impl Binder<'_> {
         for column in relation.columns {
             let name = column.column.name.clone();
             let mut typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
-            if reg(&column.ty) {
-                typed = self.cast(typed, &SqlType::Text)?;
+            if let Some(named) = column.ty.with_names() {
+                typed = self.cast(typed, &named)?;
             }
             exprs.push(typed.expr.alias(name.clone()));
             let plain = Column::new_unqualified(name);

@@ -271,15 +271,26 @@ fn serial_sequence(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     use crate::catalog::Generated;
     let oid = call.context.relation_oid(str_of(&a[0])?)?;
     let catalog = call.context.catalog;
-    let table =
-        catalog.table(telesto_common::TableId(oid)).ok_or_else(|| fault::kind("a table"))?;
     let column = str_of(&a[1])?;
-    let position = table.column_position(column).ok_or_else(|| {
-        fault::error(
-            "42703",
-            format!("column \"{column}\" of relation \"{}\" does not exist", table.name),
-        )
-    })?;
+    let missing = |relation: &str| {
+        let shown = format!("column \"{column}\" of relation \"{relation}\" does not exist");
+        Err(fault::error("42703", shown))
+    };
+    let Some(table) = catalog.table(telesto_common::TableId(oid)) else {
+        // Only columns of tables own sequences.
+        if let Some(view) = catalog.views().find(|view| view.oid == oid)
+            && !view.columns.iter().any(|(name, _)| name == column)
+        {
+            return missing(&view.name);
+        }
+        if let Some(table) = crate::system::all().find(|table| table.oid == oid)
+            && !table.columns.iter().any(|(name, _)| *name == column)
+        {
+            return missing(table.name);
+        }
+        return Ok(Datum::Null);
+    };
+    let Some(position) = table.column_position(column) else { return missing(&table.name) };
     let identity = match &table.columns[position].generated {
         Some(Generated::IdentityAlways(oid) | Generated::IdentityByDefault(oid)) => Some(*oid),
         _ => None,
