@@ -162,6 +162,18 @@ impl<'a> RowSet<'a> {
 }
 
 impl RowSetter<'_, '_> {
+    /// Sets the columns that count something (bigint) to NULL: nobody knows.
+    pub fn uncounted(self) -> Self {
+        if let Some(row) = self.set.rows.last_mut() {
+            for (value, (_, ty)) in row.iter_mut().zip(&self.set.table.columns) {
+                if *ty == SqlType::Int8 {
+                    *value = Datum::Null;
+                }
+            }
+        }
+        self
+    }
+
     /// Sets a column.
     pub fn set(self, name: &str, value: impl IntoDatum) -> Self {
         let at = self.set.table.columns.iter().position(|(column, _)| *column == name);

@@ -17,6 +17,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
         "pg_stat_user_tables" | "pg_stat_all_tables" => {
             for table in catalog.tables() {
                 out.row()
+                    .uncounted()
                     .set("relid", table.id.0)
                     .set("schemaname", catalog.schema_name(table.schema))
                     .set("relname", &table.name);
@@ -26,6 +27,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
             for table in catalog.tables() {
                 for index in table.known_indexes() {
                     out.row()
+                        .uncounted()
                         .set("relid", table.id.0)
                         .set("indexrelid", index.oid)
                         .set("schemaname", catalog.schema_name(table.schema))
