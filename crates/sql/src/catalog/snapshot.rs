@@ -71,6 +71,13 @@ pub struct CatalogSnapshot {
 }
 
 impl CatalogSnapshot {
+    /// A number that changes with the catalog, as a transaction's: above those that PostgreSQL keeps for itself.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        let folded = (0..4).fold(0, |sum: u32, part| sum ^ (self.stamp.0 >> (32 * part)) as u32);
+        folded.max(3)
+    }
+
     /// The schema called `name`.
     #[must_use]
     pub fn schema(&self, name: &str) -> Option<&Arc<Schema>> {

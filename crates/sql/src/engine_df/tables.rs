@@ -25,7 +25,9 @@ use crate::types::SqlType;
 /// Name of the hidden column of a stored table that holds its rows' keys.
 pub(crate) const KEY_COLUMN: &str = "\0key";
 /// The hidden column of a system table that holds the table's OID, which pg_dump asks for.
-pub(crate) const TABLE_OID: &str = "tableoid";
+const TABLE_OID: &str = "tableoid";
+/// The hidden columns of a system table. DataGrip reads `xmin` of each: what a catalog's row is as of is the catalog's stamp.
+pub(crate) const HIDDEN: &[&str] = &[TABLE_OID, "xmin"];
 /// In front of schema and name of a stored table: the table with its hidden column.
 pub(crate) const KEYED_SCHEMA: &str = "\0keyed";
 
@@ -91,7 +93,10 @@ impl CatalogTables {
     fn system_table(&self, table: &'static system::SystemTable) -> BoundTable {
         let mut columns: Vec<(String, SqlType)> =
             table.columns.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
-        columns.push((TABLE_OID.to_owned(), SqlType::Oid));
+        // A view may have a column of its own that is called so (pg_replication_slots).
+        let free = |name: &&&str| table.columns.iter().all(|(own, _)| own != *name);
+        let hidden = HIDDEN.iter().filter(free).map(|name| ((*name).to_owned(), SqlType::Oid));
+        columns.extend(hidden);
         let provider = VirtualTable::new(
             table,
             schema_of(&columns),

@@ -103,12 +103,12 @@ impl Rows for VirtualRows {
             std::future::ready(rows).boxed()
         };
         let own = self.table.columns.len();
-        let rows = if self.positions.contains(&own) {
-            // `tableoid`, behind the table's own columns.
-            let oid = self.table.oid;
+        let rows = if self.positions.iter().any(|at| *at >= own) {
+            // The hidden columns, behind the table's own: `tableoid`, `xmin`.
+            let (oid, version) = (Datum::Oid(self.table.oid), Datum::Oid(self.catalog.version()));
             async move {
                 let mut rows = rows.await?;
-                rows.iter_mut().for_each(|row| row.push(Datum::Oid(oid)));
+                rows.iter_mut().for_each(|row| row.extend([oid.clone(), version.clone()]));
                 Ok(rows)
             }
             .boxed()

@@ -10,6 +10,9 @@ use super::value::{array, i64_of};
 use crate::error::Result;
 use crate::types::{ArrayValue, Datum, SqlType};
 
+/// What is said of a subscript of another type (42804).
+pub(crate) const NO_POSITION: &str = "array subscript must have type integer";
+
 /// `ARRAY[…]` of type `ty`; `nested` when the items are arrays.
 pub fn build(items: Vec<Datum>, ty: &SqlType, nested: bool) -> Result<Datum> {
     let SqlType::Array(element) = ty else { return Err(fault::kind("an array type")) };

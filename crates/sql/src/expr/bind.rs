@@ -13,12 +13,13 @@
 //! # Limits
 //! Nesting is bounded by [`MAX_DEPTH`].
 
+use super::array::NO_POSITION;
 use super::bound::{Expr, Node};
 use super::cast;
 use super::context::EvalContext;
 use super::fault;
 use super::scope::{Scope, fold};
-use super::ty::CastContext;
+use super::ty::{CastContext, castable};
 use crate::error::{Error, Result, SqlState};
 use crate::plan::ParameterTypes;
 use crate::sqlparser::ast::{self, Ident, Value};
@@ -347,6 +348,17 @@ impl<'a> Binder<'a> {
         }
     }
 
+    /// A subscript of an array, cast to integer as in an assignment.
+    fn position(&mut self, expr: &ast::Expr) -> Result<Expr> {
+        let bound = self.bind(expr)?;
+        if !matches!(bound.ty, SqlType::Unknown)
+            && !castable(&bound.ty, &SqlType::Int4, CastContext::Assignment)
+        {
+            return Err(fault::mismatch(NO_POSITION.to_owned()));
+        }
+        self.coerce(bound, &SqlType::Int4, CastContext::Assignment)
+    }
+
     fn access(&mut self, root: &ast::Expr, chain: &[ast::AccessExpr]) -> Result<Expr> {
         let mut value = self.bind(root)?;
         let mut subscripts = Vec::new();
@@ -359,14 +371,10 @@ impl<'a> Binder<'a> {
                     let key = self.bind(index)?;
                     value = self.resolve_call("->", vec![value, key])?;
                 }
-                ast::Subscript::Index { index } => {
-                    subscripts.push(self.bind_as(index, &SqlType::Int4)?)
-                }
+                ast::Subscript::Index { index } => subscripts.push(self.position(index)?),
                 ast::Subscript::Slice { lower_bound, upper_bound, stride: None } => {
                     let mut bound = |e: &Option<ast::Expr>| {
-                        e.as_ref()
-                            .map(|e| self.bind_as(e, &SqlType::Int4).map(Box::new))
-                            .transpose()
+                        e.as_ref().map(|e| self.position(e).map(Box::new)).transpose()
                     };
                     let (low, high) = (bound(lower_bound)?, bound(upper_bound)?);
                     let Some(element) = value.ty.element_type() else {

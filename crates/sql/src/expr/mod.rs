@@ -16,7 +16,7 @@
 //! # Limits
 //! `docs/sql.md` lists the functions that are missing.
 
-mod array;
+pub(crate) mod array;
 pub mod bind;
 mod bind_calls;
 mod bind_coerce;

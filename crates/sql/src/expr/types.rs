@@ -177,7 +177,8 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "interval" => SqlType::Interval,
         "json" => SqlType::Json,
         "jsonb" => SqlType::Jsonb,
-        "oid" | "xid" => SqlType::Oid,
+        // There are no operators with OIDs to name.
+        "oid" | "xid" | "regoper" | "regoperator" => SqlType::Oid,
         "int2vector" => SqlType::Int2Vector,
         "oidvector" => SqlType::OidVector,
         "record" => SqlType::Record(None),

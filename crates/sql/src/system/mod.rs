@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 pub use functions::TABLE as FUNCTIONS;
+pub(crate) use relations::BTREE;
 
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;

@@ -48,7 +48,7 @@ impl Binder<'_> {
                     sliced = true;
                     // A bound that is left out is the array's own.
                     let bound = |given: &Option<ast::Expr>, end: i32| match given {
-                        Some(expr) => self.expr(expr, scope),
+                        Some(expr) => self.position(self.expr(expr, scope)?),
                         None => Ok(Typed::int(end)),
                     };
                     let low = bound(lower_bound, i32::MIN)?;

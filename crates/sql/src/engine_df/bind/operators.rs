@@ -17,6 +17,7 @@ use crate::engine_df::types::{TypeShape, arrow_type, scalar};
 use crate::engine_df::udf;
 use crate::engine_df::waiting::waiting_call;
 use crate::error::{Error, Result};
+use crate::expr::array::NO_POSITION;
 use crate::expr::registry::{ResolveError, registry};
 use crate::expr::ty::castable;
 use crate::expr::ty::{CastContext, common_type};
@@ -361,11 +362,19 @@ impl Binder<'_> {
         Ok(Typed::of(call.call(items.into_iter().map(|i| i.expr).collect()), ty))
     }
 
+    /// A subscript of an array, cast to integer as in an assignment.
+    pub(super) fn position(&self, index: Typed) -> Result<Typed> {
+        if !index.ty.is_unknown() && !castable(&index.ty, &SqlType::Int4, CastContext::Assignment) {
+            return Err(fault::new("42804", NO_POSITION.to_owned()));
+        }
+        self.cast(index, &SqlType::Int4)
+    }
+
     /// `array[i]`, `json['key']`.
     pub(super) fn subscript(&self, base: Typed, index: Typed) -> Result<Typed> {
         match base.ty.element().cloned() {
             Some(element) => {
-                let mut index = self.coerce(index, &SqlType::Int4, "subscript")?;
+                let mut index = self.position(index)?;
                 if base.ty.is_vector() {
                     // Counted from 0; the list it travels as from 1.
                     index.expr = index.expr + datafusion::logical_expr::lit(1_i32);

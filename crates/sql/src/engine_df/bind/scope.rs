@@ -15,7 +15,7 @@ use datafusion::sql::sqlparser::ast::Ident;
 use telesto_common::TableId;
 
 use super::super::fault;
-use super::super::tables::TABLE_OID;
+use super::super::tables::HIDDEN;
 use super::super::types::arrow_type;
 use crate::error::{Error, Result};
 use crate::types::SqlType;
@@ -49,9 +49,9 @@ pub(crate) struct ScopeColumn {
 }
 
 impl ScopeColumn {
-    /// Whether it is there by its name only, not part of `*` or `t.*`: `tableoid`.
+    /// Whether it is there by its name only, not part of `*` or `t.*`: `tableoid`, `xmin`.
     pub fn hidden(&self) -> bool {
-        self.merged && self.name == TABLE_OID
+        self.merged && HIDDEN.contains(&self.name.as_str())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::expr::context::{Call, Request};
 use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
 use crate::expr::ty::Tag::{
-    Any, Bool, Float8, Int4, Int8, Json, Name, Reg, RegType, Text, Uuid, Void,
+    Any, Bool, Float8, Int4, Int8, Json, Name, Oid, Reg, RegType, Text, Uuid, Void,
 };
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use crate::identifier::quote_ident;
@@ -107,6 +107,13 @@ pub const TABLE: &[Function] = &[
     })
     .volatile(),
     function("pg_is_in_recovery", &[], Bool, |_, _| Ok(bool_datum(false))).stable(),
+    function("pg_indexam_has_property", &[Oid, Text], Bool, |a, _| {
+        // Of btree, the one access method of indexes.
+        let known = ["can_order", "can_unique", "can_multi_col", "can_exclude", "can_include"];
+        let btree = a[0] == Datum::Oid(crate::system::BTREE);
+        Ok(if btree && known.contains(&str_of(&a[1])?) { Datum::Bool(true) } else { Datum::Null })
+    }),
+    function("pg_stat_get_numscans", &[Oid], Int8, |_, _| Ok(Datum::Null)),
     function("pg_get_serial_sequence", &[Text, Text], Text, serial_sequence).stable(),
     function("current_setting", &[Text], Text, |a, c| setting(str_of(&a[0])?, false, c)).stable(),
     function("current_setting", &[Text, Bool], Text, |a, c| {
