@@ -58,7 +58,7 @@ fn find_ignore_case(text: &str, what: &str) -> Option<usize> {
 
 fn note(inner: &str, found: &mut References) {
     let target = inner.split('|').next().unwrap_or_default();
-    let explicit = target.trim_start().starts_with(':');
+    let explicit = target.trim_start_matches(blank).starts_with(':');
     let Some(title) = normalise(target) else { return };
     match title.split_once(':') {
         Some((space, name)) if space.eq_ignore_ascii_case("category") => {
@@ -81,14 +81,17 @@ fn note(inner: &str, found: &mut References) {
     }
 }
 
+/// Whether it separates the words of a title.
+fn blank(c: char) -> bool {
+    c == '_' || c.is_whitespace()
+}
+
 /// A title as MediaWiki stores it; `None` when nothing is left.
 #[must_use]
 pub fn normalise(raw: &str) -> Option<String> {
-    let bare = raw.trim().trim_start_matches(':').split('#').next().unwrap_or_default();
-    let words: Vec<&str> = bare
-        .split(|c: char| c == '_' || c.is_whitespace())
-        .filter(|word| !word.is_empty())
-        .collect();
+    let bare = raw.trim_start_matches(|c| c == ':' || blank(c)).split('#').next();
+    let words: Vec<&str> =
+        bare.unwrap_or_default().split(blank).filter(|word| !word.is_empty()).collect();
     let joined = words.join(" ");
     let first = joined.chars().next()?;
     Some(first.to_uppercase().chain(joined.chars().skip(1)).collect())
@@ -113,6 +116,13 @@ mod tests {
         );
         assert_eq!(links, ["Anarchism", "Category:Politics", "Inner link", "Political philosophy"]);
         assert_eq!(categories, ["Far-left politics"]);
+    }
+
+    /// Found by `any_text_is_survived_and_titles_are_stable`: a colon behind an underscore was a title.
+    #[test]
+    fn colons_lead_behind_underscores_too() {
+        let (links, categories) = found("[[_:]] [[_:_a b]] [[_:Category:Politics]]");
+        assert_eq!((links, categories), (vec!["A b".into(), "Category:Politics".into()], vec![]));
     }
 
     #[test]
