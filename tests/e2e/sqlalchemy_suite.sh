@@ -22,7 +22,7 @@ with psycopg.connect(sys.argv[1], autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
 PY
     # How many fail is told by comparing with the list: not by pytest's exit code. A test draws the isolation level it tries from a set,
-    # whose order is fixed here: READ UNCOMMITTED, which is in the list, would fail it now and then.
+    # whose order is fixed here: a failure comes again.
     (cd tests/drivers/sqlalchemy_suite && PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 "$PYTHON" -m pytest -q -p no:cacheprovider --maxfail=10000 \
         --dburi "$url" --junitxml="$WORK/report.xml" "$@") >"$WORK/pytest.log" 2>&1 || true
     [ -s "$WORK/report.xml" ] || { tail -n 30 "$WORK/pytest.log" >&2; die "the suite did not run"; }

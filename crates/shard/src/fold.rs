@@ -33,7 +33,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Lsn, Timestamp, TxnId};
 
 use crate::api::{FoldNeed, FoldOutcome, Folded, Version};
-use crate::engine::{Fault, GcRules, Outcome, StoredRow, Writer};
+use crate::engine::{Fault, Outcome, StoredRow, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::predecessors;
@@ -510,8 +510,7 @@ impl Shard {
         let Some(view) = self.base() else { return Ok(()) };
         // The watermark durably in the checkpoint, not the one in memory: every reader of the result must find it.
         let watermark = Timestamp(self.durable_watermark.load(Ordering::Acquire));
-        let rules = GcRules { watermark, dropped: self.dropped.lock().clone() };
-        self.engine.compact(rules, all, view.shape()).await?;
+        self.engine.compact(watermark, all, view.shape()).await?;
         let writer = self.writer.lock().clone();
         match writer {
             Some(writer) => writer.refresh().await,

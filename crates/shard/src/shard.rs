@@ -61,7 +61,6 @@ pub struct Shard {
     /// While this process feeds the checkpoint.
     pub(crate) writer: Mutex<Option<Arc<dyn Writer>>>,
     pub(crate) dirty: AtomicBool,
-    pub(crate) dropped: Mutex<Vec<Bytes>>,
     checkpointed: AtomicU64,
     /// The watermark durably in the checkpoint: no compaction may use a newer one.
     pub(crate) durable_watermark: AtomicU64,
@@ -119,7 +118,6 @@ impl Shard {
             compacting: tokio::sync::Mutex::new(()),
             writer: Mutex::new(None),
             dirty: AtomicBool::new(false),
-            dropped: Mutex::new(Vec::new()),
             checkpointed: AtomicU64::new(meta.lsn.0),
             durable_watermark: AtomicU64::new(meta.watermark.0),
             applied: AtomicU64::new(meta.lsn.0),
@@ -212,12 +210,6 @@ impl Shard {
     #[must_use]
     pub fn tail_bytes(&self) -> u64 {
         self.tail.read().bytes
-    }
-
-    /// Keys with these prefixes are dropped by the next compactions (dropped tables). Prefixes must never be
-    /// used again.
-    pub fn set_dropped_prefixes(&self, prefixes: Vec<Bytes>) {
-        *self.dropped.lock() = prefixes;
     }
 
     /// Ends background work. Folds nothing: call [`fold`](Self::fold) first if the next open should be

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `Serializable` | strict serializability inside a region |
 //! | `Snapshot` | one snapshot, no lost updates (first committer wins); write skew possible |
-//! | `ReadCommitted` | each statement its own snapshot of committed data; writes validated against the statement's snapshot |
+//! | `ReadCommitted`, `ReadUncommitted` | each statement its own snapshot of committed data; writes validated against the statement's snapshot |
 //! | `Session` | reads: monotonic reads, read your writes, monotonic writes, writes follow reads; no look at the log's tail |
 //! | `Eventual` | reads: whatever this process has; no bucket request for the tail |
 //!
@@ -39,10 +39,20 @@ pub enum Level {
     Snapshot,
     /// READ COMMITTED.
     ReadCommitted,
+    /// The same as `ReadCommitted` under the name of PostgreSQL's READ UNCOMMITTED, which is no weaker there either.
+    ReadUncommitted,
     /// Session guarantees, for reads (read-only transactions).
     Session,
     /// Cached data within a time to live, for reads (read-only transactions).
     Eventual,
+}
+
+impl Level {
+    /// Whether each statement has a snapshot of its own.
+    #[must_use]
+    pub fn is_by_statement(self) -> bool {
+        matches!(self, Self::ReadCommitted | Self::ReadUncommitted)
+    }
 }
 
 /// When a commit is acknowledged.

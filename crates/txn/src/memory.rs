@@ -200,7 +200,7 @@ impl Transaction for MemoryTransaction {
     }
 
     async fn next_statement(&self) -> Result<()> {
-        if self.options.level == Level::ReadCommitted && self.options.as_of.is_none() {
+        if self.options.level.is_by_statement() && self.options.as_of.is_none() {
             let newest = self.database.state.lock().newest;
             self.inner.lock().snapshot = newest;
         }

@@ -172,9 +172,8 @@ impl Core {
     async fn claim(&self, keys: &[Bytes]) -> Result<()> {
         self.open()?;
         // Where reads are not remembered (`Snapshot`), nothing can be found out about an older snapshot.
-        if self.read_only
-            || !matches!(self.options.level, Level::Serializable | Level::ReadCommitted)
-        {
+        let level = self.options.level;
+        if self.read_only || !(level == Level::Serializable || level.is_by_statement()) {
             return Ok(());
         }
         self.claimed.claim(&self.shared.env, keys, self.timeout).await;
@@ -311,7 +310,7 @@ impl Transaction for EngineTransaction {
     async fn next_statement(&self) -> Result<()> {
         let core = &self.core;
         core.open()?;
-        if core.options.level != Level::ReadCommitted || core.options.as_of.is_some() {
+        if !core.options.level.is_by_statement() || core.options.as_of.is_some() {
             return Ok(());
         }
         core.renew(core.newest().await?);

@@ -74,7 +74,7 @@ pub fn read(raw: &[u8], ty: &SqlType, format: i16, style: &TextStyle) -> Result<
     }
     match ty {
         SqlType::Enum(_) => return Ok(Datum::text(text)),
-        SqlType::Array(element) if matches!(**element, SqlType::Enum(_)) => {
+        SqlType::Array(element) if matches!(**element, SqlType::Enum(_)) || element.is_reg() => {
             return Ok(Datum::text(text));
         }
         _ => {}

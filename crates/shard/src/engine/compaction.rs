@@ -37,10 +37,11 @@ use slatedb::{
     CompactionJobContext, CompactorBuilder, RowEntry, ValueDeletable, VersionedManifest,
 };
 use telesto_bucket::Cause;
+use telesto_common::Timestamp;
 use tokio::sync::Notify;
 
 use super::slate::{BLOCK_SIZE, RETRIES, SlateEngine, fault};
-use super::{Fault, GcRules, Outcome, Shape, fetches};
+use super::{Fault, Outcome, Shape, fetches};
 use crate::row::{self, RowKind};
 
 /// How long replaced tables stay.
@@ -67,31 +68,20 @@ pub(super) enum Decision {
 }
 
 /// Whether a stored row may go. `last_run`: no older run can hold the key.
-pub(super) fn decide(rules: &GcRules, key: &[u8], value: &Bytes, last_run: bool) -> Decision {
-    let dropped = |key: &[u8]| rules.dropped.iter().any(|prefix| key.starts_with(prefix));
-    let gone = if last_run { Decision::Drop } else { Decision::Tombstone };
+pub(super) fn decide(watermark: Timestamp, key: &[u8], value: &Bytes, last_run: bool) -> Decision {
     // A row that does not decode is kept: reading it reports the damage.
     match RowKind::of(key) {
-        Some(RowKind::Newest) => {
-            if dropped(&key[1..]) {
-                return gone;
-            }
-            match row::peek_newest("", value) {
-                Ok((at, true)) if at <= rules.watermark => gone,
-                _ => Decision::Keep,
-            }
-        }
-        Some(RowKind::History) => {
-            if dropped(&key[1..]) {
-                return Decision::Drop;
-            }
-            match row::decode_history("", value) {
-                Ok(history) if history.superseded <= rules.watermark => Decision::Drop,
-                _ => Decision::Keep,
-            }
-        }
+        Some(RowKind::Newest) => match row::peek_newest("", value) {
+            Ok((at, true)) if at <= watermark && last_run => Decision::Drop,
+            Ok((at, true)) if at <= watermark => Decision::Tombstone,
+            _ => Decision::Keep,
+        },
+        Some(RowKind::History) => match row::decode_history("", value) {
+            Ok(history) if history.superseded <= watermark => Decision::Drop,
+            _ => Decision::Keep,
+        },
         Some(RowKind::Outcome) => match row::decode_outcome("", value) {
-            Ok(at) if at <= rules.watermark => Decision::Drop,
+            Ok(at) if at <= watermark => Decision::Drop,
             _ => Decision::Keep,
         },
         Some(RowKind::Meta) | None => Decision::Keep,
@@ -99,7 +89,7 @@ pub(super) fn decide(rules: &GcRules, key: &[u8], value: &Bytes, last_run: bool)
 }
 
 struct Filter {
-    rules: Arc<GcRules>,
+    watermark: Timestamp,
     last_run: bool,
 }
 
@@ -112,7 +102,7 @@ impl CompactionFilter for Filter {
         let ValueDeletable::Value(value) = &entry.value else {
             return Ok(CompactionFilterDecision::Keep);
         };
-        Ok(match decide(&self.rules, &entry.key, value, self.last_run) {
+        Ok(match decide(self.watermark, &entry.key, value, self.last_run) {
             Decision::Keep => CompactionFilterDecision::Keep,
             Decision::Drop => CompactionFilterDecision::Drop,
             Decision::Tombstone => CompactionFilterDecision::Modify(ValueDeletable::Tombstone),
@@ -124,7 +114,7 @@ impl CompactionFilter for Filter {
     }
 }
 
-struct Filters(Arc<GcRules>);
+struct Filters(Timestamp);
 
 #[async_trait]
 impl CompactionFilterSupplier for Filters {
@@ -132,7 +122,7 @@ impl CompactionFilterSupplier for Filters {
         &self,
         context: &CompactionJobContext,
     ) -> Result<Box<dyn CompactionFilter>, CompactionFilterError> {
-        Ok(Box::new(Filter { rules: Arc::clone(&self.0), last_run: context.is_dest_last_run }))
+        Ok(Box::new(Filter { watermark: self.0, last_run: context.is_dest_last_run }))
     }
 }
 
@@ -206,7 +196,7 @@ impl CompactionSchedulerSupplier for OneJobSupplier {
 /// Runs one compaction job to its end.
 pub(super) async fn run(
     engine: &SlateEngine,
-    rules: GcRules,
+    watermark: Timestamp,
     all: bool,
     shape: Shape,
 ) -> Outcome<()> {
@@ -236,7 +226,7 @@ pub(super) async fn run(
     let compactor = CompactorBuilder::new(engine.path.as_str(), store)
         .with_options(options)
         .with_scheduler_supplier(Arc::new(OneJobSupplier { all, done: Arc::clone(&done) }))
-        .with_compaction_filter_supplier(Arc::new(Filters(Arc::new(rules))))
+        .with_compaction_filter_supplier(Arc::new(Filters(watermark)))
         .with_sst_block_size(BLOCK_SIZE)
         .with_system_clock(engine.clock.clone())
         .with_seed(engine.env.random.next_u64())
@@ -281,14 +271,12 @@ pub(super) async fn collect(engine: &SlateEngine) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
-    use telesto_common::{Timestamp, TxnId};
+    use telesto_common::TxnId;
 
     use super::*;
     use crate::api::Version;
 
-    fn rules() -> GcRules {
-        GcRules { watermark: Timestamp(10), dropped: vec![Bytes::from_static(b"gone")] }
-    }
+    const WATERMARK: Timestamp = Timestamp(10);
 
     fn newest(at: u64, value: Option<&'static [u8]>) -> Bytes {
         let value = value.map(Bytes::from_static);
@@ -300,25 +288,23 @@ mod tests {
         let key = row::newest_key(b"k");
         let keep = [newest(1, Some(b"v")), newest(11, None), newest(11, Some(b"v"))];
         for value in keep {
-            assert_eq!(decide(&rules(), &key, &value, true), Decision::Keep);
+            assert_eq!(decide(WATERMARK, &key, &value, true), Decision::Keep);
         }
-        assert_eq!(decide(&rules(), &key, &newest(10, None), true), Decision::Drop);
-        assert_eq!(decide(&rules(), &key, &newest(10, None), false), Decision::Tombstone);
+        assert_eq!(decide(WATERMARK, &key, &newest(10, None), true), Decision::Drop);
+        assert_eq!(decide(WATERMARK, &key, &newest(10, None), false), Decision::Tombstone);
         let key = row::history_key(b"k", Timestamp(3));
         let history = |at| row::encode_history(Timestamp(at), TxnId(1), b"v");
-        assert_eq!(decide(&rules(), &key, &history(11), true), Decision::Keep);
-        assert_eq!(decide(&rules(), &key, &history(10), false), Decision::Drop);
+        assert_eq!(decide(WATERMARK, &key, &history(11), true), Decision::Keep);
+        assert_eq!(decide(WATERMARK, &key, &history(10), false), Decision::Drop);
     }
 
     #[test]
-    fn rows_of_dropped_prefixes_go_and_reach_and_young_outcomes_stay() {
-        let gone = row::newest_key(b"gone/1");
-        assert_eq!(decide(&rules(), &gone, &newest(50, Some(b"v")), false), Decision::Tombstone);
+    fn reach_and_young_outcomes_stay() {
         let meta = row::encode_meta(&row::Meta::default());
-        assert_eq!(decide(&rules(), &row::meta_key(), &meta, true), Decision::Keep);
+        assert_eq!(decide(WATERMARK, &row::meta_key(), &meta, true), Decision::Keep);
         let outcome = row::outcome_key(TxnId(4));
         let at = |at| row::encode_outcome(Timestamp(at));
-        assert_eq!(decide(&rules(), &outcome, &at(11), true), Decision::Keep);
-        assert_eq!(decide(&rules(), &outcome, &at(10), true), Decision::Drop);
+        assert_eq!(decide(WATERMARK, &outcome, &at(11), true), Decision::Keep);
+        assert_eq!(decide(WATERMARK, &outcome, &at(10), true), Decision::Drop);
     }
 }

@@ -204,15 +204,6 @@ pub(crate) trait Writer: View {
     fn view(self: Arc<Self>) -> Arc<dyn View>;
 }
 
-/// What a compaction may drop.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct GcRules {
-    /// History superseded, delete marks made and outcomes decided at or below this may go.
-    pub(crate) watermark: Timestamp,
-    /// Keys with these prefixes may go.
-    pub(crate) dropped: Vec<Bytes>,
-}
-
 /// Opens and maintains the checkpoint of one shard.
 #[async_trait]
 pub(crate) trait Engine: Debug + Send + Sync {
@@ -221,9 +212,10 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>>;
     /// Fences every other writer.
     async fn open_writer(&self) -> Outcome<Arc<dyn Writer>>;
-    /// Merges tables of a checkpoint of `shape`, dropping what `rules` allow. `all`: everything into one run,
+    /// Merges tables of a checkpoint of `shape`, dropping history superseded, delete marks made and outcomes decided at or below
+    /// `watermark`. `all`: everything into one run,
     /// otherwise what is worth it, oldest tables first, a bounded number of them at a time.
-    async fn compact(&self, rules: GcRules, all: bool, shape: Shape) -> Outcome<()>;
+    async fn compact(&self, watermark: Timestamp, all: bool, shape: Shape) -> Outcome<()>;
     /// Deletes objects no state refers to that readers may still use.
     async fn collect(&self) -> Outcome<()>;
     /// The object and the error of the newest write, if that failed and is being repeated or given up.

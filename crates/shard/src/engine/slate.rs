@@ -35,8 +35,8 @@ use slatedb::{
     VersionedManifest, WriteBatch,
 };
 use telesto_bucket::{Bucket, Cause};
-use telesto_common::Env;
 use telesto_common::key::KeyRange;
+use telesto_common::{Env, Timestamp};
 
 use super::no_wal::NoWal;
 use super::slate_clock::SlateClock;
@@ -44,7 +44,7 @@ use super::witness::{
     GivenUp, LastFailure, LastRead, Witness, damaged_object, named_object, witnessed,
 };
 use super::{
-    Engine, Fault, GcRules, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
+    Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
     compaction, fetches, held_bytes,
 };
 use crate::cache::ProcessCache;
@@ -264,8 +264,8 @@ impl Engine for SlateEngine {
         }))
     }
 
-    async fn compact(&self, rules: GcRules, all: bool, shape: Shape) -> Outcome<()> {
-        compaction::run(self, rules, all, shape).await
+    async fn compact(&self, watermark: Timestamp, all: bool, shape: Shape) -> Outcome<()> {
+        compaction::run(self, watermark, all, shape).await
     }
 
     async fn collect(&self) -> Outcome<()> {

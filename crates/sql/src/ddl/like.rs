@@ -1,6 +1,6 @@
 //! CREATE TABLE (LIKE … INCLUDING …).
 
-use super::names::fold;
+use super::names::{fold, free_of_system_columns};
 use super::{Ddl, parse_expr};
 use crate::catalog::{CheckConstraint, Column, Generated, Index, Relation, Table};
 use crate::definition::{Like, SequenceOption};
@@ -182,6 +182,7 @@ fn push(table: &mut Table, name: String, ty: crate::types::SqlType) -> Result<()
             format!("column \"{name}\" specified more than once"),
         ));
     }
+    free_of_system_columns(&name)?;
     table.columns.push(Column {
         id: u16::try_from(table.columns.len() + 1)
             .map_err(|_| Error::internal("too many columns"))?,

@@ -47,6 +47,25 @@ pub(super) fn undefined_column(column: &str, table: &Table) -> Error {
     )
 }
 
+/// The columns that every table of PostgreSQL has by itself.
+const SYSTEM_COLUMNS: [&str; 6] = ["tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"];
+
+/// Whether a table's column may be called that: not like one that PostgreSQL's tables have by themselves, which such a table
+/// could not be moved to.
+///
+/// # Errors
+/// 42701.
+pub(super) fn free_of_system_columns(column: &str) -> Result<()> {
+    if SYSTEM_COLUMNS.contains(&column) {
+        return Err(Error::new(
+            SqlState::DUPLICATE_COLUMN,
+            format!("column name \"{column}\" conflicts with a system column name"),
+        )
+        .hint("Choose another name."));
+    }
+    Ok(())
+}
+
 /// The first `length` bytes, cut at a character.
 pub(super) fn cut_at(text: &str, length: usize) -> &str {
     let mut end = text.len().min(length);

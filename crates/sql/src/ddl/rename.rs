@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 
 use super::alter::no_constraint;
-use super::names::fold;
+use super::names::{fold, free_of_system_columns};
 use super::{Ddl, parse_expr};
 use crate::catalog::store::Object;
 use crate::catalog::{Generated, Relation, Schema, Table, View};
@@ -203,6 +203,7 @@ impl Ddl<'_> {
                 format!("column \"{new}\" of relation \"{}\" already exists", table.name),
             ));
         }
+        free_of_system_columns(&new)?;
         if let Some(view) = self.views_using_column(table, &old).first() {
             return Err(Error::unsupported(format!(
                 "renaming column \"{old}\", which view \"{}\" uses",

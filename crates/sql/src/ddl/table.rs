@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use telesto_common::TableId;
 
-use super::names::{fold, split};
+use super::names::{fold, free_of_system_columns, split};
 use super::{Ddl, build};
 use crate::catalog::model::OnCommit;
 use crate::catalog::store::Object;
@@ -139,6 +139,7 @@ impl Ddl<'_> {
                 format!("column \"{name}\" specified more than once"),
             ));
         }
+        free_of_system_columns(&name)?;
         if table.columns.len() >= MAX_COLUMNS {
             return Err(Error::new(
                 SqlState::PROGRAM_LIMIT_EXCEEDED,
@@ -312,6 +313,7 @@ impl Ddl<'_> {
                     format!("column \"{name}\" specified more than once"),
                 ));
             }
+            free_of_system_columns(&name)?;
             storable(&name, &column.ty)?;
             let ty = match &column.ty {
                 SqlType::Unknown => SqlType::Text,

@@ -24,10 +24,11 @@ use crate::types::SqlType;
 
 /// Name of the hidden column of a stored table that holds its rows' keys.
 pub(crate) const KEY_COLUMN: &str = "\0key";
-/// The hidden column of a system table that holds the table's OID, which pg_dump asks for.
-const TABLE_OID: &str = "tableoid";
-/// The hidden columns of a system table. DataGrip reads `xmin` of each: what a catalog's row is as of is the catalog's stamp.
-pub(crate) const HIDDEN: &[&str] = &[TABLE_OID, "xmin"];
+/// The hidden columns of a system table: the table's OID, which pg_dump asks for, and what its rows are as of, the catalog's
+/// stamp, which DataGrip asks for.
+const HIDDEN: [&str; 2] = ["tableoid", "xmin"];
+/// In front of a hidden column's name in a plan: no column of a user's table or view is called so, whatever it is called.
+pub(crate) const HIDDEN_PREFIX: char = '\0';
 /// In front of schema and name of a stored table: the table with its hidden column.
 pub(crate) const KEYED_SCHEMA: &str = "\0keyed";
 
@@ -94,9 +95,9 @@ impl CatalogTables {
         let mut columns: Vec<(String, SqlType)> =
             table.columns.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
         // A view may have a column of its own that is called so (pg_replication_slots).
-        let free = |name: &&&str| table.columns.iter().all(|(own, _)| own != *name);
-        let hidden = HIDDEN.iter().filter(free).map(|name| ((*name).to_owned(), SqlType::Oid));
-        columns.extend(hidden);
+        let free = |name: &&str| table.columns.iter().all(|(own, _)| own != name);
+        let hidden = || HIDDEN.into_iter().filter(free);
+        columns.extend(hidden().map(|name| (format!("{HIDDEN_PREFIX}{name}"), SqlType::Oid)));
         let provider = VirtualTable::new(
             table,
             schema_of(&columns),
@@ -104,7 +105,11 @@ impl CatalogTables {
             Arc::clone(&self.settings),
             self.exec.as_ref().map_or_else(Arc::default, |exec| Arc::clone(&exec.live)),
         );
-        bound(provider, columns, None)
+        let mut bound = bound(provider, columns, None);
+        for (known, name) in bound.columns.iter_mut().skip(table.columns.len()).zip(hidden()) {
+            name.clone_into(&mut known.0);
+        }
+        bound
     }
 }
 

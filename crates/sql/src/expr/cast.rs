@@ -151,12 +151,6 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
             from_jsonb(&value, to, context)?
         }
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
-        (Text | Varchar | Name | Unknown | Bpchar, Reg) => reg_input(str_of(&value)?, to, context)?,
-        (Text | Varchar | Name | Unknown | Bpchar, Tag::Array) if to.with_names().is_some() => {
-            let names = SqlType::Text.array_of();
-            let found = input(str_of(&value)?, &names, context)?;
-            cast(found, &names, to, CastContext::Explicit, context)?
-        }
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,
         _ if target.category() == Category::String => text(output(&value, from, context)?),

@@ -1,6 +1,8 @@
 //! Text forms, with the session's style.
 
+use super::cast::{cast, reg_input};
 use super::context::EvalContext;
+use super::ty::CastContext;
 use crate::error::Result;
 use crate::types::array_text::array_text;
 use crate::types::datetime::TimeZone;
@@ -18,6 +20,14 @@ pub(crate) fn style(context: &EvalContext<'_>) -> TextStyle {
 
 /// The value of a text form; the type's modifier is not applied.
 pub fn input(shown: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
+    if ty.is_reg() {
+        return reg_input(shown, ty, context);
+    }
+    if ty.with_names().is_some() {
+        let names = SqlType::Text.array_of();
+        let found = Datum::from_text(shown, &names, &style(context))?;
+        return cast(found, &names, ty, CastContext::Explicit, context);
+    }
     Datum::from_text(shown, &ty.without_modifier(), &style(context))
 }
 

@@ -17,9 +17,8 @@ fn level_of(level: TransactionIsolationLevel) -> Level {
         TransactionIsolationLevel::RepeatableRead | TransactionIsolationLevel::Snapshot => {
             Level::Snapshot
         }
-        TransactionIsolationLevel::ReadCommitted | TransactionIsolationLevel::ReadUncommitted => {
-            Level::ReadCommitted
-        }
+        TransactionIsolationLevel::ReadCommitted => Level::ReadCommitted,
+        TransactionIsolationLevel::ReadUncommitted => Level::ReadUncommitted,
     }
 }
 

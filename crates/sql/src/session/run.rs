@@ -376,7 +376,10 @@ impl Session {
     ) -> Result<Option<Vec<Datum>>> {
         let named = |(value, ty): (&Datum, &SqlType)| match ty {
             SqlType::Enum(_) => !value.is_null(),
-            SqlType::Array(element) => matches!(**element, SqlType::Enum(_)) && !value.is_null(),
+            SqlType::Array(element) => match **element {
+                SqlType::Enum(_) => !value.is_null(),
+                _ => element.is_reg() && matches!(value, Datum::Text(_)),
+            },
             ty => matches!(value, Datum::Text(_)) && ty.is_oid_like(),
         };
         if !parameters.iter().zip(types).any(named) {

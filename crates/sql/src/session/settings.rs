@@ -284,6 +284,7 @@ pub fn level_name(level: Level) -> &'static str {
         Level::Serializable => "serializable",
         Level::Snapshot => "repeatable read",
         Level::ReadCommitted => "read committed",
+        Level::ReadUncommitted => "read uncommitted",
         Level::Session => "session",
         Level::Eventual => "eventual",
     }
@@ -590,7 +591,8 @@ pub fn level_named(name: &str) -> Option<Level> {
     Some(match name.to_ascii_lowercase().as_str() {
         "serializable" => Level::Serializable,
         "repeatable read" | "snapshot" => Level::Snapshot,
-        "read committed" | "read uncommitted" => Level::ReadCommitted,
+        "read committed" => Level::ReadCommitted,
+        "read uncommitted" => Level::ReadUncommitted,
         _ => return None,
     })
 }

@@ -13,7 +13,7 @@ use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
 use super::select::{all_columns, project};
 use super::{Binder, Found, Typed};
-use crate::engine_df::{HIDDEN, KEY_COLUMN, fault};
+use crate::engine_df::{HIDDEN_PREFIX, fault};
 use crate::error::Result;
 
 /// Which columns a join merges.
@@ -342,7 +342,7 @@ impl Binder<'_> {
                 table: parts.last().cloned(),
                 name,
                 ty,
-                merged: plan_name == KEY_COLUMN || HIDDEN.contains(&plan_name.as_str()),
+                merged: plan_name.starts_with(HIDDEN_PREFIX),
                 column: Column::new(Some(alias.clone()), plan_name),
                 origin: table.id.map(|id| Origin { table: id, position, instance }),
             })

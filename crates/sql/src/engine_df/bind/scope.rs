@@ -15,7 +15,7 @@ use datafusion::sql::sqlparser::ast::Ident;
 use telesto_common::TableId;
 
 use super::super::fault;
-use super::super::tables::HIDDEN;
+use super::super::tables::{HIDDEN_PREFIX, KEY_COLUMN};
 use super::super::types::arrow_type;
 use crate::error::{Error, Result};
 use crate::types::SqlType;
@@ -51,7 +51,7 @@ pub(crate) struct ScopeColumn {
 impl ScopeColumn {
     /// Whether it is there by its name only, not part of `*` or `t.*`: `tableoid`, `xmin`.
     pub fn hidden(&self) -> bool {
-        self.merged && HIDDEN.contains(&self.name.as_str())
+        self.merged && self.name != KEY_COLUMN && self.column.name.starts_with(HIDDEN_PREFIX)
     }
 }
 

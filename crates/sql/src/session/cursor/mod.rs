@@ -40,7 +40,6 @@ use crate::sqlparser::ast::{
     CloseCursor, Declare, FetchDirection, Ident, Statement, ValueWithSpan,
 };
 use rows::{CursorRows, Direction};
-use telesto_txn::Level;
 
 /// Cursors one session may have.
 const MAX_CURSORS: usize = 1000;
@@ -279,9 +278,10 @@ impl Session {
         statement: &Statement,
         token: &CancelToken,
     ) -> Result<()> {
-        let moves_on = self.block.as_ref().is_some_and(|block| {
-            block.options.level == Level::ReadCommitted && !block.options.read_only
-        });
+        let moves_on = self
+            .block
+            .as_ref()
+            .is_some_and(|block| block.options.level.is_by_statement() && !block.options.read_only);
         if self.cursors.0.is_empty() || (only_reads(statement) && !moves_on) {
             return Ok(());
         }
