@@ -24,6 +24,9 @@ pub(super) fn no_constraint(name: &str, table: &Table) -> Error {
     )
 }
 
+/// The pass in which columns get other types.
+const TYPES: u8 = 1;
+
 /// PostgreSQL's pass of an action.
 fn pass(action: &Action) -> u8 {
     match action {
@@ -33,7 +36,7 @@ fn pass(action: &Action) -> u8 {
             | ColumnChange::DropNotNull
             | ColumnChange::DropExpression { .. }
             | ColumnChange::DropIdentity { .. } => 0,
-            ColumnChange::Type { .. } => 1,
+            ColumnChange::Type { .. } => TYPES,
             ColumnChange::SetNotNull | ColumnChange::SetIdentity { .. } => 6,
             ColumnChange::SetDefault(_) | ColumnChange::AddIdentity { .. } => 9,
             ColumnChange::Nothing => 10,
@@ -101,11 +104,19 @@ impl Ddl<'_> {
         self.change.define_temporary(crate::temp::is_temporary(table.id.0));
         let mut ordered: Vec<&Action> = actions.iter().collect();
         ordered.sort_by_key(|action| pass(action));
+        let mut retyped = Vec::new();
         for action in ordered {
+            // All columns have their new types now.
+            if pass(action) > TYPES && !retyped.is_empty() {
+                self.recheck_foreign_keys(&table, &std::mem::take(&mut retyped))?;
+            }
             self.alter_step(&mut table, action).await?;
             self.change.put(Object::Table(table.clone()));
+            if let Action::Column { name, change: ColumnChange::Type { .. } } = action {
+                retyped.extend(table.column_position(&fold(name)));
+            }
         }
-        Ok(())
+        self.recheck_foreign_keys(&table, &retyped)
     }
 
     /// An action on a view, a sequence or an index.

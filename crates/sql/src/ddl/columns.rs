@@ -8,15 +8,23 @@ use crate::catalog::{Generated, Table};
 use crate::definition::{ColumnChange, SequenceOption};
 use crate::error::{Error, Result, SqlState};
 use crate::exec::info::relation;
+use crate::expr::bound::Node;
 use crate::expr::ty::castable;
 use crate::expr::{Binder, CastContext, EvalContext, Scope};
 use crate::plan::ParameterTypes;
 use crate::sqlparser::ast::{DataType, Expr};
-use crate::types::SqlType;
 use crate::types::parse::sql_type;
+use crate::types::{Datum, SqlType};
 
 fn of_column(table: &Table, position: usize, rest: &str) -> String {
     format!("column \"{}\" of relation \"{}\" {rest}", table.columns[position].name, table.name)
+}
+
+fn no_cast_of_default(name: &str, ty: &SqlType) -> Error {
+    Error::new(
+        SqlState::DATATYPE_MISMATCH,
+        format!("default for column \"{name}\" cannot be cast automatically to type {ty}"),
+    )
 }
 
 fn not_ready(text: String) -> Error {
@@ -178,6 +186,7 @@ impl Ddl<'_> {
                 "identity column type must be smallint, integer, or bigint",
             ));
         }
+        self.retype_default(table, position, &ty)?;
         self.rewrite(table);
         if let Some(using) = using {
             self.using.push(Using { table: table.id, position, expr: using.clone() });
@@ -192,10 +201,7 @@ impl Ddl<'_> {
             if error.code() != SqlState::DATATYPE_MISMATCH {
                 return Err(error);
             }
-            return Err(Error::new(
-                SqlState::DATATYPE_MISMATCH,
-                format!("default for column \"{name}\" cannot be cast automatically to type {ty}"),
-            ));
+            return Err(no_cast_of_default(&name, &ty));
         }
         self.keys_take(table, position)?;
         self.refresh_forms(table)?;
@@ -207,8 +213,24 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Checks that the indexes over a column take its new type, and that checks still bind.
-    fn keys_take(&self, table: &Table, position: usize) -> Result<()> {
+    /// Gives a default without a type of its own, a bare literal, the type the column had: what it means stays the same.
+    fn retype_default(&self, table: &mut Table, position: usize, ty: &SqlType) -> Result<()> {
+        let column = &mut table.columns[position];
+        let Some(text) = &column.default else { return Ok(()) };
+        let bound = self.bound_default(text)?;
+        let null = matches!(bound.node, Node::Const(Datum::Null));
+        if bound.ty != SqlType::Unknown || null || column.ty.same_base(ty) {
+            return Ok(());
+        }
+        if !castable(&column.ty, ty, CastContext::Assignment) {
+            return Err(no_cast_of_default(&column.name, ty));
+        }
+        column.default = Some(format!("CAST({text} AS {})", column.ty));
+        Ok(())
+    }
+
+    /// Checks that the indexes over a column take its new type, that checks still bind, and later that they hold.
+    fn keys_take(&mut self, table: &Table, position: usize) -> Result<()> {
         let ty = &table.columns[position].ty;
         let indexed = table
             .all_indexes()
@@ -220,7 +242,11 @@ impl Ddl<'_> {
             ));
         }
         for check in &table.checks {
-            self.check_condition(table, &parse_expr(&check.expression)?)?;
+            let condition = parse_expr(&check.expression)?;
+            self.check_condition(table, &condition)?;
+            if check.validated && columns_in(&condition, table).contains(&position) {
+                self.check_rows(table, &check.name, &check.expression);
+            }
         }
         Ok(())
     }

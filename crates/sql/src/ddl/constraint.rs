@@ -7,6 +7,7 @@ use crate::catalog::{
     CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
 };
 use crate::error::{Error, Result, SqlState};
+use crate::exec::key_types::KeyTypes;
 use crate::sqlparser::ast::{
     ConstraintCharacteristics, ConstraintReferenceMatchKind, DeferrableInitial, Expr,
     ForeignKeyConstraint, Ident, ReferentialAction, TableConstraint,
@@ -164,18 +165,7 @@ impl Ddl<'_> {
                 self.check_condition(table, &check.expr)?;
                 let expression = self.stored(&check.expr)?;
                 if !fresh && !not_valid {
-                    let target = self.qualified(table);
-                    self.after.push(After::Empty(
-                        format!("SELECT 1 FROM {target} WHERE NOT ({expression}) LIMIT 1"),
-                        Error::new(
-                            SqlState::CHECK_VIOLATION,
-                            format!(
-                                "check constraint \"{name}\" of relation \"{}\" is violated by some row",
-                                table.name
-                            ),
-                        )
-                        .constraint(name.clone()),
-                    ));
+                    self.check_rows(table, &name, &expression);
                 }
                 let oid = self.change.oid();
                 table.checks.push(CheckConstraint { oid, name, expression, validated: !not_valid });
@@ -192,6 +182,22 @@ impl Ddl<'_> {
             other => return Err(Error::unsupported(format!("{other}"))),
         }
         Ok(())
+    }
+
+    /// Every row must fulfil a check in the end.
+    pub(super) fn check_rows(&mut self, table: &Table, name: &str, expression: &str) {
+        let target = self.qualified(table);
+        self.after.push(After::Empty(
+            format!("SELECT 1 FROM {target} WHERE NOT ({expression}) LIMIT 1"),
+            Error::new(
+                SqlState::CHECK_VIOLATION,
+                format!(
+                    "check constraint \"{name}\" of relation \"{}\" is violated by some row",
+                    table.name
+                ),
+            )
+            .constraint(name),
+        ));
     }
 
     pub(super) fn qualified(&self, table: &Table) -> String {
@@ -281,20 +287,7 @@ impl Ddl<'_> {
         let list: Vec<_> = columns.iter().map(|c| table.columns[*c].name.as_str()).collect();
         let base = format!("{}_{}_fkey", table.name, list.join("_"));
         let name = self.constraint_name(table, key.name.as_ref(), &base)?;
-        for (column, referenced) in columns.iter().zip(&referenced_columns) {
-            let (from, to) = (&table.columns[*column].ty, &other.columns[*referenced].ty);
-            let both_string = from.is_string() && to.is_string();
-            if !(from.same_base(to) || from.is_integer() && to.is_integer() || both_string) {
-                return Err(Error::new(
-                    SqlState::DATATYPE_MISMATCH,
-                    format!("foreign key constraint \"{name}\" cannot be implemented"),
-                )
-                .detail(format!(
-                    "Key columns \"{}\" and \"{}\" are of incompatible types: {from} and {to}.",
-                    table.columns[*column].name, other.columns[*referenced].name
-                )));
-            }
-        }
+        keys_compare(table, &other, &columns, &referenced_columns, &name)?;
         if !fresh && !not_valid {
             self.check_foreign_rows(table, &other, &columns, &referenced_columns, &name);
         }
@@ -338,11 +331,12 @@ impl Ddl<'_> {
             .iter()
             .zip(referenced)
             .map(|(a, b)| {
-                format!(
-                    "a.{} = b.{}",
-                    quote(&table.columns[*a].name),
-                    quote(&other.columns[*b].name)
-                )
+                let (a, b) = (&table.columns[*a], &other.columns[*b]);
+                let mut left = format!("a.{}", quote(&a.name));
+                if KeyTypes::of(&a.ty, &b.ty) == KeyTypes::Cast {
+                    left = format!("{left}::{}", b.ty.without_modifier());
+                }
+                format!("{left} = b.{}", quote(&b.name))
             })
             .collect();
         let present: Vec<String> = columns
@@ -367,6 +361,74 @@ impl Ddl<'_> {
             .table(self.catalog().schema_name(table.schema), table.name.clone())
             .constraint(name),
         ));
+    }
+}
+
+/// Checks that the values of a foreign key's columns can be compared.
+///
+/// # Errors
+/// 42804, 0A000.
+fn keys_compare(
+    table: &Table,
+    other: &Table,
+    columns: &[usize],
+    referenced: &[usize],
+    name: &str,
+) -> Result<()> {
+    for (column, referenced) in columns.iter().zip(referenced) {
+        let (column, referenced) = (&table.columns[*column], &other.columns[*referenced]);
+        let (from, to) = (&column.ty, &referenced.ty);
+        let text = format!("foreign key constraint \"{name}\" cannot be implemented");
+        let error = match KeyTypes::of(from, to) {
+            KeyTypes::Incompatible => Error::new(SqlState::DATATYPE_MISMATCH, text),
+            KeyTypes::Unsupported => Error::new(SqlState::FEATURE_NOT_SUPPORTED, text)
+                .hint("Give both columns the same type."),
+            KeyTypes::Same | KeyTypes::Exact | KeyTypes::Cast => continue,
+        };
+        return Err(error.detail(format!(
+            "Key columns \"{}\" and \"{}\" are of incompatible types: {from} and {to}.",
+            column.name, referenced.name
+        )));
+    }
+    Ok(())
+}
+
+impl Ddl<'_> {
+    /// Checks the foreign keys on either side of columns that have got another type: the types, and every row again, as a
+    /// USING expression may have changed any value.
+    ///
+    /// # Errors
+    /// 42804, 0A000.
+    pub(super) fn recheck_foreign_keys(&mut self, table: &Table, changed: &[usize]) -> Result<()> {
+        let mut pairs = Vec::new();
+        let touches = |columns: &[usize]| columns.iter().any(|c| changed.contains(c));
+        for key in &table.foreign_keys {
+            let itself = key.referenced == table.id;
+            if touches(&key.columns) || itself && touches(&key.referenced_columns) {
+                let other = if itself { table.clone() } else { self.table_of(key.referenced)? };
+                pairs.push((table.clone(), other, key.clone()));
+            }
+        }
+        for (child, key) in self.catalog().referencing(table.id) {
+            if *child != table.id && touches(&key.referenced_columns) {
+                pairs.push((self.table_of(*child)?, table.clone(), (**key).clone()));
+            }
+        }
+        for (child, parent, key) in &pairs {
+            let (columns, referenced) = (&key.columns, &key.referenced_columns);
+            keys_compare(child, parent, columns, referenced, &key.name)?;
+            if key.validated {
+                self.check_foreign_rows(child, parent, columns, referenced, &key.name);
+            }
+        }
+        Ok(())
+    }
+
+    fn table_of(&self, id: telesto_common::TableId) -> Result<Table> {
+        let found = self.catalog().table(id);
+        found
+            .map(|t| (**t).clone())
+            .ok_or_else(|| Error::internal("a table of a foreign key is gone"))
     }
 }
 

@@ -141,12 +141,16 @@ impl Ddl<'_> {
 
     /// Whether the default `text` gives another value for every row.
     pub(super) fn default_is_volatile(&self, text: &str) -> Result<bool> {
+        Ok(is_volatile(&self.bound_default(text)?))
+    }
+
+    /// The default `text`, bound.
+    pub(super) fn bound_default(&self, text: &str) -> Result<Bound> {
         let catalog = Arc::new(self.catalog().clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);
         let (scope, mut parameters) = (Scope::default(), ParameterTypes::default());
-        let bound = Binder::new(&scope, &mut parameters, &context, "DEFAULT expressions")
-            .bind(&parse_stored(text)?)?;
-        Ok(is_volatile(&bound))
+        Binder::new(&scope, &mut parameters, &context, "DEFAULT expressions")
+            .bind(&parse_stored(text)?)
     }
 
     /// Refuses a default or generated column that could not be computed.
@@ -168,15 +172,22 @@ impl Ddl<'_> {
         if let Some(text) = &column.default {
             let expr = parse_stored(text)?;
             refuse(&expr, "DEFAULT expressions", "DEFAULT expression")?;
-            if !super::constraint::columns_in(&expr, table).is_empty() {
-                return Err(Error::new(
+            let column_reference = || {
+                Error::new(
                     SqlState::FEATURE_NOT_SUPPORTED,
                     "cannot use column reference in DEFAULT expression",
-                ));
+                )
+            };
+            if !super::constraint::columns_in(&expr, table).is_empty() {
+                return Err(column_reference());
             }
             let scope = Scope::default();
             let mut binder = Binder::new(&scope, &mut parameters, &context, "DEFAULT expressions");
-            let bound = binder.bind(&expr)?;
+            // Whether such a column exists does not matter, as in PostgreSQL.
+            let bound = binder.bind(&expr).map_err(|error| match error.code() {
+                SqlState::UNDEFINED_COLUMN | SqlState::UNDEFINED_TABLE => column_reference(),
+                _ => error,
+            })?;
             assign(&mut binder, bound)?;
         }
         if let Some(Generated::Stored(text)) = &column.generated {

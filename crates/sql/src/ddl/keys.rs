@@ -1,8 +1,8 @@
 //! ALTER CONSTRAINT, VALIDATE CONSTRAINT and constraints made of indexes that are there.
 
+use super::Ddl;
 use super::alter::no_constraint;
 use super::names::fold;
-use super::{After, Ddl};
 use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::ConstraintUsingIndex;
@@ -146,20 +146,11 @@ impl Ddl<'_> {
             table.foreign_keys[at].validated = true;
             return Ok(());
         }
-        let target = self.qualified(table);
         if let Some(check) = table.checks.iter_mut().find(|check| check.name == name) {
             if !check.validated {
                 check.validated = true;
-                let sql =
-                    format!("SELECT 1 FROM {target} WHERE NOT ({}) LIMIT 1", check.expression);
-                let error = Error::new(
-                    SqlState::CHECK_VIOLATION,
-                    format!(
-                        "check constraint \"{name}\" of relation \"{}\" is violated by some row",
-                        table.name
-                    ),
-                );
-                self.after.push(After::Empty(sql, error.constraint(name.to_owned())));
+                let expression = check.expression.clone();
+                self.check_rows(table, name, &expression);
             }
             return Ok(());
         }

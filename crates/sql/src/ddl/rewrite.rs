@@ -9,7 +9,7 @@ use std::sync::Arc;
 use telesto_common::TableId;
 
 use super::build::{RowReader, delete_rows, insert_row};
-use crate::catalog::Table;
+use crate::catalog::{Generated, Table};
 use crate::error::{Error, Result};
 use crate::exec::info::{TableInfo, relation};
 use crate::exec::write::Statement;
@@ -60,7 +60,11 @@ pub(super) async fn rewrite(
                 match old.columns.get(i) {
                     Some(was) if was.ty != column.ty => {
                         let value = std::mem::replace(&mut row[i], Datum::Null);
-                        row[i] = cast(value, &was.ty, &column.ty, CastContext::Explicit, &eval)?;
+                        // A generated column is computed below.
+                        if !matches!(column.generated, Some(Generated::Stored(_))) {
+                            let how = CastContext::Assignment;
+                            row[i] = cast(value, &was.ty, &column.ty, how, &eval)?;
+                        }
                     }
                     Some(_) => {}
                     None => {

@@ -243,7 +243,7 @@ impl Statement<'_> {
     async fn has_rows(&mut self, child: &MissingParent) -> Result<bool> {
         let info = self.info(child.child.table.id)?;
         let wanted = std::slice::from_ref(&child.values);
-        let rows = self.children(&info, child.foreign_key(), wanted).await?;
+        let rows = self.children(&info, child.foreign_key(), None, wanted).await?;
         Ok(rows.iter().any(|rows| !rows.is_empty()))
     }
 }

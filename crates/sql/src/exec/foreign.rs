@@ -27,11 +27,14 @@ use crate::catalog::{ForeignKey, ForeignKeyAction, ForeignKeyMatch};
 use crate::codec;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::info::{DefaultValue, TableInfo};
+use crate::exec::key_types::{KeyTypes, to_child, to_parent};
 use crate::exec::read::{BATCH, eval_waiting, get_many};
 use crate::exec::storage;
 use crate::exec::write::{Change, Statement, same};
+use crate::expr::CastContext;
+use crate::expr::cast::cast;
 use crate::session::Row;
-use crate::types::Datum;
+use crate::types::{Datum, SqlType};
 
 /// Rounds of cascading before the statement is refused.
 pub const MAX_ROUNDS: usize = 256;
@@ -98,7 +101,8 @@ impl Statement<'_> {
                 continue;
             }
             let parent = self.info(constraint.referenced)?;
-            let key = parent_key(info, &parent, constraint, &values)?;
+            let wanted = self.parent_values(info, &parent, constraint, &values)?;
+            let key = parent_key(info, &parent, constraint, &wanted)?;
             self.missing.push(MissingParent {
                 child: Arc::clone(info),
                 constraint: at,
@@ -241,17 +245,21 @@ impl Statement<'_> {
     ) -> Result<Vec<LostParent>> {
         let info = self.info(child)?;
         let (mut changes, mut deletes, mut unhandled) = (Vec::new(), Vec::new(), Vec::new());
-        let wanted = keys
-            .iter()
-            .map(|key| self.child_values(&info, constraint, key))
-            .collect::<Result<Vec<_>>>()?;
-        let children = self.children(&info, constraint, &wanted).await?;
+        let Some(parent) = keys.first().map(|key| Arc::clone(&key.parent)) else {
+            return Ok(unhandled);
+        };
+        let wanted: Vec<Vec<Datum>> = keys.iter().map(|key| key.values.clone()).collect();
+        let children = self.children(&info, constraint, Some(&parent), &wanted).await?;
         for (key, rows) in keys.into_iter().zip(children) {
             if rows.is_empty() {
                 continue;
             }
             let action =
                 if key.new_values.is_some() { constraint.on_update } else { constraint.on_delete };
+            // A default may be the key that goes: nobody may have it in the end either.
+            if action == ForeignKeyAction::SetDefault {
+                unhandled.push(key.clone());
+            }
             match action {
                 ForeignKeyAction::NoAction | ForeignKeyAction::Restrict => unhandled.push(key),
                 ForeignKeyAction::Cascade if key.new_values.is_none() => deletes.extend(rows),
@@ -262,7 +270,13 @@ impl Statement<'_> {
                         let mut new = old.clone();
                         for (at, column) in constraint.columns.iter().enumerate() {
                             new[*column] = match (action, &key.new_values) {
-                                (ForeignKeyAction::Cascade, Some(values)) => values[at].clone(),
+                                (ForeignKeyAction::Cascade, Some(values)) => cast(
+                                    values[at].clone(),
+                                    &parent.table.columns[constraint.referenced_columns[at]].ty,
+                                    &info.table.columns[*column].ty,
+                                    CastContext::Assignment,
+                                    self.context,
+                                )?,
                                 (ForeignKeyAction::SetDefault, _) => {
                                     self.default_value(&info, *column).await?
                                 }
@@ -295,13 +309,7 @@ impl Statement<'_> {
             DefaultValue::Sequence(oid) => {
                 let value = self.exec.sequences.next(*oid).await?;
                 let ty = &info.table.columns[column].ty;
-                crate::expr::cast::cast(
-                    Datum::Int8(value),
-                    &crate::types::SqlType::Int8,
-                    ty,
-                    crate::expr::CastContext::Assignment,
-                    self.context,
-                )
+                cast(Datum::Int8(value), &SqlType::Int8, ty, CastContext::Assignment, self.context)
             }
         }
     }
@@ -322,8 +330,8 @@ impl Statement<'_> {
         {
             return Ok(None);
         }
-        let wanted = self.child_values(&info, &key.constraint, key)?;
-        let rows = self.children(&info, &key.constraint, &[wanted]).await?;
+        let wanted = std::slice::from_ref(&key.values);
+        let rows = self.children(&info, &key.constraint, Some(&key.parent), wanted).await?;
         if rows.iter().all(Vec::is_empty) {
             return Ok(None);
         }
@@ -344,40 +352,56 @@ impl Statement<'_> {
         Ok(Some((parent_key, error)))
     }
 
-    /// What the referencing columns of a row hold that references `key`.
-    fn child_values(
+    /// What a referencing row's values are among the referenced ones: NULL, which no key holds, where none equals them.
+    fn parent_values(
         &self,
-        info: &TableInfo,
+        child: &TableInfo,
+        parent: &TableInfo,
         constraint: &ForeignKey,
-        key: &LostParent,
+        values: &[Datum],
     ) -> Result<Vec<Datum>> {
-        let columns = constraint.columns.iter().enumerate();
-        columns
-            .map(|(at, c)| self.as_type(&key.values[at], key, at, &info.table.columns[*c].ty))
-            .collect()
+        let mut out = Vec::with_capacity(values.len());
+        for (value, (from, to)) in values.iter().zip(key_types(child, parent, constraint)) {
+            out.push(to_parent(value, from, to, self.context)?.unwrap_or(Datum::Null));
+        }
+        Ok(out)
     }
 
-    /// The rows whose referencing columns hold each of `keys`.
+    /// The rows whose referencing columns equal each of `keys`: values of the table `of`, without one of the referencing columns.
     pub(super) async fn children(
         &self,
         info: &TableInfo,
         constraint: &ForeignKey,
+        of: Option<&TableInfo>,
         keys: &[Vec<Datum>],
     ) -> Result<Vec<Vec<(Bytes, Row)>>> {
         let mut out = vec![Vec::new(); keys.len()];
+        let types: Vec<(&SqlType, &SqlType)> = match of {
+            Some(parent) => key_types(info, parent, constraint).collect(),
+            None => {
+                let own = constraint.columns.iter().map(|c| &info.table.columns[*c].ty);
+                own.map(|ty| (ty, ty)).collect()
+            }
+        };
         let options = ScanOptions { read_for: ReadFor::Constraint, ..ScanOptions::default() };
         let count = constraint.columns.len();
         // An index whose leading columns are the referencing ones, in any order.
+        let one = types.iter().all(|(child, parent)| {
+            matches!(KeyTypes::of(child, parent), KeyTypes::Same | KeyTypes::Exact)
+        });
         let index = info.table.all_indexes().filter(|i| i.predicate.is_none()).find(|i| {
-            i.columns.len() >= count
+            one && i.columns.len() >= count
                 && i.columns[..count].iter().all(|c| constraint.columns.contains(&c.column))
         });
         if let Some(index) = index {
             for (at, key) in keys.iter().enumerate() {
-                // A key beyond the type of the referencing column: NULLs do not reference it.
-                if key.iter().any(Datum::is_null) {
-                    continue;
-                }
+                let key: Option<Vec<Datum>> = key
+                    .iter()
+                    .zip(&types)
+                    .map(|(value, (child, parent))| to_child(value, child, parent, self.context))
+                    .collect();
+                // A key that the referencing columns cannot hold.
+                let Some(key) = key else { continue };
                 let mut prefix = storage::prefix(info.database, &info.table, index.id);
                 for column in &index.columns[..count] {
                     let position =
@@ -420,13 +444,8 @@ impl Statement<'_> {
         let mut wanted: FxHashMap<Vec<u8>, usize> = FxHashMap::default();
         let encode = |values: &[Datum]| -> Result<Vec<u8>> {
             let mut key = telesto_common::key::KeyWriter::new();
-            for (value, column) in values.iter().zip(&constraint.columns) {
-                storage::append_key(
-                    &mut key,
-                    value,
-                    &info.table.columns[*column].ty,
-                    Default::default(),
-                )?;
+            for (value, (_, parent)) in values.iter().zip(&types) {
+                storage::append_key(&mut key, value, parent, Default::default())?;
             }
             Ok(key.as_slice().to_vec())
         };
@@ -444,9 +463,14 @@ impl Statement<'_> {
             }
             for (row_key, value) in batch {
                 let row = info.codec.decode(&value)?;
-                let values: Vec<Datum> =
-                    constraint.columns.iter().map(|c| row[*c].clone()).collect();
-                if values.iter().any(Datum::is_null) {
+                let mut values = Vec::with_capacity(count);
+                for (column, (child, parent)) in constraint.columns.iter().zip(&types) {
+                    match &row[*column] {
+                        Datum::Null => break,
+                        value => values.extend(to_parent(value, child, parent, self.context)?),
+                    }
+                }
+                if values.len() < count {
                     continue;
                 }
                 if let Some(at) = wanted.get(&encode(&values)?)
@@ -457,35 +481,19 @@ impl Statement<'_> {
             }
         }
     }
-
-    /// A parent's value as the child's column has it (integer widths may differ).
-    fn as_type(
-        &self,
-        value: &Datum,
-        key: &LostParent,
-        at: usize,
-        ty: &crate::types::SqlType,
-    ) -> Result<Datum> {
-        let from = &key.parent.table.columns[key.constraint.referenced_columns[at]].ty;
-        let target = ty.without_modifier();
-        crate::expr::cast::cast(
-            value.clone(),
-            &from.without_modifier(),
-            &target,
-            crate::expr::CastContext::Explicit,
-            self.context,
-        )
-        .or_else(|error| {
-            if error.code() == SqlState::NUMERIC_OUT_OF_RANGE {
-                Ok(Datum::Null)
-            } else {
-                Err(error)
-            }
-        })
-    }
 }
 
-/// The key of the referenced row, or of its entry in the referenced unique index.
+/// The types of the pairs of columns, referencing and referenced.
+fn key_types<'a>(
+    child: &'a TableInfo,
+    parent: &'a TableInfo,
+    constraint: &'a ForeignKey,
+) -> impl Iterator<Item = (&'a SqlType, &'a SqlType)> {
+    let pairs = constraint.columns.iter().zip(&constraint.referenced_columns);
+    pairs.map(|(a, b)| (&child.table.columns[*a].ty, &parent.table.columns[*b].ty))
+}
+
+/// The key of the referenced row, or of its entry in the referenced unique index; `values` are of the referenced types.
 fn parent_key(
     child: &TableInfo,
     parent: &TableInfo,
@@ -503,17 +511,7 @@ fn parent_key(
         let at =
             constraint.referenced_columns.iter().position(|c| *c == column.column).unwrap_or(0);
         let ty = &parent.table.columns[column.column].ty;
-        let value = match (ty, values[at].as_i64()) {
-            (crate::types::SqlType::Int2, Some(v)) => {
-                i16::try_from(v).map_or(Datum::Null, Datum::Int2)
-            }
-            (crate::types::SqlType::Int4, Some(v)) => {
-                i32::try_from(v).map_or(Datum::Null, Datum::Int4)
-            }
-            (crate::types::SqlType::Int8, Some(v)) => Datum::Int8(v),
-            _ => values[at].clone(),
-        };
-        storage::append_key(&mut key, &value, ty, column.direction)?;
+        storage::append_key(&mut key, &values[at], ty, column.direction)?;
     }
     Ok(key.finish())
 }

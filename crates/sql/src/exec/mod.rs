@@ -33,6 +33,7 @@ pub mod forms;
 pub mod imply;
 pub mod info;
 pub mod join;
+pub mod key_types;
 mod merge;
 pub mod read;
 mod run;
