@@ -184,9 +184,22 @@ fn from_jsonb(value: &Datum, to: &SqlType, context: &EvalContext<'_>) -> Result<
     }
 }
 
-/// Applies length, precision or scale.
+/// Applies length, precision or scale; to an array, that of its elements.
 fn modifier(value: Datum, to: &SqlType, how: CastContext) -> Result<Datum> {
     Ok(match to {
+        SqlType::Array(element) if **element != element.without_modifier() => {
+            let Datum::Array(array) = &value else { return Err(fault::kind("an array")) };
+            let fitted = |value: &Datum| match value {
+                Datum::Null => Ok(Datum::Null),
+                value => modifier(value.clone(), element, how),
+            };
+            let elements = array.elements.iter().map(fitted).collect::<Result<_>>()?;
+            Datum::Array(Arc::new(ArrayValue {
+                element: array.element.clone(),
+                dimensions: array.dimensions.clone(),
+                elements,
+            }))
+        }
         SqlType::Varchar(Some(length)) => limited(value, *length as usize, how, to)?,
         SqlType::Char(Some(length)) => {
             let length = *length as usize;
