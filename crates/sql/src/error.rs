@@ -354,6 +354,14 @@ impl Error {
         self
     }
 
+    /// Sets the data type concerned, with its schema.
+    #[must_use]
+    pub fn data_type(mut self, schema: impl Into<String>, name: impl Into<String>) -> Self {
+        self.0.fields.schema = Some(schema.into());
+        self.0.fields.data_type = Some(name.into());
+        self
+    }
+
     /// Sets the hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -218,7 +218,7 @@ impl Ddl<'_> {
             let message =
                 format!("column \"{name}\" of relation \"{}\" already exists", table.name);
             if if_not_exists {
-                self.context.notices.notice(format!("{message}, skipping"));
+                self.context.notices.skipped(SqlState::DUPLICATE_COLUMN, &message);
                 return Ok(());
             }
             return Err(Error::new(SqlState::DUPLICATE_COLUMN, message));

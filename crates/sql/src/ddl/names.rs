@@ -229,7 +229,7 @@ impl Ddl<'_> {
         }
         let message = format!("relation \"{name}\" already exists");
         if if_not_exists {
-            self.context.notices.notice(format!("{message}, skipping"));
+            self.context.notices.skipped(SqlState::DUPLICATE_TABLE, &message);
             return Ok(false);
         }
         Err(Error::new(SqlState::DUPLICATE_TABLE, message))

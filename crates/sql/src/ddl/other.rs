@@ -17,7 +17,7 @@ impl Ddl<'_> {
         if self.catalog().schema(&name).is_some() {
             let message = format!("schema \"{name}\" already exists");
             if if_not_exists {
-                self.context.notices.notice(format!("{message}, skipping"));
+                self.context.notices.skipped(SqlState::DUPLICATE_SCHEMA, &message);
                 return Ok(());
             }
             return Err(Error::new(SqlState::DUPLICATE_SCHEMA, message));

@@ -191,9 +191,8 @@ impl Ddl<'_> {
         let new = label_of(&add.value)?;
         if labels.iter().any(|label| label.label == new) {
             if add.if_not_exists {
-                self.context
-                    .notices
-                    .notice(format!("enum label \"{new}\" already exists, skipping"));
+                let message = format!("enum label \"{new}\" already exists");
+                self.context.notices.skipped(SqlState::DUPLICATE_OBJECT, &message);
                 return Ok(false);
             }
             return Err(label_exists(new));

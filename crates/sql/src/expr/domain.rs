@@ -44,7 +44,8 @@ pub fn check(value: &Datum, domain: &DomainType, context: &EvalContext<'_>) -> R
         return Err(Error::new(
             SqlState::NOT_NULL_VIOLATION,
             format!("domain {} does not allow null values", domain.name),
-        ));
+        )
+        .data_type(&domain.schema, &domain.name));
     }
     if domain.checks.is_empty() {
         return Ok(());
@@ -65,7 +66,8 @@ pub fn check(value: &Datum, domain: &DomainType, context: &EvalContext<'_>) -> R
                 SqlState::CHECK_VIOLATION,
                 format!("value for domain {} violates check constraint \"{name}\"", domain.name),
             )
-            .constraint(name.clone()));
+            .constraint(name.clone())
+            .data_type(&domain.schema, &domain.name));
         }
     }
     Ok(())

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
 
-use crate::error::{Result, SqlState};
+use super::Settings;
+use crate::error::{Error, Result, SqlState};
 use crate::types::{Datum, SqlType};
 
 /// A row.
@@ -182,14 +184,54 @@ pub struct Notice {
     pub hint: Option<String>,
 }
 
+/// The levels of `client_min_messages`, from the one that shows most.
+pub(crate) const LEVELS: &[&str] =
+    &["debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning", "error"];
+
+/// Checks a value of `client_min_messages`.
+///
+/// # Errors
+/// 22023.
+pub(crate) fn check_level(value: &str) -> Result<()> {
+    let is = |level: &&str| level.eq_ignore_ascii_case(value);
+    if LEVELS.iter().any(is) || ["debug", "info"].iter().any(is) {
+        return Ok(());
+    }
+    let error = Error::new(
+        SqlState::INVALID_PARAMETER_VALUE,
+        format!("invalid value for parameter \"client_min_messages\": \"{value}\""),
+    );
+    Err(error.hint(format!("Available values: {}.", LEVELS.join(", "))))
+}
+
+fn rank(level: &str) -> Option<usize> {
+    LEVELS.iter().position(|known| known.eq_ignore_ascii_case(level))
+}
+
 /// Notices of the statement under way, until the server takes them.
 #[derive(Debug, Default)]
-pub struct NoticeQueue(Mutex<Vec<Notice>>);
+pub struct NoticeQueue {
+    queued: Mutex<Vec<Notice>>,
+    /// What is below this place of [`LEVELS`] is not kept.
+    least: AtomicUsize,
+}
 
 impl NoticeQueue {
+    /// The queue, from now on without what these settings do not let through.
+    pub(crate) fn reaching(self: &Arc<Self>, settings: &Settings) -> Arc<Self> {
+        let least = settings.others.get("client_min_messages").and_then(|level| rank(level));
+        self.least.store(least.unwrap_or(0), Ordering::Relaxed);
+        Arc::clone(self)
+    }
+
     /// Adds a NOTICE.
     pub fn notice(&self, message: impl Into<String>) {
         self.push("NOTICE", SqlState::SUCCESS, message.into(), None);
+    }
+
+    /// Adds a NOTICE of something that is there already, with the code its error would have.
+    pub fn skipped(&self, code: SqlState, message: &str) {
+        self.push("NOTICE", code, format!("{message}, skipping"), None);
     }
 
     /// Adds a NOTICE with a detail.
@@ -209,7 +251,11 @@ impl NoticeQueue {
         message: String,
         detail: Option<String>,
     ) {
-        let mut queue = self.0.lock();
+        // INFO is no level: it is always told.
+        if rank(severity).is_some_and(|own| own < self.least.load(Ordering::Relaxed)) {
+            return;
+        }
+        let mut queue = self.queued.lock();
         // A statement that warns for every row must not fill the memory.
         if queue.len() < 1000 {
             queue.push(Notice { severity, code, message, detail, hint: None });
@@ -218,6 +264,6 @@ impl NoticeQueue {
 
     /// Takes everything queued.
     pub fn take(&self) -> Vec<Notice> {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.queued.lock())
     }
 }

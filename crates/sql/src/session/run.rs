@@ -352,7 +352,7 @@ impl Session {
             transaction_micros: block.map_or(now, |block| block.started_micros),
             statement_micros: now,
             sequences: Arc::clone(&self.sequences),
-            notices: Arc::clone(&self.notices),
+            notices: self.notices.reaching(self.settings()),
             configured: Arc::clone(&self.configured),
             cancel: self.cancel.token(self.statement),
             env: self.engine.env.clone(),

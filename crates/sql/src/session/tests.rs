@@ -491,3 +491,18 @@ async fn futures_of_statements_by_key_are_small() {
         assert!(size < bound, "{what} moves {size} bytes: {sizes:?}");
     }
 }
+
+#[tokio::test]
+async fn notices_have_the_codes_of_their_errors_and_are_told_as_asked_for() {
+    let engine = engine().await;
+    let mut session = session(&engine).await;
+    let sql = "create table t (a int); create table if not exists t (a int); \
+        alter table t add if not exists a int; create schema if not exists public; drop table if exists nope";
+    run(&mut session, sql).await;
+    let codes: Vec<&str> = session.take_notices().iter().map(|notice| notice.code.0).collect();
+    assert_eq!(codes, ["42P07", "42701", "42P06", "00000"]);
+    let sql = "drop table if exists nope; set client_min_messages = warning; \
+        drop table if exists nope; reset client_min_messages";
+    run(&mut session, sql).await;
+    assert_eq!(session.take_notices().len(), 1);
+}
