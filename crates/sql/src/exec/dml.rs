@@ -483,14 +483,32 @@ fn assignments(
     eval: &EvalContext<'_>,
 ) -> Result<Vec<(usize, Given)>> {
     let mut out: Vec<(usize, Given)> = Vec::new();
-    for (column, value) in rows::single_assignments(assignments, table)? {
+    for assigned in rows::single_assignments(assignments, table)? {
+        let rows::Assigned { column, value, subscripts } = assigned;
         let Some(value) = value else {
             out.push((column, Given::Default));
             continue;
         };
         may_assign(table, column, true)?;
         let mut binder = Binder::new(scope, context.parameters, eval, "UPDATE");
-        let bound = binder.bind(&value)?;
+        if subscripts.is_empty() {
+            let bound = binder.bind(&value)?;
+            out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
+            continue;
+        }
+        // Parts of one column are put into it one after the other.
+        let name = &table.columns[column].name;
+        let before = out.iter().position(|(known, _)| *known == column);
+        let container = match before.map(|at| out.remove(at)) {
+            Some((_, Given::Expr(before))) => before,
+            _ => {
+                let own = scope.relations.first().map(|own| &own.columns);
+                let own = own.and_then(|own| own.iter().find(|c| c.name == *name));
+                let own = own.ok_or_else(|| Error::internal("a written column is not there"))?;
+                Expr::column(own.position, own.ty.clone())
+            }
+        };
+        let bound = binder.with_part(name, container, &subscripts, &value)?;
         out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
     }
     Ok(out)

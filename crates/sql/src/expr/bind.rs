@@ -349,7 +349,7 @@ impl<'a> Binder<'a> {
     }
 
     /// A subscript of an array, cast to integer as in an assignment.
-    fn position(&mut self, expr: &ast::Expr) -> Result<Expr> {
+    pub(super) fn position(&mut self, expr: &ast::Expr) -> Result<Expr> {
         let bound = self.bind(expr)?;
         if !matches!(bound.ty, SqlType::Unknown)
             && !castable(&bound.ty, &SqlType::Int4, CastContext::Assignment)

@@ -384,9 +384,6 @@ impl Binder<'_> {
         all: bool,
     ) -> Result<Expr> {
         let symbol = symbol_of(op)?;
-        let Some(comparison) = Comparison::of_symbol(&symbol) else {
-            return Err(fault::unsupported(format!("{symbol} with ANY or ALL")));
-        };
         let (value, list) = (self.bind(left)?, self.bind(right)?);
         let element = match &list.ty {
             ty if ty.element_type().is_some() => {
@@ -400,11 +397,35 @@ impl Binder<'_> {
                 ));
             }
         };
+        let Some(comparison) = Comparison::of_symbol(&symbol) else {
+            return self.quantified_call(&symbol, value, list, &element, all);
+        };
         let ty = comparison_type(&value.ty, &element)
             .ok_or_else(|| no_operator(&symbol, &[&value.ty, &element]))?;
         let value = self.implicit(value, &ty)?;
         let list = self.implicit(list, &ty.array_of())?;
         Ok(Expr::bool(Node::Quantified(Box::new(value), comparison, Box::new(list), all)))
+    }
+
+    /// LIKE, regular expressions and their kin with ANY or ALL.
+    fn quantified_call(
+        &mut self,
+        symbol: &str,
+        value: Expr,
+        list: Expr,
+        element: &SqlType,
+        all: bool,
+    ) -> Result<Expr> {
+        let resolved = registry()
+            .resolve(symbol, &[value.ty.clone(), element.clone()])
+            .map_err(|_| no_operator(symbol, &[&value.ty, element]))?;
+        let ([left, right], SqlType::Bool) = (&resolved.args[..], &resolved.returns) else {
+            return Err(fault::unsupported(format!("{symbol} with ANY or ALL")));
+        };
+        let value = self.implicit(value, left)?;
+        let list = self.implicit(list, &right.clone().array_of())?;
+        let (value, list) = (Box::new(value), Box::new(list));
+        Ok(Expr::bool(Node::QuantifiedCall(value, resolved.function, list, all)))
     }
 }
 

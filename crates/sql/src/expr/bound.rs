@@ -99,6 +99,8 @@ pub enum Node {
     InList(Box<Expr>, Vec<Expr>, bool),
     /// Value, comparison, array; true: ALL.
     Quantified(Box<Expr>, Comparison, Box<Expr>, bool),
+    /// Value, operator that is no comparison, array; true: ALL.
+    QuantifiedCall(Box<Expr>, &'static Function, Box<Expr>, bool),
     /// Row comparison: pairs of one type each.
     RowCompare(Comparison, Vec<(Expr, Expr)>),
     /// Conditions with results, and the ELSE.
@@ -188,7 +190,19 @@ impl Expr {
             }
             Node::InList(value, list, negated) => in_list(value, list, *negated, row, context),
             Node::Quantified(value, comparison, list, all) => {
-                quantified(value, *comparison, list, *all, row, context)
+                let ty = &value.ty;
+                let test = |value: &Datum, item: &Datum| {
+                    Ok(Datum::Bool(comparison.holds(value.cmp_typed(item, ty))))
+                };
+                quantified(value, list, *all, test, row, context)
+            }
+            Node::QuantifiedCall(value, function, list, all) => {
+                let types = [value.ty.clone(), value.ty.clone()];
+                let call = Call { context, args: &types, returns: &self.ty };
+                let test = |value: &Datum, item: &Datum| {
+                    (function.body)(&[value.clone(), item.clone()], &call)
+                };
+                quantified(value, list, *all, test, row, context)
             }
             Node::RowCompare(comparison, pairs) => row_compare(*comparison, pairs, row, context),
             Node::Case(branches, otherwise) => {
@@ -346,7 +360,8 @@ impl Expr {
             Node::Compare(_, a, b)
             | Node::Distinct(_, a, b)
             | Node::NullIf(a, b)
-            | Node::Quantified(a, _, b, _) => {
+            | Node::Quantified(a, _, b, _)
+            | Node::QuantifiedCall(a, _, b, _) => {
                 visit(a);
                 visit(b);
             }
@@ -459,13 +474,12 @@ fn in_list(
 
 fn quantified(
     value: &Expr,
-    comparison: Comparison,
     list: &Expr,
     all: bool,
+    test: impl Fn(&Datum, &Datum) -> Result<Datum>,
     row: &[Datum],
     context: &EvalContext<'_>,
 ) -> Result<Datum> {
-    let ty = &value.ty;
     let (value, list) = (value.eval(row, context)?, list.eval(row, context)?);
     let Datum::Array(list) = &list else { return Ok(Datum::Null) };
     if list.elements.is_empty() {
@@ -478,8 +492,12 @@ fn quantified(
     for item in &list.elements {
         if item.is_null() {
             unknown = true;
-        } else if comparison.holds(value.cmp_typed(item, ty)) != all {
-            return Ok(Datum::Bool(!all));
+            continue;
+        }
+        match test(&value, item)? {
+            Datum::Bool(found) if found != all => return Ok(Datum::Bool(!all)),
+            Datum::Bool(_) => {}
+            _ => unknown = true,
         }
     }
     Ok(if unknown { Datum::Null } else { Datum::Bool(all) })

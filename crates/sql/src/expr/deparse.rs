@@ -190,6 +190,12 @@ impl Deparse<'_> {
                 self.infix(format!("{} IS {not}{word}", self.expr(item, Place::Operand)), place)
             }
             Node::InList(value, list, negated) => self.in_list(value, list, *negated, place),
+            Node::QuantifiedCall(value, function, list, all) => {
+                let word = if *all { "ALL" } else { "ANY" };
+                let (value, list) =
+                    (self.expr(value, Place::Operand), self.expr(list, Place::Item));
+                self.infix(format!("{value} {} {word} ({list})", function.name), place)
+            }
             Node::Quantified(value, comparison, list, all) => {
                 let word = if *all { "ALL" } else { "ANY" };
                 // The operator takes integers of two widths.

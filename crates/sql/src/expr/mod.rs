@@ -17,6 +17,7 @@
 //! `docs/sql.md` lists the functions that are missing.
 
 pub(crate) mod array;
+mod assign;
 pub mod bind;
 mod bind_calls;
 mod bind_coerce;

@@ -48,11 +48,13 @@ fn figure(expr: &E) -> (Strength, String) {
         E::Case { else_result, .. } => {
             weak(else_result.as_deref().map_or(nothing, figure), || "case".to_owned())
         }
-        E::Exists { .. } => strong("exists"),
+        E::Exists { negated: false, .. } => strong("exists"),
         E::Subquery(query) => match &*query.body {
             ast::SetExpr::Select(select) => match select.projection.first() {
                 Some(ast::SelectItem::UnnamedExpr(expr)) => figure(expr),
                 Some(ast::SelectItem::ExprWithAlias { alias, .. }) => strong(fold(alias)),
+                // VALUES as a value is written so.
+                Some(ast::SelectItem::Wildcard(_)) if is_values(select) => strong("column1"),
                 _ => nothing,
             },
             _ => nothing,
@@ -74,6 +76,13 @@ fn figure(expr: &E) -> (Strength, String) {
         E::Tuple(_) => strong("row"),
         _ => nothing,
     }
+}
+
+fn is_values(select: &ast::Select) -> bool {
+    matches!(select.from.as_slice(), [ast::TableWithJoins {
+        relation: ast::TableFactor::Derived { subquery, .. },
+        joins,
+    }] if joins.is_empty() && matches!(*subquery.body, ast::SetExpr::Values(_)))
 }
 
 /// The type's own name, without length and dimensions.

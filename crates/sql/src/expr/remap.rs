@@ -28,7 +28,8 @@ impl Expr {
             Node::Compare(_, a, b)
             | Node::Distinct(_, a, b)
             | Node::NullIf(a, b)
-            | Node::Quantified(a, _, b, _) => {
+            | Node::Quantified(a, _, b, _)
+            | Node::QuantifiedCall(a, _, b, _) => {
                 each(a);
                 each(b);
             }

@@ -52,6 +52,9 @@ impl Expr {
             (N::Quantified(a, op, x, n), N::Quantified(b, op2, y, m)) => {
                 n == m && op == op2 && a.same_as(b) && x.same_as(y)
             }
+            (N::QuantifiedCall(a, f, x, n), N::QuantifiedCall(b, g, y, m)) => {
+                n == m && std::ptr::eq(*f, *g) && a.same_as(b) && x.same_as(y)
+            }
             (N::RowCompare(op, a), N::RowCompare(op2, b)) => op == op2 && same_pairs(a, b),
             (N::Case(a, x), N::Case(b, y)) => same_pairs(a, b) && both(x, y),
             (N::Extreme(g, a), N::Extreme(h, b)) => g == h && all_same(a, b),

@@ -106,6 +106,9 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     drop_vacuum_options(&mut tokens);
     spell_set_constraints(&mut tokens)?;
     check_payload(&tokens)?;
+    super::quantifiers::spell_like(&mut tokens);
+    super::quantifiers::spell_values(&mut tokens);
+    super::parts::spell(&mut tokens)?;
     let spelled = super::spelling::spell_types(&mut tokens)?;
     if spelled == super::spelling::Spelled::Plain
         && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?
@@ -116,6 +119,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::included::spell(&mut tokens);
     super::respell::respell(&mut tokens);
+    let wrapped = super::quantifiers::spell_insert(&mut tokens);
     spell_conflict_target(sql, &mut tokens)?;
     super::spelling::spell_arrays(&mut tokens);
     super::spelling::spell_trims(&mut tokens);
@@ -143,6 +147,9 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     let mut statement = parsed.map_err(|error| syntax(sql, &error))?;
     if repair {
         super::precedence::restore(&mut statement);
+    }
+    if wrapped {
+        super::quantifiers::unwrap(&mut statement);
     }
     if forms {
         super::forms::rewrite(&mut statement)?;

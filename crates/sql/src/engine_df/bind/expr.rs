@@ -486,6 +486,10 @@ impl Binder<'_> {
         let name = operator_name(op)?;
         let left = self.expr(left, scope)?;
         if let ast::Expr::Subquery(query) = right {
+            if super::operators::native(&name).is_none() {
+                let array = self.expr(&array_of_query(query), scope)?;
+                return self.any_of_array(&name, left, array, all);
+            }
             let joins = place.inside && name == "=" && !all;
             return self.in_subquery(left, &name, all, query, false, joins, scope);
         }
@@ -523,6 +527,20 @@ impl Binder<'_> {
 
 pub(super) fn negate(expr: Expr, negated: bool) -> Expr {
     if negated { Expr::Not(Box::new(expr)) } else { expr }
+}
+
+/// `ARRAY(SELECT …)`.
+fn array_of_query(query: &ast::Query) -> ast::Expr {
+    ast::Expr::Function(ast::Function {
+        name: ast::ObjectName::from(vec![ast::Ident::new("ARRAY")]),
+        uses_odbc_syntax: false,
+        parameters: ast::FunctionArguments::None,
+        args: ast::FunctionArguments::Subquery(Box::new(query.clone())),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
 }
 
 /// The fields of a row that is written out.

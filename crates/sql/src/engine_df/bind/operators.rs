@@ -324,33 +324,37 @@ impl Binder<'_> {
         array: Typed,
         all: bool,
     ) -> Result<Typed> {
-        let array = if array.ty.is_unknown() {
-            let element = if left.ty.is_unknown() { SqlType::Text } else { left.ty.clone() };
-            self.cast(array, &element.array_of())?
-        } else {
-            array
+        let element = match array.ty.element() {
+            Some(element) => element.clone(),
+            None if array.ty.is_unknown() => SqlType::Unknown,
+            None => {
+                let text = "op ANY/ALL (array) requires array on right side";
+                return Err(fault::new("42809", text));
+            }
         };
-        let Some(element) = array.ty.element().cloned() else {
-            return Err(fault::new(
-                "42809",
-                format!("op ANY/ALL (array) requires array on right side, not {}", array.ty),
-            ));
+        let no_such = || {
+            let item = Typed::of(array.expr.clone(), element.clone());
+            self.no_such(op, &[left.clone(), item], true)
         };
-        let ty = self.common_type(&[left.ty.clone(), element.clone()], op)?;
+        let types = [left.ty.clone(), element.clone()];
+        let (test, ty) = match native(op) {
+            Some(native) => {
+                let ty = self.common_type(&types, op).map_err(|_| no_such())?;
+                (udf::Test::Compare(native), ty)
+            }
+            None => {
+                let resolved = registry().resolve(op, &types).map_err(|_| no_such())?;
+                match &resolved.args[..] {
+                    [a, b] if a == b => {
+                        let ty = a.clone();
+                        (udf::Test::Operator(resolved), ty)
+                    }
+                    _ => return Err(fault::unsupported(&format!("{op} with ANY or ALL"))),
+                }
+            }
+        };
         let left = self.coerce(left, &ty, op)?;
         let array = if element == ty { array } else { self.cast(array, &ty.clone().array_of())? };
-        let test = match native(op) {
-            Some(op) => udf::Test::Compare(op),
-            None => udf::Test::Operator(
-                registry().resolve(op, &[ty.clone(), ty.clone()]).map_err(|_| {
-                    self.no_such(
-                        op,
-                        &[left.clone(), Typed::of(array.expr.clone(), ty.clone())],
-                        true,
-                    )
-                })?,
-            ),
-        };
         let call = udf::quantified(op, test, &ty, all, self.evaluation());
         Ok(Typed::bool(call.call(vec![left.expr, array.expr])))
     }

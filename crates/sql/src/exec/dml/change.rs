@@ -3,7 +3,7 @@
 //! # Invariants
 //! What needs other tables becomes a query that gives the keys (and new values) of the rows to write ([`super::rows`]).
 
-use super::rows::{key_of, keyed, relations, select, single_assignments};
+use super::rows::{Assigned, key_of, keyed, relations, select, single_assignments};
 use super::*;
 use crate::expr::ScopeRelation;
 
@@ -138,7 +138,10 @@ async fn update_by_query(
 ) -> Result<(Target, Vec<(usize, Given)>, Vec<ScopeRelation>)> {
     let mut values = Vec::new();
     let mut columns = Vec::new();
-    for (column, value) in single_assignments(&update.assignments, table)? {
+    for Assigned { column, value, subscripts } in single_assignments(&update.assignments, table)? {
+        if !subscripts.is_empty() {
+            return Err(Error::unsupported("assignment to a part of a column by another query"));
+        }
         match value {
             None => columns.push((column, None)),
             Some(value) => {

@@ -98,13 +98,36 @@ pub(super) fn column_of_subquery(subquery: &Query, at: usize, width: usize) -> R
     Ok(ast::Expr::Subquery(Box::new(query)))
 }
 
-/// The values of the assignments, one a column: `(a, b) = …` taken apart. `None` is DEFAULT.
+/// What one column is assigned.
+pub(super) struct Assigned {
+    pub column: usize,
+    /// `None` is DEFAULT.
+    pub value: Option<ast::Expr>,
+    /// The part that is assigned; empty: all.
+    pub subscripts: Vec<ast::Subscript>,
+}
+
+/// The values of the assignments, one a column or part of one: `(a, b) = …` taken apart.
 pub(super) fn single_assignments(
     assignments: &[ast::Assignment],
     table: &Table,
-) -> Result<Vec<(usize, Option<ast::Expr>)>> {
-    let mut out: Vec<(usize, Option<ast::Expr>)> = Vec::new();
+) -> Result<Vec<Assigned>> {
+    let mut out: Vec<Assigned> = Vec::new();
     for assignment in assignments {
+        if let AssignmentTarget::ColumnName(name) = &assignment.target
+            && let Some((column, subscripts)) = crate::session::parts::part(name)?
+        {
+            let column = target_column(table, &ObjectName::from(vec![column]))?;
+            let value = assignment.value.clone();
+            if is_default(&value) {
+                return Err(Error::unsupported("DEFAULT for a part of a column"));
+            }
+            if out.iter().any(|known| known.column == column && known.subscripts.is_empty()) {
+                return Err(assigned_twice(table, column));
+            }
+            out.push(Assigned { column, value: Some(value), subscripts });
+            continue;
+        }
         let pairs: Vec<(usize, ast::Expr)> = match (&assignment.target, &assignment.value) {
             (AssignmentTarget::ColumnName(name), value) => {
                 vec![(target_column(table, name)?, value.clone())]
@@ -117,16 +140,18 @@ pub(super) fn single_assignments(
             }
         };
         for (column, value) in pairs {
-            if out.iter().any(|(known, _)| *known == column) {
-                return Err(Error::syntax(format!(
-                    "multiple assignments to same column \"{}\"",
-                    table.columns[column].name
-                )));
+            if out.iter().any(|known| known.column == column) {
+                return Err(assigned_twice(table, column));
             }
-            out.push((column, (!is_default(&value)).then_some(value)));
+            let value = (!is_default(&value)).then_some(value);
+            out.push(Assigned { column, value, subscripts: Vec::new() });
         }
     }
     Ok(out)
+}
+
+fn assigned_twice(table: &Table, column: usize) -> Error {
+    Error::syntax(format!("multiple assignments to same column \"{}\"", table.columns[column].name))
 }
 
 /// The values on the right of `(…) = …`.
