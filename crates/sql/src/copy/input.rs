@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 use super::binary::BinaryDecoder;
 use super::lines::{Decoder, Field, malformed, shortened};
-use super::options::Options;
+use super::options::{Options, flags};
 use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::bulk::{BulkInsert, Refused};
@@ -94,7 +94,13 @@ impl CopyIn {
         let bare = columns.iter().map(|(_, ty)| ty.without_modifier()).collect();
         let input = match options.format {
             CopyFormat::Binary => Input::Binary(BinaryDecoder::default()),
-            CopyFormat::Text | CopyFormat::Csv => Input::Lines(Decoder::new(options)),
+            CopyFormat::Text | CopyFormat::Csv => {
+                let names: Vec<String> = columns.iter().map(|(name, _)| name.clone()).collect();
+                let table = Some(&**table);
+                let not_null = flags(&options.force_not_null, &names, "FORCE_NOT_NULL", table)?;
+                let null = flags(&options.force_null, &names, "FORCE_NULL", table)?;
+                Input::Lines(Decoder::new(options).forcing(not_null, null))
+            }
         };
         let width = chosen.len();
         let decoding =

@@ -39,6 +39,8 @@ pub(super) fn malformed(message: impl Into<String>) -> Error {
 #[derive(Debug)]
 pub(super) struct Decoder {
     options: Options,
+    /// Columns that are never NULL, and those that are so in quotes too.
+    forced: (Vec<bool>, Vec<bool>),
     /// What was not taken yet.
     pending: BytesMut,
     /// Bytes of `pending` known to hold no end of a row.
@@ -57,6 +59,7 @@ impl Decoder {
     pub fn new(options: Options) -> Self {
         Self {
             options,
+            forced: (Vec::new(), Vec::new()),
             pending: BytesMut::new(),
             scanned: 0,
             quoted: false,
@@ -65,6 +68,12 @@ impl Decoder {
             headed: false,
             ended: false,
         }
+    }
+
+    /// With FORCE_NOT_NULL and FORCE_NULL, a flag for each column.
+    pub fn forcing(mut self, not_null: Vec<bool>, null: Vec<bool>) -> Self {
+        self.forced = (not_null, null);
+        self
     }
 
     /// Line the last row ended on, from 1; csv values may hold line ends.
@@ -235,7 +244,13 @@ impl Decoder {
                 _ => {
                     let text = String::from_utf8(std::mem::take(&mut value))
                         .map_err(|_| Error::internal("csv is cut at ASCII bytes"))?;
-                    let null = !was_quoted && text == self.options.null;
+                    let forced = |flags: &[bool]| flags.get(fields.len()) == Some(&true);
+                    let null = text == self.options.null
+                        && if was_quoted {
+                            forced(&self.forced.1)
+                        } else {
+                            !forced(&self.forced.0)
+                        };
                     fields.push(if null { None } else { Some(Cow::Owned(text)) });
                     was_quoted = false;
                     if byte.is_none() {
@@ -398,7 +413,19 @@ mod tests {
             quote: b'"',
             escape: b'"',
             force_quote: Vec::new(),
+            force_not_null: Vec::new(),
+            force_null: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_stands_for_null_is_forced_to_be_one_or_none() {
+        let mut decoder =
+            Decoder::new(options(CopyFormat::Csv)).forcing(vec![true, false], vec![false, true]);
+        decoder.feed(b",\"\",\n").expect("fits");
+        assert!(decoder.next_row(false).expect("a row"));
+        let fields = decoder.fields().expect("well formed");
+        assert_eq!(fields, [Some("".into()), None, None]);
     }
 
     fn decode_all(data: &[u8], cut: usize, options: Options) -> Vec<Vec<Field<'static>>> {

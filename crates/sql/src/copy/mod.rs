@@ -48,7 +48,7 @@ pub(crate) fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Res
     let Statement::Copy { source, target, options, legacy_options, to, .. } = statement else {
         return Err(Error::internal("COPY was expected"));
     };
-    Options::of(options, legacy_options)?;
+    Options::of(options, legacy_options)?.check_direction(*to)?;
     match (target, to) {
         (CopyTarget::Stdin, false) | (CopyTarget::Stdout, true) => {}
         (CopyTarget::Stdin | CopyTarget::Stdout, _) => {
@@ -114,9 +114,9 @@ async fn run(
                 .map(|at| Ident::with_quote('"', table.columns[*at].name.as_str()).to_string())
                 .collect();
             let query = parse_query(&format!("SELECT {} FROM {table_name}", names.join(", ")))?;
-            copy_out(&query, options, parameters, context).await
+            copy_out(&query, options, parameters, context, Some(&table)).await
         }
-        CopySource::Query(query) => copy_out(query, options, parameters, context).await,
+        CopySource::Query(query) => copy_out(query, options, parameters, context, None).await,
     }
 }
 
@@ -211,12 +211,11 @@ async fn copy_out(
     options: Options,
     parameters: &[SqlType],
     context: &ExecContext,
+    table: Option<&Table>,
 ) -> Result<StatementResult> {
     let (columns, rows) = crate::engine_df::run_described(query, parameters, context).await?;
-    let forced: Vec<bool> = columns
-        .iter()
-        .map(|column| options.force_quote.iter().any(|name| *name == column.name || name == "*"))
-        .collect();
+    let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+    let forced = options::flags(&options.force_quote, &names, "FORCE_QUOTE", table)?;
     let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();
     let head = options.header.then(|| {
         let names: Vec<_> =

@@ -1,8 +1,10 @@
 //! Options of COPY.
 
+use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
+use crate::expr::fold;
 use crate::session::CopyFormat;
-use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption};
+use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption, Ident};
 
 /// How the data is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,41 @@ pub(super) struct Options {
     pub escape: u8,
     /// Columns quoted always; empty for none. `*` stands for all.
     pub force_quote: Vec<String>,
+    /// Columns in which what stands for NULL is a text.
+    pub force_not_null: Vec<String>,
+    /// Columns in which what stands for NULL is NULL in quotes too.
+    pub force_null: Vec<String>,
+}
+
+/// The names of columns in an option.
+fn names(columns: &[Ident]) -> Vec<String> {
+    columns.iter().map(fold).collect()
+}
+
+/// For each of the copied columns whether the option `what` names it.
+///
+/// # Errors
+/// 42703 for a name that is none of `table`, 42P10 for one that is not copied.
+pub(super) fn flags(
+    wanted: &[String],
+    copied: &[String],
+    what: &str,
+    table: Option<&Table>,
+) -> Result<Vec<bool>> {
+    if let Some(name) = wanted.iter().find(|name| *name != "*" && !copied.contains(name)) {
+        return Err(match table {
+            Some(table) if table.column_position(name).is_some() => {
+                let text = format!("{what} column \"{name}\" not referenced by COPY");
+                Error::new(SqlState::INVALID_COLUMN_REFERENCE, text)
+            }
+            Some(table) => crate::exec::no_column(table, name),
+            None => {
+                let text = format!("column \"{name}\" does not exist");
+                Error::new(SqlState::UNDEFINED_COLUMN, text)
+            }
+        });
+    }
+    Ok(copied.iter().map(|name| wanted.iter().any(|w| w == name || w == "*")).collect())
 }
 
 fn one_byte(name: &str, value: char) -> Result<u8> {
@@ -97,6 +134,8 @@ impl Options {
             quote: b'"',
             escape: b'"',
             force_quote: Vec::new(),
+            force_not_null: Vec::new(),
+            force_null: Vec::new(),
         };
         let (mut quote, mut escape) = (None, None);
         for option in options {
@@ -106,17 +145,14 @@ impl Options {
                 CopyOption::Header(on) => out.header = *on,
                 CopyOption::Quote(c) => quote = Some(one_byte("quote", *c)?),
                 CopyOption::Escape(c) => escape = Some(one_byte("escape", *c)?),
-                CopyOption::ForceQuote(columns) => {
-                    out.force_quote = columns.iter().map(|c| c.value.clone()).collect();
-                }
+                CopyOption::ForceQuote(columns) => out.force_quote = names(columns),
+                CopyOption::ForceNotNull(columns) => out.force_not_null = names(columns),
+                CopyOption::ForceNull(columns) => out.force_null = names(columns),
                 CopyOption::Encoding(name) => {
                     let name = name.to_lowercase();
                     if !matches!(name.as_str(), "utf8" | "utf-8" | "unicode") {
                         return Err(Error::unsupported(format!("COPY in the encoding {name}")));
                     }
-                }
-                CopyOption::ForceNotNull(_) | CopyOption::ForceNull(_) => {
-                    return Err(Error::unsupported("FORCE_NULL and FORCE_NOT_NULL"));
                 }
                 CopyOption::Format(_) | CopyOption::Freeze(_) => {}
             }
@@ -135,10 +171,10 @@ impl Options {
                                 escape = Some(one_byte("escape", *c)?)
                             }
                             CopyLegacyCsvOption::ForceQuote(columns) => {
-                                out.force_quote = columns.iter().map(|c| c.value.clone()).collect();
+                                out.force_quote = names(columns);
                             }
-                            CopyLegacyCsvOption::ForceNotNull(_) => {
-                                return Err(Error::unsupported("FORCE NOT NULL"));
+                            CopyLegacyCsvOption::ForceNotNull(columns) => {
+                                out.force_not_null = names(columns);
                             }
                         }
                     }
@@ -157,6 +193,31 @@ impl Options {
         out.escape = escape.unwrap_or(out.quote);
         out.check()?;
         Ok(out)
+    }
+
+    /// Refuses options of the other format or direction.
+    ///
+    /// # Errors
+    /// 0A000.
+    pub(super) fn check_direction(&self, to: bool) -> Result<()> {
+        let refuse = |text: String| Err(Error::new(SqlState::FEATURE_NOT_SUPPORTED, text));
+        for (columns, what, goes_to) in [
+            (&self.force_quote, "quote", true),
+            (&self.force_not_null, "not null", false),
+            (&self.force_null, "null", false),
+        ] {
+            if columns.is_empty() {
+                continue;
+            }
+            if self.format != CopyFormat::Csv {
+                return refuse(format!("COPY force {what} available only in CSV mode"));
+            }
+            if to != goes_to {
+                let word = if goes_to { "TO" } else { "FROM" };
+                return refuse(format!("COPY force {what} only available using COPY {word}"));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses options under which a row could not be told from another.

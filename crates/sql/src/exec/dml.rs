@@ -134,7 +134,7 @@ impl Target {
     }
 }
 
-fn no_column(table: &Table, name: &str) -> Error {
+pub(crate) fn no_column(table: &Table, name: &str) -> Error {
     Error::new(
         SqlState::UNDEFINED_COLUMN,
         format!("column \"{name}\" of relation \"{}\" does not exist", table.name),

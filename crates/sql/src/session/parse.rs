@@ -189,8 +189,8 @@ fn text_of(sql: &str, tokens: &[TokenWithSpan]) -> String {
 }
 
 /// Writes COPY's `FREEZE ON` and `HEADER OFF` as the parser knows them, `TRUE` and `FALSE` (pgbench
-/// loads its tables `WITH (FREEZE ON)`).
-fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
+/// loads its tables `WITH (FREEZE ON)`), and the `*` of FORCE_QUOTE as a list.
+fn spell_copy_switches(tokens: &mut Vec<TokenWithSpan>) {
     let mut solid = tokens.iter_mut().filter(|t| !matches!(t.token, Token::Whitespace(_)));
     let word = |token: &Token| match token {
         Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
@@ -199,7 +199,7 @@ fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
     if solid.next().is_none_or(|first| word(&first.token) != "COPY") {
         return;
     }
-    let mut after_switch = false;
+    let (mut after_switch, mut all) = (false, false);
     for token in solid {
         let this = word(&token.token);
         if after_switch && this == "ON" {
@@ -208,6 +208,27 @@ fn spell_copy_switches(tokens: &mut [TokenWithSpan]) {
             token.token = Token::make_keyword("FALSE");
         }
         after_switch = this == "FREEZE" || this == "HEADER";
+        all |= this == "FORCE_QUOTE" || this == "FORCE";
+    }
+    if !all {
+        return;
+    }
+    let mut before = (String::new(), String::new());
+    let mut at = 0;
+    while at < tokens.len() {
+        let token = &tokens[at].token;
+        let lists = before.1 == "FORCE_QUOTE";
+        if *token == Token::Mul && (lists || before.0 == "FORCE" && before.1 == "QUOTE") {
+            let span = tokens[at].span;
+            let mut list = vec![Token::make_word("*", Some('"'))];
+            if lists {
+                list = vec![Token::LParen, list.remove(0), Token::RParen];
+            }
+            tokens.splice(at..=at, list.into_iter().map(|token| TokenWithSpan::new(token, span)));
+        } else if !matches!(token, Token::Whitespace(_)) {
+            before = (before.1, word(token));
+        }
+        at += 1;
     }
 }
 
