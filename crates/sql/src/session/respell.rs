@@ -3,6 +3,7 @@
 //! | written | as |
 //! | --- | --- |
 //! | `ABORT` | `ROLLBACK` |
+//! | `CREATE RECURSIVE VIEW v (a) AS q` | `CREATE VIEW v (a) AS WITH RECURSIVE v (a) AS (q) SELECT a FROM v` |
 //! | `TABLE t` as a statement | `SELECT * FROM t` |
 //! | `FOR NO KEY UPDATE`, `FOR KEY SHARE`, `OF a, b` behind one | `FOR UPDATE`, `FOR SHARE`, `OF a`: no lock is taken anyhow |
 //! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
@@ -103,6 +104,7 @@ pub(super) fn respell(tokens: &mut Vec<TokenWithSpan>) {
     match words.word(0).as_str() {
         "ABORT" => words.replace(0, 1, vec![keyword("ROLLBACK")]),
         "TABLE" => words.replace(0, 1, vec![keyword("SELECT"), Token::Mul, keyword("FROM")]),
+        "CREATE" => recursive_view(&mut words),
         _ => {}
     }
     let mut merge = false;
@@ -118,6 +120,40 @@ pub(super) fn respell(tokens: &mut Vec<TokenWithSpan>) {
         }
         at += 1;
     }
+}
+
+/// `CREATE RECURSIVE VIEW v (a, b) AS query`.
+fn recursive_view(words: &mut Words<'_>) {
+    let Some(at) = (1..5).find(|at| words.are(*at, &["RECURSIVE", "VIEW"])) else { return };
+    let mut open = at + 2;
+    while matches!(words.token(open), Some(Token::Word(_) | Token::Period)) {
+        open += 1;
+    }
+    let mut close = open;
+    while matches!(words.token(close), Some(Token::LParen | Token::Word(_) | Token::Comma)) {
+        close += 1;
+    }
+    // Without a list of columns it is none: the parser says so.
+    if words.token(open) != Some(&Token::LParen)
+        || words.token(close) != Some(&Token::RParen)
+        || words.word(close + 1) != "AS"
+    {
+        return;
+    }
+    let tokens = |words: &Words<'_>, from: usize, to: usize| -> Vec<Token> {
+        (from..to).filter_map(|at| words.token(at).cloned()).collect()
+    };
+    let name = tokens(words, open - 1, open);
+    let columns = tokens(words, open + 1, close);
+    let end = words.solid.len();
+    let mut query = vec![keyword("WITH"), keyword("RECURSIVE")];
+    query.extend(name.iter().cloned().chain([Token::LParen]));
+    query.extend(columns.iter().cloned().chain([Token::RParen, keyword("AS"), Token::LParen]));
+    query.extend(tokens(words, close + 2, end));
+    query.extend([Token::RParen, keyword("SELECT")]);
+    query.extend(columns.into_iter().chain([keyword("FROM")]).chain(name));
+    words.replace(close + 2, end - close - 2, query);
+    words.replace(at, 1, Vec::new());
 }
 
 /// `FOR NO KEY UPDATE OF a, b`.

@@ -188,13 +188,16 @@ pub struct Notice {
 pub(crate) const LEVELS: &[&str] =
     &["debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning", "error"];
 
-/// Checks a value of `client_min_messages`.
+/// Checks a value, if the parameter is `client_min_messages`.
 ///
 /// # Errors
 /// 22023.
-pub(crate) fn check_level(value: &str) -> Result<()> {
+pub(crate) fn check_level(parameter: &str, value: &str) -> Result<()> {
     let is = |level: &&str| level.eq_ignore_ascii_case(value);
-    if LEVELS.iter().any(is) || ["debug", "info"].iter().any(is) {
+    if parameter != "client_min_messages"
+        || LEVELS.iter().any(is)
+        || ["debug", "info"].iter().any(is)
+    {
         return Ok(());
     }
     let error = Error::new(

@@ -448,9 +448,7 @@ impl Settings {
                 if other.contains('.') && !other.starts_with("telesto.")
                     || ACCEPTED.iter().any(|(known, _)| *known == other) =>
             {
-                if other == "client_min_messages" {
-                    super::result::check_level(value)?;
-                }
+                super::result::check_level(other, value)?;
                 // Blanks are the application's own.
                 let kept = if other.contains('.') { joined } else { value.to_owned() };
                 self.others.insert(lower, kept);
