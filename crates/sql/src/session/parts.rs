@@ -102,19 +102,23 @@ fn target<'t>(token: &impl Fn(usize) -> Option<&'t Token>, place: usize) -> Opti
 
 /// Refuses `INTO t (a[1], …)`.
 fn no_parts<'t>(token: &impl Fn(usize) -> Option<&'t Token>, mut place: usize) -> Result<()> {
-    while matches!(token(place), Some(Token::Word(_) | Token::Period)) {
-        place += 1;
+    let word = |place: usize| matches!(token(place), Some(Token::Word(_)));
+    while word(place) && token(place + 1) == Some(&Token::Period) {
+        place += 2;
     }
-    if token(place) != Some(&Token::LParen) {
+    place += 1;
+    if token(place).is_some_and(|t| keyword(t) == Keyword::AS) {
+        place += 2;
+    }
+    let query = token(place + 1)
+        .is_some_and(|t| matches!(keyword(t), Keyword::SELECT | Keyword::VALUES | Keyword::WITH));
+    if token(place) != Some(&Token::LParen) || query {
         return Ok(());
     }
-    while matches!(token(place + 1), Some(Token::Word(_) | Token::Comma | Token::Period)) {
+    while word(place + 1) || token(place + 1) == Some(&Token::Comma) {
         place += 1;
     }
-    let named = matches!(token(place), Some(Token::Word(_)));
-    let query = token(place)
-        .is_some_and(|t| matches!(keyword(t), Keyword::SELECT | Keyword::VALUES | Keyword::ARRAY));
-    if token(place + 1) == Some(&Token::LBracket) && named && !query {
+    if token(place + 1) == Some(&Token::LBracket) {
         return Err(Error::unsupported("a subscript among the columns of an INSERT")
             .hint("Insert the whole value."));
     }
