@@ -64,6 +64,14 @@ impl Evaluation {
         let call = Call { context: &context, args, returns: &SqlType::Jsonb };
         crate::expr::functions::jsons::to_json_value(value, ty, &call)
     }
+
+    /// A value as JSON's text; what is json already keeps the text it has.
+    pub fn to_json_text(&self, value: &Datum, ty: &SqlType) -> Result<String> {
+        let context = self.context();
+        let args = std::slice::from_ref(ty);
+        let call = Call { context: &context, args, returns: &SqlType::Json };
+        crate::expr::functions::jsons::to_json_text(value, ty, &call)
+    }
 }
 
 /// Calls a resolved function whose arguments have the declared types.

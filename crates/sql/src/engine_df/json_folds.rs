@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 
 use super::evaluate::Evaluation;
 use crate::error::{Error, Result, SqlState};
-use crate::types::json::jsonb_text;
 use crate::types::{Datum, SqlType};
 
 /// An array of the first values of `rows`.
@@ -21,7 +20,7 @@ pub(super) fn array(
     returns: &SqlType,
 ) -> Result<Datum> {
     if *returns == SqlType::Json {
-        let items = rows.iter().map(|row| text(&row[0], &args[0], evaluation));
+        let items = rows.iter().map(|row| evaluation.to_json_text(&row[0], &args[0]));
         let items = items.collect::<Result<Vec<_>>>()?;
         return Ok(Datum::Json(format!("[{}]", items.join(", ")).into()));
     }
@@ -42,7 +41,7 @@ pub(super) fn object(
     if *returns == SqlType::Json {
         let field = |row: &Vec<Datum>| {
             let name = Value::from(name(&row[0])?);
-            Ok(format!("{name} : {}", text(&row[1], &args[1], evaluation)?))
+            Ok(format!("{name} : {}", evaluation.to_json_text(&row[1], &args[1])?))
         };
         let fields = rows.iter().map(field).collect::<Result<Vec<_>>>()?;
         return Ok(Datum::Json(format!("{{ {} }}", fields.join(", ")).into()));
@@ -72,15 +71,6 @@ pub(super) fn held(value: &Value) -> usize {
 fn name(key: &Datum) -> Result<&str> {
     key.as_str()
         .ok_or_else(|| Error::new(SqlState::INVALID_PARAMETER_VALUE, "field name must not be null"))
-}
-
-/// A value as `json` shows it.
-fn text(value: &Datum, ty: &SqlType, evaluation: &Evaluation) -> Result<String> {
-    Ok(match value {
-        Datum::Json(text) => text.to_string(),
-        Datum::Jsonb(value) => jsonb_text(value),
-        value => evaluation.to_json(value, ty)?.to_string(),
-    })
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ use telesto_bucket::Cost;
 use telesto_txn::ReadFor;
 
 pub use runtime::QueryBounds;
+pub(crate) use sets::is_set_function;
 pub(crate) use tables::{HIDDEN_PREFIX, KEY_COLUMN, KEYED_SCHEMA};
 
 use self::bind::{Binder, Parameters, Relation, ScopeColumn};

@@ -53,10 +53,18 @@ pub(crate) const NAMES: &[&str] = &[
     "pg_listening_channels",
 ];
 
+/// Whether a function of this name returns a set.
+pub(crate) fn is_set_function(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
 /// The function of this name for these argument types; `None` when it does not take them.
 pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
     let one = |args: Vec<SqlType>, ty: SqlType| {
         Some(SetFunction { args, columns: vec![("value", ty)], named: false })
+    };
+    let value = |json: SqlType, ty| {
+        Some(SetFunction { args: vec![json], columns: vec![("value", ty)], named: true })
     };
     match (name, types) {
         ("generate_series", [a, b] | [a, b, _]) => {
@@ -94,14 +102,12 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
         ("regexp_matches", [_, _] | [_, _, _]) => {
             one(vec![SqlType::Text; types.len()], SqlType::Text.array_of())
         }
-        ("json_array_elements", [_]) => one(vec![SqlType::Json], SqlType::Json),
-        ("jsonb_array_elements", [_]) => one(vec![SqlType::Jsonb], SqlType::Jsonb),
-        ("json_array_elements_text" | "json_object_keys", [_]) => {
-            one(vec![SqlType::Json], SqlType::Text)
-        }
-        ("jsonb_array_elements_text" | "jsonb_object_keys", [_]) => {
-            one(vec![SqlType::Jsonb], SqlType::Text)
-        }
+        ("json_array_elements", [_]) => value(SqlType::Json, SqlType::Json),
+        ("jsonb_array_elements", [_]) => value(SqlType::Jsonb, SqlType::Jsonb),
+        ("json_array_elements_text", [_]) => value(SqlType::Json, SqlType::Text),
+        ("jsonb_array_elements_text", [_]) => value(SqlType::Jsonb, SqlType::Text),
+        ("json_object_keys", [_]) => one(vec![SqlType::Json], SqlType::Text),
+        ("jsonb_object_keys", [_]) => one(vec![SqlType::Jsonb], SqlType::Text),
         ("json_each" | "jsonb_each" | "json_each_text" | "jsonb_each_text", [_]) => {
             let whole = if name.starts_with("jsonb") { SqlType::Jsonb } else { SqlType::Json };
             let value = if name.ends_with("text") { SqlType::Text } else { whole.clone() };

@@ -15,13 +15,14 @@ use crate::plan::PlanContext;
 use crate::session::parse::conflict_target;
 use crate::sqlparser::ast::{self, Ident};
 
-/// The numbers of the unique indexes that `(columns) [WHERE …]` means.
+/// The numbers of the unique indexes of `table` that `(columns) [WHERE …]` means; `face` is the table with the names the
+/// statement knows it by.
 ///
 /// # Errors
 /// 42703, 42P10.
 pub(super) fn infer(
     columns: &[Ident],
-    table: &Table,
+    (table, face): (&Table, &Table),
     context: &PlanContext<'_>,
     eval: &EvalContext<'_>,
 ) -> Result<Vec<u32>> {
@@ -40,7 +41,7 @@ pub(super) fn infer(
     for item in &items {
         let place = match item {
             ast::Expr::Identifier(name) => {
-                Some(table.column_position(&fold(name)).ok_or_else(|| {
+                Some(face.column_position(&fold(name)).ok_or_else(|| {
                     Error::new(
                         SqlState::UNDEFINED_COLUMN,
                         format!("column \"{}\" does not exist", fold(name)),
@@ -48,7 +49,7 @@ pub(super) fn infer(
                 })?)
             }
             other => {
-                let bound = bind_over(table, eval, other, "index expressions")?;
+                let bound = bind_over(face, eval, other, "index expressions")?;
                 match bound.node {
                     Node::Column(at) => Some(at),
                     _ => forms.place_of(&bound).map(|(at, _)| at),
@@ -59,7 +60,7 @@ pub(super) fn infer(
     }
     wanted.sort_unstable();
     wanted.dedup();
-    let condition = condition.map(|e| condition_over(table, eval, &e, "WHERE")).transpose()?;
+    let condition = condition.map(|e| condition_over(face, eval, &e, "WHERE")).transpose()?;
     let conjuncts: Vec<Expr> = condition.into_iter().collect();
     let found: Vec<u32> = table
         .all_indexes()

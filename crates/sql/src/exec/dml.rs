@@ -13,12 +13,13 @@ mod change;
 mod given;
 mod merge;
 mod rows;
+mod view;
 
 use std::sync::Arc;
 
 use super::access::{Access, Conditions};
 use super::info::{TableInfo, relation};
-use super::select::{describe_access, plain_wildcard, result_column, wildcard};
+use super::select::{describe_access, plain_wildcard, result_column};
 use super::source::QuerySource;
 use super::write::OnConflict;
 use super::{KeyPlan, Kind, find_table};
@@ -40,6 +41,7 @@ pub(crate) use given::{OVERRIDING_SYSTEM, OVERRIDING_USER};
 use given::{Overriding, may_assign, may_give, overriding, passed_over};
 pub(crate) use merge::{DEFAULT_VALUES, DO_NOTHING};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
+use view::{Doing, Written, returning_fault};
 
 /// A value given to a column of a new row.
 #[derive(Debug)]
@@ -174,11 +176,12 @@ type Returning = (Option<Vec<Expr>>, Option<Arc<[ResultColumn]>>);
 /// Binds RETURNING.
 fn returning(
     items: Option<&Vec<SelectItem>>,
-    table: &Arc<Table>,
+    written: &Written,
     scope: &Scope,
     context: &mut PlanContext<'_>,
 ) -> Result<Returning> {
     let Some(items) = items else { return Ok((None, None)) };
+    let table = &written.face;
     let eval = EvalContext::planning(context.settings, context.catalog);
     let (mut output, mut columns) = (Vec::new(), Vec::new());
     for item in items {
@@ -200,7 +203,10 @@ fn returning(
                 for (at, other) in scope.relations.iter().enumerate().filter(|(_, r)| all(r)) {
                     known = true;
                     if at == 0 {
-                        wildcard(table, &mut output, &mut columns);
+                        for (expr, column) in written.star()? {
+                            output.push(expr);
+                            columns.push(column);
+                        }
                         continue;
                     }
                     for column in &other.columns {
@@ -217,14 +223,15 @@ fn returning(
                 }
             }
             SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
-                let bound =
-                    Binder::new(scope, context.parameters, &eval, "RETURNING").bind_shown(expr)?;
+                let bound = Binder::new(scope, context.parameters, &eval, "RETURNING")
+                    .bind_shown(expr)
+                    .map_err(|error| returning_fault(error, written))?;
                 let name = match item {
                     SelectItem::ExprWithAlias { alias, .. } => fold(alias),
                     _ => output_name(expr),
                 };
                 columns.push(result_column(name, &bound, Some(table)));
-                output.push(bound);
+                output.push(written.computed(bound));
             }
             _ => return Err(fault::unsupported("this item of RETURNING")),
         }
@@ -240,16 +247,18 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     let TableObject::TableName(name) = &insert.table else {
         return Err(fault::unsupported("INSERT into a function"));
     };
-    let table = find_table(name, context)?;
-    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
-    let shown = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
-    let all: Vec<usize> = table.visible_columns().map(|(at, _)| at).collect();
+    let alias = insert.table_alias.as_ref().map(|alias| &alias.alias);
+    let written = Written::named(name, alias, Doing::Insert, context)?;
+    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &written.table)?);
+    // What the statement names, be it a view's.
+    let table = &written.face;
     let (overriding, named) = overriding(&insert.columns);
     let explicit = !named.is_empty();
     let mut targets = if explicit {
-        named.iter().map(|c| target_column(&table, c)).collect::<Result<Vec<_>>>()?
+        written.may_write(named.iter(), Doing::Insert)?;
+        named.iter().map(|c| target_column(table, c)).collect::<Result<Vec<_>>>()?
     } else {
-        all
+        written.all()?
     };
     for (at, target) in targets.iter().enumerate() {
         if targets[..at].contains(target) {
@@ -274,27 +283,27 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
                 SetExpr::Values(values) if plain => {
                     let before = context.parameters.clone();
                     let way = Way { explicit, overriding, scope: &empty };
-                    match bind_values(values, &table, &mut targets, &way, context, &eval) {
+                    match bind_values(values, table, &mut targets, &way, context, &eval) {
                         Ok(rows) => Rows::Values(rows),
                         Err(error) if error.code() == SqlState::FEATURE_NOT_SUPPORTED => {
                             *context.parameters = before;
                             let way = Way { explicit, overriding, scope: &empty };
                             let query = without_defaults(query, &mut targets);
-                            from_query(&query, &table, &mut targets, &way, context, &eval).await?
+                            from_query(&query, table, &mut targets, &way, context, &eval).await?
                         }
                         Err(error) => return Err(error),
                     }
                 }
                 _ => {
                     let way = Way { explicit, overriding, scope: &empty };
-                    from_query(query, &table, &mut targets, &way, context, &eval).await?
+                    from_query(query, table, &mut targets, &way, context, &eval).await?
                 }
             }
         }
     };
-    let conflict = on_conflict(insert, &table, &shown, context, &eval)?;
-    let scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
-    let (returning, columns) = returning(insert.returning.as_ref(), &table, &scope, context)?;
+    let conflict = on_conflict(insert, &written, context, &eval)?;
+    let scope = Scope { relations: vec![written.relation()] };
+    let (returning, columns) = returning(insert.returning.as_ref(), &written, &scope, context)?;
     Ok(KeyPlan {
         columns,
         read_only: false,
@@ -412,8 +421,7 @@ async fn from_query(
 
 fn on_conflict(
     insert: &Insert,
-    table: &Arc<Table>,
-    shown: &str,
+    written: &Written,
     context: &mut PlanContext<'_>,
     eval: &EvalContext<'_>,
 ) -> Result<OnConflict> {
@@ -424,6 +432,7 @@ fn on_conflict(
             return Err(Error::syntax("ON DUPLICATE KEY is not PostgreSQL; use ON CONFLICT"));
         }
     };
+    let table = &written.face;
     let arbiters = match &on.conflict_target {
         None => None,
         Some(ConflictTarget::OnConstraint(name)) => {
@@ -438,7 +447,7 @@ fn on_conflict(
             Some(vec![found.id])
         }
         Some(ConflictTarget::Columns(columns)) => {
-            Some(super::arbiter::infer(columns, table, context, eval)?)
+            Some(super::arbiter::infer(columns, (&written.table, table), context, eval)?)
         }
     };
     match &on.action {
@@ -450,29 +459,36 @@ fn on_conflict(
                 )
                 .hint("For example, ON CONFLICT (column_name).")
             })?;
+            written.may_write(assigned(&update.assignments), Doing::Update)?;
             let offset = table.columns.len();
             let scope = Scope {
-                relations: vec![
-                    relation(table, shown, 0, true),
-                    relation(table, "excluded", offset, false),
-                ],
+                relations: vec![written.relation(), relation(table, "excluded", offset, false)],
             };
             let set = assignments(&update.assignments, table, &scope, context, eval)?
                 .into_iter()
                 .map(|(at, given)| match given {
-                    Given::Expr(expr) => (at, Some(expr)),
+                    Given::Expr(expr) => (at, Some(written.computed(expr))),
                     Given::Default => (at, None),
                 })
                 .collect();
             let filter = match &update.selection {
                 None => None,
                 Some(expr) => {
-                    Some(Binder::new(&scope, context.parameters, eval, "WHERE").condition(expr)?)
+                    let mut binder = Binder::new(&scope, context.parameters, eval, "WHERE");
+                    Some(written.computed(binder.condition(expr)?))
                 }
             };
             Ok(OnConflict::Update { arbiters, set, filter })
         }
     }
+}
+
+/// The columns that assignments name.
+fn assigned(assignments: &[ast::Assignment]) -> impl Iterator<Item = &ObjectName> {
+    assignments.iter().flat_map(|assignment| match &assignment.target {
+        AssignmentTarget::ColumnName(name) => std::slice::from_ref(name),
+        AssignmentTarget::Tuple(names) => names.as_slice(),
+    })
 }
 
 fn assignments(

@@ -10,8 +10,11 @@
 //! - Everything non-deterministic a statement may see is in the [`ExecContext`]: its time, its randomness,
 //!   its sequences. `now()` is the start of this try of the transaction.
 
+mod below;
 pub mod given;
 pub(crate) mod initial;
+
+pub(crate) use below::{Below, below, written_columns};
 
 use std::sync::Arc;
 

@@ -14,7 +14,9 @@ use crate::error::Result;
 use crate::expr::context::Call;
 use crate::expr::registry::{Function, function};
 use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, InternalChar, Name, Oid, Reg, Text, TextArray};
+use crate::expr::value::i64_of;
 use crate::identifier::quote_ident;
+use crate::plan::written_columns;
 use crate::types::{Datum, SqlType};
 
 /// The functions of this module.
@@ -95,8 +97,47 @@ pub const TABLE: &[Function] = &[
     function("pg_has_role", &[Oid, Text], Bool, |_, _| yes()).stable(),
     function("pg_has_role", &[Name, Name, Text], Bool, |_, _| yes()).stable(),
     function("row_security_active", &[Reg], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
-    function("pg_column_is_updatable", &[Reg, Int2, Bool], Bool, |_, _| yes()).stable(),
+    function("pg_column_is_updatable", &[Reg, Int2, Bool], Bool, |a, c| {
+        let number = i64_of(&a[1])?;
+        Ok(Datum::Bool(match written(oid_of(&a[0]), c) {
+            Written::Table => number > 0,
+            Written::View(columns) => usize::try_from(number - 1)
+                .is_ok_and(|at| columns.get(at).copied().unwrap_or_default()),
+            Written::Nothing => false,
+        }))
+    })
+    .stable(),
+    function("pg_relation_is_updatable", &[Reg, Bool], Int4, |a, c| {
+        /// The bit of DELETE.
+        const DELETE: i32 = 16;
+        /// The bits of UPDATE, INSERT and DELETE.
+        const ALL: i32 = 4 | 8 | DELETE;
+        Ok(Datum::Int4(match written(oid_of(&a[0]), c) {
+            Written::Nothing => 0,
+            Written::View(columns) if !columns.contains(&true) => DELETE,
+            Written::Table | Written::View(_) => ALL,
+        }))
+    })
+    .stable(),
 ];
+
+/// What of a relation can be written.
+enum Written {
+    Table,
+    /// These columns.
+    View(Vec<bool>),
+    Nothing,
+}
+
+fn written(oid: u32, call: &Call<'_>) -> Written {
+    let (catalog, settings) = (call.context.catalog, call.context.settings);
+    if catalog.tables().any(|table| table.id.0 == oid) {
+        return Written::Table;
+    }
+    let view = catalog.views().find(|view| view.oid == oid);
+    view.and_then(|view| written_columns(view, catalog, &settings.effective_search_path()))
+        .map_or(Written::Nothing, Written::View)
+}
 
 fn yes() -> Result<Datum> {
     Ok(Datum::Bool(true))

@@ -6,14 +6,16 @@ use super::definitions::view_definition;
 use super::rows::RowSet;
 use super::shown::{Over, Reader};
 use crate::catalog::{
-    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Table, TypeKind,
+    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Table, TypeKind, View,
 };
+use crate::plan::written_columns;
 use crate::session::Settings;
 use crate::types::{Datum, SqlType};
 
 /// Fills the rows of one table of `information_schema`.
 pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     let database = settings.database.as_str();
+    let path = settings.effective_search_path();
     match out.name() {
         "information_schema_catalog_name" => {
             out.row().set("catalog_name", database);
@@ -34,7 +36,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                     .set("schema_owner", &schema.owner);
             }
         }
-        "tables" => tables(out, catalog, database),
+        "tables" => tables(out, catalog, database, &path),
         "columns" => columns(out, catalog, settings),
         "table_constraints" => table_constraints(out, catalog, database),
         "key_column_usage" => key_columns(out, catalog, database),
@@ -45,14 +47,18 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "check_constraints" => checks(out, catalog, settings),
         "views" => {
             for view in catalog.views() {
+                let written = is_written(view, catalog, &path);
                 out.row()
                     .set("table_catalog", database)
                     .set("table_schema", catalog.schema_name(view.schema))
                     .set("table_name", &view.name)
                     .set("view_definition", view_definition(catalog, settings, view))
                     .set("check_option", "NONE")
-                    .set("is_updatable", false)
-                    .set("is_insertable_into", false);
+                    .set("is_updatable", written)
+                    .set("is_insertable_into", written)
+                    .set("is_trigger_updatable", false)
+                    .set("is_trigger_deletable", false)
+                    .set("is_trigger_insertable_into", false);
             }
         }
         "sequences" => {
@@ -77,7 +83,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
     }
 }
 
-fn tables(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
+fn tables(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str, path: &[String]) {
     let mut one = |schema: &str, name: &str, kind: &str, insertable: bool| {
         out.row()
             .set("table_catalog", database)
@@ -97,8 +103,14 @@ fn tables(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
         one(catalog.schema_name(table.schema), &table.name, kind, true);
     }
     for view in catalog.views() {
-        one(catalog.schema_name(view.schema), &view.name, "VIEW", false);
+        let written = is_written(view, catalog, path);
+        one(catalog.schema_name(view.schema), &view.name, "VIEW", written);
     }
+}
+
+/// Whether rows of a view can be inserted and updated.
+fn is_written(view: &View, catalog: &CatalogSnapshot, path: &[String]) -> bool {
+    written_columns(view, catalog, path).is_some_and(|columns| columns.contains(&true))
 }
 
 fn integer_bits(ty: &SqlType) -> Option<i64> {
@@ -279,8 +291,11 @@ fn columns(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Sett
     }
     for view in catalog.views() {
         let schema = catalog.schema_name(view.schema);
+        let written = written_columns(view, catalog, &settings.effective_search_path());
         for (at, (name, ty)) in view.columns.iter().enumerate() {
             column(out, database, schema, &view.name, at + 1, name, ty);
+            let written = written.as_ref().is_some_and(|columns| columns.get(at) == Some(&true));
+            out.last().set("is_updatable", written);
         }
     }
 }

@@ -140,9 +140,12 @@ fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
         match lower.as_str() {
             "infinity" | "+infinity" => fields.special = Some(i64::MAX),
             "-infinity" => fields.special = Some(i64::MIN),
-            "epoch" => {
-                fields.special = Some(-crate::session::PG_EPOCH_SECONDS * 1_000_000);
-                fields.special_is_instant = true;
+            // Midnight of that day in UTC, and of that day where there is no zone.
+            "epoch" if !ty.starts_with("time ") => {
+                let micros = -crate::session::PG_EPOCH_SECONDS * 1_000_000;
+                fields.date = Some(micros.div_euclid(DAY_MICROS));
+                fields.time = Some(0);
+                fields.zone = Some(TimeZone::Fixed(0));
             }
             "now" => {
                 fields.special = Some(style.now_micros);

@@ -191,6 +191,7 @@ impl Binder<'_> {
                                 ty,
                                 column: Column::new_unqualified(name),
                                 merged: false,
+                                scalar: false,
                                 origin: None,
                             }
                         }
@@ -343,6 +344,7 @@ impl Binder<'_> {
                 name,
                 ty,
                 merged: plan_name.starts_with(HIDDEN_PREFIX),
+                scalar: false,
                 column: Column::new(Some(alias.clone()), plan_name),
                 origin: table.id.map(|id| Origin { table: id, position, instance }),
             })
@@ -394,7 +396,8 @@ impl Binder<'_> {
         for column in relation.columns.into_iter().filter(|c| !c.merged) {
             let name = self.unique(&column.name);
             exprs.push(Expr::Column(column.column.clone()).alias(&name));
-            columns.push(ScopeColumn { column: Column::new_unqualified(name), ..column });
+            let column = ScopeColumn { column: Column::new_unqualified(name), ..column };
+            columns.push(ScopeColumn { scalar: false, ..column });
         }
         Ok(Relation { plan: project(relation.plan, exprs)?, columns })
     }

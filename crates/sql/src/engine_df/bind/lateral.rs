@@ -186,6 +186,7 @@ impl Binder<'_> {
         let mut columns = left.columns;
         let aliases: &[ast::TableAliasColumnDef] = call.alias.map_or(&[], |alias| &alias.columns);
         let mut numbered: Vec<(Expr, SqlType)> = Vec::new();
+        let scalar = set.columns.len() == 1 && !call.ordinality;
         for (at, (name, ty, expr)) in set.columns.into_iter().enumerate() {
             let plan_name = format!("{unique}.{name}.{at}");
             if numbered.is_empty() || uneven {
@@ -196,7 +197,7 @@ impl Binder<'_> {
             if set.unnest {
                 unnest.push(Column::new_unqualified(plan_name.clone()));
             }
-            // A function with one unnamed result names its column after the alias.
+            // A function with one result that has no name names its column after the alias.
             let shown = match aliases.get(at) {
                 Some(alias) => fold(&alias.name),
                 None if set.named => name,
@@ -208,6 +209,7 @@ impl Binder<'_> {
                 ty,
                 column: Column::new_unqualified(plan_name),
                 merged: false,
+                scalar,
                 origin: None,
             });
         }
@@ -230,6 +232,7 @@ impl Binder<'_> {
                 ty: SqlType::Int8,
                 column: Column::new_unqualified(format!("{unique}.ordinality")),
                 merged: false,
+                scalar: false,
                 origin: None,
             });
         }

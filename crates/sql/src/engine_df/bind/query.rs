@@ -340,6 +340,7 @@ impl Binder<'_> {
                 ty: ty.clone(),
                 column: Column::new_unqualified(format!("column{}", at + 1)),
                 merged: false,
+                scalar: false,
                 origin: None,
             })
             .collect();

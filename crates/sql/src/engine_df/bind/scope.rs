@@ -44,6 +44,8 @@ pub(crate) struct ScopeColumn {
     pub column: Column,
     /// Merged away by USING: reachable only with its relation's name, not part of `*`.
     pub merged: bool,
+    /// The only column of a function that gives no rows: its relation's name means its value, not a row.
+    pub scalar: bool,
     /// Where it comes from, when it is a base table's column.
     pub origin: Option<Origin>,
 }
@@ -114,6 +116,16 @@ impl<'a> Scope<'a> {
         let mut outer = false;
         while let Some(scope) = level {
             if let Some(column) = scope.find(table, name)? {
+                return Ok((reference(column, outer), column.ty.clone()));
+            }
+            level = scope.parent;
+            outer = true;
+        }
+        let (mut level, mut outer) = (Some(self).filter(|_| table.is_none()), false);
+        while let Some(scope) = level {
+            let named = |column: &&ScopeColumn| column.table.as_deref() == Some(name);
+            if let Some(column) = scope.columns.iter().find(|column| column.scalar && named(column))
+            {
                 return Ok((reference(column, outer), column.ty.clone()));
             }
             level = scope.parent;

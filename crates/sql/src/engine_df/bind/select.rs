@@ -377,6 +377,7 @@ impl Binder<'_> {
                 ty: output.ty,
                 column: Column::new_unqualified(plan_name),
                 merged: false,
+                scalar: false,
                 origin: output.origin,
             });
         }

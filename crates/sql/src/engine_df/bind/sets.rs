@@ -29,7 +29,7 @@ pub(super) struct TableSet {
 impl Binder<'_> {
     /// Whether a function of this name returns a set.
     pub(super) fn is_set_function(&self, name: &str) -> bool {
-        sets::NAMES.contains(&name)
+        sets::is_set_function(name)
     }
 
     /// Resolves a call in FROM.
@@ -122,6 +122,7 @@ impl Binder<'_> {
             ty,
             column: Column::new(Some(alias), column),
             merged: false,
+            scalar: true,
             origin: None,
         }];
         Ok(Some(Relation { plan, columns }))

@@ -56,6 +56,14 @@ fn parsed(sql: &str) -> Result<ast::Expr> {
         })
 }
 
+fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
+    let ast::FunctionArguments::List(list) = &mut call.args else { return None };
+    match list.args.first_mut() {
+        Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr))) => Some(expr),
+        _ => None,
+    }
+}
+
 impl Row {
     fn all(&self, test: &str) -> String {
         let tests: Vec<String> =
@@ -232,6 +240,9 @@ impl Binder<'_> {
                 | "jsonb_object_agg"
         );
         let ast::FunctionArguments::List(list) = &call.args else { return Ok(None) };
+        if name == "array_to_json" {
+            return self.array_of_rows(call, scope);
+        }
         if !takes {
             return Ok(None);
         }
@@ -296,6 +307,19 @@ impl Binder<'_> {
             "json_agg" if newline => self.joined_json(call, "', \n '", scope).map(Some),
             _ => Ok(Some(self.function(&call, scope)?)),
         }
+    }
+
+    /// `array_to_json(array_agg(row))`: the array holds the rows as JSON, since there are no arrays of rows.
+    fn array_of_rows(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Option<Typed>> {
+        let mut call = call.clone();
+        let Some(ast::Expr::Function(inner)) = first_argument(&mut call) else { return Ok(None) };
+        if !inner.name.to_string().eq_ignore_ascii_case("array_agg") {
+            return Ok(None);
+        }
+        let Some(value) = first_argument(inner) else { return Ok(None) };
+        let Some(row) = self.row(value, scope) else { return Ok(None) };
+        *value = parsed(&row.json()?)?;
+        self.function(&call, scope).map(Some)
     }
 
     /// `json_agg` of texts of json, with what stands between two.

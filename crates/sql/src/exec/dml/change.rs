@@ -3,20 +3,15 @@
 //! # Invariants
 //! What needs other tables becomes a query that gives the keys (and new values) of the rows to write ([`super::rows`]).
 
-use super::rows::{Assigned, key_of, keyed, relations, select, single_assignments};
+use super::rows::{Assigned, key_of, relations, select, single_assignments};
 use super::*;
 use crate::expr::ScopeRelation;
 
-/// The one table a statement writes, and its alias.
-pub(super) fn written(
-    target: &TableWithJoins,
-    context: &PlanContext<'_>,
-) -> Result<(Arc<Table>, String)> {
+/// The one relation a statement writes, and its alias.
+pub(super) fn written(target: &TableWithJoins) -> Result<(&ObjectName, Option<&ast::Ident>)> {
     match &target.relation {
         TableFactor::Table { name, alias, args: None, .. } if target.joins.is_empty() => {
-            let table = find_table(name, context)?;
-            let shown = alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.name));
-            Ok((table, shown))
+            Ok((name, alias.as_ref().map(|alias| &alias.name)))
         }
         _ => Err(fault::unsupported("writing to anything but one table")),
     }
@@ -42,9 +37,12 @@ pub(in crate::exec) async fn update(
     if update.limit.is_some() || !update.order_by.is_empty() {
         return Err(Error::syntax("UPDATE takes no ORDER BY or LIMIT"));
     }
-    let (table, shown) = written(&update.table, context)?;
-    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
-    let mut scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
+    let (name, alias) = written(&update.table)?;
+    let written = Written::named(name, alias, Doing::Update, context)?;
+    written.may_write(assigned(&update.assignments), Doing::Update)?;
+    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &written.table)?);
+    let table = &written.face;
+    let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
     let from = match &update.from {
         None => None,
@@ -55,17 +53,17 @@ pub(in crate::exec) async fn update(
     } else {
         let eval = EvalContext::planning(context.settings, context.catalog);
         let bound = (|| {
-            let condition = match &update.selection {
-                None => None,
-                Some(e) => {
-                    Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(e)?)
-                }
-            };
-            Ok((condition, assignments(&update.assignments, &table, &scope, context, &eval)?))
+            let condition = written.condition(update.selection.as_ref(), &scope, context)?;
+            let set = assignments(&update.assignments, table, &scope, context, &eval)?;
+            let set = set.into_iter().map(|(at, given)| match given {
+                Given::Expr(expr) => (at, Given::Expr(written.computed(expr))),
+                Given::Default => (at, Given::Default),
+            });
+            Ok((condition, set.collect::<Vec<_>>()))
         })();
         match bound {
             Ok(bound) => Some(bound),
-            Err(error) if error_needs_query(&error) => {
+            Err(error) if written.needs_query(&error) => {
                 *context.parameters = before;
                 None
             }
@@ -76,18 +74,17 @@ pub(in crate::exec) async fn update(
         Some((condition, set)) => {
             let eval = EvalContext::planning(context.settings, context.catalog);
             let (access, filter) =
-                Conditions::over(condition, &info.forms).choose_among(&table, None, &eval);
+                Conditions::over(condition, &info.forms).choose_among(&written.table, None, &eval);
             (Target::Path(Box::new(access), filter), set)
         }
         None => {
             let (target, set, others) =
-                update_by_query(update, from.map_or(&[], Vec::as_slice), &table, &shown, context)
-                    .await?;
+                update_by_query(update, from.map_or(&[], Vec::as_slice), &written, context).await?;
             scope.relations.extend(others);
             (target, set)
         }
     };
-    let (returning, columns) = returning(update.returning.as_ref(), &table, &scope, context)?;
+    let (returning, columns) = returning(update.returning.as_ref(), &written, &scope, context)?;
     let moves_keys = moves_keys(&info, &set);
     Ok(KeyPlan {
         columns,
@@ -102,26 +99,26 @@ pub(super) fn error_needs_query(error: &Error) -> bool {
 
 /// The query of a statement that writes `table`: `list` behind the key, then, for RETURNING, the other tables' columns.
 async fn by_query(
-    (table, shown): (&Table, &str),
+    written: &Written,
     others: &[TableWithJoins],
     condition: Option<&ast::Expr>,
     values: Vec<(ast::Expr, SqlType)>,
     returns: bool,
     context: &mut PlanContext<'_>,
 ) -> Result<(QuerySource, Option<usize>, Vec<ScopeRelation>)> {
-    let mut from = vec![keyed(table, shown, context)?];
+    let mut from = vec![written.keyed(context)?];
     from.extend(others.iter().cloned());
     let star = returns && !others.is_empty();
-    let mut list = vec![key_of(shown)];
+    let mut list = vec![key_of(&written.shown)];
     let mut wanted = vec![SqlType::Bytea];
     for (value, ty) in values {
         list.push(value);
         wanted.push(ty);
     }
-    let own = table.visible_columns().count();
+    let own = written.width();
     let begin = list.len() + own;
     let relations = match star {
-        true => relations(&from, own, table.columns.len(), context)?,
+        true => relations(&from, own, written.table.columns.len(), context)?,
         false => Vec::new(),
     };
     let query = select(list, star, from, condition)?;
@@ -132,10 +129,10 @@ async fn by_query(
 async fn update_by_query(
     update: &ast::Update,
     from: &[TableWithJoins],
-    table: &Table,
-    shown: &str,
+    written: &Written,
     context: &mut PlanContext<'_>,
 ) -> Result<(Target, Vec<(usize, Given)>, Vec<ScopeRelation>)> {
+    let table = &*written.face;
     let mut values = Vec::new();
     let mut columns = Vec::new();
     for Assigned { column, value, subscripts } in single_assignments(&update.assignments, table)? {
@@ -154,7 +151,7 @@ async fn update_by_query(
     }
     let returns = update.returning.is_some();
     let (source, others, relations) =
-        by_query((table, shown), from, update.selection.as_ref(), values, returns, context).await?;
+        by_query(written, from, update.selection.as_ref(), values, returns, context).await?;
     let types = source.types();
     let eval = EvalContext::planning(context.settings, context.catalog);
     let empty = Scope::default();
@@ -190,22 +187,17 @@ pub(in crate::exec) async fn delete(
     let [target] = tables.as_slice() else {
         return Err(fault::unsupported("DELETE from several tables"));
     };
-    let (table, shown) = written(target, context)?;
-    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
-    let mut scope = Scope { relations: vec![relation(&table, &shown, 0, true)] };
+    let (name, alias) = written(target)?;
+    let written = Written::named(name, alias, Doing::Delete, context)?;
+    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &written.table)?);
+    let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
     let bound = if delete.using.is_some() {
         None
     } else {
-        let eval = EvalContext::planning(context.settings, context.catalog);
-        let bound = delete
-            .selection
-            .as_ref()
-            .map(|e| Binder::new(&scope, context.parameters, &eval, "WHERE").condition(e))
-            .transpose();
-        match bound {
+        match written.condition(delete.selection.as_ref(), &scope, context) {
             Ok(bound) => Some(bound),
-            Err(error) if error_needs_query(&error) => {
+            Err(error) if written.needs_query(&error) => {
                 *context.parameters = before;
                 None
             }
@@ -216,7 +208,7 @@ pub(in crate::exec) async fn delete(
         Some(condition) => {
             let eval = EvalContext::planning(context.settings, context.catalog);
             let (access, filter) =
-                Conditions::over(condition, &info.forms).choose_among(&table, None, &eval);
+                Conditions::over(condition, &info.forms).choose_among(&written.table, None, &eval);
             Target::Path(Box::new(access), filter)
         }
         None => {
@@ -224,12 +216,12 @@ pub(in crate::exec) async fn delete(
             let condition = delete.selection.as_ref();
             let returns = delete.returning.is_some();
             let (source, others, relations) =
-                by_query((&table, &shown), others, condition, Vec::new(), returns, context).await?;
+                by_query(&written, others, condition, Vec::new(), returns, context).await?;
             scope.relations.extend(relations);
             Target::Query(source, others)
         }
     };
-    let (returning, columns) = returning(delete.returning.as_ref(), &table, &scope, context)?;
+    let (returning, columns) = returning(delete.returning.as_ref(), &written, &scope, context)?;
     Ok(KeyPlan {
         columns,
         read_only: false,

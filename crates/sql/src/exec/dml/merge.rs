@@ -11,6 +11,7 @@
 use super::change::{moves_keys, written};
 use super::rows::{from_clause, key_of, keyed, relations, select};
 use super::*;
+use crate::catalog::Relation;
 use crate::sqlparser::ast::{Merge, MergeAction, MergeClauseKind, MergeInsertKind};
 
 /// The column that stands for DO NOTHING, which the parser does not know (`session::parse` spells it so).
@@ -70,7 +71,19 @@ pub(in crate::exec) async fn merge(
         return Err(Error::syntax("MERGE has no OUTPUT or RETURNING"));
     }
     let target = TableWithJoins { relation: merge.table.clone(), joins: Vec::new() };
-    let (table, shown) = written(&target, context)?;
+    let (name, alias) = written(&target)?;
+    let (schema, called) = crate::exec::name_parts(name)?;
+    let path = context.settings.effective_search_path();
+    let found = context.catalog.resolve(schema.as_deref(), &called, &path);
+    if matches!(found, Some(Relation::View(_))) {
+        return Err(Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("cannot execute MERGE on relation \"{called}\""),
+        )
+        .detail("This operation is not supported for views."));
+    }
+    let table = find_table(name, context)?;
+    let shown = alias.map_or_else(|| table.name.clone(), fold);
     let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
     let source = TableWithJoins { relation: merge.source.clone(), joins: Vec::new() };
     let others = relations(std::slice::from_ref(&source), 0, table.columns.len(), context)?;

@@ -75,6 +75,17 @@ pub const TABLE: &[Function] = &[
         ))
     }),
     function("cardinality", &[AnyArray], Int4, |a, _| i32_datum(array_of(&a[0])?.elements.len())),
+    function("width_bucket", &[AnyElement, AnyArray], Int4, |a, _| {
+        let bounds = array_of(&a[1])?;
+        if bounds.dimensions.len() > 1 {
+            return Err(fault::error("2202E", "thresholds must be one-dimensional array"));
+        }
+        if bounds.elements.iter().any(Datum::is_null) {
+            return Err(fault::error("22004", "thresholds array must not contain NULLs"));
+        }
+        let below = |bound: &Datum| bound.cmp_typed(&a[0], &bounds.element).is_le();
+        i32_datum(bounds.elements.partition_point(below))
+    }),
     function("array_position", &[AnyArray, AnyElement], Int4, |a, _| {
         if a[0].is_null() {
             return Ok(Datum::Null);

@@ -139,11 +139,11 @@ pub const TABLE: &[Function] = &[
         // Their own text stays.
         Datum::Json(_) => Ok(a[0].clone()),
         Datum::Jsonb(value) => Ok(Datum::Json(cast::jsonb_text(value).into())),
-        other => Ok(json_compact(&to_json_value(other, &c.args[0], c)?)),
+        other => Ok(Datum::Json(to_json_text(other, &c.args[0], c)?.into())),
     })
     .stable(),
     function("array_to_json", &[crate::expr::ty::Tag::AnyArray], Json, |a, c| {
-        Ok(json_compact(&to_json_value(&a[0], &c.args[0], c)?))
+        Ok(Datum::Json(to_json_text(&a[0], &c.args[0], c)?.into()))
     })
     .stable(),
     function("jsonb_build_object", &[Any], Jsonb, |a, c| Ok(jsonb(build_object(a, c)?)))
@@ -350,6 +350,32 @@ pub fn to_json_value(value: &Datum, ty: &SqlType, call: &Call<'_>) -> Result<Val
     })
 }
 
+/// A SQL value as JSON's text, where what is of type json already keeps the text it has.
+pub fn to_json_text(value: &Datum, ty: &SqlType, call: &Call<'_>) -> Result<String> {
+    Ok(match value {
+        Datum::Json(text) => text.to_string(),
+        Datum::Jsonb(value) => cast::jsonb_text(value),
+        Datum::Array(array) => {
+            let text = |element| to_json_text(element, &array.element, call);
+            let flat = array.elements.iter().map(text).collect::<Result<Vec<_>>>()?;
+            let listed = |items: &[String]| format!("[{}]", items.join(","));
+            let inner = nested(flat, &array.dimensions, |items| listed(&items));
+            listed(&inner)
+        }
+        other => to_json_value(other, ty, call)?.to_string(),
+    })
+}
+
+/// The outermost dimension's items: the inner ones are folded by `list`, from the last to the second.
+fn nested<T: Clone>(flat: Vec<T>, dimensions: &[(i32, i32)], list: impl Fn(Vec<T>) -> T) -> Vec<T> {
+    let mut values = flat;
+    for (length, _) in dimensions.iter().skip(1).rev() {
+        let size = usize::try_from(*length).unwrap_or(1).max(1);
+        values = values.chunks(size).map(|chunk| list(chunk.to_vec())).collect();
+    }
+    values
+}
+
 trait NormalZone {
     fn normal_zone(self, value: &Datum) -> Self;
 }
@@ -369,13 +395,7 @@ fn array_values(array: &ArrayValue, call: &Call<'_>) -> Result<Vec<Value>> {
         .iter()
         .map(|v| to_json_value(v, &array.element, call))
         .collect::<Result<_>>()?;
-    // Inner dimensions become nested arrays, from the last to the second.
-    let mut values = flat;
-    for (length, _) in array.dimensions.iter().skip(1).rev() {
-        let size = usize::try_from(*length).unwrap_or(1).max(1);
-        values = values.chunks(size).map(|chunk| Value::Array(chunk.to_vec())).collect();
-    }
-    Ok(values)
+    Ok(nested(flat, &array.dimensions, Value::Array))
 }
 
 fn key_text(a: &[Datum], at: usize, call: &Call<'_>) -> Result<String> {
@@ -415,13 +435,13 @@ fn json_object_text(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let mut parts = Vec::with_capacity(a.len() / 2);
     for at in (0..a.len()).step_by(2) {
         let key = Value::String(key_text(a, at, call)?);
-        parts.push(format!("{key} : {}", to_json_value(&a[at + 1], &call.args[at + 1], call)?));
+        parts.push(format!("{key} : {}", to_json_text(&a[at + 1], &call.args[at + 1], call)?));
     }
     Ok(Datum::Json(Arc::from(format!("{{{}}}", parts.join(", ")))))
 }
 
 fn json_array_text(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
-    let Value::Array(items) = build_array(a, call)? else { return Ok(Datum::Null) };
-    let parts: Vec<String> = items.iter().map(Value::to_string).collect();
+    let text = |(value, ty)| to_json_text(value, ty, call);
+    let parts = a.iter().zip(call.args).map(text).collect::<Result<Vec<_>>>()?;
     Ok(Datum::Json(Arc::from(format!("[{}]", parts.join(", ")))))
 }

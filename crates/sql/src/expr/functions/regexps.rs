@@ -1,4 +1,4 @@
-//! `regexp_matches`, `regexp_instr`, `regexp_substr`, `regexp_like`, `regexp_count`: matches by start, number and group.
+//! `regexp_matches`, `regexp_replace`, `regexp_instr`, `regexp_substr`, `regexp_like`, `regexp_count`: matches by start, number and group.
 //!
 //! # Invariants
 //! Positions count characters from 1. Flags are those of PostgreSQL's `regexp_match`; `g` is refused (22023), as there.
@@ -27,6 +27,20 @@ pub const TABLE: &[Function] = &[
     function("regexp_instr", &[Text, Text, Int4, Int4, Int4], Int4, instr),
     function("regexp_instr", &[Text, Text, Int4, Int4, Int4, Text], Int4, instr),
     function("regexp_instr", &[Text, Text, Int4, Int4, Int4, Text, Int4], Int4, instr),
+    function("regexp_replace", &[Text, Text, Text], Text, |a, _| replace(a, "", 1, 1)),
+    function("regexp_replace", &[Text, Text, Text, Text], Text, |a, _| {
+        let flags = str_of(&a[3])?;
+        replace(a, flags, 1, usize::from(!flags.contains('g')))
+    }),
+    function("regexp_replace", &[Text, Text, Text, Int4], Text, |a, _| {
+        replace(a, "", number(a, 3, "start", 1, 1)?, 1)
+    }),
+    function("regexp_replace", &[Text, Text, Text, Int4, Int4], Text, |a, _| {
+        replace(a, "", number(a, 3, "start", 1, 1)?, number(a, 4, "n", 1, 0)?)
+    }),
+    function("regexp_replace", &[Text, Text, Text, Int4, Int4, Text], Text, |a, _| {
+        replace(a, str_of(&a[5])?, number(a, 3, "start", 1, 1)?, number(a, 4, "n", 1, 0)?)
+    }),
     function("regexp_substr", &[Text, Text], Text, substr),
     function("regexp_substr", &[Text, Text, Int4], Text, substr),
     function("regexp_substr", &[Text, Text, Int4, Int4], Text, substr),
@@ -134,6 +148,48 @@ fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let Some(found) = part(&regex, value, start, n, group) else { return Ok(Datum::Int4(0)) };
     let at = if end == 1 { found.end() } else { found.start() };
     i32_datum(value[..at].chars().count() + 1)
+}
+
+/// PostgreSQL's `\1` and `\&` as the engine's references; a `$` is literal.
+fn template(replacement: &str) -> String {
+    let mut template = String::new();
+    let mut chars = replacement.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(d @ '1'..='9') => {
+                    template.push_str("${");
+                    template.push(d);
+                    template.push('}');
+                }
+                Some('&') => template.push_str("${0}"),
+                Some(other) => template.push(other),
+                None => template.push('\\'),
+            },
+            '$' => template.push_str("$$"),
+            other => template.push(other),
+        }
+    }
+    template
+}
+
+/// The text with the `n`th match from `start` replaced; 0: with all of them.
+fn replace(args: &[Datum], flags: &str, start: usize, n: usize) -> Result<Datum> {
+    let regex = compile(str_of(&args[1])?, flags)?;
+    let value = str_of(&args[0])?;
+    let template = template(str_of(&args[2])?);
+    let Some(from) = byte_of(value, start) else { return Ok(args[0].clone()) };
+    let mut replaced = String::with_capacity(value.len());
+    let mut copied = 0;
+    let (skip, take) = if n == 0 { (0, usize::MAX) } else { (n - 1, 1) };
+    for found in found_from(&regex, value, from).skip(skip).take(take) {
+        let Some(whole) = found.get(0) else { continue };
+        replaced.push_str(&value[copied..whole.start()]);
+        found.expand(&template, &mut replaced);
+        copied = whole.end();
+    }
+    replaced.push_str(&value[copied..]);
+    Ok(text(replaced))
 }
 
 fn substr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {

@@ -141,10 +141,6 @@ pub const TABLE: &[Function] = &[
     function("~*", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "i", false)),
     function("!~", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "", true)),
     function("!~*", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "i", true)),
-    function("regexp_replace", &[Text, Text, Text], Text, |a, _| regexp_replace(a, "")),
-    function("regexp_replace", &[Text, Text, Text, Text], Text, |a, _| {
-        regexp_replace(a, str_of(&a[3])?)
-    }),
     function("regexp_match", &[Text, Text], TextArray, |a, _| regexp_match(a, "")),
     function("regexp_match", &[Text, Text, Text], TextArray, |a, _| {
         regexp_match(a, str_of(&a[2])?)

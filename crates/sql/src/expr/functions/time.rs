@@ -220,6 +220,12 @@ pub const TABLE: &[Function] = &[
         )
     })
     .stable(),
+    function("make_timestamptz", &[Int4, Int4, Int4, Int4, Int4, Float8, Text], Tz, |a, _| {
+        to_zoned(
+            &date_time(&make_date(a)?, &Datum::Time(make_time(&a[3], &a[4], &a[5])?))?,
+            zone_of_moment(str_of(&a[6])?)?,
+        )
+    }),
     function("make_interval", &[Int4], Iv, |a, _| make_interval(a)).variadic(),
     function("make_interval", &[Int4, Int4, Int4, Int4, Int4, Int4, Float8], Iv, |a, _| {
         let Datum::Interval(whole) = make_interval(&a[..6])? else { return Ok(Datum::Null) };

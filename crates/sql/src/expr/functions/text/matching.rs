@@ -79,31 +79,6 @@ pub(super) fn matches(
     Ok(bool_datum(found != negated))
 }
 
-pub(super) fn regexp_replace(args: &[Datum], flags: &str) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags)?;
-    // PostgreSQL's \1 and \& become the engine's references; a $ is literal.
-    let mut template = String::new();
-    let mut chars = str_of(&args[2])?.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => match chars.next() {
-                Some(d @ '1'..='9') => {
-                    template.push_str("${");
-                    template.push(d);
-                    template.push('}');
-                }
-                Some('&') => template.push_str("${0}"),
-                Some(other) => template.push(other),
-                None => template.push('\\'),
-            },
-            '$' => template.push_str("$$"),
-            other => template.push(other),
-        }
-    }
-    let limit = usize::from(!flags.contains('g'));
-    Ok(text(regex.replacen(str_of(&args[0])?, limit, template.as_str())))
-}
-
 pub(super) fn regexp_match(args: &[Datum], flags: &str) -> Result<Datum> {
     let regex = compile(str_of(&args[1])?, flags)?;
     Ok(regex.captures(str_of(&args[0])?).map_or(Datum::Null, |captures| {

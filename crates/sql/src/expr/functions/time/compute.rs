@@ -345,6 +345,22 @@ pub fn zone_named(name: &str) -> Result<Zone> {
         .ok_or_else(|| fault::error("22023", format!("time zone \"{name}\" not recognized")))
 }
 
+/// The zone of `make_timestamptz`: a number is east of Greenwich, unlike in AT TIME ZONE.
+pub(super) fn zone_of_moment(name: &str) -> Result<Zone> {
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        let message = format!("invalid input syntax for type numeric time zone: \"{name}\"");
+        return Err(fault::error("22023", message)
+            .hint("Numeric time zones must have \"-\" or \"+\" as first character."));
+    }
+    if !name.starts_with(['+', '-']) {
+        return zone_named(name);
+    }
+    match Zone::parse(name) {
+        Some(Zone::Fixed(west)) => Ok(Zone::Fixed(-west)),
+        _ => Err(fault::error("22023", format!("numeric time zone \"{name}\" out of range"))),
+    }
+}
+
 pub(super) fn zone_of(offset: Interval) -> Zone {
     Zone::Fixed(i32::try_from(offset.micros / SECOND).unwrap_or(0))
 }
