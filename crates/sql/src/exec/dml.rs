@@ -26,7 +26,8 @@ use super::{KeyPlan, Kind, find_table};
 use crate::catalog::{Generated, Table};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::{
-    Binder, CastContext, EvalContext, Expr, Scope, ScopeRelation, fault, fold, output_name,
+    Binder, CastContext, EvalContext, Expr, Node, Scope, ScopeColumn, ScopeRelation, fault, fold,
+    output_name,
 };
 use crate::plan::PlanContext;
 use crate::session::ResultColumn;
@@ -42,6 +43,9 @@ use given::{Overriding, may_assign, may_give, overriding, passed_over};
 pub(crate) use merge::{DEFAULT_VALUES, DO_NOTHING};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
 use view::{Doing, Written, returning_fault};
+
+/// The column by which applications tell the rows that ON CONFLICT DO UPDATE found from those that INSERT made.
+const XMAX: &str = "xmax";
 
 /// A value given to a column of a new row.
 #[derive(Debug)]
@@ -70,6 +74,8 @@ pub(super) struct InsertPlan {
     pub rows: Rows,
     pub conflict: OnConflict,
     pub returning: Option<Vec<Expr>>,
+    /// RETURNING names `xmax`, which stands behind the row.
+    pub shows_xmax: bool,
 }
 
 /// How the rows to write are found.
@@ -302,12 +308,22 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
         }
     };
     let conflict = on_conflict(insert, &written, context, &eval)?;
-    let scope = Scope { relations: vec![written.relation()] };
+    let mut own = written.relation();
+    let behind = table.columns.len();
+    if own.columns.iter().all(|column| column.name != XMAX) {
+        let xmax = ScopeColumn { name: XMAX.to_owned(), ty: SqlType::Oid, position: behind };
+        own.columns.push(xmax);
+    }
+    let scope = Scope { relations: vec![own] };
     let (returning, columns) = returning(insert.returning.as_ref(), &written, &scope, context)?;
+    let mut shows_xmax = false;
+    for expr in returning.iter().flatten() {
+        expr.walk(&mut |part| shows_xmax |= matches!(part.node, Node::Column(at) if at == behind));
+    }
     Ok(KeyPlan {
         columns,
         read_only: false,
-        kind: Kind::Insert(InsertPlan { info, targets, rows, conflict, returning }),
+        kind: Kind::Insert(InsertPlan { info, targets, rows, conflict, returning, shows_xmax }),
     })
 }
 

@@ -75,6 +75,12 @@ impl<'p> Output<'p> {
     }
 }
 
+/// What PostgreSQL's `xmax` tells of a row of INSERT … RETURNING: 0 unless the row was there and was updated.
+fn xmax(updated: bool, exec: &ExecContext) -> [Datum; 1] {
+    let id = exec.txn.id().0 as u32;
+    [Datum::Oid(if updated { id.max(1) } else { 0 })]
+}
+
 impl InsertPlan {
     /// Runs the INSERT.
     pub(super) async fn execute(
@@ -101,8 +107,9 @@ impl InsertPlan {
                         }
                     }
                     // The rows before it come first: one of them may be refused.
-                    for row in statement.insert(&self.info, new, &self.conflict).await? {
-                        output.add(&row, None, &context).await?;
+                    for (row, updated) in statement.insert(&self.info, new, &self.conflict).await? {
+                        let others = self.shows_xmax.then(|| xmax(updated, exec));
+                        output.add(&row, others.as_ref().map(|xmax| &xmax[..]), &context).await?;
                     }
                     if let Some(error) = failed {
                         return Err(error);
@@ -122,8 +129,9 @@ impl InsertPlan {
                         let values = eval_all(values, input, &context).await?;
                         new.push(self.placed(values, &statement).await?);
                     }
-                    for row in statement.insert(&self.info, new, &self.conflict).await? {
-                        output.add(&row, None, &context).await?;
+                    for (row, updated) in statement.insert(&self.info, new, &self.conflict).await? {
+                        let others = self.shows_xmax.then(|| xmax(updated, exec));
+                        output.add(&row, others.as_ref().map(|xmax| &xmax[..]), &context).await?;
                     }
                 }
             }

@@ -147,7 +147,7 @@ impl<'a> Statement<'a> {
         self.row
     }
 
-    /// Inserts rows; gives back those inserted or updated, in order.
+    /// Inserts rows; gives back those inserted or updated, in order, and whether each was updated.
     ///
     /// # Errors
     /// 23502, 23505, 23514, 21000 and those of evaluation.
@@ -156,7 +156,7 @@ impl<'a> Statement<'a> {
         info: &Arc<TableInfo>,
         rows: Vec<Row>,
         conflict: &OnConflict,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<(Row, bool)>> {
         let mut prepared = Vec::with_capacity(rows.len());
         let mut keys = Vec::new();
         let mut refused = None;
@@ -242,7 +242,7 @@ impl<'a> Statement<'a> {
                         if let Some(updated) =
                             self.upsert(info, existing, &row, set, filter.as_ref()).await?
                         {
-                            out.push(updated);
+                            out.push((updated, true));
                         }
                         stale = true;
                     }
@@ -265,7 +265,7 @@ impl<'a> Statement<'a> {
             if !info.table.foreign_keys.is_empty() {
                 self.need_parents(info, None, &row)?;
             }
-            out.push(row);
+            out.push((row, false));
         }
         if let Some((number, error)) = refused {
             self.row = Some(number);

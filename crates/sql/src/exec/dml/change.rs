@@ -5,7 +5,6 @@
 
 use super::rows::{Assigned, key_of, relations, select, single_assignments};
 use super::*;
-use crate::expr::ScopeRelation;
 
 /// The one relation a statement writes, and its alias.
 pub(super) fn written(target: &TableWithJoins) -> Result<(&ObjectName, Option<&ast::Ident>)> {

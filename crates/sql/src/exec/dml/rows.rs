@@ -13,7 +13,6 @@
 
 use super::*;
 use crate::engine_df::{KEY_COLUMN, KEYED_SCHEMA};
-use crate::expr::{ScopeColumn, ScopeRelation};
 use crate::sqlparser::ast::{Ident, Query, WildcardAdditionalOptions};
 use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::parser::Parser;

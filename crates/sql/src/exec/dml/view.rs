@@ -20,7 +20,6 @@ use super::*;
 use crate::catalog::Relation;
 use crate::engine_df::KEY_COLUMN;
 use crate::exec::access::conjunction;
-use crate::expr::{Node, ScopeColumn};
 use crate::plan::{Below, below};
 use crate::sqlparser::ast::Ident;
 
