@@ -77,7 +77,8 @@ impl<'p> Output<'p> {
 
 /// What PostgreSQL's `xmax` tells of a row of INSERT … RETURNING: 0 unless the row was there and was updated.
 fn xmax(updated: bool, exec: &ExecContext) -> [Datum; 1] {
-    let id = exec.txn.id().0 as u32;
+    // A number that applications may cast to integer.
+    let id = exec.txn.id().0 as u32 & i32::MAX.unsigned_abs();
     [Datum::Oid(if updated { id.max(1) } else { 0 })]
 }
 
