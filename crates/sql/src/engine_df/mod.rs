@@ -59,6 +59,7 @@ use futures::StreamExt;
 use telesto_bucket::Cost;
 use telesto_txn::ReadFor;
 
+pub(crate) use bind::row_as_json;
 pub use runtime::QueryBounds;
 pub(crate) use sets::is_set_function;
 pub(crate) use tables::{HIDDEN_PREFIX, KEY_COLUMN, KEYED_SCHEMA};

@@ -12,6 +12,7 @@
 mod change;
 mod given;
 mod merge;
+mod returning;
 mod rows;
 mod view;
 
@@ -42,6 +43,7 @@ pub(crate) use given::{OVERRIDING_SYSTEM, OVERRIDING_USER};
 use given::{Overriding, may_assign, may_give, overriding, passed_over};
 pub(crate) use merge::{DEFAULT_VALUES, DO_NOTHING};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
+use returning::returning;
 use view::{Doing, Written, returning_fault};
 
 /// The column by which applications tell the rows that ON CONFLICT DO UPDATE found from those that INSERT made.
@@ -174,75 +176,6 @@ fn assign(binder: &mut Binder<'_>, expr: Expr, table: &Table, column: usize) -> 
         ))
         .hint("You will need to rewrite or cast the expression.")
     })
-}
-
-/// The expressions of a RETURNING and the columns they make; none without one.
-type Returning = (Option<Vec<Expr>>, Option<Arc<[ResultColumn]>>);
-
-/// Binds RETURNING.
-fn returning(
-    items: Option<&Vec<SelectItem>>,
-    written: &Written,
-    scope: &Scope,
-    context: &mut PlanContext<'_>,
-) -> Result<Returning> {
-    let Some(items) = items else { return Ok((None, None)) };
-    let table = &written.face;
-    let eval = EvalContext::planning(context.settings, context.catalog);
-    let (mut output, mut columns) = (Vec::new(), Vec::new());
-    for item in items {
-        match item {
-            SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options)
-                if plain_wildcard(options) =>
-            {
-                let wanted = match item {
-                    SelectItem::QualifiedWildcard(
-                        ast::SelectItemQualifiedWildcardKind::ObjectName(name),
-                        _,
-                    ) => Some(super::name_parts(name)?.1),
-                    _ => None,
-                };
-                let all = |relation: &&ScopeRelation| {
-                    wanted.as_ref().is_none_or(|wanted| *wanted == relation.name)
-                };
-                let mut known = false;
-                for (at, other) in scope.relations.iter().enumerate().filter(|(_, r)| all(r)) {
-                    known = true;
-                    if at == 0 {
-                        for (expr, column) in written.star()? {
-                            output.push(expr);
-                            columns.push(column);
-                        }
-                        continue;
-                    }
-                    for column in &other.columns {
-                        output.push(Expr::column(column.position, column.ty.clone()));
-                        columns.push(ResultColumn::new(column.name.clone(), column.ty.clone()));
-                    }
-                }
-                if !known {
-                    let wanted = wanted.unwrap_or_default();
-                    return Err(Error::new(
-                        SqlState::UNDEFINED_TABLE,
-                        format!("missing FROM-clause entry for table \"{wanted}\""),
-                    ));
-                }
-            }
-            SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
-                let bound = Binder::new(scope, context.parameters, &eval, "RETURNING")
-                    .bind_shown(expr)
-                    .map_err(|error| returning_fault(error, written))?;
-                let name = match item {
-                    SelectItem::ExprWithAlias { alias, .. } => fold(alias),
-                    _ => output_name(expr),
-                };
-                columns.push(result_column(name, &bound, Some(table)));
-                output.push(written.computed(bound));
-            }
-            _ => return Err(fault::unsupported("this item of RETURNING")),
-        }
-    }
-    Ok((Some(output), Some(columns.into())))
 }
 
 /// Plans an INSERT.

@@ -52,6 +52,7 @@ use crate::types::{Datum, SqlType};
 
 pub(crate) use operators::natively_ordered;
 pub(crate) use scope::{Relation, ScopeColumn};
+pub(crate) use whole::row_as_json;
 
 /// Nesting of expressions and queries that is accepted.
 pub(crate) const MAX_DEPTH: usize = 100;

@@ -111,6 +111,24 @@ impl Row {
     }
 }
 
+/// The row of a relation that is never NULL, with these columns, as JSON.
+///
+/// # Errors
+/// None but internal ones.
+pub(crate) fn row_as_json(
+    relation: &str,
+    columns: Vec<String>,
+    json: &SqlType,
+) -> Result<ast::Expr> {
+    let field = |name: String| {
+        let sql = format!("{}.{}", quoted(relation), quoted(&name));
+        Field { name, sql }
+    };
+    let fields = columns.into_iter().map(field).collect();
+    let row = Row { fields, nullable: false, written: false };
+    parsed(&format!("CAST({} AS {json})", row.json_text()?))
+}
+
 impl Binder<'_> {
     /// The columns of the relation called `name`, of the innermost level that has it.
     fn relation<'s>(&self, name: &str, scope: &Scope<'s>) -> Vec<&'s ScopeColumn> {
