@@ -30,6 +30,7 @@ mod explain_tree;
 mod fault;
 mod given;
 mod json_folds;
+mod named_filters;
 mod pool;
 mod pushdown;
 mod runtime;

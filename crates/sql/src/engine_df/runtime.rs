@@ -103,6 +103,7 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     rules.retain(|rule| rule.name() != "single_distinct_aggregation_to_group_by");
     Ok(SessionStateBuilder::new()
         .with_optimizer_rules(rules)
+        .with_physical_optimizer_rules(super::named_filters::physical_rules())
         .with_config(SessionConfig::from(options).with_batch_size(batch_rows))
         .with_runtime_env(runtime)
         .build())

@@ -1,0 +1,70 @@
+//! DataFusion's push-down of filters, where it finds the right columns.
+//!
+//! DataFusion 55 hands a filter from an operator to the one below by the names of its columns: of several columns with one name
+//! the first is taken (`FilterRemapper` in datafusion-physical-plan). Above `a JOIN b`, a filter on `b.id` became one on `a.id`:
+//! rows were lost, or came back that the condition refuses.
+//!
+//! # Invariants
+//! - A plan where a filter would pass through columns of one name keeps its filters where they are: the same rows, read from whole tables.
+//! - Nothing else of a plan is changed here.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::config::ConfigOptions;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
+use rustc_hash::FxHashSet;
+
+/// DataFusion's rules, those that push filters down behind a look at the plan.
+pub(super) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let guarded = |rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {
+        if rule.name().starts_with("FilterPushdown") {
+            Arc::new(Guarded(rule)) as Arc<dyn PhysicalOptimizerRule + Send + Sync>
+        } else {
+            rule
+        }
+    };
+    PhysicalOptimizer::new().rules.into_iter().map(guarded).collect()
+}
+
+#[derive(Debug)]
+struct Guarded(Arc<dyn PhysicalOptimizerRule + Send + Sync>);
+
+impl PhysicalOptimizerRule for Guarded {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if finds_columns(&plan, false) { self.0.optimize(plan, config) } else { Ok(plan) }
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn schema_check(&self) -> bool {
+        self.0.schema_check()
+    }
+}
+
+/// Whether names tell the columns of every operator that a filter may reach. `reached`: one may come from above.
+fn finds_columns(plan: &Arc<dyn ExecutionPlan>, reached: bool) -> bool {
+    if reached {
+        let schema = plan.schema();
+        let mut names = FxHashSet::default();
+        if !schema.fields().iter().all(|field| names.insert(field.name().as_str())) {
+            return false;
+        }
+    }
+    let filters = plan.downcast_ref::<FilterExec>().is_some();
+    let joins = plan.downcast_ref::<HashJoinExec>().is_some();
+    plan.children().into_iter().enumerate().all(|(at, child)| {
+        // A join makes a filter of its left side's keys for its right side.
+        finds_columns(child, reached || filters || (joins && at == 1))
+    })
+}
