@@ -245,9 +245,19 @@ pub(super) fn trunc_zoned(name: &str, value: &Datum, zone: Zone) -> Result<Datum
     let field = truncated_field(name, "timestamp with time zone")?;
     let stored = micros_of(value)?;
     let Some(utc) = unix_micros(stored) else { return Ok(Datum::TimestampTz(stored)) };
-    let cut = calendar::truncate(field, zone.to_local(utc))
+    let local = zone.to_local(utc);
+    let cut = calendar::truncate(field, local)
         .ok_or_else(|| not_supported(name, "timestamp with time zone"))?;
-    Ok(Datum::TimestampTz(stored_micros(zone.to_utc(cut))?))
+    // Within a day the offset stays: a local hour may be there twice. A day begins with the offset it has at midnight.
+    let cut = match field {
+        Field::Hour
+        | Field::Minute
+        | Field::Second
+        | Field::Millisecond
+        | Field::Microsecond => cut - (local - utc),
+        _ => zone.to_utc(cut),
+    };
+    Ok(Datum::TimestampTz(stored_micros(cut)?))
 }
 
 pub(super) enum Part {
