@@ -22,20 +22,23 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, JoinType, ScalarValue};
+use datafusion::common::{Column, DFSchema, JoinType, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
+use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    ColumnarValue, Distinct, Expr, Filter, Join, LogicalPlan, Operator, ScalarFunctionArgs,
-    ScalarUDF, ScalarUDFImpl, Signature, Subquery, Volatility,
+    ColumnarValue, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Operator,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Subquery, Volatility,
 };
 use datafusion::physical_plan::execute_stream;
 use futures::StreamExt as _;
 use rustc_hash::FxHashSet;
 use tokio::sync::OnceCell;
+
+use super::outer;
 
 /// What the subquery's rows become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,7 +188,9 @@ impl Apply {
             let gathered = self.once.get_or_try_init(|| self.run(self.plan.clone())).await?;
             self.value(gathered, values)
         } else {
-            let plan = bound(self.plan.clone(), &self.outer, values)?;
+            let row = values.iter().take(self.outer.len());
+            let row: Vec<Expr> = row.map(|value| Expr::Literal(value.clone(), None)).collect();
+            let plan = bound(self.plan.clone(), &self.outer, &row)?;
             self.value(&self.run(plan).await?, values)
         }
     }
@@ -357,42 +362,87 @@ pub(crate) fn misplaced(plan: &LogicalPlan) -> DfResult<bool> {
     Ok(found)
 }
 
-/// Whether outer references stand below an operator that looks at all rows of one outer row: DataFusion pulls their condition
-/// above it when it makes a join, and the operator would see the rows of all outer rows.
-pub(crate) fn joins_wrongly(plan: &LogicalPlan) -> DfResult<bool> {
-    let mut found = false;
-    plan.apply(|node| {
-        let whole = match node {
-            LogicalPlan::Window(_) | LogicalPlan::Distinct(Distinct::On(_)) => true,
-            LogicalPlan::Aggregate(node) => {
-                node.group_expr.iter().any(|expr| matches!(expr, Expr::GroupingSet(_)))
-            }
-            _ => false,
-        };
-        found |= whole && !node.all_out_ref_exprs().is_empty();
-        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    Ok(found)
-}
-
 /// The plan with what must be awaited in its filters put above the rest of them, so that a subquery runs for the rows alone that
 /// pass everything else; and with what the optimiser has moved from a filter into an inner join, which cannot wait, above it again.
 pub(crate) fn awaited_last(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     plan.transform_up(|node| {
-        if let LogicalPlan::Join(join) = node {
-            return out_of_join(join);
-        }
+        let node = match node {
+            LogicalPlan::Join(join) => return out_of_join(join),
+            LogicalPlan::Projection(_) => return Ok(Transformed::yes(one_by_one(node)?)),
+            node => node,
+        };
         let LogicalPlan::Filter(filter) = node else { return Ok(Transformed::no(node)) };
         let (above, below): (Vec<Expr>, Vec<Expr>) =
             split_conjunction_owned(filter.predicate.clone()).into_iter().partition(awaits);
         let (Some(above), Some(below)) = (conjunction(above), conjunction(below)) else {
-            return Ok(Transformed::no(LogicalPlan::Filter(filter)));
+            return Ok(Transformed::yes(one_by_one(LogicalPlan::Filter(filter))?));
         };
         let below = LogicalPlan::Filter(Filter::try_new(below, filter.input)?);
         let above = Filter::try_new(above, Arc::new(below))?;
-        Ok(Transformed::yes(LogicalPlan::Filter(above)))
+        Ok(Transformed::yes(one_by_one(LogicalPlan::Filter(above))?))
     })
     .map(|done| done.data)
+}
+
+/// The projection or filter with calls that stand in the arguments of others computed below, in projections: nothing awaits them
+/// where they are.
+fn one_by_one(node: LogicalPlan) -> DfResult<LogicalPlan> {
+    let mut inner: Vec<Expr> = Vec::new();
+    node.apply_expressions(|expr| {
+        expr.apply(|call| {
+            if let Expr::ScalarFunction(outermost) = call
+                && is_awaited(call)
+            {
+                for arg in &outermost.args {
+                    arg.apply(|part| {
+                        if is_awaited(part) {
+                            if !inner.contains(part) {
+                                inner.push(part.clone());
+                            }
+                            return Ok(TreeNodeRecursion::Jump);
+                        }
+                        Ok(TreeNodeRecursion::Continue)
+                    })?;
+                }
+                return Ok(TreeNodeRecursion::Jump);
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    let [input] = node.inputs()[..] else { return Ok(node) };
+    if inner.is_empty() {
+        return Ok(node);
+    }
+    let own = |schema: &DFSchema| -> Vec<Expr> {
+        schema.columns().into_iter().map(Expr::Column).collect()
+    };
+    let mut below = own(input.schema());
+    let mut computed = Vec::with_capacity(inner.len());
+    for call in &inner {
+        let mut name = call.schema_name().to_string();
+        while below.iter().any(|known| known.schema_name().to_string() == name) {
+            name.push('\'');
+        }
+        below.push(call.clone().alias(&name));
+        computed.push(Expr::Column(Column::new_unqualified(name)));
+    }
+    let below = LogicalPlanBuilder::from(input.clone()).project(below)?.build()?;
+    // Calls within these are one deeper.
+    let below = one_by_one(below)?;
+    let kept = own(node.schema());
+    let mut exprs = Vec::new();
+    for expr in node.expressions() {
+        let expr = expr.transform_down(|part| {
+            Ok(match inner.iter().position(|call| *call == part) {
+                Some(at) => Transformed::new(computed[at].clone(), true, TreeNodeRecursion::Jump),
+                None => Transformed::no(part),
+            })
+        })?;
+        exprs.push(expr.data);
+    }
+    let filter = matches!(node, LogicalPlan::Filter(_));
+    let plan = node.with_new_exprs(exprs, vec![below])?;
+    if filter { LogicalPlanBuilder::from(plan).project(kept)?.build() } else { Ok(plan) }
 }
 
 /// An inner join with the awaited part of its condition in a filter above it.
@@ -411,13 +461,46 @@ fn out_of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
     }
 }
 
+/// Whether DataFusion finds joins for the subqueries inside of a plan that is to be run for each outer row. Otherwise it would be known
+/// only when the first row comes.
+pub(crate) fn runs(plan: &LogicalPlan, outer: &[(Column, Expr)], state: &SessionState) -> bool {
+    let nested = |plan: &LogicalPlan| {
+        plan.exists(|node| {
+            let mut found = matches!(node, LogicalPlan::Subquery(_));
+            node.apply_expressions(|expr| {
+                found |= expr.exists(|part| Ok(outer::subquery(part).is_some()))?;
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+            Ok(found)
+        })
+        .unwrap_or(true)
+    };
+    if !nested(plan) {
+        return true;
+    }
+    // Values that the optimiser knows nothing of.
+    let unknown = |(number, (_, reference)): (usize, &(Column, Expr))| {
+        let field = match reference {
+            Expr::OuterReferenceColumn(field, _) => Some(Arc::clone(field)),
+            _ => None,
+        };
+        Expr::Placeholder(Placeholder::new_with_field(format!("${}", number + 1), field))
+    };
+    let values: Vec<Expr> = outer.iter().enumerate().map(unknown).collect();
+    let columns: Vec<Column> = outer.iter().map(|(column, _)| column.clone()).collect();
+    bound(plan.clone(), &columns, &values)
+        .and_then(|plan| state.optimize(&plan))
+        .and_then(awaited_last)
+        .is_ok_and(|plan| !nested(&plan) && !misplaced(&plan).unwrap_or(true))
+}
+
 /// The plan with its outer references replaced by values.
-fn bound(plan: LogicalPlan, outer: &[Column], values: &[ScalarValue]) -> DfResult<LogicalPlan> {
+fn bound(plan: LogicalPlan, outer: &[Column], values: &[Expr]) -> DfResult<LogicalPlan> {
     let replaced = |expr: Expr| {
         expr.transform(|node| match &node {
             Expr::OuterReferenceColumn(_, column) => {
                 match outer.iter().position(|known| known == column) {
-                    Some(at) => Ok(Transformed::yes(Expr::Literal(values[at].clone(), None))),
+                    Some(at) => Ok(Transformed::yes(values[at].clone())),
                     None => Ok(Transformed::no(node)),
                 }
             }
@@ -442,7 +525,11 @@ fn bound(plan: LogicalPlan, outer: &[Column], values: &[ScalarValue]) -> DfResul
         let node = match node {
             // The marker of a lateral item whose references are all gone.
             LogicalPlan::Subquery(inner) => {
-                Arc::unwrap_or_clone(inside(inner, outer, values)?.subquery)
+                let inner = inside(inner, outer, values)?;
+                match inner.outer_ref_columns.is_empty() {
+                    true => Arc::unwrap_or_clone(inner.subquery),
+                    false => LogicalPlan::Subquery(inner),
+                }
             }
             node => node,
         };
@@ -454,7 +541,7 @@ fn bound(plan: LogicalPlan, outer: &[Column], values: &[ScalarValue]) -> DfResul
     .map(|done| done.data)
 }
 
-fn inside(inner: Subquery, outer: &[Column], values: &[ScalarValue]) -> DfResult<Subquery> {
+fn inside(inner: Subquery, outer: &[Column], values: &[Expr]) -> DfResult<Subquery> {
     let plan = bound(Arc::unwrap_or_clone(inner.subquery), outer, values)?;
     let outer_ref_columns = plan.all_out_ref_exprs();
     Ok(Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: inner.spans })

@@ -31,6 +31,7 @@ mod fault;
 mod given;
 mod json_folds;
 mod named_filters;
+mod outer;
 mod pool;
 mod pushdown;
 mod runtime;
@@ -270,10 +271,14 @@ fn bind_query(
 ) -> Result<BoundQuery> {
     let tables = CatalogTables::executing(context);
     let types = parameters.iter().cloned().enumerate().collect();
-    let parameters = Parameters { types, values: Some(Arc::clone(&context.parameters)), count: 0 };
-    let binder = Binder::new(&tables, Evaluation::executing(context), parameters);
+    let values = Some(Arc::clone(&context.parameters));
+    let given = Parameters { types, values, count: 0 };
+    let binder = Binder::new(&tables, Evaluation::executing(context), given);
     let binder = binder.applying(state, row_by_row);
     let relation = binder.statement(query, wanted)?;
+    if binder.met_refused() {
+        return bind_query(query, parameters, wanted, context, state, true);
+    }
     let (correlated, waiting) = (binder.met_correlated(), binder.met_waiting());
     Ok(BoundQuery { relation, correlated, waiting })
 }

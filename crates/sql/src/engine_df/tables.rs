@@ -181,21 +181,10 @@ impl Tables for CatalogTables {
             Some(Relation::Index(..)) => {
                 Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{relation}\" is an index")))
             }
-            None => {
-                if let Some(schema) = schema {
-                    let known = matches!(schema, "pg_catalog" | "information_schema");
-                    if !known && self.catalog.schema(schema).is_none() {
-                        return Err(Error::new(
-                            SqlState::INVALID_SCHEMA_NAME,
-                            format!("schema \"{schema}\" does not exist"),
-                        ));
-                    }
-                }
-                Err(Error::new(
-                    SqlState::UNDEFINED_TABLE,
-                    format!("relation \"{}\" does not exist", name.join(".")),
-                ))
-            }
+            None => Err(Error::new(
+                SqlState::UNDEFINED_TABLE,
+                format!("relation \"{}\" does not exist", name.join(".")),
+            )),
         }
     }
 

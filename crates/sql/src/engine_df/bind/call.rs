@@ -18,6 +18,8 @@ use datafusion::sql::sqlparser::ast;
 
 use super::frames::Window;
 use super::from::coalesce;
+use super::group::{refuse_aggregates, refuse_windows};
+use super::levels::refuse_inside;
 use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
@@ -94,20 +96,39 @@ impl Binder<'_> {
                 _ => return Err(fault::unsupported("this clause inside a function call")),
             }
         }
+        let filter = match &call.filter {
+            None => None,
+            Some(filter) => {
+                let filter = self.condition(filter, scope, "FILTER")?;
+                refuse_aggregates(&filter, "FILTER")?;
+                Some(Box::new(filter))
+            }
+        };
+        let within = self.sorts(&call.within_group, scope)?;
+        let aggregate = match &call.over {
+            None if within.is_empty() => self.aggregate_named(&name, &args, star)?,
+            _ => None,
+        };
+        if aggregate.is_some() || call.over.is_none() && !within.is_empty() {
+            let sorted = order.iter().chain(&within).map(|sort| &sort.expr);
+            let mut parts: Vec<Expr> =
+                args.iter().map(|arg| &arg.expr).chain(sorted).cloned().collect();
+            refuse_inside(&parts)?;
+            parts.extend(filter.as_deref().cloned());
+            if let Some(outer) = self.outer_fold(call, &parts, scope)? {
+                return Ok(outer);
+            }
+        }
         if order.is_empty() && !distinct && call.over.is_none() && shows_order(&name) {
             order = scope.order.to_vec();
         }
-        if !call.within_group.is_empty() {
+        if !within.is_empty() {
             return self.ordered_set(&name, call, args, scope);
         }
-        let filter = match &call.filter {
-            None => None,
-            Some(filter) => Some(Box::new(self.condition(filter, scope, "FILTER")?)),
-        };
         if let Some(over) = &call.over {
             return self.window_call(&name, args, star, distinct, nulls, filter, over, scope);
         }
-        if let Some(mut aggregate) = self.aggregate_named(&name, &args, star)? {
+        if let Some(mut aggregate) = aggregate {
             if distinct
                 && name == "count"
                 && !star
@@ -226,7 +247,7 @@ impl Binder<'_> {
         let ty = element.clone().array_of();
         if query.order_by.is_some()
             && let Some(call) =
-                self.applied(Shape::Array, &relation, &arrow_type(&ty), None, false, scope)
+                self.applied(Shape::Array, &relation, &arrow_type(&ty), None, false, scope)?
         {
             return Ok(Typed::of(call, ty));
         }
@@ -252,7 +273,7 @@ impl Binder<'_> {
             &[],
             &arrow_type(ty.element().unwrap_or(&SqlType::Text)),
         ));
-        let gathered = self.scalar_of(relation, &ty, scope);
+        let gathered = self.scalar_of(relation, &ty, scope)?;
         let whole = coalesce(gathered, Expr::Literal(empty, None))?;
         Ok(Typed::of(whole, ty))
     }
@@ -295,6 +316,10 @@ impl Binder<'_> {
             }
             "sum" | "avg" => {
                 arity(1)?;
+                if args[0].ty.is_unknown() {
+                    let message = format!("function {name}(unknown) is not unique");
+                    return Err(fault::new("42725", message));
+                }
                 let (mut arg, mut ty) = first()?;
                 if matches!(ty, SqlType::Time(_)) {
                     // There are none for time: interval's are taken.
@@ -440,6 +465,12 @@ impl Binder<'_> {
             return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
         }
         let Window { partition_by, order_by, frame: window_frame } = self.window(over, scope)?;
+        for expr in partition_by.iter().chain(order_by.iter().map(|sort| &sort.expr)) {
+            refuse_windows(expr, "window definitions")?;
+        }
+        if args.iter().any(|arg| refuse_windows(&arg.expr, "arguments").is_err()) {
+            return Err(fault::new("42P20", "window function calls cannot be nested"));
+        }
         if distinct {
             return Err(fault::unsupported("DISTINCT for window functions"));
         }

@@ -13,7 +13,7 @@ use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
 use super::select::{all_columns, project};
 use super::{Binder, Found, Typed};
-use crate::engine_df::{HIDDEN_PREFIX, fault};
+use crate::engine_df::{HIDDEN_PREFIX, fault, outer};
 use crate::error::Result;
 
 /// Which columns a join merges.
@@ -237,8 +237,10 @@ impl Binder<'_> {
                     Some(left) => {
                         let scope = Scope::new(&left.columns, outer);
                         let mut relation = self.query(subquery, Some(&scope))?;
-                        let outer_ref_columns = relation.plan.all_out_ref_exprs();
-                        if !outer_ref_columns.is_empty() {
+                        let references =
+                            outer::references(&relation.plan).map_err(fault::from_datafusion)?;
+                        if references.iter().any(|(used, _)| scope.level_of(used) == Some(0)) {
+                            let outer_ref_columns = relation.plan.all_out_ref_exprs();
                             self.correlated.set(true);
                             relation.plan = LogicalPlan::Subquery(Subquery {
                                 subquery: std::sync::Arc::new(relation.plan),

@@ -5,28 +5,64 @@ use std::collections::BTreeSet;
 
 use datafusion::common::Column;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::logical_expr::{Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
 
-use super::equal::{one_of, shown};
+use super::equal::one_of;
 use super::operators::natively_ordered;
-use super::scope::{Scope, ScopeColumn, fold};
-use super::select::{Output, substitute};
+use super::scope::{Folds, OuterFold, Scope, ScopeColumn, fold};
+use super::select::{Output, all_columns, project, substitute};
 use super::{Binder, Typed};
-use crate::engine_df::fault;
 use crate::engine_df::types::TypeShape;
+use crate::engine_df::{fault, outer};
 use crate::error::Result;
 use crate::types::SqlType;
 
 /// Elements of a CUBE at most, as in PostgreSQL.
 const MAX_CUBE: usize = 12;
 
+/// Grouping sets at most, as in PostgreSQL.
+const MAX_SETS: usize = 4096;
+
 /// What is grouped by.
 #[derive(Default)]
 pub(super) struct Groups {
-    exprs: Vec<Expr>,
-    /// Those among them whose equal values DataFusion tells apart, with their types.
+    /// The elements of GROUP BY, each the sets it stands for: a plain one is a set of its own.
+    elements: Vec<Vec<Vec<Expr>>>,
+    /// Whether there are grouping sets.
+    sets: bool,
+    /// Those whose equal values DataFusion tells apart, with their types.
     apart: Vec<(Expr, SqlType)>,
+}
+
+impl Groups {
+    /// The grouping sets: one of each element, in all combinations.
+    fn combined(self) -> Result<Vec<Vec<Expr>>> {
+        let mut all: Vec<Vec<Expr>> = vec![Vec::new()];
+        for element in self.elements {
+            if all.len() * element.len() > MAX_SETS {
+                let message = format!("too many grouping sets present (maximum {MAX_SETS})");
+                return Err(fault::new("54001", message));
+            }
+            let with = |set: &Vec<Expr>| {
+                let set = set.clone();
+                element.iter().map(move |more| distinct(set.iter().chain(more)))
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        Ok(all)
+    }
+}
+
+/// The expressions, each once.
+fn distinct<'a>(exprs: impl Iterator<Item = &'a Expr>) -> Vec<Expr> {
+    let mut out: Vec<Expr> = Vec::new();
+    for expr in exprs {
+        if !out.contains(expr) {
+            out.push(expr.clone());
+        }
+    }
+    out
 }
 
 impl Binder<'_> {
@@ -36,6 +72,7 @@ impl Binder<'_> {
         scope: &Scope<'_>,
         outputs: &[Output],
     ) -> Result<Option<Groups>> {
+        let scope = &Scope { folds: Folds::Refused("GROUP BY"), ..*scope };
         let apart = RefCell::default();
         let ast::GroupByExpr::Expressions(items, modifiers) = group else {
             return Err(fault::unsupported("GROUP BY ALL"));
@@ -54,48 +91,44 @@ impl Binder<'_> {
                 })
                 .collect()
         };
-        let mut out = Vec::new();
+        let mut elements = Vec::new();
+        let mut sets = false;
         for item in items {
             match item {
-                ast::Expr::Rollup(sets) => {
-                    let parts = lists(sets)?;
-                    out.push(Expr::GroupingSet(if parts.iter().all(|part| part.len() == 1) {
-                        GroupingSet::Rollup(parts.concat())
-                    } else {
-                        // An element of several columns comes and goes as one.
-                        let prefixes = (0..=parts.len()).rev().map(|len| parts[..len].concat());
-                        GroupingSet::GroupingSets(prefixes.collect())
-                    }));
+                ast::Expr::Rollup(parts) => {
+                    sets = true;
+                    let parts = lists(parts)?;
+                    // An element of several columns comes and goes as one.
+                    let prefixes = (0..=parts.len()).rev().map(|len| parts[..len].concat());
+                    elements.push(prefixes.collect());
                 }
-                ast::Expr::Cube(sets) => {
-                    let parts = lists(sets)?;
+                ast::Expr::Cube(parts) => {
+                    sets = true;
+                    let parts = lists(parts)?;
                     if parts.len() > MAX_CUBE {
                         let message = format!("CUBE is limited to {MAX_CUBE} elements");
                         return Err(fault::new("54011", message));
                     }
-                    out.push(Expr::GroupingSet(if parts.iter().all(|part| part.len() == 1) {
-                        GroupingSet::Cube(parts.concat())
-                    } else {
-                        let chosen = |mask: usize| {
-                            let within = (0..parts.len()).filter(|at| mask & (1 << at) != 0);
-                            within.flat_map(|at| parts[at].clone()).collect()
-                        };
-                        GroupingSet::GroupingSets((0..1 << parts.len()).map(chosen).collect())
-                    }));
+                    let chosen = |mask: usize| {
+                        let within = (0..parts.len()).filter(|at| mask & (1 << at) != 0);
+                        within.flat_map(|at| parts[at].clone()).collect()
+                    };
+                    elements.push((0..1 << parts.len()).rev().map(chosen).collect());
                 }
-                ast::Expr::GroupingSets(sets) => {
-                    out.push(Expr::GroupingSet(GroupingSet::GroupingSets(lists(sets)?)));
+                ast::Expr::GroupingSets(parts) => {
+                    sets = true;
+                    elements.push(lists(parts)?);
                 }
                 // GROUP BY () is one group of everything.
                 ast::Expr::Tuple(parts) => {
                     for part in parts {
-                        out.push(self.group_item(part, scope, outputs, &apart)?);
+                        elements.push(vec![vec![self.group_item(part, scope, outputs, &apart)?]]);
                     }
                 }
-                item => out.push(self.group_item(item, scope, outputs, &apart)?),
+                item => elements.push(vec![vec![self.group_item(item, scope, outputs, &apart)?]]),
             }
         }
-        Ok(Some(Groups { exprs: out, apart: apart.into_inner() }))
+        Ok(Some(Groups { elements, sets, apart: apart.into_inner() }))
     }
 
     fn group_item(
@@ -110,9 +143,10 @@ impl Binder<'_> {
             ast::Expr::Identifier(name) => scope.find(None, &fold(name))?.is_some(),
             _ => false,
         };
-        let expr = match (by_input, self.output_position(item, outputs)?) {
-            (false, Some(at)) => Typed::of(outputs[at].expr.clone(), outputs[at].ty.clone()),
-            _ => {
+        let output = if by_input { None } else { self.output_position(item, outputs)? };
+        let expr = match output {
+            Some(at) => Typed::of(outputs[at].expr.clone(), outputs[at].ty.clone()),
+            None => {
                 let typed = self.expr(item, scope)?;
                 let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
                 self.coerce(typed, &ty, "GROUP BY")?
@@ -126,87 +160,189 @@ impl Binder<'_> {
         Ok(expr)
     }
 
+    /// The groups of `plan` with the aggregates over them; in `above` references to what is computed here take its place. `folds` are
+    /// columns beside them that subqueries of this level use.
     pub(super) fn aggregate(
         &self,
         plan: LogicalPlan,
-        groups: Groups,
+        mut groups: Groups,
         aggregates: Vec<Expr>,
+        folds: Vec<OuterFold>,
         columns: &[ScopeColumn],
         above: &mut [&mut Expr],
     ) -> Result<LogicalPlan> {
-        let Groups { exprs: mut group, apart } = groups;
-        let sets = group.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
-        if !sets {
-            let mut seen = Vec::new();
-            group.retain(|e| {
-                !seen.contains(e) && {
-                    seen.push(e.clone());
-                    true
+        let (sets, apart) = (groups.sets, std::mem::take(&mut groups.apart));
+        let mut combined = groups.combined()?;
+        if let ([only], false) = (combined.as_mut_slice(), sets) {
+            if only.is_empty() && aggregates.is_empty() {
+                // One row, whatever the rows below are.
+                for expr in above.iter() {
+                    check_grouped(expr, &[], columns)?;
                 }
-            });
-            self.add_dependent_columns(&mut group, &aggregates, columns, above)?;
+                return LogicalPlanBuilder::empty(true).build().map_err(fault::from_datafusion);
+            }
+            self.add_dependent_columns(only, &aggregates, columns, above)?;
         }
-        let flat: Vec<Expr> = group
+        let flat = distinct(combined.iter().flatten());
+        let (plan, keys, mut shown) = self.group_keys(plan, &flat, &apart)?;
+        let key = |expr: Expr| match flat.iter().position(|known| *known == expr) {
+            Some(at) => Expr::Column(keys[at].clone()),
+            None => expr,
+        };
+        let mut folded: Vec<Expr> = Vec::with_capacity(aggregates.len() + shown.len());
+        for aggregate in &aggregates {
+            let aggregate = match aggregate.clone() {
+                Expr::AggregateFunction(mut call) if call.func.name() == "grouping" => {
+                    let args = std::mem::take(&mut call.params.args);
+                    call.params.args = args.into_iter().map(key).collect();
+                    Expr::AggregateFunction(call)
+                }
+                other => other,
+            };
+            folded.push(aggregate);
+        }
+        let values: Vec<Expr> = shown.iter().map(|(_, value)| value.clone()).collect();
+        folded.extend(values);
+        let (plan, folded) = self.awaited_below(plan, folded)?;
+        // Names of their own: DataFusion's leave out casts, and change with what takes the place of an outer column.
+        let names: Vec<String> = folded
             .iter()
-            .flat_map(|e| match e {
-                Expr::GroupingSet(set) => set.distinct_expr().into_iter().cloned().collect(),
-                other => vec![other.clone()],
+            .map(|expr| match expr {
+                Expr::AggregateFunction(call) => self.unique(&format!("{}#", call.func.name())),
+                _ => self.unique("fold#"),
             })
             .collect();
-        // Equal values that do not look so are grouped by their sort keys, and one of them is shown.
-        let mut keys: Vec<(Expr, Expr)> = Vec::new();
-        for (expr, ty) in apart {
-            if !keys.iter().any(|(known, _)| *known == expr) {
-                let key = self.orderable(expr.clone(), &ty)?;
-                keys.push((expr, key));
-            }
-        }
-        let mut group: Vec<Expr> = group.into_iter().map(|e| keyed(e, &keys)).collect();
-        let groups = group.len();
-        group.extend(aggregates.iter().cloned().map(|e| match e {
-            Expr::AggregateFunction(mut call) if call.func.name() == "grouping" => {
-                let args = std::mem::take(&mut call.params.args);
-                call.params.args = args.into_iter().map(|e| keyed(e, &keys)).collect();
-                Expr::AggregateFunction(call)
-            }
-            e => e,
-        }));
-        for (expr, _) in &keys {
-            group.push(one_of(expr.clone(), Vec::new()).alias(self.unique("shown#")));
-        }
-        let (plan, mut group) = self.awaited_below(plan, group)?;
-        let folded = group.split_off(groups);
+        let folded = folded.into_iter().zip(&names).map(|(expr, name)| expr.alias(name));
+        let set = |set: Vec<Expr>| set.into_iter().map(key).collect::<Vec<Expr>>();
+        let mut combined: Vec<Vec<Expr>> = combined.into_iter().map(set).collect();
+        let group = match (sets, combined.as_mut_slice()) {
+            (false, [only]) => std::mem::take(only),
+            _ => vec![Expr::GroupingSet(GroupingSet::GroupingSets(combined))],
+        };
         let plan = LogicalPlanBuilder::from(plan)
             .aggregate(group, folded)
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)?;
-        // The aggregate's schema: grouping columns, then (with grouping sets) an id, then aggregates.
-        let fields: Vec<Column> =
-            plan.schema().iter().map(|(q, f)| Column::new(q.cloned(), f.name().clone())).collect();
-        let values = fields.len() - keys.len();
-        let tail = values - aggregates.len();
-        let mut distinct_flat: Vec<Expr> = Vec::new();
-        for e in flat {
-            if !distinct_flat.contains(&e) {
-                distinct_flat.push(e);
-            }
-        }
+        // GROUPING is not computed from the number DataFusion gives each set where another operator uses that.
+        let mut kept = all_columns(&plan);
+        kept.retain(|expr| {
+            !matches!(expr, Expr::Column(column) if column.name == Aggregate::INTERNAL_GROUPING_ID)
+        });
+        let plan = if sets { project(plan, kept)? } else { plan };
+        let named = |at: usize| Column::new_unqualified(names[at].clone());
         let mut replace: Vec<(Expr, Expr)> = Vec::new();
-        for (expr, field) in distinct_flat.into_iter().zip(&fields) {
-            let shown = match keys.iter().position(|(known, _)| *known == expr) {
-                Some(at) => shown(field.clone(), fields[values + at].clone())?,
-                None => Expr::Column(field.clone()),
+        for (expr, key) in flat.into_iter().zip(keys) {
+            let value = match shown.iter_mut().position(|(known, _)| *known == expr) {
+                Some(at) => super::equal::shown(key, named(aggregates.len() + at))?,
+                None => Expr::Column(key),
             };
-            replace.push((expr, shown));
+            replace.push((expr, value));
         }
-        let computed = fields[tail..values].iter().cloned().map(Expr::Column);
+        let computed = (0..aggregates.len()).map(|at| Expr::Column(named(at)));
         replace.extend(aggregates.into_iter().zip(computed));
         for expr in above.iter_mut() {
             let taken = std::mem::take(*expr);
             **expr = substitute(taken, &replace)?;
+        }
+        let (plan, fields) = self.beside_groups(plan, folds, &replace, columns, above)?;
+        for expr in above {
             check_grouped(expr, &fields, columns)?;
         }
         Ok(plan)
+    }
+
+    /// What is grouped by as columns, in the order of `flat`; and where these are sort keys, because equal values do not look so, one of
+    /// the values of a group.
+    #[allow(clippy::type_complexity, reason = "what one caller takes apart at once")]
+    fn group_keys(
+        &self,
+        plan: LogicalPlan,
+        flat: &[Expr],
+        apart: &[(Expr, SqlType)],
+    ) -> Result<(LogicalPlan, Vec<Column>, Vec<(Expr, Expr)>)> {
+        let mut values = flat.to_vec();
+        let plan = self.unnest_calls(plan, &mut values.iter_mut().collect::<Vec<_>>())?;
+        let (plan, values) = self.as_columns(plan, values)?;
+        let mut shown = Vec::new();
+        let mut keys = Vec::with_capacity(values.len());
+        for (expr, value) in flat.iter().zip(values) {
+            keys.push(match apart.iter().find(|(known, _)| known == expr) {
+                Some((_, ty)) => {
+                    shown.push((expr.clone(), one_of(value.clone(), Vec::new())));
+                    self.orderable(value, ty)?
+                }
+                None => value,
+            });
+        }
+        let (plan, keys) = self.as_columns(plan, keys)?;
+        let keys = keys.into_iter().filter_map(|key| match key {
+            Expr::Column(column) => Some(column),
+            _ => None,
+        });
+        Ok((plan, keys.collect(), shown))
+    }
+
+    /// The expressions as columns: what is none yet is computed below, under a name of its own.
+    fn as_columns(&self, plan: LogicalPlan, exprs: Vec<Expr>) -> Result<(LogicalPlan, Vec<Expr>)> {
+        if exprs.iter().all(|expr| matches!(expr, Expr::Column(_))) {
+            return Ok((plan, exprs));
+        }
+        let mut below = all_columns(&plan);
+        let mut out = Vec::with_capacity(exprs.len());
+        for expr in exprs {
+            out.push(match expr {
+                Expr::Column(_) => expr,
+                expr => {
+                    let name = self.unique("group#");
+                    below.push(expr.alias(&name));
+                    Expr::Column(Column::new_unqualified(name))
+                }
+            });
+        }
+        Ok((project(plan, below)?, out))
+    }
+
+    /// The groups with what subqueries above them use: aggregates of theirs that belong here, and columns that are grouped but shown
+    /// in another way. The columns that may be used above come with them.
+    fn beside_groups(
+        &self,
+        plan: LogicalPlan,
+        folds: Vec<OuterFold>,
+        replace: &[(Expr, Expr)],
+        columns: &[ScopeColumn],
+        above: &[&mut Expr],
+    ) -> Result<(LogicalPlan, Vec<Column>)> {
+        let mut fields = plan.schema().columns();
+        let mut beside = Vec::new();
+        for fold in folds {
+            let value = substitute(fold.expr, replace)?;
+            check_grouped(&value, &fields, columns)?;
+            beside.push((fold.column, value));
+        }
+        let mut used = Vec::new();
+        for expr in above {
+            outer::within(expr, &mut used).map_err(fault::from_datafusion)?;
+        }
+        for (column, _) in used {
+            let ours = columns.iter().find(|known| known.column == column);
+            let Some(ours) = ours.filter(|_| !fields.contains(&column)) else { continue };
+            let reference = Expr::Column(column.clone());
+            let Some((_, value)) = replace.iter().find(|(known, _)| *known == reference) else {
+                let name = shown_name(ours);
+                let message = format!("subquery uses ungrouped column \"{name}\" from outer query");
+                return Err(fault::new("42803", message));
+            };
+            beside.push((column, value.clone()));
+        }
+        if beside.is_empty() {
+            return Ok((plan, fields));
+        }
+        let mut exprs = all_columns(&plan);
+        for (column, value) in beside {
+            exprs.push(value.alias_qualified(column.relation.clone(), column.name.clone()));
+            fields.push(column);
+        }
+        Ok((project(plan, exprs)?, fields))
     }
 
     /// When a table's whole primary key is grouped, its other columns may be used: they depend on it.
@@ -230,6 +366,10 @@ impl Binder<'_> {
                 }
                 if let Expr::Column(column) = node {
                     used.insert(column.clone());
+                } else if outer::subquery(node).is_some() {
+                    let mut inside = Vec::new();
+                    outer::within(node, &mut inside)?;
+                    used.extend(inside.into_iter().map(|(column, _)| column));
                 }
                 Ok(TreeNodeRecursion::Continue)
             })
@@ -265,13 +405,8 @@ fn check_grouped(expr: &Expr, fields: &[Column], columns: &[ScopeColumn]) -> Res
     })
     .map_err(fault::from_datafusion)?;
     let Some(stray) = stray else { return Ok(()) };
-    let name = columns.iter().find(|c| c.column == stray).map_or_else(
-        || stray.name.clone(),
-        |c| match &c.table {
-            Some(table) => format!("{table}.{}", c.name),
-            None => c.name.clone(),
-        },
-    );
+    let known = columns.iter().find(|c| c.column == stray);
+    let name = known.map_or_else(|| stray.name.clone(), shown_name);
     Err(fault::new(
         "42803",
         format!(
@@ -280,43 +415,46 @@ fn check_grouped(expr: &Expr, fields: &[Column], columns: &[ScopeColumn]) -> Res
     ))
 }
 
+/// A column as PostgreSQL names it in messages.
+fn shown_name(column: &ScopeColumn) -> String {
+    match &column.table {
+        Some(table) => format!("{table}.{}", column.name),
+        None => column.name.clone(),
+    }
+}
+
+/// Refuses aggregates, windows and set-returning functions in a clause.
 pub(super) fn refuse_aggregates(expr: &Expr, clause: &str) -> Result<()> {
-    let has = |wanted: fn(&Expr) -> bool| expr.exists(|node| Ok(wanted(node))).unwrap_or(false);
-    if has(|e| matches!(e, Expr::AggregateFunction(_))) {
+    if has(expr, |e| matches!(e, Expr::AggregateFunction(_))) {
         return Err(fault::new(
             "42803",
             format!("aggregate functions are not allowed in {clause}"),
         ));
     }
-    if has(|e| matches!(e, Expr::WindowFunction(_))) {
-        return Err(fault::new("42P20", format!("window functions are not allowed in {clause}")));
-    }
-    if has(|e| matches!(e, Expr::Unnest(_))) {
-        return Err(fault::new(
-            "0A000",
-            format!("set-returning functions are not allowed in {clause}"),
-        ));
-    }
-    Ok(())
+    refuse_windows(expr, clause)?;
+    // What is grouped by may be a set.
+    if clause == "GROUP BY" { Ok(()) } else { refuse_sets(expr, clause) }
 }
 
-/// A grouping element with sort keys in the place of what is grouped by them.
-fn keyed(element: Expr, keys: &[(Expr, Expr)]) -> Expr {
-    let key = |expr: Expr| match keys.iter().find(|(known, _)| *known == expr) {
-        Some((_, key)) => key.clone(),
-        None => expr,
-    };
-    let list = |list: Vec<Expr>| list.into_iter().map(key).collect();
-    match element {
-        Expr::GroupingSet(GroupingSet::Rollup(parts)) => {
-            Expr::GroupingSet(GroupingSet::Rollup(list(parts)))
-        }
-        Expr::GroupingSet(GroupingSet::Cube(parts)) => {
-            Expr::GroupingSet(GroupingSet::Cube(list(parts)))
-        }
-        Expr::GroupingSet(GroupingSet::GroupingSets(sets)) => {
-            Expr::GroupingSet(GroupingSet::GroupingSets(sets.into_iter().map(list).collect()))
-        }
-        other => key(other),
+/// Refuses window functions in a clause.
+pub(super) fn refuse_windows(expr: &Expr, clause: &str) -> Result<()> {
+    match has(expr, |e| matches!(e, Expr::WindowFunction(_))) {
+        true => Err(fault::new("42P20", format!("window functions are not allowed in {clause}"))),
+        false => Ok(()),
     }
+}
+
+/// Refuses set-returning functions in a clause.
+pub(super) fn refuse_sets(expr: &Expr, clause: &str) -> Result<()> {
+    match has(expr, |e| matches!(e, Expr::Unnest(_))) {
+        true => {
+            let message = format!("set-returning functions are not allowed in {clause}");
+            Err(fault::new("0A000", message))
+        }
+        false => Ok(()),
+    }
+}
+
+fn has(expr: &Expr, wanted: fn(&Expr) -> bool) -> bool {
+    expr.exists(|node| Ok(wanted(node))).unwrap_or(true)
 }

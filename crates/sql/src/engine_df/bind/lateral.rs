@@ -26,9 +26,9 @@ use super::from::{TableCall, coalesce, is_true};
 use super::query::rename;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::select::{all_columns, filter, project};
-use crate::engine_df::apply::{self, Shape};
-use crate::engine_df::fault;
+use crate::engine_df::apply::Shape;
 use crate::engine_df::types::arrow_type;
+use crate::engine_df::{fault, outer};
 use crate::error::Result;
 use crate::types::SqlType;
 
@@ -66,14 +66,12 @@ impl Binder<'_> {
         };
         let scope = Scope::new(&left.columns, outer);
         let inner = self.query(subquery, Some(&scope))?;
-        let references = inner.plan.all_out_ref_exprs();
-        let refers = !references.is_empty();
+        let references = outer::references(&inner.plan).map_err(fault::from_datafusion)?;
+        let level = |(column, _): &(Column, Expr)| scope.level_of(column);
+        let refers = references.iter().any(|reference| level(reference) == Some(0));
         if matches!(kind, JoinType::Right | JoinType::Full) {
-            let of_left = |reference: &Expr| match reference {
-                Expr::OuterReferenceColumn(_, column) => {
-                    left.columns.iter().find(|known| known.column == *column)
-                }
-                _ => None,
+            let of_left = |(column, _): &(Column, Expr)| {
+                left.columns.iter().find(|known| known.column == *column)
             };
             if let Some(column) = references.iter().find_map(of_left) {
                 let table = column.table.as_deref().unwrap_or_default();
@@ -83,7 +81,9 @@ impl Binder<'_> {
                 ));
             }
         }
-        let wrongly = apply::joins_wrongly(&inner.plan).map_err(fault::from_datafusion)?;
+        // DataFusion's joins know one level.
+        let further = references.iter().any(|reference| level(reference) > Some(0));
+        let wrongly = further || self.joins_wrongly(&inner.plan, &scope)?;
         if !refers || !(self.row_by_row || wrongly) {
             return Ok(Beside::Left(left));
         }
@@ -116,7 +116,7 @@ impl Binder<'_> {
         let returns =
             DataType::List(Arc::new(Field::new_list_field(DataType::Struct(fields), true)));
         let rows = Shape::Rows { or_null: keep };
-        let Some(rows) = self.applied(rows, &inner, &returns, None, false, &scope) else {
+        let Some(rows) = self.applied(rows, &inner, &returns, None, false, &scope)? else {
             return Ok(Beside::Left(left));
         };
         let unique = self.unique(table.as_deref().unwrap_or("subquery"));

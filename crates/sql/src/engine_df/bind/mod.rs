@@ -20,6 +20,7 @@ mod from;
 mod group;
 mod join_condition;
 mod lateral;
+mod levels;
 mod locks;
 mod operators;
 mod ordered;
@@ -166,6 +167,8 @@ pub(crate) struct Binder<'a> {
     apply: Option<Arc<SessionState>>,
     row_by_row: bool,
     correlated: Cell<bool>,
+    /// Whether a subquery that is run row by row has one inside that DataFusion finds no join for.
+    refused: Cell<bool>,
     waiting: Cell<Option<BoundCalls>>,
     /// Where the next expression stands, until it is begun.
     place: Cell<Place>,
@@ -209,6 +212,7 @@ impl<'a> Binder<'a> {
             apply: None,
             row_by_row: false,
             correlated: Cell::new(false),
+            refused: Cell::new(false),
             waiting: Cell::new(None),
             place: Cell::default(),
             keep_unknown: Cell::new(false),
@@ -229,6 +233,11 @@ impl<'a> Binder<'a> {
     /// Whether a correlated subquery was met.
     pub fn met_correlated(&self) -> bool {
         self.correlated.get()
+    }
+
+    /// Whether it is known by now that correlated subqueries must be run row by row.
+    pub fn met_refused(&self) -> bool {
+        self.refused.get()
     }
 
     /// The calls that wait that were met.

@@ -560,7 +560,8 @@ fn nullable(plan: LogicalPlan, columns: &[ScopeColumn]) -> Result<LogicalPlan> {
         .map_err(fault::from_datafusion)
 }
 
-fn has_subquery(expr: &Expr) -> bool {
+/// Whether an expression has a subquery, or a call that must be awaited.
+pub(super) fn has_subquery(expr: &Expr) -> bool {
     use datafusion::common::tree_node::TreeNode;
     expr.exists(|node| {
         Ok(matches!(

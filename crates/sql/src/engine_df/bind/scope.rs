@@ -6,6 +6,7 @@
 //! - A name is looked for from the innermost level outwards; two candidates on one level are an error.
 //! - Column names and their order are those PostgreSQL would show.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use arrow::datatypes::Field;
@@ -75,6 +76,26 @@ pub(crate) struct Scope<'a> {
     pub parent: Option<&'a Scope<'a>>,
     /// What the rows below are sorted by, for aggregates that show it.
     pub order: &'a [SortExpr],
+    /// Where aggregates of this level go that stand in subqueries of it.
+    pub folds: Folds<'a>,
+}
+
+/// Where aggregates of a level go that stand in subqueries of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Folds<'a> {
+    /// There are none in this clause.
+    Refused(&'static str),
+    /// To the others.
+    Taken(&'a RefCell<Vec<OuterFold>>),
+}
+
+/// An aggregate that stands in a subquery and belongs to a query around it.
+#[derive(Clone, Debug)]
+pub(crate) struct OuterFold {
+    /// The column that it becomes beside the groups.
+    pub column: Column,
+    /// The aggregate over the columns of its level.
+    pub expr: Expr,
 }
 
 /// The identifier as the catalog knows it: folded to lower case unless quoted.
@@ -85,7 +106,23 @@ pub(crate) fn fold(ident: &Ident) -> String {
 impl<'a> Scope<'a> {
     /// A level inside `parent` with `columns` in view.
     pub fn new(columns: &'a [ScopeColumn], parent: Option<&'a Scope<'a>>) -> Self {
-        Self { columns, parent, order: &[] }
+        let folds = Folds::Refused("FROM clause of their own query level");
+        Self { columns, parent, order: &[], folds }
+    }
+
+    /// How many levels further out a column of the plan is: 0 on this one. `None`: it is a column of a level inside of this one.
+    pub fn level_of(&self, column: &Column) -> Option<usize> {
+        let level = std::iter::successors(Some(self), |scope| scope.parent);
+        level.enumerate().find(|(_, scope)| scope.has(column)).map(|(level, _)| level)
+    }
+
+    /// Whether a column of the plan is one of this level.
+    fn has(&self, column: &Column) -> bool {
+        let fold = || match self.folds {
+            Folds::Taken(folds) => folds.borrow().iter().any(|fold| fold.column == *column),
+            Folds::Refused(_) => false,
+        };
+        self.columns.iter().any(|known| known.column == *column) || fold()
     }
 
     /// The column called `name`, of relation `table` when given, on this level only.

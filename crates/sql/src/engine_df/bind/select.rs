@@ -10,7 +10,8 @@
 //!   primary key (42803 otherwise).
 //! - ORDER BY sees output names first, then input columns, as PostgreSQL does.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -19,9 +20,9 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast;
 
-use super::group::{Groups, refuse_aggregates};
+use super::group::{Groups, refuse_aggregates, refuse_sets, refuse_windows};
 use super::query::ordinal;
-use super::scope::{Relation, Scope, ScopeColumn, fold};
+use super::scope::{Folds, OuterFold, Relation, Scope, ScopeColumn, fold};
 use super::{Binder, Place, Typed};
 use crate::engine_df::fault;
 use crate::engine_df::types::TypeShape;
@@ -60,13 +61,19 @@ impl Binder<'_> {
         let wanted = self.wanted.take();
         let from = self.from(&select.from, outer)?;
         let (mut plan, below) = self.with_order(select, from.plan)?;
-        let scope = Scope { order: &below, ..Scope::new(&from.columns, outer) };
+        let scope = Scope {
+            order: &below,
+            folds: Folds::Refused("WHERE"),
+            ..Scope::new(&from.columns, outer)
+        };
         if let Some(condition) = &select.selection {
             self.place.set(Place { exists: true, inside: true });
             let condition = self.condition(condition, &scope, "WHERE")?;
             refuse_aggregates(&condition, "WHERE")?;
             plan = filter(plan, condition)?;
         }
+        let folds = RefCell::default();
+        let scope = Scope { folds: Folds::Taken(&folds), ..scope };
         let previous = self.windows.replace(select.named_window.clone());
         let parts = self.parts(select, order, &wanted, &scope);
         self.windows.replace(previous);
@@ -85,9 +92,13 @@ impl Binder<'_> {
         for expr in &above {
             collect(expr, &mut aggregates, |e| matches!(e, Expr::AggregateFunction(_)));
         }
+        let folds: Vec<OuterFold> = folds.into_inner();
+        for fold in &folds {
+            collect(&fold.expr, &mut aggregates, |e| matches!(e, Expr::AggregateFunction(_)));
+        }
         if !aggregates.is_empty() || group.is_some() || select.having.is_some() {
             let group = group.unwrap_or_default();
-            plan = self.aggregate(plan, group, aggregates, &from.columns, &mut above)?;
+            plan = self.aggregate(plan, group, aggregates, folds, &from.columns, &mut above)?;
         }
         if let Some(having) = having.take() {
             plan = filter(plan, having)?;
@@ -138,7 +149,12 @@ impl Binder<'_> {
         let group = self.group_by(&select.group_by, scope, &outputs)?;
         let having = match &select.having {
             None => None,
-            Some(having) => Some(self.condition(having, scope, "HAVING")?),
+            Some(having) => {
+                let having = self.condition(having, scope, "HAVING")?;
+                refuse_windows(&having, "HAVING")?;
+                refuse_sets(&having, "HAVING")?;
+                Some(having)
+            }
         };
         let mut orders = Vec::new();
         for item in order {
@@ -301,13 +317,40 @@ impl Binder<'_> {
         if windows.is_empty() {
             return Ok(plan);
         }
-        let (plan, awaited) = self.awaited_below(plan, windows.clone())?;
-        let columns: Vec<Expr> = awaited
-            .iter()
-            .map(|w| Expr::Column(Column::new_unqualified(w.schema_name().to_string())))
-            .collect();
-        let plan =
-            LogicalPlanBuilder::window_plan(plan, awaited).map_err(fault::from_datafusion)?;
+        let (mut plan, mut waiting) = self.awaited_below(plan, windows.clone())?;
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        let mut columns: Vec<Option<Column>> = vec![None; waiting.len()];
+        let mut numbers: Vec<usize> = (0..waiting.len()).collect();
+        // DataFusion names a call without the casts in it: calls of one name are computed one after the other, each under a name
+        // of its own.
+        while !waiting.is_empty() {
+            names.clear();
+            let (mut now, mut later, mut left) = (Vec::new(), Vec::new(), Vec::new());
+            for (call, number) in waiting.into_iter().zip(numbers) {
+                let name = call.schema_name().to_string();
+                if names.contains_key(&name) {
+                    later.push(call);
+                    left.push(number);
+                    continue;
+                }
+                let unique = self.unique("window#");
+                columns[number] = Some(Column::new_unqualified(unique.clone()));
+                names.insert(name, unique);
+                now.push(call);
+            }
+            let below = all_columns(&plan).len();
+            plan = LogicalPlanBuilder::window_plan(plan, now).map_err(fault::from_datafusion)?;
+            let mut exprs = all_columns(&plan);
+            for expr in exprs.iter_mut().skip(below) {
+                let name = expr.schema_name().to_string();
+                if let Some(unique) = names.get(&name) {
+                    *expr = std::mem::take(expr).alias(unique);
+                }
+            }
+            plan = project(plan, exprs)?;
+            (waiting, numbers) = (later, left);
+        }
+        let columns = columns.into_iter().flatten().map(Expr::Column);
         let replace: Vec<_> = windows.into_iter().zip(columns).collect();
         for expr in above.iter_mut() {
             let taken = std::mem::take(*expr);
@@ -317,7 +360,11 @@ impl Binder<'_> {
     }
 
     /// Set-returning calls in the select list: computed as lists, then unnested side by side.
-    fn unnest_calls(&self, plan: LogicalPlan, above: &mut [&mut Expr]) -> Result<LogicalPlan> {
+    pub(super) fn unnest_calls(
+        &self,
+        plan: LogicalPlan,
+        above: &mut [&mut Expr],
+    ) -> Result<LogicalPlan> {
         let mut calls = Vec::new();
         for expr in above.iter() {
             collect(expr, &mut calls, |e| matches!(e, Expr::Unnest(_)));

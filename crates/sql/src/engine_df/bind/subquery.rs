@@ -14,11 +14,13 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, 
 use datafusion::sql::sqlparser::ast;
 
 use super::expr::negate;
+use super::query::has_subquery;
 use super::scope::{Relation, Scope};
 use super::select::{collect, substitute};
 use super::{Binder, Typed};
 use crate::engine_df::apply::{self, Shape};
 use crate::engine_df::fault;
+use crate::engine_df::outer;
 use crate::engine_df::types::arrow_type;
 use crate::error::Result;
 use crate::types::SqlType;
@@ -31,17 +33,21 @@ impl Binder<'_> {
         };
         let ty = column.ty.clone();
         let relation = self.at_most_one_row(relation)?;
-        Ok(Typed::of(self.scalar_of(relation, &ty, scope), ty))
+        Ok(Typed::of(self.scalar_of(relation, &ty, scope)?, ty))
     }
 
     /// The only value of a one-column relation of at most one row.
-    pub(super) fn scalar_of(&self, relation: Relation, ty: &SqlType, scope: &Scope<'_>) -> Expr {
+    pub(super) fn scalar_of(
+        &self,
+        relation: Relation,
+        ty: &SqlType,
+        scope: &Scope<'_>,
+    ) -> Result<Expr> {
         // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
         let nullable = relation.plan.schema().field(0).is_nullable();
-        match self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope) {
-            Some(call) => call,
-            None => Expr::ScalarSubquery(subquery_of(relation)),
-        }
+        let call =
+            self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope)?;
+        Ok(call.unwrap_or_else(|| Expr::ScalarSubquery(subquery_of(relation))))
     }
 
     /// The subquery as a call: when no join gives what it gives (`joins`), or when correlated ones are run row by row.
@@ -53,44 +59,60 @@ impl Binder<'_> {
         left: Option<&Expr>,
         joins: bool,
         scope: &Scope<'_>,
-    ) -> Option<Expr> {
+    ) -> Result<Option<Expr>> {
         let mut outer: Vec<(Column, Expr)> = Vec::new();
-        for reference in relation.plan.all_out_ref_exprs() {
-            let Expr::OuterReferenceColumn(_, column) = &reference else { continue };
-            if outer.iter().any(|(known, _)| known == column) {
-                continue;
-            }
+        let mut args: Vec<Expr> = Vec::new();
+        let references = outer::references(&relation.plan).map_err(fault::from_datafusion)?;
+        for (column, reference) in references {
             // A column of this level, or of one further out: then it is an outer reference here as well.
-            let own = scope.columns.iter().any(|known| known.column == *column);
-            let value = if own { Expr::Column(column.clone()) } else { reference.clone() };
-            outer.push((column.clone(), value));
+            let value = match scope.level_of(&column) {
+                Some(0) => Expr::Column(column.clone()),
+                Some(_) => reference.clone(),
+                None => continue,
+            };
+            args.push(value);
+            outer.push((column, reference));
         }
         if !outer.is_empty() {
             self.correlated.set(true);
         }
-        let wrongly = || apply::joins_wrongly(&relation.plan).unwrap_or(true);
-        if joins && (outer.is_empty() || !(self.row_by_row || wrongly())) {
-            return None;
+        let wrongly = || self.joins_wrongly(&relation.plan, scope);
+        if joins && (outer.is_empty() || !(self.row_by_row || wrongly()?)) {
+            return Ok(None);
         }
         // Without a state the statement is only described.
-        let state = self.apply.as_ref()?;
-        let (columns, mut args): (Vec<Column>, Vec<Expr>) = outer.into_iter().unzip();
+        let Some(state) = self.apply.as_ref() else { return Ok(None) };
+        if !self.row_by_row && !apply::runs(&relation.plan, &outer, state) {
+            self.refused.set(true);
+        }
+        let columns = outer.into_iter().map(|(column, _)| column).collect();
         args.extend(left.cloned());
         let plan = relation.plan.clone();
         let call = apply::call(self.next_instance(), shape, plan, columns, returns.clone(), state);
-        Some(call.call(args))
+        Ok(Some(call.call(args)))
+    }
+
+    /// Whether a join would not give what running the plan for each row of `scope` gives.
+    pub(super) fn joins_wrongly(&self, plan: &LogicalPlan, scope: &Scope<'_>) -> Result<bool> {
+        outer::joins_wrongly(plan, |column| scope.level_of(column).is_some())
+            .map_err(fault::from_datafusion)
     }
 
     /// The expressions with what must be awaited in them computed below, in a projection: operators other than that and
-    /// filters cannot wait.
+    /// filters cannot wait. Subqueries too: DataFusion makes joins of them in these alone. And columns of outer rows: values in their
+    /// place would change the names of what is computed.
     pub(super) fn awaited_below(
         &self,
         plan: LogicalPlan,
         exprs: Vec<Expr>,
     ) -> Result<(LogicalPlan, Vec<Expr>)> {
         let mut calls = Vec::new();
-        for expr in exprs.iter().filter(|expr| apply::awaits(expr)) {
-            collect(expr, &mut calls, apply::is_awaited);
+        for expr in &exprs {
+            collect(expr, &mut calls, |part| {
+                apply::is_awaited(part)
+                    || outer::subquery(part).is_some()
+                    || matches!(part, Expr::OuterReferenceColumn(..))
+            });
         }
         if calls.is_empty() {
             return Ok((plan, exprs));
@@ -142,10 +164,11 @@ impl Binder<'_> {
         let relation = self.conform(relation, std::slice::from_ref(&ty), op)?;
         let left = self.comparable(self.coerce(left, &ty, op)?)?;
         let relation = self.comparable_relation(relation)?;
-        let joins = joins && !one_whatever(&relation.plan);
+        // A join's condition can neither wait nor hold another subquery.
+        let joins = joins && !one_whatever(&relation.plan) && !has_subquery(&left);
         let shape = Shape::Quantified(native, all);
         if let Some(call) =
-            self.applied(shape, &relation, &DataType::Boolean, Some(&left), joins, scope)
+            self.applied(shape, &relation, &DataType::Boolean, Some(&left), joins, scope)?
         {
             return Ok(Typed::bool(negate(call, negated)));
         }

@@ -1,0 +1,88 @@
+//! Outer references: the columns of queries further out that a plan uses.
+//!
+//! DataFusion's own list of them stops at subqueries inside of expressions, and its joins know one level only. What a
+//! subquery two levels down uses of the outermost query must be told, or it is not replaced when the rows come.
+
+use datafusion::common::Column;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Subquery};
+
+use super::apply::is_awaited;
+
+/// The columns that a plan refers to as outer ones, each once, with the reference. Those of levels between a subquery inside of it
+/// and the plan are among them.
+pub(crate) fn references(plan: &LogicalPlan) -> DfResult<Vec<(Column, Expr)>> {
+    let mut found = Vec::new();
+    plan.apply(|node| {
+        node.apply_expressions(|expr| {
+            within(expr, &mut found)?;
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(found)
+}
+
+/// Adds those of an expression, and of the subqueries in it.
+pub(crate) fn within(expr: &Expr, found: &mut Vec<(Column, Expr)>) -> DfResult<()> {
+    let mut add = |reference: (Column, Expr)| {
+        if !found.contains(&reference) {
+            found.push(reference);
+        }
+    };
+    expr.apply(|node| {
+        if let Expr::OuterReferenceColumn(_, column) = node {
+            add((column.clone(), node.clone()));
+        } else if let Some(inner) = subquery(node) {
+            references(&inner.subquery)?.into_iter().for_each(&mut add);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map(|_| ())
+}
+
+/// The subquery that an expression is.
+pub(crate) fn subquery(expr: &Expr) -> Option<&Subquery> {
+    match expr {
+        Expr::ScalarSubquery(inner) => Some(inner),
+        Expr::Exists(exists) => Some(&exists.subquery),
+        Expr::InSubquery(test) => Some(&test.subquery),
+        _ => None,
+    }
+}
+
+/// Whether a join would not give what running the plan for each outer row gives. `visible` tells the columns of the query
+/// around it, and of those further out.
+///
+/// - Outer references stand below an operator that looks at all rows of one outer row: DataFusion pulls their condition above it,
+///   and the operator would see the rows of all outer rows. An aggregate that uses them itself it does not know at all.
+/// - A subquery or a call inside of it uses them: that is two levels.
+pub(crate) fn joins_wrongly(
+    plan: &LogicalPlan,
+    visible: impl Fn(&Column) -> bool,
+) -> DfResult<bool> {
+    let mut wrongly = false;
+    plan.apply(|node| {
+        let whole = match node {
+            LogicalPlan::Window(_) | LogicalPlan::Distinct(Distinct::On(_)) => true,
+            LogicalPlan::Aggregate(node) => {
+                node.group_expr.iter().any(|expr| matches!(expr, Expr::GroupingSet(_)))
+            }
+            _ => false,
+        };
+        wrongly |= whole && references(node)?.iter().any(|(column, _)| visible(column));
+        let aggregate = matches!(node, LogicalPlan::Aggregate(_));
+        node.apply_expressions(|expr| {
+            expr.apply(|part| {
+                if aggregate || is_awaited(part) || subquery(part).is_some() {
+                    let mut used = Vec::new();
+                    within(part, &mut used)?;
+                    wrongly |= used.iter().any(|(column, _)| visible(column));
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })?;
+        Ok(if wrongly { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(wrongly)
+}
