@@ -319,6 +319,14 @@ impl Binder<'_> {
     }
 
     fn distinct(&mut self, a: &ast::Expr, b: &ast::Expr, negated: bool) -> Result<Expr> {
+        if let (ast::Expr::Tuple(a), ast::Expr::Tuple(b)) = (a, b) {
+            if a.len() != b.len() {
+                return Err(Error::syntax("unequal number of entries in row expressions"));
+            }
+            let fields = a.iter().zip(b).map(|(a, b)| self.distinct(a, b, true));
+            let same = Expr::bool(Node::And(fields.collect::<Result<_>>()?));
+            return Ok(if negated { same } else { Expr::bool(Node::Not(Box::new(same))) });
+        }
         let (a, b) = (self.bind(a)?, self.bind(b)?);
         let ty = comparison_type(&a.ty, &b.ty).ok_or_else(|| no_operator("=", &[&a.ty, &b.ty]))?;
         let (a, b) = (self.implicit(a, &ty)?, self.implicit(b, &ty)?);

@@ -75,14 +75,8 @@ impl Binder<'_> {
                     }
                 }
             },
-            E::IsDistinctFrom(l, r) => {
-                let (l, r) = (self.expr(l, scope)?, self.expr(r, scope)?);
-                self.binary("IS DISTINCT FROM", l, r)
-            }
-            E::IsNotDistinctFrom(l, r) => {
-                let (l, r) = (self.expr(l, scope)?, self.expr(r, scope)?);
-                self.binary("IS NOT DISTINCT FROM", l, r)
-            }
+            E::IsDistinctFrom(l, r) => self.told_apart("IS DISTINCT FROM", l, r, scope),
+            E::IsNotDistinctFrom(l, r) => self.told_apart("IS NOT DISTINCT FROM", l, r, scope),
             E::InList { expr, list, negated }
                 if row_of(expr).is_some() && list.iter().all(|item| row_of(item).is_some()) =>
             {
@@ -342,6 +336,20 @@ impl Binder<'_> {
         self.binary(&name, l, r)
     }
 
+    fn told_apart(
+        &self,
+        op: &str,
+        left: &ast::Expr,
+        right: &ast::Expr,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        if let (Some(left), Some(right)) = (row_of(left), row_of(right)) {
+            return self.row_comparison(op, &left, &right, scope);
+        }
+        let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);
+        self.binary(op, left, right)
+    }
+
     fn row_comparison(
         &self,
         op: &str,
@@ -360,8 +368,9 @@ impl Binder<'_> {
         let mut rest: Option<Expr> = None;
         for (l, r) in pairs.into_iter().rev() {
             rest = Some(match (op, rest) {
-                ("=" | "<>", rest) => {
-                    let equal = self.binary("=", l, r)?.expr;
+                ("=" | "<>" | "IS DISTINCT FROM" | "IS NOT DISTINCT FROM", rest) => {
+                    let each = if op.starts_with("IS") { "IS NOT DISTINCT FROM" } else { "=" };
+                    let equal = self.binary(each, l, r)?.expr;
                     rest.map_or(equal.clone(), |rest| Expr::and(equal, rest))
                 }
                 (op @ ("<" | "<=" | ">" | ">="), None) => self.binary(op, l, r)?.expr,
@@ -374,7 +383,7 @@ impl Binder<'_> {
             });
         }
         let expr = rest.ok_or_else(|| fault::syntax("empty row"))?;
-        Ok(Typed::bool(negate(expr, op == "<>")))
+        Ok(Typed::bool(negate(expr, matches!(op, "<>" | "IS DISTINCT FROM"))))
     }
 
     fn like(

@@ -152,6 +152,18 @@ impl Binder<'_> {
                 }
             })
         };
+        // Without an offset, values need no arithmetic, which DataFusion asks of the first column of ORDER BY for RANGE.
+        let units = match (units, &frame.start_bound, end) {
+            (WindowFrameUnits::Range, B::Preceding(None), B::Following(None)) => {
+                WindowFrameUnits::Rows
+            }
+            (WindowFrameUnits::Range, B::CurrentRow, B::CurrentRow | B::Following(None))
+                if !order.is_empty() =>
+            {
+                WindowFrameUnits::Groups
+            }
+            (units, ..) => units,
+        };
         let (start, end) = (bound(&frame.start_bound, "starting")?, bound(end, "ending")?);
         Ok(WindowFrame::new_bounds(units, start, end))
     }

@@ -172,7 +172,13 @@ impl Binder<'_> {
         {
             return Ok(Typed::bool(negate(call, negated)));
         }
-        // A join; or the statement is only described.
+        // A join; or the statement is only described. Its column needs a relation's name: without one, DataFusion takes it for a
+        // second one beside the column of the join it makes below OR.
+        let mut relation = relation;
+        relation.plan = LogicalPlanBuilder::from(relation.plan)
+            .alias(self.unique("in"))
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
         let subquery = subquery_of(relation);
         Ok(Typed::bool(Expr::InSubquery(InSubquery::new(Box::new(left), subquery, negated))))
     }

@@ -91,6 +91,10 @@ pub const TABLE: &[Function] = &[
     function("jsonb_set", &[Jsonb, TextArray, Jsonb, Bool], Jsonb, |a, _| {
         set(a, SetMode::Set { create: bool_of(&a[3])? })
     }),
+    function("jsonb_set_lax", &[Jsonb, TextArray, Jsonb], Jsonb, |a, _| set_lax(a)).lax(),
+    function("jsonb_set_lax", &[Jsonb, TextArray, Jsonb, Bool], Jsonb, |a, _| set_lax(a)).lax(),
+    function("jsonb_set_lax", &[Jsonb, TextArray, Jsonb, Bool, Text], Jsonb, |a, _| set_lax(a))
+        .lax(),
     function("jsonb_insert", &[Jsonb, TextArray, Jsonb], Jsonb, |a, _| {
         set(a, SetMode::Insert { after: false })
     }),
@@ -265,6 +269,39 @@ fn keys(a: &[Datum], all: bool) -> Result<Datum> {
 
 fn set(a: &[Datum], mode: SetMode) -> Result<Datum> {
     change(json::set_path(json_of(&a[0])?.into_owned(), &path_of(&a[1])?, &*json_of(&a[2])?, mode))
+}
+
+/// `jsonb_set` that says what a new value that is NULL does.
+fn set_lax(a: &[Datum]) -> Result<Datum> {
+    if a[0].is_null() || a[1].is_null() || a.get(3).is_some_and(Datum::is_null) {
+        return Ok(Datum::Null);
+    }
+    let create = a.get(3).map_or(Ok(true), bool_of)?;
+    let treatment = match a.get(4) {
+        None => Some("use_json_null"),
+        Some(Datum::Null) => None,
+        Some(given) => Some(str_of(given)?),
+    };
+    let unknown = || {
+        let message = "null_value_treatment must be \"delete_key\", \"return_target\", \
+                       \"use_json_null\", or \"raise_exception\"";
+        fault::error("22023", message)
+    };
+    let Some(treatment) = treatment else { return Err(unknown()) };
+    if !a[2].is_null() {
+        return set(a, SetMode::Set { create });
+    }
+    match treatment {
+        "use_json_null" => {
+            let given = [a[0].clone(), a[1].clone(), jsonb(Value::Null)];
+            set(&given, SetMode::Set { create })
+        }
+        "delete_key" => change(json::remove_path(json_of(&a[0])?.into_owned(), &path_of(&a[1])?)),
+        "return_target" => Ok(a[0].clone()),
+        "raise_exception" => Err(fault::error("22004", "JSON value must not be null")
+            .detail("Exception was raised because null_value_treatment is \"raise_exception\".")),
+        _ => Err(unknown()),
+    }
 }
 
 fn length(a: &[Datum]) -> Result<Datum> {

@@ -250,11 +250,9 @@ pub(super) fn trunc_zoned(name: &str, value: &Datum, zone: Zone) -> Result<Datum
         .ok_or_else(|| not_supported(name, "timestamp with time zone"))?;
     // Within a day the offset stays: a local hour may be there twice. A day begins with the offset it has at midnight.
     let cut = match field {
-        Field::Hour
-        | Field::Minute
-        | Field::Second
-        | Field::Millisecond
-        | Field::Microsecond => cut - (local - utc),
+        Field::Hour | Field::Minute | Field::Second | Field::Millisecond | Field::Microsecond => {
+            cut - (local - utc)
+        }
         _ => zone.to_utc(cut),
     };
     Ok(Datum::TimestampTz(stored_micros(cut)?))
