@@ -21,6 +21,7 @@ pub fn style(settings: &Settings, now_micros: i64) -> TextStyle {
         now_micros,
         bytea_hex: settings.bytea_hex,
         extra_float_digits: settings.extra_float_digits,
+        interval_iso: settings.interval_iso(),
     }
 }
 

@@ -17,6 +17,7 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::union::UnionExec;
 use rustc_hash::FxHashSet;
 
 /// DataFusion's rules, those that push filters down behind a look at the plan.
@@ -58,6 +59,15 @@ fn finds_columns(plan: &Arc<dyn ExecutionPlan>, reached: bool) -> bool {
         let schema = plan.schema();
         let mut names = FxHashSet::default();
         if !schema.fields().iter().all(|field| names.insert(field.name().as_str())) {
+            return false;
+        }
+        // The parts of a union are told from each other by place, not by name.
+        let same = |part: &&Arc<dyn ExecutionPlan>| {
+            let part = part.schema();
+            let pairs = schema.fields().iter().zip(part.fields());
+            pairs.into_iter().all(|(own, other)| own.name() == other.name())
+        };
+        if plan.downcast_ref::<UnionExec>().is_some() && !plan.children().iter().all(same) {
             return false;
         }
     }

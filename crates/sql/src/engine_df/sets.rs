@@ -96,8 +96,9 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
             array.element()?;
             one(vec![array.clone(), SqlType::Int4], SqlType::Int4)
         }
-        ("regexp_split_to_table" | "string_to_table", [_, _]) => {
-            one(vec![SqlType::Text, SqlType::Text], SqlType::Text)
+        ("regexp_split_to_table" | "string_to_table", [_, _])
+        | ("regexp_split_to_table", [_, _, _]) => {
+            one(vec![SqlType::Text; types.len()], SqlType::Text)
         }
         ("regexp_matches", [_, _] | [_, _, _]) => {
             one(vec![SqlType::Text; types.len()], SqlType::Text.array_of())
@@ -151,7 +152,7 @@ pub(crate) fn rows(
             let count = array.elements.len() as i32;
             single((low..low + count).map(Datum::Int4).collect())
         }
-        ("regexp_split_to_table", [_, _]) => {
+        ("regexp_split_to_table", _) => {
             single(elements(&via("regexp_split_to_array", args, values, context)?))
         }
         ("string_to_table", [_, _]) => {

@@ -15,6 +15,7 @@ pub(crate) fn style(context: &EvalContext<'_>) -> TextStyle {
         now_micros: context.exec.map_or(0, |e| e.transaction_micros),
         bytea_hex: context.settings.bytea_hex,
         extra_float_digits: context.settings.extra_float_digits,
+        interval_iso: context.settings.interval_iso(),
     }
 }
 

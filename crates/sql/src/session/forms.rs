@@ -5,6 +5,7 @@
 //! | `x BETWEEN SYMMETRIC a AND b` | `x BETWEEN a AND b OR x BETWEEN b AND a` |
 //! | `(a, b) OVERLAPS (c, d)` | `overlaps(a, b, c, d)` |
 //! | `make_interval(days => 3)` | `make_interval(0, 0, 0, 3)` |
+//! | `to_json((SELECT r FROM (…) AS r))` | `(SELECT to_json(r) FROM (…) AS r)`: a row cannot leave its query, its JSON can |
 //!
 //! # Invariants
 //! The tokens `BETWEEN SYMMETRIC` become `BETWEEN NOT` before parsing. PostgreSQL's grammar has no NOT there, and what a client
@@ -16,9 +17,11 @@
 use std::ops::ControlFlow;
 
 use crate::error::{Error, Result, SqlState};
+use crate::expr::fold;
 use crate::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgOperator,
-    FunctionArguments, Ident, Statement, UnaryOperator, Value, visit_expressions_mut,
+    FunctionArguments, Ident, SelectItem, SetExpr, Statement, TableFactor, UnaryOperator, Value,
+    visit_expressions_mut,
 };
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -90,6 +93,7 @@ pub(super) fn is_in(tokens: &[TokenWithSpan]) -> bool {
         Token::RArrow | Token::Assignment => true,
         Token::Word(word) if word.quote_style.is_none() => {
             ["OVERLAPS", "SYMMETRIC"].iter().any(|known| word.value.eq_ignore_ascii_case(known))
+                || is_of_rows(&word.value)
         }
         _ => false,
     })
@@ -138,7 +142,13 @@ pub(super) fn rewrite(statement: &mut Statement) -> Result<()> {
                 let taken = std::mem::replace(expr, Expr::Tuple(Vec::new()));
                 overlaps(taken).map(|call| *expr = call)
             }
-            Expr::Function(call) => positional(call),
+            Expr::Function(call) => {
+                let made = positional(call);
+                if let Some(inside) = around_row(call) {
+                    *expr = inside;
+                }
+                made
+            }
             _ => Ok(()),
         };
         match changed {
@@ -149,6 +159,48 @@ pub(super) fn rewrite(statement: &mut Statement) -> Result<()> {
     match found {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// Whether a function of this name makes JSON of one row.
+fn is_of_rows(name: &str) -> bool {
+    ["row_to_json", "to_json", "to_jsonb"].iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// `f((SELECT r FROM (…) AS r))` as `(SELECT f(r) FROM (…) AS r)`. Hasura writes its objects so.
+fn around_row(call: &Function) -> Option<Expr> {
+    if !is_of_rows(&call.name.to_string()) {
+        return None;
+    }
+    let mut outer = call.clone();
+    let argument = only_argument(&mut outer)?;
+    let Expr::Subquery(query) = &*argument else { return None };
+    let mut query = query.clone();
+    let SetExpr::Select(select) = &mut *query.body else { return None };
+    let ([SelectItem::UnnamedExpr(shown)], [from]) =
+        (select.projection.as_mut_slice(), select.from.as_slice())
+    else {
+        return None;
+    };
+    let Expr::Identifier(row) = &*shown else { return None };
+    let (TableFactor::Derived { alias: Some(alias), .. }, []) =
+        (&from.relation, from.joins.as_slice())
+    else {
+        return None;
+    };
+    if fold(row) != fold(&alias.name) || select.distinct.is_some() {
+        return None;
+    }
+    *argument = shown.clone();
+    *shown = Expr::Function(outer);
+    Some(Expr::Subquery(query))
+}
+
+fn only_argument(call: &mut Function) -> Option<&mut Expr> {
+    let FunctionArguments::List(list) = &mut call.args else { return None };
+    match list.args.as_mut_slice() {
+        [FunctionArg::Unnamed(FunctionArgExpr::Expr(expr))] => Some(expr),
+        _ => None,
     }
 }
 

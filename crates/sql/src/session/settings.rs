@@ -425,9 +425,16 @@ impl Settings {
                         .hint("Telesto prints and reads dates as ISO, MDY."));
                 }
             }
-            "intervalstyle" if !value.eq_ignore_ascii_case("postgres") => {
-                return Err(Error::unsupported(format!("IntervalStyle {value}")));
-            }
+            "intervalstyle" => match value.to_ascii_lowercase().as_str() {
+                "postgres" | "iso_8601" => {
+                    self.others.insert(lower, value.to_ascii_lowercase());
+                }
+                "postgres_verbose" | "sql_standard" => {
+                    return Err(Error::unsupported(format!("IntervalStyle {value}"))
+                        .hint("Telesto prints intervals as postgres or iso_8601."));
+                }
+                _ => return Err(invalid("IntervalStyle", value)),
+            },
             "standard_conforming_strings" if !boolean(name, value)? => {
                 return Err(Error::unsupported("standard_conforming_strings = off"));
             }
@@ -582,7 +589,14 @@ impl Settings {
             now_micros,
             bytea_hex: self.bytea_hex,
             extra_float_digits: self.extra_float_digits,
+            interval_iso: self.interval_iso(),
         }
+    }
+
+    /// Whether intervals are shown in the form of ISO 8601.
+    #[must_use]
+    pub fn interval_iso(&self) -> bool {
+        self.others.get("intervalstyle").is_some_and(|style| style.eq_ignore_ascii_case("iso_8601"))
     }
 }
 

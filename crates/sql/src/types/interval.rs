@@ -1,4 +1,4 @@
-//! Text of intervals (IntervalStyle postgres) and their input.
+//! Text of intervals (IntervalStyle postgres and iso_8601) and their input.
 
 use std::fmt::Write;
 
@@ -45,6 +45,37 @@ pub fn interval_text(value: &Interval) -> String {
         }
     }
     out
+}
+
+/// Text in the form of ISO 8601 (IntervalStyle iso_8601): `P1Y2M3DT4H5M6.7S`. Each part has its own sign.
+#[must_use]
+pub fn iso_interval_text(value: &Interval) -> String {
+    let mut out = "P".to_owned();
+    let part = |out: &mut String, count: i64, unit: char| {
+        if count != 0 {
+            let _ = write!(out, "{count}{unit}");
+        }
+    };
+    part(&mut out, (value.months / 12).into(), 'Y');
+    part(&mut out, (value.months % 12).into(), 'M');
+    part(&mut out, value.days.into(), 'D');
+    if value.micros != 0 {
+        out.push('T');
+        let seconds = value.micros / 1_000_000;
+        part(&mut out, seconds / 3600, 'H');
+        part(&mut out, seconds / 60 % 60, 'M');
+        let (seconds, fraction) = (seconds % 60, value.micros % 1_000_000);
+        if seconds != 0 || fraction != 0 {
+            let sign = if value.micros < 0 { "-" } else { "" };
+            let _ = write!(out, "{sign}{}", seconds.unsigned_abs());
+            if fraction != 0 {
+                let digits = format!("{:06}", fraction.unsigned_abs());
+                let _ = write!(out, ".{}", digits.trim_end_matches('0'));
+            }
+            out.push('S');
+        }
+    }
+    if out.len() == 1 { "PT0S".to_owned() } else { out }
 }
 
 pub use super::interval_parse::parse_interval;

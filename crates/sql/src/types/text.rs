@@ -26,11 +26,19 @@ pub struct TextStyle {
     pub bytea_hex: bool,
     /// extra_float_digits; 1 and more: shortest exact.
     pub extra_float_digits: i32,
+    /// IntervalStyle is `iso_8601`, else `postgres`.
+    pub interval_iso: bool,
 }
 
 impl Default for TextStyle {
     fn default() -> Self {
-        Self { zone: TimeZone::default(), now_micros: 0, bytea_hex: true, extra_float_digits: 1 }
+        Self {
+            zone: TimeZone::default(),
+            now_micros: 0,
+            bytea_hex: true,
+            extra_float_digits: 1,
+            interval_iso: false,
+        }
     }
 }
 
@@ -342,6 +350,7 @@ impl Datum {
             Self::Time(v) => datetime::time_text(*v),
             Self::Timestamp(v) => datetime::timestamp_text(*v, None),
             Self::TimestampTz(v) => datetime::timestamp_text(*v, Some(&style.zone)),
+            Self::Interval(v) if style.interval_iso => interval::iso_interval_text(v),
             Self::Interval(v) => interval::interval_text(v),
             Self::Jsonb(v) => json::jsonb_text(v),
             Self::Oid(0) if ty.is_reg() => "-".to_owned(),

@@ -174,9 +174,16 @@ impl Binder<'_> {
         }
         // A join; or the statement is only described. Its column needs a relation's name: without one, DataFusion takes it for a
         // second one beside the column of the join it makes below OR.
+        // Named by a projection: pulling correlated columns up leaves the schema of an alias behind.
         let mut relation = relation;
+        let value = match relation.plan.schema().columns().as_slice() {
+            [column] => {
+                Expr::Column(column.clone()).alias_qualified(Some(self.unique("in")), "value")
+            }
+            _ => return Err(fault::syntax("subquery has too many columns")),
+        };
         relation.plan = LogicalPlanBuilder::from(relation.plan)
-            .alias(self.unique("in"))
+            .project(vec![value])
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)?;
         let subquery = subquery_of(relation);

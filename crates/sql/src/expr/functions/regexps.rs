@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::expr::context::Call;
 use crate::expr::fault;
 use crate::expr::registry::{Function, function};
-use crate::expr::ty::Tag::{Bool, Int4, Text};
+use crate::expr::ty::Tag::{Bool, Int4, Text, TextArray};
 use crate::expr::value::{bool_datum, i32_datum, i64_of, str_of, text, text_array};
 use crate::types::Datum;
 
@@ -19,6 +19,7 @@ pub const TABLE: &[Function] = &[
         let regex = compile(str_of(&a[1])?, flags(a, 2, "regexp_like")?)?;
         Ok(bool_datum(regex.is_match(str_of(&a[0])?)))
     }),
+    function("regexp_count", &[Text, Text], Int4, count),
     function("regexp_count", &[Text, Text, Int4], Int4, count),
     function("regexp_count", &[Text, Text, Int4, Text], Int4, count),
     function("regexp_instr", &[Text, Text], Int4, instr),
@@ -40,6 +41,10 @@ pub const TABLE: &[Function] = &[
     }),
     function("regexp_replace", &[Text, Text, Text, Int4, Int4, Text], Text, |a, _| {
         replace(a, str_of(&a[5])?, number(a, 3, "start", 1, 1)?, number(a, 4, "n", 1, 0)?)
+    }),
+    function("regexp_split_to_array", &[Text, Text], TextArray, |a, _| split(a, "")),
+    function("regexp_split_to_array", &[Text, Text, Text], TextArray, |a, _| {
+        split(a, flags(a, 2, "regexp_split_to_array")?)
     }),
     function("regexp_substr", &[Text, Text], Text, substr),
     function("regexp_substr", &[Text, Text, Int4], Text, substr),
@@ -85,7 +90,7 @@ pub fn all(args: &[Datum]) -> Result<Vec<Datum>> {
         let from = usize::from(captures.len() > 1);
         text_array(captures.iter().skip(from).map(|m| m.map(|m| m.as_str().to_owned())))
     };
-    Ok(regex.captures_iter(str_of(&args[0])?).take(limit).map(groups).collect())
+    Ok(found_from(&regex, str_of(&args[0])?, 0).take(limit).map(groups).collect())
 }
 
 fn count(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
@@ -93,10 +98,7 @@ fn count(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let value = str_of(&args[0])?;
     let start = number(args, 2, "start", 1, 1)?;
     let Some(from) = byte_of(value, start) else { return Ok(Datum::Int4(0)) };
-    let found = regex.find_iter(value).filter(|m| m.start() >= from).count();
-    // A match that begins before the start hides others: look from there.
-    let found = if from == 0 { found } else { found_from(&regex, value, from).count() };
-    i32_datum(found)
+    i32_datum(found_from(&regex, value, from).count())
 }
 
 /// Matches at or behind a byte, one after the other.
@@ -148,6 +150,22 @@ fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let Some(found) = part(&regex, value, start, n, group) else { return Ok(Datum::Int4(0)) };
     let at = if end == 1 { found.end() } else { found.start() };
     i32_datum(value[..at].chars().count() + 1)
+}
+
+/// What stands between the matches. Empty ones at the start, at the end and right behind another separate nothing.
+fn split(args: &[Datum], flags: &str) -> Result<Datum> {
+    let regex = compile(str_of(&args[1])?, flags)?;
+    let value = str_of(&args[0])?;
+    let (mut parts, mut from, mut before) = (Vec::new(), 0, 0);
+    for whole in found_from(&regex, value, 0).filter_map(|found| found.get(0)) {
+        if whole.start() < value.len() && whole.end() > before {
+            parts.push(Some(value[from..whole.start()].to_owned()));
+            from = whole.end();
+        }
+        before = whole.end();
+    }
+    parts.push(Some(value[from..].to_owned()));
+    Ok(text_array(parts.into_iter()))
 }
 
 /// PostgreSQL's `\1` and `\&` as the engine's references; a `$` is literal.

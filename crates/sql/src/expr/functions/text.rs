@@ -145,20 +145,11 @@ pub const TABLE: &[Function] = &[
     function("regexp_match", &[Text, Text, Text], TextArray, |a, _| {
         regexp_match(a, str_of(&a[2])?)
     }),
-    function("regexp_split_to_array", &[Text, Text], TextArray, |a, _| regexp_split(a, "")),
-    function("regexp_split_to_array", &[Text, Text, Text], TextArray, |a, _| {
-        regexp_split(a, str_of(&a[2])?)
-    }),
     function("regexp_like", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "", false)),
-    function("regexp_count", &[Text, Text], Int4, |a, _| {
-        i32_datum(compile(str_of(&a[1])?, "")?.find_iter(str_of(&a[0])?).count())
-    }),
     function("encode", &[Bytea, Text], Text, |a, _| encode(bytes_of(&a[0])?, str_of(&a[1])?)),
     function("decode", &[Text, Text], Bytea, |a, _| decode(str_of(&a[0])?, str_of(&a[1])?)),
     function("convert_from", &[Bytea, Name], Text, |a, _| convert_from(a)),
-    function("convert_to", &[Text, Name], Bytea, |a, _| {
-        Ok(bytea(str_of(&a[0])?.as_bytes().to_vec()))
-    }),
+    function("convert_to", &[Text, Name], Bytea, |a, _| convert_to(a)),
     function("get_byte", &[Bytea, Int4], Int4, |a, _| get_byte(a)),
     function_returning("parse_ident", &[Text], Returns::ArrayOf(Text), |a, _| {
         Ok(text_array(str_of(&a[0])?.split('.').map(|p| Some(p.trim_matches('"').to_owned()))))

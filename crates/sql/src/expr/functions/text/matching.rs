@@ -87,11 +87,6 @@ pub(super) fn regexp_match(args: &[Datum], flags: &str) -> Result<Datum> {
     }))
 }
 
-pub(super) fn regexp_split(args: &[Datum], flags: &str) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags)?;
-    Ok(text_array(regex.split(str_of(&args[0])?).map(|part| Some(part.to_owned()))))
-}
-
 pub(super) fn encode(value: &[u8], format: &str) -> Result<Datum> {
     Ok(text(match format {
         "hex" => hash::hex(value),
@@ -121,11 +116,23 @@ pub(super) fn decode(value: &str, format: &str) -> Result<Datum> {
     decoded.map(bytea).ok_or_else(|| fault::error("22023", format!("invalid {format} data")))
 }
 
-pub(super) fn convert_from(args: &[Datum]) -> Result<Datum> {
-    let name = str_of(&args[1])?.to_ascii_lowercase();
-    if !matches!(name.as_str(), "utf8" | "utf-8" | "sql_ascii") {
-        return Err(fault::unsupported(format!("encoding \"{name}\"; use UTF8")));
+/// The only encoding there is.
+fn of_utf8(name: &Datum) -> Result<()> {
+    let name = str_of(name)?.to_ascii_lowercase();
+    if matches!(name.as_str(), "utf8" | "utf-8" | "sql_ascii") {
+        Ok(())
+    } else {
+        Err(fault::unsupported(format!("encoding \"{name}\"; use UTF8")))
     }
+}
+
+pub(super) fn convert_to(args: &[Datum]) -> Result<Datum> {
+    of_utf8(&args[1])?;
+    Ok(bytea(str_of(&args[0])?.as_bytes().to_vec()))
+}
+
+pub(super) fn convert_from(args: &[Datum]) -> Result<Datum> {
+    of_utf8(&args[1])?;
     String::from_utf8(bytes_of(&args[0])?.to_vec())
         .map(text)
         .map_err(|_| fault::error("22021", "invalid byte sequence for encoding \"UTF8\""))
