@@ -55,6 +55,7 @@ use telesto_common::Label;
 
 pub use crate::catalog::SequenceSession;
 pub use cancel::{CancelHandle, CancelToken};
+pub(crate) use control::level_name;
 pub use cost::StatementCost;
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
 pub use live::Live;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use telesto_txn::{Durability, Level};
 
+use super::control::{level_name, level_named};
 use crate::error::{Error, Result, SqlState};
 use crate::types::{TextStyle, TimeZone};
 
@@ -276,19 +277,6 @@ pub const REPORTED: &[&str] = &[
     "standard_conforming_strings",
     "TimeZone",
 ];
-
-/// PostgreSQL's name of an isolation level.
-#[must_use]
-pub fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Serializable => "serializable",
-        Level::Snapshot => "repeatable read",
-        Level::ReadCommitted => "read committed",
-        Level::ReadUncommitted => "read uncommitted",
-        Level::Session => "session",
-        Level::Eventual => "eventual",
-    }
-}
 
 fn unknown(name: &str) -> Error {
     Error::new(
@@ -598,18 +586,6 @@ impl Settings {
     pub fn interval_iso(&self) -> bool {
         self.others.get("intervalstyle").is_some_and(|style| style.eq_ignore_ascii_case("iso_8601"))
     }
-}
-
-/// The isolation level PostgreSQL calls `name`.
-#[must_use]
-pub fn level_named(name: &str) -> Option<Level> {
-    Some(match name.to_ascii_lowercase().as_str() {
-        "serializable" => Level::Serializable,
-        "repeatable read" | "snapshot" => Level::Snapshot,
-        "read committed" => Level::ReadCommitted,
-        "read uncommitted" => Level::ReadUncommitted,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

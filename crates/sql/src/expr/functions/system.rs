@@ -21,7 +21,8 @@ use crate::expr::ty::Tag::{
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use crate::identifier::quote_ident;
 use crate::session::Settings;
-use crate::session::settings::{BACKEND_PID, level_name};
+use crate::session::level_name;
+use crate::session::settings::BACKEND_PID;
 use crate::types::Datum;
 
 /// The functions of this module.
