@@ -22,7 +22,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, JoinType, ScalarValue};
+use datafusion::common::{Column, DFSchema, JoinType, NullEquality, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::session_state::SessionState;
@@ -31,7 +31,7 @@ use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Operator,
-    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Subquery, Volatility,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Subquery, Volatility, binary_expr,
 };
 use datafusion::physical_plan::execute_stream;
 use futures::StreamExt as _;
@@ -447,10 +447,22 @@ fn one_by_one(node: LogicalPlan) -> DfResult<LogicalPlan> {
 
 /// An inner join with the awaited part of its condition in a filter above it.
 fn out_of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
+    if join.join_type != JoinType::Inner {
+        return Ok(Transformed::no(LogicalPlan::Join(join)));
+    }
     let condition = join.filter.take().into_iter().flat_map(split_conjunction_owned);
-    let (above, within): (Vec<Expr>, Vec<Expr>) =
-        condition.partition(|part| join.join_type == JoinType::Inner && awaits(part));
+    let (mut above, within): (Vec<Expr>, Vec<Expr>) = condition.partition(awaits);
     join.filter = conjunction(within);
+    // A comparison of the two sides may have become a key.
+    let keys = std::mem::take(&mut join.on);
+    let (awaited, keys): (Vec<_>, Vec<_>) =
+        keys.into_iter().partition(|(left, right)| awaits(left) || awaits(right));
+    join.on = keys;
+    let equal = match join.null_equality {
+        NullEquality::NullEqualsNothing => Operator::Eq,
+        NullEquality::NullEqualsNull => Operator::IsNotDistinctFrom,
+    };
+    above.extend(awaited.into_iter().map(|(left, right)| binary_expr(left, equal, right)));
     let plan = LogicalPlan::Join(join);
     match conjunction(above) {
         None => Ok(Transformed::no(plan)),

@@ -31,6 +31,7 @@ mod fault;
 mod given;
 mod json_folds;
 mod named_filters;
+mod opaque;
 mod outer;
 mod pool;
 mod pushdown;

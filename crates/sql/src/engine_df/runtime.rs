@@ -101,9 +101,11 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     // It computes an aggregate in two steps, as if a sum of sums had the type of a sum: PostgreSQL's sum of bigint is numeric.
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| rule.name() != "single_distinct_aggregation_to_group_by");
+    let mut physical_rules = super::named_filters::physical_rules();
+    physical_rules.insert(0, Arc::new(super::opaque::HideKnownValues));
     Ok(SessionStateBuilder::new()
         .with_optimizer_rules(rules)
-        .with_physical_optimizer_rules(super::named_filters::physical_rules())
+        .with_physical_optimizer_rules(physical_rules)
         .with_config(SessionConfig::from(options).with_batch_size(batch_rows))
         .with_runtime_env(runtime)
         .build())

@@ -292,7 +292,7 @@ impl<'a> Statement<'a> {
         set: &[(usize, Option<Expr>)],
         filter: Option<&Expr>,
     ) -> Result<Option<Row>> {
-        if !self.touched.insert(key.clone()) {
+        if self.touched.contains(&key) {
             return Err(second_time());
         }
         let value = get_many(self.exec, std::slice::from_ref(&key), ReadFor::Constraint)
@@ -317,6 +317,8 @@ impl<'a> Statement<'a> {
         {
             return Ok(None);
         }
+        // A row that the condition left as it was may be proposed again.
+        self.touched.insert(key.clone());
         let mut new = old.clone();
         for (at, expr) in set {
             new[*at] = match expr {
