@@ -64,7 +64,7 @@ impl Series {
 #[async_trait]
 impl TableProvider for Series {
     fn schema(&self) -> SchemaRef {
-        schema_of(&[(self.name.clone(), self.ty.clone())])
+        schema_of(&[(self.name.clone(), self.name.clone(), self.ty.clone())])
     }
 
     fn table_type(&self) -> TableType {

@@ -12,6 +12,8 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::catalog::Session;
+use datafusion::common::Column;
+use datafusion::common::tree_node::{Transformed, TreeNode as _};
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
@@ -56,6 +58,19 @@ impl StoredTable {
     ) -> Self {
         Self { table, schema, database, exec, keyed }
     }
+
+    /// A condition on the plan's columns as one on the table's.
+    fn own_names(&self, condition: &Expr) -> DfResult<Expr> {
+        let named = condition.clone().transform(|expr| {
+            let Expr::Column(column) = &expr else { return Ok(Transformed::no(expr)) };
+            let at = self.schema.index_of(&column.name)?;
+            let Some((_, own)) = self.table.visible_columns().nth(at) else {
+                return Ok(Transformed::no(expr));
+            };
+            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(&own.name))))
+        })?;
+        Ok(named.data)
+    }
 }
 
 #[async_trait]
@@ -72,16 +87,14 @@ impl TableProvider for StoredTable {
         &self,
         filters: &[&Expr],
     ) -> DfResult<Vec<TableProviderFilterPushDown>> {
-        Ok(filters
-            .iter()
-            .map(|filter| {
-                if pushdown::understands(&self.table, filter) {
-                    TableProviderFilterPushDown::Inexact
-                } else {
-                    TableProviderFilterPushDown::Unsupported
-                }
+        let understood = |filter: &&Expr| {
+            let filter = self.own_names(filter)?;
+            Ok(match pushdown::understands(&self.table, &filter) {
+                true => TableProviderFilterPushDown::Inexact,
+                false => TableProviderFilterPushDown::Unsupported,
             })
-            .collect())
+        };
+        filters.iter().map(understood).collect()
     }
 
     async fn scan(
@@ -104,7 +117,9 @@ impl TableProvider for StoredTable {
             None => (0..visible.len()).collect(),
         };
         let schema = Arc::new(self.schema.project(&chosen)?);
-        let constraints = pushdown::constraints(&self.table, filters);
+        let filters: Vec<Expr> =
+            filters.iter().map(|filter| self.own_names(filter)).collect::<DfResult<_>>()?;
+        let constraints = pushdown::constraints(&self.table, &filters);
         let access = pushdown::choose(self.database, &self.table, &constraints)
             .map_err(fault::to_datafusion)?;
         let rows = StoredRows {

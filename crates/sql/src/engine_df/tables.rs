@@ -70,7 +70,7 @@ impl CatalogTables {
     }
 
     /// What an earlier part of the statement left.
-    fn given(&self, number: usize) -> Result<BoundTable> {
+    fn given(&self, number: usize, unique: &dyn Fn(&str) -> String) -> Result<BoundTable> {
         let parts = self.exec.as_ref().and_then(|exec| exec.parts.as_ref());
         let rows = parts.and_then(|parts| parts.rows(number));
         let columns = match (&rows, self.earlier.parts.get(number)) {
@@ -78,26 +78,25 @@ impl CatalogTables {
             (None, Some(columns)) => Arc::clone(columns),
             (None, None) => return Err(Error::internal("a part that left nothing")),
         };
-        // Result columns may share a name, those of a plan may not.
-        let names = (0..columns.len()).map(|at| format!("column {at}"));
-        let typed: Vec<(String, SqlType)> =
-            names.zip(columns.iter()).map(|(name, column)| (name, column.ty.clone())).collect();
+        let named: Vec<(String, SqlType)> =
+            columns.iter().map(|column| (column.name.clone(), column.ty.clone())).collect();
         let types = columns.iter().map(|column| column.ty.clone()).collect();
-        let table = GivenTable::new(types, schema_of(&typed), rows);
-        let mut bound = bound(table, typed, None);
-        for (known, column) in bound.columns.iter_mut().zip(columns.iter()) {
-            known.0.clone_from(&column.name);
-        }
-        Ok(bound)
+        let columns = planned(named, unique);
+        Ok(bound(GivenTable::new(types, schema_of(&columns), rows), columns, None))
     }
 
-    fn system_table(&self, table: &'static system::SystemTable) -> BoundTable {
+    fn system_table(
+        &self,
+        table: &'static system::SystemTable,
+        unique: &dyn Fn(&str) -> String,
+    ) -> BoundTable {
         let mut columns: Vec<(String, SqlType)> =
             table.columns.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
         // A view may have a column of its own that is called so (pg_replication_slots).
         let free = |name: &&str| table.columns.iter().all(|(own, _)| own != name);
         let hidden = || HIDDEN.into_iter().filter(free);
         columns.extend(hidden().map(|name| (format!("{HIDDEN_PREFIX}{name}"), SqlType::Oid)));
+        let columns = planned(columns, unique);
         let provider = VirtualTable::new(
             table,
             schema_of(&columns),
@@ -113,36 +112,43 @@ impl CatalogTables {
     }
 }
 
-/// The Arrow schema of some columns.
-pub(crate) fn schema_of(columns: &[(String, SqlType)]) -> SchemaRef {
-    Arc::new(Schema::new(
-        columns.iter().map(|(name, ty)| Field::new(name, arrow_type(ty), true)).collect::<Vec<_>>(),
-    ))
+/// Columns by name, name in the plan and type: the plan's names tell those of all its tables apart. DataFusion drops the
+/// tables' names where it makes joins of subqueries and where it hands filters down.
+fn planned(columns: Vec<(String, SqlType)>, unique: &dyn Fn(&str) -> String) -> Vec<PlanColumn> {
+    let unique = |(name, ty): (String, SqlType)| (name.clone(), unique(&name), ty);
+    columns.into_iter().map(unique).collect()
+}
+
+/// A column's name, its name in the plan, its type.
+pub(super) type PlanColumn = (String, String, SqlType);
+
+/// The Arrow schema of some columns, by their names in the plan.
+pub(super) fn schema_of(columns: &[PlanColumn]) -> SchemaRef {
+    let field = |(_, name, ty): &PlanColumn| Field::new(name, arrow_type(ty), true);
+    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
 }
 
 fn bound(
     provider: impl TableProvider + 'static,
-    columns: Vec<(String, SqlType)>,
+    columns: Vec<PlanColumn>,
     id: Option<TableId>,
 ) -> BoundTable {
-    let source = provider_as_source(Arc::new(provider));
-    let columns = columns.into_iter().map(|(name, ty)| (name.clone(), name, ty)).collect();
-    BoundTable { source, columns, id }
+    BoundTable { source: provider_as_source(Arc::new(provider)), columns, id }
 }
 
 impl Tables for CatalogTables {
-    fn table(&self, name: &[String]) -> Result<Found> {
+    fn table(&self, name: &[String], unique: &dyn Fn(&str) -> String) -> Result<Found> {
         let (schema, relation) = match name {
             [relation] => (None, relation),
             [.., schema, relation] => (Some(schema.as_str()), relation),
             [] => return Err(Error::syntax("a table needs a name")),
         };
         if let (None, Some(number)) = (schema, given_number(relation)) {
-            return Ok(Found::Table(self.given(number)?));
+            return Ok(Found::Table(self.given(number, unique)?));
         }
         let called = relation.strip_suffix("()").and_then(|name| system::find_call(schema, name));
         if let Some(table) = called.or_else(|| system::find(schema, relation)) {
-            return Ok(Found::Table(self.system_table(table)));
+            return Ok(Found::Table(self.system_table(table, unique)));
         }
         let path = self.settings.effective_search_path();
         match self.catalog.resolve(schema, relation, &path) {
@@ -154,6 +160,7 @@ impl Tables for CatalogTables {
                     columns.push((KEY_COLUMN.to_owned(), SqlType::Bytea));
                 }
                 let id = table.id;
+                let columns = planned(columns, unique);
                 let schema = schema_of(&columns);
                 let stored = StoredTable::new(
                     Arc::clone(table),
@@ -170,7 +177,7 @@ impl Tables for CatalogTables {
                 Ok(Found::View(Box::new(query), names))
             }
             Some(Relation::Sequence(sequence)) => {
-                let columns = super::sequence_table::columns();
+                let columns = planned(super::sequence_table::columns(), unique);
                 let table = super::sequence_table::SequenceTable {
                     sequence: Arc::clone(sequence),
                     schema: schema_of(&columns),

@@ -4,6 +4,8 @@
 //! Every relation instance is aliased uniquely in the plan. A later item sees the columns of the earlier ones
 //! where SQL lets it (LATERAL, functions).
 
+use std::collections::BTreeMap;
+
 use datafusion::common::{Column, JoinType};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::sql::sqlparser::ast;
@@ -375,6 +377,7 @@ impl Binder<'_> {
             return Ok(Relation { plan: relation.plan, columns });
         }
         let unique = self.unique(&name);
+        let relation = self.names_of_its_own(relation)?;
         let plan = LogicalPlanBuilder::from(relation.plan)
             .alias(unique.as_str())
             .and_then(LogicalPlanBuilder::build)
@@ -389,6 +392,32 @@ impl Binder<'_> {
             })
             .collect();
         Ok(Relation { plan, columns })
+    }
+
+    /// The relation with columns whose names no other relation's columns have in the plan.
+    fn names_of_its_own(&self, mut relation: Relation) -> Result<Relation> {
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        for column in &relation.columns {
+            let name = &column.column.name;
+            if !names.contains_key(name) {
+                names.insert(name.clone(), self.unique(name));
+            }
+        }
+        if names.iter().all(|(old, new)| old == new) {
+            return Ok(relation);
+        }
+        let plan_columns = relation.plan.schema().columns();
+        let renamed = plan_columns.into_iter().map(|column| match names.get(&column.name) {
+            Some(new) => Expr::Column(column).alias(new),
+            None => Expr::Column(column),
+        });
+        relation.plan = project(relation.plan, renamed.collect())?;
+        for column in &mut relation.columns {
+            if let Some(new) = names.get(&column.column.name) {
+                column.column = Column::new_unqualified(new);
+            }
+        }
+        Ok(relation)
     }
 
     /// Projects a join's columns to unqualified unique names, so that one alias fits over all.

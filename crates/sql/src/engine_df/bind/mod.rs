@@ -136,8 +136,8 @@ pub(crate) enum Found {
 
 /// Where the binder finds tables.
 pub(crate) trait Tables {
-    /// The relation of that (possibly schema-qualified) name.
-    fn table(&self, name: &[String]) -> Result<Found>;
+    /// The relation of that (possibly schema-qualified) name. `unique` makes its columns' names in the plan from their own.
+    fn table(&self, name: &[String], unique: &dyn Fn(&str) -> String) -> Result<Found>;
     /// Positions of the primary key's columns; empty when there is none.
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>>;
     /// The type a syntax names.
@@ -270,9 +270,19 @@ impl<'a> Binder<'a> {
     /// A name no other part of the plan has.
     fn unique(&self, base: &str) -> String {
         let mut names = self.names.borrow_mut();
-        let count = names.entry(base.to_owned()).or_insert(0);
-        *count += 1;
-        if *count == 1 { base.to_owned() } else { format!("{base}#{count}") }
+        loop {
+            let count = names.entry(base.to_owned()).or_insert(0);
+            *count += 1;
+            if *count == 1 {
+                return base.to_owned();
+            }
+            let name = format!("{base}#{count}");
+            // A column may be called so by its user.
+            if !names.contains_key(&name) {
+                names.insert(name.clone(), 1);
+                return name;
+            }
+        }
     }
 
     fn next_instance(&self) -> usize {
@@ -286,7 +296,7 @@ impl<'a> Binder<'a> {
     }
 
     fn find_table(&self, name: &[String]) -> Result<Found> {
-        self.tables.table(name)
+        self.tables.table(name, &|column| self.unique(column))
     }
 
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>> {

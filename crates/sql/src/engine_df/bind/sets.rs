@@ -107,7 +107,7 @@ impl Binder<'_> {
             [from, to, step] => (from, to, step),
             _ => return Ok(None),
         };
-        let column = "value".to_owned();
+        let column = self.unique("value");
         let Some(series) = Series::new(column.clone(), &ty, from, to, step) else {
             return Ok(None);
         };
