@@ -47,6 +47,7 @@ mod types;
 mod udf;
 mod virtual_table;
 mod waiting;
+mod whole_aggregates;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -17,7 +17,6 @@ use datafusion::execution::context::SessionConfig;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
-use datafusion::optimizer::Optimizer;
 
 use telesto_common::limits::MemoryBudget;
 
@@ -98,13 +97,10 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
         .with_disk_manager_builder(disk)
         .build_arc()
         .map_err(fault::from_datafusion)?;
-    // It computes an aggregate in two steps, as if a sum of sums had the type of a sum: PostgreSQL's sum of bigint is numeric.
-    let mut rules = Optimizer::new().rules;
-    rules.retain(|rule| rule.name() != "single_distinct_aggregation_to_group_by");
     let mut physical_rules = super::named_filters::physical_rules();
     physical_rules.insert(0, Arc::new(super::opaque::HideKnownValues));
     Ok(SessionStateBuilder::new()
-        .with_optimizer_rules(rules)
+        .with_optimizer_rules(super::whole_aggregates::logical_rules())
         .with_physical_optimizer_rules(physical_rules)
         .with_config(SessionConfig::from(options).with_batch_size(batch_rows))
         .with_runtime_env(runtime)
