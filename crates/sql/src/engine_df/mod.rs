@@ -34,6 +34,7 @@ mod named_filters;
 mod opaque;
 mod outer;
 mod pool;
+mod push_down;
 mod pushdown;
 mod runtime;
 mod sequence_table;
@@ -47,7 +48,6 @@ mod types;
 mod udf;
 mod virtual_table;
 mod waiting;
-mod whole_aggregates;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
