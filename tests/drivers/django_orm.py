@@ -82,7 +82,8 @@ tags = {slug: Tag.objects.create(slug=slug) for slug in ("new", "old", "odd")}
 books = [
     Book(title=f"Book {n}", author=(ada, bob)[n % 2], price=decimal.Decimal(n) + decimal.Decimal("0.50"), stock=n,
          extra={"n": n, "tags": ["a", None], "deep": {"x": n % 3}}, added=when + datetime.timedelta(days=20 * n),
-         cover=bytes([n]), length=datetime.timedelta(minutes=n), rating=n / 4, active=n % 3 != 0)
+         cover=bytes([n]), length=datetime.timedelta(minutes=n), rating=n / 4, active=n % 3 != 0,
+         added_from=f"10.0.0.{n}" if n % 2 else f"2001:db8::{n}")
     for n in range(10)
 ]
 Book.objects.bulk_create(books)
@@ -92,6 +93,9 @@ first = Book.objects.get(pk=books[3].pk)
 check("fields", (first.title, first.price, first.extra, bytes(first.cover), first.added, first.length, first.rating, first.active),
       ("Book 3", decimal.Decimal("3.50"), books[3].extra, b"\x03", books[3].added, books[3].length, 0.75, False))
 
+check("addresses", (first.added_from, Book.objects.get(added_from="2001:db8::4").stock,
+                    sorted(Book.objects.filter(added_from__startswith="10.").values_list("added_from", flat=True))),
+      ("10.0.0.3", 4, ["10.0.0.1", "10.0.0.3", "10.0.0.5", "10.0.0.7", "10.0.0.9"]))
 check("filter", [b.stock for b in Book.objects.filter(Q(stock__gt=6) | Q(title__icontains="book 1")).order_by("stock")], [1, 7, 8, 9])
 check("lookups", Book.objects.filter(title__startswith="Book", added__year=2024, added__date__gt=datetime.date(2024, 3, 1),
                                      author__name__iexact="ADA").count(), 4)

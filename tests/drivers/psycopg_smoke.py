@@ -8,6 +8,7 @@ import decimal
 import sys
 import threading
 import time
+import ipaddress
 import uuid
 
 import psycopg
@@ -85,6 +86,15 @@ with psycopg.connect(URL, autocommit=True) as connection:
         with cursor.copy("copy t (id, s) to stdout") as copy:
             copied = {int(line.split("\t")[0]): line.split("\t")[1] for line in b"".join(copy).decode().splitlines()}
     check("copy", (len(copied), copied[200], copied[201]), (203, "line\\t200", "\\N"))
+
+    connection.execute("drop table if exists addresses")
+    connection.execute("create table addresses (id int primary key, a inet, c cidr, l inet[])")
+    sent = [(1, ipaddress.ip_address("10.0.0.1"), ipaddress.ip_network("10.0.0.0/8"), [ipaddress.ip_address("::1")]),
+            (2, ipaddress.ip_interface("10.0.0.1/24"), ipaddress.ip_network("2001:db8::/32"), [])]
+    with connection.cursor(binary=True) as cursor:
+        cursor.executemany("insert into addresses values (%b, %b, %b, %b)", sent)
+        check("addresses", cursor.execute("select * from addresses order by id").fetchall(), sent)
+    check("addresses as text", connection.execute("select * from addresses order by id").fetchall(), sent)
 
     connection.execute("drop table if exists b")
     connection.execute(

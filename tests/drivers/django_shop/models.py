@@ -30,6 +30,7 @@ class Book(models.Model):
     length = models.DurationField(null=True)
     rating = models.FloatField(null=True)
     active = models.BooleanField(default=True)
+    added_from = models.GenericIPAddressField(null=True)
 
     class Meta:
         constraints = [

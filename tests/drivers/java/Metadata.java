@@ -24,7 +24,7 @@ final class Metadata {
      */
     static final Set<String> MISSING_TYPES = Set.of((
         "bit money timetz tid xid cid pg_node_tree pg_ndistinct pg_dependencies pg_mcv_list pg_ddl_command xid8 point lseg path box polygon line "
-        + "circle macaddr inet cidr macaddr8 aclitem varbit regprocedure regoper regoperator regcollation pg_lsn tsvector gtsvector tsquery regconfig "
+        + "circle macaddr macaddr8 aclitem varbit regprocedure regoper regoperator regcollation pg_lsn tsvector gtsvector tsquery regconfig "
         + "regdictionary jsonpath txid_snapshot pg_snapshot int4range numrange tsrange tstzrange daterange int8range int4multirange nummultirange "
         + "tsmultirange tstzmultirange datemultirange int8multirange cstring any anyarray trigger event_trigger language_handler internal "
         + "anyelement anynonarray anyenum fdw_handler index_am_handler tsm_handler table_am_handler anyrange anycompatible anycompatiblearray "

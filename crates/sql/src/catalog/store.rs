@@ -21,9 +21,10 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
 use super::model::{Dropped, Role, Schema, Sequence, Table, View};
 use super::snapshot::{CatalogSnapshot, Stamp};
-use super::types::UserType;
+use super::types::{TypeKind, UserType};
 use crate::error::{Error, Result, SqlState};
 use crate::temp::{TEMP_DATABASE, is_temporary};
+use crate::types::SqlType;
 
 /// The database every bucket has.
 pub const DEFAULT_DATABASE_ID: DatabaseId = DatabaseId(1);
@@ -40,6 +41,8 @@ const OBJECT_VERSION: u8 = 1;
 const INDEX_FORMS_VERSION: u8 = 2;
 /// A note of dropped keys: a version that does not know it would leave them for ever.
 const DROPPED_VERSION: u8 = 3;
+/// Columns of inet or cidr: a version that does not know these types cannot read the object.
+const NETWORK_VERSION: u8 = 4;
 const CACHED: usize = 16;
 
 /// One stored object.
@@ -55,7 +58,31 @@ pub(crate) enum Object {
     Dropped(Dropped),
 }
 
+/// Whether a type is, or is made of, inet or cidr.
+fn has_networks(ty: &SqlType) -> bool {
+    ty.element_type().unwrap_or(ty).is_network()
+}
+
 impl Object {
+    /// The types it is stored with: of columns, of expressions that indexes keep, below a domain.
+    fn types(&self) -> Box<dyn Iterator<Item = &SqlType> + '_> {
+        match self {
+            Self::Table(table) => {
+                let keys = table.known_indexes().flat_map(|index| &index.columns);
+                let computed = keys.filter_map(|key| key.expression.as_ref().map(|e| &e.ty));
+                Box::new(table.columns.iter().map(|column| &column.ty).chain(computed))
+            }
+            Self::View(view) => Box::new(view.columns.iter().map(|(_, ty)| ty)),
+            Self::Type(ty) => match &ty.kind {
+                TypeKind::Domain(domain) => Box::new(std::iter::once(&domain.base)),
+                TypeKind::Enum(_) => Box::new(std::iter::empty()),
+            },
+            Self::Schema(_) | Self::Sequence(_) | Self::Role(_) | Self::Dropped(_) => {
+                Box::new(std::iter::empty())
+            }
+        }
+    }
+
     fn oid(&self) -> u32 {
         match self {
             Self::Schema(o) => o.oid,
@@ -168,6 +195,7 @@ fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        object if object.types().any(has_networks) => NETWORK_VERSION,
         Object::Table(table)
             if !table.building.is_empty()
                 || table.known_indexes().any(super::model::Index::is_extended) =>
@@ -185,12 +213,10 @@ fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION | INDEX_FORMS_VERSION | DROPPED_VERSION), json)) => {
-            serde_json::from_slice(json)
-                .map_err(|error| Error::corrupt(format!("a catalog object: {error}")))
-        }
+        Some((&(OBJECT_VERSION..=NETWORK_VERSION), json)) => serde_json::from_slice(json)
+            .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {DROPPED_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {NETWORK_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

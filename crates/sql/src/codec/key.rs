@@ -25,7 +25,7 @@ use crate::catalog::{IndexColumn, Table};
 use crate::error::{Error, Result};
 use crate::types::datum::DAY_MICROS;
 use crate::types::numeric::pow10;
-use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
+use crate::types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
 
 /// Whether values of `ty` can be in keys.
 #[must_use]
@@ -69,6 +69,7 @@ pub fn write_datum_key(
         (Datum::InternalChar(v), SqlType::InternalChar) => key.bytes(&[*v], direction),
         (Datum::Bytea(v), SqlType::Bytea) => key.bytes(v, direction),
         (Datum::Uuid(v), SqlType::Uuid) => key.raw16(*v, direction),
+        (Datum::Network(v), ty) if ty.is_network() => key.bytes(&v.order_bytes(), direction),
         (Datum::Enum(v), SqlType::Enum(_)) => key.bytes(&v.order, direction),
         (Datum::Oid(v), ty) if ty.is_oid_like() => key.u64(u64::from(*v), direction),
         (Datum::Numeric(v), SqlType::Numeric(_)) => key.bytes(&numeric_bytes(v), direction),
@@ -165,6 +166,10 @@ pub fn read_datum_key(
         }
         SqlType::Bytea => Datum::bytea(key.bytes(direction)?),
         SqlType::Uuid => Datum::Uuid(key.raw16(direction)?),
+        ty if ty.is_network() => Datum::Network(
+            Network::from_order_bytes(&key.bytes(direction)?)
+                .ok_or_else(|| Error::corrupt("a network address in a key"))?,
+        ),
         SqlType::Enum(ty) => Datum::Enum(Arc::clone(ty.by_order(&key.bytes(direction)?)?)),
         ty if ty.is_oid_like() => Datum::Oid(
             u32::try_from(key.u64(direction)?).map_err(|_| Error::corrupt("an oid in a key"))?,

@@ -12,6 +12,7 @@
 //! | interval | Interval(MonthDayNano) |
 //! | oid and the reg* types | UInt32 |
 //! | enum | Binary: the label's order bytes |
+//! | inet, cidr | Binary: their order bytes |
 //! | arrays | List |
 //!
 //! # Why numeric is not Decimal128
@@ -45,7 +46,7 @@ use datafusion::common::ScalarValue;
 
 use super::{decimal, fault};
 use crate::error::{Error, Result, SqlState};
-use crate::types::{ArrayValue, Datum, Interval, SqlType};
+use crate::types::{ArrayValue, Datum, Interval, Network, SqlType};
 
 /// Days from 1970-01-01 to 2000-01-01.
 const EPOCH_DAYS: i32 = 10_957;
@@ -90,7 +91,7 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         | T::Record(_)
         | T::Void => DataType::Utf8,
         T::InternalChar => DataType::UInt8,
-        T::Bytea | T::Enum(_) => DataType::Binary,
+        T::Bytea | T::Enum(_) | T::Inet | T::Cidr => DataType::Binary,
         T::Uuid => DataType::FixedSizeBinary(16),
         T::Date => DataType::Date32,
         T::Time(_) => DataType::Time64(TimeUnit::Microsecond),
@@ -193,6 +194,10 @@ pub(crate) fn array_of<'a>(
         T::Enum(_) => {
             build!(BinaryBuilder::with_capacity(len, len * 4), Datum::Enum(v) => &v.order)
         }
+        T::Inet | T::Cidr => build!(
+            BinaryBuilder::with_capacity(len, len * 16),
+            Datum::Network(v) => v.order_bytes()
+        ),
         T::Uuid => {
             let mut builder = FixedSizeBinaryBuilder::with_capacity(len, 16);
             for value in values {
@@ -324,6 +329,10 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         T::Enum(ty) => {
             let order = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
             Datum::Enum(Arc::clone(ty.by_order(order)?))
+        }
+        T::Inet | T::Cidr => {
+            let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
+            Datum::Network(Network::from_order_bytes(bytes).ok_or_else(wrong)?)
         }
         T::Uuid => {
             let bytes = array.as_fixed_size_binary_opt().ok_or_else(wrong)?.value(row);

@@ -49,7 +49,9 @@ impl KeyTypes {
             | (Date, Timestamp)
             | (Timestamp, Date)
             | (Text | Varchar | Bpchar | Name, Text | Varchar)
-            | (Text, Name) => Self::Exact,
+            | (Text, Name)
+            | (Tag::Cidr, Tag::Inet)
+            | (Tag::Inet, Tag::Cidr) => Self::Exact,
             (Int8 | Numeric, Float8)
             | (Int4 | Int8 | Numeric, Float4)
             | (Varchar | Bpchar, Name)

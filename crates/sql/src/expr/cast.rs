@@ -12,7 +12,7 @@ use super::context::EvalContext;
 use super::fault;
 use super::functions::time;
 use super::ty::{CastContext, Category, Tag, tag};
-use super::value::{f64_of, i64_of, interval_of, numeric_of, str_of, text};
+use super::value::{f64_of, i64_of, interval_of, network_of, numeric_of, str_of, text};
 use crate::error::{Error, Result, SqlState};
 use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
 
@@ -150,6 +150,10 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Jsonb, Bool | Int2 | Int4 | Int8 | Num | Float4 | Float8) => {
             from_jsonb(&value, to, context)?
         }
+        (Tag::Cidr, Tag::Inet) => value,
+        (Tag::Inet, Tag::Cidr) => Datum::Network(network_of(&value)?.network()),
+        // With the length of a whole address, which the text form leaves out.
+        (Tag::Inet | Tag::Cidr, Text | Varchar | Bpchar) => text(network_of(&value)?.whole_text()),
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,

@@ -31,6 +31,8 @@ pub enum Tag {
     Name,
     Bytea,
     Uuid,
+    Inet,
+    Cidr,
     Date,
     Time,
     Timestamp,
@@ -80,6 +82,8 @@ pub enum Category {
     DateTime,
     /// `T`.
     Timespan,
+    /// `I`.
+    Network,
     /// `A`.
     Array,
     /// `E`.
@@ -107,6 +111,7 @@ impl Tag {
             Self::Text | Self::Varchar | Self::Bpchar | Self::Name => Category::String,
             Self::Date | Self::Time | Self::Timestamp | Self::TimestampTz => Category::DateTime,
             Self::Interval => Category::Timespan,
+            Self::Inet | Self::Cidr => Category::Network,
             Self::Array | Self::TextArray => Category::Array,
             Self::Enum | Self::AnyEnum => Category::Enum,
             _ => Category::User,
@@ -118,7 +123,13 @@ impl Tag {
     pub fn preferred(self) -> bool {
         matches!(
             self,
-            Self::Bool | Self::Float8 | Self::Oid | Self::Text | Self::TimestampTz | Self::Interval
+            Self::Bool
+                | Self::Float8
+                | Self::Oid
+                | Self::Text
+                | Self::TimestampTz
+                | Self::Interval
+                | Self::Inet
         )
     }
 
@@ -174,6 +185,8 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         (TimestampTz, Timestamp | Date | Time) | (Timestamp, Date | Time) | (Interval, Time) => {
             CastContext::Assignment
         }
+        (Tag::Cidr, Tag::Inet) => CastContext::Implicit,
+        (Tag::Inet, Tag::Cidr) => CastContext::Assignment,
         // JSON.
         (Json, Jsonb) | (Jsonb, Json) => CastContext::Assignment,
         (Jsonb, Bool | Int2 | Int4 | Int8 | Numeric | Float4 | Float8) => CastContext::Explicit,
@@ -268,6 +281,8 @@ pub fn tag(ty: &SqlType) -> Tag {
         SqlType::InternalChar => Tag::InternalChar,
         SqlType::Bytea => Tag::Bytea,
         SqlType::Uuid => Tag::Uuid,
+        SqlType::Inet => Tag::Inet,
+        SqlType::Cidr => Tag::Cidr,
         SqlType::Date => Tag::Date,
         SqlType::Time(_) => Tag::Time,
         SqlType::Timestamp(_) => Tag::Timestamp,
@@ -307,6 +322,8 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::InternalChar => SqlType::InternalChar,
         Tag::Bytea => SqlType::Bytea,
         Tag::Uuid => SqlType::Uuid,
+        Tag::Inet => SqlType::Inet,
+        Tag::Cidr => SqlType::Cidr,
         Tag::Date => SqlType::Date,
         Tag::Time => SqlType::Time(None),
         Tag::Timestamp => SqlType::Timestamp(None),

@@ -170,6 +170,8 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "name" => SqlType::Name,
         "bytea" => SqlType::Bytea,
         "uuid" => SqlType::Uuid,
+        "inet" => SqlType::Inet,
+        "cidr" => SqlType::Cidr,
         "date" => SqlType::Date,
         "time" => SqlType::Time(None),
         "timestamp" => SqlType::Timestamp(None),

@@ -13,7 +13,7 @@ use super::calendar;
 use super::context::Call;
 use super::fault;
 use crate::error::Result;
-use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
+use crate::types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
 
 /// Days from 1970-01-01 to 2000-01-01, the origin of stored dates.
 pub const EPOCH_DAYS: i64 = 10_957;
@@ -65,6 +65,14 @@ pub fn interval_of(value: &Datum) -> Result<Interval> {
     match value {
         Datum::Interval(v) => Ok(*v),
         _ => Err(fault::kind("an interval")),
+    }
+}
+
+/// An inet or cidr.
+pub fn network_of(value: &Datum) -> Result<Network> {
+    match value {
+        Datum::Network(v) => Ok(*v),
+        _ => Err(fault::kind("a network address")),
     }
 }
 

@@ -3,6 +3,7 @@
 //! | statement | parsed as |
 //! | --- | --- |
 //! | `int ARRAY` | `int[]` |
+//! | `inet 'text'`, and constants of other types whose names are no words of the parser's | `'text'::inet` |
 //! | `trim(FROM x)`, `trim(LEADING FROM x)` | `trim(' ' FROM x)`, `trim(LEADING ' ' FROM x)` |
 //! | `ALTER TYPE name OWNER TO …`, `SET SCHEMA …`; `ALTER DOMAIN` with these, `RENAME TO …` | `ALTER COLLATION` of that name: the same forms |
 //! | `CREATE DOMAIN name AS type …` | `CREATE TABLE name (value type …)`, marked external |
@@ -37,6 +38,45 @@ pub(super) fn spell_arrays(tokens: &mut Vec<TokenWithSpan>) {
         let span = tokens[at].span;
         let brackets = [Token::LBracket, Token::RBracket];
         tokens.splice(at..=at, brackets.map(|token| TokenWithSpan::new(token, span)));
+    }
+}
+
+/// Types of PostgreSQL whose names the parser takes for columns in front of a text.
+const TYPED: &[&str] = &[
+    "bpchar",
+    "cidr",
+    "inet",
+    "name",
+    "oid",
+    "regnamespace",
+    "regproc",
+    "regrole",
+    "regtype",
+    "xid",
+];
+
+/// Writes the constant `inet 'text'` as `'text'::inet`.
+pub(super) fn spell_constants(tokens: &mut Vec<TokenWithSpan>) {
+    let typed = |token: &Token| matches!(token, Token::Word(w) if w.quote_style.is_none() && TYPED.iter().any(|name| w.value.eq_ignore_ascii_case(name)));
+    if !tokens.iter().any(|t| typed(&t.token)) {
+        return;
+    }
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let is_text = |at: usize| {
+        matches!(tokens[at].token, Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_))
+    };
+    // A name behind a point is a column's or a schema's own.
+    let bare = |nth: usize| nth == 0 || tokens[solid[nth - 1]].token != Token::Period;
+    let found: Vec<(usize, usize)> = (0..solid.len().saturating_sub(1))
+        .filter(|nth| typed(&tokens[solid[*nth]].token) && bare(*nth) && is_text(solid[nth + 1]))
+        .map(|nth| (solid[nth], solid[nth + 1]))
+        .collect();
+    for (name, text) in found.into_iter().rev() {
+        let colons = TokenWithSpan::new(Token::DoubleColon, tokens[name].span);
+        tokens.insert(text + 1, colons);
+        let name = tokens.remove(name);
+        tokens.insert(text + 1, name);
     }
 }
 

@@ -13,6 +13,7 @@ use super::array_text::MAX_ELEMENTS;
 use super::datetime_parse::{DATES, TIMESTAMPS};
 use super::datum::{ArrayValue, DAY_MICROS, Datum, Interval};
 use super::json;
+use super::network::Network;
 use super::numeric::{Numeric, pow10};
 use super::sql_type::SqlType;
 use super::text::TextStyle;
@@ -125,6 +126,11 @@ impl Datum {
             SqlType::InternalChar => Self::InternalChar(r.array::<1>()?[0]),
             SqlType::Bytea => Self::bytea(std::mem::take(&mut r.bytes)),
             SqlType::Uuid => Self::Uuid(r.array()?),
+            SqlType::Inet | SqlType::Cidr => {
+                let sent = std::mem::take(&mut r.bytes);
+                let value = Network::from_wire(sent, *ty == SqlType::Cidr);
+                Self::Network(value.ok_or_else(|| bad(ty))?)
+            }
             SqlType::Date => {
                 let days = r.i32()?;
                 let infinite = matches!(days, i32::MIN | i32::MAX);
@@ -197,6 +203,7 @@ impl Datum {
             Self::InternalChar(v) => out.put_u8(*v),
             Self::Bytea(v) => out.put_slice(v),
             Self::Uuid(v) => out.put_slice(v),
+            Self::Network(v) => out.put_slice(&v.to_wire(*ty == SqlType::Cidr)),
             Self::Interval(v) => {
                 out.put_i64(v.micros);
                 out.put_i32(v.days);

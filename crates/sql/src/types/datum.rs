@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::enums::EnumLabel;
+use super::network::Network;
 use super::numeric::Numeric;
 use super::sql_type::SqlType;
 
@@ -94,6 +95,8 @@ pub enum Datum {
     Bytea(Arc<[u8]>),
     /// uuid
     Uuid([u8; 16]),
+    /// inet and cidr
+    Network(Network),
     /// date: days since 2000-01-01; `i32::MIN` is -infinity, `i32::MAX` infinity
     Date(i32),
     /// time: microseconds since midnight
@@ -194,6 +197,7 @@ impl Datum {
             (Self::InternalChar(a), Self::InternalChar(b)) => a.cmp(b),
             (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
+            (Self::Network(a), Self::Network(b)) => a.cmp(b),
             (Self::Interval(a), Self::Interval(b)) => a.span().cmp(&b.span()),
             (Self::Oid(a), Self::Oid(b)) => a.cmp(b),
             (Self::Enum(a), Self::Enum(b)) => a.order.cmp(&b.order),
@@ -259,6 +263,7 @@ impl Datum {
             Self::Array(_) => 20,
             Self::Null => 21,
             Self::Enum(_) => 22,
+            Self::Network(_) => 23,
         }
     }
 }

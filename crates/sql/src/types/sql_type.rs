@@ -27,9 +27,11 @@ pub mod oid {
     pub const OIDVECTOR: u32 = 30;
     pub const JSON: u32 = 114;
     pub const PG_NODE_TREE: u32 = 194;
+    pub const CIDR: u32 = 650;
     pub const FLOAT4: u32 = 700;
     pub const FLOAT8: u32 = 701;
     pub const UNKNOWN: u32 = 705;
+    pub const INET: u32 = 869;
     pub const BPCHAR: u32 = 1042;
     pub const VARCHAR: u32 = 1043;
     pub const DATE: u32 = 1082;
@@ -89,6 +91,10 @@ pub enum SqlType {
     Bytea,
     /// uuid
     Uuid,
+    /// inet: an address, perhaps with the length of its network
+    Inet,
+    /// cidr: a network
+    Cidr,
     /// date
     Date,
     /// time without time zone, perhaps with fractional digits
@@ -163,6 +169,8 @@ impl SqlType {
             Self::Name => oid::NAME,
             Self::Bytea => oid::BYTEA,
             Self::Uuid => oid::UUID,
+            Self::Inet => oid::INET,
+            Self::Cidr => oid::CIDR,
             Self::Date => oid::DATE,
             Self::Time(_) => oid::TIME,
             Self::Timestamp(_) => oid::TIMESTAMP,
@@ -231,6 +239,8 @@ impl SqlType {
             Self::RegClass => 2210,
             Self::RegType => 2211,
             Self::Uuid => 2951,
+            Self::Inet => 1041,
+            Self::Cidr => 651,
             Self::Json => 199,
             Self::Jsonb => 3807,
             Self::Record(_) => 2287,
@@ -356,6 +366,8 @@ impl SqlType {
             Self::Name => "name",
             Self::Bytea => "bytea",
             Self::Uuid => "uuid",
+            Self::Inet => "inet",
+            Self::Cidr => "cidr",
             Self::Date => "date",
             Self::Time(_) => "time",
             Self::Timestamp(_) => "timestamp",
@@ -397,6 +409,12 @@ impl SqlType {
     #[must_use]
     pub fn is_string(&self) -> bool {
         matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Name)
+    }
+
+    /// Whether it is inet or cidr.
+    #[must_use]
+    pub fn is_network(&self) -> bool {
+        matches!(self, Self::Inet | Self::Cidr)
     }
 
     /// Whether it is stored as an OID.
@@ -446,6 +464,8 @@ pub const SCALARS: &[SqlType] = &[
     SqlType::Name,
     SqlType::Bytea,
     SqlType::Uuid,
+    SqlType::Inet,
+    SqlType::Cidr,
     SqlType::Date,
     SqlType::Time(None),
     SqlType::Timestamp(None),

@@ -11,6 +11,7 @@ use super::datetime_parse;
 use super::datum::{ArrayValue, Datum};
 use super::interval;
 use super::json;
+use super::network::{self, Network};
 use super::numeric::Numeric;
 use super::sql_type::{NumericMod, SqlType};
 use crate::error::{Error, Result, SqlState};
@@ -293,6 +294,18 @@ impl Datum {
             SqlType::Name => Self::text(cut_name(text)),
             SqlType::Bytea => Self::bytea(parse_bytea(text)?),
             SqlType::Uuid => Self::Uuid(parse_uuid(text).ok_or_else(|| bad_input(ty, text))?),
+            SqlType::Inet | SqlType::Cidr => {
+                Self::Network(Network::parse(text, *ty == SqlType::Cidr).map_err(|why| {
+                    match why {
+                        network::Refusal::Syntax => bad_input(ty, text),
+                        network::Refusal::BitsBehindMask => Error::new(
+                            SqlState::INVALID_TEXT_REPRESENTATION,
+                            format!("invalid cidr value: \"{text}\""),
+                        )
+                        .detail("Value has bits set to right of mask."),
+                    }
+                })?)
+            }
             SqlType::Domain(domain) => Self::from_text(text, &domain.base, style)?,
             SqlType::Enum(ty) => Self::Enum(Arc::clone(ty.by_label(text)?)),
             SqlType::Date => Self::Date(datetime_parse::parse_date(text, style)?),
@@ -346,6 +359,7 @@ impl Datum {
             Self::InternalChar(v) => format!("\\{v:03o}"),
             Self::Bytea(v) => bytea_text(v, style.bytea_hex),
             Self::Uuid(v) => uuid_text(v),
+            Self::Network(v) => v.text(*ty == SqlType::Cidr),
             Self::Date(v) => datetime::date_text(*v),
             Self::Time(v) => datetime::time_text(*v),
             Self::Timestamp(v) => datetime::timestamp_text(*v, None),
@@ -377,10 +391,13 @@ pub(super) fn pad_char(text: &str, limit: u32, ty: &SqlType, silent: bool) -> Re
     Ok(format!("{text}{}", " ".repeat(missing)))
 }
 
-/// The first 63 bytes, cut at a character.
+/// Bytes of a name at most.
+pub const NAME_BYTES: usize = 63;
+
+/// The first [`NAME_BYTES`] bytes, cut at a character.
 #[must_use]
 pub fn cut_name(text: &str) -> &str {
-    let mut end = text.len().min(63);
+    let mut end = text.len().min(NAME_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -110,6 +110,8 @@ fn groupable(key: Expr) -> Result<Expr> {
             | T::Name
             | T::Bytea
             | T::Uuid
+            | T::Inet
+            | T::Cidr
             | T::Date
             | T::Time(_)
             | T::Timestamp(_)

@@ -16,7 +16,11 @@ use crate::types::Datum;
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     function("hashtext", &[Text], Int4, |a, _| {
-        Ok(Datum::Int4(hash_any(str_of(&a[0])?.as_bytes()) as i32))
+        Ok(Datum::Int4(hash_any(str_of(&a[0])?.as_bytes(), 0).1 as i32))
+    }),
+    function("hashtextextended", &[Text, Int8], Int8, |a, _| {
+        let (high, low) = hash_any(str_of(&a[0])?.as_bytes(), i64_of(&a[1])? as u64);
+        Ok(Datum::Int8((u64::from(high) << 32 | u64::from(low)) as i64))
     }),
     function("bit_count", &[Bytea], Int8, |a, _| {
         Ok(Datum::Int8(bytes_of(&a[0])?.iter().map(|b| i64::from(b.count_ones())).sum()))
@@ -106,10 +110,16 @@ fn object(pairs: &Pairs, binary: bool) -> Result<Datum> {
     Ok(Datum::Json(Arc::from(format!("{{{}}}", parts.join(", ")))))
 }
 
-/// PostgreSQL's `hash_any`.
-fn hash_any(data: &[u8]) -> u32 {
+/// PostgreSQL's `hash_any_extended`: the high and the low half. With seed 0 the low one is `hash_any`.
+fn hash_any(data: &[u8], seed: u64) -> (u32, u32) {
     let start = 0x9e37_79b9_u32.wrapping_add(data.len() as u32).wrapping_add(3_923_095);
     let (mut a, mut b, mut c) = (start, start, start);
+    if seed != 0 {
+        // As if it were twelve bytes of the data.
+        a = a.wrapping_add((seed >> 32) as u32);
+        b = b.wrapping_add(seed as u32);
+        (a, b, c) = mixed(a, b, c);
+    }
     let mut rest = data;
     let word = |bytes: &[u8], at: usize| {
         (0..4).fold(0_u32, |w, i| w | u32::from(bytes.get(at + i).copied().unwrap_or(0)) << (8 * i))
@@ -118,22 +128,7 @@ fn hash_any(data: &[u8]) -> u32 {
         a = a.wrapping_add(word(rest, 0));
         b = b.wrapping_add(word(rest, 4));
         c = c.wrapping_add(word(rest, 8));
-        for (shift, step) in [(4, 0), (6, 1), (8, 2), (16, 0), (19, 1), (4, 2)] {
-            match step {
-                0 => {
-                    a = a.wrapping_sub(c) ^ c.rotate_left(shift);
-                    c = c.wrapping_add(b);
-                }
-                1 => {
-                    b = b.wrapping_sub(a) ^ a.rotate_left(shift);
-                    a = a.wrapping_add(c);
-                }
-                _ => {
-                    c = c.wrapping_sub(b) ^ b.rotate_left(shift);
-                    b = b.wrapping_add(a);
-                }
-            }
-        }
+        (a, b, c) = mixed(a, b, c);
         rest = &rest[12..];
     }
     a = a.wrapping_add(word(rest, 0));
@@ -146,5 +141,25 @@ fn hash_any(data: &[u8]) -> u32 {
     c = (c ^ b).wrapping_sub(b.rotate_left(16));
     a = (a ^ c).wrapping_sub(c.rotate_left(4));
     b = (b ^ a).wrapping_sub(a.rotate_left(14));
-    (c ^ b).wrapping_sub(b.rotate_left(24))
+    (b, (c ^ b).wrapping_sub(b.rotate_left(24)))
+}
+
+fn mixed(mut a: u32, mut b: u32, mut c: u32) -> (u32, u32, u32) {
+    for (shift, step) in [(4, 0), (6, 1), (8, 2), (16, 0), (19, 1), (4, 2)] {
+        match step {
+            0 => {
+                a = a.wrapping_sub(c) ^ c.rotate_left(shift);
+                c = c.wrapping_add(b);
+            }
+            1 => {
+                b = b.wrapping_sub(a) ^ a.rotate_left(shift);
+                a = a.wrapping_add(c);
+            }
+            _ => {
+                c = c.wrapping_sub(b) ^ b.rotate_left(shift);
+                b = b.wrapping_add(a);
+            }
+        }
+    }
+    (a, b, c)
 }

@@ -7,6 +7,7 @@ pub mod enums;
 pub mod hash;
 pub mod jsons;
 pub mod math;
+pub mod network;
 pub mod ordered;
 pub mod regexps;
 pub mod rows;
@@ -21,6 +22,7 @@ pub const TABLES: &[&[Function]] = &[
     crate::system::FUNCTIONS,
     math::TABLE,
     math::FLOATS,
+    network::TABLE,
     text::TABLE,
     time::TABLE,
     time::OPERATORS,

@@ -160,6 +160,7 @@ pub const TABLE: &[Function] = &[
 fn as_text<'a>(value: &'a Datum, call: &Call<'_>, at: usize) -> Result<Cow<'a, str>> {
     match value {
         Datum::Bool(value) => Ok(Cow::Borrowed(if *value { "true" } else { "false" })),
+        Datum::Network(value) => Ok(Cow::Owned(value.whole_text())),
         value => to_text(value, call, at),
     }
 }
