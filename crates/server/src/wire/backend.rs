@@ -151,6 +151,14 @@ impl Output {
         self.framed(b'C', |out| cstring(out, tag));
     }
 
+    /// CommandComplete of a statement that gave rows: with their number, but for statements whose tag has none.
+    pub fn rows_complete(&mut self, tag: &str, rows: u64) {
+        match tag {
+            "SHOW" | "EXPLAIN" => self.command_complete(tag),
+            tag => self.command_complete(&format!("{tag} {rows}")),
+        }
+    }
+
     /// ParameterStatus.
     pub fn parameter_status(&mut self, name: &str, value: &str) {
         self.framed(b'S', |out| {

@@ -339,7 +339,7 @@ async fn send_whole(
             let mut cursor = Cursor::new(columns, formats, *style, rows);
             let (sent, _) = cursor.send(wire, 0).await?;
             metrics.rows.increment(sent);
-            wire.output.command_complete(&format!("{tag} {sent}"));
+            wire.output.rows_complete(tag, sent);
         }
         StatementResult::Command { tag } => wire.output.command_complete(&tag),
         StatementResult::Empty => wire.output.empty_query(),

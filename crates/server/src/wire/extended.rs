@@ -314,7 +314,7 @@ impl Connection {
             PortalState::Running { cursor, tag } => self.resume(name, cursor, tag, max_rows).await,
             PortalState::Exhausted { tag } => {
                 portal.state = PortalState::Exhausted { tag };
-                self.wire.output.command_complete(&format!("{tag} 0"));
+                self.wire.output.rows_complete(tag, 0);
                 Ok(())
             }
             PortalState::Done => Err(self.fail(Error::new(
@@ -394,7 +394,7 @@ impl Connection {
         };
         self.metrics.rows.increment(sent);
         let state = if at_end {
-            self.wire.output.command_complete(&format!("{tag} {sent}"));
+            self.wire.output.rows_complete(tag, sent);
             PortalState::Exhausted { tag }
         } else {
             self.wire.output.portal_suspended();

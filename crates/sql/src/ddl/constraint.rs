@@ -66,7 +66,12 @@ impl Ddl<'_> {
         }
     }
 
-    fn constraint_name(&self, table: &Table, given: Option<&Ident>, base: &str) -> Result<String> {
+    fn constraint_name(
+        &self,
+        table: &Table,
+        given: Option<&Ident>,
+        (columns, label): (&str, &str),
+    ) -> Result<String> {
         match given {
             Some(name) => {
                 let name = fold(name);
@@ -81,7 +86,10 @@ impl Ddl<'_> {
                 }
                 Ok(name)
             }
-            None => Ok(free_name(|name| has_constraint(table, name), base)),
+            None => {
+                let taken = |name: &str| has_constraint(table, name);
+                Ok(free_name(taken, (&table.name, columns, label)))
+            }
         }
     }
 
@@ -106,10 +114,12 @@ impl Ddl<'_> {
                     ));
                 }
                 let (columns, include) = self.key_columns(table, &key.columns)?;
-                let base = format!("{}_pkey", table.name);
                 let name = match key.name.as_ref() {
-                    Some(name) => self.constraint_name(table, Some(name), &base)?,
-                    None => self.relation_name(table.schema, &base, &[]),
+                    Some(name) => self.constraint_name(table, Some(name), ("", "pkey"))?,
+                    None => {
+                        let own = [table.name.clone()];
+                        self.relation_name(table.schema, (&table.name, "", "pkey"), &own)
+                    }
                 };
                 self.check_free(table.schema, &name, false)?;
                 for column in &columns {
@@ -142,7 +152,7 @@ impl Ddl<'_> {
                 let list: Vec<_> = columns.iter().map(|c| c.name(table)).chain(included).collect();
                 let list = list.join("_");
                 let name = match unique.name.as_ref() {
-                    Some(name) => self.constraint_name(table, Some(name), "")?,
+                    Some(name) => self.constraint_name(table, Some(name), (&list, "key"))?,
                     None => self.chosen_name(table, &list, "key"),
                 };
                 self.check_free(table.schema, &name, false)?;
@@ -157,11 +167,11 @@ impl Ddl<'_> {
             }
             TableConstraint::Check(check) => {
                 let columns = columns_in(&check.expr, table);
-                let base = match columns.as_slice() {
-                    [one] => format!("{}_{}_check", table.name, table.columns[*one].name),
-                    _ => format!("{}_check", table.name),
+                let column = match columns.as_slice() {
+                    [one] => table.columns[*one].name.as_str(),
+                    _ => "",
                 };
-                let name = self.constraint_name(table, check.name.as_ref(), &base)?;
+                let name = self.constraint_name(table, check.name.as_ref(), (column, "check"))?;
                 self.check_condition(table, &check.expr)?;
                 let expression = self.stored(&check.expr)?;
                 if !fresh && !not_valid {
@@ -285,8 +295,8 @@ impl Ddl<'_> {
                 )
             })?;
         let list: Vec<_> = columns.iter().map(|c| table.columns[*c].name.as_str()).collect();
-        let base = format!("{}_{}_fkey", table.name, list.join("_"));
-        let name = self.constraint_name(table, key.name.as_ref(), &base)?;
+        let list = list.join("_");
+        let name = self.constraint_name(table, key.name.as_ref(), (&list, "fkey"))?;
         keys_compare(table, &other, &columns, &referenced_columns, &name)?;
         if !fresh && !not_valid {
             self.check_foreign_rows(table, &other, &columns, &referenced_columns, &name);

@@ -49,7 +49,7 @@ impl Ddl<'_> {
         let taken = |name: &str| checks.iter().any(|check| check.name == name);
         let name = match name {
             Some(name) => fold(name),
-            None => free_name(taken, &format!("{ty}_check")),
+            None => free_name(taken, (ty, "", "check")),
         };
         if taken(&name) {
             return Err(Error::new(

@@ -117,13 +117,16 @@ impl Ddl<'_> {
             let include = included.collect::<Result<Vec<_>>>()?;
             let list = Index { columns: columns.clone(), include, ..index.clone() };
             let (list, include) = (list.column_names(table), list.include);
-            let base = match (index.id, index.constraint_oid) {
-                (0, _) => format!("{}_pkey", table.name),
-                (_, Some(_)) => format!("{}_{}_key", table.name, list.join("_")),
-                (_, None) => format!("{}_{}_idx", table.name, list.join("_")),
+            let list = list.join("_");
+            let (list, label) = match (index.id, index.constraint_oid) {
+                (0, _) => ("", "pkey"),
+                (_, Some(_)) => (list.as_str(), "key"),
+                (_, None) => (list.as_str(), "idx"),
             };
-            let taken: Vec<String> = table.all_indexes().map(|i| i.name.clone()).collect();
-            let name = self.relation_name(table.schema, &base, &taken);
+            let own = std::iter::once(&table.name);
+            let taken: Vec<String> =
+                own.chain(table.all_indexes().map(|i| &i.name)).cloned().collect();
+            let name = self.relation_name(table.schema, (&table.name, list, label), &taken);
             let oid = self.change.oid();
             let constraint_oid = index.constraint_oid.map(|_| self.change.oid());
             let comment = if like.comments { index.comment.clone() } else { None };

@@ -75,30 +75,37 @@ pub(super) fn cut_at(text: &str, length: usize) -> &str {
     &text[..end]
 }
 
-/// `table_columns_label` in 63 bytes: the longer of the first two is cut (`makeObjectName`).
+/// `table_columns_label` (`table_label` without columns) in 63 bytes: the longer of the first two is cut, never the label
+/// (`makeObjectName`).
 fn object_name(table: &str, columns: &str, label: &str) -> String {
-    let room = 63 - label.len().min(60) - 2;
+    let points = if columns.is_empty() { 1 } else { 2 };
+    let room = 63 - label.len().min(60) - points;
     let (mut first, mut second) = (table.len(), columns.len());
     while first + second > room {
         if first > second { first -= 1 } else { second -= 1 }
     }
-    format!("{}_{}_{label}", cut_at(table, first), cut_at(columns, second))
+    let table = cut_at(table, first);
+    if columns.is_empty() {
+        return format!("{table}_{label}");
+    }
+    format!("{table}_{}_{label}", cut_at(columns, second))
 }
 
-/// Name of the first free one of `base`, `base1`, ….
-pub(super) fn free_name(taken: impl Fn(&str) -> bool, base: &str) -> String {
-    let base = cut_name(base);
-    if !taken(base) {
-        return base.to_owned();
-    }
-    let mut number = 1_u32;
-    loop {
-        let candidate = format!("{base}{number}");
-        if !taken(&candidate) {
-            return candidate;
-        }
+/// What the name of an object is made of that is given none: what it belongs to, columns (or nothing), a label.
+pub(super) type NameParts<'a> = (&'a str, &'a str, &'a str);
+
+/// The name made of the parts; where that is taken, with the first free number behind the label.
+pub(super) fn free_name(
+    taken: impl Fn(&str) -> bool,
+    (table, columns, label): NameParts<'_>,
+) -> String {
+    let mut name = object_name(table, columns, label);
+    let mut number = 0_u64;
+    while taken(&name) {
         number += 1;
+        name = object_name(table, columns, &format!("{label}{number}"));
     }
+    name
 }
 
 impl Ddl<'_> {
@@ -241,23 +248,19 @@ impl Ddl<'_> {
             self.catalog().relation(table.schema, name).is_some()
                 || table.known_indexes().any(|index| index.name == name)
         };
-        let first = object_name(&table.name, columns, label);
-        if !taken(&first) {
-            return first;
-        }
-        (1_u64..)
-            .map(|number| object_name(&table.name, columns, &format!("{label}{number}")))
-            .find(|name| !taken(name))
-            .unwrap_or(first)
+        free_name(taken, (&table.name, columns, label))
     }
 
     /// A free relation name in `schema`; `also` tells of names of the statement under way.
-    pub(super) fn relation_name(&self, schema: u32, base: &str, also: &[String]) -> String {
-        free_name(
-            |name| {
-                self.catalog().relation(schema, name).is_some() || also.iter().any(|n| n == name)
-            },
-            base,
-        )
+    pub(super) fn relation_name(
+        &self,
+        schema: u32,
+        parts: NameParts<'_>,
+        also: &[String],
+    ) -> String {
+        let taken = |name: &str| {
+            self.catalog().relation(schema, name).is_some() || also.iter().any(|n| n == name)
+        };
+        free_name(taken, parts)
     }
 }

@@ -78,7 +78,7 @@ pub(crate) async fn start_reindex(
     }
     let catalog = ddl.catalog();
     let taken = |name: &str| catalog.relation(table.schema, name).is_some();
-    let name = free_name(taken, &format!("{}_ccnew", current.name));
+    let name = free_name(taken, (&current.name, "", "ccnew"));
     let id = table.next_index;
     table.next_index += 1;
     let oid = ddl.change.oid();

@@ -179,7 +179,8 @@ impl Ddl<'_> {
                 self.check_free(schema, &name, false)?;
                 name
             }
-            None => self.relation_name(schema, &sequence_base(table.1, column.1), &[]),
+            // The table may be the statement's own.
+            None => self.relation_name(schema, (table.1, column.1, "seq"), &[table.1.to_owned()]),
         };
         let mut sequence = self.new_sequence(schema, name, ty.clone(), options)?;
         sequence.owned_by = Some((table.0, column.0));
@@ -341,9 +342,4 @@ impl Ddl<'_> {
         self.change.put(Object::Sequence(sequence));
         Ok(())
     }
-}
-
-/// The name of a column's sequence, each part cut so that the whole fits.
-fn sequence_base(table: &str, column: &str) -> String {
-    format!("{table}_{column}_seq")
 }

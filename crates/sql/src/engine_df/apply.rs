@@ -38,7 +38,7 @@ use futures::StreamExt as _;
 use rustc_hash::FxHashSet;
 use tokio::sync::OnceCell;
 
-use super::outer;
+use super::{guards, outer};
 
 /// What the subquery's rows become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -197,7 +197,7 @@ impl Apply {
 
     /// Runs the subquery as far as its rows matter.
     async fn run(&self, plan: LogicalPlan) -> DfResult<Gathered> {
-        let plan = awaited_last(self.state.optimize(&plan)?)?;
+        let plan = guards::in_order(awaited_last(self.state.optimize(&plan)?)?)?;
         let planner = self.state.query_planner();
         let plan = planner.create_physical_plan(&plan, self.state.as_ref()).await?;
         let mut batches = execute_stream(plan, self.state.task_ctx())?;

@@ -29,6 +29,7 @@ mod explain;
 mod explain_tree;
 mod fault;
 mod given;
+mod guards;
 mod json_folds;
 mod named_filters;
 mod opaque;
@@ -345,6 +346,7 @@ async fn operators(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let plan =
         state.optimize(plan).and_then(apply::awaited_last).map_err(fault::from_datafusion)?;
+    let plan = guards::in_order(plan).map_err(fault::from_datafusion)?;
     waiting::check(&plan, waiting)?;
     if apply::misplaced(&plan).map_err(fault::from_datafusion)? {
         return Err(fault::unsupported(

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
@@ -25,6 +27,8 @@ pub(super) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Syn
     let guarded = |rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {
         if rule.name().starts_with("FilterPushdown") {
             Arc::new(Guarded(rule)) as Arc<dyn PhysicalOptimizerRule + Send + Sync>
+        } else if rule.name() == SanityCheckPlan::new().name() {
+            Arc::new(Mended(rule))
         } else {
             rule
         }
@@ -42,6 +46,35 @@ impl PhysicalOptimizerRule for Guarded {
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         if finds_columns(&plan, false) { self.0.optimize(plan, config) } else { Ok(plan) }
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn schema_check(&self) -> bool {
+        self.0.schema_check()
+    }
+}
+
+/// The last look at a plan. Where it finds an order missing, that is put in and it looks again: what an earlier rule left out because a
+/// column is constant, a later one may have lost the reason for.
+#[derive(Debug)]
+struct Mended(Arc<dyn PhysicalOptimizerRule + Send + Sync>);
+
+impl PhysicalOptimizerRule for Mended {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match self.0.optimize(Arc::clone(&plan), config) {
+            Ok(plan) => Ok(plan),
+            Err(_) => {
+                let mended = EnsureRequirements::new().optimize(plan, config)?;
+                self.0.optimize(mended, config)
+            }
+        }
     }
 
     fn name(&self) -> &str {

@@ -51,6 +51,16 @@ pub(crate) fn subquery(expr: &Expr) -> Option<&Subquery> {
     }
 }
 
+/// Whether a plan is an aggregate that has one row whatever it is over, below conditions and projections.
+fn whole_aggregate(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Filter(filter) => whole_aggregate(&filter.input),
+        LogicalPlan::Projection(projection) => whole_aggregate(&projection.input),
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        _ => false,
+    }
+}
+
 /// Whether a join would not give what running the plan for each outer row gives. `visible` tells the columns of the query
 /// around it, and of those further out.
 ///
@@ -65,6 +75,8 @@ pub(crate) fn joins_wrongly(
     plan.apply(|node| {
         let whole = match node {
             LogicalPlan::Window(_) | LogicalPlan::Distinct(Distinct::On(_)) => true,
+            // HAVING of an aggregate without groups: DataFusion forgets it where it holds of no rows.
+            LogicalPlan::Filter(having) => whole_aggregate(&having.input),
             LogicalPlan::Aggregate(node) => {
                 node.group_expr.iter().any(|expr| matches!(expr, Expr::GroupingSet(_)))
             }

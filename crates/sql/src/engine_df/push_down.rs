@@ -1,10 +1,11 @@
 //! DataFusion's push-down of conditions, where it keeps their meaning.
 //!
-//! DataFusion 55 gets two things wrong in `PushDownFilter`:
+//! DataFusion 55 gets three things wrong in `PushDownFilter`:
 //! - It moves a condition without columns below any aggregate: `false` above `SELECT count(*) …` became `count(*)` of nothing,
 //!   one row instead of none. Such a condition comes about when the optimiser finds that a column is never NULL.
 //! - Of conditions on one column it takes `1 = x AND x = 1` for two different ones, which no value meets, and
 //!   `5 < x AND x >= 5` for `x >= 5` (`simplify_predicates`).
+//! - It panics below an alias that has fewer columns than its input, which `PullUpCorrelatedExpr` leaves behind.
 //!
 //! # Invariants
 //! - No condition passes an aggregate without groups, or one with grouping sets, on its way down.
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{BinaryExpr, Expr, Filter, LogicalPlan};
+use datafusion::logical_expr::{BinaryExpr, Expr, Filter, LogicalPlan, SubqueryAlias};
 use datafusion::optimizer::{ApplyOrder, Optimizer, OptimizerConfig, OptimizerRule};
 
 /// DataFusion's rules, less those that get something wrong.
@@ -53,10 +54,25 @@ impl OptimizerRule for KeepsMeaning {
                 Ok(Transformed::no(LogicalPlan::Filter(filter)))
             }
             LogicalPlan::Filter(filter) => {
-                self.0.rewrite(LogicalPlan::Filter(columns_left(filter)?), config)
+                let filter = columns_left(filter)?;
+                self.0.rewrite(LogicalPlan::Filter(whole_alias(filter)?), config)
             }
             plan => self.0.rewrite(plan, config),
         }
+    }
+}
+
+/// The filter over an alias that has all columns of what it is for: pulling correlated columns up adds some below, and the rule
+/// looks for the alias's columns by their places.
+fn whole_alias(filter: Filter) -> Result<Filter> {
+    match Arc::unwrap_or_clone(filter.input) {
+        LogicalPlan::SubqueryAlias(alias)
+            if alias.schema.fields().len() != alias.input.schema().fields().len() =>
+        {
+            let alias = SubqueryAlias::try_new(alias.input, alias.alias)?;
+            Filter::try_new(filter.predicate, Arc::new(LogicalPlan::SubqueryAlias(alias)))
+        }
+        input => Filter::try_new(filter.predicate, Arc::new(input)),
     }
 }
 

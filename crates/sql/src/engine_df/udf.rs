@@ -27,6 +27,7 @@ use crate::expr::cast;
 use crate::expr::context::EvalContext;
 use crate::expr::registry::{self, Resolved};
 use crate::expr::ty::CastContext;
+use crate::expr::{call_may_fail, cast_may_fail};
 use crate::types::{ArrayValue, Datum, SqlType, record};
 
 /// How one element of an array is tested.
@@ -59,6 +60,10 @@ enum Work {
     Ordinals,
     /// An empty list as NULL.
     NullIfEmpty,
+    /// A boolean as a number: 0 or 1.
+    NumberOfTruth,
+    /// What was made a number, as a boolean.
+    TruthOfNumber,
 }
 
 /// A call with everything it needs.
@@ -162,6 +167,14 @@ impl Function {
             Work::NullIfEmpty => Ok(match &values[0] {
                 Datum::Array(array) if array.elements.is_empty() => Datum::Null,
                 other => other.clone(),
+            }),
+            Work::NumberOfTruth => Ok(match &values[0] {
+                Datum::Bool(truth) => Datum::Int2(i16::from(*truth)),
+                _ => Datum::Null,
+            }),
+            Work::TruthOfNumber => Ok(match &values[0] {
+                Datum::Int2(number) => Datum::Bool(*number != 0),
+                _ => Datum::Null,
             }),
         }
     }
@@ -420,6 +433,41 @@ pub(crate) fn ordinals(element: &SqlType) -> Arc<ScalarUDF> {
     )
 }
 
+/// A boolean as a number, and back: a CASE of numbers stays one, where the optimiser makes AND and OR of one of booleans, which
+/// compute all their parts.
+pub(crate) fn number_of_truth() -> Arc<ScalarUDF> {
+    let args = vec![SqlType::Bool];
+    let (work, steady) = (Work::NumberOfTruth, Volatility::Immutable);
+    Function::udf("number_of_truth", work, args, SqlType::Int2, steady, true, None)
+}
+
+/// See [`number_of_truth`].
+pub(crate) fn truth_of_number() -> Arc<ScalarUDF> {
+    let args = vec![SqlType::Int2];
+    let (work, steady) = (Work::TruthOfNumber, Volatility::Immutable);
+    Function::udf("truth_of_number", work, args, SqlType::Bool, steady, true, None)
+}
+
+/// Whether a call may fail for some arguments.
+pub(crate) fn may_fail(call: &ScalarUDF) -> bool {
+    let Some(function) = call.inner().downcast_ref::<Function>() else { return false };
+    match &function.work {
+        Work::Call(resolved) | Work::Quantified { test: Test::Operator(resolved), .. } => {
+            call_may_fail(resolved.function.name)
+        }
+        Work::Cast { from, to } => cast_may_fail(from, to),
+        Work::Set { .. } => true,
+        Work::Quantified { .. }
+        | Work::MakeArray { .. }
+        | Work::ElementAt
+        | Work::SortKey { .. }
+        | Work::Ordinals
+        | Work::NullIfEmpty
+        | Work::NumberOfTruth
+        | Work::TruthOfNumber => false,
+    }
+}
+
 /// An empty list as NULL.
 pub(crate) fn null_if_empty(element: &SqlType) -> Arc<ScalarUDF> {
     let work = Work::NullIfEmpty;
@@ -498,6 +546,7 @@ pub(crate) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Float4(v) => float_key(f64::from(*v)),
         Datum::Float8(v) => float_key(*v),
         Datum::Uuid(bytes) => bytes.to_vec(),
+        Datum::Network(v) => v.order_bytes(),
         Datum::Bytea(bytes) => bytes.to_vec(),
         Datum::Oid(v) => v.to_be_bytes().to_vec(),
         Datum::Enum(v) => v.order.clone(),

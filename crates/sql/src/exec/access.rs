@@ -155,9 +155,10 @@ pub fn conjuncts(condition: Option<Expr>) -> Vec<Expr> {
     condition.into_iter().flat_map(flatten).collect()
 }
 
-/// The conjunction of conditions; `None`: there are none.
+/// The conjunction of conditions, those that may fail last; `None`: there are none.
 #[must_use]
 pub fn conjunction(mut conditions: Vec<Expr>) -> Option<Expr> {
+    conditions.sort_by_cached_key(Expr::may_fail);
     match conditions.len() {
         0 | 1 => conditions.pop(),
         _ => Some(Expr::bool(Node::And(conditions))),

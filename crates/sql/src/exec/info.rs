@@ -158,11 +158,11 @@ impl TableInfo {
         let mut conditions = |text: &str, clause: &'static str| {
             Binder::new(&scope, &mut parameters, &context, clause).condition(&parse_stored(text)?)
         };
-        let checks = table
-            .checks
-            .iter()
-            .map(|c| Ok((c.name.clone(), conditions(&c.expression, "CHECK")?)))
-            .collect::<Result<_>>()?;
+        let checks = table.checks.iter();
+        let checks = checks.map(|c| Ok((c.name.clone(), conditions(&c.expression, "CHECK")?)));
+        let mut checks = checks.collect::<Result<Vec<_>>>()?;
+        // Of several that fail the first by its name is told, as by PostgreSQL.
+        checks.sort_by(|(a, _), (b, _)| a.cmp(b));
         let shared = |i: &Index| Arc::new(i.clone());
         Ok(Self {
             database: catalog.database,

@@ -99,11 +99,31 @@ impl KeyPlan {
         }
     }
 
+    /// The command it is, if it writes or locks.
+    fn writes(&self) -> Option<&'static str> {
+        match &self.kind {
+            Kind::Select(plan) => plan.locks_rows().then_some("SELECT FOR UPDATE"),
+            Kind::Insert(_) => Some("INSERT"),
+            Kind::Update(_) => Some("UPDATE"),
+            Kind::Delete(_) => Some("DELETE"),
+            Kind::Merge(_) => Some("MERGE"),
+            Kind::With(plan) => plan.writes(),
+        }
+    }
+
     /// Runs it once.
     ///
     /// # Errors
     /// Whatever the statement runs into; its writes are then undone by the caller (a savepoint).
     pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        if context.txn.options().read_only
+            && let Some(word) = self.writes()
+        {
+            return Err(Error::new(
+                crate::SqlState::READ_ONLY_TRANSACTION,
+                format!("cannot execute {word} in a read-only transaction"),
+            ));
+        }
         match &self.kind {
             Kind::Select(plan) => plan.execute(context, self.columns.as_ref()).await,
             Kind::Insert(plan) => plan.execute(context, self.columns.as_ref()).await,

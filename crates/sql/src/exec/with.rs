@@ -41,6 +41,17 @@ pub(super) struct WithPlan {
     main: Plan,
 }
 
+impl WithPlan {
+    /// The command it is, if a part of it writes or locks.
+    pub fn writes(&self) -> Option<&'static str> {
+        let of = |plan: &Plan| match plan {
+            Plan::Key(plan) => plan.writes(),
+            _ => None,
+        };
+        of(&self.main).or_else(|| self.parts.iter().find_map(of).map(|_| "SELECT"))
+    }
+}
+
 /// The statement that writes which a query is made of.
 fn writing(query: &Query) -> Option<&ast::Statement> {
     match &*query.body {

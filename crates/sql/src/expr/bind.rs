@@ -203,15 +203,8 @@ impl<'a> Binder<'a> {
                 self.coerce(bound, &ty, CastContext::Explicit)
             }
             E::Collate { expr, collation } => {
-                let name =
-                    collation.0.last().and_then(|p| p.as_ident()).map(|i| i.value.to_lowercase());
-                match name.as_deref() {
-                    Some("c" | "posix" | "default" | "ucs_basic") => self.bind(expr),
-                    other => Err(fault::unsupported(format!(
-                        "collation \"{}\"; use \"C\"",
-                        other.unwrap_or("")
-                    ))),
-                }
+                known_collation(collation)?;
+                self.bind(expr)
             }
             E::IsNull(e) => self.null_test(e, false),
             E::IsNotNull(e) => self.null_test(e, true),
@@ -490,4 +483,18 @@ fn position(error: Error, ident: &Ident) -> Error {
 /// Those of the cast.
 pub fn input_value(text: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     cast::fit(cast::input(text, ty, context)?, ty)
+}
+
+/// Whether a collation is one that sorts by bytes, as all text does.
+///
+/// # Errors
+/// 0A000 for any other.
+pub fn known_collation(collation: &ast::ObjectName) -> Result<()> {
+    let name = collation.0.last().and_then(|p| p.as_ident()).map(|i| i.value.to_lowercase());
+    match name.as_deref() {
+        Some("c" | "posix" | "default" | "ucs_basic") => Ok(()),
+        other => {
+            Err(fault::unsupported(format!("collation \"{}\"; use \"C\"", other.unwrap_or(""))))
+        }
+    }
 }

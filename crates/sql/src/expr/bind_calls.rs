@@ -109,8 +109,13 @@ impl Binder<'_> {
                 let [a, b] = <[Expr; 2]>::try_from(args)
                     .map_err(|_| Error::syntax("NULLIF takes two arguments"))?;
                 let first = self.known(a.clone())?;
+                // The type is that of the first value as it is compared, where that is text.
+                let ty = match super::comparison_type(&a.ty, &b.ty) {
+                    Some(SqlType::Text) if first.ty.is_string() => SqlType::Text,
+                    _ => first.ty.clone(),
+                };
+                let first = self.implicit(first, &ty)?;
                 let equal = self.compare(Comparison::Eq, a, b)?;
-                let ty = first.ty.clone();
                 return Ok(Expr { node: Node::NullIf(Box::new(equal), Box::new(first)), ty });
             }
             // The precision of CURRENT_TIMESTAMP(n) and its kin.

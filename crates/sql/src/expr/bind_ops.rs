@@ -4,7 +4,7 @@ use super::bind::{Binder, number};
 use super::bound::{Comparison, Expr, Node};
 use super::fault;
 use super::registry::registry;
-use super::ty::{Category, Tag, tag};
+use super::ty::{Category, Tag, common_type, tag};
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::{self, BinaryOperator, UnaryOperator, Value};
 use crate::types::{Datum, SqlType};
@@ -59,6 +59,7 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
         (Date | Timestamp | TimestampTz, Date | Timestamp | TimestampTz) => {
             SqlType::TimestampTz(None)
         }
+        (Tag::Inet, Tag::Cidr) | (Tag::Cidr, Tag::Inet) => SqlType::Inet,
         (Tag::Interval, Tag::Time) | (Tag::Time, Tag::Interval) => SqlType::Interval,
         (Tag::Enum, Tag::Enum) if left != right => return None,
         (Tag::Record, Tag::Record) if !super::ty::same_fields(left, right) => return None,
@@ -346,6 +347,17 @@ impl Binder<'_> {
         }
         let value = self.bind(expr)?;
         let items = list.iter().map(|e| self.bind(e)).collect::<Result<Vec<_>>>()?;
+        // Several values without columns are one array, of one type with the value; the others are compared one by one.
+        let steady = items.iter().filter(|item| !item.reads_columns()).map(|item| item.ty.clone());
+        let types: Vec<_> = std::iter::once(value.ty.clone()).chain(steady).collect();
+        let listed = if types.len() > 2 { common_type(&types).ok() } else { None };
+        // Of varchar the values are compared as text.
+        let listed = listed.filter(|ty| !matches!(ty, SqlType::Varchar(_)));
+        let items = items.into_iter().map(|item| match &listed {
+            Some(ty) if !item.reads_columns() => self.implicit(item, ty),
+            _ => Ok(item),
+        });
+        let items = items.collect::<Result<Vec<_>>>()?;
         let mut ty = value.ty.clone();
         for item in &items {
             ty = comparison_type(&ty, &item.ty)

@@ -15,6 +15,7 @@ use std::cmp::Ordering;
 use super::cast;
 use super::context::{Call, EvalContext};
 use super::registry::{Function, Volatility};
+use super::steady::{call_may_fail, cast_may_fail};
 use super::ty::{CastContext, stable_cast};
 use crate::error::Result;
 use crate::types::{Datum, SqlType};
@@ -316,7 +317,42 @@ impl Expr {
     /// # Errors
     /// Those of evaluation.
     pub fn holds(&self, row: &[Datum], context: &EvalContext<'_>) -> Result<bool> {
-        Ok(self.eval(row, context)?.as_bool() == Some(true))
+        match &self.node {
+            // Of a condition what comes after a NULL is not looked at either.
+            Node::And(items) => {
+                for item in items {
+                    if !item.holds(row, context)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            _ => Ok(self.eval(row, context)?.as_bool() == Some(true)),
+        }
+    }
+
+    /// Whether it reads columns of a row.
+    #[must_use]
+    pub fn reads_columns(&self) -> bool {
+        let mut found = false;
+        self.walk(&mut |part| found |= matches!(part.node, Node::Column(_)));
+        found
+    }
+
+    /// Whether its evaluation may fail for some rows.
+    #[must_use]
+    pub fn may_fail(&self) -> bool {
+        let mut found = false;
+        self.walk(&mut |part| {
+            found |= match &part.node {
+                Node::Call(function, ..) | Node::QuantifiedCall(_, function, ..) => {
+                    call_may_fail(function.name)
+                }
+                Node::Cast(inner, _) => cast_may_fail(&inner.ty, &part.ty),
+                _ => false,
+            };
+        });
+        found
     }
 
     /// Calls `visit` for this node and everything below.

@@ -18,6 +18,7 @@ pub mod cancel;
 mod conflict;
 mod constraints;
 mod control;
+mod copy_words;
 mod cost;
 pub(crate) mod cursor;
 mod engine;

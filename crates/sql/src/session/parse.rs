@@ -10,6 +10,7 @@ use crate::sqlparser::ast::Statement;
 use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::parser::{Parser, ParserError};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+use crate::types::text::{NAME_BYTES, cut_name};
 
 /// Greatest length of a query string, bytes.
 pub const MAX_SQL_BYTES: usize = 64 << 20;
@@ -97,12 +98,25 @@ fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
     out
 }
 
+/// Cuts identifiers to the 63 bytes that names have, wherever they stand.
+fn cut_identifiers(tokens: &mut [TokenWithSpan]) {
+    for token in tokens {
+        if let Token::Word(word) = &mut token.token
+            && word.value.len() > NAME_BYTES
+        {
+            word.value.truncate(cut_name(&word.value).len());
+        }
+    }
+}
+
 fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> Result<()> {
     if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
         return Ok(());
     }
+    cut_identifiers(&mut tokens);
     let as_of = take_as_of(&mut tokens)?;
-    spell_copy_switches(&mut tokens);
+    super::copy_words::spell_switches(&mut tokens);
+    super::copy_words::spell_order(&mut tokens);
     drop_vacuum_options(&mut tokens);
     spell_set_constraints(&mut tokens)?;
     check_payload(&tokens)?;
@@ -123,6 +137,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     spell_conflict_target(sql, &mut tokens)?;
     super::spelling::spell_arrays(&mut tokens);
     super::spelling::spell_trims(&mut tokens);
+    super::spelling::spell_constants(&mut tokens);
     let forms = super::forms::is_in(&tokens);
     let records = super::records::is_in(&tokens);
     super::forms::spell_symmetric(&mut tokens)?;
@@ -186,50 +201,6 @@ fn text_of(sql: &str, tokens: &[TokenWithSpan]) -> String {
     let start = offset(sql, first.span.start.line, first.span.start.column) as usize - 1;
     let end = offset(sql, last.span.end.line, last.span.end.column) as usize - 1;
     sql.chars().skip(start).take(end.saturating_sub(start)).collect()
-}
-
-/// Writes COPY's `FREEZE ON` and `HEADER OFF` as the parser knows them, `TRUE` and `FALSE` (pgbench
-/// loads its tables `WITH (FREEZE ON)`), and the `*` of FORCE_QUOTE as a list.
-fn spell_copy_switches(tokens: &mut Vec<TokenWithSpan>) {
-    let mut solid = tokens.iter_mut().filter(|t| !matches!(t.token, Token::Whitespace(_)));
-    let word = |token: &Token| match token {
-        Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
-        _ => String::new(),
-    };
-    if solid.next().is_none_or(|first| word(&first.token) != "COPY") {
-        return;
-    }
-    let (mut after_switch, mut all) = (false, false);
-    for token in solid {
-        let this = word(&token.token);
-        if after_switch && this == "ON" {
-            token.token = Token::make_keyword("TRUE");
-        } else if after_switch && this == "OFF" {
-            token.token = Token::make_keyword("FALSE");
-        }
-        after_switch = this == "FREEZE" || this == "HEADER";
-        all |= this == "FORCE_QUOTE" || this == "FORCE";
-    }
-    if !all {
-        return;
-    }
-    let mut before = (String::new(), String::new());
-    let mut at = 0;
-    while at < tokens.len() {
-        let token = &tokens[at].token;
-        let lists = before.1 == "FORCE_QUOTE";
-        if *token == Token::Mul && (lists || before.0 == "FORCE" && before.1 == "QUOTE") {
-            let span = tokens[at].span;
-            let mut list = vec![Token::make_word("*", Some('"'))];
-            if lists {
-                list = vec![Token::LParen, list.remove(0), Token::RParen];
-            }
-            tokens.splice(at..=at, list.into_iter().map(|token| TokenWithSpan::new(token, span)));
-        } else if !matches!(token, Token::Whitespace(_)) {
-            before = (before.1, word(token));
-        }
-        at += 1;
-    }
 }
 
 /// The payload of NOTIFY is a string, where the parser takes a word too.

@@ -64,7 +64,7 @@ pub const TABLE: &[Function] = &[
     function("pg_get_ruledef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_statisticsobjdef_columns", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_statisticsobjdef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
-    // There are no functions of users, and pg_proc lists none of the others.
+    // There are no functions of users, and pg_proc lists those of types only.
     function("pg_get_functiondef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_result", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),

@@ -25,6 +25,8 @@ use crate::types::{Datum, SqlType};
 
 /// OID of the role everything of the system belongs to.
 pub(super) const OWNER_OID: u32 = 10;
+/// `pg_language` of what is part of the server.
+pub(super) const INTERNAL_LANGUAGE: u32 = 12;
 /// OID of the default collation.
 pub(super) const DEFAULT_COLLATION: u32 = 100;
 /// OID of the C collation.
@@ -55,6 +57,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_roles" | "pg_authid" => roles(out, catalog),
         "pg_user" => users(out, catalog),
         "pg_database" => databases(out, catalog),
+        "pg_proc" => procedures::rows(out),
         "pg_opclass" => super::operator_classes::classes(out),
         "pg_am" => {
             out.row()
@@ -90,6 +93,10 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
             out.row().set("oid", 1664_u32).set("spcname", "pg_global").set("spcowner", OWNER_OID);
         }
         "pg_language" => {
+            out.row()
+                .set("oid", INTERNAL_LANGUAGE)
+                .set("lanname", "internal")
+                .set("lanowner", OWNER_OID);
             out.row()
                 .set("oid", 14_u32)
                 .set("lanname", "sql")
@@ -221,6 +228,7 @@ pub(super) fn category(ty: &SqlType) -> &'static str {
         SqlType::InternalChar => "Z",
         SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_) => "D",
         SqlType::Interval => "T",
+        SqlType::Inet | SqlType::Cidr => "I",
         SqlType::Unknown => "X",
         SqlType::Record(_) | SqlType::Void => "P",
         _ => "U",
@@ -252,6 +260,7 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
                         | SqlType::Oid
                         | SqlType::TimestampTz(_)
                         | SqlType::Interval
+                        | SqlType::Inet
                 ),
             )
             .set("typisdefined", true)

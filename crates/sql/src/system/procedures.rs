@@ -5,18 +5,51 @@
 //! functions behind those names are not called through them.
 //!
 //! # Invariants
-//! OIDs and names are PostgreSQL 15's (`procedures.txt`: one function a line, by OID).
+//! OIDs and names are PostgreSQL 15's (`procedures.txt`: one function a line, by OID: name, strict, volatility, types of the result and
+//! the arguments).
 //!
 //! # Limits
 //! Input, output and support functions of types, and handlers of access methods: `'now'::regproc` is refused (42883).
+
+use super::objects::{INTERNAL_LANGUAGE, OWNER_OID};
+use super::rows::RowSet;
+use crate::catalog::PG_CATALOG_OID;
 
 const PROCEDURES: &str = include_str!("procedures.txt");
 
 fn all() -> impl Iterator<Item = (u32, &'static str)> {
     PROCEDURES.lines().filter_map(|line| {
-        let (oid, name) = line.split_once(' ')?;
-        Some((oid.parse().ok()?, name))
+        let mut parts = line.split(' ');
+        Some((parts.next()?.parse().ok()?, parts.next()?))
     })
+}
+
+/// `pg_proc`.
+pub(super) fn rows(out: &mut RowSet<'_>) {
+    for line in PROCEDURES.lines() {
+        let mut parts = line.split(' ');
+        let [Some(oid), Some(name), Some(strict), Some(volatile), Some(result)] =
+            std::array::from_fn(|_| parts.next())
+        else {
+            continue;
+        };
+        let (Ok(oid), Ok(result)) = (oid.parse::<u32>(), result.parse::<u32>()) else { continue };
+        let args: Vec<i64> = parts.filter_map(|arg| arg.parse().ok()).collect();
+        out.row()
+            .set("oid", oid)
+            .set("proname", name)
+            .set("pronamespace", PG_CATALOG_OID)
+            .set("proowner", OWNER_OID)
+            .set("prolang", INTERNAL_LANGUAGE)
+            .set("prokind", "f")
+            .set("proisstrict", strict == "t")
+            .set("provolatile", volatile)
+            .set("proparallel", "s")
+            .set("pronargs", args.len())
+            .set("prorettype", result)
+            .set("proargtypes", args)
+            .set("prosrc", name);
+    }
 }
 
 /// The OID of a function, which may be written with `pg_catalog.` before its name.

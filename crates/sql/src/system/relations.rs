@@ -164,6 +164,8 @@ const VIEWS: &[&str] = &[
     "pg_stat_user_tables",
     "pg_stat_all_tables",
     "pg_stat_sys_tables",
+    "pg_statio_user_tables",
+    "pg_statio_all_tables",
     "pg_stat_user_indexes",
     "pg_stat_all_indexes",
     "pg_stat_sys_indexes",
@@ -191,7 +193,7 @@ pub(super) fn collation_of(ty: &SqlType) -> u32 {
 
 pub(super) fn storage_of(ty: &SqlType) -> &'static str {
     match ty {
-        SqlType::Numeric(_) => "m",
+        SqlType::Numeric(_) | SqlType::Inet | SqlType::Cidr => "m",
         ty if ty.typlen() == -1 => "x",
         _ => "p",
     }

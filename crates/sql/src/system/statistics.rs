@@ -14,7 +14,10 @@ use crate::session::Settings;
 /// Fills the rows of one of these views; of any other table, none.
 pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &Settings) {
     match out.name() {
-        "pg_stat_user_tables" | "pg_stat_all_tables" => {
+        "pg_stat_user_tables"
+        | "pg_stat_all_tables"
+        | "pg_statio_user_tables"
+        | "pg_statio_all_tables" => {
             for table in catalog.tables() {
                 out.row()
                     .uncounted()

@@ -168,8 +168,12 @@ impl Binder<'_> {
             "coalesce" => self.coalesced(args),
             "nullif" => {
                 let [a, b] = two(args, &name)?;
+                let ty = match crate::expr::comparison_type(&a.ty, &b.ty) {
+                    Some(SqlType::Text) if a.ty.is_string() || a.ty.is_unknown() => SqlType::Text,
+                    _ if a.ty.is_unknown() => SqlType::Text,
+                    _ => a.ty.clone(),
+                };
                 let equal = self.binary("=", a.clone(), b)?.expr;
-                let ty = if a.ty.is_unknown() { SqlType::Text } else { a.ty.clone() };
                 let a = self.coerce(a, &ty, "NULLIF")?;
                 let null =
                     ScalarValue::try_from(&arrow_type(&ty)).map_err(fault::from_datafusion)?;
@@ -364,8 +368,12 @@ impl Binder<'_> {
                 {
                     return Err(self.no_function(name, args));
                 }
-                // There is none for varchar: text's is taken.
-                let ty = if matches!(ty, SqlType::Varchar(_)) { SqlType::Text } else { ty };
+                // There is none for varchar and cidr: text's and inet's are taken.
+                let ty = match ty {
+                    SqlType::Varchar(_) => SqlType::Text,
+                    SqlType::Cidr => SqlType::Inet,
+                    ty => ty,
+                };
                 let function =
                     if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() };
                 if super::operators::natively_ordered(&ty) {
@@ -398,6 +406,9 @@ impl Binder<'_> {
             "array_agg" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
+                if ty.element().is_some() {
+                    return Err(fault::unsupported("array_agg of arrays"));
+                }
                 folded(Fold::Array, vec![arg], std::slice::from_ref(&ty), ty.clone().array_of())
             }
             "string_agg" => {

@@ -19,8 +19,9 @@ use super::scope::{Scope, fold};
 use super::subquery::{one_whatever, subquery_of};
 use super::{Binder, Place, Typed};
 use crate::engine_df::apply::Shape;
-use crate::engine_df::fault;
+use crate::engine_df::{fault, guards, udf};
 use crate::error::Result;
+use crate::expr::known_collation;
 use crate::types::SqlType;
 
 impl Binder<'_> {
@@ -46,7 +47,10 @@ impl Binder<'_> {
                 self.expr(inner, scope)
             }
             E::Value(value) => self.literal(&value.value),
-            E::Collate { expr, .. } => self.expr(expr, scope),
+            E::Collate { expr, collation } => {
+                known_collation(collation)?;
+                self.expr(expr, scope)
+            }
             // Not DataFusion's IS TRUE and its kin: its planner takes them for never NULL, its operators do not, and
             // an aggregation above refuses the difference.
             E::IsTrue(e) => self.truth(e, scope, |e| e.clone().is_not_null().and(e)),
@@ -95,9 +99,10 @@ impl Binder<'_> {
             }
             E::InList { expr, list, negated } => {
                 let left = self.expr(expr, scope)?;
+                let items = list.iter().map(|item| self.expr(item, scope));
+                let items = self.of_one_type(&left, items.collect::<Result<Vec<_>>>()?)?;
                 let mut any: Option<Expr> = None;
-                for item in list {
-                    let item = self.expr(item, scope)?;
+                for item in items {
                     let equal = self.binary("=", left.clone(), item)?.expr;
                     any = Some(match any {
                         None => equal,
@@ -176,7 +181,8 @@ impl Binder<'_> {
                 self.call("timezone", vec![zone, time])
             }
             E::Extract { field, expr, .. } => {
-                let field = Typed::text(field.to_string().to_lowercase());
+                let field = field.to_string().to_lowercase();
+                let field = Typed::text(field.trim_matches('"').trim_matches('\'').to_owned());
                 let value = self.expr(expr, scope)?;
                 self.call("extract", vec![field, value])
             }
@@ -251,6 +257,19 @@ impl Binder<'_> {
             E::CompoundFieldAccess { root, access_chain } => self.access(root, access_chain, scope),
             other => Err(fault::unsupported(&format!("the expression {other}"))),
         }
+    }
+
+    /// The items of a list behind IN. Several without columns are one array in PostgreSQL, of one type with the value before it.
+    fn of_one_type(&self, left: &Typed, items: Vec<Typed>) -> Result<Vec<Typed>> {
+        let steady = |item: &Typed| !item.expr.any_column_refs();
+        let types = items.iter().filter(|item| steady(item)).map(|item| item.ty.clone());
+        let types: Vec<_> = std::iter::once(left.ty.clone()).chain(types).collect();
+        let ty = if types.len() > 2 { self.common_type(&types, "IN").ok() } else { None };
+        let Some(ty) = ty else { return Ok(items) };
+        let items = items
+            .into_iter()
+            .map(|item| if steady(&item) { self.coerce(item, &ty, "IN") } else { Ok(item) });
+        items.collect()
     }
 
     fn identifier(&self, name: &ast::Ident, scope: &Scope<'_>) -> Result<Typed> {
@@ -477,10 +496,18 @@ impl Binder<'_> {
             .into_iter()
             .map(|r| Ok(self.coerce(r, &ty, "CASE")?.expr))
             .collect::<Result<Vec<_>>>()?;
+        // The optimiser would make AND and OR of it: its parts would be computed for rows that they are not for.
+        let numbers = ty == SqlType::Bool && whens.iter().chain(&results).any(guards::may_fail);
+        if numbers {
+            let number = |truth| udf::number_of_truth().call(vec![truth]);
+            results = results.into_iter().map(number).collect();
+        }
         let otherwise = results.pop().map(Box::new);
         let when_then_expr =
             whens.into_iter().map(Box::new).zip(results.into_iter().map(Box::new)).collect();
-        Ok(Typed::of(Expr::Case(Case { expr: None, when_then_expr, else_expr: otherwise }), ty))
+        let case = Expr::Case(Case { expr: None, when_then_expr, else_expr: otherwise });
+        let case = if numbers { udf::truth_of_number().call(vec![case]) } else { case };
+        Ok(Typed::of(case, ty))
     }
 
     fn quantified(

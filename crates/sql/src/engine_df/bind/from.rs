@@ -24,6 +24,14 @@ enum Merge {
     Names(Vec<String>),
 }
 
+/// The column that USING or NATURAL make of two.
+enum Merged {
+    /// That of one side.
+    Side(ScopeColumn),
+    /// A value of both, or of one in the common type.
+    Computed(Expr),
+}
+
 impl Binder<'_> {
     /// Binds a FROM clause; none at all is one row without columns.
     pub(crate) fn from(
@@ -154,7 +162,7 @@ impl Binder<'_> {
         self.null_extended.borrow_mut().extend(extended.iter().map(|c| c.column.relation.clone()));
         let mut columns: Vec<ScopeColumn> = Vec::new();
         let mut condition = None;
-        let mut coalesced: Vec<(Expr, usize)> = Vec::new();
+        let mut merged: Vec<Expr> = Vec::new();
         match merge {
             Merge::Nothing => {
                 columns.extend(left.columns);
@@ -180,24 +188,37 @@ impl Binder<'_> {
                     lefts[l].merged = true;
                     rights[r].merged = true;
                     let ty = self.common_type(&[lc.ty.clone(), rc.ty.clone()], "JOIN/USING")?;
-                    let kept = match kind {
-                        JoinType::Right => ScopeColumn { table: None, ..rc },
+                    let common = |c: &ScopeColumn| c.ty.same_base(&ty);
+                    let computed = match kind {
+                        JoinType::Right if common(&rc) => Merged::Side(rc),
+                        JoinType::Right => {
+                            Merged::Computed(self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr)
+                        }
                         JoinType::Full => {
-                            let name = self.unique(&format!("{name}#merged"));
                             let l = self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr;
                             let r = self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr;
-                            coalesced.push((coalesce(l, r)?.alias(&name), columns.len()));
+                            Merged::Computed(coalesce(l, r)?)
+                        }
+                        _ if common(&lc) => Merged::Side(lc),
+                        // Both sides have the value: that of the side is taken that has the type, too.
+                        JoinType::Inner if common(&rc) => Merged::Side(rc),
+                        _ => Merged::Computed(self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr),
+                    };
+                    let kept = match computed {
+                        Merged::Side(column) => ScopeColumn { table: None, ..column },
+                        Merged::Computed(expr) => {
+                            let unique = self.unique(&format!("{name}#merged"));
+                            merged.push(expr.alias(&unique));
                             ScopeColumn {
                                 table: None,
-                                name: lc.name,
+                                name: name.clone(),
                                 ty,
-                                column: Column::new_unqualified(name),
+                                column: Column::new_unqualified(unique),
                                 merged: false,
                                 scalar: false,
                                 origin: None,
                             }
                         }
-                        _ => ScopeColumn { table: None, ..lc },
                     };
                     columns.push(ScopeColumn { merged: false, ..kept });
                 }
@@ -206,9 +227,9 @@ impl Binder<'_> {
             }
         }
         let mut plan = self.join_plans(left.plan, right.plan, kind, condition)?;
-        if !coalesced.is_empty() {
+        if !merged.is_empty() {
             let mut exprs = all_columns(&plan);
-            exprs.extend(coalesced.into_iter().map(|(expr, _)| expr));
+            exprs.extend(merged);
             plan = project(plan, exprs)?;
         }
         Ok(Relation { plan, columns })

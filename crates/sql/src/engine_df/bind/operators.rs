@@ -18,6 +18,7 @@ use crate::engine_df::udf;
 use crate::engine_df::waiting::waiting_call;
 use crate::error::{Error, Result};
 use crate::expr::array::NO_POSITION;
+use crate::expr::comparison_type;
 use crate::expr::registry::{ResolveError, registry};
 use crate::expr::ty::castable;
 use crate::expr::ty::{CastContext, common_type};
@@ -37,6 +38,8 @@ pub(crate) fn natively_ordered(ty: &SqlType) -> bool {
             | SqlType::Varchar(_)
             | SqlType::Bytea
             | SqlType::Uuid
+            | SqlType::Inet
+            | SqlType::Cidr
             | SqlType::Enum(_)
             | SqlType::Date
             | SqlType::Time(_)
@@ -79,11 +82,16 @@ impl Binder<'_> {
 
     /// A comparison, on the values themselves or on their sort keys.
     fn comparison(&self, name: &str, op: Operator, left: Typed, right: Typed) -> Result<Typed> {
-        let types = as_text([left.ty.clone(), right.ty.clone()]);
-        let ty = common_type(&types)
-            .map_err(|_| self.no_such(name, &[left.clone(), right.clone()], true))?;
+        let ty = comparison_type(&left.ty, &right.ty)
+            .ok_or_else(|| self.no_such(name, &[left.clone(), right.clone()], true))?;
         let l = self.comparable(self.coerce(left, &ty, name)?)?;
         let r = self.comparable(self.coerce(right, &ty, name)?)?;
+        // Of two equal values DataFusion takes the first for the one that tells the order of rows: a column, where there is one.
+        let (l, r) = match (op, &l, &r) {
+            (Operator::Eq, Expr::Column(_), _) => (l, r),
+            (Operator::Eq, _, Expr::Column(_)) => (r, l),
+            _ => (l, r),
+        };
         let distinct = op == Operator::IsDistinctFrom;
         if (distinct || op == Operator::IsNotDistinctFrom)
             && [&l, &r].iter().all(|side| side.any_column_refs() && !side.is_volatile())
@@ -135,7 +143,7 @@ impl Binder<'_> {
         self.no_such(name, args, false)
     }
 
-    fn no_such(&self, name: &str, args: &[Typed], operator: bool) -> Error {
+    pub(super) fn no_such(&self, name: &str, args: &[Typed], operator: bool) -> Error {
         let shown = signature(name, args, operator);
         let (message, kind) = if operator {
             (format!("operator does not exist: {shown}"), "operator")
@@ -339,7 +347,7 @@ impl Binder<'_> {
         let types = [left.ty.clone(), element.clone()];
         let (test, ty) = match native(op) {
             Some(native) => {
-                let ty = self.common_type(&types, op).map_err(|_| no_such())?;
+                let ty = comparison_type(&left.ty, &element).ok_or_else(no_such)?;
                 (udf::Test::Compare(native), ty)
             }
             None => {

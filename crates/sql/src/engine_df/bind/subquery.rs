@@ -23,6 +23,7 @@ use crate::engine_df::fault;
 use crate::engine_df::outer;
 use crate::engine_df::types::arrow_type;
 use crate::error::Result;
+use crate::expr::comparison_type;
 use crate::types::SqlType;
 
 impl Binder<'_> {
@@ -152,7 +153,10 @@ impl Binder<'_> {
         let [column] = relation.columns.as_slice() else {
             return Err(fault::syntax("subquery has too many columns"));
         };
-        let ty = self.common_type(&[left.ty.clone(), column.ty.clone()], op)?;
+        let ty = comparison_type(&left.ty, &column.ty).ok_or_else(|| {
+            let column = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
+            self.no_such(op, &[left.clone(), column], true)
+        })?;
         let native = match super::operators::native(op) {
             Some(native)
                 if !matches!(native, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom) =>

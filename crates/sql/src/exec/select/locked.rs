@@ -62,6 +62,11 @@ enum Candidates<'a> {
 }
 
 impl SelectPlan {
+    /// Whether it locks rows.
+    pub fn locks_rows(&self) -> bool {
+        self.locks.is_some()
+    }
+
     /// The rows of a table, claimed, inside OFFSET and LIMIT.
     ///
     /// # Errors

@@ -1,0 +1,120 @@
+//! Which calls and casts give a value for every argument, and which may fail for some.
+//!
+//! # Why
+//! Of the conditions of a filter PostgreSQL looks at the cheap ones first, at each further one only for rows that passed those before,
+//! and applications live by it: `kind = 'n' AND value::int > 5`, in either order. What may fail is looked at last.
+//!
+//! # Invariants
+//! What is not known here counts as failing: it is computed later than it need be, never too early. Results that are out of range
+//! do not count: sums and products of columns are everywhere, and nobody guards them by another condition.
+
+use crate::types::SqlType;
+
+/// Functions and operators that fail for no argument of ordinary size.
+const STEADY: &[&str] = &[
+    "!~~",
+    "!~~*",
+    "#>",
+    "#>>",
+    "&",
+    "&&",
+    "*",
+    "+",
+    "-",
+    "->",
+    "->>",
+    "<<",
+    "<<=",
+    "<@",
+    ">>",
+    ">>=",
+    "?",
+    "?&",
+    "?|",
+    "@>",
+    "abs",
+    "age",
+    "array_length",
+    "array_position",
+    "array_to_string",
+    "array_upper",
+    "ascii",
+    "btrim",
+    "cardinality",
+    "ceil",
+    "ceiling",
+    "char_length",
+    "character_length",
+    "concat",
+    "concat_ws",
+    "floor",
+    "host",
+    "ilike",
+    "initcap",
+    "jsonb_typeof",
+    "left",
+    "length",
+    "like",
+    "lower",
+    "ltrim",
+    "masklen",
+    "md5",
+    "now",
+    "octet_length",
+    "position",
+    "replace",
+    "reverse",
+    "right",
+    "round",
+    "rtrim",
+    "sign",
+    "starts_with",
+    "strpos",
+    "timezone",
+    "to_char",
+    "transaction_timestamp",
+    "trim",
+    "trunc",
+    "upper",
+    "|",
+    "||",
+    "~~",
+    "~~*",
+];
+
+/// Whether a call of this function or operator may fail.
+#[must_use]
+pub fn call_may_fail(name: &str) -> bool {
+    STEADY.binary_search(&name).is_err()
+}
+
+/// Whether a cast may fail.
+#[must_use]
+pub fn cast_may_fail(from: &SqlType, to: &SqlType) -> bool {
+    let moment = |ty: &SqlType| {
+        matches!(ty, SqlType::Date | SqlType::Timestamp(_) | SqlType::TimestampTz(_))
+    };
+    let wide = matches!(to, SqlType::Numeric(None) | SqlType::Float8);
+    let wider = from.is_integer() && (wide || (to.is_integer() && to.typlen() >= from.typlen()));
+    let steady = from.same_base(to)
+        || to.is_string()
+        || wider
+        || (from.is_number() && *to == SqlType::Numeric(None))
+        || (moment(from) && moment(to));
+    !steady || matches!(to, SqlType::Domain(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_sorted_and_divisions_and_texts_may_fail() {
+        assert!(STEADY.is_sorted());
+        assert!(call_may_fail("/") && call_may_fail("%") && !call_may_fail("||"));
+        assert!(cast_may_fail(&SqlType::Text, &SqlType::Int4));
+        assert!(!cast_may_fail(&SqlType::Int4, &SqlType::Int8));
+        assert!(cast_may_fail(&SqlType::Int8, &SqlType::Int4));
+        assert!(!cast_may_fail(&SqlType::Int4, &SqlType::Text));
+    }
+}
