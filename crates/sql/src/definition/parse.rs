@@ -122,6 +122,8 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<TokenWithSpan>> {
 
 fn parse(text: &str) -> Result<Definition> {
     let mut tokens = tokenize(text)?;
+    crate::session::cut_identifiers(&mut tokens);
+    crate::session::spell_constants(&mut tokens);
     super::included::spell(&mut tokens);
     let first = first_words(&tokens, 3);
     // The elements of CREATE SCHEMA are spelled one by one.

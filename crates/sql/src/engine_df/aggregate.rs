@@ -24,9 +24,9 @@ use datafusion::logical_expr::{
 use super::evaluate::Evaluation;
 use super::fault;
 use super::json_folds;
+use super::sort_key::key_of;
 use super::totals::{Total, Totals, average};
 use super::types::{arrow_type, datum_at, scalar};
-use super::udf::key_of;
 use crate::error::{Error, Result, SqlState};
 use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
 

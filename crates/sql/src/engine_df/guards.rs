@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! filter: steady AND fails1 AND fails2  ->  steady AND CASE WHEN steady THEN CASE WHEN fails1 THEN fails2 ELSE false END ELSE false END
+//! filter: x OR fails   ->  CASE WHEN x THEN true ELSE fails END
 //! value:  x AND fails  ->  CASE x WHEN true THEN fails WHEN false THEN false ELSE NULL AND fails END
 //! value:  x OR fails   ->  CASE x WHEN false THEN fails WHEN true THEN true ELSE NULL OR fails END
 //! ```
@@ -17,38 +18,66 @@
 //!   column computed below.
 //!
 //! # Limits
-//! What is volatile, or awaited (subqueries run row by row), is left as it is.
+//! - What is volatile, or awaited (subqueries run row by row), is left as it is, and so are operands of values with more than
+//!   [`DOUBLED_NODES`] nodes.
+//! - What stands twice in a filter (`t::int BETWEEN 1 AND 5`) may have become a column computed below it before this is done.
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::expr::Case;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, LogicalPlan, Operator, binary_expr, lit};
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Operator, binary_expr, lit};
 
 use super::apply::awaits;
 use super::udf;
 
+/// Nodes of an operand that may come to stand twice.
+const DOUBLED_NODES: usize = 200;
+
 /// Whether an expression may fail for some rows.
 pub(super) fn may_fail(expr: &Expr) -> bool {
-    let fails = |part: &Expr| Ok(matches!(part, Expr::ScalarFunction(c) if udf::may_fail(&c.func)));
+    let fails = |part: &Expr| match part {
+        Expr::ScalarFunction(call) => {
+            let pattern = call.args.get(1).is_some_and(Expr::any_column_refs);
+            Ok(udf::may_fail(&call.func, pattern))
+        }
+        _ => Ok(false),
+    };
     expr.exists(fails).unwrap_or(true)
 }
 
 /// The plan with guards before what may fail.
 pub(super) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
     let done = plan.transform_up_with_subqueries(|node| {
-        if matches!(node, LogicalPlan::TableScan(_)) || !node.expressions().iter().any(may_fail) {
+        if !node.expressions().iter().any(may_fail) {
             return Ok(Transformed::no(node));
         }
-        let names = NamePreserver::new(&node);
-        let condition = matches!(node, LogicalPlan::Filter(_) | LogicalPlan::Join(_));
-        let done = node.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let done = if condition { condition_in_order(expr)? } else { value_in_order(expr)? };
-            Ok(done.update_data(|expr| name.restore(expr)))
-        })?;
-        if done.transformed { done.map_data(LogicalPlan::recompute_schema) } else { Ok(done) }
+        match node {
+            LogicalPlan::TableScan(_) => Ok(Transformed::no(node)),
+            LogicalPlan::Filter(filter) => {
+                let condition = filter_in_order(filter.predicate)?;
+                let filter = Filter::try_new(condition, filter.input)?;
+                Ok(Transformed::yes(LogicalPlan::Filter(filter)))
+            }
+            // Its keys are values: for a join NULL and false are not the same.
+            LogicalPlan::Join(mut join) => {
+                join.filter = join.filter.map(filter_in_order).transpose()?;
+                Ok(Transformed::yes(LogicalPlan::Join(join)))
+            }
+            node => {
+                let names = NamePreserver::new(&node);
+                let done = node.map_expressions(|expr| {
+                    let name = names.save(&expr);
+                    Ok(value_in_order(expr)?.update_data(|expr| name.restore(expr)))
+                })?;
+                if done.transformed {
+                    done.map_data(LogicalPlan::recompute_schema)
+                } else {
+                    Ok(done)
+                }
+            }
+        }
     });
     done.map(|done| done.data)
 }
@@ -57,35 +86,65 @@ fn fixed(expr: &Expr) -> bool {
     !expr.is_volatile() && !awaits(expr)
 }
 
-/// A condition that rows must fulfil: what may fail is looked at for rows that fulfil the rest.
-fn condition_in_order(condition: Expr) -> Result<Transformed<Expr>> {
+/// The condition of a filter: what may fail is looked at for rows that fulfil the rest, which stays beside it.
+fn filter_in_order(condition: Expr) -> Result<Expr> {
     if !may_fail(&condition) {
-        return Ok(Transformed::no(condition));
+        return Ok(condition);
     }
-    let in_order = |conjunct| Ok(value_in_order(conjunct)?.data);
-    let conjuncts = split_conjunction_owned(condition).into_iter().map(in_order);
+    let (steady, chained) = parted(condition)?;
+    Ok(match (steady, chained) {
+        (Some(steady), Some(chained)) => steady.clone().and(cases(steady, chained, lit(false))),
+        (steady, chained) => steady.or(chained).unwrap_or_else(|| lit(true)),
+    })
+}
+
+/// The conjuncts that do not fail, and the others, each looked at for rows that fulfil those before it. If one is volatile or awaited,
+/// all stay as they are.
+fn parted(condition: Expr) -> Result<(Option<Expr>, Option<Expr>)> {
+    let conjuncts = split_conjunction_owned(condition).into_iter().map(condition_in_order);
     let conjuncts = conjuncts.collect::<Result<Vec<_>>>()?;
-    let all = |conjuncts| conjunction(conjuncts).unwrap_or_else(|| lit(true));
     if !conjuncts.iter().all(fixed) {
-        return Ok(Transformed::yes(all(conjuncts)));
+        return Ok((conjunction(conjuncts), None));
     }
     let (failing, steady): (Vec<_>, Vec<_>) = conjuncts.into_iter().partition(may_fail);
-    let chained = failing.into_iter().rev().reduce(|behind, before| when(before, behind));
-    Ok(Transformed::yes(match (conjunction(steady), chained) {
-        (Some(steady), Some(chained)) => steady.clone().and(when(steady, chained)),
-        (steady, chained) => steady.or(chained).unwrap_or_else(|| lit(true)),
-    }))
+    let chain =
+        failing.into_iter().rev().reduce(|behind, before| cases(before, behind, lit(false)));
+    Ok((conjunction(steady), chain))
 }
 
-/// `then` where the condition is fulfilled, else false.
-fn when(condition: Expr, then: Expr) -> Expr {
-    cases(None, vec![(condition, then)], lit(false))
+/// A condition of which only matters where it is true: NULL may become false. Nothing in it comes to stand twice.
+fn condition_in_order(condition: Expr) -> Result<Expr> {
+    if !may_fail(&condition) {
+        return Ok(condition);
+    }
+    match &condition {
+        Expr::BinaryExpr(b) if b.op == Operator::And => Ok(match parted(condition)? {
+            (Some(steady), Some(chained)) => cases(steady, chained, lit(false)),
+            (steady, chained) => steady.or(chained).unwrap_or_else(|| lit(true)),
+        }),
+        Expr::BinaryExpr(b) if b.op == Operator::Or => {
+            let mut operands = Vec::new();
+            flatten(condition, Operator::Or, &mut operands);
+            let operands = operands.into_iter().map(condition_in_order);
+            let operands = operands.collect::<Result<Vec<_>>>()?;
+            let guarded = operands.iter().all(fixed);
+            let either = |before: Expr, operand: Expr| {
+                if guarded && may_fail(&operand) {
+                    cases(before, lit(true), operand)
+                } else {
+                    before.or(operand)
+                }
+            };
+            Ok(operands.into_iter().reduce(either).unwrap_or_else(|| lit(false)))
+        }
+        _ => Ok(value_in_order(condition)?.data),
+    }
 }
 
-fn cases(value: Option<Expr>, pairs: Vec<(Expr, Expr)>, otherwise: Expr) -> Expr {
-    let pairs = pairs.into_iter().map(|(when, then)| (Box::new(when), Box::new(then)));
-    let (expr, otherwise) = (value.map(Box::new), Some(Box::new(otherwise)));
-    Expr::Case(Case { expr, when_then_expr: pairs.collect(), else_expr: otherwise })
+/// `then` where the condition is fulfilled, else `otherwise`.
+fn cases(condition: Expr, then: Expr, otherwise: Expr) -> Expr {
+    let when_then_expr = vec![(Box::new(condition), Box::new(then))];
+    Expr::Case(Case { expr: None, when_then_expr, else_expr: Some(Box::new(otherwise)) })
 }
 
 /// AND and OR inside a value.
@@ -104,11 +163,9 @@ fn value_in_order(expr: Expr) -> Result<Transformed<Expr>> {
     let mut value = value_in_order(first)?.data;
     for operand in operands {
         let operand = value_in_order(operand)?.data;
-        value = if may_fail(&operand) && fixed(&operand) && fixed(&value) {
-            decided_or(op, value, operand)
-        } else {
-            binary_expr(value, op, operand)
-        };
+        let guarded = may_fail(&operand) && fixed(&operand) && fixed(&value) && is_small(&operand)?;
+        value =
+            if guarded { decided_or(op, value, operand) } else { binary_expr(value, op, operand) };
     }
     Ok(Transformed::yes(value))
 }
@@ -123,11 +180,30 @@ fn flatten(expr: Expr, op: Operator, out: &mut Vec<Expr>) {
     }
 }
 
+/// Whether an operand may stand twice: each level of AND and OR doubles it.
+fn is_small(operand: &Expr) -> Result<bool> {
+    let mut nodes = 0;
+    operand.apply(|_| {
+        nodes += 1;
+        Ok(if nodes > DOUBLED_NODES {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
+        })
+    })?;
+    Ok(nodes <= DOUBLED_NODES)
+}
+
 /// `value op operand`, the operand looked at only where the value does not decide.
 fn decided_or(op: Operator, value: Expr, operand: Expr) -> Expr {
     let decides = op == Operator::Or;
     let unknown = Expr::Literal(ScalarValue::Boolean(None), None);
     let undecided = binary_expr(unknown, op, operand.clone());
-    let pairs = vec![(lit(!decides), operand), (lit(decides), lit(decides))];
-    cases(Some(value), pairs, undecided)
+    let pairs = [(lit(!decides), operand), (lit(decides), lit(decides))];
+    let pairs = pairs.into_iter().map(|(when, then)| (Box::new(when), Box::new(then)));
+    Expr::Case(Case {
+        expr: Some(Box::new(value)),
+        when_then_expr: pairs.collect(),
+        else_expr: Some(Box::new(undecided)),
+    })
 }

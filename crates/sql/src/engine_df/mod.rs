@@ -41,6 +41,7 @@ mod runtime;
 mod sequence_table;
 mod series;
 mod sets;
+mod sort_key;
 mod source;
 mod stored;
 mod tables;

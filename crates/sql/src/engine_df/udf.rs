@@ -10,7 +10,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{
@@ -20,15 +20,16 @@ use datafusion::logical_expr::{
 use super::arithmetic::{self, Arithmetic};
 pub(crate) use super::evaluate::Evaluation;
 use super::evaluate::call;
+use super::sort_key::sort_keys;
 use super::types::{array_of, arrow_type, datum_at};
-use super::{decimal, fault};
+use super::fault;
 use crate::error::{Error, Result};
 use crate::expr::cast;
 use crate::expr::context::EvalContext;
 use crate::expr::registry::{self, Resolved};
 use crate::expr::ty::CastContext;
 use crate::expr::{call_may_fail, cast_may_fail};
-use crate::types::{ArrayValue, Datum, SqlType, record};
+use crate::types::{ArrayValue, Datum, SqlType};
 
 /// How one element of an array is tested.
 #[derive(Clone, Debug)]
@@ -448,12 +449,12 @@ pub(crate) fn truth_of_number() -> Arc<ScalarUDF> {
     Function::udf("truth_of_number", work, args, SqlType::Bool, steady, true, None)
 }
 
-/// Whether a call may fail for some arguments.
-pub(crate) fn may_fail(call: &ScalarUDF) -> bool {
+/// Whether a call may fail for some arguments. `pattern`: its second one differs from row to row.
+pub(crate) fn may_fail(call: &ScalarUDF, pattern: bool) -> bool {
     let Some(function) = call.inner().downcast_ref::<Function>() else { return false };
     match &function.work {
         Work::Call(resolved) | Work::Quantified { test: Test::Operator(resolved), .. } => {
-            call_may_fail(resolved.function.name)
+            call_may_fail(resolved.function, pattern)
         }
         Work::Cast { from, to } => cast_may_fail(from, to),
         Work::Set { .. } => true,
@@ -473,137 +474,4 @@ pub(crate) fn null_if_empty(element: &SqlType) -> Arc<ScalarUDF> {
     let work = Work::NullIfEmpty;
     let ty = element.clone().array_of();
     Function::udf("null_if_empty", work, vec![ty.clone()], ty, Volatility::Immutable, true, None)
-}
-
-/// Sort keys of a column.
-fn sort_keys(array: &ArrayRef, ty: &SqlType) -> Result<ArrayRef> {
-    let mut builder = arrow::array::BinaryBuilder::new();
-    for row in 0..array.len() {
-        if array.is_null(row) {
-            builder.append_null();
-            continue;
-        }
-        builder.append_value(key_of(&datum_at(array.as_ref(), row, ty)?, ty)?);
-    }
-    Ok(Arc::new(builder.finish()))
-}
-
-/// One value's sort key.
-pub(crate) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
-    Ok(match value {
-        Datum::Numeric(number) => decimal::value_part(&decimal::encode(number)).to_vec(),
-        Datum::Interval(interval) => {
-            let span = interval.span() as u128 ^ (1 << 127);
-            span.to_be_bytes().to_vec()
-        }
-        Datum::Text(text) if matches!(ty, SqlType::Char(_)) => {
-            text.trim_end_matches(' ').as_bytes().to_vec()
-        }
-        Datum::Text(text) if matches!(ty, SqlType::Record(_)) => {
-            let SqlType::Record(Some(types)) = ty else {
-                return Err(fault::unsupported("comparing rows of unknown fields"));
-            };
-            let fields = record::fields(text, types)?;
-            let mut out = Vec::new();
-            for (field, ty) in fields.iter().zip(types.iter()) {
-                if field.is_null() {
-                    out.push(2);
-                    continue;
-                }
-                out.push(1);
-                escaped(&key_of(field, ty)?, &mut out);
-            }
-            out
-        }
-        Datum::Text(text) | Datum::Json(text) => text.as_bytes().to_vec(),
-        Datum::InternalChar(byte) => vec![*byte],
-        Datum::Jsonb(value) => {
-            // PostgreSQL's quirk: an array without elements, by itself, is before everything.
-            let empty = matches!(&**value, serde_json::Value::Array(items) if items.is_empty());
-            let mut out = vec![u8::from(!empty)];
-            json_key(value, &mut out);
-            out
-        }
-        Datum::Array(array) => {
-            let mut out = Vec::new();
-            for item in &array.elements {
-                if item.is_null() {
-                    out.push(2);
-                    continue;
-                }
-                out.push(1);
-                escaped(&key_of(item, &array.element)?, &mut out);
-            }
-            out.push(0);
-            out
-        }
-        Datum::Bool(v) => vec![u8::from(*v)],
-        Datum::Int2(v) => (*v as u16 ^ (1 << 15)).to_be_bytes().to_vec(),
-        Datum::Int4(v) | Datum::Date(v) => (*v as u32 ^ (1 << 31)).to_be_bytes().to_vec(),
-        Datum::Int8(v) | Datum::Time(v) | Datum::Timestamp(v) | Datum::TimestampTz(v) => {
-            (*v as u64 ^ (1 << 63)).to_be_bytes().to_vec()
-        }
-        Datum::Float4(v) => float_key(f64::from(*v)),
-        Datum::Float8(v) => float_key(*v),
-        Datum::Uuid(bytes) => bytes.to_vec(),
-        Datum::Network(v) => v.order_bytes(),
-        Datum::Bytea(bytes) => bytes.to_vec(),
-        Datum::Oid(v) => v.to_be_bytes().to_vec(),
-        Datum::Enum(v) => v.order.clone(),
-        Datum::Null => Vec::new(),
-    })
-}
-
-fn float_key(value: f64) -> Vec<u8> {
-    let bits =
-        if value.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { (value + 0.0).to_bits() };
-    let bits = if bits >> 63 == 1 { !bits } else { bits ^ (1 << 63) };
-    bits.to_be_bytes().to_vec()
-}
-
-fn escaped(bytes: &[u8], out: &mut Vec<u8>) {
-    for byte in bytes {
-        out.push(*byte);
-        if *byte == 0 {
-            out.push(0xFF);
-        }
-    }
-    out.extend_from_slice(&[0, 1]);
-}
-
-/// PostgreSQL's order of jsonb values: Object > Array > Boolean > Number > String > Null, fewer elements first.
-fn json_key(value: &serde_json::Value, out: &mut Vec<u8>) {
-    use serde_json::Value as V;
-    let count = |n: usize, out: &mut Vec<u8>| {
-        out.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes());
-    };
-    match value {
-        V::Null => out.push(0),
-        V::String(text) => {
-            out.push(1);
-            escaped(text.as_bytes(), out);
-        }
-        V::Number(number) => {
-            out.push(2);
-            let number = crate::types::Numeric::parse(number.as_str());
-            let number = number.unwrap_or(crate::types::Numeric::NaN);
-            escaped(decimal::value_part(&decimal::encode(&number)), out);
-        }
-        V::Bool(value) => out.extend_from_slice(&[3, u8::from(*value)]),
-        V::Array(items) => {
-            out.push(4);
-            count(items.len(), out);
-            for item in items {
-                json_key(item, out);
-            }
-        }
-        V::Object(map) => {
-            out.push(5);
-            count(map.len(), out);
-            for (key, item) in map {
-                escaped(key.as_bytes(), out);
-                json_key(item, out);
-            }
-        }
-    }
 }

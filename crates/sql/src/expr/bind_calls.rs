@@ -111,7 +111,9 @@ impl Binder<'_> {
                 let first = self.known(a.clone())?;
                 // The type is that of the first value as it is compared, where that is text.
                 let ty = match super::comparison_type(&a.ty, &b.ty) {
-                    Some(SqlType::Text) if first.ty.is_string() => SqlType::Text,
+                    Some(SqlType::Text) if first.ty.is_string() && first.ty != SqlType::Name => {
+                        SqlType::Text
+                    }
                     _ => first.ty.clone(),
                 };
                 let first = self.implicit(first, &ty)?;

@@ -53,7 +53,7 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
         ) => SqlType::Float8,
         (Oid | Reg, Oid | Reg) => SqlType::Oid,
         (Oid | Reg, Int2 | Int4 | Int8) | (Int2 | Int4 | Int8, Oid | Reg) => SqlType::Oid,
-        (Reg, y) if y.category() == Category::String => SqlType::RegClass,
+        (Reg, Tag::Text | Tag::Varchar) if *left == SqlType::RegClass => SqlType::RegClass,
         (Date, Date) => SqlType::Date,
         (Date | Timestamp, Date | Timestamp) => SqlType::Timestamp(None),
         (Date | Timestamp | TimestampTz, Date | Timestamp | TimestampTz) => {

@@ -345,8 +345,12 @@ impl Expr {
         let mut found = false;
         self.walk(&mut |part| {
             found |= match &part.node {
-                Node::Call(function, ..) | Node::QuantifiedCall(_, function, ..) => {
-                    call_may_fail(function.name)
+                Node::Call(function, args, _) => {
+                    let pattern = args.get(1).is_some_and(Self::reads_columns);
+                    call_may_fail(function, pattern)
+                }
+                Node::QuantifiedCall(_, function, array, _) => {
+                    call_may_fail(function, array.reads_columns())
                 }
                 Node::Cast(inner, _) => cast_may_fail(&inner.ty, &part.ty),
                 _ => false,

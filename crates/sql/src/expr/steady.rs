@@ -8,12 +8,12 @@
 //! What is not known here counts as failing: it is computed later than it need be, never too early. Results that are out of range
 //! do not count: sums and products of columns are everywhere, and nobody guards them by another condition.
 
+use super::registry::Function;
+use super::ty::Tag;
 use crate::types::SqlType;
 
 /// Functions and operators that fail for no argument of ordinary size.
 const STEADY: &[&str] = &[
-    "!~~",
-    "!~~*",
     "#>",
     "#>>",
     "&",
@@ -32,6 +32,7 @@ const STEADY: &[&str] = &[
     "?&",
     "?|",
     "@>",
+    "abbrev",
     "abs",
     "age",
     "array_length",
@@ -39,6 +40,7 @@ const STEADY: &[&str] = &[
     "array_to_string",
     "array_upper",
     "ascii",
+    "broadcast",
     "btrim",
     "cardinality",
     "ceil",
@@ -47,18 +49,21 @@ const STEADY: &[&str] = &[
     "character_length",
     "concat",
     "concat_ws",
+    "family",
     "floor",
     "host",
-    "ilike",
+    "hostmask",
+    "inet_same_family",
     "initcap",
     "jsonb_typeof",
     "left",
     "length",
-    "like",
     "lower",
     "ltrim",
     "masklen",
     "md5",
+    "netmask",
+    "network",
     "now",
     "octet_length",
     "position",
@@ -70,7 +75,6 @@ const STEADY: &[&str] = &[
     "sign",
     "starts_with",
     "strpos",
-    "timezone",
     "to_char",
     "transaction_timestamp",
     "trim",
@@ -78,14 +82,21 @@ const STEADY: &[&str] = &[
     "upper",
     "|",
     "||",
-    "~~",
-    "~~*",
 ];
+/// Those that fail only for patterns: one that ends in its escape character.
+const MATCHING: &[&str] = &["!~~", "!~~*", "ilike", "like", "~~", "~~*"];
+/// Those whose overloads for inet and jsonb refuse what does not go together.
+const OVERLOADED: &[&str] = &["&", "-", "|"];
 
-/// Whether a call of this function or operator may fail.
+/// Whether a call of this function or operator may fail. `pattern`: its second argument differs from row to row.
 #[must_use]
-pub fn call_may_fail(name: &str) -> bool {
-    STEADY.binary_search(&name).is_err()
+pub fn call_may_fail(function: &Function, pattern: bool) -> bool {
+    let refuses = |arg: &Tag| matches!(arg, Tag::Inet | Tag::Jsonb);
+    if MATCHING.contains(&function.name) {
+        return pattern;
+    }
+    let overloaded = OVERLOADED.contains(&function.name) && function.args.iter().any(refuses);
+    overloaded || STEADY.binary_search(&function.name).is_err()
 }
 
 /// Whether a cast may fail.
@@ -106,12 +117,24 @@ pub fn cast_may_fail(from: &SqlType, to: &SqlType) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::registry::registry;
     use super::*;
 
     #[test]
     fn the_list_is_sorted_and_divisions_and_texts_may_fail() {
         assert!(STEADY.is_sorted());
-        assert!(call_may_fail("/") && call_may_fail("%") && !call_may_fail("||"));
+        let fails = |name: &str, types: &[SqlType], pattern| {
+            let resolved = registry().resolve(name, types).expect("such an operator");
+            call_may_fail(resolved.function, pattern)
+        };
+        let int = [SqlType::Int4, SqlType::Int4];
+        assert!(fails("/", &int, true) && fails("%", &int, true) && !fails("-", &int, true));
+        assert!(fails("-", &[SqlType::Jsonb, SqlType::Int4], true));
+        assert!(fails("&", &[SqlType::Inet, SqlType::Inet], true));
+        let text = [SqlType::Text, SqlType::Text];
+        assert!(
+            !fails("||", &text, true) && !fails("~~", &text, false) && fails("~~", &text, true)
+        );
         assert!(cast_may_fail(&SqlType::Text, &SqlType::Int4));
         assert!(!cast_may_fail(&SqlType::Int4, &SqlType::Int8));
         assert!(cast_may_fail(&SqlType::Int8, &SqlType::Int4));

@@ -62,8 +62,10 @@ pub(super) fn spell_order(tokens: &mut Vec<TokenWithSpan>) {
     let solid: Vec<usize> =
         (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
     let words: Vec<String> = solid.iter().map(|at| word(&tokens[*at])).collect();
-    let streams = |word: &String| matches!(word.as_str(), "STDIN" | "STDOUT");
-    let Some(stream) = words.iter().position(streams).filter(|_| words[0] == "COPY") else {
+    let streams = |pair: &[String]| {
+        matches!(pair[0].as_str(), "FROM" | "TO") && matches!(pair[1].as_str(), "STDIN" | "STDOUT")
+    };
+    let Some(stream) = words.windows(2).position(streams).filter(|_| words[0] == "COPY") else {
         return;
     };
     // In parentheses the order is anybody's.
@@ -75,10 +77,16 @@ pub(super) fn spell_order(tokens: &mut Vec<TokenWithSpan>) {
     let mut moved = Vec::new();
     let mut nth = csv + 1;
     while nth < solid.len() {
-        let forced = words[nth - 1] == "FORCE" || words[nth - 1] == "NOT";
-        if matches!(words[nth].as_str(), "DELIMITER" | "NULL") && !forced {
-            let value = nth + 1 + usize::from(words.get(nth + 1).is_some_and(|w| w == "AS"));
-            moved.extend(nth..(value + 1).min(solid.len()));
+        let value = nth + 1 + usize::from(words.get(nth + 1).is_some_and(|w| w == "AS"));
+        // Before anything but its text it is the name of a column.
+        let is_text = solid.get(value).is_some_and(|at| {
+            matches!(
+                tokens[*at].token,
+                Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_)
+            )
+        });
+        if matches!(words[nth].as_str(), "DELIMITER" | "NULL") && is_text {
+            moved.extend(nth..=value);
             nth = value;
         }
         nth += 1;

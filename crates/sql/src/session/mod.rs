@@ -66,6 +66,7 @@ pub use result::{
     RowStream, Rows, StatementResult,
 };
 pub use settings::Settings;
+pub(crate) use spelling::{cut_identifiers, spell_constants};
 
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::{CatalogSnapshot, Stamp};

@@ -10,7 +10,6 @@ use crate::sqlparser::ast::Statement;
 use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::parser::{Parser, ParserError};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
-use crate::types::text::{NAME_BYTES, cut_name};
 
 /// Greatest length of a query string, bytes.
 pub const MAX_SQL_BYTES: usize = 64 << 20;
@@ -98,22 +97,11 @@ fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
     out
 }
 
-/// Cuts identifiers to the 63 bytes that names have, wherever they stand.
-fn cut_identifiers(tokens: &mut [TokenWithSpan]) {
-    for token in tokens {
-        if let Token::Word(word) = &mut token.token
-            && word.value.len() > NAME_BYTES
-        {
-            word.value.truncate(cut_name(&word.value).len());
-        }
-    }
-}
-
 fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> Result<()> {
     if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
         return Ok(());
     }
-    cut_identifiers(&mut tokens);
+    super::spelling::cut_identifiers(&mut tokens);
     let as_of = take_as_of(&mut tokens)?;
     super::copy_words::spell_switches(&mut tokens);
     super::copy_words::spell_order(&mut tokens);

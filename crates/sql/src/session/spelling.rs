@@ -17,6 +17,7 @@
 use crate::error::{Error, Result};
 use crate::sqlparser::ast::{AlterTableType, Statement};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
+use crate::types::text::{NAME_BYTES, cut_name};
 
 /// Writes the type `int ARRAY` as `int[]`. ARRAY is reserved: behind it stands `[` or `(` in an expression, and behind a type's
 /// name (or its modifiers) neither (`int ARRAY[3]` stays a syntax error).
@@ -41,6 +42,17 @@ pub(super) fn spell_arrays(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
+/// Cuts identifiers to the 63 bytes that names have, wherever they stand.
+pub(crate) fn cut_identifiers(tokens: &mut [TokenWithSpan]) {
+    for token in tokens {
+        if let Token::Word(word) = &mut token.token
+            && word.value.len() > NAME_BYTES
+        {
+            word.value.truncate(cut_name(&word.value).len());
+        }
+    }
+}
+
 /// Types of PostgreSQL whose names the parser takes for columns in front of a text.
 const TYPED: &[&str] = &[
     "bpchar",
@@ -56,7 +68,7 @@ const TYPED: &[&str] = &[
 ];
 
 /// Writes the constant `inet 'text'` as `'text'::inet`.
-pub(super) fn spell_constants(tokens: &mut Vec<TokenWithSpan>) {
+pub(crate) fn spell_constants(tokens: &mut Vec<TokenWithSpan>) {
     let typed = |token: &Token| matches!(token, Token::Word(w) if w.quote_style.is_none() && TYPED.iter().any(|name| w.value.eq_ignore_ascii_case(name)));
     if !tokens.iter().any(|t| typed(&t.token)) {
         return;

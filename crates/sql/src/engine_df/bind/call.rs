@@ -169,7 +169,9 @@ impl Binder<'_> {
             "nullif" => {
                 let [a, b] = two(args, &name)?;
                 let ty = match crate::expr::comparison_type(&a.ty, &b.ty) {
-                    Some(SqlType::Text) if a.ty.is_string() || a.ty.is_unknown() => SqlType::Text,
+                    Some(SqlType::Text) if a.ty.is_string() && a.ty != SqlType::Name => {
+                        SqlType::Text
+                    }
                     _ if a.ty.is_unknown() => SqlType::Text,
                     _ => a.ty.clone(),
                 };

@@ -12,14 +12,14 @@ use std::borrow::Cow;
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::Exists;
-use datafusion::logical_expr::{Case, Expr, not};
+use datafusion::logical_expr::{Expr, not};
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Scope, fold};
 use super::subquery::{one_whatever, subquery_of};
 use super::{Binder, Place, Typed};
 use crate::engine_df::apply::Shape;
-use crate::engine_df::{fault, guards, udf};
+use crate::engine_df::fault;
 use crate::error::Result;
 use crate::expr::known_collation;
 use crate::types::SqlType;
@@ -259,19 +259,6 @@ impl Binder<'_> {
         }
     }
 
-    /// The items of a list behind IN. Several without columns are one array in PostgreSQL, of one type with the value before it.
-    fn of_one_type(&self, left: &Typed, items: Vec<Typed>) -> Result<Vec<Typed>> {
-        let steady = |item: &Typed| !item.expr.any_column_refs();
-        let types = items.iter().filter(|item| steady(item)).map(|item| item.ty.clone());
-        let types: Vec<_> = std::iter::once(left.ty.clone()).chain(types).collect();
-        let ty = if types.len() > 2 { self.common_type(&types, "IN").ok() } else { None };
-        let Some(ty) = ty else { return Ok(items) };
-        let items = items
-            .into_iter()
-            .map(|item| if steady(&item) { self.coerce(item, &ty, "IN") } else { Ok(item) });
-        items.collect()
-    }
-
     fn identifier(&self, name: &ast::Ident, scope: &Scope<'_>) -> Result<Typed> {
         let folded = fold(name);
         match scope.resolve(None, &folded) {
@@ -366,6 +353,16 @@ impl Binder<'_> {
             return self.row_comparison(op, &left, &right, scope);
         }
         let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);
+        // As in PostgreSQL a NULL that is written out makes a test for NULL of it, whatever the type.
+        let null = |typed: &Typed| matches!(&typed.expr, Expr::Literal(ScalarValue::Null, _));
+        let value = match (null(&left), null(&right)) {
+            (true, false) => Some(right.expr.clone()),
+            (false, true) => Some(left.expr.clone()),
+            _ => None,
+        };
+        if let Some(value) = value {
+            return Ok(Typed::bool(negate(value.is_null(), op == "IS DISTINCT FROM")));
+        }
         self.binary(op, left, right)
     }
 
@@ -463,51 +460,6 @@ impl Binder<'_> {
             typed = Typed::unknown(format!("{text} {field}"));
         }
         self.cast(typed, &SqlType::Interval)
-    }
-
-    fn case(
-        &self,
-        operand: Option<&ast::Expr>,
-        conditions: &[ast::CaseWhen],
-        otherwise: Option<&ast::Expr>,
-        scope: &Scope<'_>,
-    ) -> Result<Typed> {
-        let operand = operand.map(|e| self.expr(e, scope)).transpose()?;
-        let mut whens = Vec::with_capacity(conditions.len());
-        let mut results = Vec::with_capacity(conditions.len() + 1);
-        for case in conditions {
-            whens.push(match &operand {
-                None => self.condition(&case.condition, scope, "CASE/WHEN")?,
-                Some(operand) => {
-                    let value = self.expr(&case.condition, scope)?;
-                    self.binary("=", operand.clone(), value)?.expr
-                }
-            });
-            results.push(self.expr(&case.result, scope)?);
-        }
-        let otherwise = match otherwise {
-            Some(expr) => self.expr(expr, scope)?,
-            None => Typed::null(),
-        };
-        results.push(otherwise);
-        let types: Vec<_> = results.iter().map(|r| r.ty.clone()).collect();
-        let ty = self.common_type(&types, "CASE")?;
-        let mut results = results
-            .into_iter()
-            .map(|r| Ok(self.coerce(r, &ty, "CASE")?.expr))
-            .collect::<Result<Vec<_>>>()?;
-        // The optimiser would make AND and OR of it: its parts would be computed for rows that they are not for.
-        let numbers = ty == SqlType::Bool && whens.iter().chain(&results).any(guards::may_fail);
-        if numbers {
-            let number = |truth| udf::number_of_truth().call(vec![truth]);
-            results = results.into_iter().map(number).collect();
-        }
-        let otherwise = results.pop().map(Box::new);
-        let when_then_expr =
-            whens.into_iter().map(Box::new).zip(results.into_iter().map(Box::new)).collect();
-        let case = Expr::Case(Case { expr: None, when_then_expr, else_expr: otherwise });
-        let case = if numbers { udf::truth_of_number().call(vec![case]) } else { case };
-        Ok(Typed::of(case, ty))
     }
 
     fn quantified(

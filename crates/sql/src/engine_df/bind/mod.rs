@@ -13,6 +13,7 @@
 mod access;
 mod arguments;
 mod call;
+mod case;
 mod equal;
 mod expr;
 mod frames;
