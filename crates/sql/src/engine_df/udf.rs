@@ -20,9 +20,9 @@ use datafusion::logical_expr::{
 use super::arithmetic::{self, Arithmetic};
 pub(crate) use super::evaluate::Evaluation;
 use super::evaluate::call;
+use super::fault;
 use super::sort_key::sort_keys;
 use super::types::{array_of, arrow_type, datum_at};
-use super::fault;
 use crate::error::{Error, Result};
 use crate::expr::cast;
 use crate::expr::context::EvalContext;
