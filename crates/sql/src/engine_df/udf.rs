@@ -13,6 +13,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::interval_arithmetic::Interval;
 use datafusion::logical_expr::{
     ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
@@ -265,6 +266,11 @@ impl ScalarUDFImpl for Function {
 
     fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
         Ok(self.arrow.clone())
+    }
+
+    /// Without a type the bounds of a comparison over a call cannot be told, and an order by it is not found again.
+    fn evaluate_bounds(&self, _: &[&Interval]) -> DfResult<Interval> {
+        Interval::make_unbounded(&self.arrow)
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {

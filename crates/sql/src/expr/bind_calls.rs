@@ -109,13 +109,7 @@ impl Binder<'_> {
                 let [a, b] = <[Expr; 2]>::try_from(args)
                     .map_err(|_| Error::syntax("NULLIF takes two arguments"))?;
                 let first = self.known(a.clone())?;
-                // The type is that of the first value as it is compared, where that is text.
-                let ty = match super::comparison_type(&a.ty, &b.ty) {
-                    Some(SqlType::Text) if first.ty.is_string() && first.ty != SqlType::Name => {
-                        SqlType::Text
-                    }
-                    _ => first.ty.clone(),
-                };
+                let ty = nullif_type(&a.ty, &b.ty).unwrap_or_else(|| first.ty.clone());
                 let first = self.implicit(first, &ty)?;
                 let equal = self.compare(Comparison::Eq, a, b)?;
                 return Ok(Expr { node: Node::NullIf(Box::new(equal), Box::new(first)), ty });
@@ -238,4 +232,14 @@ pub fn is_void_parameter(argument: &ast::Expr, ty: &SqlType) -> bool {
 fn no_function(name: &str, args: &[Expr]) -> Error {
     Error::new(SqlState::UNDEFINED_FUNCTION, format!("function {} does not exist", signature(name, args)))
         .hint("No function matches the given name and argument types. You might need to add explicit type casts.")
+}
+
+/// The type of `NULLIF(a, b)` where it is not that of `a`: the operator that compares them takes another.
+pub fn nullif_type(a: &SqlType, b: &SqlType) -> Option<SqlType> {
+    let ty = super::comparison_type(a, b)?;
+    let float = |ty: &SqlType| matches!(ty, SqlType::Float4 | SqlType::Float8);
+    // There are operators for two integers, and two floating point numbers, of different sizes; for name and text, too.
+    let own = (a.is_integer() && b.is_integer()) || (float(a) && float(b)) || *a == SqlType::Name;
+    let other = a.is_string() || (a.is_number() && b.is_number()) || *a == SqlType::Cidr;
+    (other && !own).then_some(ty)
 }

@@ -36,7 +36,8 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
             }
             if x.same_base(y) { comparable(left) } else { comparison_type(x, y)?.array_of() }
         }
-        (Bpchar, Bpchar) => SqlType::Char(None),
+        // Whichever side it is on: varchar has no operators of its own, and those of char(n) are nearer than those of text.
+        (Bpchar, Bpchar | Tag::Varchar) | (Tag::Varchar, Bpchar) => SqlType::Char(None),
         (x, y) if x.category() == Category::String && y.category() == Category::String => {
             SqlType::Text
         }

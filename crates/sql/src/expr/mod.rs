@@ -48,7 +48,7 @@ pub mod types;
 pub mod value;
 
 pub use bind::{Binder, known_collation};
-pub use bind_calls::{is_aggregate, is_void_parameter};
+pub use bind_calls::{is_aggregate, is_void_parameter, nullif_type};
 pub use bind_ops::{comparison_type, negate, no_operator, symbol_of};
 pub use bound::{Comparison, Expr, Node};
 pub use context::EvalContext;

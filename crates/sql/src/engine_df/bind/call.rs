@@ -29,6 +29,7 @@ use crate::engine_df::fault;
 use crate::engine_df::types::{TypeShape, arrow_type};
 use crate::error::Result;
 use crate::expr::is_void_parameter;
+use crate::expr::nullif_type;
 use crate::types::SqlType;
 
 /// A resolved aggregate: the function, its arguments cast as it wants them, what it returns.
@@ -168,12 +169,10 @@ impl Binder<'_> {
             "coalesce" => self.coalesced(args),
             "nullif" => {
                 let [a, b] = two(args, &name)?;
-                let ty = match crate::expr::comparison_type(&a.ty, &b.ty) {
-                    Some(SqlType::Text) if a.ty.is_string() && a.ty != SqlType::Name => {
-                        SqlType::Text
-                    }
-                    _ if a.ty.is_unknown() => SqlType::Text,
-                    _ => a.ty.clone(),
+                let ty = match nullif_type(&a.ty, &b.ty) {
+                    Some(ty) => ty,
+                    None if a.ty.is_unknown() => SqlType::Text,
+                    None => a.ty.clone(),
                 };
                 let equal = self.binary("=", a.clone(), b)?.expr;
                 let a = self.coerce(a, &ty, "NULLIF")?;
