@@ -352,8 +352,9 @@ impl Binder<'_> {
         let steady = items.iter().filter(|item| !item.reads_columns()).map(|item| item.ty.clone());
         let types: Vec<_> = std::iter::once(value.ty.clone()).chain(steady).collect();
         let listed = if types.len() > 2 { common_type(&types).ok() } else { None };
-        // Of varchar the values are compared as text.
-        let listed = listed.filter(|ty| !matches!(ty, SqlType::Varchar(_)));
+        // Of varchar the values are compared as text, as what is varchar in them is anyway; char(n) would not be.
+        let padded = types.iter().any(|ty| matches!(ty, SqlType::Char(_)));
+        let listed = listed.filter(|ty| padded || !matches!(ty, SqlType::Varchar(_)));
         let items = items.into_iter().map(|item| match &listed {
             Some(ty) if !item.reads_columns() => self.implicit(item, ty),
             _ => Ok(item),

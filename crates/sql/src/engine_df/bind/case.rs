@@ -62,8 +62,9 @@ impl Binder<'_> {
         let types = items.iter().filter(|item| steady(item)).map(|item| item.ty.clone());
         let types: Vec<_> = std::iter::once(left.ty.clone()).chain(types).collect();
         let ty = if types.len() > 2 { self.common_type(&types, "IN").ok() } else { None };
-        // Of varchar the values are compared as text.
-        let ty = ty.filter(|ty| !matches!(ty, SqlType::Varchar(_)));
+        // Of varchar the values are compared as text, as what is varchar in them is anyway; char(n) would not be.
+        let padded = types.iter().any(|ty| matches!(ty, SqlType::Char(_)));
+        let ty = ty.filter(|ty| padded || !matches!(ty, SqlType::Varchar(_)));
         let Some(ty) = ty else { return Ok(items) };
         let items = items
             .into_iter()
