@@ -175,7 +175,8 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         }
         (Int4, Bool) | (Bool, Int4) => CastContext::Explicit,
         // Strings.
-        (Varchar | Bpchar | Text | Name, Text | Varchar | Bpchar) => CastContext::Implicit,
+        (Varchar | Bpchar | Text, Text | Varchar | Bpchar) | (Name, Text) => CastContext::Implicit,
+        (Name, Varchar | Bpchar) => CastContext::Assignment,
         (Tag::InternalChar, Text) => CastContext::Implicit,
         (Text | Varchar | Bpchar, Name) => CastContext::Implicit,
         // Dates and times.
