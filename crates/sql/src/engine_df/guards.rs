@@ -66,12 +66,13 @@ pub(super) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
             // Its keys are values: for a join NULL and false are not the same.
             LogicalPlan::Join(mut join) => {
                 let condition = join.filter.take().map(filter_in_order).transpose()?;
-                // Below a join without equal keys DataFusion computes parts of its condition that are of one side.
+                // Below a join without equal keys DataFusion computes parts of its condition that are of one side. Above it whole
+                // pairs are made to look at them, so only what is guarded goes there.
                 let above = join.on.is_empty() && join.join_type == JoinType::Inner;
                 let (above, filter): (Vec<_>, Vec<_>) = condition
                     .into_iter()
                     .flat_map(split_conjunction_owned)
-                    .partition(|part| above && may_fail(part) && fixed(part));
+                    .partition(|part| above && may_fail(part) && fixed(part) && guards(part));
                 join.filter = conjunction(filter);
                 let join = LogicalPlan::Join(join);
                 Ok(Transformed::yes(match conjunction(above) {
@@ -94,6 +95,11 @@ pub(super) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
         }
     });
     done.map(|done| done.data)
+}
+
+/// Whether an expression computes a part of it for some rows alone.
+fn guards(expr: &Expr) -> bool {
+    expr.exists(|part| Ok(matches!(part, Expr::Case(_)))).unwrap_or(true)
 }
 
 fn fixed(expr: &Expr) -> bool {
