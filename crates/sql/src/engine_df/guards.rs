@@ -7,7 +7,6 @@
 //! ```text
 //! filter: steady AND fails1 AND fails2  ->  steady AND CASE WHEN steady THEN CASE WHEN fails1 THEN fails2 ELSE false END ELSE false END
 //! filter: x OR fails   ->  CASE WHEN x THEN true ELSE fails END
-//! join without equal keys:  steady AND fails  ->  filter of fails above a join by steady
 //! value:  x AND fails  ->  CASE x WHEN true THEN fails WHEN false THEN false ELSE NULL AND fails END
 //! value:  x OR fails   ->  CASE x WHEN false THEN fails WHEN true THEN true ELSE NULL OR fails END
 //! ```
@@ -21,12 +20,9 @@
 //! # Limits
 //! - What is volatile, or awaited (subqueries run row by row), is left as it is, and so are operands of values with more than
 //!   [`DOUBLED_NODES`] nodes.
-//! - Parts of one side in the condition of an outer join without equal keys are computed below the join.
-
-use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{JoinType, Result, ScalarValue};
+use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::expr::Case;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
@@ -65,20 +61,8 @@ pub(super) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
             }
             // Its keys are values: for a join NULL and false are not the same.
             LogicalPlan::Join(mut join) => {
-                let condition = join.filter.take().map(filter_in_order).transpose()?;
-                // Below a join without equal keys DataFusion computes parts of its condition that are of one side. Above it whole
-                // pairs are made to look at them, so only what is guarded goes there.
-                let above = join.on.is_empty() && join.join_type == JoinType::Inner;
-                let (above, filter): (Vec<_>, Vec<_>) = condition
-                    .into_iter()
-                    .flat_map(split_conjunction_owned)
-                    .partition(|part| above && may_fail(part) && fixed(part) && guards(part));
-                join.filter = conjunction(filter);
-                let join = LogicalPlan::Join(join);
-                Ok(Transformed::yes(match conjunction(above) {
-                    Some(above) => LogicalPlan::Filter(Filter::try_new(above, Arc::new(join))?),
-                    None => join,
-                }))
+                join.filter = join.filter.map(filter_in_order).transpose()?;
+                Ok(Transformed::yes(LogicalPlan::Join(join)))
             }
             node => {
                 let names = NamePreserver::new(&node);
@@ -95,11 +79,6 @@ pub(super) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
         }
     });
     done.map(|done| done.data)
-}
-
-/// Whether an expression computes a part of it for some rows alone.
-fn guards(expr: &Expr) -> bool {
-    expr.exists(|part| Ok(matches!(part, Expr::Case(_)))).unwrap_or(true)
 }
 
 fn fixed(expr: &Expr) -> bool {

@@ -1,8 +1,9 @@
-//! DataFusion's push-down of filters, where it finds the right columns.
+//! DataFusion's rules for operators, where they keep the meaning of conditions.
 //!
 //! DataFusion 55 hands a filter from an operator to the one below by the names of its columns: of several columns with one name
 //! the first is taken (`FilterRemapper` in datafusion-physical-plan). Above `a JOIN b`, a filter on `b.id` became one on `a.id`:
-//! rows were lost, or came back that the condition refuses.
+//! rows were lost, or came back that the condition refuses. And it computes parts of a join's condition below the join, also those
+//! that CASE would compute for some rows alone.
 //!
 //! # Invariants
 //! - A plan where a filter would pass through columns of one name keeps its filters where they are: the same rows, read from whole tables.
@@ -11,14 +12,18 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
+use datafusion::common::tree_node::{TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
+use datafusion::physical_expr::expressions::CaseExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
 use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::projection::remove_unnecessary_projections;
 use datafusion::physical_plan::union::UnionExec;
 use rustc_hash::FxHashSet;
 
@@ -27,6 +32,8 @@ pub(super) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Syn
     let guarded = |rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {
         if rule.name().starts_with("FilterPushdown") {
             Arc::new(Guarded(rule)) as Arc<dyn PhysicalOptimizerRule + Send + Sync>
+        } else if rule.name() == ProjectionPushdown::new().name() {
+            Arc::new(KeepsGuards(rule))
         } else if rule.name() == SanityCheckPlan::new().name() {
             Arc::new(Mended(rule))
         } else {
@@ -55,6 +62,43 @@ impl PhysicalOptimizerRule for Guarded {
     fn schema_check(&self) -> bool {
         self.0.schema_check()
     }
+}
+
+/// Puts projections where fewer columns are passed on. DataFusion's rule also computes parts of one side in the condition of a join without
+/// equal keys below the join, for all rows of that side; a condition that guards some of its parts stays whole.
+#[derive(Debug)]
+struct KeepsGuards(Arc<dyn PhysicalOptimizerRule + Send + Sync>);
+
+impl PhysicalOptimizerRule for KeepsGuards {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if plan.exists(|node| Ok(joins_by_cases(node)))? {
+            plan.transform_down(remove_unnecessary_projections).data()
+        } else {
+            self.0.optimize(plan, config)
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn schema_check(&self) -> bool {
+        self.0.schema_check()
+    }
+}
+
+/// Whether a node is a join without equal keys whose condition computes a part for some rows alone.
+fn joins_by_cases(node: &Arc<dyn ExecutionPlan>) -> bool {
+    let filter = node.downcast_ref::<NestedLoopJoinExec>().and_then(NestedLoopJoinExec::filter);
+    filter.is_some_and(|filter| {
+        let cases =
+            filter.expression().exists(|part| Ok(part.downcast_ref::<CaseExpr>().is_some()));
+        cases.unwrap_or(true)
+    })
 }
 
 /// The last look at a plan. Where it finds an order missing, that is put in and it looks again: what an earlier rule left out because a

@@ -14,15 +14,12 @@
 //! # Invariants
 //! - No condition passes an aggregate without groups, or one with grouping sets, on its way down.
 //! - Where conditions on one column are made one, all have the column on the left.
-//! - A condition above a join that may fail is looked at for rows of the side that it names, or above the join.
-//!
-//! # Limits
-//! - A condition in the ON of an outer join that may fail and names only keys of the side that is kept is still taken for the other side's.
+//! - A condition that may fail is looked at for rows of the side of a join that it names, above the join or within it.
 
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::{Column, JoinType, Result, ScalarValue};
+use datafusion::common::{Column, JoinType, Result, ScalarValue, internal_err};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{BinaryExpr, Expr, Filter, Join, LogicalPlan, SubqueryAlias};
 use datafusion::optimizer::{ApplyOrder, Optimizer, OptimizerConfig, OptimizerRule};
@@ -66,79 +63,124 @@ impl OptimizerRule for KeepsMeaning {
                 Ok(Transformed::no(LogicalPlan::Filter(filter)))
             }
             LogicalPlan::Filter(filter) => {
-                let filter = columns_left(filter)?;
-                let (filter, above) = beside_keys(whole_alias(filter)?)?;
-                let below = match filter {
-                    LogicalPlan::Filter(_) => self.0.rewrite(filter, config)?,
-                    plan => Transformed::yes(plan),
-                };
-                match conjunction(above) {
-                    Some(above) => below.map_data(|below| filtered(below, above)),
-                    None => Ok(below),
+                let filter = whole_alias(columns_left(filter)?)?;
+                match Arc::unwrap_or_clone(filter.input) {
+                    LogicalPlan::Join(join) => self.over_join(join, Some(filter.predicate), config),
+                    input => {
+                        let filter = filtered(input, filter.predicate)?;
+                        self.0.rewrite(filter, config)
+                    }
                 }
             }
-            LogicalPlan::Join(mut join) if join.join_type == JoinType::Inner => {
-                let Some(condition) = join.filter.take() else {
-                    return self.0.rewrite(LogicalPlan::Join(join), config);
-                };
-                let (conditions, given) = given_to_sides(&mut join, condition)?;
-                join.filter = conjunction(conditions);
-                let done = self.0.rewrite(LogicalPlan::Join(join), config)?;
-                Ok(Transformed::new(done.data, done.transformed || given, done.tnr))
-            }
+            LogicalPlan::Join(join) => self.over_join(join, None, config),
             plan => self.0.rewrite(plan, config),
         }
     }
 }
 
-/// The filter, without conditions that may fail and name only keys of a join right below it: those are given to the side they name, or
-/// come back to stand above, if they look at rows that the join makes.
-fn beside_keys(filter: Filter) -> Result<(LogicalPlan, Vec<Expr>)> {
-    let mut join = match Arc::unwrap_or_clone(filter.input) {
-        LogicalPlan::Join(join) => join,
-        input => {
-            let filter = Filter::try_new(filter.predicate, Arc::new(input))?;
-            return Ok((LogicalPlan::Filter(filter), Vec::new()));
-        }
-    };
-    let (conditions, _) = given_to_sides(&mut join, filter.predicate)?;
-    let (above, conditions): (Vec<_>, Vec<_>) =
-        conditions.into_iter().partition(|condition| keys_that_fail(&join, condition).is_some());
-    let join = LogicalPlan::Join(join);
-    let below = match conjunction(conditions) {
-        Some(condition) => filtered(join, condition)?,
-        None => join,
-    };
-    Ok((below, above))
+impl KeepsMeaning {
+    /// A join, below a condition or none. Conditions that may fail and name only keys of one side do not reach the rule: they are given to
+    /// that side, or come back to where they stood.
+    fn over_join(
+        &self,
+        mut join: Join,
+        condition: Option<Expr>,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let whole = condition.is_some();
+        let above = given_to_sides(&mut join, condition, rows_that_come_out)?;
+        let within = join.filter.take();
+        let within = given_to_sides(&mut join, within, rows_that_match)?;
+        join.filter = conjunction(within.passed);
+        let plan = LogicalPlan::Join(join);
+        let done = match conjunction(above.passed) {
+            Some(condition) => self.0.rewrite(filtered(plan, condition)?, config)?,
+            // The filter is gone: its join is looked at when the rule comes again.
+            None if whole => Transformed::yes(plan),
+            None => self.0.rewrite(plan, config)?,
+        };
+        let given = above.given || within.given;
+        let plan = kept_within(done.data, within.held)?;
+        let plan = match conjunction(above.held) {
+            Some(held) => filtered(plan, held)?,
+            None => plan,
+        };
+        Ok(Transformed::new(plan, done.transformed || given, done.tnr))
+    }
 }
 
-/// The conjuncts that stay, after those that may fail and name only keys of one side of a join went to that side, where its rows are those
-/// that come out of the join. Whether any went.
-fn given_to_sides(join: &mut Join, condition: Expr) -> Result<(Vec<Expr>, bool)> {
-    let (mut left, mut right, mut stay) = (Vec::new(), Vec::new(), Vec::new());
-    for condition in split_conjunction_owned(condition) {
-        match (keys_that_fail(join, &condition), join.join_type) {
-            (
-                Some(Side::Left),
-                JoinType::Inner | JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti,
-            ) => left.push(condition),
-            (
-                Some(Side::Right),
-                JoinType::Inner | JoinType::Right | JoinType::RightSemi | JoinType::RightAnti,
-            ) => right.push(condition),
-            _ => stay.push(condition),
+/// What becomes of a join's conditions.
+struct Conditions {
+    /// Those that the rule sees.
+    passed: Vec<Expr>,
+    /// Those that it would take for the other side's.
+    held: Vec<Expr>,
+    /// Whether any became a filter of the side that it names.
+    given: bool,
+}
+
+/// Gives conditions that may fail and name only keys of one side of a join to that side, if the join allows it.
+fn given_to_sides(
+    join: &mut Join,
+    condition: Option<Expr>,
+    allowed: fn(JoinType, Side) -> bool,
+) -> Result<Conditions> {
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    let mut done = Conditions { passed: Vec::new(), held: Vec::new(), given: false };
+    for condition in condition.into_iter().flat_map(split_conjunction_owned) {
+        match keys_that_fail(join, &condition) {
+            None => done.passed.push(condition),
+            Some(side) if !allowed(join.join_type, side) => done.held.push(condition),
+            Some(Side::Left) => left.push(condition),
+            Some(Side::Right) => right.push(condition),
         }
     }
-    let given = !left.is_empty() || !right.is_empty();
+    done.given = !left.is_empty() || !right.is_empty();
     for (side, conditions) in [(&mut join.left, left), (&mut join.right, right)] {
         if let Some(condition) = conjunction(conditions) {
             *side = Arc::new(filtered(LogicalPlan::clone(side), condition)?);
         }
     }
-    Ok((stay, given))
+    Ok(done)
+}
+
+/// Whether a condition above a join may be looked at for the rows of a side: each row that comes out has one of it.
+fn rows_that_come_out(join: JoinType, side: Side) -> bool {
+    use JoinType::{Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
+    match side {
+        Side::Left => matches!(join, Inner | Left | LeftSemi | LeftAnti),
+        Side::Right => matches!(join, Inner | Right | RightSemi | RightAnti),
+    }
+}
+
+/// Whether a condition of a join may be looked at for the rows of a side: those that do not match are of no use.
+fn rows_that_match(join: JoinType, side: Side) -> bool {
+    let (left, right) = join.on_lr_is_preserved();
+    match side {
+        Side::Left => left,
+        Side::Right => right,
+    }
+}
+
+/// The join, below filters or none, with conditions more.
+fn kept_within(plan: LogicalPlan, held: Vec<Expr>) -> Result<LogicalPlan> {
+    if held.is_empty() {
+        return Ok(plan);
+    }
+    match plan {
+        LogicalPlan::Join(mut join) => {
+            join.filter = conjunction(join.filter.take().into_iter().chain(held));
+            Ok(LogicalPlan::Join(join))
+        }
+        LogicalPlan::Filter(filter) => {
+            filtered(kept_within(Arc::unwrap_or_clone(filter.input), held)?, filter.predicate)
+        }
+        _ => internal_err!("a join stays one when conditions are pushed down"),
+    }
 }
 
 /// A join's side.
+#[derive(Clone, Copy)]
 enum Side {
     Left,
     Right,
