@@ -28,7 +28,8 @@ FSYNC=on tests/servers/postgres.sh start "$theirs" >/dev/null
 "$CARGO_TARGET_DIR/release/telesto" start --bucket "file://$work/bucket" --data-dir "$work/node" \
     --listen "127.0.0.1:$ours" --http "127.0.0.1:$http" --memory "$memory" >"$work/telesto.log" 2>&1 &
 node=$!
-finish() { kill "$node" 2>/dev/null || :; tests/servers/postgres.sh stop "$theirs"; rm -rf "$work"; }
+# Nothing of the node is kept: it is not waited for until it has folded all, and is gone before its folder is removed.
+finish() { kill -9 "$node" 2>/dev/null || :; wait "$node" 2>/dev/null || :; tests/servers/postgres.sh stop "$theirs"; rm -rf "$work"; }
 trap finish EXIT
 wait_for 60 curl -fsS "http://127.0.0.1:$http/health" || { cat "$work/telesto.log"; die "the node does not answer"; }
 export PGSSLMODE=disable
