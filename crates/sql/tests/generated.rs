@@ -14,6 +14,8 @@
 
 #[path = "generated/grammar.rs"]
 mod grammar;
+#[path = "generated/guards.rs"]
+mod guards;
 #[path = "generated/queries.rs"]
 mod queries;
 #[path = "generated/tables.rs"]
@@ -355,17 +357,62 @@ async fn round(pair: &mut Pair<'_>, grammar: &Grammar, rng: &mut StdRng) {
     }
 }
 
-#[test]
-fn statements_generated_from_a_seed_answer_as_on_postgres() {
-    // The stack of a server's thread: without optimisation the binder's frames are large.
-    let run = || {
+/// Runs a test on the stack of a server's thread: without optimisation the binder's frames are large.
+fn on_a_large_stack<F: Future<Output = ()> + 'static>(test: fn() -> F) {
+    let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(generate());
+        runtime.expect("a runtime").block_on(test());
     };
     let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(run).expect("a thread");
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+#[test]
+fn statements_generated_from_a_seed_answer_as_on_postgres() {
+    on_a_large_stack(generate);
+}
+
+#[test]
+fn conditions_that_guard_others_answer_as_on_postgres() {
+    on_a_large_stack(generate_guards);
+}
+
+/// Guarded conditions, on whichever path takes the query and once more on DataFusion.
+async fn generate_guards() {
+    let seed = setting("TELESTO_GENERATED_SEED", 1);
+    let rounds = setting("TELESTO_GENERATED_GUARD_ROUNDS", 4);
+    let server = Server::start();
+    let admin = server.connect("postgres").await.expect("PostgreSQL answers");
+    let mut tally = Tally::default();
+    let mut rows = 0;
+    for number in 0..rounds {
+        let database = format!("guards{number}");
+        admin.simple_query(&format!("create database {database}")).await.expect("a database");
+        let mut pair = Pair {
+            session: support::session().await.expect("a session"),
+            client: server.connect(&database).await.expect("PostgreSQL answers"),
+            known: &[],
+            tally: &mut tally,
+            round: number,
+        };
+        let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number));
+        for sql in guards::tables(&mut rng) {
+            assert!(pair.run(&sql, false).await.1, "{sql}");
+        }
+        for _ in 0..150 {
+            let sql = guards::query(&mut rng);
+            let (theirs, _) = pair.run(&sql, false).await;
+            pair.run_again(&sql, false, &theirs).await;
+            assert!(!matches!(theirs, Outcome::Failed { .. }), "not guarded: {sql}");
+            rows += usize::from(matches!(&theirs, Outcome::Rows(table) if !table.rows.is_empty()));
+        }
+    }
+    let wrong = tally.wrong.len();
+    assert!(wrong == 0, "{wrong} differ (seed {seed}):\n{}", tally.wrong.join("\n"));
+    // Queries that find nothing show nothing.
+    assert!(rows * 3 > tally.statements, "{rows} of {} statements give rows", tally.statements);
 }
 
 async fn generate() {

@@ -29,65 +29,83 @@ use rustc_hash::FxHashSet;
 
 /// DataFusion's rules, those that push filters down behind a look at the plan.
 pub(super) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let guarded = |rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {
-        if rule.name().starts_with("FilterPushdown") {
-            Arc::new(Guarded(rule)) as Arc<dyn PhysicalOptimizerRule + Send + Sync>
-        } else if rule.name() == ProjectionPushdown::new().name() {
-            Arc::new(KeepsGuards(rule))
-        } else if rule.name() == SanityCheckPlan::new().name() {
-            Arc::new(Mended(rule))
-        } else {
-            rule
-        }
+    let wrapped = |rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {
+        let how = match rule.name() {
+            name if name.starts_with("FilterPushdown") => where_names_tell,
+            name if name == ProjectionPushdown::new().name() => but_for_guards,
+            name if name == SanityCheckPlan::new().name() => and_mended,
+            _ => return rule,
+        };
+        Arc::new(Wrapped { rule, how }) as Arc<dyn PhysicalOptimizerRule + Send + Sync>
     };
-    PhysicalOptimizer::new().rules.into_iter().map(guarded).collect()
+    PhysicalOptimizer::new().rules.into_iter().map(wrapped).collect()
 }
 
-#[derive(Debug)]
-struct Guarded(Arc<dyn PhysicalOptimizerRule + Send + Sync>);
+/// How a rule is applied to a plan.
+type How = fn(
+    &dyn PhysicalOptimizerRule,
+    Arc<dyn ExecutionPlan>,
+    &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>>;
 
-impl PhysicalOptimizerRule for Guarded {
+/// A rule of DataFusion, applied another way than by itself.
+#[derive(Debug)]
+struct Wrapped {
+    rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>,
+    how: How,
+}
+
+impl PhysicalOptimizerRule for Wrapped {
     fn optimize(
         &self,
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        if finds_columns(&plan, false) { self.0.optimize(plan, config) } else { Ok(plan) }
+        (self.how)(self.rule.as_ref(), plan, config)
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.rule.name()
     }
 
     fn schema_check(&self) -> bool {
-        self.0.schema_check()
+        self.rule.schema_check()
     }
 }
 
-/// Puts projections where fewer columns are passed on. DataFusion's rule also computes parts of one side in the condition of a join without
-/// equal keys below the join, for all rows of that side; a condition that guards some of its parts stays whole.
-#[derive(Debug)]
-struct KeepsGuards(Arc<dyn PhysicalOptimizerRule + Send + Sync>);
+/// Filters are pushed down where names tell the columns.
+fn where_names_tell(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if finds_columns(&plan, false) { rule.optimize(plan, config) } else { Ok(plan) }
+}
 
-impl PhysicalOptimizerRule for KeepsGuards {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        if plan.exists(|node| Ok(joins_by_cases(node)))? {
-            plan.transform_down(remove_unnecessary_projections).data()
-        } else {
-            self.0.optimize(plan, config)
-        }
+/// The last look at a plan. Where it finds an order missing, that is put in and it looks again: what an earlier rule left out because a
+/// column is constant, a later one may have lost the reason for.
+fn and_mended(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    match rule.optimize(Arc::clone(&plan), config) {
+        Ok(plan) => Ok(plan),
+        Err(_) => rule.optimize(EnsureRequirements::new().optimize(plan, config)?, config),
     }
+}
 
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.0.schema_check()
+/// Projections are put where fewer columns are passed on. DataFusion's rule also computes parts of one side in the condition of a join
+/// without equal keys below the join, for all rows of that side; a plan with a condition that guards some of its parts is left without.
+fn but_for_guards(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if plan.exists(|node| Ok(joins_by_cases(node)))? {
+        plan.transform_down(remove_unnecessary_projections).data()
+    } else {
+        rule.optimize(plan, config)
     }
 }
 
@@ -99,35 +117,6 @@ fn joins_by_cases(node: &Arc<dyn ExecutionPlan>) -> bool {
             filter.expression().exists(|part| Ok(part.downcast_ref::<CaseExpr>().is_some()));
         cases.unwrap_or(true)
     })
-}
-
-/// The last look at a plan. Where it finds an order missing, that is put in and it looks again: what an earlier rule left out because a
-/// column is constant, a later one may have lost the reason for.
-#[derive(Debug)]
-struct Mended(Arc<dyn PhysicalOptimizerRule + Send + Sync>);
-
-impl PhysicalOptimizerRule for Mended {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        match self.0.optimize(Arc::clone(&plan), config) {
-            Ok(plan) => Ok(plan),
-            Err(_) => {
-                let mended = EnsureRequirements::new().optimize(plan, config)?;
-                self.0.optimize(mended, config)
-            }
-        }
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.0.schema_check()
-    }
 }
 
 /// Whether names tell the columns of every operator that a filter may reach. `reached`: one may come from above.

@@ -8,13 +8,13 @@
 //! - It panics below an alias that has fewer columns than its input, which `PullUpCorrelatedExpr` leaves behind.
 //!
 //! And two of its rules compute what may fail for rows that it is not for ([`super::guards`] comes behind all rules): `PushDownFilter`
-//! takes a condition over one side's key of a join for one over the other side's, too, and `CommonSubexprEliminate` computes what stands
+//! takes a condition over a key of a join for one over the other side's equal key, too, and `CommonSubexprEliminate` computes what stands
 //! twice in a filter below it, unless something stands before it that may decide.
 //!
 //! # Invariants
 //! - No condition passes an aggregate without groups, or one with grouping sets, on its way down.
 //! - Where conditions on one column are made one, all have the column on the left.
-//! - A condition that may fail is looked at for rows of the side of a join that it names, above the join or within it.
+//! - A condition that may fail is looked at for rows of the side of a join that it names, or for rows that the join puts together.
 
 use std::sync::Arc;
 
@@ -31,26 +31,35 @@ pub(super) fn logical_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules = Optimizer::new().rules;
     // It computes an aggregate in two steps, as if a sum of sums had the type of a sum: PostgreSQL's sum of bigint is numeric.
     rules.retain(|rule| rule.name() != "single_distinct_aggregation_to_group_by");
-    for rule in &mut rules {
-        match rule.name() {
-            "push_down_filter" => *rule = Arc::new(KeepsMeaning(Arc::clone(rule))),
-            "common_sub_expression_eliminate" => *rule = Arc::new(SteadyFirst(Arc::clone(rule))),
-            _ => {}
-        }
-    }
-    rules
+    let wrapped = |rule: Arc<dyn OptimizerRule + Send + Sync>| {
+        let how = match rule.name() {
+            "push_down_filter" => pushed_down,
+            "common_sub_expression_eliminate" => steady_first,
+            _ => return rule,
+        };
+        Arc::new(Wrapped { rule, how }) as Arc<dyn OptimizerRule + Send + Sync>
+    };
+    rules.into_iter().map(wrapped).collect()
 }
 
-#[derive(Debug)]
-struct KeepsMeaning(Arc<dyn OptimizerRule + Send + Sync>);
+/// How a rule is applied to a plan.
+type How =
+    fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
 
-impl OptimizerRule for KeepsMeaning {
+/// A rule of DataFusion, applied another way than by itself.
+#[derive(Debug)]
+struct Wrapped {
+    rule: Arc<dyn OptimizerRule + Send + Sync>,
+    how: How,
+}
+
+impl OptimizerRule for Wrapped {
     fn name(&self) -> &str {
-        self.0.name()
+        self.rule.name()
     }
 
     fn apply_order(&self) -> Option<ApplyOrder> {
-        self.0.apply_order()
+        self.rule.apply_order()
     }
 
     fn rewrite(
@@ -58,55 +67,63 @@ impl OptimizerRule for KeepsMeaning {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        match plan {
-            LogicalPlan::Filter(filter) if whole(&filter.input) => {
-                Ok(Transformed::no(LogicalPlan::Filter(filter)))
-            }
-            LogicalPlan::Filter(filter) => {
-                let filter = whole_alias(columns_left(filter)?)?;
-                match Arc::unwrap_or_clone(filter.input) {
-                    LogicalPlan::Join(join) => self.over_join(join, Some(filter.predicate), config),
-                    input => {
-                        let filter = filtered(input, filter.predicate)?;
-                        self.0.rewrite(filter, config)
-                    }
-                }
-            }
-            LogicalPlan::Join(join) => self.over_join(join, None, config),
-            plan => self.0.rewrite(plan, config),
-        }
+        (self.how)(self.rule.as_ref(), plan, config)
     }
 }
 
-impl KeepsMeaning {
-    /// A join, below a condition or none. Conditions that may fail and name only keys of one side do not reach the rule: they are given to
-    /// that side, or come back to where they stood.
-    fn over_join(
-        &self,
-        mut join: Join,
-        condition: Option<Expr>,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let whole = condition.is_some();
-        let above = given_to_sides(&mut join, condition, rows_that_come_out)?;
-        let within = join.filter.take();
-        let within = given_to_sides(&mut join, within, rows_that_match)?;
-        join.filter = conjunction(within.passed);
-        let plan = LogicalPlan::Join(join);
-        let done = match conjunction(above.passed) {
-            Some(condition) => self.0.rewrite(filtered(plan, condition)?, config)?,
-            // The filter is gone: its join is looked at when the rule comes again.
-            None if whole => Transformed::yes(plan),
-            None => self.0.rewrite(plan, config)?,
-        };
-        let given = above.given || within.given;
-        let plan = kept_within(done.data, within.held)?;
-        let plan = match conjunction(above.held) {
-            Some(held) => filtered(plan, held)?,
-            None => plan,
-        };
-        Ok(Transformed::new(plan, done.transformed || given, done.tnr))
+/// Conditions are pushed down where that keeps their meaning.
+fn pushed_down(
+    rule: &dyn OptimizerRule,
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    match plan {
+        LogicalPlan::Filter(filter) if whole(&filter.input) => {
+            Ok(Transformed::no(LogicalPlan::Filter(filter)))
+        }
+        LogicalPlan::Filter(filter) => {
+            let filter = whole_alias(columns_left(filter)?)?;
+            match Arc::unwrap_or_clone(filter.input) {
+                LogicalPlan::Join(join) => over_join(rule, join, Some(filter.predicate), config),
+                input => rule.rewrite(filtered(input, filter.predicate)?, config),
+            }
+        }
+        LogicalPlan::Join(join) => over_join(rule, join, None, config),
+        plan => rule.rewrite(plan, config),
     }
+}
+
+/// A join, below a condition or none. Conditions that may fail do not reach the rule where it would copy them: they are given to the side
+/// that they name, or come back to where they stood.
+fn over_join(
+    rule: &dyn OptimizerRule,
+    mut join: Join,
+    condition: Option<Expr>,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let whole = condition.is_some();
+    let above = given_to_sides(&mut join, condition, rows_that_come_out)?;
+    let within = join.filter.take();
+    let within = given_to_sides(&mut join, within, rows_that_match)?;
+    join.filter = conjunction(within.passed);
+    let plan = LogicalPlan::Join(join);
+    let done = match conjunction(above.passed) {
+        Some(condition) => rule.rewrite(filtered(plan, condition)?, config)?,
+        // The filter is gone: its join is looked at when the rule comes again.
+        None if whole => Transformed::yes(plan),
+        None => rule.rewrite(plan, config)?,
+    };
+    let given = above.given || within.given;
+    let plan = kept_within(done.data, within.held)?;
+    // One filter, not two: operators put two together again, without guards.
+    let plan = match (plan, conjunction(above.held)) {
+        (LogicalPlan::Filter(rest), Some(held)) => {
+            filtered(Arc::unwrap_or_clone(rest.input), rest.predicate.and(held))?
+        }
+        (plan, Some(held)) => filtered(plan, held)?,
+        (plan, None) => plan,
+    };
+    Ok(Transformed::new(plan, done.transformed || given, done.tnr))
 }
 
 /// What becomes of a join's conditions.
@@ -119,7 +136,7 @@ struct Conditions {
     given: bool,
 }
 
-/// Gives conditions that may fail and name only keys of one side of a join to that side, if the join allows it.
+/// Gives conditions that may fail, and would be copied, to the one side of a join that they name, if the join allows it.
 fn given_to_sides(
     join: &mut Join,
     condition: Option<Expr>,
@@ -128,11 +145,13 @@ fn given_to_sides(
     let (mut left, mut right) = (Vec::new(), Vec::new());
     let mut done = Conditions { passed: Vec::new(), held: Vec::new(), given: false };
     for condition in condition.into_iter().flat_map(split_conjunction_owned) {
-        match keys_that_fail(join, &condition) {
+        match copied(join, &condition) {
             None => done.passed.push(condition),
-            Some(side) if !allowed(join.join_type, side) => done.held.push(condition),
-            Some(Side::Left) => left.push(condition),
-            Some(Side::Right) => right.push(condition),
+            Some(Some(side)) if allowed(join.join_type, side) => match side {
+                Side::Left => left.push(condition),
+                Side::Right => right.push(condition),
+            },
+            Some(_) => done.held.push(condition),
         }
     }
     done.given = !left.is_empty() || !right.is_empty();
@@ -186,22 +205,24 @@ enum Side {
     Right,
 }
 
-/// The side of a join that a condition names only keys of, if it may fail and DataFusion would take it for the other side's.
-fn keys_that_fail(join: &Join, condition: &Expr) -> Option<Side> {
+/// Whether a condition may fail and DataFusion would take it for another, over one side alone: each key in it is replaced by the other
+/// side's equal one. `Some(None)` if it names columns of both sides as it is.
+fn copied(join: &Join, condition: &Expr) -> Option<Option<Side>> {
     if !may_fail(condition) || condition.is_volatile() {
         return None;
     }
     let pairs = || join.on.iter().filter_map(|(l, r)| Some((l.try_as_col()?, r.try_as_col()?)));
     let columns = condition.column_refs();
-    let only = |keys: Vec<&Column>| {
-        !columns.is_empty() && columns.iter().all(|column| keys.contains(column))
-    };
-    if only(pairs().map(|(left, _)| left).collect()) {
-        Some(Side::Left)
-    } else if only(pairs().map(|(_, right)| right).collect()) {
-        Some(Side::Right)
-    } else {
-        None
+    let all = |of: &dyn Fn(&Column) -> bool| columns.iter().all(|column| of(column));
+    let left = |column: &Column| join.left.schema().has_column(column);
+    let right = |column: &Column| join.right.schema().has_column(column);
+    let to_left = all(&|column| left(column) || pairs().any(|(_, key)| key == column));
+    let to_right = all(&|column| right(column) || pairs().any(|(key, _)| key == column));
+    match (all(&left), all(&right)) {
+        (true, true) => None,
+        (true, false) => to_right.then_some(Some(Side::Left)),
+        (false, true) => to_left.then_some(Some(Side::Right)),
+        (false, false) => (to_left || to_right).then_some(None),
     }
 }
 
@@ -209,42 +230,25 @@ fn filtered(input: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
     Filter::try_new(condition, Arc::new(input)).map(LogicalPlan::Filter)
 }
 
-/// Finds what stands twice when conditions that may fail stand last in their filters: only what comes first is computed for all rows.
-#[derive(Debug)]
-struct SteadyFirst(Arc<dyn OptimizerRule + Send + Sync>);
-
-impl OptimizerRule for SteadyFirst {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.0.apply_order()
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let sorted = plan.transform_down_with_subqueries(|node| match node {
-            LogicalPlan::Filter(filter) if may_fail(&filter.predicate) => {
-                let mut conditions = split_conjunction_owned(filter.predicate);
-                let sorted = conditions.is_sorted_by_key(may_fail);
-                conditions.sort_by_cached_key(may_fail);
-                let condition = conjunction(conditions).unwrap_or_else(truth);
-                let filter = Filter::try_new(condition, filter.input)?;
-                Ok(Transformed::new(
-                    LogicalPlan::Filter(filter),
-                    !sorted,
-                    TreeNodeRecursion::Continue,
-                ))
-            }
-            node => Ok(Transformed::no(node)),
-        })?;
-        let done = self.0.rewrite(sorted.data, config)?;
-        Ok(Transformed::new(done.data, done.transformed || sorted.transformed, done.tnr))
-    }
+/// What stands twice is looked for when conditions that may fail stand last in their filters: only what comes first is computed for all rows.
+fn steady_first(
+    rule: &dyn OptimizerRule,
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let sorted = plan.transform_down_with_subqueries(|node| match node {
+        LogicalPlan::Filter(filter) if may_fail(&filter.predicate) => {
+            let mut conditions = split_conjunction_owned(filter.predicate);
+            let sorted = conditions.is_sorted_by_key(may_fail);
+            conditions.sort_by_cached_key(may_fail);
+            let condition = conjunction(conditions).unwrap_or_else(truth);
+            let filter = filtered(Arc::unwrap_or_clone(filter.input), condition)?;
+            Ok(Transformed::new(filter, !sorted, TreeNodeRecursion::Continue))
+        }
+        node => Ok(Transformed::no(node)),
+    })?;
+    let done = rule.rewrite(sorted.data, config)?;
+    Ok(Transformed::new(done.data, done.transformed || sorted.transformed, done.tnr))
 }
 
 fn truth() -> Expr {
