@@ -18,6 +18,8 @@
     reason = "the outermost layer: it measures real time and may stop at the first error"
 )]
 
+#[path = "../../crates/telesto/src/allocator.rs"]
+mod allocator;
 mod server;
 
 use std::io::Write as _;
@@ -32,9 +34,6 @@ use telesto_sql::{Datum, Prepared, Session, SessionOptions};
 use telesto_txn::Database as _;
 
 use server::{database, reply, run};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Rows that the reads of a working set ask for.
 const WORKING_SET: u64 = 10_000;

@@ -13,6 +13,8 @@
     reason = "the outermost layer: it measures real time and may stop at the first error"
 )]
 
+#[path = "../../crates/telesto/src/allocator.rs"]
+mod allocator;
 mod server;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -23,9 +25,6 @@ use telesto_txn::Database as _;
 use tokio::runtime::Runtime;
 
 use server::{database, reply, run};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Customers; each has 4 orders of 3 lines.
 const CUSTOMERS: i64 = 10_000;

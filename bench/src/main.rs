@@ -14,6 +14,8 @@
     reason = "the outermost layer: it measures real time and may stop at the first error"
 )]
 
+#[path = "../../crates/telesto/src/allocator.rs"]
+mod allocator;
 mod systems;
 
 use std::sync::Arc;
@@ -23,9 +25,6 @@ use clap::{Parser, ValueEnum as _};
 use futures::future::join_all;
 
 use systems::{PlainSlateDb, System, Telesto};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Key-value get, put and scan, Telesto beside plain SlateDB.
 #[derive(Parser)]
