@@ -88,8 +88,8 @@ impl StoredLoglet {
 
     /// Opens a loglet's files. `None` when there is no usable one.
     ///
-    /// With `repair`, an unfinished last write is cut off and what is there made durable; without, the
-    /// files are left as they are.
+    /// With `repair`, an unfinished last write is cut off and what is there made durable, whatever an
+    /// earlier life was told by its sync; without, the files are left as they are.
     pub async fn open(
         disk: Arc<dyn Disk>,
         key: LogletKey,
@@ -155,8 +155,8 @@ impl StoredLoglet {
                 );
                 last.unfinished_bytes = 0;
             }
-            // Also syncs: a whole batch may have been in the page cache only.
             last.file.truncate(last.end_bytes).await?;
+            last.harden().await?;
         }
         let sealed = last.sealed;
         Ok(Some(Self::with_segments(disk, key, segment_bytes, segments, sealed)))
@@ -294,10 +294,15 @@ impl StoredLoglet {
         Ok(found)
     }
 
-    /// Drops segments that hold only entries below `below`; the last segment stays.
+    /// Drops segments that hold only entries below `below`. What stays has at least one entry, if
+    /// there ever was one: a recovery names the hash of the last entry, so a segment that a roll-over
+    /// made and no batch ever reached (full disk, stalled sync) does not let the one before it go.
     pub async fn release(&self, below: Lsn) -> Result<()> {
         let mut files = self.files.lock().await;
-        while files.segments.len() > 1 && files.segments[0].next_lsn() <= below {
+        while files.segments.len() > 1
+            && files.segments[0].next_lsn() <= below
+            && !files.segments[1].batches.is_empty()
+        {
             self.disk.remove(&files.segments[0].path).await?;
             files.segments.remove(0);
         }
