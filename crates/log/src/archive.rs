@@ -109,7 +109,8 @@ struct Missing {
     from: Lsn,
 }
 
-fn covered(objects: &BTreeSet<(u64, Lsn, Lsn)>, loglet: u64, from: Lsn) -> Lsn {
+/// The first LSN from `from` on that is in no object of `loglet`.
+pub(crate) fn covered(objects: &BTreeSet<(u64, Lsn, Lsn)>, loglet: u64, from: Lsn) -> Lsn {
     let mut next = from;
     for (_, first, last) in
         objects.range((loglet, Lsn::ZERO, Lsn::ZERO)..(loglet + 1, Lsn::ZERO, Lsn::ZERO))
@@ -166,7 +167,8 @@ impl VirtualLog {
 }
 
 impl Inner {
-    async fn with_objects<T>(
+    /// Works on the objects of the archive as this process knows them, listing them when it does not.
+    pub async fn with_objects<T>(
         &self,
         cause: Cause,
         by: Deadline,
@@ -290,8 +292,8 @@ impl Inner {
         let key = keys::archive(shard, loglet.id, *from, last);
         metrics::counter!("telesto_log_archived_entries_total").increment(entries.len() as u64);
         match self.store.put(Cause::Archive, &key, body, by).await? {
-            // An object of that name holds the same entries, whoever wrote it.
-            Put::Created | Put::Exists => {}
+            Put::Created => {}
+            Put::Exists => self.check_archived(&key, &entries, by).await?,
             Put::Unknown(reason) => {
                 self.archive.forget().await;
                 return Err(Error::Unavailable { shard, reason });
@@ -305,6 +307,29 @@ impl Inner {
             .await?;
         self.release(loglet, *end, next, by).await?;
         Ok(true)
+    }
+
+    /// An object of the name that this process wanted to give is there already: its own (the reply to
+    /// an earlier attempt was lost) or that of an owner before. It counts as the archive of `entries`
+    /// only when it holds exactly them.
+    async fn check_archived(&self, key: &str, entries: &[Bytes], by: Deadline) -> Result<()> {
+        let shard = self.store.shard;
+        let Some(object) = self.store.get(Cause::Archive, key, by).await? else {
+            // Listed again, and shipped again under whatever name is missing then.
+            self.archive.forget().await;
+            let reason = format!("{key} was there and is not any more");
+            return Err(Error::Unavailable { shard, reason });
+        };
+        let (first, found) = decode(shard, key, &object.body)?;
+        if found == entries {
+            return Ok(());
+        }
+        let differs = found.iter().zip(entries).take_while(|(one, other)| one == other).count();
+        Err(Error::Corrupt {
+            object: key.to_owned(),
+            lsn: Some(Lsn(first.0 + differs as u64)),
+            reason: "it holds another entry than the local log; the local log was kept".into(),
+        })
     }
 
     /// Tells the local log server what it need not keep any more.

@@ -25,7 +25,7 @@ use crate::error::{DiskFault, Error, Result};
 use crate::keys;
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
-use crate::quorum::{self, Sequencer};
+use crate::quorum::Sequencer;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
 use crate::store::{Put, Store};
 
@@ -296,8 +296,7 @@ impl Inner {
             if newest.version != chain.version {
                 continue;
             }
-            let servers: Vec<Arc<dyn LogServer>> = vec![Arc::clone(&server) as Arc<dyn LogServer>];
-            let (end, hash) = quorum::recover(key, active, &servers, by).await?;
+            let (end, hash) = self.recover_loglet(key, active, &server, by).await?;
             let id = active.id + 1;
             let (medium, token) = self.new_quorum(&server, id, end, by).await?;
             let writer = self.store.env.writer_token();

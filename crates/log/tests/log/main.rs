@@ -6,6 +6,7 @@
 
 mod bucket_log;
 mod late_writer;
+mod local_disk;
 mod majority;
 mod quorum_log;
 mod support;
