@@ -126,7 +126,8 @@ pub(crate) fn covered(objects: &BTreeSet<(u64, Lsn, Lsn)>, loglet: u64, from: Ls
 impl Archive {
     /// An entry was committed.
     pub fn committed(&self, bytes: usize, threshold: usize) {
-        let before = self.signal.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // Orders this after the commit: whoever takes the count back sees the entry as committed.
+        let before = self.signal.pending_bytes.fetch_add(bytes, Ordering::AcqRel);
         // The first one starts the timer, the one that fills the object ends it.
         if before == 0 || (before < threshold && before + bytes >= threshold) {
             self.signal.wake.notify_one();
@@ -281,7 +282,6 @@ impl Inner {
     async fn ship(&self, missing: &Missing, by: Deadline) -> Result<bool> {
         let Missing { loglet, end, from } = missing;
         let limit = self.options.archive_bytes.max(1);
-        self.archive.signal.pending_bytes.store(0, Ordering::Relaxed);
         let entries = self.quorum_bytes(loglet, *end, *from, limit, Cause::Archive, by).await?;
         if entries.is_empty() {
             return Ok(false);
@@ -352,6 +352,11 @@ impl Inner {
     }
 
     /// Starts shipping in the background. Ends when the log is dropped or closed.
+    ///
+    /// Each round takes the count back first and then ships everything that is committed. A commit that
+    /// was counted before is shipped by this round, one that is counted later finds the count at zero
+    /// and wakes the next. What is shipped meanwhile by others does not touch the count, so that no
+    /// interleaving leaves a count that nobody will take back.
     pub fn start_archiver(self: &Arc<Self>) {
         let weak: Weak<Self> = Arc::downgrade(self);
         let signal = Arc::clone(&self.archive.signal);
@@ -369,6 +374,7 @@ impl Inner {
                         return;
                     }
                 }
+                signal.pending_bytes.swap(0, Ordering::AcqRel);
                 let Some(inner) = weak.upgrade() else { return };
                 if inner.state.lock().closed {
                     return;
@@ -416,7 +422,62 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+    use telesto_common::{Incarnation, NodeId};
+
     use super::*;
+    use crate::disk::SimDisk;
+    use crate::{Append, Identity, LogKind, LogOptions};
+
+    async fn appended(log: &VirtualLog, at: Lsn, hash: [u8; 16]) -> [u8; 16] {
+        let by = log.inner.store.env.deadline(Duration::from_secs(20));
+        match log.append(at, hash, vec![], by).await.expect("appended") {
+            Append::Committed(entry) => entry.hash,
+            Append::Taken => panic!("nobody else appends"),
+        }
+    }
+
+    async fn archived(log: &VirtualLog, lsn: Lsn) -> bool {
+        let env = &log.inner.store.env;
+        for _ in 0..1000 {
+            let by = env.deadline(Duration::from_secs(20));
+            if log.archived(by).await.expect("listed") > lsn {
+                return true;
+            }
+            env.clock.sleep(Duration::from_millis(10)).await;
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn commit_that_is_counted_after_it_was_shipped_does_not_keep_later_ones_from_the_archive()
+    {
+        let env = telesto_runtime::env();
+        let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+        let bucket = over(store, "memory://late", &BucketOptions::default(), env.clone());
+        let bucket: Arc<dyn Bucket> = bucket.expect("opens");
+        let mut options = LogOptions::new(Identity {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            pid: 1,
+            address: String::new(),
+        });
+        options.kind = LogKind::Quorum;
+        options.disk = Some(SimDisk::new());
+        options.archive_interval = Duration::from_millis(20);
+        let log = VirtualLog::create(bucket, env.clone(), ShardId(1), options).await;
+        let log = log.expect("created");
+        let hash = appended(&log, Lsn(1), [0; 16]).await;
+        assert!(archived(&log, Lsn(1)).await);
+        // A thread that was held up between its commit and its note of it.
+        log.inner.archive.committed(10, log.inner.options.archive_bytes);
+        env.clock.sleep(Duration::from_millis(200)).await;
+        appended(&log, Lsn(2), hash).await;
+        assert!(archived(&log, Lsn(2)).await, "it stays on one disk for ever");
+    }
 
     #[test]
     fn archive_object_round_trips_and_every_flipped_byte_is_refused() {

@@ -271,10 +271,11 @@ impl Inner {
         };
         if first {
             self.start_archiver();
-            if chain.loglets.len() > 1 {
-                // Entries of closed loglets may wait for the archive.
-                self.archive.wake();
-            }
+        }
+        if chain.loglets.len() > 1 {
+            // Entries of closed loglets may wait for the archive, also those that were found committed
+            // after the append that wrote them had failed: nobody counted them.
+            self.archive.wake();
         }
         if let Err(error) = self.clean_local(chain, by).await {
             tracing::warn!(%error, "cleaning the local log failed; again at the next start");

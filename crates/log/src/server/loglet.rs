@@ -184,12 +184,13 @@ impl StoredLoglet {
         let start = files.next();
         let mut next = start;
         let mut written = Vec::new();
+        let mut refused = Vec::new();
         for one in waiting {
-            let refused = files.sealed && !one.repair;
+            let closed = files.sealed && !one.repair;
             if files.failed {
                 let _ = one.reply.send(Err(self.failed()));
-            } else if refused || one.first != next {
-                let _ = one.reply.send(Ok(Reply::Refused { next, sealed: files.sealed }));
+            } else if closed || one.first != next {
+                refused.push(one.reply);
             } else {
                 next = Lsn(next.0 + one.entries.len() as u64);
                 batch.extend(one.entries);
@@ -205,6 +206,13 @@ impl StoredLoglet {
             for (next, reply) in written {
                 let _ = reply.send(Ok(Reply::Stored { next }));
             }
+        }
+        // Answered after the write: below `next` is what is on disk, not what was about to be.
+        for reply in refused {
+            let (next, sealed) = (files.next(), files.sealed);
+            let answer =
+                if files.failed { Err(self.failed()) } else { Ok(Reply::Refused { next, sealed }) };
+            let _ = reply.send(answer);
         }
         result.try_recv().unwrap_or_else(|_| Err(self.failed()))
     }

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_common::Lsn;
+use telesto_common::{Lsn, WriterToken};
 use telesto_log::disk::SimDisk;
+use telesto_log::server::{LocalLogServer, LogServer as _, LogletKey, Reply, Request};
 use telesto_log::{DiskFault, Error, LogOptions};
 
 use crate::support::*;
@@ -263,6 +264,37 @@ async fn archive_object_of_the_same_name_counts_only_with_the_same_entries() {
     again.log.archive_through(Lsn(2), soon(&process.env)).await.unwrap();
     again.catch_up().await.unwrap();
     assert_eq!(again.said(), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() {
+    let (env, disk) = (telesto_runtime::env(), SimDisk::new());
+    let key = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5) };
+    let server = LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 1 << 20).await;
+    let server = server.unwrap();
+    server.call(Request::Create { key, start: Lsn(1) }, soon(&env)).await.unwrap();
+    let store = |first| {
+        let entries = vec![bytes::Bytes::from_static(b"entry")];
+        server.call(Request::Store { key, first: Lsn(first), entries, repair: false }, soon(&env))
+    };
+    // The first write is under way; the second and its repetition wait for it together.
+    disk.limit_space(Some(512));
+    disk.hang();
+    let all = async { futures::join!(store(1), store(2), store(2)) };
+    let resume = async {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        disk.resume();
+    };
+    let ((first, second, repeated), ()) = futures::join!(all, resume);
+    assert_eq!(first.unwrap(), Reply::Stored { next: Lsn(2) });
+    assert!(second.is_err());
+    if let Ok(Reply::Refused { next, .. }) = repeated {
+        assert_eq!(next, Lsn(2), "entry 2 is not on disk");
+    }
+    let tail = server.call(Request::Tail { key }, soon(&env)).await.unwrap();
+    assert!(matches!(tail, Reply::Tail { next: Lsn(2), .. }), "{tail:?}");
 }
 
 #[tokio::test]
