@@ -11,3 +11,4 @@ mod majority;
 mod quorum_log;
 mod support;
 mod switching;
+mod trimming;
