@@ -17,6 +17,7 @@
 //! See [`crate::Error`]. Every call ends by its deadline.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -31,6 +32,7 @@ use crate::keys;
 use crate::options::{Append, LogOptions};
 use crate::quorum::{Sequenced, Sequencer};
 use crate::record::{Entry, Record};
+use crate::role::Role;
 use crate::server::LocalLogServer;
 use crate::store::{Put, Store};
 
@@ -50,6 +52,8 @@ pub(crate) struct Inner {
     /// This machine's log server, once it is needed.
     pub local: tokio::sync::Mutex<Option<Arc<LocalLogServer>>>,
     pub archive: Archive,
+    /// Whether the background task of the archive was started.
+    pub archiving: AtomicBool,
 }
 
 /// What this process knows.
@@ -60,8 +64,8 @@ pub(crate) struct State {
     pub reached: Option<(Lsn, [u8; 16])>,
     /// See the module's text.
     pub contact: Option<(Duration, Lsn)>,
-    /// Set while this process sequences the active loglet.
-    pub sequencer: Option<Arc<Sequencer>>,
+    /// What this process is to the active loglet.
+    pub role: Role,
     pub closed: bool,
 }
 
@@ -84,10 +88,11 @@ impl VirtualLog {
         self.inner.chain()
     }
 
-    /// Whether this process sequences the log: then reads at the tail make no request.
+    /// Whether this process sequences the log: then nobody else can append, and reads at the tail make
+    /// no request. Never so from the moment on at which it begins to give the log away.
     #[must_use]
     pub fn is_local_sequencer(&self) -> bool {
-        self.inner.sequencer().is_some()
+        self.inner.state.lock().role.owner().is_some()
     }
 
     /// Whether this process was proved to be at the tail less than half a retention ago: only then may
@@ -146,11 +151,11 @@ impl VirtualLog {
     ) -> Result<Append> {
         let inner = &self.inner;
         loop {
-            let (chain, sequencer) = inner.view()?;
+            let (chain, role) = inner.view()?;
             let Medium::Quorum { .. } = &chain.active().medium else {
                 return inner.append_slot(at, previous_hash, records, by).await;
             };
-            let Some(sequencer) = sequencer else {
+            let Some(sequencer) = role.sequencer() else {
                 inner.claim(by).await?;
                 continue;
             };
@@ -164,7 +169,7 @@ impl VirtualLog {
                 }
                 Sequenced::Stopped(given_back) => records = given_back,
             }
-            inner.replace_sequencer(&sequencer, by).await?;
+            inner.replace_sequencer(sequencer, by).await?;
         }
     }
 
@@ -186,7 +191,7 @@ impl VirtualLog {
         {
             let mut state = inner.state.lock();
             state.closed = true;
-            state.sequencer = None;
+            state.role = Role::Follower;
         }
         inner.archive.wake();
         *inner.local.lock().await = None;
@@ -205,17 +210,27 @@ impl Inner {
         Arc::clone(&self.state.lock().chain)
     }
 
+    /// The sequencer that has the newest entries, if it is here.
     pub fn sequencer(&self) -> Option<Arc<Sequencer>> {
-        self.state.lock().sequencer.clone()
+        self.state.lock().role.sequencer().cloned()
     }
 
-    /// Chain and sequencer as of one moment.
-    pub fn view(&self) -> Result<(Arc<Chain>, Option<Arc<Sequencer>>)> {
+    /// Called before a request goes out that may let other processes append: from here on this process
+    /// does not know the tail without a look.
+    pub fn hand_over(&self, sequencer: &Arc<Sequencer>) {
+        let mut state = self.state.lock();
+        if state.role.owner().is_some_and(|own| Arc::ptr_eq(own, sequencer)) {
+            state.role = Role::HandingOver(Arc::clone(sequencer));
+        }
+    }
+
+    /// Chain and role as of one moment.
+    pub fn view(&self) -> Result<(Arc<Chain>, Role)> {
         let state = self.state.lock();
         if state.closed {
             return Err(Error::Closed { shard: self.store.shard });
         }
-        Ok((Arc::clone(&state.chain), state.sequencer.clone()))
+        Ok((Arc::clone(&state.chain), state.role.clone()))
     }
 
     /// One put-if-absent of slot `at`.
@@ -283,10 +298,13 @@ impl Inner {
         }
     }
 
-    /// Takes over a newer chain.
+    /// Takes over a newer chain. A sequencer whose loglet is no longer the active one is let go.
     pub fn adopt(&self, chain: Chain) -> Arc<Chain> {
         let mut state = self.state.lock();
         if chain.version > state.chain.version {
+            if !state.role.fits(&chain) {
+                state.role = Role::Follower;
+            }
             state.chain = Arc::new(chain);
         }
         Arc::clone(&state.chain)

@@ -13,6 +13,7 @@
 //! that no chain names, which it removes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use telesto_bucket::{Bucket, Cause};
@@ -26,6 +27,7 @@ use crate::keys;
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
 use crate::quorum::{self, Sequencer};
+use crate::role::Role;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
 use crate::store::{Put, Store};
 
@@ -121,7 +123,7 @@ impl VirtualLog {
             chain: Arc::new(chain),
             reached: None,
             contact: None,
-            sequencer: None,
+            role: Role::default(),
             closed: false,
         };
         Self {
@@ -132,6 +134,7 @@ impl VirtualLog {
                 reconfigure: tokio::sync::Mutex::new(()),
                 local: tokio::sync::Mutex::new(None),
                 archive: Archive::default(),
+                archiving: AtomicBool::new(false),
             }),
         }
     }
@@ -265,11 +268,15 @@ impl Inner {
         let env = self.store.env.clone();
         let buffer_bytes = self.options.buffer_bytes;
         let sequencer = Sequencer::new(key, env, loglet, vec![server], buffer_bytes);
-        let first = {
+        {
             let mut state = self.state.lock();
-            state.sequencer.replace(sequencer).is_none()
-        };
-        if first {
+            // Unless the chain has changed meanwhile.
+            let role = Role::Owner(sequencer);
+            if role.fits(&state.chain) {
+                state.role = role;
+            }
+        }
+        if !self.archiving.swap(true, Ordering::Relaxed) {
             self.start_archiver();
             if chain.loglets.len() > 1 {
                 // Entries of closed loglets may wait for the archive.
@@ -318,7 +325,7 @@ impl Inner {
     pub async fn claim(self: &Arc<Self>, by: Deadline) -> Result<()> {
         let waiting = "waiting for a change of the log";
         let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
-        if self.view()?.1.is_some() {
+        if self.view()?.1.owner().is_some() {
             return Ok(());
         }
         // The owner may have given it back to all meanwhile.
@@ -334,8 +341,8 @@ impl Inner {
     ) -> Result<()> {
         let waiting = "waiting for a change of the log";
         let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
-        let (chain, sequencer) = self.view()?;
-        let same = sequencer.is_some_and(|s| Arc::ptr_eq(&s, stopped));
+        let (chain, role) = self.view()?;
+        let same = role.sequencer().is_some_and(|own| Arc::ptr_eq(own, stopped));
         if same && chain.active().id == stopped.key().loglet {
             tracing::warn!(shard = self.store.shard.0, "an append was left undecided; recovering");
             self.take_over(by).await?;

@@ -20,6 +20,7 @@ use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::options::Batch;
 use crate::record::{Config, Entry, Record};
+use crate::role::Role;
 use crate::server::{LogServer, LogletKey, Reply, Request};
 use crate::store::LIST_LIMIT;
 
@@ -42,13 +43,17 @@ impl VirtualLog {
         by: Deadline,
     ) -> Result<Batch> {
         let inner = &self.inner;
-        let (mut chain, sequencer) = inner.view()?;
-        if let Medium::Quorum { .. } = &chain.active().medium
-            && sequencer.is_none()
-            && from >= chain.active().start
-        {
-            inner.claim(by).await?;
-            chain = inner.chain();
+        let (mut chain, role) = inner.view()?;
+        if matches!(chain.active().medium, Medium::Quorum { .. }) && from >= chain.active().start {
+            match role {
+                Role::Owner(_) => {}
+                // Others may write by now, but not before the chain says so.
+                Role::HandingOver(_) => chain = inner.newest_chain(cause, by).await?,
+                Role::Follower => {
+                    inner.claim(by).await?;
+                    chain = inner.chain();
+                }
+            }
         }
         let found = inner.read_through(&chain, from, max_bytes, cause, by).await;
         match found {
@@ -214,7 +219,9 @@ impl Inner {
             self.reached(next, entry.hash);
             batch.entries.push(entry);
         }
-        batch.at_tail = end.is_none() && self.sequencer().is_some_and(|s| s.next() <= next);
+        // While the log is handed over the caller has found that the chain is the newest.
+        batch.at_tail = end.is_none()
+            && self.sequencer().is_some_and(|s| s.key().loglet == loglet.id && s.next() <= next);
         Ok(batch)
     }
 

@@ -31,6 +31,8 @@ pub enum Fault {
     LoseReply,
     /// A put that waits before it takes effect.
     Delay(Arc<Notify>),
+    /// Takes effect; the reply waits.
+    HoldReply(Arc<Notify>),
 }
 
 type Hook = Arc<dyn Fn(&str, &str) -> Fault + Send + Sync>;
@@ -133,6 +135,10 @@ impl Bucket for MemBucket {
             absent
         };
         match fault {
+            Fault::HoldReply(until) => {
+                until.notified().await;
+                Ok(if created { PutOutcome::Created } else { PutOutcome::Exists })
+            }
             Fault::LoseReply => {
                 Err(Error::Indeterminate { key: key.to_owned(), reason: "injected".into() })
             }
