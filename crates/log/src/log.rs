@@ -21,8 +21,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_bucket::Cause;
-use telesto_common::{Deadline, Lsn, ShardId};
+use telesto_bucket::{Cause, Object};
+use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
 
 use crate::archive::Archive;
 use crate::chain::{Chain, LogKind, Medium};
@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     pub store: Store,
     pub options: LogOptions,
     pub state: Mutex<State>,
+    /// The slot that stood in the way of the last append, until it is read.
+    pub met: Mutex<Option<(String, Object)>>,
     /// Held while this process changes the chain.
     pub reconfigure: tokio::sync::Mutex<()>,
     /// This machine's log server, once it is needed.
@@ -110,13 +112,14 @@ impl VirtualLog {
 
     /// Appends one entry at exactly `at`. `previous_hash` is [`Entry::hash`] of the entry before (see
     /// [`VirtualLog::hash_before`]): the caller has applied everything below `at`. `records` may be
-    /// empty. On a bucket loglet this is exactly one PUT; on a quorum loglet one write and one sync
+    /// empty. On a bucket loglet this is exactly one PUT (and a GET when the slot is taken: an object that
+    /// is there may be this attempt's own, and is told from others by its token); on a quorum loglet one write and one sync
     /// on a majority of log servers, shared with whoever appends at the same time.
     ///
     /// # Errors
     /// - [`Error::Indeterminate`]: the entry may be there, or may still appear. To learn it, append
     ///   again at `at` (anything, also nothing): `Committed` means the first attempt is lost for
-    ///   ever; `Taken` means read `at` and compare `Entry::writer` with the error's token.
+    ///   ever; `Taken` means compare the writer in the slot with the tokens of all such errors.
     /// - [`Error::Trimmed`]: this process slept past the retention. Whether the entry was ever part
     ///   of the log is unknown here; reopen from the checkpoint and ask for the transaction's outcome.
     /// - Everything else: nothing was appended.
@@ -132,7 +135,7 @@ impl VirtualLog {
         let result = self.append_on_medium(at, previous_hash, records, by).await;
         let outcome = match &result {
             Ok(Append::Committed(_)) => "committed",
-            Ok(Append::Taken) => "taken",
+            Ok(Append::Taken { .. }) => "taken",
             Err(Error::Indeterminate { .. }) => "indeterminate",
             Err(_) => "failed",
         };
@@ -248,7 +251,7 @@ impl Inner {
         let chain = self.chain();
         let loglet = chain.active();
         if at < loglet.start || loglet.medium.kind() != LogKind::Bucket {
-            return Ok(Append::Taken);
+            return Ok(Append::TAKEN);
         }
         let writer = store.env.writer_token();
         let place = Place { shard: store.shard, loglet: loglet.id, lsn: at };
@@ -256,22 +259,42 @@ impl Inner {
         let started = store.env.clock.monotonic();
         let key = keys::slot(store.shard, loglet.id, at);
         let unknown = |reason| Error::Indeterminate { shard: store.shard, lsn: at, writer, reason };
+        let unsure = |error| match error {
+            Error::Trimmed { .. } => error,
+            other => unknown(other.to_string()),
+        };
         match store.put(Cause::Commit, &key, bytes, by).await? {
-            Put::Created => {
-                if !self.is_trusted(at) {
-                    let refreshed = self.refresh_chain(Cause::Commit, at, by).await;
-                    refreshed.map_err(|e| match e {
-                        Error::Trimmed { .. } => e,
-                        other => unknown(other.to_string()),
-                    })?;
+            Put::Created => {}
+            Put::Exists => match self.holder(place, &key, by).await.map_err(unsure)? {
+                // Something on the way has sent our request twice, and the second answer came back.
+                holder if holder == writer => {
+                    metrics::counter!("telesto_log_own_entries_met_total").increment(1);
                 }
-                self.reached(at.next(), hash);
-                self.at_tail(at.next(), started);
-                Ok(Append::Committed(Entry { lsn: at, writer, previous_hash, hash, records }))
-            }
-            Put::Exists => Ok(Append::Taken),
-            Put::Unknown(reason) => Err(unknown(reason)),
+                holder => return Ok(Append::Taken { writer: Some(holder) }),
+            },
+            Put::Unknown(reason) => return Err(unknown(reason)),
         }
+        if !self.is_trusted(at) {
+            self.refresh_chain(Cause::Commit, at, by).await.map_err(unsure)?;
+        }
+        self.reached(at.next(), hash);
+        self.at_tail(at.next(), started);
+        Ok(Append::Committed(Entry { lsn: at, writer, previous_hash, hash, records }))
+    }
+
+    /// Token of the entry in the slot `place`, which is taken. The object is kept for the reader that
+    /// comes next, so that it costs one request in all.
+    async fn holder(&self, place: Place, key: &str, by: Deadline) -> Result<WriterToken> {
+        let Some(object) = self.store.get(Cause::Commit, key, by).await? else {
+            self.refresh_chain(Cause::Commit, place.lsn, by).await?;
+            return Err(Error::Unavailable {
+                shard: place.shard,
+                reason: format!("the bucket says that {key} is taken, but nothing is there"),
+            });
+        };
+        let entry = codec::decode(key, place, &object.body)?;
+        self.met.lock().replace((key.to_owned(), object));
+        Ok(entry.writer)
     }
 
     /// Whether what is found at `position` may be believed without reading the chain again.

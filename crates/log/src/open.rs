@@ -23,13 +23,12 @@ use crate::archive::Archive;
 use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, ServerInfo, TrimPoint};
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
-use crate::keys;
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
 use crate::quorum::{self, Sequencer};
 use crate::role::Role;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
-use crate::store::{Put, Store};
+use crate::store::Store;
 
 impl VirtualLog {
     /// Makes the log of a new shard and opens it.
@@ -72,18 +71,7 @@ impl VirtualLog {
             chain.loglets[0].medium = medium;
             inner.state.lock().chain = Arc::new(chain.clone());
         }
-        let put =
-            inner.store.put(Cause::Registry, &keys::chain(shard, 1), chain.encode(), by).await?;
-        let created = match put {
-            Put::Created => true,
-            Put::Exists => false,
-            Put::Unknown(reason) => {
-                match inner.store.chain_version(Cause::Registry, 1, by).await? {
-                    Some(found) => found.writer == chain.writer,
-                    None => return Err(Error::Unavailable { shard, reason }),
-                }
-            }
-        };
+        let created = inner.store.put_chain(&chain, by).await?;
         if !created {
             if let Medium::Quorum { token, .. } = chain.active().medium {
                 inner.discard(LogletKey { shard, loglet: 1, token }, by).await;
@@ -131,6 +119,7 @@ impl VirtualLog {
                 store,
                 options,
                 state: Mutex::new(state),
+                met: Mutex::new(None),
                 reconfigure: tokio::sync::Mutex::new(()),
                 local: tokio::sync::Mutex::new(None),
                 archive: Archive::default(),
@@ -236,21 +225,7 @@ impl Inner {
 
     /// Puts `next` as the chain version it says. `false`: another one won; the chain was reloaded.
     pub async fn put_chain(&self, next: Chain, by: Deadline) -> Result<bool> {
-        let (shard, version, writer) = (self.store.shard, next.version, next.writer);
-        let key = keys::chain(shard, version);
-        let won = match self.store.put(Cause::Registry, &key, next.encode(), by).await? {
-            Put::Created => true,
-            Put::Exists => {
-                let found = self.store.chain_version(Cause::Registry, version, by).await?;
-                found.is_some_and(|c| c.writer == writer)
-            }
-            Put::Unknown(reason) => {
-                match self.store.chain_version(Cause::Registry, version, by).await? {
-                    Some(found) => found.writer == writer,
-                    None => return Err(Error::Unavailable { shard, reason }),
-                }
-            }
-        };
+        let won = self.store.put_chain(&next, by).await?;
         if won {
             self.adopt(next);
         } else {

@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use telesto_bucket::Cause;
+use telesto_bucket::{Cause, Object};
 use telesto_common::{Deadline, Lsn};
 
 use crate::chain::{Chain, Loglet, Medium};
@@ -133,6 +133,15 @@ impl Inner {
             return Some(state.chain.trim.previous_hash);
         }
         state.chain.loglets.iter().find(|l| l.start == at).map(|l| l.start_hash)
+    }
+
+    /// The object in a slot, if there is one. Slots never change, so one that was met is not fetched again.
+    async fn slot_object(&self, cause: Cause, key: &str, by: Deadline) -> Result<Option<Object>> {
+        let met = self.met.lock().take_if(|(at, _)| at == key);
+        match met {
+            Some((_, object)) => Ok(Some(object)),
+            None => self.store.get(cause, key, by).await,
+        }
     }
 
     /// Decodes the entry at `lsn` and checks that it follows what came before.
@@ -334,7 +343,7 @@ impl<'a> SlotReader<'a> {
         let store = &self.inner.store;
         let keys: Vec<String> =
             (self.next.0..self.next.0 + count).map(|n| self.slot(Lsn(n))).collect();
-        let gets = keys.iter().map(|key| store.get(self.cause, key, self.by));
+        let gets = keys.iter().map(|key| self.inner.slot_object(self.cause, key, self.by));
         let mut found = try_join_all(gets).await?;
         // An empty slot before a full one was written between the two looks, or it is gone.
         while let Some(hole) = found.iter().position(Option::is_none)

@@ -120,6 +120,27 @@ impl Store {
         object.map(|o| Chain::decode(self.shard, version, &o.body)).transpose()
     }
 
+    /// Puts `chain` as the version it says; whether it stands there now. What stands there may be this
+    /// very one though the store says "taken" or nothing: it is told by its token.
+    ///
+    /// # Errors
+    /// The outcome is unknown: it may stand there, or may still come to.
+    pub async fn put_chain(&self, chain: &Chain, by: Deadline) -> Result<bool> {
+        let key = keys::chain(self.shard, chain.version);
+        let reason = match self.put(Cause::Registry, &key, chain.encode(), by).await? {
+            Put::Created => return Ok(true),
+            Put::Exists => "the bucket says that it is taken, but nothing is there".to_owned(),
+            Put::Unknown(reason) => reason,
+        };
+        match self.chain_version(Cause::Registry, chain.version, by).await? {
+            Some(found) => Ok(found.writer == chain.writer),
+            None => Err(Error::Unavailable {
+                shard: self.shard,
+                reason: format!("whether {key} was written is not known: {reason}"),
+            }),
+        }
+    }
+
     /// The newest version at or after `chain`, following the numbers: one GET when nothing is new.
     pub async fn newer_chain(&self, cause: Cause, chain: Chain, by: Deadline) -> Result<Chain> {
         let mut newest = chain;

@@ -70,7 +70,8 @@ impl VirtualLog {
             let next = chain.followed_by(writer, start, [0; 16], medium);
             let seal = Config::Seal { next_version: next.version, next_chain: next.encode() };
             match inner.append_slot(at, hash, vec![Record::Config(seal)], by).await? {
-                Append::Taken => {
+                // Certainly not our seal: its loglet is in no chain.
+                Append::Taken { .. } => {
                     let key = LogletKey { shard: chain.shard, loglet: id, token };
                     inner.discard(key, by).await;
                 }

@@ -7,6 +7,7 @@
 mod bucket_log;
 mod late_writer;
 mod majority;
+mod own_object;
 mod quorum_log;
 mod support;
 mod switching;

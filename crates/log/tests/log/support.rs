@@ -33,6 +33,8 @@ pub enum Fault {
     Delay(Arc<Notify>),
     /// Takes effect; the reply waits.
     HoldReply(Arc<Notify>),
+    /// A put that something on the way sends twice: the answer to the second copy comes back.
+    Twice,
 }
 
 type Hook = Arc<dyn Fn(&str, &str) -> Fault + Send + Sync>;
@@ -139,6 +141,7 @@ impl Bucket for MemBucket {
                 until.notified().await;
                 Ok(if created { PutOutcome::Created } else { PutOutcome::Exists })
             }
+            Fault::Twice => Ok(PutOutcome::Exists),
             Fault::LoseReply => {
                 Err(Error::Indeterminate { key: key.to_owned(), reason: "injected".into() })
             }
@@ -341,7 +344,7 @@ impl Process {
         loop {
             match self.try_say(text).await? {
                 Append::Committed(entry) => return Ok(entry.lsn),
-                Append::Taken => self.catch_up().await?,
+                Append::Taken { .. } => self.catch_up().await?,
             }
         }
     }
