@@ -165,7 +165,7 @@ impl VirtualLog {
     pub async fn archived(&self, by: Deadline) -> Result<Lsn> {
         match self.inner.missing(by).await? {
             Some(missing) => Ok(missing.from),
-            None => Ok(self.inner.state.lock().reached.map_or(Lsn::FIRST, |(next, _)| next)),
+            None => Ok(self.inner.state.lock().trail.reached().unwrap_or(Lsn::FIRST)),
         }
     }
 }

@@ -29,6 +29,7 @@ mod role;
 pub mod server;
 mod store;
 mod switch;
+mod trail;
 mod trim;
 
 pub use chain::{LogKind, Owner};

@@ -35,6 +35,7 @@ use crate::record::{Entry, Record};
 use crate::role::Role;
 use crate::server::LocalLogServer;
 use crate::store::{Put, Store};
+use crate::trail::Trail;
 
 /// The virtual log of one shard. Cheap to clone; all clones are one handle.
 #[derive(Clone, Debug)]
@@ -62,8 +63,8 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 pub(crate) struct State {
     pub chain: Arc<Chain>,
-    /// The furthest position reached by reading or appending, with the hash before it.
-    pub reached: Option<(Lsn, [u8; 16])>,
+    /// The newest part of the hash chain that was seen, up to the furthest position reached.
+    pub trail: Trail,
     /// See the module's text.
     pub contact: Option<(Duration, Lsn)>,
     /// What this process is to the active loglet.
@@ -307,10 +308,7 @@ impl Inner {
 
     /// Notes that everything below `next` has been seen.
     pub fn reached(&self, next: Lsn, hash: [u8; 16]) {
-        let mut state = self.state.lock();
-        if state.reached.is_none_or(|(known, _)| known <= next) {
-            state.reached = Some((next, hash));
-        }
+        self.state.lock().trail.note(next, hash);
     }
 
     /// Notes that `position` was the tail at some moment after `since`.

@@ -29,6 +29,7 @@ use crate::quorum::{self, Sequencer};
 use crate::role::Role;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
 use crate::store::Store;
+use crate::trail::Trail;
 
 impl VirtualLog {
     /// Makes the log of a new shard and opens it.
@@ -109,7 +110,7 @@ impl VirtualLog {
     fn with_chain(store: Store, options: LogOptions, chain: Chain) -> Self {
         let state = State {
             chain: Arc::new(chain),
-            reached: None,
+            trail: Trail::default(),
             contact: None,
             role: Role::default(),
             closed: false,

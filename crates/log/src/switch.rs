@@ -95,7 +95,7 @@ impl VirtualLog {
     async fn tail(&self, by: Deadline) -> Result<(Lsn, [u8; 16])> {
         let mut next = {
             let state = self.inner.state.lock();
-            state.reached.map_or(state.chain.trim.lsn, |(next, _)| next)
+            state.trail.reached().unwrap_or(state.chain.trim.lsn)
         };
         loop {
             let batch = self.read(next, 8 << 20, Cause::Registry, by).await?;

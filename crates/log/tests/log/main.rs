@@ -6,6 +6,7 @@
 
 mod bucket_log;
 mod late_writer;
+mod listing;
 mod majority;
 mod own_object;
 mod quorum_log;
