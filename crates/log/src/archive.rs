@@ -152,6 +152,11 @@ impl VirtualLog {
     /// # Errors
     /// [`Error::NotOwner`] when the entries are with another process; those of the bucket.
     pub async fn archive_through(&self, lsn: Lsn, by: Deadline) -> Result<()> {
+        let holder = self.chain();
+        // A quorum loglet is wholly in the bucket before a bucket loglet follows it.
+        if holder.loglet_at(lsn).is_some_and(|(loglet, _)| loglet.medium == Medium::Bucket) {
+            return Ok(());
+        }
         self.inner.archive_through(lsn, by).await
     }
 
@@ -162,7 +167,7 @@ impl VirtualLog {
     pub async fn archived(&self, by: Deadline) -> Result<Lsn> {
         match self.inner.missing(by).await? {
             Some(missing) => Ok(missing.from),
-            None => Ok(self.inner.state.lock().reached.map_or(Lsn::FIRST, |(next, _)| next)),
+            None => Ok(self.inner.state.lock().trail.reached().unwrap_or(Lsn::FIRST)),
         }
     }
 }
@@ -435,7 +440,7 @@ mod tests {
         let by = log.inner.store.env.deadline(Duration::from_secs(20));
         match log.append(at, hash, vec![], by).await.expect("appended") {
             Append::Committed(entry) => entry.hash,
-            Append::Taken => panic!("nobody else appends"),
+            Append::Taken { .. } => panic!("nobody else appends"),
         }
     }
 

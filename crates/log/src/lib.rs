@@ -26,9 +26,11 @@ pub mod quorum;
 mod read;
 pub mod record;
 mod recover;
+mod role;
 pub mod server;
 mod store;
 mod switch;
+mod trail;
 mod trim;
 
 pub use chain::{LogKind, Owner};
