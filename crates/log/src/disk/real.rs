@@ -501,8 +501,8 @@ mod tests {
         }
         assert!(hung.asked.load(Ordering::SeqCst) <= 2 * PARALLEL);
         for _ in 0..2 * PARALLEL {
-            silent(disk.open("1/a.log").await.err().expect("no answer"));
-            silent(disk.create("1/b.log").await.err().expect("no answer"));
+            silent(disk.open("1/a.log").await.expect_err("no answer"));
+            silent(disk.create("1/b.log").await.expect_err("no answer"));
             silent(disk.remove("1/a.log").await.expect_err("no answer"));
         }
         assert!(hung.asked.load(Ordering::SeqCst) <= 2 * PARALLEL);
