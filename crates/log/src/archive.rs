@@ -9,7 +9,7 @@
 //! Shipping is tried again after `archive_interval`; meanwhile entries stay on the log servers.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -89,8 +89,11 @@ pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, V
 /// What is known of a shard's archive.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
-    /// (loglet, first, last) of the objects; `None` before the first listing.
-    objects: tokio::sync::Mutex<Option<BTreeSet<(u64, Lsn, Lsn)>>>,
+    /// (loglet, first, last) of the objects, and the age in which they were listed; `None` before the
+    /// first listing.
+    objects: tokio::sync::Mutex<Option<(u64, BTreeSet<(u64, Lsn, Lsn)>)>>,
+    /// Counts up when what was listed may no longer be true.
+    age: AtomicU64,
     /// Held while an object is being shipped.
     shipping: tokio::sync::Mutex<()>,
     signal: Arc<Signal>,
@@ -139,9 +142,10 @@ impl Archive {
         self.signal.wake.notify_one();
     }
 
-    /// Forgets the listing: others may have added or removed objects.
-    pub async fn forget(&self) {
-        *self.objects.lock().await = None;
+    /// Forgets the listing: others may have added or removed objects. One that is under way does not
+    /// count either.
+    pub fn forget(&self) {
+        self.age.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -180,8 +184,10 @@ impl Inner {
         by: Deadline,
         work: impl FnOnce(&mut BTreeSet<(u64, Lsn, Lsn)>) -> T,
     ) -> Result<T> {
-        let mut objects = self.archive.objects.lock().await;
-        if let Some(known) = objects.as_mut() {
+        let waiting = "waiting for a listing of the archive";
+        let mut objects = self.store.env.within(by, waiting, self.archive.objects.lock()).await?;
+        let age = self.archive.age.load(Ordering::Acquire);
+        if let Some((_, known)) = objects.as_mut().filter(|(of, _)| *of == age) {
             return Ok(work(known));
         }
         let prefix = keys::archive_prefix(self.store.shard);
@@ -192,7 +198,7 @@ impl Inner {
             listed.extend(page.iter().filter_map(|o| keys::archive_of(&o.key)));
             after = page.last().map(|o| o.key.clone());
             if page.len() < LIST_LIMIT {
-                return Ok(work(objects.insert(listed)));
+                return Ok(work(&mut objects.insert((age, listed)).1));
             }
         }
     }
@@ -231,7 +237,7 @@ impl Inner {
         // What was listed before may be old: its owner ships on. Listed again before it is missed.
         for again in [false, true] {
             if again {
-                *self.archive.objects.lock().await = None;
+                self.archive.forget();
             }
             found = self
                 .with_objects(cause, by, |objects| {
@@ -300,7 +306,7 @@ impl Inner {
             Put::Created => {}
             Put::Exists => self.check_archived(&key, &entries, by).await?,
             Put::Unknown(reason) => {
-                self.archive.forget().await;
+                self.archive.forget();
                 return Err(Error::Unavailable { shard, reason });
             }
         }
@@ -321,7 +327,7 @@ impl Inner {
         let shard = self.store.shard;
         let Some(object) = self.store.get(Cause::Archive, key, by).await? else {
             // Listed again, and shipped again under whatever name is missing then.
-            self.archive.forget().await;
+            self.archive.forget();
             let reason = format!("{key} was there and is not any more");
             return Err(Error::Unavailable { shard, reason });
         };

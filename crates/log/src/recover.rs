@@ -50,7 +50,7 @@ impl Inner {
         let Recovered { end: on_disk, hash } = quorum::recover(key, loglet, &servers, by).await?;
         if !server.has_made(&key) {
             // Its owner was another process, which may have shipped more than was listed here.
-            self.archive.forget().await;
+            self.archive.forget();
         }
         let trim = self.chain().trim;
         let (end, furthest) = self
