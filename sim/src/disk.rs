@@ -239,6 +239,11 @@ impl DiskFile for File {
         })
     }
 
+    async fn rewrite(&self, _: u64, _: Bytes) -> Result<()> {
+        // The same bytes at the same place: what is not pending is on the platter.
+        self.with(|_| ())
+    }
+
     async fn truncate(&self, length: u64) -> Result<()> {
         self.with(|bytes| bytes.truncate(length as usize))
     }

@@ -28,6 +28,7 @@ mod error;
 pub mod faults;
 mod hedge;
 pub mod latency;
+mod listing;
 mod local;
 mod location;
 pub mod memory;

@@ -147,7 +147,6 @@ pub fn open(url: &str, options: &BucketOptions, env: Env) -> Result<Arc<OpenBuck
     };
     let remote = !matches!(location, Location::Local { .. } | Location::Memory { .. });
     let sorted = match &location {
-        Location::Local { .. } => false,
         // Directory buckets list in no particular order.
         Location::S3 { bucket, .. } => !bucket.ends_with("--x-s3"),
         _ => true,

@@ -25,6 +25,7 @@ mod options;
 pub mod quorum;
 mod read;
 pub mod record;
+mod recover;
 mod role;
 pub mod server;
 mod store;

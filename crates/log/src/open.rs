@@ -25,7 +25,7 @@ use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
-use crate::quorum::{self, Sequencer};
+use crate::quorum::Sequencer;
 use crate::role::Role;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
 use crate::store::Store;
@@ -254,10 +254,11 @@ impl Inner {
         }
         if !self.archiving.swap(true, Ordering::Relaxed) {
             self.start_archiver();
-            if chain.loglets.len() > 1 {
-                // Entries of closed loglets may wait for the archive.
-                self.archive.wake();
-            }
+        }
+        if chain.loglets.len() > 1 {
+            // Entries of closed loglets may wait for the archive, also those that were found committed
+            // after the append that wrote them had failed: nobody counted them.
+            self.archive.wake();
         }
         if let Err(error) = self.clean_local(chain, by).await {
             tracing::warn!(%error, "cleaning the local log failed; again at the next start");
@@ -279,8 +280,7 @@ impl Inner {
             if newest.version != chain.version {
                 continue;
             }
-            let servers: Vec<Arc<dyn LogServer>> = vec![Arc::clone(&server) as Arc<dyn LogServer>];
-            let (end, hash) = quorum::recover(key, active, &servers, by).await?;
+            let (end, hash) = self.recover_loglet(key, active, &server, by).await?;
             let id = active.id + 1;
             let (medium, token) = self.new_quorum(&server, id, end, by).await?;
             let writer = self.store.env.writer_token();

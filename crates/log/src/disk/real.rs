@@ -310,6 +310,15 @@ impl DiskFile for LocalFile {
         .await
     }
 
+    async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.run("writing the local log again", move |o| {
+            let _length = o.length.lock();
+            o.file.write_all_at(&bytes, offset)?;
+            o.file.sync_data()
+        })
+        .await
+    }
+
     async fn truncate(&self, length: u64) -> Result<()> {
         self.run("cutting a local log file", move |o| {
             let mut known = o.length.lock();

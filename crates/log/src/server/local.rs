@@ -5,10 +5,11 @@
 //! The directory's lock is held for as long as the server exists, so every file in it is this
 //! process's alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use telesto_common::{Deadline, Env, ShardId};
 
 use super::loglet::StoredLoglet;
@@ -25,6 +26,8 @@ pub struct LocalLogServer {
     shard: ShardId,
     segment_bytes: u64,
     loglets: tokio::sync::Mutex<BTreeMap<LogletKey, Arc<StoredLoglet>>>,
+    /// Loglets made since the lock was taken: their files are certainly what this process wrote.
+    made: Mutex<BTreeSet<LogletKey>>,
     _lock: Box<dyn DiskLock>,
 }
 
@@ -46,6 +49,7 @@ impl LocalLogServer {
             shard,
             segment_bytes,
             loglets: tokio::sync::Mutex::new(BTreeMap::new()),
+            made: Mutex::default(),
             _lock: lock,
         }))
     }
@@ -60,6 +64,14 @@ impl LocalLogServer {
     #[must_use]
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
+    }
+
+    /// Whether `key` was made by this process, under the lock it still holds. The files of any other
+    /// loglet may be older than what its owner wrote: a restored backup, a machine that was put back
+    /// to a snapshot, a disk that lost what it had acknowledged.
+    #[must_use]
+    pub fn has_made(&self, key: &LogletKey) -> bool {
+        self.made.lock().contains(key)
     }
 
     async fn loglet(&self, key: LogletKey) -> Result<Option<Arc<StoredLoglet>>> {
@@ -93,6 +105,7 @@ impl LocalLogServer {
             if self.loglet(key).await?.is_none() {
                 let disk = Arc::clone(&self.disk);
                 let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
+                self.made.lock().insert(key);
                 self.loglets.lock().await.insert(key, Arc::new(made));
             }
             return Ok(Reply::Done);
@@ -109,6 +122,7 @@ impl LocalLogServer {
             Request::Release { below, .. } => loglet.release(below).await.map(|()| Reply::Done),
             Request::Remove { .. } => {
                 self.loglets.lock().await.remove(&key);
+                self.made.lock().remove(&key);
                 loglet.remove().await.map(|()| Reply::Done)
             }
             Request::Create { .. } | Request::Tail { .. } => Ok(loglet.tail().await),

@@ -149,6 +149,16 @@ impl Segment {
         self.batches.last().map_or(self.first, |b| Lsn(b.first.0 + b.count))
     }
 
+    /// Writes its last batch (and a seal behind it) again, the same bytes to the same place. The sync of
+    /// that batch may have failed in an earlier life, which then died: the batch is in the page cache,
+    /// taken for clean, and a sync alone would leave it there. Everything before it was acknowledged.
+    pub async fn harden(&self) -> Result<()> {
+        let from = self.batches.last().map_or(0, |b| b.sector * SECTOR as u64);
+        let length = usize::try_from(self.end_bytes - from).unwrap_or(usize::MAX);
+        let bytes = self.file.read(from, length).await?;
+        self.file.rewrite(from, bytes).await
+    }
+
     /// The entries of one of its batches.
     pub async fn read(&self, position: Position) -> Result<Vec<Bytes>> {
         let offset = position.sector * SECTOR as u64;

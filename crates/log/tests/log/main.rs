@@ -7,8 +7,10 @@
 mod bucket_log;
 mod late_writer;
 mod listing;
+mod local_disk;
 mod majority;
 mod own_object;
 mod quorum_log;
 mod support;
 mod switching;
+mod trimming;
