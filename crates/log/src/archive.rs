@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::chain::{Chain, Loglet, Medium};
 use crate::codec::cursor::{Cursor, Malformed};
 use crate::codec::{check_envelope, checksum_without};
-use crate::error::{Error, Result};
+use crate::error::{Error, FORMAT_VERSION, Result};
 use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::server::{LogletKey, Request};
@@ -68,7 +68,12 @@ pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, V
     check_envelope(bytes, MAGIC, HEADER_BYTES).map_err(corrupt)?;
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
     if version > VERSION {
-        return Err(Error::TooNew { object: key.to_owned(), found: version, supported: VERSION });
+        return Err(Error::TooNew {
+            object: key.to_owned(),
+            what: FORMAT_VERSION,
+            found: version,
+            supported: VERSION,
+        });
     }
     let parse = || -> std::result::Result<(Lsn, Vec<Bytes>), Malformed> {
         let mut cursor = Cursor::new(bytes.slice(16..));

@@ -112,6 +112,7 @@ impl VirtualLog {
             chain: Arc::new(chain),
             trail: Trail::default(),
             contact: None,
+            chain_read: None,
             role: Role::default(),
             closed: false,
         };

@@ -184,7 +184,7 @@ impl Inner {
         by: Deadline,
     ) -> Result<Batch> {
         let mut reader = SlotReader::new(self, loglet, from, cause, by);
-        let started = self.store.env.clock.monotonic();
+        let started = self.now();
         let ahead = self.options.fetch_ahead.max(1);
         let is_new = self.state.lock().contact.is_none();
         // Everything below `certain` exists; whether to look what comes after it.
@@ -374,7 +374,7 @@ impl<'a> SlotReader<'a> {
                 Err(error) => {
                     // Unless it is what a late writer left below the trim point.
                     inner.refresh_chain(self.cause, self.next, self.by).await?;
-                    return Err(error);
+                    return Err(inner.gone_astray(self.next).unwrap_or(error));
                 }
             };
             if seal_of(&entry).is_some() {
@@ -394,7 +394,7 @@ impl<'a> SlotReader<'a> {
 
     /// The batch, once it is sure that nothing of it lies below the trim point.
     async fn done(self) -> Result<Batch> {
-        if !self.inner.is_trusted(self.from) {
+        if !self.inner.is_sure(self.from) {
             self.inner.refresh_chain(self.cause, self.from, self.by).await?;
         }
         Ok(self.batch)
