@@ -445,7 +445,7 @@ mod tests {
         let by = log.inner.store.env.deadline(Duration::from_secs(20));
         match log.append(at, hash, vec![], by).await.expect("appended") {
             Append::Committed(entry) => entry.hash,
-            Append::Taken => panic!("nobody else appends"),
+            Append::Taken { .. } => panic!("nobody else appends"),
         }
     }
 

@@ -270,7 +270,7 @@ impl Inner {
             Error::Trimmed { .. } => error,
             other => unknown(other.to_string()),
         };
-        match store.put(Cause::Commit, &key, bytes, by).await? {
+        match store.put_slot(Cause::Commit, &key, bytes, by).await? {
             Put::Created => {}
             Put::Exists => match self.holder(place, &key, by).await.map_err(unsure)? {
                 // Something on the way has sent our request twice, and the second answer came back.

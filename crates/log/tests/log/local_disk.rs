@@ -54,7 +54,7 @@ fn segments(disk: &SimDisk) -> Vec<String> {
 async fn fill_a_segment(process: &mut Process) -> u64 {
     let mut said = 0;
     for n in 0..7 {
-        process.say(&format!("{n}{}", "x".repeat(200))).await.unwrap();
+        process.say(&format!("{n}{}", "x".repeat(200))).await.expect("said");
         said += 1;
     }
     said
