@@ -55,7 +55,7 @@ impl VirtualLog {
 
     async fn to_quorum(&self, by: Deadline) -> Result<()> {
         let inner = &self.inner;
-        let server = inner.own_server().await?;
+        let server = inner.own_server(by).await?;
         loop {
             let (at, hash) = self.tail(by).await?;
             let chain = inner.chain();
@@ -137,7 +137,7 @@ impl Inner {
             None => (Lsn::ZERO, [0; 16]),
         };
         let chain = self.chain();
-        let servers: Vec<Arc<dyn LogServer>> = vec![self.own_server().await?];
+        let servers: Vec<Arc<dyn LogServer>> = vec![self.own_server(by).await?];
         let sealed = quorum::recover(sequencer.key(), chain.active(), &servers, by).await?;
         if end == Lsn::ZERO {
             // An append was under way and undecided: it is decided now, by what the servers have.

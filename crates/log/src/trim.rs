@@ -17,7 +17,8 @@
 //! A crash between chain and deletes leaves objects that a later trim collects.
 //!
 //! # Limits
-//! One call looks at [`MAX_OBJECTS`] objects at most; the next call goes on.
+//! One call looks at [`MAX_OBJECTS`] objects at most, and spends half of its time on listing them at
+//! most; the next call goes on.
 
 use futures::future::try_join_all;
 use telesto_bucket::{Cause, ListedObject};
@@ -51,28 +52,13 @@ impl VirtualLog {
     /// Those of the bucket; what was not deleted goes next time.
     pub async fn trim(&self, below: Lsn, by: Deadline) -> Result<Trimmed> {
         let inner = &self.inner;
-        let waiting = "waiting for a change of the log";
-        let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
         inner.newest_chain(Cause::Gc, by).await?;
         let oldest_kept =
             inner.bucket_clock(by).await?.saturating_sub(self.chain().retention_micros);
-        let slots = inner.list_old(&keys::log_prefix(inner.store.shard), below, by).await?;
-        let archived = inner.list_old(&keys::archive_prefix(inner.store.shard), below, by).await?;
-        loop {
-            let chain = self.chain();
-            let start = reach(&chain, &slots, &archived, below, oldest_kept);
-            if start <= chain.trim.lsn {
-                break;
-            }
-            let previous_hash = self.hash_before(start, by).await?;
-            let mut next = chain.successor(inner.store.env.writer_token());
-            next.trim = TrimPoint { lsn: start, previous_hash };
-            let keep = next.loglets.iter().rposition(|l| l.start <= start).unwrap_or(0);
-            next.loglets.drain(..keep);
-            if inner.put_chain(next, by).await? {
-                break;
-            }
-        }
+        let shard = inner.store.shard;
+        let slots = inner.list_old(&keys::log_prefix(shard), below, by).await?;
+        let archived = inner.list_old(&keys::archive_prefix(shard), below, by).await?;
+        self.move_start(&slots, &archived, below, oldest_kept, by).await?;
         let start = self.chain().trim.lsn;
         let below_start = |o: &&ListedObject| last_lsn(&o.key).is_some_and(|last| last < start);
         let dead: Vec<&str> =
@@ -84,6 +70,36 @@ impl VirtualLog {
             inner.archive.forget().await;
         }
         Ok(Trimmed { start, deleted: dead.len() })
+    }
+
+    /// Moves the trim point in the chain as far as it can go. Only this holds up other changes of the log:
+    /// an object never changes, so what was listed before is as good as what would be listed now.
+    async fn move_start(
+        &self,
+        slots: &[ListedObject],
+        archived: &[ListedObject],
+        below: Lsn,
+        oldest_kept: u64,
+        by: Deadline,
+    ) -> Result<()> {
+        let inner = &self.inner;
+        let waiting = "waiting for a change of the log";
+        let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
+        loop {
+            let chain = self.chain();
+            let start = reach(&chain, slots, archived, below, oldest_kept);
+            if start <= chain.trim.lsn {
+                return Ok(());
+            }
+            let previous_hash = self.hash_before(start, by).await?;
+            let mut next = chain.successor(inner.store.env.writer_token());
+            next.trim = TrimPoint { lsn: start, previous_hash };
+            let keep = next.loglets.iter().rposition(|l| l.start <= start).unwrap_or(0);
+            next.loglets.drain(..keep);
+            if inner.put_chain(next, by).await? {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -164,8 +180,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Objects under `prefix` with entries below `below`, in order.
+    /// Objects under `prefix` with entries below `below`, in order; as many as can be listed in half of
+    /// the time that is left, so that some of them can go even where listing takes long.
     async fn list_old(&self, prefix: &str, below: Lsn, by: Deadline) -> Result<Vec<ListedObject>> {
+        let clock = &self.store.env.clock;
+        let until = clock.monotonic() + by.remaining(clock.monotonic()) / 2;
         let mut found: Vec<ListedObject> = Vec::new();
         loop {
             let after = found.last().map(|o| o.key.clone());
@@ -173,7 +192,8 @@ impl Inner {
             let full = page.len() == LIST_LIMIT;
             let passed = page.last().and_then(|o| last_lsn(&o.key)).is_some_and(|l| l >= below);
             found.extend(page);
-            if !full || passed || found.len() >= MAX_OBJECTS {
+            let late = clock.monotonic() >= until;
+            if !full || passed || late || found.len() >= MAX_OBJECTS {
                 return Ok(found);
             }
         }
