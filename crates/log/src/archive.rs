@@ -352,7 +352,7 @@ impl Inner {
     ) -> Result<()> {
         let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
-        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
+        let Some(server) = self.opened_server(by).await? else { return Ok(()) };
         let request = if end.is_some_and(|e| below >= e) {
             Request::Remove { key }
         } else {
@@ -402,10 +402,8 @@ impl Inner {
     /// Removes what earlier lives left in the local directory: loglets that never made it into the
     /// chain, and closed ones that are wholly archived. The caller holds the reconfiguration lock.
     pub async fn clean_local(&self, chain: &Chain, by: Deadline) -> Result<()> {
-        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
-        let stored =
-            crate::server::LocalLogServer::stored(&**server.disk(), self.store.shard).await?;
-        for key in stored {
+        let Some(server) = self.opened_server(by).await? else { return Ok(()) };
+        for key in self.stored_loglets(&**server.disk(), by).await? {
             let place = chain.loglets.iter().position(
                 |l| matches!(&l.medium, Medium::Quorum { token, .. } if *token == key.token),
             );

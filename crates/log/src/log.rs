@@ -204,7 +204,7 @@ impl VirtualLog {
             state.role = Role::Follower;
         }
         inner.archive.wake();
-        *inner.local.lock().await = None;
+        *inner.store.env.within(by, "waiting for the local log", inner.local.lock()).await? = None;
         shipped
     }
 }

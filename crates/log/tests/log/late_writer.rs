@@ -58,6 +58,29 @@ async fn trim_before_the_retention_deletes_nothing_and_after_it_only_what_is_bel
 }
 
 #[tokio::test]
+async fn trim_whose_listing_takes_too_long_deletes_what_it_has_seen_so_far() {
+    let objects = Arc::new(Objects::default());
+    let (env, clock) = shifted();
+    let bucket = MemBucket::new(&objects);
+    let mut process = create(&bucket, &env, short()).await;
+    for n in 0..2100 {
+        process.say(&n.to_string()).await.unwrap();
+    }
+    objects.advance(RETENTION + Duration::from_secs(1));
+    bucket.hook(move |class, key| {
+        if class == "list" && key.ends_with("/log") {
+            clock.advance(Duration::from_secs(9));
+        }
+        Fault::None
+    });
+    let by = env.deadline(Duration::from_secs(20));
+    let some = process.log.trim(Lsn(2101), by).await.unwrap();
+    assert_eq!((some.start, some.deleted), (Lsn(2001), 2000));
+    let rest = process.log.trim(Lsn(2101), env.deadline(Duration::from_secs(20))).await.unwrap();
+    assert_eq!((rest.start, rest.deleted), (Lsn(2101), 100));
+}
+
+#[tokio::test]
 async fn trim_of_everything_leaves_a_log_that_goes_on() {
     let objects = Arc::new(Objects::default());
     let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
@@ -204,9 +227,9 @@ async fn paused(objects: &Arc<Objects>, tells_time: bool) -> (Process, Arc<Shift
     if tells_time {
         late_bucket.tell_time();
     }
-    let mut late = open(&late_bucket, &late_env, options(2, 1)).await.unwrap();
-    late.catch_up().await.unwrap();
-    late.say("before the pause").await.unwrap();
+    let mut late = open(&late_bucket, &late_env, options(2, 1)).await.expect("works");
+    late.catch_up().await.expect("works");
+    late.say("before the pause").await.expect("works");
     (late, clock, active)
 }
 

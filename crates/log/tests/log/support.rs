@@ -29,7 +29,7 @@ pub enum Fault {
     Fail,
     /// Takes effect (if it changes anything), but the reply and the read-back are lost.
     LoseReply,
-    /// A put that waits before it takes effect.
+    /// A put that waits before it takes effect, or a listing.
     Delay(Arc<Notify>),
     /// Takes effect; the reply waits.
     HoldReply(Arc<Notify>),
@@ -180,8 +180,10 @@ impl Bucket for MemBucket {
         limit: usize,
     ) -> Result<Vec<ListedObject>> {
         tokio::task::yield_now().await;
-        if !matches!(self.fault("list", prefix), Fault::None) {
-            return Err(Self::unavailable(prefix));
+        match self.fault("list", prefix) {
+            Fault::None => {}
+            Fault::Delay(until) => until.notified().await,
+            _ => return Err(Self::unavailable(prefix)),
         }
         let prefix = format!("{prefix}/");
         let objects = self.objects.objects.lock();
