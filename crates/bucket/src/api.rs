@@ -114,6 +114,13 @@ pub trait Bucket: Debug + Send + Sync {
     /// The same store, metered as `cause`, for the checkpoint engine.
     fn object_store(&self, cause: Cause) -> Arc<dyn ObjectStore>;
 
+    /// The store's own clock, by which it stamps objects, as of its newest answer to this process:
+    /// wall-clock microseconds. `None` when its answers tell no time (local folders, whose clock is this
+    /// machine's own).
+    fn clock_micros(&self) -> Option<u64> {
+        None
+    }
+
     /// The bucket's URL without credentials, for messages.
     fn url(&self) -> &str;
 }

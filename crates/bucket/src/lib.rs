@@ -24,6 +24,7 @@
 //! Whole bodies are held in memory; ask for ranges of large objects.
 
 mod api;
+mod clock;
 mod error;
 pub mod faults;
 mod hedge;
@@ -44,6 +45,7 @@ mod resolve;
 mod scope;
 
 pub use api::{Bucket, Cause, ListedObject, Object, PutOutcome};
+pub use clock::StoreClock;
 pub use error::{Error, Result};
 pub use faults::{Fault, FaultRates, FaultRule, Faults};
 pub use latency::{LatencyModel, Spread};

@@ -262,6 +262,10 @@ impl Bucket for OpenBucket {
         Arc::new(self.metered(cause))
     }
 
+    fn clock_micros(&self) -> Option<u64> {
+        self.clock.micros()
+    }
+
     fn url(&self) -> &str {
         &self.url
     }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::chain::{Chain, Loglet, Medium};
 use crate::codec::cursor::{Cursor, Malformed};
 use crate::codec::{check_envelope, checksum_without};
-use crate::error::{Error, Result};
+use crate::error::{Error, FORMAT_VERSION, Result};
 use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::server::{LogletKey, Request};
@@ -68,7 +68,12 @@ pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, V
     check_envelope(bytes, MAGIC, HEADER_BYTES).map_err(corrupt)?;
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
     if version > VERSION {
-        return Err(Error::TooNew { object: key.to_owned(), found: version, supported: VERSION });
+        return Err(Error::TooNew {
+            object: key.to_owned(),
+            what: FORMAT_VERSION,
+            found: version,
+            supported: VERSION,
+        });
     }
     let parse = || -> std::result::Result<(Lsn, Vec<Bytes>), Malformed> {
         let mut cursor = Cursor::new(bytes.slice(16..));
@@ -353,7 +358,7 @@ impl Inner {
     ) -> Result<()> {
         let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
-        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
+        let Some(server) = self.opened_server(by).await? else { return Ok(()) };
         let request = if end.is_some_and(|e| below >= e) {
             Request::Remove { key }
         } else {
@@ -403,10 +408,8 @@ impl Inner {
     /// Removes what earlier lives left in the local directory: loglets that never made it into the
     /// chain, and closed ones that are wholly archived. The caller holds the reconfiguration lock.
     pub async fn clean_local(&self, chain: &Chain, by: Deadline) -> Result<()> {
-        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
-        let stored =
-            crate::server::LocalLogServer::stored(&**server.disk(), self.store.shard).await?;
-        for key in stored {
+        let Some(server) = self.opened_server(by).await? else { return Ok(()) };
+        for key in self.stored_loglets(&**server.disk(), by).await? {
             let place = chain.loglets.iter().position(
                 |l| matches!(&l.medium, Medium::Quorum { token, .. } if *token == key.token),
             );

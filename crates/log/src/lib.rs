@@ -13,6 +13,7 @@
 mod archive;
 pub mod chain;
 pub mod codec;
+mod contact;
 pub mod disk;
 mod error;
 #[doc(hidden)]

@@ -31,6 +31,9 @@ use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
 use crate::store::Store;
 use crate::trail::Trail;
 
+/// What is waited for when the local disk is asked outside a log server's calls.
+const LOCAL: &str = "waiting for the local log";
+
 impl VirtualLog {
     /// Makes the log of a new shard and opens it.
     ///
@@ -67,7 +70,7 @@ impl VirtualLog {
         let log = Self::with_chain(store, options, chain.clone());
         let inner = &log.inner;
         if kind == LogKind::Quorum {
-            let server = inner.own_server().await?;
+            let server = inner.own_server(by).await?;
             let (medium, _) = inner.new_quorum(&server, 1, Lsn::FIRST, by).await?;
             chain.loglets[0].medium = medium;
             inner.state.lock().chain = Arc::new(chain.clone());
@@ -101,7 +104,9 @@ impl VirtualLog {
             return Err(Error::NotFound { shard, bucket: store.bucket.url().to_owned() });
         };
         let log = Self::with_chain(store, options, chain);
-        let changing = log.inner.reconfigure.lock().await;
+        let waiting = "waiting for a change of the log";
+        let changing =
+            log.inner.store.env.within(by, waiting, log.inner.reconfigure.lock()).await?;
         log.inner.take_over(by).await?;
         drop(changing);
         Ok(log)
@@ -112,6 +117,7 @@ impl VirtualLog {
             chain: Arc::new(chain),
             trail: Trail::default(),
             contact: None,
+            chain_read: None,
             role: Role::default(),
             closed: false,
         };
@@ -136,19 +142,36 @@ impl Inner {
     }
 
     /// This machine's log server, with its lock.
-    pub async fn own_server(&self) -> Result<Arc<LocalLogServer>> {
-        let mut local = self.local.lock().await;
+    pub async fn own_server(&self, by: Deadline) -> Result<Arc<LocalLogServer>> {
+        let env = self.store.env.clone();
+        let mut local = env.within(by, LOCAL, self.local.lock()).await?;
         if let Some(server) = local.as_ref() {
             return Ok(Arc::clone(server));
         }
-        let env = self.store.env.clone();
         let (shard, segment_bytes) = (self.store.shard, self.options.segment_bytes);
-        let server = LocalLogServer::open(self.disk()?, env, shard, segment_bytes).await?;
+        let opening = LocalLogServer::open(self.disk()?, env.clone(), shard, segment_bytes);
+        let server = env.within(by, LOCAL, opening).await??;
         Ok(Arc::clone(local.insert(server)))
     }
 
+    /// This machine's log server, if it is open.
+    pub async fn opened_server(&self, by: Deadline) -> Result<Option<Arc<LocalLogServer>>> {
+        Ok(self.store.env.within(by, LOCAL, self.local.lock()).await?.clone())
+    }
+
+    /// The loglets that have files on `disk`.
+    pub async fn stored_loglets(&self, disk: &dyn Disk, by: Deadline) -> Result<Vec<LogletKey>> {
+        let listing = LocalLogServer::stored(disk, self.store.shard);
+        self.store.env.within(by, LOCAL, listing).await?
+    }
+
     /// The server with the files of `key`, whose owner was `owner`.
-    async fn inherited_server(&self, key: LogletKey, owner: &Owner) -> Result<Arc<LocalLogServer>> {
+    async fn inherited_server(
+        &self,
+        key: LogletKey,
+        owner: &Owner,
+        by: Deadline,
+    ) -> Result<Arc<LocalLogServer>> {
         let not_owner = |live| Error::NotOwner {
             shard: self.store.shard,
             owner: Box::new(owner.clone()),
@@ -162,7 +185,7 @@ impl Inner {
                 not_owner(false)
             });
         };
-        if !LocalLogServer::stored(&*disk, self.store.shard).await?.contains(&key) {
+        if !self.stored_loglets(&*disk, by).await?.contains(&key) {
             return Err(if ours {
                 Error::Corrupt {
                     object: format!(
@@ -180,7 +203,7 @@ impl Inner {
                 not_owner(false)
             });
         }
-        self.own_server().await.map_err(|error| match error {
+        self.own_server(by).await.map_err(|error| match error {
             Error::LocalDisk { fault: DiskFault::Locked, .. } => not_owner(true),
             other => other,
         })
@@ -216,10 +239,13 @@ impl Inner {
     /// Removes the files of a loglet that certainly is in no chain. What cannot be removed now goes
     /// at the next start.
     pub async fn discard(&self, key: LogletKey, by: Deadline) {
-        let server = self.local.lock().await.clone();
-        if let Some(server) = server
-            && let Err(error) = server.call(Request::Remove { key }, by).await
-        {
+        let removed = async {
+            match self.opened_server(by).await? {
+                Some(server) => server.call(Request::Remove { key }, by).await.map(|_| ()),
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = removed.await {
             tracing::warn!(%error, "an unused local loglet was left behind");
         }
     }
@@ -239,7 +265,7 @@ impl Inner {
     pub async fn install_sequencer(self: &Arc<Self>, chain: &Chain, by: Deadline) -> Result<()> {
         let loglet = chain.active();
         let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
-        let server = self.own_server().await?;
+        let server = self.own_server(by).await?;
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
         let env = self.store.env.clone();
         let buffer_bytes = self.options.buffer_bytes;
@@ -274,7 +300,7 @@ impl Inner {
             let active = chain.active();
             let Medium::Quorum { owner, token, .. } = &active.medium else { return Ok(()) };
             let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
-            let server = self.inherited_server(key, owner).await?;
+            let server = self.inherited_server(key, owner, by).await?;
             // Whoever held the lock before us may have changed the chain.
             let newest = self.newest_chain(Cause::Open, by).await?;
             if newest.version != chain.version {

@@ -54,7 +54,7 @@ impl VirtualLog {
 
     async fn to_quorum(&self, by: Deadline) -> Result<()> {
         let inner = &self.inner;
-        let server = inner.own_server().await?;
+        let server = inner.own_server(by).await?;
         loop {
             let (at, hash) = self.tail(by).await?;
             let chain = inner.chain();
@@ -136,7 +136,7 @@ impl Inner {
             None => (Lsn::ZERO, [0; 16]),
         };
         let chain = self.chain();
-        let server = self.own_server().await?;
+        let server = self.own_server(by).await?;
         let sealed = self.recover_loglet(sequencer.key(), chain.active(), &server, by).await?;
         if end == Lsn::ZERO {
             // An append was under way and undecided: it is decided now, by what the servers have.

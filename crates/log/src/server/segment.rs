@@ -19,7 +19,7 @@ use super::protocol::LogletKey;
 use super::sector::{self, HEADER, Next, SEAL, SECTOR};
 use crate::codec::cursor::{Cursor, Malformed};
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, FORMAT_VERSION, Result};
 
 const MAGIC: [u8; 4] = *b"TLSG";
 /// Newest segment format this program reads, and the one it writes.
@@ -285,6 +285,7 @@ fn check_header(object: &str, key: &LogletKey, number: u64, payload: &Bytes) -> 
     };
     parse().map_err(corrupt)?.map_err(|found| Error::TooNew {
         object: object.to_owned(),
+        what: FORMAT_VERSION,
         found,
         supported: VERSION,
     })

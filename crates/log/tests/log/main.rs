@@ -4,6 +4,7 @@
     reason = "these tests run on the real runtime and wait for background work"
 )]
 
+mod bounded;
 mod bucket_log;
 mod late_writer;
 mod listing;
