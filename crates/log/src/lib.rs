@@ -28,6 +28,7 @@ mod read;
 pub mod record;
 mod role;
 pub mod server;
+mod slots;
 mod store;
 mod switch;
 mod trail;
