@@ -184,7 +184,7 @@ impl Session {
     pub(super) async fn prepare_statement(
         &mut self,
         sql: String,
-        parsed: parse::Parsed,
+        mut parsed: parse::Parsed,
         parameters: ParameterTypes,
     ) -> Result<Arc<Prepared>> {
         let failed = self.block.as_ref().is_some_and(|block| block.failed);
@@ -192,8 +192,9 @@ impl Session {
             sql,
             parameter_types: Vec::new(),
             columns: None,
-            statement: parsed.statement,
-            as_of: parsed.as_of,
+            statement: parsed.statement.take(),
+            as_of: parsed.as_of.take(),
+            need: parsed.need,
             described: true,
             plan: Mutex::default(),
         };

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
@@ -93,6 +94,29 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
+        if prepared.need.is_small() {
+            return self.run_here(prepared, parameters).await;
+        }
+        self.run_roomy(prepared, parameters).await
+    }
+
+    /// [`Session::run`] in a box of its own.
+    fn run_roomy<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> BoxFuture<'a, Result<StatementResult>> {
+        let need = prepared.need;
+        let work = self.run_here(prepared, parameters).boxed();
+        if need.is_small() { work } else { need.future(work).boxed() }
+    }
+
+    /// [`Session::run`] on a stack that fits the statement.
+    async fn run_here(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> Result<StatementResult> {
         self.configure()?;
         self.statement += 1;
         let token = self.cancel.begin(self.statement);
@@ -125,7 +149,7 @@ impl Session {
             return match self.execute_prepared(execute).boxed().await {
                 Ok((inner, values)) => {
                     let inner = inner.explained_by(statement).unwrap_or(inner);
-                    Box::pin(self.run(&inner, values)).await
+                    self.run_roomy(&inner, values).await
                 }
                 Err(error) => {
                     self.fail();
@@ -266,6 +290,26 @@ impl Session {
 
     /// One execution in the block's transaction.
     pub(super) async fn attempt(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: &[Datum],
+        token: &CancelToken,
+    ) -> Result<StatementResult> {
+        let need = prepared.need;
+        if need.is_small() {
+            return self.attempt_here(prepared, parameters, token).await;
+        }
+        match need.future(self.attempt_here(prepared, parameters, token).boxed()).await? {
+            StatementResult::Rows { columns, rows: Rows::Stream(rows), tag } => {
+                let rows = Rows::Stream(Box::pin(need.stream(rows)));
+                Ok(StatementResult::Rows { columns, rows, tag })
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// [`Session::attempt`] on a stack that fits the statement.
+    async fn attempt_here(
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: &[Datum],
