@@ -35,6 +35,8 @@ mod notify;
 mod online;
 pub mod plan;
 pub mod session;
+mod stack;
+mod syntax;
 pub mod system;
 mod temp;
 pub mod types;
@@ -43,7 +45,8 @@ pub use datafusion::sql::sqlparser;
 pub use error::{Error, Result, SqlState};
 pub use notify::{Lost, Notification};
 pub use session::{
-    CancelHandle, CopyFormat, Ending, CopyInTarget, CopyPiece, Notice, Prepared, ResultColumn, ResultSink,
-    Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult, TransactionStatus,
+    CancelHandle, CopyFormat, CopyInTarget, CopyPiece, Ending, Notice, Prepared, ResultColumn,
+    ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult,
+    TransactionStatus,
 };
 pub use types::{Datum, SqlType};

@@ -73,12 +73,8 @@ async fn hanging(env: Env, limits: Limits) -> (Node, Arc<Hanging>, std::net::Soc
     let opened: Arc<dyn Database> = Arc::clone(&database) as _;
     let engine = SqlEngine::open(opened, env.clone(), SqlOptions::default()).await.expect("opens");
     let local = "127.0.0.1:0".parse().expect("an address");
-    let config = ServerConfig {
-        listen: Some(local),
-        http: Some(local),
-        limits,
-        ..ServerConfig::default()
-    };
+    let config =
+        ServerConfig { listen: Some(local), http: Some(local), limits, ..ServerConfig::default() };
     let server = Server::start(env, engine, config, None).await.expect("starts");
     let http = server.http_address().expect("listens");
     let address = server.sql_address().expect("listens");
@@ -155,7 +151,8 @@ async fn idle_session_that_is_terminated_is_told_and_closed() {
     assert_eq!(error_field(&error, b'S').as_deref(), Some("FATAL"));
     assert_eq!(raw.message().await, None);
     shows(&other, pid, None).await;
-    let missing: bool = other.query_one("SELECT pg_terminate_backend($1)", &[&pid]).await.expect("asked").get(0);
+    let missing: bool =
+        other.query_one("SELECT pg_terminate_backend($1)", &[&pid]).await.expect("asked").get(0);
     assert!(!missing);
 }
 
@@ -206,7 +203,9 @@ async fn while_the_bucket_hangs_what_needs_no_data_is_answered_and_what_waits_ca
     client.batch_execute("CREATE TABLE t (a int PRIMARY KEY)").await.expect("made");
     database.hangs.store(true, Ordering::SeqCst);
     let other = node.client().await;
-    for sql in ["SELECT 1", "SET work_mem = '1MB'", "SHOW work_mem", "BEGIN", "SELECT now()", "COMMIT"] {
+    for sql in
+        ["SELECT 1", "SET work_mem = '1MB'", "SHOW work_mem", "BEGIN", "SELECT now()", "COMMIT"]
+    {
         let ran = tokio::time::timeout(PATIENCE, other.simple_query(sql)).await;
         ran.expect("an answer in time").unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
@@ -254,7 +253,10 @@ async fn health_tells_that_the_bucket_hangs_and_that_it_answers_again() {
     becomes("200").await;
     database.hangs.store(true, Ordering::SeqCst);
     let reply = becomes("503").await;
-    assert!(reply.contains("\"status\":\"degraded\"") && reply.contains("has been waited for"), "{reply}");
+    assert!(
+        reply.contains("\"status\":\"degraded\"") && reply.contains("has been waited for"),
+        "{reply}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
 
@@ -95,6 +96,29 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
+        if prepared.need.is_small() {
+            return self.run_here(prepared, parameters).await;
+        }
+        self.run_roomy(prepared, parameters).await
+    }
+
+    /// [`Session::run`] in a box of its own.
+    fn run_roomy<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> BoxFuture<'a, Result<StatementResult>> {
+        let need = prepared.need;
+        let work = self.run_here(prepared, parameters).boxed();
+        if need.is_small() { work } else { need.future(work).boxed() }
+    }
+
+    /// [`Session::run`] on a stack that fits the statement.
+    async fn run_here(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> Result<StatementResult> {
         self.configure()?;
         let settings = Arc::clone(&self.settings);
         let (token, mut timer) = self.begin_statement();
@@ -146,7 +170,9 @@ impl Session {
             return match self.execute_prepared(execute).boxed().await {
                 Ok((inner, values)) => {
                     let inner = inner.explained_by(statement).unwrap_or(inner);
-                    Box::pin(self.run_unbounded(&inner, values)).await
+                    let need = inner.need;
+                    let work = self.run_unbounded(&inner, values).boxed();
+                    if need.is_small() { work.await } else { need.future(work).await }
                 }
                 Err(error) => {
                     self.fail();
@@ -287,6 +313,25 @@ impl Session {
 
     /// One execution in the block's transaction.
     pub(super) async fn attempt(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: &[Datum],
+    ) -> Result<StatementResult> {
+        let need = prepared.need;
+        if need.is_small() {
+            return self.attempt_here(prepared, parameters).await;
+        }
+        match need.future(self.attempt_here(prepared, parameters).boxed()).await? {
+            StatementResult::Rows { columns, rows: Rows::Stream(rows), tag } => {
+                let rows = Rows::Stream(Box::pin(need.stream(rows)));
+                Ok(StatementResult::Rows { columns, rows, tag })
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// [`Session::attempt`] on a stack that fits the statement.
+    async fn attempt_here(
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: &[Datum],
