@@ -11,5 +11,6 @@ mod listing;
 mod majority;
 mod own_object;
 mod quorum_log;
+mod storm;
 mod support;
 mod switching;
