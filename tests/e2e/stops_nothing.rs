@@ -100,7 +100,8 @@ fn selects(port: u16) -> impl FnMut() + Send + 'static {
         client
     });
     move || {
-        let asked = runtime.block_on(tokio::time::timeout(PATIENCE, client.simple_query("SELECT 1")));
+        let asked =
+            runtime.block_on(tokio::time::timeout(PATIENCE, client.simple_query("SELECT 1")));
         asked.expect("an answer in time").expect("an answer");
     }
 }
@@ -189,7 +190,10 @@ async fn hostile_statements_are_ended_and_hold_up_nobody() {
     let all = std::env::var("TELESTO_WAYS").is_ok_and(|ways| ways == "all");
     let only = std::env::var("TELESTO_INPUT").ok();
     let mut late = Vec::new();
-    println!("{:<62} {:<16} {:<9} {:>8}  SELECT 1 and /health, median and worst, ms", "", "ended by", "", "after ms");
+    println!(
+        "{:<62} {:<16} {:<9} {:>8}  SELECT 1 and /health, median and worst, ms",
+        "", "ended by", "", "after ms"
+    );
     for (at, input) in inputs().into_iter().enumerate() {
         if only.as_ref().is_some_and(|only| !input.name.contains(only.as_str())) {
             continue;

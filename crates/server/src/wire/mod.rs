@@ -231,7 +231,12 @@ impl WireServer {
             }
             End::Panicked => {
                 let text = "terminating connection because of an internal error";
-                fatal(output, "XX000", text, Some("The server's log has the place: please report it."));
+                fatal(
+                    output,
+                    "XX000",
+                    text,
+                    Some("The server's log has the place: please report it."),
+                );
             }
             End::Lost(lost) => {
                 tracing::warn!(?lost, "a listening session ends");

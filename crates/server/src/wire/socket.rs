@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn socket_that_moves_goes_on_at_the_other_runtime() {
-        let new = || tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
+        let new =
+            || tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
         let (first, second) = (new(), new());
         let (mut client, mut server) = first.block_on(pair());
         let read = second.block_on(async move {

@@ -48,7 +48,8 @@ impl Server {
         let address = listener.local_addr().expect("address");
         let database = Arc::new(MemoryDatabase::new(env.clone()));
         let metrics = telesto_server::metrics::install().expect("installed");
-        let engine = SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
+        let engine =
+            SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
         let state = HttpState::new(env, &engine, Arc::new(config), Some(metrics));
         let stop = Stop::default();
         let serving = tokio::spawn(serve(listener, state, stop.clone()));
