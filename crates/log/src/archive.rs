@@ -176,7 +176,10 @@ impl VirtualLog {
     pub async fn archived(&self, by: Deadline) -> Result<Lsn> {
         match self.inner.missing(by).await? {
             Some(missing) => Ok(missing.from),
-            None => Ok(self.inner.state.lock().trail.reached().unwrap_or(Lsn::FIRST)),
+            None => {
+                let state = self.inner.state.lock();
+                Ok(state.trail.reached().unwrap_or(state.chain.trim.lsn))
+            }
         }
     }
 }
@@ -414,7 +417,8 @@ impl Inner {
                 |l| matches!(&l.medium, Medium::Quorum { token, .. } if *token == key.token),
             );
             let needed = match place {
-                None => false,
+                // One to come may yet be named: by a seal that nobody has read, or by a put of unknown outcome.
+                None => key.loglet > chain.active().id,
                 Some(index) => match chain.loglets.get(index + 1).map(|l| l.start) {
                     None => true,
                     Some(end) => {

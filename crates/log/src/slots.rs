@@ -151,8 +151,8 @@ impl<'a> SlotReader<'a> {
             let entry = match inner.accept(key, self.loglet.id, self.next, before, &object.body) {
                 Ok(entry) => entry,
                 Err(error) => {
-                    // Unless it is what a late writer left below the trim point.
-                    inner.refresh_chain(self.cause, self.next, self.by).await?;
+                    // Unless it, or the one before, is what a late writer left below the trim point.
+                    inner.refresh_chain(self.cause, self.from, self.by).await?;
                     return Err(inner.gone_astray(self.next).unwrap_or(error));
                 }
             };
@@ -162,7 +162,6 @@ impl<'a> SlotReader<'a> {
             self.bytes += object.body.len();
             self.largest = self.largest.max(object.body.len());
             self.next = self.next.next();
-            inner.reached(self.next, entry.hash);
             self.batch.entries.push(entry);
             if self.met_seal() {
                 return Ok(true);
@@ -175,6 +174,10 @@ impl<'a> SlotReader<'a> {
     pub async fn done(self) -> Result<Batch> {
         if !self.inner.is_sure(self.from) {
             self.inner.refresh_chain(self.cause, self.from, self.by).await?;
+        }
+        // Not before: what a late writer left below the trim point is nobody's history.
+        for entry in &self.batch.entries {
+            self.inner.reached(entry.lsn.next(), entry.hash);
         }
         Ok(self.batch)
     }
@@ -200,7 +203,7 @@ impl<'a> SlotReader<'a> {
     }
 
     async fn missing_at(&self, lsn: Lsn) -> Error {
-        match self.inner.refresh_chain(self.cause, lsn, self.by).await {
+        match self.inner.refresh_chain(self.cause, self.from, self.by).await {
             Err(error) => error,
             Ok(()) => Error::Corrupt {
                 object: self.slot(lsn),

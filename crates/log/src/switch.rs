@@ -47,8 +47,15 @@ impl VirtualLog {
             (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(by).await,
             (LogKind::Quorum, LogKind::Bucket) => inner.to_bucket(by).await,
             (LogKind::Quorum, LogKind::Quorum) => inner.settle_switch(by).await,
-            // Also after a switch whose last reply was lost: its files are of no more use.
-            (LogKind::Bucket, LogKind::Bucket) => inner.clean_local(&inner.chain(), by).await,
+            (LogKind::Bucket, LogKind::Bucket) => {
+                // A seal of an earlier switch, whose outcome nobody learned, may stand at the tail.
+                self.tail(by).await?;
+                match self.kind() {
+                    LogKind::Quorum => inner.to_bucket(by).await,
+                    // After a switch whose last reply was lost its files are of no more use.
+                    LogKind::Bucket => inner.clean_local(&inner.chain(), by).await,
+                }
+            }
         }
     }
 

@@ -6,12 +6,15 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::key::KeyRange;
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
 use telesto_server::{Limits, Server, ServerConfig};
 use telesto_sql::{SqlEngine, SqlOptions};
 use telesto_txn::memory::MemoryDatabase;
 use telesto_txn::{
-    Database, Level, LogKind, MessageSink, Outcome, Result, Transaction, TxnOptions,
+    Committed, Database, Level, LogKind, MessageSink, Outcome, ReadFor, Result, Savepoint, Scan,
+    ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_postgres::{Client, NoTls};
@@ -29,6 +32,98 @@ struct Hanging {
     inner: MemoryDatabase,
     hangs: AtomicBool,
     panics: AtomicBool,
+    /// Commits take effect, and nobody learns of it.
+    commits_hang: Arc<AtomicBool>,
+}
+
+/// A transaction whose commit may take effect without an answer.
+#[derive(Debug)]
+struct Unanswered {
+    inner: Arc<dyn Transaction>,
+    hangs: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Transaction for Unanswered {
+    fn id(&self) -> TxnId {
+        self.inner.id()
+    }
+
+    fn options(&self) -> &TxnOptions {
+        self.inner.options()
+    }
+
+    fn snapshot(&self) -> Timestamp {
+        self.inner.snapshot()
+    }
+
+    async fn next_statement(&self) -> Result<()> {
+        self.inner.next_statement().await
+    }
+
+    async fn claim(&self, keys: &[Bytes]) -> Result<()> {
+        self.inner.claim(keys).await
+    }
+
+    fn try_claim(&self, keys: &[Bytes]) -> Result<Vec<TryClaim>> {
+        self.inner.try_claim(keys)
+    }
+
+    async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
+        self.inner.get(key, read_for).await
+    }
+
+    async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {
+        self.inner.get_many(keys, read_for).await
+    }
+
+    fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
+        self.inner.try_get(key, read_for)
+    }
+
+    fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan> {
+        self.inner.scan(range, options)
+    }
+
+    fn view(&self) -> Arc<dyn Transaction> {
+        self.inner.view()
+    }
+
+    async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        self.inner.put(key, value).await
+    }
+
+    async fn delete(&self, key: Bytes) -> Result<()> {
+        self.inner.delete(key).await
+    }
+
+    fn savepoint(&self) -> Result<Savepoint> {
+        self.inner.savepoint()
+    }
+
+    fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
+        self.inner.rollback_to(savepoint)
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        self.inner.confirm().await
+    }
+
+    fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
+        self.inner.tell(messages)
+    }
+
+    async fn commit(&self) -> Result<Committed> {
+        let committed = self.inner.commit().await;
+        if self.hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        committed
+    }
+
+    fn rollback(&self) {
+        self.inner.rollback();
+    }
 }
 
 #[async_trait]
@@ -41,7 +136,8 @@ impl Database for Hanging {
         if strict && self.hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
-        self.inner.begin(options).await
+        let (inner, hangs) = (self.inner.begin(options).await?, Arc::clone(&self.commits_hang));
+        Ok(Arc::new(Unanswered { inner, hangs }))
     }
 
     async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
@@ -68,8 +164,12 @@ impl Database for Hanging {
 /// A node whose database can be made to hang.
 async fn hanging(env: Env, limits: Limits) -> (Node, Arc<Hanging>, std::net::SocketAddr) {
     let inner = MemoryDatabase::new(env.clone());
-    let database =
-        Arc::new(Hanging { inner, hangs: AtomicBool::default(), panics: AtomicBool::default() });
+    let database = Arc::new(Hanging {
+        inner,
+        hangs: AtomicBool::default(),
+        panics: AtomicBool::default(),
+        commits_hang: Arc::default(),
+    });
     let opened: Arc<dyn Database> = Arc::clone(&database) as _;
     let engine = SqlEngine::open(opened, env.clone(), SqlOptions::default()).await.expect("opens");
     let local = "127.0.0.1:0".parse().expect("an address");
@@ -226,6 +326,27 @@ async fn while_the_bucket_hangs_what_needs_no_data_is_answered_and_what_waits_ca
     database.hangs.store(false, Ordering::SeqCst);
     let rows = client.query("SELECT a FROM t", &[]).await.expect("goes on");
     assert!(rows.is_empty());
+}
+
+/// It may have happened: nobody may say that it did not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_that_is_not_waited_for_is_told_as_unknown() {
+    let (node, database, _) = hanging(telesto_runtime::env(), Limits::default()).await;
+    let client = node.client().await;
+    client.batch_execute("CREATE TABLE t (a int PRIMARY KEY)").await.expect("made");
+    client.batch_execute("SET statement_timeout = 200").await.expect("set");
+    database.commits_hang.store(true, Ordering::SeqCst);
+    assert_eq!(code(&client, "INSERT INTO t VALUES (1)").await, "08007", "alone");
+    client.batch_execute("BEGIN; INSERT INTO t VALUES (2)").await.expect("runs");
+    assert_eq!(code(&client, "COMMIT").await, "08007", "a block");
+    let error = client.execute("INSERT INTO t VALUES ($1)", &[&3_i32]).await.expect_err("unknown");
+    let error = error.as_db_error().expect("told");
+    assert_eq!(error.code().code(), "08007", "at Sync");
+    assert!(error.message().contains("telesto_txn_status('"), "{error}");
+    database.commits_hang.store(false, Ordering::SeqCst);
+    let rows = client.query("SELECT a FROM t ORDER BY a", &[]).await.expect("the session goes on");
+    let rows: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(rows, [1, 2, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -109,8 +109,7 @@ impl Session {
         parameters: Vec<Datum>,
     ) -> BoxFuture<'a, Result<StatementResult>> {
         let need = prepared.need;
-        let work = self.run_here(prepared, parameters).boxed();
-        if need.is_small() { work } else { need.future(work).boxed() }
+        need.future(self.run_here(prepared, parameters).boxed()).boxed()
     }
 
     /// [`Session::run`] on a stack that fits the statement.
@@ -131,6 +130,17 @@ impl Session {
             Ran::Done(result) => Ok(kept(result?, &token, timer)),
             Ran::Stopped(error) => Err(self.stopped(error, settings)),
         }
+    }
+
+    /// [`Session::run_unbounded`] of a statement that another one names, on a stack that fits it.
+    fn run_inner<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> BoxFuture<'a, Result<StatementResult>> {
+        let need = prepared.need;
+        let work = self.run_unbounded(prepared, parameters).boxed();
+        if need.is_small() { work } else { need.future(work).boxed() }
     }
 
     async fn run_unbounded(
@@ -170,9 +180,7 @@ impl Session {
             return match self.execute_prepared(execute).boxed().await {
                 Ok((inner, values)) => {
                     let inner = inner.explained_by(statement).unwrap_or(inner);
-                    let need = inner.need;
-                    let work = self.run_unbounded(&inner, values).boxed();
-                    if need.is_small() { work.await } else { need.future(work).await }
+                    self.run_inner(&inner, values).await
                 }
                 Err(error) => {
                     self.fail();
