@@ -101,7 +101,9 @@ impl VirtualLog {
     async fn tail(&self, by: Deadline) -> Result<(Lsn, [u8; 16])> {
         let mut next = {
             let state = self.inner.state.lock();
-            state.trail.reached().unwrap_or(state.chain.trim.lsn)
+            let reached = state.trail.reached().unwrap_or(state.chain.trim.lsn);
+            // The last one again: it may be a seal of ours whose chain version was not put.
+            reached.prev().max(state.chain.trim.lsn)
         };
         loop {
             let batch = self.read(next, 8 << 20, Cause::Registry, by).await?;

@@ -239,7 +239,7 @@ impl Storm {
             self.note(number);
         }
         let fresh = open(&MemBucket::new(&self.objects), &self.env, options(9, 1)).await;
-        let mut fresh = fresh.expect("opens");
+        let mut fresh = fresh.unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
         fresh.catch_up().await.expect("reads");
         self.processes.push(fresh);
         self.note(3);
