@@ -97,11 +97,7 @@ impl Connection {
     }
 
     async fn step(&mut self) -> Result<(), End> {
-        match self.handle.ending() {
-            None => {}
-            Some(Ending::Terminated) => return Err(End::Terminated),
-            Some(Ending::ClientGone) => return Err(End::Gone),
-        }
+        self.goes_on()?;
         let idle =
             !self.in_pipeline && self.session.transaction_status() == TransactionStatus::Idle;
         let (limit, what) = if idle {
@@ -212,7 +208,17 @@ impl Connection {
         }
     }
 
+    /// Fails when the session is to end: nothing more is told to the client but that.
+    fn goes_on(&self) -> Result<(), End> {
+        match self.handle.ending() {
+            None => Ok(()),
+            Some(Ending::Terminated) => Err(End::Terminated),
+            Some(Ending::ClientGone) => Err(End::Gone),
+        }
+    }
+
     fn ready(&mut self) -> Result<(), End> {
+        self.goes_on()?;
         self.notices();
         // Comparing every reported setting costs more than a point read: only when one was set.
         if !self.told.as_ref().is_some_and(|told| Arc::ptr_eq(told, self.session.settings())) {

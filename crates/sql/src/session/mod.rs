@@ -404,7 +404,7 @@ impl Session {
     async fn sync_inner(&mut self) -> Result<()> {
         let result = match &self.block {
             Some(block) if !block.explicit => {
-                scoped(self.spending.scope(), self.commit_bounded()).await
+                scoped(self.spending.scope(), self.commit_bounded().boxed()).await
             }
             _ => self.configure(),
         };
