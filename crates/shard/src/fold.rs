@@ -177,7 +177,7 @@ impl Shard {
     }
 
     /// The writer is of no use any more: become a reader of the newest checkpoint.
-    async fn lose_writer(&self, folding: &mut Folding) -> Result<()> {
+    pub(crate) async fn lose_writer(&self, folding: &mut Folding) -> Result<()> {
         self.folder.store(false, Ordering::Release);
         folding.unflushed = 0;
         let writer = self.writer.lock().take();

@@ -9,6 +9,7 @@
 //! A view that is of no use any more (closed, or an object collected under it) is replaced by the newest
 //! checkpoint, a bounded number of times a call.
 
+use std::collections::HashSet;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -147,12 +148,19 @@ impl Shard {
         let now = self.options.env.clock.monotonic();
         let mut tail = self.tail.write();
         tail.apply(entry, now, &self.cache_scope(), |commit, parts| {
-            let bucket = &self.options.bucket;
-            Arc::new(External::new(commit.timestamp, commit.txn, parts, bucket, &self.cache))
+            let (bucket, cache) = (&self.options.bucket, &self.cache);
+            let (at, txn) = (commit.timestamp, commit.txn);
+            Arc::new(External::new(entry.lsn, at, txn, parts, bucket, cache))
         })?;
         self.epoch.store(tail.epoch, Ordering::Release);
         self.newest.store(tail.newest.0, Ordering::Release);
         self.applied.store(tail.applied.0, Ordering::Release);
+        drop(tail);
+        let durable = self.checkpointed();
+        if entry.lsn <= durable {
+            // The checkpoint in use has it already: nobody will fold it, so nobody else would trim it.
+            self.trim(durable);
+        }
         Ok(())
     }
 
@@ -200,10 +208,22 @@ impl Shard {
         stored.map(|stored| row::decode_outcome(self.engine.path(), &stored)).transpose()
     }
 
+    /// Whether the log entry `lsn` holds a commit of `txn`; `None`: the entry is not in memory (any more, or yet).
+    #[must_use]
+    pub fn entry_holds(&self, lsn: Lsn, txn: TxnId) -> Option<bool> {
+        self.tail.read().entry_holds(lsn, txn)
+    }
+
     /// Why the checkpoint cannot be written just now: the object and the error of its newest write, if that failed.
     #[must_use]
     pub fn failed_write(&self) -> Option<String> {
         self.engine.failed_write()
+    }
+
+    /// The part objects that commits in the tail name and the checkpoint does not hold yet: nobody may delete them.
+    #[must_use]
+    pub fn parts_in_use(&self) -> HashSet<String> {
+        self.tail.read().parts().map(str::to_owned).collect()
     }
 
     /// Bytes of memory the tail holds.
@@ -264,10 +284,15 @@ impl Shard {
     pub(crate) fn advanced(&self, meta: &Meta) {
         self.durable_watermark.fetch_max(meta.watermark.0, Ordering::AcqRel);
         let lsn = meta.lsn.0;
-        let durable = Lsn(self.checkpointed.fetch_max(lsn, Ordering::AcqRel).max(lsn));
+        self.trim(Lsn(self.checkpointed.fetch_max(lsn, Ordering::AcqRel).max(lsn)));
+    }
+
+    /// Drops from the tail what the view in use has up to `durable`.
+    fn trim(&self, durable: Lsn) {
         let keep = self.snapshots.oldest().unwrap_or(Timestamp::MAX);
         let limit = self.options.tail_limit_bytes / 2;
         let scope = self.cache_scope();
+        self.tail.write().settle(durable, &scope);
         // One step a lock, so that readers get in between.
         while self.tail.write().trim_some(durable, keep, limit, &scope) {}
     }
@@ -302,6 +327,24 @@ impl Shard {
             *base = Some(Arc::new(LostView));
             self.pages.clear();
         }
+    }
+
+    /// A part that the tail names is not there: once the checkpoint held its rows, another process may have deleted it.
+    /// Reads the newest checkpoint, which settles the write set; one that is not settled by it is damaged.
+    pub(crate) async fn look_past_missing_part(&self) -> Result<()> {
+        self.open_check()?;
+        tracing::info!(path = self.engine.path(), "a part is gone; reading the newest checkpoint");
+        let env = &self.options.env;
+        let deadline = env.deadline(self.options.io_timeout);
+        let mut folding =
+            env.within(deadline, "waiting for a fold under way", self.folding.lock()).await?;
+        let writes = self.writer.lock().is_some();
+        if writes {
+            // Whoever deletes parts has folded past us, and so fenced us.
+            return self.lose_writer(&mut folding).await;
+        }
+        let base = self.base();
+        self.reopen(&base).await.map_err(|fault| self.error(fault))
     }
 
     /// Reads a stored row; opens the checkpoint again when it must.
