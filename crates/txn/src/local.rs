@@ -26,7 +26,7 @@ use telesto_shard::{
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::api::{Durability, MessageSink, Outcome};
+use crate::api::{Cost, Durability, MessageSink, Outcome};
 use crate::commit::checks::{Checks, Found};
 use crate::commit::committer::Pending;
 use crate::commit::outcomes::Outcomes;
@@ -213,22 +213,27 @@ impl Local {
         }
     }
 
-    /// Catches up after the slot `at` was found taken. Returns the entry in it when `wanted`.
-    pub async fn catch_up_past(
-        &self,
-        at: Lsn,
-        wanted: bool,
-        by: Deadline,
-    ) -> Result<Option<Entry>> {
-        let mut found = None;
-        if wanted || self.shard.read().applied().0 < at {
-            let batch = self.log.read(at, READ_BYTES, Cause::Commit, by).await?;
-            for entry in &batch.entries {
-                self.apply(entry)?;
-            }
-            found = batch.entries.into_iter().find(|entry| entry.lsn == at);
+    /// Whether the entry in the slot `at`, which was found taken, holds the commit of `txn`. It is applied, with
+    /// what stands behind it.
+    ///
+    /// # Errors
+    /// What the slot holds could not be learned.
+    pub async fn taken_by(&self, at: Lsn, txn: TxnId, by: Deadline) -> Result<bool> {
+        // A look may have applied it meanwhile.
+        if let Some(own) = self.shard().entry_holds(at, txn) {
+            return Ok(own);
         }
-        Ok(found)
+        let batch = self.log.read(at, READ_BYTES, Cause::Commit, by).await?;
+        for entry in &batch.entries {
+            self.apply(entry)?;
+        }
+        let Some(entry) = batch.entries.iter().find(|entry| entry.lsn == at) else {
+            return Err(Error::Unavailable(format!(
+                "log slot {at} was said to be taken and is empty; nothing can be said of this transaction yet"
+            )));
+        };
+        let is_own = |record: &Record| matches!(record, Record::Commit(of) if of.txn == txn);
+        Ok(entry.records.iter().any(is_own))
     }
 
     /// Opens the shard again from its checkpoint, after the log was trimmed past this process.
@@ -468,6 +473,11 @@ impl ShardService for LocalService {
         let mut checks = Checks::of(&request);
         match checks.ahead(&local.shard()).await? {
             Found::Nothing => {}
+            // Asked for once more, and there already.
+            Found::Conflict(change) | Found::Recheck(change) if change.txn == txn => {
+                let (timestamp, lsn) = (change.at, local.shard().applied().0);
+                return Ok(CommitReply::Committed { timestamp, lsn, cost: Cost::default() });
+            }
             Found::Conflict(change) => {
                 metrics::counter!("telesto_txn_conflicts_total").increment(1);
                 local.outcomes.abort(txn);

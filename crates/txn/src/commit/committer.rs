@@ -15,8 +15,11 @@
 //! # On failure
 //! - Slot taken: read on, validate again, next slot; until the deadline.
 //! - Unknown outcome: the same records are appended again in the same slot. `Committed` means the
-//!   first attempt is lost for ever and the second one counts; `Taken` by one of our own tokens means
-//!   it was there. Still unknown at the deadline: `OutcomeUnknown`.
+//!   first attempt is lost for ever and the second one counts; `Taken` by an entry that holds a commit
+//!   of ours means it was there. Still unknown at the deadline: `OutcomeUnknown`.
+//! - Whatever the store answered, also a plain "exists" to the first attempt (somebody on the way may have
+//!   repeated the request): who won a taken slot is told by the transactions in it, never assumed.
+//!   And a conflict of a transaction with itself is the proof that it committed.
 //! - Anything else: nothing was appended, everyone gets the error.
 
 use std::sync::Arc;
@@ -24,8 +27,8 @@ use std::time::Duration;
 
 use telesto_bucket::ScopeMeter;
 use telesto_bucket::meter::scoped;
-use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId, WriterToken};
-use telesto_log::record::{Commit, Config, Entry, Messages, Record, Writes};
+use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId};
+use telesto_log::record::{Commit, Config, Messages, Record, Writes};
 use telesto_log::{Append, Error as LogError};
 use telesto_shard::{FoldNeed, Folded};
 use tokio::sync::{mpsc, oneshot};
@@ -87,7 +90,8 @@ struct Validated {
 
 /// What an append attempt led to.
 enum Attempt {
-    Committed(Entry),
+    /// The survivors are in the entry at this position, which is applied.
+    Committed(Lsn),
     /// Another entry stands in the slot; it has been applied.
     Lost,
 }
@@ -207,8 +211,8 @@ impl Committer {
             }
             let result = self.append(&live, &survivors, at, by).await;
             match result {
-                Ok(Attempt::Committed(entry)) => {
-                    return self.acknowledge(live, &survivors, beaten, &entry, scope);
+                Ok(Attempt::Committed(lsn)) => {
+                    return self.acknowledge(live, &survivors, beaten, lsn, scope);
                 }
                 Ok(Attempt::Lost) => {
                     metrics::counter!("telesto_txn_slots_lost_total").increment(1);
@@ -277,6 +281,14 @@ impl Committer {
         for pending in live.drain(..) {
             match pending.checks.run(&shard).await {
                 Ok(Found::Nothing) => kept.push(pending),
+                // Nobody else writes as this transaction: it is in the log.
+                Ok(Found::Conflict(change) | Found::Recheck(change))
+                    if change.txn == pending.request.txn =>
+                {
+                    let timestamp = change.at;
+                    let (lsn, cost) = (applied, Cost::default());
+                    pending.answer(Ok(CommitReply::Committed { timestamp, lsn, cost }));
+                }
                 Ok(Found::Conflict(change)) => {
                     let error = conflict(pending.request.txn, change);
                     self.abort(pending, error);
@@ -316,7 +328,10 @@ impl Committer {
     ) -> std::result::Result<Attempt, Failed> {
         let local = Arc::clone(&self.local);
         let env = &local.env;
-        let mut tried: Vec<WriterToken> = Vec::new();
+        // All attempts carry the same transactions: an entry with one of them is one of ours.
+        let own = live[survivors[0].0].request.txn;
+        // Whether an attempt may have got through.
+        let mut doubtful = false;
         let mut causes = Causes::default();
         let mut pause = RETRY_PAUSE;
         loop {
@@ -325,7 +340,7 @@ impl Committer {
             let appended = match local.hash_before(at, by).await {
                 Ok(hash) => local.log.append(at, hash, records, by).await,
                 // Nothing was appended by this attempt.
-                Err(error @ LogError::Trimmed { .. }) if tried.is_empty() => {
+                Err(error @ LogError::Trimmed { .. }) if !doubtful => {
                     return Err(Failed::Certain(error.into()));
                 }
                 Err(error) => Err(error),
@@ -337,18 +352,23 @@ impl Committer {
                     self.append_takes = (self.append_takes * 7 + took) / 8;
                     self.won_last = true;
                     return match local.apply(&entry) {
-                        Ok(()) => Ok(Attempt::Committed(entry)),
+                        Ok(()) => Ok(Attempt::Committed(entry.lsn)),
                         // Committed, but this process cannot go on from here by itself.
                         Err(error) => Err(Failed::Unknown(at, error.to_string())),
                     };
                 }
-                Ok(Append::Taken) => match local.catch_up_past(at, !tried.is_empty(), by).await {
-                    Ok(Some(entry)) if tried.contains(&entry.writer) => {
-                        return Ok(Attempt::Committed(entry));
+                Ok(Append::Taken) => match local.taken_by(at, own, by).await {
+                    Ok(true) => {
+                        metrics::counter!("telesto_txn_own_slots_taken_total").increment(1);
+                        return Ok(Attempt::Committed(at));
                     }
-                    Ok(_) => return Ok(Attempt::Lost),
-                    Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
+                    Ok(false) => return Ok(Attempt::Lost),
+                    Err(error) if local.log.start() > at => {
+                        return Err(self.reopened(at, error, by).await);
+                    }
                     Err(error) => {
+                        // It may be ours that is there.
+                        doubtful = true;
                         causes.add(error.to_string());
                         if by.passed(env.clock.monotonic()) {
                             return Err(Failed::Unknown(at, causes.text()));
@@ -356,20 +376,17 @@ impl Committer {
                     }
                 },
                 Err(error @ LogError::Trimmed { .. }) => {
-                    return match local.reopen(by).await {
-                        Ok(()) => Err(Failed::Reopened(at, error.into())),
-                        Err(reopening) => Err(Failed::Unknown(at, reopening.to_string())),
-                    };
+                    return Err(self.reopened(at, error.into(), by).await);
                 }
-                Err(LogError::Indeterminate { writer, reason, .. }) => {
+                Err(LogError::Indeterminate { reason, .. }) => {
                     metrics::counter!("telesto_txn_appends_indeterminate_total").increment(1);
-                    tried.push(writer);
+                    doubtful = true;
                     causes.add(reason);
                     if by.passed(env.clock.monotonic() + pause) {
                         return Err(Failed::Unknown(at, causes.text()));
                     }
                 }
-                Err(error) if tried.is_empty() => return Err(Failed::Certain(error.into())),
+                Err(error) if !doubtful => return Err(Failed::Certain(error.into())),
                 Err(error) => {
                     causes.add(error.to_string());
                     if by.passed(env.clock.monotonic() + pause) {
@@ -379,6 +396,14 @@ impl Committer {
             }
             env.clock.sleep(pause + env.jitter(pause)).await;
             pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// The log was trimmed past the slot `at` of an append.
+    async fn reopened(&self, at: Lsn, error: Error, by: Deadline) -> Failed {
+        match self.local.reopen(by).await {
+            Ok(()) => Failed::Reopened(at, error),
+            Err(reopening) => Failed::Unknown(at, reopening.to_string()),
         }
     }
 
@@ -416,7 +441,7 @@ impl Committer {
         live: Vec<Pending>,
         survivors: &[(usize, Timestamp)],
         beaten: Vec<(usize, Error)>,
-        entry: &Entry,
+        lsn: Lsn,
         scope: &ScopeMeter,
     ) {
         let mut answers: Vec<Option<Result<CommitReply>>> = Vec::new();
@@ -424,7 +449,7 @@ impl Committer {
         let cost = scope.totals() / survivors.len() as f64;
         for (position, timestamp) in survivors {
             answers[*position] =
-                Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn: entry.lsn, cost }));
+                Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn, cost }));
         }
         metrics::histogram!("telesto_txn_group_size").record(survivors.len() as f64);
         metrics::counter!("telesto_txn_commits_total").increment(survivors.len() as u64);

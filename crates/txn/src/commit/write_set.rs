@@ -37,6 +37,9 @@ const MAX_FOREIGN_CHANGES: usize = 1_000;
 /// Memory a write costs beside its key and value, in an entry.
 const WRITE_OVERHEAD_BYTES: usize = 16;
 
+/// Bytes at a part's begin that tell it from every other: head and writer token.
+const HEAD_BYTES: usize = 24;
+
 /// Where part objects go.
 #[derive(Clone, Debug)]
 pub(crate) struct PartStore {
@@ -97,6 +100,25 @@ fn checked(merged: Merged) -> CheckedWrite {
     CheckedWrite { write: Write { key, value, fresh }, since }
 }
 
+/// Puts a part. An object that is there already may be this very part, whose put somebody on the way repeated: the
+/// writer token in its head makes each body unique.
+async fn put_part(bucket: &dyn Bucket, object: &str, body: Bytes) -> Result<()> {
+    if bucket.put_if_absent(Cause::Commit, object, body.clone()).await? == PutOutcome::Exists {
+        let head = u64::try_from(body.len().min(HEAD_BYTES)).unwrap_or_default();
+        let there = bucket.get(Cause::Commit, object, Some(0..head)).await?;
+        let own = there.is_some_and(|there| {
+            there.size_bytes == body.len() as u64 && body.starts_with(&there.body)
+        });
+        if !own {
+            return Err(Error::Corrupt(format!(
+                "another object is already stored as {object}; run the transaction again"
+            )));
+        }
+    }
+    metrics::counter!("telesto_txn_part_bytes_total").increment(body.len() as u64);
+    Ok(())
+}
+
 struct Upload<'a> {
     core: &'a Core,
     writer: PartWriter,
@@ -137,27 +159,17 @@ impl<'a> Upload<'a> {
         let prefix = parts_prefix(store.shard);
         let object = format!("{prefix}/{}-{:06}", self.core.id, self.external.parts.len());
         let named = part.named(object.clone());
-        let bytes = part.body.len() as u64;
+        let body = part.body;
         // Named before it is written: whatever became of the put, the object is accounted for.
         self.external.parts.push(named);
         let bucket = Arc::clone(&store.bucket);
         let (done, put) = oneshot::channel();
         let scope = current_scope();
         self.core.shared.env.spawn("putting a part", async move {
-            let putting = bucket.put_if_absent(Cause::Commit, &object, part.body);
-            let outcome = match scope {
+            let putting = put_part(&*bucket, &object, body);
+            let result = match scope {
                 Some(scope) => scoped(scope, putting).await,
                 None => putting.await,
-            };
-            let result = match outcome {
-                Ok(PutOutcome::Created) => {
-                    metrics::counter!("telesto_txn_part_bytes_total").increment(bytes);
-                    Ok(())
-                }
-                Ok(PutOutcome::Exists) => Err(Error::Corrupt(format!(
-                    "another object is already stored as {object}; run the transaction again"
-                ))),
-                Err(error) => Err(error.into()),
             };
             if done.send(result).is_err() {
                 // Nobody waits any more, and who deletes the parts may have come too early. What cannot be deleted is collected by age.

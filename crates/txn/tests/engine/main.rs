@@ -9,6 +9,7 @@ mod frozen;
 mod harness;
 mod large;
 mod levels;
+mod middlebox;
 mod model;
 mod new_keys;
 mod quorum;
