@@ -14,7 +14,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::{Part, Write};
 
-use crate::api::Version;
+use crate::api::{Origin, Version};
 use crate::cache::ProcessCache;
 use crate::error::Result;
 use crate::part::{PartReader, PartScan};
@@ -31,20 +31,20 @@ pub(crate) struct External {
     pub(crate) lsn: Lsn,
     pub(crate) at: Timestamp,
     pub(crate) txn: TxnId,
+    origin: Option<Box<Origin>>,
     parts: Vec<Arc<PartReader>>,
 }
 
 impl External {
     pub(crate) fn new(
         lsn: Lsn,
-        at: Timestamp,
-        txn: TxnId,
+        (at, txn, origin): (Timestamp, TxnId, Option<Box<Origin>>),
         parts: Vec<Part>,
         bucket: &Arc<dyn Bucket>,
         cache: &Arc<ProcessCache>,
     ) -> Self {
         let reader = |part| Arc::new(PartReader::new(Arc::clone(bucket), Arc::clone(cache), part));
-        Self { lsn, at, txn, parts: parts.into_iter().map(reader).collect() }
+        Self { lsn, at, txn, origin, parts: parts.into_iter().map(reader).collect() }
     }
 
     fn part_of(&self, key: &[u8]) -> Option<&Arc<PartReader>> {
@@ -119,7 +119,7 @@ impl External {
     }
 
     pub(crate) fn version(&self, value: Option<Bytes>) -> Version {
-        Version { at: self.at, txn: self.txn, value }
+        Version { at: self.at, txn: self.txn, origin: self.origin.clone(), value }
     }
 
     pub(crate) fn scan(

@@ -337,7 +337,8 @@ impl Shard {
                 ItemWrites::Inline(writes) => {
                     for write in writes {
                         let value = write.value.clone();
-                        let version = Version { at: commit.at, txn: commit.txn, value };
+                        let (at, txn, origin) = (commit.at, commit.txn, commit.origin.clone());
+                        let version = Version { at, txn, origin, value };
                         batch.add(&write.key, version, write.fresh);
                     }
                 }
@@ -581,7 +582,7 @@ fn push_history(
     watermark: Timestamp,
 ) {
     if let Some(value) = version.value.as_ref().filter(|_| superseded > watermark) {
-        let stored = row::encode_history(superseded, version.txn, value);
+        let stored = row::encode_history(superseded, version.txn, version.origin.as_deref(), value);
         rows.push((row::history_key(key, version.at), stored));
     }
 }

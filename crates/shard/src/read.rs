@@ -183,6 +183,7 @@ impl Shard {
                 return Ok(current.then(|| Version {
                     at: version_at,
                     txn: history.txn,
+                    origin: history.origin,
                     value: Some(history.value),
                 }));
             }

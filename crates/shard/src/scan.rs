@@ -155,6 +155,19 @@ impl ShardScan {
         Ok(batch)
     }
 
+    /// Goes on at `shard`, which replaces the one read so far.
+    pub fn move_to(&mut self, shard: Arc<Shard>) {
+        self.shard = shard;
+        self.sources = None;
+        self.reopens = 0;
+    }
+
+    /// The shard read now.
+    #[must_use]
+    pub fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
     /// Covers some more of the range, or notices that the sources must be opened again.
     async fn step(&mut self, chunk: usize) -> Result<()> {
         let Some(sources) = &mut self.sources else { return self.open().await };
@@ -440,6 +453,6 @@ fn row_bytes(row: &Row) -> usize {
 }
 
 fn visible(key: Bytes, version: Version) -> Option<Row> {
-    let Version { at, txn, value } = version;
+    let Version { at, txn, value, .. } = version;
     value.map(|value| Row { key, value, at, txn })
 }

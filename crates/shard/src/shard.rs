@@ -9,7 +9,7 @@
 //! A view that is of no use any more (closed, or an object collected under it) is replaced by the newest
 //! checkpoint, a bounded number of times a call.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::Entry;
 
-use crate::api::{EngineKind, ShardOptions};
+use crate::api::{EngineKind, Origin, ShardOptions};
 use crate::cache::ProcessCache;
 use crate::engine::slate::SlateEngine;
 use crate::engine::{Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
@@ -87,6 +87,19 @@ impl Shard {
     /// # Errors
     /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`].
     pub async fn open(options: ShardOptions) -> Result<Arc<Self>> {
+        Self::open_with(options, Arc::default()).await
+    }
+
+    /// Opens the newest checkpoint beside this shard, which is to be replaced by it. Snapshots that are open here are
+    /// open there.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_again(&self) -> Result<Arc<Self>> {
+        Self::open_with(self.options.clone(), Arc::clone(&self.snapshots)).await
+    }
+
+    async fn open_with(options: ShardOptions, snapshots: Arc<Snapshots>) -> Result<Arc<Self>> {
         let path = options.checkpoint_path();
         let engine: Arc<dyn Engine> = match &options.engine {
             EngineKind::Memory(checkpoints) => Arc::new(checkpoints.engine(options.shard, path)),
@@ -101,7 +114,6 @@ impl Shard {
         };
         let opened = open_newest(engine.as_ref()).await;
         let (base, meta) = opened.map_err(|fault| error_of(engine.path(), fault))?;
-        let snapshots = Arc::new(Snapshots::default());
         snapshots.adopt(meta.watermark);
         let cache = Arc::clone(&options.cache);
         Ok(Arc::new_cyclic(|this| Self {
@@ -149,8 +161,9 @@ impl Shard {
         let mut tail = self.tail.write();
         tail.apply(entry, now, &self.cache_scope(), |commit, parts| {
             let (bucket, cache) = (&self.options.bucket, &self.cache);
-            let (at, txn) = (commit.timestamp, commit.txn);
-            Arc::new(External::new(entry.lsn, at, txn, parts, bucket, cache))
+            let origin = Origin::of(&commit.origin, self.options.region, commit.timestamp);
+            let commit = (commit.timestamp, commit.txn, origin);
+            Arc::new(External::new(entry.lsn, commit, parts, bucket, cache))
         })?;
         self.epoch.store(tail.epoch, Ordering::Release);
         self.newest.store(tail.newest.0, Ordering::Release);
@@ -222,7 +235,7 @@ impl Shard {
 
     /// The part objects that commits in the tail name and the checkpoint does not hold yet: nobody may delete them.
     #[must_use]
-    pub fn parts_in_use(&self) -> HashSet<String> {
+    pub fn parts_in_use(&self) -> BTreeSet<String> {
         self.tail.read().parts().map(str::to_owned).collect()
     }
 
@@ -256,7 +269,12 @@ impl Shard {
     }
 
     pub(crate) fn cache_scope(&self) -> CacheScope<'_> {
-        CacheScope { rows: &self.cache.rows, scope: self.scope, pages: &self.pages }
+        CacheScope {
+            rows: &self.cache.rows,
+            scope: self.scope,
+            pages: &self.pages,
+            region: self.options.region,
+        }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -368,8 +386,10 @@ impl Shard {
         fault: Fault,
         reopens: &mut usize,
     ) -> Result<()> {
+        // Whoever closed it may have another one to read from.
+        self.open_check()?;
         let curable = matches!(fault, Fault::Gone(_) | Fault::Fenced);
-        if !curable || *reopens == REOPENS || self.closed.load(Ordering::Acquire) {
+        if !curable || *reopens == REOPENS {
             return Err(self.error(fault));
         }
         *reopens += 1;

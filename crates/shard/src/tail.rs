@@ -26,10 +26,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use telesto_common::key::KeyRange;
-use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 
-use crate::api::{Change, Version};
+use crate::api::{Change, Origin, Version};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::pages::Pages;
@@ -69,6 +69,7 @@ pub(crate) struct Item {
 pub(crate) struct ItemCommit {
     pub(crate) txn: TxnId,
     pub(crate) at: Timestamp,
+    pub(crate) origin: Option<Box<Origin>>,
     pub(crate) writes: ItemWrites,
 }
 
@@ -93,7 +94,10 @@ pub(crate) struct TailRead {
 }
 
 /// Where the cache entries of the shard live.
+///
+/// With the region whose commits need no origin label.
 pub(crate) struct CacheScope<'a> {
+    pub(crate) region: RegionId,
     pub(crate) rows: &'a RowCache,
     pub(crate) scope: u64,
     pub(crate) pages: &'a Pages,
@@ -196,7 +200,9 @@ impl Tail {
                     ItemWrites::External(external)
                 }
             };
-            commits.push(ItemCommit { txn: commit.txn, at: commit.timestamp, writes });
+            let (txn, at) = (commit.txn, commit.timestamp);
+            let origin = Origin::of(&commit.origin, cache.region, at);
+            commits.push(ItemCommit { txn, at, origin, writes });
         }
         self.applied = entry.lsn;
         self.bytes += bytes;
@@ -206,7 +212,9 @@ impl Tail {
     }
 
     fn insert(&mut self, lsn: Lsn, commit: &Commit, write: &Write, cache: &CacheScope<'_>) -> u64 {
-        let version = Version { at: commit.timestamp, txn: commit.txn, value: write.value.clone() };
+        let origin = Origin::of(&commit.origin, cache.region, commit.timestamp);
+        let (at, txn, value) = (commit.timestamp, commit.txn, write.value.clone());
+        let version = Version { at, txn, origin, value };
         cache.rows.applied(cache.scope, self.epoch, &write.key, &version);
         let bytes = write.key.len() + write.value.as_ref().map_or(0, Bytes::len);
         match self.map.get_mut(&write.key) {
@@ -476,7 +484,9 @@ impl Tail {
                             }
                             cache.pages.change(&write.key, || {
                                 let value = write.value.clone();
-                                let version = Version { at: commit.at, txn: commit.txn, value };
+                                let (at, txn) = (commit.at, commit.txn);
+                                let origin = commit.origin.clone();
+                                let version = Version { at, txn, origin, value };
                                 row::encode_newest(&version)
                             });
                             self.forget(&write.key, item.lsn, cache);
