@@ -3,6 +3,8 @@
 //! # Invariants
 //! - Every transaction of an entry was validated against everything below the entry and against the
 //!   ones before it in the entry; timestamps grow along the log.
+//! - Ranges that memory does not cover are not walked here: the request is given back to whoever asked, to look at them
+//!   elsewhere. Single keys, and what came back since the tail was trimmed again, are looked at here, for a bounded time.
 //! - A transaction is acknowledged only after its entry is appended and applied here.
 //! - The position of the next append is always derived from what was applied, never guessed: after an
 //!   append of unknown outcome the same slot is tried again, which settles it.
@@ -27,10 +29,11 @@ use std::time::Duration;
 
 use telesto_bucket::ScopeMeter;
 use telesto_bucket::meter::scoped;
+use telesto_common::env::Clock;
 use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Commit, Config, Messages, Record, Writes};
 use telesto_log::{Append, Error as LogError};
-use telesto_shard::{FoldNeed, Folded};
+use telesto_shard::{Folded, Shard};
 use tokio::sync::{mpsc, oneshot};
 
 use super::checks::{Checks, Found, GroupIndex};
@@ -44,6 +47,10 @@ use crate::transaction::conflict;
 const CONTENDED_FOR: Duration = Duration::from_secs(2);
 /// Longest pause of a winner.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How long the committer itself looks at what memory does not tell: at first (twice as long each time that it comes
+/// back), and at most.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
+const LONGEST_LOOK: Duration = Duration::from_secs(8);
 /// First pause before an append of unknown outcome is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -53,8 +60,20 @@ pub(crate) struct Pending {
     pub request: CommitRequest,
     pub checks: Checks,
     pub deadline: Deadline,
+    /// The deadline on the wall clock, for what a machine that was paused must not commit any more.
+    pub wall_deadline_micros: u64,
+    /// How often it was given back.
+    pub looks: u32,
     pub bytes: usize,
-    pub reply: oneshot::Sender<Result<CommitReply>>,
+    pub reply: oneshot::Sender<Result<Answer>>,
+}
+
+/// What the committer says to a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Reply(CommitReply),
+    /// Memory does not tell whether it is valid; nothing was appended. The request comes back with its checks.
+    NotInMemory(Box<(CommitRequest, Checks)>),
 }
 
 impl Pending {
@@ -64,7 +83,18 @@ impl Pending {
 
     fn answer(self, reply: Result<CommitReply>) {
         // Whoever stopped waiting asks for the outcome by the transaction's id.
-        let _ = self.reply.send(reply);
+        let _ = self.reply.send(reply.map(Answer::Reply));
+    }
+
+    fn give_back(self) {
+        let Self { request, checks, reply, .. } = self;
+        let _ = reply.send(Ok(Answer::NotInMemory(Box::new((request, checks)))));
+    }
+
+    /// Whether it may not be committed any more. The parts of an external write set are kept so long by either clock.
+    fn is_late(&self, clock: &dyn Clock) -> bool {
+        self.deadline.passed(clock.monotonic())
+            || self.external() && clock.wall_micros() > self.wall_deadline_micros
     }
 }
 
@@ -183,12 +213,12 @@ impl Committer {
     }
 
     async fn commit(&mut self, group: Vec<Pending>, scope: &ScopeMeter) {
-        let now = self.local.env.clock.monotonic();
+        let clock = &self.local.env.clock;
         let mut live = Vec::with_capacity(group.len());
         for pending in group {
             if pending.reply.is_closed() {
                 self.local.outcomes.abort(pending.request.txn);
-            } else if pending.deadline.passed(now) {
+            } else if pending.is_late(&**clock) {
                 let error = Error::Unavailable(
                     "the deadline passed before the commit's turn came; nothing was committed: run the transaction again, or raise the time-out".to_owned(),
                 );
@@ -197,12 +227,16 @@ impl Committer {
                 live.push(pending);
             }
         }
-        let by = self.local.env.deadline(self.local.options.timeout);
+        let mut by = self.local.env.deadline(self.local.options.timeout);
+        for pending in live.iter().filter(|pending| pending.external()) {
+            // Its parts are not kept for longer.
+            by = by.earlier(pending.deadline);
+        }
         if let Err(error) = self.ready(by).await {
             return self.abort_all(live, &error);
         }
         while !live.is_empty() {
-            let Validated { at, survivors, beaten } = match self.validate(&mut live).await {
+            let Validated { at, survivors, beaten } = match self.validate(&mut live, by).await {
                 Ok(validated) => validated,
                 Err(error) => return self.abort_all(live, &error),
             };
@@ -241,67 +275,52 @@ impl Committer {
             // Slept for long: learn what became of the log before anything is put into it.
             self.local.catch_up(by).await?;
         }
-        self.hold_back(by).await
-    }
-
-    /// Holds commits back while the tail is at its memory limit.
-    async fn hold_back(&self, by: Deadline) -> Result<()> {
-        let local = &self.local;
-        let env = &local.env;
-        while local.shard().fold_need() == FoldNeed::Full {
-            metrics::counter!("telesto_txn_commits_held_back_total").increment(1);
-            local.fold_wanted.notify_one();
-            let _ = env
-                .within(
-                    env.deadline(Duration::from_millis(100)).earlier(by),
-                    "waiting for the fold",
-                    local.folded.notified(),
-                )
-                .await;
-            if by.passed(env.clock.monotonic()) {
-                let why = match local.shard().failed_write() {
-                    Some(failure) => format!("cannot be written ({failure})"),
-                    None => "does not keep up".to_owned(),
-                };
-                return Err(Error::Unavailable(format!(
-                    "the tail is at its memory limit and the checkpoint {why}; nothing was committed: retry, or raise the memory limit"
-                )));
-            }
-        }
-        Ok(())
+        self.local.wait_for_fold(by).await
     }
 
     /// Answers those that certainly fail and sorts the others.
-    async fn validate(&self, live: &mut Vec<Pending>) -> Result<Validated> {
+    async fn validate(&self, live: &mut Vec<Pending>, by: Deadline) -> Result<Validated> {
         let shard = self.local.shard();
         // Taken before the checks: an entry applied meanwhile by a look holds this slot then, the
         // append finds it taken, and everything is checked again.
         let (applied, newest) = shard.applied();
         let mut kept = Vec::with_capacity(live.len());
         for pending in live.drain(..) {
-            match pending.checks.run(&shard).await {
-                Ok(Found::Nothing) => kept.push(pending),
+            let found = match pending.checks.try_run(&shard) {
+                None if pending.looks > 0 || pending.checks.is_small() => {
+                    self.look(&pending, &shard, by).await
+                }
+                found => found,
+            };
+            match found {
+                Some(Found::Nothing) => kept.push(pending),
                 // Nobody else writes as this transaction: it is in the log.
-                Ok(Found::Conflict(change) | Found::Recheck(change))
+                Some(Found::Conflict(change) | Found::Recheck(change))
                     if change.txn == pending.request.txn =>
                 {
                     let timestamp = change.at;
                     let (lsn, cost) = (applied, Cost::default());
                     pending.answer(Ok(CommitReply::Committed { timestamp, lsn, cost }));
                 }
-                Ok(Found::Conflict(change)) => {
+                Some(Found::Conflict(change)) => {
                     let error = conflict(pending.request.txn, change);
                     self.abort(pending, error);
                 }
-                Ok(Found::Recheck(change)) => {
+                Some(Found::Recheck(change)) => {
                     pending.answer(Ok(CommitReply::Recheck(change)));
                 }
-                Err(error) => self.abort(pending, error),
+                // Everybody else would wait for what has to be fetched.
+                None => pending.give_back(),
             }
         }
         *live = kept;
+        if live.is_empty() {
+            return Ok(Validated { at: applied.next(), survivors: Vec::new(), beaten: Vec::new() });
+        }
         let count = u32::try_from(live.len()).unwrap_or(u32::MAX);
-        let first = self.local.oracle.reserve(newest, count).await?;
+        let after = live.iter().map(|pending| pending.request.after).max().unwrap_or(newest);
+        let reserving = self.local.oracle.reserve(newest, after, count);
+        let first = self.local.env.within(by, "asking for a timestamp", reserving).await??;
         let mut survivors = Vec::with_capacity(live.len());
         let mut beaten = Vec::new();
         let mut index = GroupIndex::default();
@@ -317,6 +336,16 @@ impl Committer {
             survivors.push((position, at));
         }
         Ok(Validated { at: applied.next(), survivors, beaten })
+    }
+
+    /// Looks at what memory does not tell, for a few keys, or for one that was given back in vain: the tail may be trimmed
+    /// faster than its owner gets another turn. Everybody else waits meanwhile, so not for long.
+    async fn look(&self, pending: &Pending, shard: &Arc<Shard>, by: Deadline) -> Option<Found> {
+        let env = &self.local.env;
+        let bound = FIRST_LOOK.saturating_mul(1 << pending.looks.min(8)).min(LONGEST_LOOK);
+        let by = env.deadline(bound).earlier(by);
+        let found = env.within(by, "validating reads", pending.checks.run(shard)).await;
+        found.ok()?.ok()
     }
 
     async fn append(
@@ -425,7 +454,9 @@ impl Committer {
                 txn: request.txn,
                 timestamp: *timestamp,
                 source: local.options.identity.node,
-                origin: Label::update(local.options.region, *timestamp),
+                origin: request
+                    .origin
+                    .unwrap_or_else(|| Label::update(local.options.region, *timestamp)),
                 writes,
             }));
             if !request.messages.is_empty() {
@@ -519,7 +550,9 @@ impl Committer {
                 self.abort(pending, error.clone());
                 continue;
             }
-            match shard.outcome(txn).await {
+            let by = self.local.env.deadline(self.local.options.timeout);
+            let asked = self.local.env.within(by, "reading an outcome", shard.outcome(txn)).await;
+            match asked.map_err(Error::from).and_then(|asked| Ok(asked?)) {
                 Ok(Some(timestamp)) => pending.answer(Ok(CommitReply::Committed {
                     timestamp,
                     lsn: slot,

@@ -9,8 +9,8 @@
 //! - Part objects of a transaction that certainly did not commit are deleted; those of one that may
 //!   have committed are kept. What a crash leaves behind is collected by age
 //!   ([`crate::maintenance`]).
-//! - An external write set is committed within half the retention window of its first part's upload, or
-//!   not at all: collection by age never meets a part that may still be named by a commit.
+//! - An external write set is asked for within half the retention window of its first part's upload and appended
+//!   within the whole of it, or not at all: collection never meets a part that may still be named by a commit.
 //!
 //! # Limits
 //! Memory: one part object being built, one on its way.
@@ -66,7 +66,8 @@ pub(crate) struct External {
     pub parts: Vec<Part>,
     /// No written key was changed up to here.
     pub since: Timestamp,
-    begun: Duration,
+    /// When the first upload began: monotonic, and wall clock.
+    begun: (Duration, u64),
     kept: bool,
     core: Arc<crate::transaction::Shared>,
 }
@@ -136,7 +137,7 @@ impl<'a> Upload<'a> {
             external: External {
                 parts: Vec::new(),
                 since: Timestamp::MAX,
-                begun: env.clock.monotonic(),
+                begun: (env.clock.monotonic(), env.clock.wall_micros()),
                 kept: false,
                 core: Arc::clone(&core.shared),
             },
@@ -203,7 +204,7 @@ impl External {
     /// Makes sure that no written key was changed up to a new, recent `since`.
     pub async fn check(&mut self, core: &Core) -> Result<()> {
         let shared = &core.shared;
-        let age = shared.env.clock.monotonic().saturating_sub(self.begun);
+        let age = self.age();
         if age > shared.parts.retention / 2 {
             return Err(Error::Unavailable(format!(
                 "a large write set took {} s to upload, more than half the retention window; raise the retention, or write less in one transaction",
@@ -250,6 +251,15 @@ impl External {
         }
         self.since = self.since.max(through);
         Ok(())
+    }
+
+    /// Time since the first upload began, by the clock that says more: a machine that was paused may have counted
+    /// its pause on one of them only.
+    pub fn age(&self) -> Duration {
+        let clock = &self.core.env.clock;
+        let (monotonic, wall_micros) = self.begun;
+        let by_wall = Duration::from_micros(clock.wall_micros().saturating_sub(wall_micros));
+        clock.monotonic().saturating_sub(monotonic).max(by_wall)
     }
 
     /// From here on the parts may belong to a commit: they stay, whatever becomes of the caller.

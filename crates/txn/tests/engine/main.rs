@@ -3,8 +3,11 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod claims;
+mod clocks;
+mod collection;
 mod counters;
 mod crash;
+mod followers;
 mod frozen;
 mod harness;
 mod large;
