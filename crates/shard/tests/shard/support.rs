@@ -16,7 +16,7 @@ use object_store::{
     ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use telesto_bucket::{Bucket, Cause, Error, ListedObject, Object, PutOutcome, Result};
-use telesto_common::{Env, Label, Lsn, NodeId, ShardId, Timestamp, TxnId, WriterToken};
+use telesto_common::{Env, Label, Lsn, NodeId, RegionId, ShardId, Timestamp, TxnId, WriterToken};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 use telesto_shard::{EngineKind, ProcessCache, ShardOptions};
 
@@ -321,7 +321,7 @@ pub fn commit(at: u64, writes: Writes) -> Record {
         txn: txn(at),
         timestamp: Timestamp(at),
         source: NodeId(1),
-        origin: Label::default(),
+        origin: Label::update(RegionId::default(), Timestamp(at)),
         writes,
     })
 }
