@@ -562,3 +562,51 @@ impl Writer for SlateWriter {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::future::BoxFuture;
+    use telesto_common::env::Clock;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Fixed(Duration, u64);
+
+    impl Clock for Fixed {
+        fn wall_micros(&self) -> u64 {
+            self.1
+        }
+
+        fn monotonic(&self) -> Duration {
+            self.0
+        }
+
+        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn writer_is_stale_by_either_clock_and_when_they_disagree() {
+        let at = |monotonic: u64, wall: u64| {
+            let clock = Fixed(Duration::from_secs(monotonic), wall * 1_000_000);
+            Env { clock: Arc::new(clock), ..telesto_runtime::env() }
+        };
+        let touched = Instant::now(&at(1_000, 10_000));
+        for (monotonic, wall, stale) in [
+            (1_000, 10_000, false),
+            (1_800, 10_800, false),
+            (2_000, 11_000, true),
+            // Paused: the monotonic clock stood still.
+            (1_001, 14_000, true),
+            // Set back: nobody knows.
+            (1_001, 5_000, true),
+            (1_100, 10_250, false),
+        ] {
+            assert_eq!(touched.is_stale(&at(monotonic, wall)), stale, "{monotonic} {wall}");
+        }
+    }
+}
