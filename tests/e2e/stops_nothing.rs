@@ -190,7 +190,7 @@ async fn hostile_statements_are_ended_and_hold_up_nobody() {
     let other = node.connect().await.expect("connects");
     let all = std::env::var("TELESTO_WAYS").is_ok_and(|ways| ways == "all");
     let only = std::env::var("TELESTO_INPUT").ok();
-    let mut late = Vec::new();
+    let (mut late, mut ran) = (Vec::new(), 0);
     println!(
         "{:<62} {:<16} {:<9} {:>8}  SELECT 1 and /health, median and worst, ms",
         "", "ended by", "", "after ms"
@@ -201,6 +201,7 @@ async fn hostile_statements_are_ended_and_hold_up_nobody() {
         }
         let ways = if all { &WAYS[..] } else { &WAYS[at % 5..=at % 5] };
         for way in ways {
+            ran += 1;
             let (port, asked) = (node.port, Arc::clone(&node));
             let asking =
                 [Asking::start(move || selects(port)), Asking::start(move || health(asked))];
@@ -222,6 +223,7 @@ async fn hostile_statements_are_ended_and_hold_up_nobody() {
         }
     }
     println!("peak memory {} MB", node.memory_kb("VmHWM") / 1024);
+    assert!(ran > 0, "no input has that name");
     assert!(late.is_empty(), "far too late: {late:#?}");
     let panics = node.get("/metrics").expect("metrics");
     let panics = panics.lines().find(|line| line.starts_with("telesto_session_panics_total"));
