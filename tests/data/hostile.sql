@@ -1,7 +1,7 @@
 -- Statements that stopped or killed a node, or could: each must end within half a second of every way to end it,
 -- hold up nobody meanwhile, and leave the process alive.
 --
--- One statement a block; a block begins with `-- name: what it is` and ends at the next one. In its text
+-- One statement a block; a block begins with a line of two dashes, `name:` and what it is, and ends at the next one. In its text
 --   {{N|text}}     stands for the text N times;
 --   {{A..B|text}}  for the text once for each number from A to B, `#` being the number and `#-` the one before.
 -- Read by tests/e2e/stops_nothing.rs and crates/sql/tests/hostile.

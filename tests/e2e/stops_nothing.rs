@@ -65,10 +65,11 @@ struct Asking {
 }
 
 impl Asking {
-    fn start(mut ask: impl FnMut() + Send + 'static) -> Self {
+    fn start<A: FnMut()>(connect: impl FnOnce() -> A + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
+            let mut ask = connect();
             let mut times = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 let begun = Instant::now();
@@ -90,7 +91,7 @@ impl Asking {
     }
 }
 
-fn selects(port: u16) -> impl FnMut() + Send + 'static {
+fn selects(port: u16) -> impl FnMut() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     let url = format!("host=127.0.0.1 port={port} user=telesto dbname=telesto");
@@ -100,14 +101,14 @@ fn selects(port: u16) -> impl FnMut() + Send + 'static {
         client
     });
     move || {
-        let asked =
-            runtime.block_on(tokio::time::timeout(PATIENCE, client.simple_query("SELECT 1")));
+        let asked = runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, client.simple_query("SELECT 1")).await
+        });
         asked.expect("an answer in time").expect("an answer");
     }
 }
 
-fn health(node: &Arc<Node>) -> impl FnMut() + Send + 'static {
-    let node = Arc::clone(node);
+fn health(node: Arc<Node>) -> impl FnMut() {
     move || {
         let answer = node.get("/health").expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -189,7 +190,7 @@ async fn hostile_statements_are_ended_and_hold_up_nobody() {
     let other = node.connect().await.expect("connects");
     let all = std::env::var("TELESTO_WAYS").is_ok_and(|ways| ways == "all");
     let only = std::env::var("TELESTO_INPUT").ok();
-    let mut late = Vec::new();
+    let (mut late, mut ran) = (Vec::new(), 0);
     println!(
         "{:<62} {:<16} {:<9} {:>8}  SELECT 1 and /health, median and worst, ms",
         "", "ended by", "", "after ms"
@@ -200,7 +201,10 @@ async fn hostile_statements_are_ended_and_hold_up_nobody() {
         }
         let ways = if all { &WAYS[..] } else { &WAYS[at % 5..=at % 5] };
         for way in ways {
-            let asking = [Asking::start(selects(node.port)), Asking::start(health(&node))];
+            ran += 1;
+            let (port, asked) = (node.port, Arc::clone(&node));
+            let asking =
+                [Asking::start(move || selects(port)), Asking::start(move || health(asked))];
             let (ended, taken) = run(&node, &other, &input, *way).await;
             let [selected, healthy] = asking.map(Asking::end);
             println!(
@@ -219,6 +223,7 @@ async fn hostile_statements_are_ended_and_hold_up_nobody() {
         }
     }
     println!("peak memory {} MB", node.memory_kb("VmHWM") / 1024);
+    assert!(ran > 0, "no input has that name");
     assert!(late.is_empty(), "far too late: {late:#?}");
     let panics = node.get("/metrics").expect("metrics");
     let panics = panics.lines().find(|line| line.starts_with("telesto_session_panics_total"));

@@ -55,7 +55,8 @@ fn weigh(sql: &[u8]) -> Result<u64> {
             _ => at + 1,
         };
         let is_word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | 0x80..);
-        if !byte.is_ascii_whitespace() && !(is_word && in_word) {
+        let goes_on = byte.is_ascii_whitespace() || (is_word && in_word);
+        if !goes_on {
             words += 1;
         }
         statements += u64::from(*byte == b';');
