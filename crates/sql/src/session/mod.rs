@@ -192,6 +192,8 @@ pub struct Session {
     configured: Arc<settings::ConfigQueue>,
     sequences: Arc<SequenceSession>,
     block: Option<Block>,
+    /// Conflicts lost since the last commit: whoever lost most goes first for a row.
+    lost: u32,
     /// The catalog the last statement used, to describe conflicts with.
     catalog: Option<Arc<CatalogSnapshot>>,
     label: Label,

@@ -209,7 +209,7 @@ impl Session {
         *attempt += 1;
         let again = error.conflict().is_some() && *attempt <= self.engine.options.retry_attempts;
         if again {
-            self.pause(*attempt).await;
+            self.rest(*attempt).await;
         }
         again
     }

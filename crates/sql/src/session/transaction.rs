@@ -147,6 +147,7 @@ impl Session {
                 session: self.label,
                 timeout: None,
                 fail_early: true,
+                attempt: self.lost,
             },
             txn: None,
             base: None,
@@ -308,6 +309,7 @@ impl Session {
                     self.deferred.forget();
                     self.advisory.end_transaction();
                     self.label = self.label.max(committed.label);
+                    self.lost = 0;
                     self.settings = Arc::clone(&block.settings_after);
                     // A definition may have left something to sweep.
                     if block.base.is_some() {
@@ -376,7 +378,13 @@ impl Session {
 
     /// Waits a little, so that two transactions do not meet again and again. The first tries follow at once: whoever
     /// was in the way has committed.
-    pub(super) async fn pause(&self, attempt: u32) {
+    pub(super) async fn pause(&mut self, attempt: u32) {
+        self.lost = self.lost.saturating_add(1);
+        self.rest(attempt).await;
+    }
+
+    /// The wait of [`Session::pause`], for work that is no transaction of the session's.
+    pub(super) async fn rest(&self, attempt: u32) {
         if attempt <= AT_ONCE {
             return;
         }
@@ -451,6 +459,7 @@ impl Session {
         if let Some(options) = options {
             block.options = options;
         }
+        block.options.attempt = self.lost;
         block.base = None;
         let savepoints = std::mem::take(&mut block.savepoints);
         let steps = block.steps.clone();
