@@ -42,6 +42,7 @@ mod runtime;
 mod sequence_table;
 mod series;
 mod sets;
+mod slices;
 mod sort_key;
 mod source;
 mod stored;
@@ -75,6 +76,7 @@ use self::bind::{Binder, Parameters, Relation, ScopeColumn};
 use self::evaluate::Evaluation;
 use self::tables::CatalogTables;
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{ResultColumn, Row, RowStream, Rows, StatementResult};
 use crate::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
@@ -103,6 +105,7 @@ impl DfPlan {
     /// # Errors
     /// Whatever the query runs into.
     pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        interrupt::computes().await;
         match &self.statement {
             Statement::Query(query) => {
                 let physical = physical(query, &self.parameters, &self.wanted, context).await?;
@@ -401,6 +404,7 @@ fn cooperative(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Arc<d
         if node.children().len() < 2 {
             return Ok(Transformed::no(node));
         }
+        let node = slices::sliced(node)?;
         let node: Arc<dyn ExecutionPlan> = Arc::new(CooperativeExec::new(node));
         Ok(Transformed::yes(node))
     })?;

@@ -167,8 +167,8 @@ impl Session {
                 }
                 let text = statement.to_string();
                 let parsed = parse::Parsed::again((**statement).clone(), &text)?;
-                let prepared =
-                    self.prepare_statement(text, parsed, ParameterTypes::new(&types)).await?;
+                let types = ParameterTypes::new(&types);
+                let prepared = self.prepare_statement((text, None), parsed, types).await?;
                 self.prepared.insert(name, prepared);
                 Ok(tag("PREPARE"))
             }

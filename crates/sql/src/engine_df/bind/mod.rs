@@ -22,6 +22,7 @@ mod group;
 mod join_condition;
 mod lateral;
 mod levels;
+mod lists;
 mod locks;
 mod operators;
 mod ordered;
