@@ -22,7 +22,7 @@ pub(crate) const MAX_NESTED: usize = 1_000;
 pub(crate) const MAX_CHAINED: usize = 5_000;
 
 /// ANDs and ORs that may chain up. They are joined in a loop, so that only the text bounds them in PostgreSQL.
-pub(crate) const MAX_JOINED: usize = 200_000;
+pub(crate) const MAX_JOINED: usize = 100_000;
 
 /// The depth of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
