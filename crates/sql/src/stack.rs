@@ -31,8 +31,9 @@ const RED: usize = if cfg!(debug_assertions) { 1 << 20 } else { 192 << 10 };
 /// A new segment for such walks, bytes.
 const SEGMENT: usize = 8 << 20;
 
-/// Stack of derived code for a level of parentheses, bytes: one is up to a dozen nodes.
-const NESTED_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 16 << 10 };
+/// Stack of a level of parentheses, or of a plan, bytes: one is up to a dozen nodes. Unoptimised, sixty subqueries in each other took
+/// more than 8 MiB.
+const NESTED_BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 48 << 10 };
 
 /// Stack of derived code for an operator or a set operation, bytes. Unoptimised, a thousand UNIONs took more than 15 KiB each.
 const CHAINED_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 12 << 10 };

@@ -170,10 +170,9 @@ fn kind(token: &Token) -> Kind {
             | Keyword::OPERATOR
             | Keyword::OVERLAPS
             | Keyword::ARRAY
-            | Keyword::INTERVAL
-            | Keyword::EXPLAIN
-            | Keyword::ANALYZE
-            | Keyword::VERBOSE => Kind::Operator,
+            | Keyword::INTERVAL => Kind::Operator,
+            // One in another is a level of the parser's largest function, and nothing closes it.
+            Keyword::EXPLAIN => Kind::Open(false),
             _ if word.value.eq_ignore_ascii_case("ISNULL") => Kind::Operator,
             _ => Kind::Other,
         },
