@@ -31,11 +31,15 @@ const RED: usize = if cfg!(debug_assertions) { 1 << 20 } else { 192 << 10 };
 /// A new segment for such walks, bytes.
 const SEGMENT: usize = 8 << 20;
 
-/// Stack of derived code for a level of parentheses, bytes: one is up to a dozen nodes.
-const NESTED_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 16 << 10 };
+/// Stack of a level of parentheses, or of a plan, bytes: one is up to a dozen nodes. Unoptimised, sixty subqueries in each other took
+/// more than 8 MiB.
+const NESTED_BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 48 << 10 };
 
-/// Stack of derived code for an operator, bytes.
-const CHAINED_BYTES: usize = if cfg!(debug_assertions) { 12 << 10 } else { 3 << 10 };
+/// Stack of derived code for an operator or a set operation, bytes. Unoptimised, a thousand UNIONs took more than 15 KiB each.
+const CHAINED_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 12 << 10 };
+
+/// Stack of derived code for an AND or OR of a chain that is not balanced yet, bytes.
+const JOINED_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 3 << 10 };
 
 /// Stack that a statement of no depth at all takes, bytes. Ordinary threads have it.
 const PLAIN: usize = 256 << 10;
@@ -50,7 +54,11 @@ pub(crate) struct Need(usize);
 impl Need {
     /// For a statement as the parser makes it.
     pub(crate) fn of_unbalanced(depth: Depth) -> Self {
-        Self::of_levels(depth.nested, depth.chained + depth.joined)
+        let Self(need) = Self::of_levels(depth.nested, depth.chained);
+        match depth.joined {
+            0..=64 => Self(need),
+            joined => Self(need.max(PLAIN) + joined * JOINED_BYTES),
+        }
     }
 
     /// For a statement whose chains of AND and OR are balanced.
@@ -64,6 +72,14 @@ impl Need {
             return Self(0);
         }
         Self(PLAIN + nested * NESTED_BYTES + chained * CHAINED_BYTES)
+    }
+
+    /// For a plan of so many operators above each other, and so many levels of an expression.
+    pub(crate) fn of_plan(levels: usize, expression: usize) -> Self {
+        if levels + expression / 4 <= SHALLOW {
+            return Self(0);
+        }
+        Self(PLAIN + levels * NESTED_BYTES + expression * JOINED_BYTES)
     }
 
     /// Whether the thread's own stack will do.

@@ -25,7 +25,7 @@ const MAX_NODES: usize = 40_000;
 const MAX_LEVELS: usize = 2_500;
 
 /// Levels of an expression, and the ANDs and ORs that DataFusion may chain up again.
-const MAX_EXPRESSION: usize = 120_000;
+const MAX_EXPRESSION: usize = 110_000;
 
 #[derive(Default)]
 struct Measure {
@@ -98,5 +98,5 @@ pub(super) fn need(plan: &LogicalPlan) -> Result<Need> {
     if !measure.within() {
         return Err(crate::syntax::too_deep());
     }
-    Ok(Need::of_levels(measure.levels, measure.expression))
+    Ok(Need::of_plan(measure.levels, measure.expression))
 }

@@ -93,6 +93,7 @@ fn operator(step: Step<'_>) -> Vec<Map<String, Json>> {
     let detail = detail.split(", metrics=[").next().unwrap_or(detail);
     let mut out = match name {
         "CooperativeExec"
+        | "SliceExec"
         | "OpaqueExec"
         | "RepartitionExec"
         | "CoalesceBatchesExec"

@@ -42,6 +42,7 @@ mod runtime;
 mod sequence_table;
 mod series;
 mod sets;
+mod slices;
 mod sort_key;
 mod source;
 mod stored;
@@ -403,6 +404,7 @@ fn cooperative(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Arc<d
         if node.children().len() < 2 {
             return Ok(Transformed::no(node));
         }
+        let node = slices::sliced(node)?;
         let node: Arc<dyn ExecutionPlan> = Arc::new(CooperativeExec::new(node));
         Ok(Transformed::yes(node))
     })?;

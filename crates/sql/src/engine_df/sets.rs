@@ -228,6 +228,7 @@ fn series(args: &[SqlType], values: &[Datum], context: &EvalContext<'_>) -> Resu
     let mut out = Vec::new();
     let mut at = values[0].clone();
     while inside(&at) {
+        crate::interrupt::check()?;
         if out.len() == MAX_ROWS {
             return Err(too_many());
         }

@@ -195,6 +195,7 @@ impl Function {
         if self.strict && values.iter().any(Datum::is_null) {
             return Ok(Datum::Null);
         }
+        crate::interrupt::check()?;
         self.row(values, context)
     }
 
@@ -300,7 +301,9 @@ fn quantified_value(
 ) -> Result<Datum> {
     let Datum::Array(array) = &values[1] else { return Ok(Datum::Null) };
     let mut unknown = false;
+    let mut steps = crate::interrupt::Steps::default();
     for item in &array.elements {
+        steps.step()?;
         if values[0].is_null() || item.is_null() {
             unknown = true;
             continue;

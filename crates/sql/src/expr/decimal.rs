@@ -12,6 +12,7 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 
 use super::fault;
 use crate::error::Result;
+use crate::interrupt::check;
 use crate::types::numeric::pow10;
 use crate::types::{Numeric, SqlType};
 
@@ -63,7 +64,7 @@ pub fn sqrt(value: &Numeric) -> Result<Numeric> {
     let result_weight = if weight >= 0 { weight * 4 / 2 + 1 } else { 1 - (1 - weight * 4) / 2 };
     let result_scale = scale_of(SIGNIFICANT - result_weight, *scale);
     let digits = result_scale + GUARD;
-    let root = whole_root(&fixed(unscaled, *scale, 2 * digits));
+    let root = whole_root(&fixed(unscaled, *scale, 2 * digits))?;
     Ok(shown(root, digits, result_scale))
 }
 
@@ -72,7 +73,7 @@ fn negative_root() -> crate::error::Error {
 }
 
 /// `e^value` in fixed point; the argument has `digits` after the point too.
-fn exp_fixed(value: &BigInt, digits: u32) -> BigInt {
+fn exp_fixed(value: &BigInt, digits: u32) -> Result<BigInt> {
     // e^x = (e^(x / 2^k))^(2^k) with x / 2^k small enough for the series.
     let halvings: u32 =
         32 + u32::try_from(value.bits().saturating_sub(u64::from(digits) * 10 / 3)).unwrap_or(0);
@@ -81,6 +82,7 @@ fn exp_fixed(value: &BigInt, digits: u32) -> BigInt {
     let x = (value * pow10(extra - digits)) >> halvings;
     let (mut sum, mut term, mut n) = (one.clone() + &x, x.clone(), 2_u32);
     while !term.is_zero() {
+        check()?;
         term = &term * &x / &one / n;
         sum += &term;
         n += 1;
@@ -89,13 +91,14 @@ fn exp_fixed(value: &BigInt, digits: u32) -> BigInt {
         }
     }
     for _ in 0..halvings {
+        check()?;
         sum = &sum * &sum / &one;
     }
-    sum / pow10(extra - digits)
+    Ok(sum / pow10(extra - digits))
 }
 
 /// The natural logarithm of a positive fixed-point number.
-fn ln_fixed(value: &BigInt, digits: u32) -> BigInt {
+fn ln_fixed(value: &BigInt, digits: u32) -> Result<BigInt> {
     let extra = digits + 16;
     let one = pow10(extra);
     let mut x = value * pow10(extra - digits);
@@ -103,13 +106,14 @@ fn ln_fixed(value: &BigInt, digits: u32) -> BigInt {
     let mut doublings = 0_u32;
     let near = &one / 10;
     while (&x - &one).abs() > near {
-        x = (&x * &one).sqrt();
+        x = whole_root(&(&x * &one))?;
         doublings += 1;
     }
     let t = (&x - &one) * &one / (&x + &one);
     let square = &t * &t / &one;
     let (mut sum, mut power, mut n) = (t.clone(), t, 3_u32);
     loop {
+        check()?;
         power = &power * &square / &one;
         let term = &power / n;
         if term.is_zero() {
@@ -118,7 +122,7 @@ fn ln_fixed(value: &BigInt, digits: u32) -> BigInt {
         sum += term;
         n += 2;
     }
-    ((sum * 2) << doublings) / pow10(extra - digits)
+    Ok(((sum * 2) << doublings) / pow10(extra - digits))
 }
 
 /// `e^value`.
@@ -133,7 +137,7 @@ pub fn exp(value: &Numeric) -> Result<Numeric> {
     let result_scale =
         scale_of(SIGNIFICANT - (approximate * std::f64::consts::LOG10_E) as i64, *scale);
     let digits = result_scale + GUARD + (approximate.max(0.0) * std::f64::consts::LOG10_E) as u32;
-    let result = exp_fixed(&fixed(unscaled, *scale, digits), digits);
+    let result = exp_fixed(&fixed(unscaled, *scale, digits), digits)?;
     shown(result, digits, result_scale).checked().ok_or_else(overflow)
 }
 
@@ -170,7 +174,7 @@ pub fn ln(value: &Numeric) -> Result<Numeric> {
     let result_scale = scale_of(SIGNIFICANT - ln_weight(unscaled, scale), scale);
     // Small numbers lose digits to the left of the point in fixed point.
     let digits = (result_scale + GUARD).max(scale + GUARD);
-    Ok(shown(ln_fixed(&fixed(unscaled, scale, digits), digits), digits, result_scale))
+    Ok(shown(ln_fixed(&fixed(unscaled, scale, digits), digits)?, digits, result_scale))
 }
 
 /// Logarithm of `value` to `base`.
@@ -182,17 +186,23 @@ pub fn log(base: &Numeric, value: &Numeric) -> Result<Numeric> {
     let weight = if ratio > 0.0 { ratio.log10() as i64 } else { 0 };
     let result_scale = scale_of(SIGNIFICANT - weight, bs.max(vs));
     let digits = (result_scale + GUARD).max(bs + GUARD).max(vs + GUARD);
-    let divisor = ln_fixed(&fixed(b, bs, digits), digits);
+    let divisor = ln_fixed(&fixed(b, bs, digits), digits)?;
     if divisor.is_zero() {
         return Err(fault::division_by_zero());
     }
-    let result = ln_fixed(&fixed(v, vs, digits), digits) * pow10(digits) / divisor;
+    let result = ln_fixed(&fixed(v, vs, digits), digits)? * pow10(digits) / divisor;
     Ok(shown(result, digits, result_scale))
 }
 
 /// A whole power by squaring, with as many digits kept as the result shows: all of them of `1.000…1 ^ 1000000` would be
 /// millions.
-fn whole_power(base: &BigInt, scale: u32, n: i64, weight: i64, result_scale: u32) -> Numeric {
+fn whole_power(
+    base: &BigInt,
+    scale: u32,
+    n: i64,
+    weight: i64,
+    result_scale: u32,
+) -> Result<Numeric> {
     // Digits that count: those shown, and those that the multiplications may lose.
     let shown = u64::try_from(weight.max(0)).unwrap_or(0) + u64::from(result_scale);
     let keep = shown + u64::from(GUARD) * 2;
@@ -208,6 +218,7 @@ fn whole_power(base: &BigInt, scale: u32, n: i64, weight: i64, result_scale: u32
     let mut result = (BigInt::one(), 0_i64);
     let mut left = n.unsigned_abs();
     while left > 0 {
+        check()?;
         if left & 1 == 1 {
             result = cut(&result.0 * &square.0, result.1 + square.1);
         }
@@ -233,18 +244,19 @@ fn whole_power(base: &BigInt, scale: u32, n: i64, weight: i64, result_scale: u32
             _ => BigInt::zero(),
         },
     };
-    Numeric::new(whole, result_scale + GUARD)
+    Ok(Numeric::new(whole, result_scale + GUARD))
 }
 
 /// The whole square root: that of the upper half of the bits, and one step of Newton's from there. Each step doubles the digits,
 /// so that all together cost little more than the last.
-fn whole_root(value: &BigInt) -> BigInt {
+fn whole_root(value: &BigInt) -> Result<BigInt> {
+    check()?;
     let bits = value.bits();
     if bits < 4_096 {
-        return value.sqrt();
+        return Ok(value.sqrt());
     }
     let shift = bits / 4;
-    let above = whole_root(&(value >> (2 * shift)));
+    let above = whole_root(&(value >> (2 * shift)))?;
     let mut root: BigInt = above << shift;
     root = (&root + value / &root) >> 1;
     while &root * &root > *value {
@@ -253,7 +265,7 @@ fn whole_root(value: &BigInt) -> BigInt {
     loop {
         let next = &root + 1;
         if &next * &next > *value {
-            return root;
+            return Ok(root);
         }
         root = next;
     }
@@ -294,12 +306,12 @@ pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
     let whole_exponent =
         if whole { exponent.to_i64().filter(|n| n.unsigned_abs() <= 1 << 31) } else { None };
     let result = if let Some(n) = whole_exponent {
-        whole_power(b, *bs, n, weight, result_scale)
+        whole_power(b, *bs, n, weight, result_scale)?
     } else {
         let digits = result_scale + GUARD * 2 + weight.unsigned_abs().to_u32().unwrap_or(0);
-        let ln_base = ln_fixed(&fixed(&b.abs(), *bs, digits + bs), digits + bs);
+        let ln_base = ln_fixed(&fixed(&b.abs(), *bs, digits + bs), digits + bs)?;
         let argument = ln_base * e / pow10(*es + bs);
-        let raised = exp_fixed(&argument, digits);
+        let raised = exp_fixed(&argument, digits)?;
         let odd = b.is_negative() && exponent.rem(&Numeric::from(2)).is_some_and(|r| !r.is_zero());
         Numeric::new(if odd { -raised } else { raised }, digits)
     };

@@ -20,6 +20,8 @@ pub enum PatternError {
     Regex(String),
     /// `0A000`: valid in PostgreSQL, but not to be had here; what it is.
     Unsupported(String),
+    /// The statement is to end.
+    Stopped(crate::error::Error),
 }
 
 /// Whether `text` matches the LIKE `pattern`; `escape` is the escape character, `None` for none.
@@ -30,7 +32,9 @@ pub fn like(text: &str, pattern: &str, escape: Option<char>) -> Result<bool, Pat
     let (mut at, mut pat) = (text, pattern);
     // Where to resume after the last `%`: its pattern rest, and the text to skip one more character of.
     let mut resume: Option<(&str, &str)> = None;
+    let mut steps = crate::interrupt::Steps::default();
     loop {
+        steps.step().map_err(PatternError::Stopped)?;
         let mut pattern_chars = pat.chars();
         let matched = match pattern_chars.next() {
             None if at.is_empty() => return Ok(true),
@@ -164,6 +168,46 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Regex, PatternError> {
             let reason = text.lines().last().unwrap_or("malformed").trim_start_matches("error: ");
             PatternError::Regex(reason.to_owned())
         })
+}
+
+/// Patterns of so many states are fast over any text.
+pub const FEW_STATES: u64 = 2_000;
+
+/// About how many states a pattern has: its characters, with counted repetitions multiplied out.
+#[must_use]
+pub fn states(pattern: &str) -> u64 {
+    let mut groups: Vec<(u64, u64)> = Vec::new();
+    // Of the group under way: all states, and those of its last atom.
+    let (mut total, mut atom) = (0_u64, 0_u64);
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '(' => {
+                groups.push((total, 0));
+                (total, atom) = (0, 0);
+            }
+            ')' => {
+                let inside = total.max(1);
+                total = groups.pop().map_or(0, |(before, _)| before).saturating_add(inside);
+                atom = inside;
+            }
+            '{' => {
+                let count: String = chars.by_ref().take_while(|c| *c != '}').collect();
+                let most = count.split(',').filter_map(|n| n.trim().parse::<u64>().ok()).max();
+                let repeated = atom.saturating_mul(most.unwrap_or(1).max(1));
+                total = total.saturating_sub(atom).saturating_add(repeated);
+                atom = repeated;
+            }
+            '*' | '+' | '?' | '|' => {}
+            _ => {
+                if c == '\\' {
+                    chars.next();
+                }
+                (total, atom) = (total.saturating_add(1), 1);
+            }
+        }
+    }
+    groups.iter().fold(total, |total, (before, _)| total.saturating_add(*before))
 }
 
 /// Rewrites the escapes that differ between PostgreSQL and the engine.
@@ -334,6 +378,13 @@ mod tests {
         assert_eq!(like("a", "a\\", Some('\\')), Ok(false));
         assert_eq!(like("ab", "a\\", Some('\\')), Err(PatternError::TrailingEscape));
         assert_eq!(like("a\\", "a\\", None), Ok(true));
+    }
+
+    #[test]
+    fn counted_repetitions_multiply_the_states_of_a_pattern() {
+        assert!(states("[a-z]+@[a-z.]+") < 20);
+        assert_eq!(states("a{3}b"), 4);
+        assert_eq!(states("((a{1,50}){1,50}){1,10}b"), 25_001);
     }
 
     #[test]

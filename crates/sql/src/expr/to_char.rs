@@ -7,6 +7,8 @@
 //! Unknown patterns are copied as they are. Not there: roman numerals (`RN`), `V`, `EEEE`, locale patterns
 //! (`L`, `TM`), which return an error from [`number`].
 
+use crate::error::Result;
+
 /// A point in civil time, taken apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Civil {
@@ -89,11 +91,15 @@ fn cased(pattern: &str, name: &str, pad: usize) -> String {
 /// Formats a civil time by `template`: `HH HH12 HH24 MI SS MS US FF3 FF6 SSSS AM PM (and a.m. forms) Y,YYY YYYY
 /// YYY YY Y IYYY IYY IY I BC AD MONTH MON MM DAY DY DDD DD D ID IDDD W WW IW CC J Q RM TZ TZH TZM OF`, the prefix
 /// `FM`, the suffixes `TH`/`th`, and quoted text.
-#[must_use]
-pub fn timestamp(template: &str, c: &Civil) -> String {
+///
+/// # Errors
+/// 57014 when the statement is to end.
+pub fn timestamp(template: &str, c: &Civil) -> Result<String> {
     let mut out = String::new();
     let mut rest = template;
+    let mut steps = crate::interrupt::Steps::default();
     while !rest.is_empty() {
+        steps.step()?;
         if let Some(quoted) = rest.strip_prefix('"') {
             let mut chars = quoted.chars();
             while let Some(ch) = chars.next() {
@@ -140,7 +146,7 @@ pub fn timestamp(template: &str, c: &Civil) -> String {
         }
         out.push_str(&text);
     }
-    out
+    Ok(out)
 }
 
 /// Names are told apart by case, number fields are not.
@@ -288,7 +294,7 @@ fn julian_day(c: &Civil) -> i64 {
 ///
 /// # Errors
 /// What the template asks for that is not to be had: `RN`, `EEEE`, `V`, `L`.
-pub fn number(template: &str, decimal: &str) -> Result<String, String> {
+pub fn number(template: &str, decimal: &str) -> std::result::Result<String, String> {
     let format = NumberFormat::parse(template)?;
     let (negative, magnitude) = match decimal.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -365,7 +371,7 @@ struct NumberFormat {
 }
 
 impl NumberFormat {
-    fn parse(template: &str) -> Result<Self, String> {
+    fn parse(template: &str) -> std::result::Result<Self, String> {
         let mut format = Self { fill: true, ..Self::default() };
         let mut after_point = false;
         let mut rest = template;
@@ -589,7 +595,7 @@ mod tests {
             ("IYYY-IW-ID Q J", "2024-06-5 1 2460350"),
             ("dy DY Mon", "fri FRI Feb"),
         ] {
-            assert_eq!(timestamp(template, &c), expected, "{template}");
+            assert_eq!(timestamp(template, &c).expect("text"), expected, "{template}");
         }
     }
 

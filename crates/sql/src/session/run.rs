@@ -68,7 +68,7 @@ impl Session {
                         block.repeatable = false;
                     }
                     let before = self.spending.total();
-                    match self.commit_bounded().boxed().await {
+                    match self.commit_bounded().await {
                         Ok(()) => {
                             let commit = self.spending.total() - before;
                             return engine_df::with_commit_cost(
@@ -96,28 +96,6 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
-        if prepared.need.is_small() {
-            return self.run_here(prepared, parameters).await;
-        }
-        self.run_roomy(prepared, parameters).await
-    }
-
-    /// [`Session::run`] in a box of its own.
-    fn run_roomy<'a>(
-        &'a mut self,
-        prepared: &'a Arc<Prepared>,
-        parameters: Vec<Datum>,
-    ) -> BoxFuture<'a, Result<StatementResult>> {
-        let need = prepared.need;
-        need.future(self.run_here(prepared, parameters).boxed()).boxed()
-    }
-
-    /// [`Session::run`] on a stack that fits the statement.
-    async fn run_here(
-        &mut self,
-        prepared: &Arc<Prepared>,
-        parameters: Vec<Datum>,
-    ) -> Result<StatementResult> {
         self.configure()?;
         let settings = Arc::clone(&self.settings);
         let (token, mut timer) = self.begin_statement();
@@ -132,18 +110,30 @@ impl Session {
         }
     }
 
-    /// [`Session::run_unbounded`] of a statement that another one names, on a stack that fits it.
-    fn run_inner<'a>(
+    async fn run_unbounded(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> Result<StatementResult> {
+        if prepared.need.is_small() {
+            return self.run_here(prepared, parameters).await;
+        }
+        self.run_roomy(prepared, parameters).await
+    }
+
+    /// [`Session::run_unbounded`] in a box of its own.
+    fn run_roomy<'a>(
         &'a mut self,
         prepared: &'a Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> BoxFuture<'a, Result<StatementResult>> {
         let need = prepared.need;
-        let work = self.run_unbounded(prepared, parameters).boxed();
+        let work = self.run_here(prepared, parameters).boxed();
         if need.is_small() { work } else { need.future(work).boxed() }
     }
 
-    async fn run_unbounded(
+    /// [`Session::run_unbounded`] on a stack that fits the statement.
+    async fn run_here(
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
@@ -180,7 +170,7 @@ impl Session {
             return match self.execute_prepared(execute).boxed().await {
                 Ok((inner, values)) => {
                     let inner = inner.explained_by(statement).unwrap_or(inner);
-                    self.run_inner(&inner, values).await
+                    self.run_roomy(&inner, values).await
                 }
                 Err(error) => {
                     self.fail();

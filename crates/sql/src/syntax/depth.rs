@@ -22,7 +22,7 @@ pub(crate) const MAX_NESTED: usize = 1_000;
 pub(crate) const MAX_CHAINED: usize = 5_000;
 
 /// ANDs and ORs that may chain up. They are joined in a loop, so that only the text bounds them in PostgreSQL.
-pub(crate) const MAX_JOINED: usize = 200_000;
+pub(crate) const MAX_JOINED: usize = 100_000;
 
 /// The depth of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,10 +170,9 @@ fn kind(token: &Token) -> Kind {
             | Keyword::OPERATOR
             | Keyword::OVERLAPS
             | Keyword::ARRAY
-            | Keyword::INTERVAL
-            | Keyword::EXPLAIN
-            | Keyword::ANALYZE
-            | Keyword::VERBOSE => Kind::Operator,
+            | Keyword::INTERVAL => Kind::Operator,
+            // One in another is a level of the parser's largest function, and nothing closes it.
+            Keyword::EXPLAIN => Kind::Open(false),
             _ if word.value.eq_ignore_ascii_case("ISNULL") => Kind::Operator,
             _ => Kind::Other,
         },

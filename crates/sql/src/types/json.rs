@@ -36,7 +36,7 @@ fn too_deep() -> Error {
 /// # Errors
 /// 22P02 when it is not valid after all, 54001 when it is nested too deep.
 pub fn document(text: &str) -> Result<Value> {
-    let mut reader = Reader { text, at: 0, depth: 0 };
+    let mut reader = Reader { text, at: 0, depth: 0, steps: crate::interrupt::Steps::default() };
     let value = reader.value()?;
     reader.blanks();
     if reader.at == text.len() { Ok(value) } else { Err(reader.broken()) }
@@ -61,6 +61,7 @@ struct Reader<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
+    steps: crate::interrupt::Steps,
 }
 
 impl Reader<'_> {
@@ -87,6 +88,7 @@ impl Reader<'_> {
     }
 
     fn value(&mut self) -> Result<Value> {
+        self.steps.step()?;
         self.blanks();
         let Some(first) = self.peek() else { return Err(self.broken()) };
         Ok(match first {

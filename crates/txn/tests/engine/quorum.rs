@@ -201,7 +201,8 @@ async fn transaction_that_only_reads_after_a_take_over_is_strict() {
 
 /// The checkpoint may be ahead of the archive: what it holds was committed, and a directory that ends before it is refused.
 #[tokio::test(start_paused = true)]
-async fn directory_that_ends_before_what_the_checkpoint_holds_is_refused_until_the_newer_one_is_back() {
+async fn directory_that_ends_before_what_the_checkpoint_holds_is_refused_until_the_newer_one_is_back()
+ {
     let world = World::new(79);
     let disk = SimDisk::new();
     let quick = |options: &mut EngineOptions| {

@@ -15,15 +15,14 @@ use datafusion::logical_expr::expr::Exists;
 use datafusion::logical_expr::{Expr, not};
 use datafusion::sql::sqlparser::ast;
 
-use super::query::has_subquery;
+use super::lists::joined;
 use super::scope::{Scope, fold};
 use super::subquery::{one_whatever, subquery_of};
 use super::{Binder, Place, Typed};
 use crate::engine_df::apply::Shape;
 use crate::engine_df::fault;
-use crate::engine_df::types::TypeShape as _;
 use crate::error::Result;
-use crate::expr::{comparison_type, known_collation};
+use crate::expr::known_collation;
 use crate::types::SqlType;
 
 impl Binder<'_> {
@@ -351,28 +350,6 @@ impl Binder<'_> {
         Ok(value)
     }
 
-    /// Whether `left` equals one of `items`; `None` without items.
-    fn equal_to_one(&self, left: Typed, items: Vec<Typed>) -> Result<Option<Expr>> {
-        let first = items.first().and_then(|item| comparison_type(&left.ty, &item.ty));
-        let alike = first.filter(|ty| {
-            items.len() > 1
-                && items.iter().all(|item| {
-                    comparison_type(&left.ty, &item.ty).as_ref() == Some(ty)
-                        && !has_subquery(&item.expr)
-                })
-        });
-        let Some(ty) = alike.filter(|_| !left.ty.is_unknown()) else {
-            let equal = items
-                .into_iter()
-                .map(|item| self.binary("=", left.clone(), item).map(|equal| equal.expr));
-            return Ok(joined(equal.collect::<Result<_>>()?, Expr::or));
-        };
-        // One list, which is a set to the operators and a look-up a row; a chain of comparisons would be walked for each.
-        let value = self.comparable(self.coerce(left, &ty, "IN")?)?;
-        let items = items.into_iter().map(|item| self.comparable(self.coerce(item, &ty, "IN")?));
-        Ok(Some(value.in_list(items.collect::<Result<_>>()?, false)))
-    }
-
     fn told_apart(
         &self,
         op: &str,
@@ -544,22 +521,6 @@ impl Binder<'_> {
             .collect::<Result<Vec<_>>>()?;
         self.make_array(items, element)
     }
-}
-
-/// The tests joined by AND or OR, as a tree of little depth; `None` without tests.
-fn joined(mut tests: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
-    while tests.len() > 1 {
-        let mut pairs = Vec::with_capacity(tests.len().div_ceil(2));
-        let mut left = tests.into_iter();
-        while let Some(first) = left.next() {
-            pairs.push(match left.next() {
-                Some(second) => join(first, second),
-                None => first,
-            });
-        }
-        tests = pairs;
-    }
-    tests.pop()
 }
 
 pub(super) fn negate(expr: Expr, negated: bool) -> Expr {

@@ -22,6 +22,7 @@ mod group;
 mod join_condition;
 mod lateral;
 mod levels;
+mod lists;
 mod locks;
 mod operators;
 mod ordered;
@@ -61,7 +62,7 @@ pub(crate) use whole::row_as_json;
 pub(crate) const MAX_DEPTH: usize = crate::syntax::depth::MAX_CHAINED + 1_000;
 
 /// Nesting of queries that is accepted: each is several operators, which DataFusion's planning walks again and again.
-pub(crate) const MAX_QUERIES: usize = 256;
+pub(crate) const MAX_QUERIES: usize = 224;
 
 /// An expression with its PostgreSQL type.
 #[derive(Clone, Debug)]

@@ -11,12 +11,13 @@ use crate::expr::ty::Tag::{Bool, Int4, Text, TextArray};
 use crate::expr::value::{bool_datum, i32_datum, i64_of, str_of, text, text_array};
 use crate::types::Datum;
 
-use super::text::compile;
+use super::text::{checked_len, compile, within_work};
+use crate::interrupt::check;
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     function("regexp_like", &[Text, Text, Text], Bool, |a, _| {
-        let regex = compile(str_of(&a[1])?, flags(a, 2, "regexp_like")?)?;
+        let regex = compile_for(a, flags(a, 2, "regexp_like")?)?;
         Ok(bool_datum(regex.is_match(str_of(&a[0])?)))
     }),
     function("regexp_count", &[Text, Text], Int4, count),
@@ -64,6 +65,13 @@ fn flags<'a>(args: &'a [Datum], at: usize, function: &str) -> Result<&'a str> {
     Ok(flags)
 }
 
+/// The pattern of a call whose first argument is the text.
+fn compile_for(args: &[Datum], flags: &str) -> Result<regex::Regex> {
+    let pattern = str_of(&args[1])?;
+    within_work(pattern, str_of(&args[0])?)?;
+    compile(pattern, flags)
+}
+
 /// A number argument that must be at least `least`.
 fn number(args: &[Datum], at: usize, name: &str, default: i64, least: i64) -> Result<usize> {
     let value = args.get(at).map_or(Ok(default), i64_of)?;
@@ -84,21 +92,27 @@ fn byte_of(value: &str, start: usize) -> Option<usize> {
 /// 2201B, 22023.
 pub fn all(args: &[Datum]) -> Result<Vec<Datum>> {
     let flags = args.get(2).map_or(Ok(""), str_of)?;
-    let regex = compile(str_of(&args[1])?, &flags.replace('g', ""))?;
+    let regex = compile_for(args, &flags.replace('g', ""))?;
     let limit = if flags.contains('g') { usize::MAX } else { 1 };
     let groups = |captures: regex::Captures<'_>| {
         let from = usize::from(captures.len() > 1);
         text_array(captures.iter().skip(from).map(|m| m.map(|m| m.as_str().to_owned())))
     };
-    Ok(found_from(&regex, str_of(&args[0])?, 0).take(limit).map(groups).collect())
+    let found = found_from(&regex, str_of(&args[0])?, 0).take(limit);
+    found.map(|captures| check().map(|()| groups(captures))).collect()
 }
 
 fn count(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags(args, 3, "regexp_count")?)?;
+    let regex = compile_for(args, flags(args, 3, "regexp_count")?)?;
     let value = str_of(&args[0])?;
     let start = number(args, 2, "start", 1, 1)?;
     let Some(from) = byte_of(value, start) else { return Ok(Datum::Int4(0)) };
-    i32_datum(found_from(&regex, value, from).count())
+    let mut count = 0;
+    for _ in found_from(&regex, value, from) {
+        check()?;
+        count += 1;
+    }
+    i32_datum(count)
 }
 
 /// Matches at or behind a byte, one after the other.
@@ -145,7 +159,7 @@ fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     }
     let flags = flags(args, 5, "regexp_instr")?;
     let group = number(args, 6, "subexpr", 0, 0)?;
-    let regex = compile(str_of(&args[1])?, flags)?;
+    let regex = compile_for(args, flags)?;
     let value = str_of(&args[0])?;
     let Some(found) = part(&regex, value, start, n, group) else { return Ok(Datum::Int4(0)) };
     let at = if end == 1 { found.end() } else { found.start() };
@@ -154,10 +168,11 @@ fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
 
 /// What stands between the matches. Empty ones at the start, at the end and right behind another separate nothing.
 fn split(args: &[Datum], flags: &str) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags)?;
+    let regex = compile_for(args, flags)?;
     let value = str_of(&args[0])?;
     let (mut parts, mut from, mut before) = (Vec::new(), 0, 0);
     for whole in found_from(&regex, value, 0).filter_map(|found| found.get(0)) {
+        check()?;
         if whole.start() < value.len() && whole.end() > before {
             parts.push(Some(value[from..whole.start()].to_owned()));
             from = whole.end();
@@ -193,7 +208,7 @@ fn template(replacement: &str) -> String {
 
 /// The text with the `n`th match from `start` replaced; 0: with all of them.
 fn replace(args: &[Datum], flags: &str, start: usize, n: usize) -> Result<Datum> {
-    let regex = compile(str_of(&args[1])?, flags)?;
+    let regex = compile_for(args, flags)?;
     let value = str_of(&args[0])?;
     let template = template(str_of(&args[2])?);
     let Some(from) = byte_of(value, start) else { return Ok(args[0].clone()) };
@@ -201,7 +216,9 @@ fn replace(args: &[Datum], flags: &str, start: usize, n: usize) -> Result<Datum>
     let mut copied = 0;
     let (skip, take) = if n == 0 { (0, usize::MAX) } else { (n - 1, 1) };
     for found in found_from(&regex, value, from).skip(skip).take(take) {
+        check()?;
         let Some(whole) = found.get(0) else { continue };
+        checked_len(replaced.len())?;
         replaced.push_str(&value[copied..whole.start()]);
         found.expand(&template, &mut replaced);
         copied = whole.end();
@@ -215,7 +232,7 @@ fn substr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let n = number(args, 3, "n", 1, 1)?;
     let flags = flags(args, 4, "regexp_substr")?;
     let group = number(args, 5, "subexpr", 0, 0)?;
-    let regex = compile(str_of(&args[1])?, flags)?;
+    let regex = compile_for(args, flags)?;
     let found = part(&regex, str_of(&args[0])?, start, n, group);
     Ok(found.map_or(Datum::Null, |m| text(m.as_str())))
 }

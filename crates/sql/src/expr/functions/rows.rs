@@ -14,7 +14,7 @@ use crate::expr::value::{bool_datum, i64_of, str_of, text};
 use crate::types::{Datum, SqlType, TextStyle, record};
 
 /// Longest text of a row, bytes.
-const MAX_ROW_BYTES: usize = 64 << 20;
+const MAX_ROW_BYTES: usize = 16 << 20;
 
 /// `(a,b)` of its arguments.
 pub const ROW_TEXT: &str = "row#";
@@ -50,6 +50,7 @@ fn written(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
             SqlType::Float4 | SqlType::Float8 => value.to_text(ty, &TextStyle::default()),
             _ => cast::output(value, ty, call.context)?,
         };
+        crate::interrupt::check()?;
         record::push_field(&mut out, &shown);
         if out.len() > MAX_ROW_BYTES {
             return Err(fault::program_limit(format!(

@@ -25,8 +25,8 @@ use crate::identifier::{quote_ident, quote_literal};
 use crate::types::Datum;
 use crate::types::array_text::MAX_ELEMENTS;
 
-pub(super) use matching::compile;
 use matching::*;
+pub(super) use matching::{compile, within_work};
 
 /// Longest text a function builds, bytes.
 pub const MAX_TEXT_BYTES: usize = 1 << 28;
@@ -171,7 +171,7 @@ fn chars_len(value: &Datum) -> Result<Datum> {
     i32_datum(if value.is_ascii() { value.len() } else { value.chars().count() })
 }
 
-fn checked_len(bytes: usize) -> Result<()> {
+pub(super) fn checked_len(bytes: usize) -> Result<()> {
     if bytes > MAX_TEXT_BYTES {
         return Err(fault::program_limit("requested length too large; ask for a shorter text"));
     }

@@ -98,7 +98,7 @@ pub const TABLE: &[Function] = &[
     function("timeofday", &[], Text, |_, c| {
         let zone = c.context.zone();
         let at = c.context.execution()?.clock_micros() + crate::expr::value::EPOCH_MICROS;
-        Ok(text(to_char::timestamp("Dy Mon DD HH24:MI:SS.US YYYY TZ", &civil_at(at, zone))))
+        Ok(text(to_char::timestamp("Dy Mon DD HH24:MI:SS.US YYYY TZ", &civil_at(at, zone))?))
     })
     .volatile(),
     function("current_timestamp", &[], Tz, |_, c| {

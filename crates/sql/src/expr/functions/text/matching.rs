@@ -18,12 +18,30 @@ pub(super) fn pattern_fault(error: PatternError) -> crate::error::Error {
             fault::error("2201B", format!("invalid regular expression: {reason}"))
         }
         PatternError::Unsupported(what) => fault::unsupported(what),
+        PatternError::Stopped(error) => error,
     }
 }
+
+/// Refuses a search that could take minutes and cannot be stopped: a pattern of many states over a long text.
+pub(in crate::expr::functions) fn within_work(pattern: &str, text: &str) -> Result<()> {
+    let states = pattern::states(pattern);
+    if states > pattern::FEW_STATES && states.saturating_mul(text.len() as u64) > MAX_SEARCH {
+        return Err(fault::error(
+            "2201B",
+            "invalid regular expression: regular expression is too complex",
+        )
+        .hint("Its counted repetitions multiply; search shorter texts, or repeat less."));
+    }
+    Ok(())
+}
+
+/// States times bytes of a search, as an engine without luck takes them one by one.
+const MAX_SEARCH: u64 = 100_000_000;
 
 pub(super) fn substring_regex(value: &Datum, pattern: &Datum) -> Result<Datum> {
     let regex = compile(str_of(pattern)?, "")?;
     let value = str_of(value)?;
+    within_work(str_of(pattern)?, value)?;
     Ok(regex
         .captures(value)
         .and_then(|c| c.get(usize::from(c.len() > 1)))
@@ -74,6 +92,7 @@ pub(super) fn matches(
     negated: bool,
 ) -> Result<Datum> {
     let pattern = str_of(&args[1])?;
+    within_work(pattern, str_of(&args[0])?)?;
     let found =
         call.context.regex(pattern, flags, |p| compile(p, flags))?.is_match(str_of(&args[0])?);
     Ok(bool_datum(found != negated))

@@ -383,7 +383,7 @@ pub(super) fn format_time(value: &Datum, template: &str, zone: Option<Zone>) -> 
         None => calendar::civil(unix, None),
         Some(zone) => civil_at(unix, zone),
     };
-    Ok(text(to_char::timestamp(template, &civil)))
+    Ok(text(to_char::timestamp(template, &civil)?))
 }
 
 pub(super) fn format_interval(value: Interval, template: &str) -> Result<Datum> {
@@ -399,7 +399,7 @@ pub(super) fn format_interval(value: Interval, template: &str) -> Result<Datum> 
         micros: small(value.micros % SECOND),
         ..to_char::Civil::default()
     };
-    Ok(text(to_char::timestamp(template, &civil)))
+    Ok(text(to_char::timestamp(template, &civil)?))
 }
 
 pub(super) fn format_number(decimal: &str, template: &Datum) -> Result<Datum> {
