@@ -173,6 +173,23 @@ pub fn over(
     Ok(assemble(store, url.to_owned(), options, env, prices, false, true))
 }
 
+/// As [`over`], for a store whose listings are in no particular order.
+///
+/// # Errors
+/// As [`over`].
+pub fn over_unordered(
+    store: Arc<dyn ObjectStore>,
+    url: &str,
+    options: &BucketOptions,
+    env: Env,
+) -> Result<Arc<OpenBucket>> {
+    let prices = match &options.prices {
+        Some(prices) => prices.clone(),
+        None => PriceSheet::builtin("free")?,
+    };
+    Ok(assemble(store, url.to_owned(), options, env, prices, false, false))
+}
+
 fn assemble(
     mut store: Arc<dyn ObjectStore>,
     url: String,

@@ -21,7 +21,7 @@ use telesto_log::record::Entry;
 use crate::api::{EngineKind, ShardOptions};
 use crate::cache::ProcessCache;
 use crate::engine::slate::SlateEngine;
-use crate::engine::{Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
+use crate::engine::{Ages, Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::fold::Folding;
@@ -96,6 +96,7 @@ impl Shard {
                 path,
                 options.io_timeout,
                 work_sizes(&options),
+                Ages { tables: options.tables_min_age, manifests: options.manifests_min_age },
             )),
         };
         let opened = open_newest(engine.as_ref()).await;

@@ -77,6 +77,8 @@ impl Engine {
             tail_limit_bytes: options.memory.tail_bytes,
             work_bytes: options.memory.work_bytes,
             io_timeout: options.timeout,
+            tables_min_age: options.upkeep.tables_min_age,
+            manifests_min_age: options.upkeep.manifests_min_age,
             ..ShardOptions::new(
                 options.shard,
                 env.clone(),
@@ -161,6 +163,7 @@ async fn open_log(
         disk: options.log_disk.clone(),
         retention: options.retention,
         timeout: options.timeout,
+        segment_bytes: options.segment_bytes,
         ..defaults
     };
     let open =

@@ -44,7 +44,7 @@ use super::witness::{
     GivenUp, LastFailure, LastRead, Witness, damaged_object, named_object, witnessed,
 };
 use super::{
-    Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
+    Ages, Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
     compaction, fetches, held_bytes,
 };
 use crate::cache::ProcessCache;
@@ -55,9 +55,6 @@ pub(super) const RETRIES: u32 = 2;
 const POLL: Duration = Duration::from_secs(3600);
 /// Level-0 tables at which SlateDB would stop a flush: far above where compaction starts.
 const LEVEL0_STOP: usize = 1024;
-/// A writer that has not touched its manifest for this long (half the collector's minimum age) is
-/// opened again before it flushes: collection may have made its next manifest id free.
-const STALE_WRITER: Duration = Duration::from_secs(900);
 
 /// The checkpoint of one shard in the bucket.
 pub(crate) struct SlateEngine {
@@ -67,6 +64,7 @@ pub(crate) struct SlateEngine {
     pub(super) clock: Arc<SlateClock>,
     pub(super) io_timeout: Duration,
     pub(super) sizes: WorkSizes,
+    pub(super) ages: Ages,
     cache: Arc<ProcessCache>,
     cache_id: u64,
     last_read: LastRead,
@@ -87,6 +85,7 @@ impl SlateEngine {
         path: String,
         io_timeout: Duration,
         sizes: WorkSizes,
+        ages: Ages,
     ) -> Self {
         Self {
             env: env.clone(),
@@ -95,6 +94,7 @@ impl SlateEngine {
             clock: SlateClock::new(env),
             io_timeout,
             sizes,
+            ages,
             cache: Arc::clone(cache),
             cache_id: cache.scope(),
             last_read: LastRead::default(),
@@ -259,6 +259,7 @@ impl Engine for SlateEngine {
             ahead_bytes: self.sizes.ahead_bytes,
             db,
             contact: parking_lot::Mutex::new(self.env.clock.monotonic()),
+            stale_after: self.ages.manifests / 2,
             last_read: self.last_read.clone(),
             given_up,
         }))
@@ -288,6 +289,8 @@ struct SlateWriter {
     db: Db,
     /// When the manifest was last known to be ours, monotonic.
     contact: parking_lot::Mutex<Duration>,
+    /// Away for longer, it must not flush any more.
+    stale_after: Duration,
     last_read: LastRead,
     given_up: GivenUp,
 }
@@ -520,7 +523,7 @@ impl Writer for SlateWriter {
 
     fn stale(&self) -> bool {
         let now = self.env.clock.monotonic();
-        now.saturating_sub(*self.contact.lock()) > STALE_WRITER
+        now.saturating_sub(*self.contact.lock()) > self.stale_after
     }
 
     async fn refresh(&self) -> Outcome<()> {
