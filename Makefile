@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo test bench lint sim fuzz build clean
+.PHONY: help demo test soak bench lint sim fuzz build clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -14,6 +14,9 @@ demo: ## start a node on ./telesto-data, import a real Wikipedia dump, show quer
 
 test: ## every test: unit, simulation, SQL against PostgreSQL, S3 servers, drivers, kill -9
 	@scripts/test.sh
+
+soak: ## the long versions of what make test runs briefly: make soak, or make soak STAGES="sim middlebox"
+	@scripts/soak.sh $(STAGES)
 
 bench: ## benchmarks, as ratios measured side by side in one run
 	@scripts/bench.sh

@@ -58,6 +58,18 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The same place as seen through a middlebox on `port` of this machine.
+    pub fn through(mut self, port: u16) -> Self {
+        for (name, value) in &mut self.environment {
+            if name == "AWS_ENDPOINT_URL" {
+                *value = format!("http://127.0.0.1:{port}");
+            }
+        }
+        self
+    }
+}
+
 /// A running `telesto start`.
 pub struct Node {
     child: Child,
@@ -259,6 +271,11 @@ impl S3Server {
             .spawn()
             .expect("the S3 server runs");
         (child, port)
+    }
+
+    /// The port on 127.0.0.1 that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     fn environment(&self) -> Vec<(String, String)> {

@@ -150,6 +150,11 @@ impl VirtualLog {
     /// # Errors
     /// [`Error::NotOwner`] when the entries are with another process; those of the bucket.
     pub async fn archive_through(&self, lsn: Lsn, by: Deadline) -> Result<()> {
+        let holder = self.chain();
+        // A quorum loglet is wholly in the bucket before a bucket loglet follows it.
+        if holder.loglet_at(lsn).is_some_and(|(loglet, _)| loglet.medium == Medium::Bucket) {
+            return Ok(());
+        }
         self.inner.archive_through(lsn, by).await
     }
 
@@ -160,7 +165,7 @@ impl VirtualLog {
     pub async fn archived(&self, by: Deadline) -> Result<Lsn> {
         match self.inner.missing(by).await? {
             Some(missing) => Ok(missing.from),
-            None => Ok(self.inner.state.lock().reached.map_or(Lsn::FIRST, |(next, _)| next)),
+            None => Ok(self.inner.state.lock().trail.reached().unwrap_or(Lsn::FIRST)),
         }
     }
 }

@@ -245,6 +245,11 @@ impl Chain {
         let Some(first) = self.loglets.first() else {
             return Err("it names no loglet".into());
         };
+        // There is always a next one.
+        let numbers = self.loglets.iter().flat_map(|l| [l.id, l.start.0]);
+        if numbers.chain([self.version, self.trim.lsn.0]).any(|n| n == u64::MAX) {
+            return Err("a number in it is too great".into());
+        }
         if self.trim.lsn < first.start || self.trim.lsn == Lsn::ZERO {
             return Err("its trim point lies before its first loglet".into());
         }

@@ -193,25 +193,20 @@ impl Inspector {
     ) -> Result<()> {
         let prefix = keys::loglet_prefix(self.store.shard, loglet.id);
         let after = keys::slot(self.store.shard, loglet.id, start.prev());
+        let listed = list(&self.store, &prefix, Some(after), by).await?;
+        let slots = listed.iter().filter_map(|key| keys::slot_of(key));
+        let Some(last) = slots.filter(|(id, _)| *id == loglet.id).map(|(_, lsn)| lsn).max() else {
+            return Ok(());
+        };
+        // A listing may leave out what is there: each slot is asked for.
         let mut next = start;
-        for object in list(&self.store, &prefix, Some(after), by).await? {
-            let Some((_, lsn)) = keys::slot_of(&object) else { continue };
-            if self.full() || end.is_some_and(|e| lsn >= e) {
-                break;
-            }
-            if lsn != next {
-                self.damage(
-                    loglet.id,
-                    next,
-                    &keys::slot(self.store.shard, loglet.id, next),
-                    "missing",
-                );
-            }
-            next = lsn.next();
+        while next <= last && !self.full() && end.is_none_or(|e| next < e) {
+            let object = keys::slot(self.store.shard, loglet.id, next);
             match self.store.get(Cause::Admin, &object, by).await? {
-                Some(stored) => self.entry(loglet.id, lsn, object, &stored.body),
-                None => self.damage(loglet.id, lsn, &object, "missing"),
+                Some(stored) => self.entry(loglet.id, next, object, &stored.body),
+                None => self.damage(loglet.id, next, &object, "missing"),
             }
+            next = next.next();
         }
         Ok(())
     }

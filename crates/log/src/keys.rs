@@ -9,6 +9,13 @@
 
 use telesto_common::{Lsn, ShardId, WriterToken};
 
+/// A number as keys have it: 20 digits, one form only. The greatest is none, so that there is always one
+/// after it.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.len() == 20 && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().filter(|n| *n != u64::MAX)
+}
+
 /// Prefix of the chain versions.
 pub fn chain_prefix(shard: ShardId) -> String {
     format!("shards/{shard}/chain")
@@ -21,7 +28,7 @@ pub fn chain(shard: ShardId, version: u64) -> String {
 
 /// The version in a chain key.
 pub fn chain_version(key: &str) -> Option<u64> {
-    key.rsplit('/').next()?.parse().ok()
+    number(key.rsplit('/').next()?)
 }
 
 /// Prefix of every bucket loglet's slots.
@@ -42,8 +49,8 @@ pub fn slot(shard: ShardId, loglet: u64, lsn: Lsn) -> String {
 /// Loglet and LSN of a slot key.
 pub fn slot_of(key: &str) -> Option<(u64, Lsn)> {
     let mut parts = key.rsplit('/');
-    let lsn = parts.next()?.parse().ok()?;
-    Some((parts.next()?.parse().ok()?, Lsn(lsn)))
+    let lsn = number(parts.next()?)?;
+    Some((number(parts.next()?)?, Lsn(lsn)))
 }
 
 /// Prefix of all archives.
@@ -65,8 +72,8 @@ pub fn archive(shard: ShardId, loglet: u64, first: Lsn, last: Lsn) -> String {
 pub fn archive_of(key: &str) -> Option<(u64, Lsn, Lsn)> {
     let mut parts = key.rsplit('/');
     let (first, last) = parts.next()?.split_once('-')?;
-    let loglet = parts.next()?.parse().ok()?;
-    Some((loglet, Lsn(first.parse().ok()?), Lsn(last.parse().ok()?)))
+    let loglet = number(parts.next()?)?;
+    Some((loglet, Lsn(number(first)?), Lsn(number(last)?)))
 }
 
 /// Prefix of the clock objects.
@@ -93,5 +100,15 @@ mod tests {
         assert!(slot(shard, 3, Lsn(9)) < slot(shard, 3, Lsn(10)));
         assert!(slot(shard, 9, Lsn(9)) < slot(shard, 10, Lsn(1)));
         assert_eq!(archive_of("shards/7/archive/x/y"), None);
+        for absurd in [u64::MAX, u64::MAX - 1] {
+            let known = absurd != u64::MAX;
+            assert_eq!(slot_of(&slot(shard, 3, Lsn(absurd))).is_some(), known);
+            assert_eq!(archive_of(&archive(shard, 3, Lsn(1), Lsn(absurd))).is_some(), known);
+            assert_eq!(chain_version(&chain(shard, absurd)).is_some(), known);
+        }
+        for other in ["44", "+0000000000000000044", "000000000000000000044", "99999999999999999999"]
+        {
+            assert_eq!(slot_of(&format!("shards/7/log/{:020}/{other}", 3)), None, "{other}");
+        }
     }
 }

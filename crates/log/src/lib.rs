@@ -25,9 +25,11 @@ mod options;
 pub mod quorum;
 mod read;
 pub mod record;
+mod role;
 pub mod server;
 mod store;
 mod switch;
+mod trail;
 mod trim;
 
 pub use chain::{LogKind, Owner};

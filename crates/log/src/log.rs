@@ -17,11 +17,12 @@
 //! See [`crate::Error`]. Every call ends by its deadline.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_bucket::Cause;
-use telesto_common::{Deadline, Lsn, ShardId};
+use telesto_bucket::{Cause, Object};
+use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
 
 use crate::archive::Archive;
 use crate::chain::{Chain, LogKind, Medium};
@@ -31,8 +32,10 @@ use crate::keys;
 use crate::options::{Append, LogOptions};
 use crate::quorum::{Sequenced, Sequencer};
 use crate::record::{Entry, Record};
+use crate::role::Role;
 use crate::server::LocalLogServer;
 use crate::store::{Put, Store};
+use crate::trail::Trail;
 
 /// The virtual log of one shard. Cheap to clone; all clones are one handle.
 #[derive(Clone, Debug)]
@@ -45,23 +48,27 @@ pub(crate) struct Inner {
     pub store: Store,
     pub options: LogOptions,
     pub state: Mutex<State>,
+    /// The slot that stood in the way of the last append, until it is read.
+    pub met: Mutex<Option<(String, Object)>>,
     /// Held while this process changes the chain.
     pub reconfigure: tokio::sync::Mutex<()>,
     /// This machine's log server, once it is needed.
     pub local: tokio::sync::Mutex<Option<Arc<LocalLogServer>>>,
     pub archive: Archive,
+    /// Whether the background task of the archive was started.
+    pub archiving: AtomicBool,
 }
 
 /// What this process knows.
 #[derive(Debug)]
 pub(crate) struct State {
     pub chain: Arc<Chain>,
-    /// The furthest position reached by reading or appending, with the hash before it.
-    pub reached: Option<(Lsn, [u8; 16])>,
+    /// The newest part of the hash chain that was seen, up to the furthest position reached.
+    pub trail: Trail,
     /// See the module's text.
     pub contact: Option<(Duration, Lsn)>,
-    /// Set while this process sequences the active loglet.
-    pub sequencer: Option<Arc<Sequencer>>,
+    /// What this process is to the active loglet.
+    pub role: Role,
     pub closed: bool,
 }
 
@@ -84,10 +91,11 @@ impl VirtualLog {
         self.inner.chain()
     }
 
-    /// Whether this process sequences the log: then reads at the tail make no request.
+    /// Whether this process sequences the log: then nobody else can append, and reads at the tail make
+    /// no request. Never so from the moment on at which it begins to give the log away.
     #[must_use]
     pub fn is_local_sequencer(&self) -> bool {
-        self.inner.sequencer().is_some()
+        self.inner.state.lock().role.owner().is_some()
     }
 
     /// Whether this process was proved to be at the tail less than half a retention ago: only then may
@@ -105,13 +113,14 @@ impl VirtualLog {
 
     /// Appends one entry at exactly `at`. `previous_hash` is [`Entry::hash`] of the entry before (see
     /// [`VirtualLog::hash_before`]): the caller has applied everything below `at`. `records` may be
-    /// empty. On a bucket loglet this is exactly one PUT; on a quorum loglet one write and one sync
+    /// empty. On a bucket loglet this is exactly one PUT (and a GET when the slot is taken: an object that
+    /// is there may be this attempt's own, and is told from others by its token); on a quorum loglet one write and one sync
     /// on a majority of log servers, shared with whoever appends at the same time.
     ///
     /// # Errors
     /// - [`Error::Indeterminate`]: the entry may be there, or may still appear. To learn it, append
     ///   again at `at` (anything, also nothing): `Committed` means the first attempt is lost for
-    ///   ever; `Taken` means read `at` and compare `Entry::writer` with the error's token.
+    ///   ever; `Taken` means compare the writer in the slot with the tokens of all such errors.
     /// - [`Error::Trimmed`]: this process slept past the retention. Whether the entry was ever part
     ///   of the log is unknown here; reopen from the checkpoint and ask for the transaction's outcome.
     /// - Everything else: nothing was appended.
@@ -127,7 +136,7 @@ impl VirtualLog {
         let result = self.append_on_medium(at, previous_hash, records, by).await;
         let outcome = match &result {
             Ok(Append::Committed(_)) => "committed",
-            Ok(Append::Taken) => "taken",
+            Ok(Append::Taken { .. }) => "taken",
             Err(Error::Indeterminate { .. }) => "indeterminate",
             Err(_) => "failed",
         };
@@ -146,11 +155,11 @@ impl VirtualLog {
     ) -> Result<Append> {
         let inner = &self.inner;
         loop {
-            let (chain, sequencer) = inner.view()?;
+            let (chain, role) = inner.view()?;
             let Medium::Quorum { .. } = &chain.active().medium else {
                 return inner.append_slot(at, previous_hash, records, by).await;
             };
-            let Some(sequencer) = sequencer else {
+            let Some(sequencer) = role.sequencer() else {
                 inner.claim(by).await?;
                 continue;
             };
@@ -164,7 +173,7 @@ impl VirtualLog {
                 }
                 Sequenced::Stopped(given_back) => records = given_back,
             }
-            inner.replace_sequencer(&sequencer, by).await?;
+            inner.replace_sequencer(sequencer, by).await?;
         }
     }
 
@@ -186,7 +195,7 @@ impl VirtualLog {
         {
             let mut state = inner.state.lock();
             state.closed = true;
-            state.sequencer = None;
+            state.role = Role::Follower;
         }
         inner.archive.wake();
         *inner.local.lock().await = None;
@@ -205,17 +214,27 @@ impl Inner {
         Arc::clone(&self.state.lock().chain)
     }
 
+    /// The sequencer that has the newest entries, if it is here.
     pub fn sequencer(&self) -> Option<Arc<Sequencer>> {
-        self.state.lock().sequencer.clone()
+        self.state.lock().role.sequencer().cloned()
     }
 
-    /// Chain and sequencer as of one moment.
-    pub fn view(&self) -> Result<(Arc<Chain>, Option<Arc<Sequencer>>)> {
+    /// Called before a request goes out that may let other processes append: from here on this process
+    /// does not know the tail without a look.
+    pub fn hand_over(&self, sequencer: &Arc<Sequencer>) {
+        let mut state = self.state.lock();
+        if state.role.owner().is_some_and(|own| Arc::ptr_eq(own, sequencer)) {
+            state.role = Role::HandingOver(Arc::clone(sequencer));
+        }
+    }
+
+    /// Chain and role as of one moment.
+    pub fn view(&self) -> Result<(Arc<Chain>, Role)> {
         let state = self.state.lock();
         if state.closed {
             return Err(Error::Closed { shard: self.store.shard });
         }
-        Ok((Arc::clone(&state.chain), state.sequencer.clone()))
+        Ok((Arc::clone(&state.chain), state.role.clone()))
     }
 
     /// One put-if-absent of slot `at`.
@@ -233,7 +252,7 @@ impl Inner {
         let chain = self.chain();
         let loglet = chain.active();
         if at < loglet.start || loglet.medium.kind() != LogKind::Bucket {
-            return Ok(Append::Taken);
+            return Ok(Append::TAKEN);
         }
         let writer = store.env.writer_token();
         let place = Place { shard: store.shard, loglet: loglet.id, lsn: at };
@@ -241,22 +260,42 @@ impl Inner {
         let started = store.env.clock.monotonic();
         let key = keys::slot(store.shard, loglet.id, at);
         let unknown = |reason| Error::Indeterminate { shard: store.shard, lsn: at, writer, reason };
+        let unsure = |error| match error {
+            Error::Trimmed { .. } => error,
+            other => unknown(other.to_string()),
+        };
         match store.put(Cause::Commit, &key, bytes, by).await? {
-            Put::Created => {
-                if !self.is_trusted(at) {
-                    let refreshed = self.refresh_chain(Cause::Commit, at, by).await;
-                    refreshed.map_err(|e| match e {
-                        Error::Trimmed { .. } => e,
-                        other => unknown(other.to_string()),
-                    })?;
+            Put::Created => {}
+            Put::Exists => match self.holder(place, &key, by).await.map_err(unsure)? {
+                // Something on the way has sent our request twice, and the second answer came back.
+                holder if holder == writer => {
+                    metrics::counter!("telesto_log_own_entries_met_total").increment(1);
                 }
-                self.reached(at.next(), hash);
-                self.at_tail(at.next(), started);
-                Ok(Append::Committed(Entry { lsn: at, writer, previous_hash, hash, records }))
-            }
-            Put::Exists => Ok(Append::Taken),
-            Put::Unknown(reason) => Err(unknown(reason)),
+                holder => return Ok(Append::Taken { writer: Some(holder) }),
+            },
+            Put::Unknown(reason) => return Err(unknown(reason)),
         }
+        if !self.is_trusted(at) {
+            self.refresh_chain(Cause::Commit, at, by).await.map_err(unsure)?;
+        }
+        self.reached(at.next(), hash);
+        self.at_tail(at.next(), started);
+        Ok(Append::Committed(Entry { lsn: at, writer, previous_hash, hash, records }))
+    }
+
+    /// Token of the entry in the slot `place`, which is taken. The object is kept for the reader that
+    /// comes next, so that it costs one request in all.
+    async fn holder(&self, place: Place, key: &str, by: Deadline) -> Result<WriterToken> {
+        let Some(object) = self.store.get(Cause::Commit, key, by).await? else {
+            self.refresh_chain(Cause::Commit, place.lsn, by).await?;
+            return Err(Error::Unavailable {
+                shard: place.shard,
+                reason: format!("the bucket says that {key} is taken, but nothing is there"),
+            });
+        };
+        let entry = codec::decode(key, place, &object.body)?;
+        self.met.lock().replace((key.to_owned(), object));
+        Ok(entry.writer)
     }
 
     /// Whether what is found at `position` may be believed without reading the chain again.
@@ -269,10 +308,7 @@ impl Inner {
 
     /// Notes that everything below `next` has been seen.
     pub fn reached(&self, next: Lsn, hash: [u8; 16]) {
-        let mut state = self.state.lock();
-        if state.reached.is_none_or(|(known, _)| known <= next) {
-            state.reached = Some((next, hash));
-        }
+        self.state.lock().trail.note(next, hash);
     }
 
     /// Notes that `position` was the tail at some moment after `since`.
@@ -283,10 +319,13 @@ impl Inner {
         }
     }
 
-    /// Takes over a newer chain.
+    /// Takes over a newer chain. A sequencer whose loglet is no longer the active one is let go.
     pub fn adopt(&self, chain: Chain) -> Arc<Chain> {
         let mut state = self.state.lock();
         if chain.version > state.chain.version {
+            if !state.role.fits(&chain) {
+                state.role = Role::Follower;
+            }
             state.chain = Arc::new(chain);
         }
         Arc::clone(&state.chain)

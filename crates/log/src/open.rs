@@ -13,6 +13,7 @@
 //! that no chain names, which it removes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use telesto_bucket::{Bucket, Cause};
@@ -22,12 +23,13 @@ use crate::archive::Archive;
 use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, ServerInfo, TrimPoint};
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
-use crate::keys;
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
 use crate::quorum::{self, Sequencer};
+use crate::role::Role;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
-use crate::store::{Put, Store};
+use crate::store::Store;
+use crate::trail::Trail;
 
 impl VirtualLog {
     /// Makes the log of a new shard and opens it.
@@ -70,18 +72,7 @@ impl VirtualLog {
             chain.loglets[0].medium = medium;
             inner.state.lock().chain = Arc::new(chain.clone());
         }
-        let put =
-            inner.store.put(Cause::Registry, &keys::chain(shard, 1), chain.encode(), by).await?;
-        let created = match put {
-            Put::Created => true,
-            Put::Exists => false,
-            Put::Unknown(reason) => {
-                match inner.store.chain_version(Cause::Registry, 1, by).await? {
-                    Some(found) => found.writer == chain.writer,
-                    None => return Err(Error::Unavailable { shard, reason }),
-                }
-            }
-        };
+        let created = inner.store.put_chain(&chain, by).await?;
         if !created {
             if let Medium::Quorum { token, .. } = chain.active().medium {
                 inner.discard(LogletKey { shard, loglet: 1, token }, by).await;
@@ -119,9 +110,9 @@ impl VirtualLog {
     fn with_chain(store: Store, options: LogOptions, chain: Chain) -> Self {
         let state = State {
             chain: Arc::new(chain),
-            reached: None,
+            trail: Trail::default(),
             contact: None,
-            sequencer: None,
+            role: Role::default(),
             closed: false,
         };
         Self {
@@ -129,9 +120,11 @@ impl VirtualLog {
                 store,
                 options,
                 state: Mutex::new(state),
+                met: Mutex::new(None),
                 reconfigure: tokio::sync::Mutex::new(()),
                 local: tokio::sync::Mutex::new(None),
                 archive: Archive::default(),
+                archiving: AtomicBool::new(false),
             }),
         }
     }
@@ -233,21 +226,7 @@ impl Inner {
 
     /// Puts `next` as the chain version it says. `false`: another one won; the chain was reloaded.
     pub async fn put_chain(&self, next: Chain, by: Deadline) -> Result<bool> {
-        let (shard, version, writer) = (self.store.shard, next.version, next.writer);
-        let key = keys::chain(shard, version);
-        let won = match self.store.put(Cause::Registry, &key, next.encode(), by).await? {
-            Put::Created => true,
-            Put::Exists => {
-                let found = self.store.chain_version(Cause::Registry, version, by).await?;
-                found.is_some_and(|c| c.writer == writer)
-            }
-            Put::Unknown(reason) => {
-                match self.store.chain_version(Cause::Registry, version, by).await? {
-                    Some(found) => found.writer == writer,
-                    None => return Err(Error::Unavailable { shard, reason }),
-                }
-            }
-        };
+        let won = self.store.put_chain(&next, by).await?;
         if won {
             self.adopt(next);
         } else {
@@ -265,11 +244,15 @@ impl Inner {
         let env = self.store.env.clone();
         let buffer_bytes = self.options.buffer_bytes;
         let sequencer = Sequencer::new(key, env, loglet, vec![server], buffer_bytes);
-        let first = {
+        {
             let mut state = self.state.lock();
-            state.sequencer.replace(sequencer).is_none()
-        };
-        if first {
+            // Unless the chain has changed meanwhile.
+            let role = Role::Owner(sequencer);
+            if role.fits(&state.chain) {
+                state.role = role;
+            }
+        }
+        if !self.archiving.swap(true, Ordering::Relaxed) {
             self.start_archiver();
             if chain.loglets.len() > 1 {
                 // Entries of closed loglets may wait for the archive.
@@ -318,7 +301,7 @@ impl Inner {
     pub async fn claim(self: &Arc<Self>, by: Deadline) -> Result<()> {
         let waiting = "waiting for a change of the log";
         let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
-        if self.view()?.1.is_some() {
+        if self.view()?.1.owner().is_some() {
             return Ok(());
         }
         // The owner may have given it back to all meanwhile.
@@ -334,8 +317,8 @@ impl Inner {
     ) -> Result<()> {
         let waiting = "waiting for a change of the log";
         let _changing = self.store.env.within(by, waiting, self.reconfigure.lock()).await?;
-        let (chain, sequencer) = self.view()?;
-        let same = sequencer.is_some_and(|s| Arc::ptr_eq(&s, stopped));
+        let (chain, role) = self.view()?;
+        let same = role.sequencer().is_some_and(|own| Arc::ptr_eq(own, stopped));
         if same && chain.active().id == stopped.key().loglet {
             tracing::warn!(shard = self.store.shard.0, "an append was left undecided; recovering");
             self.take_over(by).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_common::{Incarnation, Lsn, NodeId};
+use telesto_common::{Incarnation, Lsn, NodeId, WriterToken};
 
 use crate::chain::LogKind;
 use crate::disk::Disk;
@@ -74,8 +74,18 @@ impl LogOptions {
 pub enum Append {
     /// The entry is committed at the position asked for.
     Committed(Entry),
-    /// Another entry holds the position: read on from it, validate again, append at the new tail.
-    Taken,
+    /// Another entry holds the position, and it is not the one this attempt wrote: read on from it,
+    /// validate again, append at the new tail.
+    Taken {
+        /// Token of the entry that holds it, when it was seen: the caller compares it with the tokens
+        /// of its earlier attempts at this position whose outcome was unknown. `None`: read it.
+        writer: Option<WriterToken>,
+    },
+}
+
+impl Append {
+    /// The position is taken by an entry that was not looked at.
+    pub(crate) const TAKEN: Self = Self::Taken { writer: None };
 }
 
 /// What a read found.

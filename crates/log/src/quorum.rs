@@ -178,7 +178,7 @@ impl Sequencer {
             return Ok(Sequenced::Stopped(records));
         }
         if at < state.next {
-            return Ok(Sequenced::Done(Append::Taken, 0));
+            return Ok(Sequenced::Done(Append::TAKEN, 0));
         }
         if at != state.next || previous_hash != state.hash {
             return Err(Error::Corrupt {

@@ -1,16 +1,19 @@
 //! Reading the virtual log, across its loglets.
 //!
 //! # Invariants
-//! - Entries come in order, without gaps, each checked and chained to the one before.
+//! - Entries come in order, without gaps, each checked, chained to the one before, and to the one after
+//!   where its hash is known: also those that are read again.
 //! - An empty slot is believed to be the tail only within half a retention of the last contact, or
 //!   after the chain has been read again (`crate::log`, Late writers).
-//! - A slot that is missing although a later one is there, or although the loglet is closed, is
+//! - A listing is a hint, on every store: it may leave out what is there and be in any order. It says
+//!   how far the log reaches at least; what is there, and where the tail is, GETs say.
+//! - A slot that a GET does not find although a later one is there, or although the loglet is closed, is
 //!   damage, unless it was trimmed meanwhile.
 //! - A seal is returned only after the chain says what follows it.
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use telesto_bucket::Cause;
+use telesto_bucket::{Cause, Object};
 use telesto_common::{Deadline, Lsn};
 
 use crate::chain::{Chain, Loglet, Medium};
@@ -20,6 +23,7 @@ use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::options::Batch;
 use crate::record::{Config, Entry, Record};
+use crate::role::Role;
 use crate::server::{LogServer, LogletKey, Reply, Request};
 use crate::store::LIST_LIMIT;
 
@@ -42,13 +46,17 @@ impl VirtualLog {
         by: Deadline,
     ) -> Result<Batch> {
         let inner = &self.inner;
-        let (mut chain, sequencer) = inner.view()?;
-        if let Medium::Quorum { .. } = &chain.active().medium
-            && sequencer.is_none()
-            && from >= chain.active().start
-        {
-            inner.claim(by).await?;
-            chain = inner.chain();
+        let (mut chain, role) = inner.view()?;
+        if matches!(chain.active().medium, Medium::Quorum { .. }) && from >= chain.active().start {
+            match role {
+                Role::Owner(_) => {}
+                // Others may write by now, but not before the chain says so.
+                Role::HandingOver(_) => chain = inner.newest_chain(cause, by).await?,
+                Role::Follower => {
+                    inner.claim(by).await?;
+                    chain = inner.chain();
+                }
+            }
         }
         let found = inner.read_through(&chain, from, max_bytes, cause, by).await;
         match found {
@@ -78,7 +86,9 @@ impl VirtualLog {
                 if matches!(loglet.medium, Medium::Bucket) && before >= chain.trim.lsn =>
             {
                 let mut reader = SlotReader::new(&self.inner, loglet, before, Cause::Open, by);
-                reader.fetch(1).await?;
+                if !reader.fetch(1).await? {
+                    return Err(reader.missing().await);
+                }
                 reader.done().await?
             }
             _ => self.read(before, 1, Cause::Open, by).await?,
@@ -119,9 +129,7 @@ impl Inner {
     /// The hash of the entry before `at`, when it is known without reading.
     pub fn known_hash(&self, at: Lsn) -> Option<[u8; 16]> {
         let state = self.state.lock();
-        if let Some((next, hash)) = state.reached
-            && next == at
-        {
+        if let Some(hash) = state.trail.before(at) {
             return Some(hash);
         }
         if state.chain.trim.lsn == at {
@@ -130,16 +138,38 @@ impl Inner {
         state.chain.loglets.iter().find(|l| l.start == at).map(|l| l.start_hash)
     }
 
-    /// Decodes the entry at `lsn` and checks that it follows what came before.
-    fn accept(&self, object: &str, loglet: u64, lsn: Lsn, bytes: &Bytes) -> Result<Entry> {
+    /// The object in a slot, if there is one. Slots never change, so one that was met is not fetched again.
+    async fn slot_object(&self, cause: Cause, key: &str, by: Deadline) -> Result<Option<Object>> {
+        let met = self.met.lock().take_if(|(at, _)| at == key);
+        match met {
+            Some((_, object)) => Ok(Some(object)),
+            None => self.store.get(cause, key, by).await,
+        }
+    }
+
+    /// Decodes the entry at `lsn` and checks that it follows what came before: `before`, the entry read
+    /// just now, and what this process knows of the hash chain on either side.
+    fn accept(
+        &self,
+        object: &str,
+        loglet: u64,
+        lsn: Lsn,
+        before: Option<&Entry>,
+        bytes: &Bytes,
+    ) -> Result<Entry> {
         let place = Place { shard: self.store.shard, loglet, lsn };
         let entry = codec::decode(object, place, bytes)?;
-        if self.known_hash(lsn).is_some_and(|hash| hash != entry.previous_hash) {
-            return Err(Error::Corrupt {
-                object: object.to_owned(),
-                lsn: Some(lsn),
-                reason: "it does not follow the entry before it (hash chain broken)".into(),
-            });
+        let broken = |reason: &str| Error::Corrupt {
+            object: object.to_owned(),
+            lsn: Some(lsn),
+            reason: format!("{reason} (hash chain broken)"),
+        };
+        let follows = |hash: [u8; 16]| hash == entry.previous_hash;
+        if !before.is_none_or(|e| follows(e.hash)) || !self.known_hash(lsn).is_none_or(follows) {
+            return Err(broken("it does not follow the entry before it"));
+        }
+        if self.known_hash(lsn.next()).is_some_and(|hash| hash != entry.hash) {
+            return Err(broken("it is not the entry that stood there before"));
         }
         Ok(entry)
     }
@@ -156,38 +186,33 @@ impl Inner {
         let mut reader = SlotReader::new(self, loglet, from, cause, by);
         let started = self.store.env.clock.monotonic();
         let ahead = self.options.fetch_ahead.max(1);
-        if let Some(end) = end {
-            while reader.bytes < max_bytes && reader.next < end {
-                let count = (end.0 - reader.next.0).min(reader.affordable(max_bytes, ahead));
-                if !reader.fetch(count).await? {
-                    return reader.missing().await;
-                }
+        let is_new = self.state.lock().contact.is_none();
+        // Everything below `certain` exists; whether to look what comes after it.
+        let (certain, probe) = match end {
+            Some(end) => (end, false),
+            None if is_new => reader.listed().await?,
+            None => (from, true),
+        };
+        while reader.bytes < max_bytes && reader.next < certain {
+            let count = (certain.0 - reader.next.0).min(reader.affordable(max_bytes, ahead));
+            if !reader.fetch(count).await? {
+                return Err(reader.missing().await);
             }
+            if end.is_none() && reader.met_seal() {
+                return reader.done().await;
+            }
+        }
+        if !probe {
             return reader.done().await;
         }
-        if self.state.lock().contact.is_none() {
-            let listed = reader.list().await?;
-            let last = Lsn(from.0 + listed);
-            while reader.bytes < max_bytes && reader.next < last {
-                let count = (last.0 - reader.next.0).min(reader.affordable(max_bytes, ahead));
-                if !reader.fetch(count).await? {
-                    return reader.missing().await;
-                }
-                if reader.met_seal() {
-                    return reader.done().await;
-                }
+        let mut window = 1;
+        while reader.bytes < max_bytes && reader.fetch(window).await? {
+            if reader.met_seal() {
+                return reader.done().await;
             }
-            reader.batch.at_tail = reader.next == last && listed < LIST_LIMIT as u64;
-        } else {
-            let mut window = 1;
-            while reader.bytes < max_bytes && reader.fetch(window).await? {
-                if reader.met_seal() {
-                    return reader.done().await;
-                }
-                window = (window * 2).min(reader.affordable(max_bytes, ahead));
-            }
-            reader.batch.at_tail = reader.bytes < max_bytes && !reader.met_seal();
+            window = (window * 2).min(reader.affordable(max_bytes, ahead));
         }
+        reader.batch.at_tail = reader.bytes < max_bytes && !reader.met_seal();
         let (at_tail, next) = (reader.batch.at_tail, reader.next);
         let batch = reader.done().await?;
         if at_tail {
@@ -209,12 +234,15 @@ impl Inner {
         let mut next = from;
         for bytes in self.quorum_bytes(loglet, end, from, max_bytes, cause, by).await? {
             let object = format!("loglet {} of shard {}", loglet.id, self.store.shard);
-            let entry = self.accept(&object, loglet.id, next, &bytes)?;
+            let before = batch.entries.last();
+            let entry = self.accept(&object, loglet.id, next, before, &bytes)?;
             next = next.next();
             self.reached(next, entry.hash);
             batch.entries.push(entry);
         }
-        batch.at_tail = end.is_none() && self.sequencer().is_some_and(|s| s.next() <= next);
+        // While the log is handed over the caller has found that the chain is the newest.
+        batch.at_tail = end.is_none()
+            && self.sequencer().is_some_and(|s| s.key().loglet == loglet.id && s.next() <= next);
         Ok(batch)
     }
 
@@ -324,30 +352,38 @@ impl<'a> SlotReader<'a> {
 
     /// Fetches the next `count` slots together; `false` when an empty one was met.
     async fn fetch(&mut self, count: u64) -> Result<bool> {
-        let store = &self.inner.store;
+        let inner = self.inner;
         let keys: Vec<String> =
             (self.next.0..self.next.0 + count).map(|n| self.slot(Lsn(n))).collect();
-        let gets = keys.iter().map(|key| store.get(self.cause, key, self.by));
+        let gets = keys.iter().map(|key| inner.slot_object(self.cause, key, self.by));
         let mut found = try_join_all(gets).await?;
         // An empty slot before a full one was written between the two looks, or it is gone.
         while let Some(hole) = found.iter().position(Option::is_none)
             && found[hole..].iter().any(Option::is_some)
         {
-            found[hole] = store.get(self.cause, &keys[hole], self.by).await?;
+            found[hole] = inner.store.get(self.cause, &keys[hole], self.by).await?;
             if found[hole].is_none() {
-                return self.missing_at(Lsn(self.next.0 + hole as u64)).await.map(|_| false);
+                return Err(self.missing_at(Lsn(self.next.0 + hole as u64)).await);
             }
         }
         for (key, object) in keys.iter().zip(found) {
             let Some(object) = object else { return Ok(false) };
-            let entry = self.inner.accept(key, self.loglet.id, self.next, &object.body)?;
+            let before = self.batch.entries.last();
+            let entry = match inner.accept(key, self.loglet.id, self.next, before, &object.body) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    // Unless it is what a late writer left below the trim point.
+                    inner.refresh_chain(self.cause, self.next, self.by).await?;
+                    return Err(error);
+                }
+            };
             if seal_of(&entry).is_some() {
-                self.inner.heal_seal(self.loglet, &entry, self.cause, self.by).await?;
+                inner.heal_seal(self.loglet, &entry, self.cause, self.by).await?;
             }
             self.bytes += object.body.len();
             self.largest = self.largest.max(object.body.len());
             self.next = self.next.next();
-            self.inner.reached(self.next, entry.hash);
+            inner.reached(self.next, entry.hash);
             self.batch.entries.push(entry);
             if self.met_seal() {
                 return Ok(true);
@@ -364,34 +400,35 @@ impl<'a> SlotReader<'a> {
         Ok(self.batch)
     }
 
-    /// How many slots from `next` on are listed (at most a page).
-    async fn list(&self) -> Result<u64> {
+    /// How far the slots reach at least, as a listing hints, and whether it may have been all of it.
+    async fn listed(&self) -> Result<(Lsn, bool)> {
         let store = &self.inner.store;
         let prefix = keys::loglet_prefix(store.shard, self.loglet.id);
         let after = self.slot(self.next.prev());
         let page = store.list(self.cause, &prefix, Some(&after), LIST_LIMIT, self.by).await?;
-        let mut expected = self.next;
-        for object in &page {
-            if keys::slot_of(&object.key) != Some((self.loglet.id, expected)) {
-                return self.missing_at(expected).await.map(|_| 0);
-            }
-            expected = expected.next();
-        }
-        Ok(expected.0 - self.next.0)
+        let last = page
+            .iter()
+            .filter_map(|object| keys::slot_of(&object.key))
+            .filter(|(loglet, _)| *loglet == self.loglet.id)
+            .map(|(_, lsn)| lsn.next())
+            .max();
+        Ok((last.unwrap_or(self.next).max(self.next), page.len() < LIST_LIMIT))
     }
 
-    /// The next slot must exist and does not: trimmed meanwhile, or lost.
-    async fn missing(&self) -> Result<Batch> {
+    /// Why the next slot, which must exist, is not there: trimmed meanwhile, or lost.
+    async fn missing(&self) -> Error {
         self.missing_at(self.next).await
     }
 
-    async fn missing_at(&self, lsn: Lsn) -> Result<Batch> {
-        self.inner.refresh_chain(self.cause, lsn, self.by).await?;
-        Err(Error::Corrupt {
-            object: self.slot(lsn),
-            lsn: Some(lsn),
-            reason: "it is missing although later entries exist".into(),
-        })
+    async fn missing_at(&self, lsn: Lsn) -> Error {
+        match self.inner.refresh_chain(self.cause, lsn, self.by).await {
+            Err(error) => error,
+            Ok(()) => Error::Corrupt {
+                object: self.slot(lsn),
+                lsn: Some(lsn),
+                reason: "it is missing although later entries exist".into(),
+            },
+        }
     }
 }
 

@@ -13,7 +13,8 @@
 //!
 //! # On failure
 //! A crash after the seal is healed by the next reader. A failure after the sequencer was stopped
-//! is healed by the next append, which goes on with a new quorum loglet.
+//! is healed by the next append, which goes on with a new quorum loglet. When the outcome of the chain
+//! put is unknown this process is handing over (`crate::role`) until it has found out.
 
 use std::sync::Arc;
 
@@ -47,7 +48,8 @@ impl VirtualLog {
             (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(by).await,
             (LogKind::Quorum, LogKind::Bucket) => inner.to_bucket(by).await,
             (LogKind::Quorum, LogKind::Quorum) => inner.settle_switch(by).await,
-            (LogKind::Bucket, LogKind::Bucket) => Ok(()),
+            // Also after a switch whose last reply was lost: its files are of no more use.
+            (LogKind::Bucket, LogKind::Bucket) => inner.clean_local(&inner.chain(), by).await,
         }
     }
 
@@ -68,13 +70,22 @@ impl VirtualLog {
             let next = chain.followed_by(writer, start, [0; 16], medium);
             let seal = Config::Seal { next_version: next.version, next_chain: next.encode() };
             match inner.append_slot(at, hash, vec![Record::Config(seal)], by).await? {
-                Append::Taken => {
+                // Certainly not our seal: its loglet is in no chain.
+                Append::Taken { .. } => {
                     let key = LogletKey { shard: chain.shard, loglet: id, token };
                     inner.discard(key, by).await;
                 }
                 Append::Committed(entry) => {
                     inner.heal_seal(chain.active(), &entry, Cause::Registry, by).await?;
-                    return inner.install_sequencer(&inner.chain(), by).await;
+                    let healed = inner.chain();
+                    let ours = matches!(
+                        &healed.active().medium,
+                        Medium::Quorum { token: active, .. } if *active == token
+                    );
+                    if !ours {
+                        return Err(inner.reconfigured());
+                    }
+                    return inner.install_sequencer(&healed, by).await;
                 }
             }
         }
@@ -84,7 +95,7 @@ impl VirtualLog {
     async fn tail(&self, by: Deadline) -> Result<(Lsn, [u8; 16])> {
         let mut next = {
             let state = self.inner.state.lock();
-            state.reached.map_or(state.chain.trim.lsn, |(next, _)| next)
+            state.trail.reached().unwrap_or(state.chain.trim.lsn)
         };
         loop {
             let batch = self.read(next, 8 << 20, Cause::Registry, by).await?;
@@ -102,28 +113,23 @@ impl VirtualLog {
 impl Inner {
     /// The chain names a quorum loglet now: sequence it if it is ours, or nobody's any more.
     async fn settle_switch(self: &Arc<Self>, by: Deadline) -> Result<()> {
-        if self.sequencer().is_none() { self.take_over(by).await } else { Ok(()) }
-    }
-
-    fn check_owner(&self) -> Result<()> {
-        let state = self.state.lock();
-        match &state.chain.active().medium {
-            Medium::Quorum { owner, .. } if state.sequencer.is_none() => Err(Error::NotOwner {
-                shard: self.store.shard,
-                owner: Box::new(owner.clone()),
-                live: false,
-            }),
-            _ => Ok(()),
-        }
+        if self.view()?.1.owner().is_none() { self.take_over(by).await } else { Ok(()) }
     }
 
     async fn to_bucket(self: &Arc<Self>, by: Deadline) -> Result<()> {
-        self.check_owner()?;
-        let Some(mut sequencer) = self.sequencer() else { return Ok(()) };
-        if sequencer.is_stopped() {
-            self.take_over(by).await?;
-            sequencer = self.sequencer().unwrap_or(sequencer);
-        }
+        let owner = self.view()?.1.owner().cloned().filter(|own| !own.is_stopped());
+        let sequencer = match owner {
+            Some(sequencer) => sequencer,
+            None => {
+                // An append or an earlier switch was left undecided, or the owner is gone.
+                self.take_over(by).await?;
+                match self.view()?.1.owner() {
+                    Some(sequencer) => Arc::clone(sequencer),
+                    None if self.chain().active().medium.kind() == LogKind::Bucket => return Ok(()),
+                    None => return Err(self.reconfigured()),
+                }
+            }
+        };
         // Most of it while appends go on; then only a little is left.
         self.archive_through(sequencer.next().prev(), by).await?;
         let (mut end, mut hash) = match sequencer.stop().await {
@@ -145,23 +151,28 @@ impl Inner {
         }
         sequencer.decided(end);
         self.archive_through(end.prev(), by).await?;
+        // From the next request on others may append, long before its reply is here, if it ever is.
+        self.hand_over(&sequencer);
         loop {
             let chain = self.chain();
             if chain.active().id != sequencer.key().loglet {
-                return Err(Error::Unavailable {
-                    shard: chain.shard,
-                    reason: "the log was reconfigured by another process meanwhile".into(),
-                });
+                return Err(self.reconfigured());
             }
             let writer = self.store.env.writer_token();
             let next = chain.followed_by(writer, end, hash, Medium::Bucket);
             if self.put_chain(next, by).await? {
-                self.state.lock().sequencer = None;
                 if let Err(error) = self.clean_local(&self.chain(), by).await {
                     tracing::warn!(%error, "cleaning the local log failed; again at the next start");
                 }
                 return Ok(());
             }
+        }
+    }
+
+    fn reconfigured(&self) -> Error {
+        Error::Unavailable {
+            shard: self.store.shard,
+            reason: "the log was reconfigured by another process meanwhile".into(),
         }
     }
 

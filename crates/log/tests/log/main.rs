@@ -6,7 +6,9 @@
 
 mod bucket_log;
 mod late_writer;
+mod listing;
 mod majority;
+mod own_object;
 mod quorum_log;
 mod support;
 mod switching;

@@ -31,9 +31,14 @@ pub enum Fault {
     LoseReply,
     /// A put that waits before it takes effect.
     Delay(Arc<Notify>),
+    /// Takes effect; the reply waits.
+    HoldReply(Arc<Notify>),
+    /// A put that something on the way sends twice: the answer to the second copy comes back.
+    Twice,
 }
 
 type Hook = Arc<dyn Fn(&str, &str) -> Fault + Send + Sync>;
+type Distort = Arc<dyn Fn(&mut Vec<ListedObject>) + Send + Sync>;
 
 /// The objects; shared by all processes.
 #[derive(Debug, Default)]
@@ -64,6 +69,7 @@ impl Objects {
 pub struct MemBucket {
     pub objects: Arc<Objects>,
     hook: Mutex<Option<Hook>>,
+    distort: Mutex<Option<Distort>>,
     pub requests: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -78,11 +84,16 @@ impl MemBucket {
         Arc::new(Self {
             objects: Arc::clone(objects),
             hook: Mutex::new(None),
+            distort: Mutex::new(None),
             requests: Mutex::default(),
         })
     }
     pub fn hook(&self, hook: impl Fn(&str, &str) -> Fault + Send + Sync + 'static) {
         *self.hook.lock() = Some(Arc::new(hook));
+    }
+    /// What a listing without a snapshot, or without an order, makes of what is there.
+    pub fn distort_lists(&self, by: impl Fn(&mut Vec<ListedObject>) + Send + Sync + 'static) {
+        *self.distort.lock() = Some(Arc::new(by));
     }
     pub fn unhook(&self) {
         *self.hook.lock() = None;
@@ -133,6 +144,11 @@ impl Bucket for MemBucket {
             absent
         };
         match fault {
+            Fault::HoldReply(until) => {
+                until.notified().await;
+                Ok(if created { PutOutcome::Created } else { PutOutcome::Exists })
+            }
+            Fault::Twice => Ok(PutOutcome::Exists),
             Fault::LoseReply => {
                 Err(Error::Indeterminate { key: key.to_owned(), reason: "injected".into() })
             }
@@ -157,14 +173,18 @@ impl Bucket for MemBucket {
         let found = objects
             .iter()
             .filter(|(key, _)| key.starts_with(&prefix) && after.is_none_or(|a| key.as_str() > a));
-        Ok(found
+        let mut page = found
             .take(limit)
             .map(|(key, (body, at))| ListedObject {
                 key: key.clone(),
                 size_bytes: body.len() as u64,
                 modified_micros: *at,
             })
-            .collect())
+            .collect();
+        if let Some(distort) = self.distort.lock().clone() {
+            distort(&mut page);
+        }
+        Ok(page)
     }
 
     async fn delete(&self, _: Cause, key: &str) -> Result<()> {
@@ -335,7 +355,7 @@ impl Process {
         loop {
             match self.try_say(text).await? {
                 Append::Committed(entry) => return Ok(entry.lsn),
-                Append::Taken => self.catch_up().await?,
+                Append::Taken { .. } => self.catch_up().await?,
             }
         }
     }

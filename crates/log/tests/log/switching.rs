@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use telesto_common::Lsn;
 use telesto_log::disk::SimDisk;
 use telesto_log::{Error, LogKind, LogOptions};
 
@@ -198,7 +199,14 @@ async fn process_that_survives_a_failed_switch_goes_on() {
                 let _ = process.log.switch(to, soon(&env)).await;
                 bucket.unhook();
                 process.say("after").await.unwrap_or_else(|e| panic!("to {to} at {at}: {e}"));
+                let kind = process.log.kind();
+                assert_eq!(
+                    process.log.is_local_sequencer(),
+                    kind == LogKind::Quorum,
+                    "to {to} at {at} effect {effect}: the log is of kind {kind}"
+                );
                 process.log.switch(to, soon(&env)).await.unwrap();
+                assert_eq!(process.log.is_local_sequencer(), to == LogKind::Quorum);
                 process.say("switched").await.unwrap();
                 assert_eq!(process.log.kind(), to);
                 let mut reader = Process::new(process.log.clone(), &env).await;
@@ -206,5 +214,120 @@ async fn process_that_survives_a_failed_switch_goes_on() {
                 assert_eq!(reader.said(), ["before", "after", "switched"]);
             }
         }
+    }
+}
+
+/// The put of a chain version that gives the log away.
+fn is_chain_put(class: &str, key: &str) -> bool {
+    class == "put" && key.contains("/chain/")
+}
+
+#[tokio::test]
+async fn old_owner_reads_what_others_wrote_while_the_reply_to_its_switch_is_held() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut old = create(&bucket, &env, quorum_options(1, 1, &SimDisk::new())).await;
+    old.say("one").await.unwrap();
+    assert!(old.log.is_local_sequencer());
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let held = Arc::clone(&gate);
+    bucket.hook(move |class, key| match is_chain_put(class, key) {
+        true => Fault::HoldReply(Arc::clone(&held)),
+        false => Fault::None,
+    });
+    let (log, by) = (old.log.clone(), soon(&env));
+    let switch = tokio::spawn(async move { log.switch(LogKind::Bucket, by).await });
+    while objects.keys("shards/1/chain/").len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let mut other = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
+    other.say("two").await.unwrap();
+    assert!(!old.log.is_local_sequencer(), "it may not answer a strict read without a look");
+    assert!(!old.log.in_contact());
+    old.catch_up().await.unwrap();
+    assert_eq!(old.said(), ["one", "two"], "a look finds what the other was told is committed");
+    gate.notify_one();
+    switch.await.unwrap().unwrap();
+    old.say("three").await.unwrap();
+    assert_eq!(old.said(), ["one", "two", "three"]);
+    assert!(!old.log.is_local_sequencer());
+}
+
+#[tokio::test]
+async fn read_while_the_switch_has_no_effect_yet_waits_for_nothing() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut old = create(&bucket, &env, quorum_options(1, 1, &SimDisk::new())).await;
+    old.say("one").await.unwrap();
+    let (gate, begun) = (Arc::new(tokio::sync::Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let (held, seen) = (Arc::clone(&gate), Arc::clone(&begun));
+    bucket.hook(move |class, key| match is_chain_put(class, key) {
+        true => {
+            seen.fetch_add(1, Ordering::SeqCst);
+            Fault::Delay(Arc::clone(&held))
+        }
+        false => Fault::None,
+    });
+    let (log, by) = (old.log.clone(), soon(&env));
+    let switch = tokio::spawn(async move { log.switch(LogKind::Bucket, by).await });
+    while begun.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    bucket.take_requests();
+    let mut reader = Process::new(old.log.clone(), &env).await;
+    reader.catch_up().await.unwrap();
+    assert_eq!(reader.said(), ["one"]);
+    assert!(bucket.take_requests().contains_key("get"), "it has looked for a newer chain");
+    gate.notify_one();
+    switch.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn owner_that_never_learned_that_its_switch_took_effect_looks_before_it_answers() {
+    for then in ["read", "append", "switch", "trim"] {
+        let objects = Arc::new(Objects::default());
+        let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+        let disk = SimDisk::new();
+        let mut old = create(&bucket, &env, quorum_options(1, 1, &disk)).await;
+        old.say("one").await.unwrap();
+        let cut_off = AtomicUsize::new(0);
+        bucket.hook(move |class, key| {
+            if is_chain_put(class, key) {
+                cut_off.store(1, Ordering::SeqCst);
+                Fault::LoseReply
+            } else if cut_off.load(Ordering::SeqCst) == 1 {
+                Fault::Fail
+            } else {
+                Fault::None
+            }
+        });
+        old.log.switch(LogKind::Bucket, soon(&env)).await.unwrap_err();
+        bucket.unhook();
+        assert!(!old.log.is_local_sequencer());
+        let mut other = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
+        other.say("two").await.unwrap();
+        match then {
+            "read" => {}
+            "append" => {
+                old.say("three").await.unwrap();
+            }
+            "switch" => old.log.switch(LogKind::Bucket, soon(&env)).await.unwrap(),
+            _ => drop(old.log.trim(Lsn(1), soon(&env)).await.unwrap()),
+        }
+        assert!(!old.log.is_local_sequencer(), "after {then}");
+        other.say("four").await.unwrap();
+        old.catch_up().await.unwrap();
+        let expected: &[&str] = match then {
+            "append" => &["one", "two", "three", "four"],
+            _ => &["one", "two", "four"],
+        };
+        assert_eq!(old.said(), expected, "after {then}");
+        if then == "switch" {
+            assert!(disk.paths().is_empty(), "{:?}", disk.paths());
+        }
+        // It may become the owner again.
+        old.log.switch(LogKind::Quorum, soon(&env)).await.unwrap();
+        old.say("five").await.unwrap();
+        assert!(old.log.is_local_sequencer());
     }
 }

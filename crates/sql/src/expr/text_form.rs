@@ -40,6 +40,9 @@ pub fn output(value: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<
         if let Some(shown) = crate::system::user_types::shown_name(catalog, settings, *oid) {
             return Ok(shown);
         }
+        if let Some(name) = crate::system::pseudo_types::name(*oid) {
+            return Ok(name.to_owned());
+        }
         return Ok(context
             .catalog
             .type_of_oid(*oid)

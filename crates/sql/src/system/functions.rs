@@ -64,11 +64,17 @@ pub const TABLE: &[Function] = &[
     function("pg_get_ruledef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_statisticsobjdef_columns", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_statisticsobjdef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
-    // There are no functions of users, and pg_proc lists those of types only.
+    // There are no functions of users.
     function("pg_get_functiondef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
-    function("pg_get_function_result", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
-    function("pg_get_function_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
-    function("pg_get_function_identity_arguments", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
+    function("pg_get_function_result", &[Oid], Text, |a, _| {
+        let found = super::procedures::signature(oid_of(&a[0]));
+        text_or_null(found.map(|(_, result, set)| {
+            format!("{}{}", if set { "SETOF " } else { "" }, builtin_type(result))
+        }))
+    })
+    .stable(),
+    function("pg_get_function_arguments", &[Oid], Text, function_arguments).stable(),
+    function("pg_get_function_identity_arguments", &[Oid], Text, function_arguments).stable(),
     function("pg_my_temp_schema", &[], Oid, |_, c| {
         Ok(Datum::Oid(c.context.catalog.temp.as_ref().map_or(0, |temp| temp.schema)))
     })
@@ -159,6 +165,20 @@ fn find_index(catalog: &CatalogSnapshot, oid: u32) -> Option<(&Table, &Index)> {
 
 fn text_or_null(text: Option<String>) -> Result<Datum> {
     Ok(text.map_or(Datum::Null, Datum::text))
+}
+
+/// The SQL name of a type that is no user's.
+fn builtin_type(oid: u32) -> String {
+    let pseudo = super::pseudo_types::name(oid).map(str::to_owned);
+    pseudo.or_else(|| SqlType::from_oid(oid).map(|ty| ty.to_string())).unwrap_or("???".to_owned())
+}
+
+/// The types of a function's arguments, as its declaration lists them.
+fn function_arguments(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
+    let found = super::procedures::signature(oid_of(&args[0]));
+    text_or_null(found.map(|(arguments, ..)| {
+        arguments.into_iter().map(builtin_type).collect::<Vec<_>>().join(", ")
+    }))
 }
 
 /// The rights that an object of a kind has when none were given, in PostgreSQL's letters.
@@ -274,6 +294,9 @@ fn format_type(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         return Ok(Datum::text(shown));
     }
     let Some(ty) = SqlType::from_oid(oid) else {
+        if let Some(name) = super::pseudo_types::name(oid) {
+            return Ok(Datum::text(name));
+        }
         let row = row_types(catalog).find(|row| row.oid == oid);
         return Ok(Datum::text(row.map_or_else(
             || if oid == 0 { "-".to_owned() } else { "???".to_owned() },

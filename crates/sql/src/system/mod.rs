@@ -18,6 +18,7 @@ pub(crate) mod live;
 mod objects;
 mod operator_classes;
 pub(crate) mod procedures;
+pub(crate) mod pseudo_types;
 mod relations;
 mod rows;
 mod shown;

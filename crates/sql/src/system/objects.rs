@@ -290,6 +290,7 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
             one(out, &ty.clone().array_of(), ty.oid());
         }
     }
+    super::pseudo_types::rows(out);
     super::user_types::types(out, catalog, &Reader::new(catalog, settings));
     for row in row_types(catalog) {
         out.row()

@@ -1,66 +1,97 @@
-//! Names and OIDs of the functions that columns of type regproc name.
+//! The functions in `pg_proc`, and the names that values of type regproc have.
 //!
 //! # Purpose
-//! Drivers tell arrays by `typinput = 'pg_catalog.array_in'::regproc` (pgjdbc) and ask which type sends itself how. The
-//! functions behind those names are not called through them.
+//! - Tools look up which functions there are and what they take and give (`\df`, sqlsmith).
+//! - Drivers tell arrays by `typinput = 'pg_catalog.array_in'::regproc` (pgjdbc) and ask which type sends itself how. The
+//!   functions behind those names are not called through them.
 //!
 //! # Invariants
-//! OIDs and names are PostgreSQL 15's (`procedures.txt`: one function a line, by OID: name, strict, volatility, types of the result and
-//! the arguments).
+//! OIDs, names and types are PostgreSQL 15's. `procedures.txt` has input, output and support functions of types and
+//! handlers of access methods, one a line by OID: name, strict, volatility, types of the result and the arguments.
+//! `functions.txt` has what can be called: name, strict, volatility, kind, whether it gives a set, types of the result
+//! and the arguments; each of them binds (`tests/slt/telesto/pg_proc.slt`).
 //!
 //! # Limits
-//! Input, output and support functions of types, and handlers of access methods: `'now'::regproc` is refused (42883).
+//! Functions that Telesto has and PostgreSQL has not are not listed. `'now'::regproc` is refused (42883): only the names
+//! of `procedures.txt` are read.
 
 use super::objects::{INTERNAL_LANGUAGE, OWNER_OID};
 use super::rows::RowSet;
 use crate::catalog::PG_CATALOG_OID;
 
 const PROCEDURES: &str = include_str!("procedures.txt");
+const FUNCTIONS: &str = include_str!("functions.txt");
 
-fn all() -> impl Iterator<Item = (u32, &'static str)> {
-    PROCEDURES.lines().filter_map(|line| {
-        let mut parts = line.split(' ');
-        Some((parts.next()?.parse().ok()?, parts.next()?))
-    })
+/// A row of `pg_proc`.
+#[derive(Debug)]
+struct Procedure {
+    oid: u32,
+    name: &'static str,
+    strict: bool,
+    volatile: &'static str,
+    kind: &'static str,
+    gives_set: bool,
+    result: u32,
+    arguments: Vec<u32>,
+}
+
+/// A line of `procedures.txt`, or, `callable`, of `functions.txt`.
+fn parse(line: &'static str, callable: bool) -> Option<Procedure> {
+    let mut parts = line.split(' ');
+    let oid = parts.next()?.parse().ok()?;
+    let (name, strict, volatile) = (parts.next()?, parts.next()? == "t", parts.next()?);
+    let (kind, gives_set) =
+        if callable { (parts.next()?, parts.next()? == "t") } else { ("f", false) };
+    let result = parts.next()?.parse().ok()?;
+    let arguments = parts.filter_map(|part| part.parse().ok()).collect();
+    Some(Procedure { oid, name, strict, volatile, kind, gives_set, result, arguments })
+}
+
+fn support() -> impl Iterator<Item = Procedure> {
+    PROCEDURES.lines().filter_map(|line| parse(line, false))
+}
+
+fn all() -> impl Iterator<Item = Procedure> {
+    support().chain(FUNCTIONS.lines().filter_map(|line| parse(line, true)))
 }
 
 /// `pg_proc`.
 pub(super) fn rows(out: &mut RowSet<'_>) {
-    for line in PROCEDURES.lines() {
-        let mut parts = line.split(' ');
-        let [Some(oid), Some(name), Some(strict), Some(volatile), Some(result)] =
-            std::array::from_fn(|_| parts.next())
-        else {
-            continue;
-        };
-        let (Ok(oid), Ok(result)) = (oid.parse::<u32>(), result.parse::<u32>()) else { continue };
-        let args: Vec<i64> = parts.filter_map(|arg| arg.parse().ok()).collect();
+    for procedure in all() {
+        let arguments: Vec<i64> = procedure.arguments.iter().map(|oid| i64::from(*oid)).collect();
         out.row()
-            .set("oid", oid)
-            .set("proname", name)
+            .set("oid", procedure.oid)
+            .set("proname", procedure.name)
             .set("pronamespace", PG_CATALOG_OID)
             .set("proowner", OWNER_OID)
             .set("prolang", INTERNAL_LANGUAGE)
-            .set("prokind", "f")
-            .set("proisstrict", strict == "t")
-            .set("provolatile", volatile)
+            .set("prokind", procedure.kind)
+            .set("proisstrict", procedure.strict)
+            .set("proretset", procedure.gives_set)
+            .set("provolatile", procedure.volatile)
             .set("proparallel", "s")
-            .set("pronargs", args.len())
-            .set("prorettype", result)
-            .set("proargtypes", args)
-            .set("prosrc", name);
+            .set("pronargs", arguments.len())
+            .set("prorettype", procedure.result)
+            .set("proargtypes", arguments)
+            .set("prosrc", procedure.name);
     }
 }
 
-/// The OID of a function, which may be written with `pg_catalog.` before its name.
+/// The OID of a function of `procedures.txt`, which may be written with `pg_catalog.` before its name.
 pub(crate) fn oid(name: &str) -> Option<u32> {
     let name = name.strip_prefix("pg_catalog.").unwrap_or(name);
-    all().find(|(_, known)| *known == name).map(|(oid, _)| oid)
+    support().find(|known| known.name == name).map(|known| known.oid)
 }
 
 /// The name of the function with that OID.
 pub(super) fn name(oid: u32) -> Option<&'static str> {
-    all().find(|(known, _)| *known == oid).map(|(_, name)| name)
+    all().find(|known| known.oid == oid).map(|known| known.name)
+}
+
+/// OIDs of the types that the function with that OID takes, and of what it gives (and whether as a set).
+pub(super) fn signature(oid: u32) -> Option<(Vec<u32>, u32, bool)> {
+    let found = all().find(|known| known.oid == oid)?;
+    Some((found.arguments, found.result, found.gives_set))
 }
 
 /// The OID of a type's function: `int4` with `in` is `int4in`, `json` with `in` is `json_in`; 0 when there is none.

@@ -342,19 +342,21 @@ impl Committer {
                         Err(error) => Err(Failed::Unknown(at, error.to_string())),
                     };
                 }
-                Ok(Append::Taken) => match local.catch_up_past(at, !tried.is_empty(), by).await {
-                    Ok(Some(entry)) if tried.contains(&entry.writer) => {
-                        return Ok(Attempt::Committed(entry));
-                    }
-                    Ok(_) => return Ok(Attempt::Lost),
-                    Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
-                    Err(error) => {
-                        causes.add(error.to_string());
-                        if by.passed(env.clock.monotonic()) {
-                            return Err(Failed::Unknown(at, causes.text()));
+                Ok(Append::Taken { .. }) => {
+                    match local.catch_up_past(at, !tried.is_empty(), by).await {
+                        Ok(Some(entry)) if tried.contains(&entry.writer) => {
+                            return Ok(Attempt::Committed(entry));
+                        }
+                        Ok(_) => return Ok(Attempt::Lost),
+                        Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
+                        Err(error) => {
+                            causes.add(error.to_string());
+                            if by.passed(env.clock.monotonic()) {
+                                return Err(Failed::Unknown(at, causes.text()));
+                            }
                         }
                     }
-                },
+                }
                 Err(error @ LogError::Trimmed { .. }) => {
                     return match local.reopen(by).await {
                         Ok(()) => Err(Failed::Reopened(at, error.into())),
