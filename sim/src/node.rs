@@ -71,7 +71,8 @@ impl Node {
     /// Starts a new life and opens the database, bounded.
     pub(crate) async fn start(&mut self, shared: &Shared) -> Result<(), Error> {
         self.life += 1;
-        let process = shared.world.process(&format!("node {}", self.number), self.life);
+        let mut process = shared.world.process(&format!("node {}", self.number), self.life);
+        process.env.planted = Plant::in_env(shared.plant);
         // The way to the store outlives the process: its late writes still land.
         let wire = shared.world.process(&format!("wire {}", self.number), self.life);
         self.faults = Faults::new(wire.env, shared.plan.rates);
@@ -150,10 +151,10 @@ impl Node {
     pub(crate) fn database(&self, plant: Option<Plant>) -> Option<Arc<dyn Database>> {
         let engine: Arc<dyn Database> = self.engine.clone()?;
         Some(match plant {
-            Some(plant) => {
+            Some(plant) if !matches!(plant, Plant::Mend(_)) => {
                 Arc::new(Planted { inner: engine, plant, env: self.process.env.clone() })
             }
-            None => engine,
+            _ => engine,
         })
     }
 

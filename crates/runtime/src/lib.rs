@@ -21,6 +21,7 @@ use futures::future::BoxFuture;
 use rand::RngCore as _;
 use telesto_common::Env;
 use telesto_common::env::{Clock, Random, Spawn, Task};
+use telesto_common::planted::Planted;
 
 /// The real environment on the current tokio runtime.
 #[must_use]
@@ -29,6 +30,7 @@ pub fn env() -> Env {
         clock: Arc::new(RealClock),
         random: Arc::new(RealRandom),
         tasks: Arc::new(RealTasks { runtime: tokio::runtime::Handle::current() }),
+        planted: Planted::NONE,
     }
 }
 

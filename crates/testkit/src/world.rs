@@ -31,6 +31,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_common::Env;
 use telesto_common::env::{Clock, Random, Spawn, Task};
+use telesto_common::planted::Planted;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -184,6 +185,7 @@ fn process_on(shared: &Arc<Shared>, name: &str, incarnation: u64) -> Process {
         clock: Arc::new(SimClock(Arc::clone(&control))),
         random: Arc::new(SimRandom(AtomicU64::new(state))),
         tasks: Arc::new(SimTasks(Arc::clone(&control))),
+        planted: Planted::NONE,
     };
     Process { name: name.to_owned(), env, control }
 }

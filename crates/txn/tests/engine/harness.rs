@@ -115,6 +115,7 @@ impl World {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             random: Arc::clone(&self.random) as Arc<dyn Random>,
             tasks: Arc::clone(&tasks) as Arc<dyn Spawn>,
+            planted: telesto_common::planted::Planted::NONE,
         };
         (env, tasks)
     }
