@@ -358,6 +358,11 @@ impl DiskFile for File {
         self.write_through(offset, &bytes)
     }
 
+    async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.disk.answering().await;
+        self.write_through(offset as usize, &bytes)
+    }
+
     async fn truncate(&self, length: u64) -> Result<()> {
         self.disk.answering().await;
         let ailment = self.disk.disk.contents.lock().ailment;

@@ -52,6 +52,19 @@ impl Bucket for GatedBucket {
         self.inner.put_if_absent(cause, key, body).await
     }
 
+    async fn put_unless_taken(
+        &self,
+        cause: Cause,
+        key: &str,
+        body: Bytes,
+    ) -> telesto_bucket::Result<PutOutcome> {
+        self.inner.put_unless_taken(cause, key, body).await
+    }
+
+    fn clock_micros(&self) -> Option<u64> {
+        self.inner.clock_micros()
+    }
+
     async fn list_after(
         &self,
         cause: Cause,

@@ -150,8 +150,10 @@ impl Run {
     fn pause(&self, number: usize) {
         let world = self.shared.world.clone();
         let (paused, past) = self.while_away();
-        // With both clocks behind nothing on the machine tells of a pause: docs/architecture/log.md.
-        let wall_jumps = past || world.draw(2) == 0;
+        // Where the store tells no time and the wall clock stays behind, no clock tells of a pause:
+        // `docs/architecture/log.md`, Limits.
+        let told = self.shared.plan.tells_time || !past;
+        let wall_jumps = !told || world.draw(2) == 0;
         world.trace(|| format!("node {number} is paused for {paused:?}, wall jumps: {wall_jumps}"));
         let process = self.nodes[number].process.clone();
         process.pause();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_bucket::{
-    Bucket, BucketOptions, FaultRates, Faults, MemoryStore, over, over_unordered,
+    Bucket, BucketOptions, FaultRates, Faults, MemoryStore, StoreClock, over, over_unordered,
 };
 use telesto_common::{Incarnation, NodeId};
 use telesto_log::Identity;
@@ -78,12 +78,14 @@ impl Node {
         self.faults = Faults::new(wire.env, shared.plan.rates);
         self.process = process;
         self.settings = shared.plan.settings(self.number, self.life);
+        let clock = shared.plan.tells_time.then(Arc::<StoreClock>::default);
         let connection = Connection {
             store: shared.store.clone(),
             world: shared.world.clone(),
             node: self.number,
             process: self.process.env.clone(),
             faults: Arc::clone(&self.faults),
+            clock: clock.clone(),
             middlebox: Arc::clone(&shared.middlebox),
             plant: shared.plant,
         };
@@ -92,6 +94,7 @@ impl Node {
             operation_timeout: Duration::from_secs(6),
             latency: Some(shared.plan.latency),
             faults: Some(Arc::clone(&self.faults)),
+            clock,
             ..BucketOptions::default()
         };
         let env = self.process.env.clone();

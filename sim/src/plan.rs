@@ -128,6 +128,8 @@ pub struct Plan {
     pub checkpoint: Checkpoint,
     /// What stands between processes and store.
     pub middlebox: Middlebox,
+    /// The store's answers tell its time.
+    pub tells_time: bool,
     /// Machines are paused, their clocks with them.
     pub pauses: bool,
     /// Clocks step by years, not only by minutes.
@@ -216,6 +218,7 @@ impl Plan {
             claims: seed % 5 == 4,
             checkpoint: Checkpoint::Memory,
             middlebox: Middlebox::NONE,
+            tells_time: false,
             pauses: false,
             wild_clocks: false,
             sick_disk: false,
@@ -248,6 +251,7 @@ impl Plan {
         Self {
             checkpoint,
             middlebox: if calm { Middlebox::NONE } else { middlebox },
+            tells_time: !one_in(3),
             pauses: one_in(3),
             wild_clocks: one_in(8),
             sick_disk: one_in(2),

@@ -46,6 +46,13 @@ const NAMES: &[(&str, Plant)] = &[
     ("owns-while-handing-over", Plant::Mend(Bug::OwnsWhileHandingOver)),
     ("gap-is-damage", Plant::Mend(Bug::GapIsDamage)),
     ("exists-is-anothers", Plant::Mend(Bug::ExistsIsAnothers)),
+    ("one-clock", Plant::Mend(Bug::OneClock)),
+    ("releases-last-batch", Plant::Mend(Bug::ReleasesLastBatch)),
+    ("trusts-page-cache", Plant::Mend(Bug::TrustsPageCache)),
+    ("ships-uncounted", Plant::Mend(Bug::ShipsUncounted)),
+    ("trusts-old-directory", Plant::Mend(Bug::TrustsOldDirectory)),
+    ("hangs-with-disk", Plant::Mend(Bug::HangsWithDisk)),
+    ("trimmed-is-damage", Plant::Mend(Bug::TrimmedIsDamage)),
 ];
 
 impl Plant {

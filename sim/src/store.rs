@@ -28,7 +28,7 @@ use object_store::{
     PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
-use telesto_bucket::{Faults, MemoryStore};
+use telesto_bucket::{Faults, MemoryStore, StoreClock};
 use telesto_common::Env;
 use telesto_testkit::World;
 
@@ -45,12 +45,18 @@ pub(crate) struct Connection {
     pub(crate) process: Env,
     /// The process's way to the store, to cut it after an effect.
     pub(crate) faults: Arc<Faults>,
+    /// Where the store's answers tell its time; `None`: they tell none.
+    pub(crate) clock: Option<Arc<StoreClock>>,
     pub(crate) middlebox: Arc<Mutex<Middlebox>>,
     pub(crate) plant: Option<Plant>,
 }
 
 impl Connection {
     fn trace(&self, what: &str, key: &Path, detail: impl fmt::Display) {
+        if let Some(clock) = &self.clock {
+            // Whole seconds, as an HTTP answer tells it.
+            clock.heard(self.world.env.clock.wall_micros() / 1_000_000 * 1_000_000);
+        }
         self.world.trace(|| format!("node {} {what} {key} {detail}", self.node));
     }
 }

@@ -145,7 +145,10 @@ impl State {
         }
     }
 
-    async fn send(&self, request: &Request<Bytes>) -> Result<Response<Bytes>, hyper_util::client::legacy::Error> {
+    async fn send(
+        &self,
+        request: &Request<Bytes>,
+    ) -> Result<Response<Bytes>, hyper_util::client::legacy::Error> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let uri: Uri = format!("http://{}{path}", self.upstream).parse().expect("what came in");
         let mut copy = Request::builder().method(request.method()).uri(uri);
@@ -192,7 +195,8 @@ impl State {
             Mischief::RepeatAtOnce => {
                 count(&self.counts.repeated);
                 let again = self.send(&request).await?;
-                if reply.status().is_success() && again.status() == StatusCode::PRECONDITION_FAILED {
+                if reply.status().is_success() && again.status() == StatusCode::PRECONDITION_FAILED
+                {
                     count(&self.counts.own_success_refused);
                 }
                 return Ok(again.map(Full::new));
@@ -224,7 +228,8 @@ impl State {
 
 /// An error in the server's name.
 fn refusal(status: StatusCode, code: &str) -> Response<Full<Bytes>> {
-    let body = format!("<Error><Code>{code}</Code><Message>the middlebox says so</Message></Error>");
+    let body =
+        format!("<Error><Code>{code}</Code><Message>the middlebox says so</Message></Error>");
     let reply = Response::builder().status(status).header("content-type", "application/xml");
     reply.body(Full::new(Bytes::from(body))).expect("constant")
 }

@@ -98,9 +98,8 @@ async fn nothing_is_lost_doubled_or_wrongly_refused_behind_a_middlebox_that_repe
     );
     client.batch_execute(&tables).await.expect("tables");
     let extra = ["--checkpoint-interval", "5s"];
-    let nodes: Vec<Node> = (0..NODES)
-        .map(|n| Node::start(&place, &dir.path().join(n.to_string()), &extra))
-        .collect();
+    let nodes: Vec<Node> =
+        (0..NODES).map(|n| Node::start(&place, &dir.path().join(n.to_string()), &extra)).collect();
     let (run, told) = (Arc::new(Run::default()), Arc::new(Told::default()));
     let mut tasks = Vec::new();
     for (n, node) in nodes.iter().enumerate() {
@@ -139,8 +138,11 @@ async fn verify(node: &Node, told: &Told) {
     let rows = client.query("SELECT id FROM own", &[]).await.expect("rows");
     let there: std::collections::BTreeSet<i64> = rows.iter().map(|row| row.get(0)).collect();
     let inserts = told.inserts.lock().expect("no panic");
-    let lost: Vec<i64> =
-        inserts.iter().filter(|(id, acked)| **acked && !there.contains(id)).map(|(id, _)| *id).collect();
+    let lost: Vec<i64> = inserts
+        .iter()
+        .filter(|(id, acked)| **acked && !there.contains(id))
+        .map(|(id, _)| *id)
+        .collect();
     let refused = told.refused.lock().expect("no panic");
     println!("inserts: {} told, {} stored, {} refused", inserts.len(), there.len(), refused.len());
     assert!(acknowledged > 0 && !there.is_empty(), "nothing was done");

@@ -87,9 +87,17 @@ pub trait Bucket: Debug + Send + Sync {
     ) -> Result<Option<Object>>;
 
     /// Writes `body` under `key` unless something is there. Durable when it returns `Created`.
-    /// A lost reply is resolved by reading back and comparing bodies; `Error::Indeterminate` only
-    /// when that fails too.
+    /// A lost reply and a taken key are resolved by reading back and comparing bodies;
+    /// `Error::Indeterminate` only when that fails too.
     async fn put_if_absent(&self, cause: Cause, key: &str, body: Bytes) -> Result<PutOutcome>;
+
+    /// As [`Bucket::put_if_absent`], for writers that read a taken key anyway and recognise their own
+    /// object there by its token (the log's slots): saves the GET that a lost race would cost. Here
+    /// `Exists` only means that the key is taken. It may be this call's own body, which something on
+    /// the way sent twice; the writer must look.
+    async fn put_unless_taken(&self, cause: Cause, key: &str, body: Bytes) -> Result<PutOutcome> {
+        self.put_if_absent(cause, key, body).await
+    }
 
     /// Up to `limit` objects under `prefix` (a whole path segment) with keys greater than `after`, in order.
     async fn list_after(
@@ -105,6 +113,13 @@ pub trait Bucket: Debug + Send + Sync {
 
     /// The same store, metered as `cause`, for the checkpoint engine.
     fn object_store(&self, cause: Cause) -> Arc<dyn ObjectStore>;
+
+    /// The store's own clock, by which it stamps objects, as of its newest answer to this process:
+    /// wall-clock microseconds. `None` when its answers tell no time (local folders, whose clock is this
+    /// machine's own).
+    fn clock_micros(&self) -> Option<u64> {
+        None
+    }
 
     /// The bucket's URL without credentials, for messages.
     fn url(&self) -> &str;

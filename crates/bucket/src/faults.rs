@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! Everything a real store may do to a request: answer 5xx or 503, lose the connection before or
-//! after the effect, be slow, never answer, apply a write long after its connection was lost. Faults
+//! after the effect, be repeated on the way, be slow, never answer, apply a write long after its connection was lost. Faults
 //! come at seeded rates ([`FaultRates`]) or as programmed ([`FaultRule`], [`Faults::stop_answering`]).
 //!
 //! # Invariants
@@ -21,9 +21,9 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt as _, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-    UploadPart,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt as _, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result, UploadPart,
 };
 use parking_lot::Mutex;
 use telesto_common::Env;
@@ -56,6 +56,9 @@ pub enum Fault {
     HangAfter,
     /// Connection lost at once; takes effect this much later.
     Late(Duration),
+    /// Something on the way sends the request twice, and the answer is that to the second copy: a
+    /// conditional put that succeeded is told that its condition does not hold.
+    Repeat,
 }
 
 /// Shares of requests that suffer each fault, `0.0..=1.0` each.
@@ -77,6 +80,8 @@ pub struct FaultRates {
     pub late: f64,
     /// [`Fault::Hang`] and [`Fault::HangAfter`], half each.
     pub hang: f64,
+    /// [`Fault::Repeat`] (puts only).
+    pub repeat: f64,
 }
 
 impl FaultRates {
@@ -90,6 +95,7 @@ impl FaultRates {
         slow_by: Duration::ZERO,
         late: 0.0,
         hang: 0.0,
+        repeat: 0.0,
     };
 
     /// A bad day: about one request in twelve suffers.
@@ -102,6 +108,7 @@ impl FaultRates {
         slow_by: Duration::from_secs(2),
         late: 0.005,
         hang: 0.002,
+        repeat: 0.0,
     };
 }
 
@@ -240,17 +247,30 @@ impl Faults {
             Some(Fault::Hang)
         } else if hit(rates.hang / 2.0) {
             Some(Fault::HangAfter)
+        } else if hit(if class == Class::Put { rates.repeat } else { 0.0 }) {
+            Some(Fault::Repeat)
         } else {
             None
         }
     }
 
-    /// Runs one request under the model.
+    /// Runs one request under the model; sent twice it answers the same.
     async fn request<T: Send + 'static>(
         &self,
         class: Class,
         key: &str,
         work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.request_or(class, key, work, Ok).await
+    }
+
+    /// Runs one request under the model; `repeated` is the answer to a second copy of it.
+    async fn request_or<T: Send + 'static>(
+        &self,
+        class: Class,
+        key: &str,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        repeated: impl FnOnce(T) -> Result<T>,
     ) -> Result<T> {
         self.wait_until_answering().await;
         let result = match self.draw(class, key) {
@@ -267,6 +287,7 @@ impl Faults {
                 work.await.and_then(|_| Err(Injected::ServerError.error()))
             }
             Some(Fault::ResetAfter) => work.await.and_then(|_| Err(Injected::Reset.error())),
+            Some(Fault::Repeat) => work.await.and_then(repeated),
             Some(Fault::Hang) => futures::future::pending().await,
             Some(Fault::HangAfter) => {
                 // Its result is what nobody ever learns.
@@ -335,8 +356,17 @@ impl ObjectStore for Faulty {
         opts: PutOptions,
     ) -> Result<PutResult> {
         let (inner, to) = (Arc::clone(&self.inner), location.clone());
+        let (path, mode) = (location.to_string(), opts.mode.clone());
+        let repeated = |result| {
+            let source = "status code: 412 Precondition Failed, in answer to a repetition".into();
+            match mode {
+                PutMode::Overwrite => Ok(result),
+                PutMode::Create => Err(Error::AlreadyExists { path, source }),
+                PutMode::Update(_) => Err(Error::Precondition { path, source }),
+            }
+        };
         let work = async move { inner.put_opts(&to, payload, opts).await };
-        self.faults.request(Class::Put, location.as_ref(), work).await
+        self.faults.request_or(Class::Put, location.as_ref(), work, repeated).await
     }
 
     async fn put_multipart_opts(

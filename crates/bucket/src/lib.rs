@@ -24,10 +24,12 @@
 //! Whole bodies are held in memory; ask for ranges of large objects.
 
 mod api;
+mod clock;
 mod error;
 pub mod faults;
 mod hedge;
 pub mod latency;
+mod listing;
 mod local;
 mod location;
 pub mod memory;
@@ -43,6 +45,7 @@ mod resolve;
 mod scope;
 
 pub use api::{Bucket, Cause, ListedObject, Object, PutOutcome};
+pub use clock::StoreClock;
 pub use error::{Error, Result};
 pub use faults::{Fault, FaultRates, FaultRule, Faults};
 pub use latency::{LatencyModel, Spread};

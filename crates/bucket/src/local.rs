@@ -26,7 +26,9 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
+use futures::channel::oneshot;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -36,6 +38,9 @@ use object_store::{
 };
 use parking_lot::Mutex;
 use telesto_common::Env;
+
+use crate::listing;
+use crate::outcome::{Failure, classify};
 
 /// Put into `GetOptions::extensions`: sync the object and its folder before reading it.
 #[derive(Clone, Copy, Debug)]
@@ -63,33 +68,33 @@ fn sync_folder(path: &FilePath) -> Result<()> {
     File::open(path).and_then(|folder| folder.sync_all()).map_err(|error| failed(error, path))
 }
 
-/// Makes `folder` and its missing parents, each durable.
-fn create_durably(folder: &FilePath) -> Result<()> {
-    let mut missing = Vec::new();
-    let mut at = folder;
-    while !at.exists() {
-        missing.push(at);
-        match at.parent() {
-            Some(parent) => at = parent,
-            None => break,
-        }
-    }
+/// Makes `folder` and its missing parents, each durable. A folder that is there already may have been
+/// made a moment ago by a process that did not live to sync its parent, so the parents of all are
+/// synced, up to the root of the file system. Gives the folders that are on disk now.
+fn create_durably(folder: &FilePath) -> Result<BTreeSet<PathBuf>> {
     std::fs::create_dir_all(folder).map_err(|error| failed(error, folder))?;
-    for made in missing.iter().rev() {
-        if let Some(parent) = made.parent() {
-            sync_folder(parent)?;
+    let folder = folder.canonicalize().map_err(|error| failed(error, folder))?;
+    let mut durable = BTreeSet::new();
+    for at in folder.ancestors() {
+        let Some(parent) = at.parent() else { break };
+        match sync_folder(parent) {
+            Ok(()) => {}
+            // A parent that this user may not even read was not made by a process of this user's.
+            Err(error) if classify(&error) == Failure::Stopped && at != folder => break,
+            Err(error) => return Err(error),
         }
+        durable.insert(at.to_path_buf());
     }
-    Ok(())
+    Ok(durable)
 }
 
 impl LocalStore {
     /// Opens `root`, making it when it is missing.
     pub(crate) fn open(root: &FilePath, env: Env) -> Result<Self> {
-        create_durably(root)?;
+        let durable = Arc::new(Mutex::new(create_durably(root)?));
         let root = root.canonicalize().map_err(|error| failed(error, root))?;
         let inner = LocalFileSystem::new_with_prefix(&root)?.with_fsync(true);
-        Ok(Self { inner, root, env, durable: Arc::default() })
+        Ok(Self { inner, root, env, durable })
     }
 
     async fn blocking<T: Send + 'static>(
@@ -128,7 +133,29 @@ impl LocalStore {
 
     /// Put-if-match: under an exclusive lock of the machine, compare and replace. Overwrites and
     /// creates of the same key do not take the lock: a key is either updated conditionally or not.
+    ///
+    /// The work is a task of its own: a caller that gives up in the middle (a time-out) leaves it to
+    /// hold the lock until the object was replaced or not, or another process could compare with the
+    /// object that is just being replaced.
     async fn update(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        version: UpdateVersion,
+    ) -> Result<PutResult> {
+        let (done, result) = oneshot::channel();
+        let (this, location) = (self.clone(), location.clone());
+        self.env.spawn("conditional update in the bucket folder", async move {
+            // The waiter may be gone; then nobody wants the result.
+            let _ = done.send(this.update_locked(&location, payload, version).await);
+        });
+        match result.await {
+            Ok(result) => result,
+            Err(error) => Err(Error::Generic { store: "file", source: Box::new(error) }),
+        }
+    }
+
+    async fn update_locked(
         &self,
         location: &Path,
         payload: PutPayload,
@@ -169,6 +196,47 @@ impl LocalStore {
         result
     }
 
+    /// Every object under `prefix` with a key after `after`, in key order (see [`crate::listing`]).
+    fn sorted(
+        &self,
+        prefix: Option<&Path>,
+        after: Option<&Path>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (this, prefix) = (self.clone(), prefix.cloned());
+        let start = (after.cloned(), Some(listing::FIRST_PAGE));
+        let pages = stream::try_unfold(start, move |(after, size)| {
+            let (this, prefix) = (this.clone(), prefix.clone());
+            async move {
+                let Some(size) = size else { return Ok::<_, Error>(None) };
+                let root = this.root.clone();
+                let found = this
+                    .blocking(move || {
+                        listing::page(&root, prefix.as_ref(), after.as_ref(), size)
+                            .map_err(|(path, error)| failed(error, &path))
+                    })
+                    .await?;
+                let last = found.last().map(|meta| meta.location.clone());
+                let more = (found.len() == size).then(|| listing::MAX_PAGE.min(2 * size));
+                Ok(Some((stream::iter(found.into_iter().map(Ok)), (last, more))))
+            }
+        });
+        pages.try_flatten().boxed()
+    }
+
+    /// Deletes one object. Its folder is not synced: a deletion that a power loss undoes is made
+    /// again by whoever collects, and a sync for each is most of what collecting 10,000 objects costs.
+    async fn remove(&self, location: Path) -> Result<Path> {
+        let path = self.inner.path_to_filesystem(&location)?;
+        self.blocking(move || match std::fs::remove_file(&path) {
+            Ok(()) => Ok(location),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                Err(Error::NotFound { path: location.to_string(), source: source.into() })
+            }
+            Err(error) => Err(failed(error, &path)),
+        })
+        .await
+    }
+
     /// Deletes temporary files older than [`TEMPORARY_AGE`]; returns how many.
     pub(crate) async fn collect_temporary(&self) -> Result<usize> {
         let root = self.root.clone();
@@ -207,12 +275,7 @@ impl LocalStore {
 
 /// Whether a file name is that of an upload under way (`name#7`); `name#0` is a lock file.
 fn is_temporary(name: &str) -> bool {
-    match name.split_once('#') {
-        Some((_, number)) => {
-            number != "0" && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
-        }
-        None => false,
-    }
+    listing::is_hidden(name) && !name.ends_with("#0")
 }
 
 impl fmt::Display for LocalStore {
@@ -271,11 +334,17 @@ impl ObjectStore for LocalStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
+        let this = self.clone();
+        locations
+            .then(move |location| {
+                let this = this.clone();
+                async move { this.remove(location?).await }
+            })
+            .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
+        self.sorted(prefix, None)
     }
 
     fn list_with_offset(
@@ -283,7 +352,7 @@ impl ObjectStore for LocalStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list_with_offset(prefix, offset)
+        self.sorted(prefix, Some(offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
@@ -299,7 +368,6 @@ impl ObjectStore for LocalStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::TryStreamExt as _;
 
     #[tokio::test]
     async fn update_replaces_only_the_version_it_names() {
@@ -319,6 +387,48 @@ mod tests {
         assert_eq!(&body[..], b"4");
         let listed: Vec<_> = store.list(None).try_collect().await.expect("list");
         assert_eq!(listed.len(), 1, "lock files are not listed: {listed:?}");
+    }
+
+    #[tokio::test]
+    async fn update_whose_caller_gives_up_keeps_its_lock_until_the_object_is_replaced() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = LocalStore::open(folder.path(), telesto_runtime::env()).expect("opens");
+        let key = Path::from("a/b");
+        let first = store.put(&key, "1".into()).await.expect("put");
+        let large = vec![7_u8; 48 << 20];
+        let (size, update) = (large.len() as u64, PutMode::Update(first.into()));
+        let object = folder.path().join("a/b");
+        {
+            let updating = store.put_opts(&key, large.into(), update.into());
+            futures::pin_mut!(updating);
+            // Driven until the new object is being written, then given up.
+            while !folder.path().join("a/b#1").exists() {
+                assert!(futures::poll!(updating.as_mut()).is_pending(), "it ended unseen");
+                std::thread::yield_now();
+                let _ = telesto_runtime::env().blocking("a turn", || ()).await;
+            }
+        }
+        let lock =
+            File::options().write(true).open(folder.path().join("a/b#0")).expect("lock file");
+        let replaced = || std::fs::metadata(&object).is_ok_and(|meta| meta.len() == size);
+        while lock.try_lock().is_err() {
+            let _ = telesto_runtime::env().blocking("a turn", || ()).await;
+        }
+        assert!(replaced(), "the lock was free while the object was still being replaced");
+    }
+
+    #[tokio::test]
+    async fn folder_that_is_there_already_is_made_durable_with_its_parents() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let root = folder.path().join("made/by/another");
+        std::fs::create_dir_all(root.join("log")).expect("made, and nothing synced");
+        let store = LocalStore::open(&root, telesto_runtime::env()).expect("opens");
+        let root = root.canonicalize().expect("there");
+        for made in root.ancestors().take(3) {
+            assert!(store.durable.lock().contains(made), "{}", made.display());
+        }
+        store.put(&Path::from("log/1"), "x".into()).await.expect("put");
+        assert!(store.durable.lock().contains(&root.join("log")));
     }
 
     #[tokio::test]

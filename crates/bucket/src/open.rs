@@ -17,6 +17,7 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use telesto_common::Env;
 
 use crate::api::Cause;
+use crate::clock::{Listening, StoreClock};
 use crate::error::{Error, Result};
 use crate::faults::Faulty;
 use crate::hedge::Hedge;
@@ -36,6 +37,8 @@ pub struct OpenBucket {
     /// Whether listings come in key order, so that one may stop early.
     pub(crate) sorted: bool,
     pub(crate) store: Metered,
+    /// What the store says of its time.
+    pub(crate) clock: Arc<StoreClock>,
     pub(crate) operation_timeout: Duration,
 }
 
@@ -76,6 +79,8 @@ pub fn open(url: &str, options: &BucketOptions, env: Env) -> Result<Arc<OpenBuck
     };
     let bad =
         |error: object_store::Error| Error::BadUrl { url: location.url(), reason: shown(&error) };
+    let clock = options.clock.clone().unwrap_or_default();
+    let connector = || Listening(Arc::clone(&clock));
     let store: Arc<dyn ObjectStore> = match &location {
         Location::Local { folder } => {
             let local = LocalStore::open(folder, env.clone()).map_err(bad)?;
@@ -94,7 +99,10 @@ pub fn open(url: &str, options: &BucketOptions, env: Env) -> Result<Arc<OpenBuck
             } else {
                 AmazonS3Builder::new()
             };
-            builder = builder.with_retry(no_retries()).with_client_options(client(options, "aws_"));
+            builder = builder
+                .with_retry(no_retries())
+                .with_client_options(client(options, "aws_"))
+                .with_http_connector(connector());
             for (key, value) in &options.settings {
                 if let Ok(key) = key.to_ascii_lowercase().parse() {
                     builder = builder.with_config(key, value);
@@ -114,8 +122,10 @@ pub fn open(url: &str, options: &BucketOptions, env: Env) -> Result<Arc<OpenBuck
             } else {
                 GoogleCloudStorageBuilder::new()
             };
-            builder =
-                builder.with_retry(no_retries()).with_client_options(client(options, "google_"));
+            builder = builder
+                .with_retry(no_retries())
+                .with_client_options(client(options, "google_"))
+                .with_http_connector(connector());
             for (key, value) in &options.settings {
                 if let Ok(key) = key.to_ascii_lowercase().parse() {
                     builder = builder.with_config(key, value);
@@ -132,8 +142,10 @@ pub fn open(url: &str, options: &BucketOptions, env: Env) -> Result<Arc<OpenBuck
             } else {
                 MicrosoftAzureBuilder::new()
             };
-            builder =
-                builder.with_retry(no_retries()).with_client_options(client(options, "azure_"));
+            builder = builder
+                .with_retry(no_retries())
+                .with_client_options(client(options, "azure_"))
+                .with_http_connector(connector());
             for (key, value) in &options.settings {
                 if let Ok(key) = key.to_ascii_lowercase().parse() {
                     builder = builder.with_config(key, value);
@@ -147,12 +159,11 @@ pub fn open(url: &str, options: &BucketOptions, env: Env) -> Result<Arc<OpenBuck
     };
     let remote = !matches!(location, Location::Local { .. } | Location::Memory { .. });
     let sorted = match &location {
-        Location::Local { .. } => false,
         // Directory buckets list in no particular order.
         Location::S3 { bucket, .. } => !bucket.ends_with("--x-s3"),
         _ => true,
     };
-    Ok(assemble(store, location.url(), options, env, prices, remote, sorted))
+    Ok(assemble(store, location.url(), options, clock, env, prices, remote, sorted))
 }
 
 /// A bucket over a store of the caller's (the simulation's shared [`MemoryStore`], a store with
@@ -170,7 +181,8 @@ pub fn over(
         Some(prices) => prices.clone(),
         None => PriceSheet::builtin("free")?,
     };
-    Ok(assemble(store, url.to_owned(), options, env, prices, false, true))
+    let clock = options.clock.clone().unwrap_or_default();
+    Ok(assemble(store, url.to_owned(), options, clock, env, prices, false, true))
 }
 
 /// As [`over`], for a store whose listings are in no particular order.
@@ -187,13 +199,16 @@ pub fn over_unordered(
         Some(prices) => prices.clone(),
         None => PriceSheet::builtin("free")?,
     };
-    Ok(assemble(store, url.to_owned(), options, env, prices, false, false))
+    let clock = options.clock.clone().unwrap_or_default();
+    Ok(assemble(store, url.to_owned(), options, clock, env, prices, false, false))
 }
 
+#[allow(clippy::too_many_arguments, reason = "made in one place, from its parts")]
 fn assemble(
     mut store: Arc<dyn ObjectStore>,
     url: String,
     options: &BucketOptions,
+    clock: Arc<StoreClock>,
     env: Env,
     prices: PriceSheet,
     remote: bool,
@@ -218,7 +233,8 @@ fn assemble(
         cause: Cause::Admin,
         request_timeout: options.request_timeout,
     };
-    Arc::new(OpenBucket { url, sorted, store, operation_timeout: options.operation_timeout })
+    let operation_timeout = options.operation_timeout;
+    Arc::new(OpenBucket { url, sorted, store, clock, operation_timeout })
 }
 
 fn no_retries() -> RetryConfig {

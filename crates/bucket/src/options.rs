@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::StoreClock;
 use crate::faults::Faults;
 use crate::latency::LatencyModel;
 use crate::prices::PriceSheet;
@@ -41,6 +42,9 @@ pub struct BucketOptions {
     pub hedging: Hedging,
     /// Price sheet; `None` chooses by the URL (see `docs/operating/prices.md`).
     pub prices: Option<PriceSheet>,
+    /// Where a store of the caller's says what its clock is with each answer; `None`: only stores
+    /// reached by HTTP tell the time.
+    pub clock: Option<Arc<StoreClock>>,
     /// Adds modelled latency below the trait.
     pub latency: Option<LatencyModel>,
     /// Adds faults below the trait.
@@ -56,6 +60,7 @@ impl Default for BucketOptions {
             operation_timeout: Duration::from_secs(30),
             hedging: Hedging::Auto,
             prices: None,
+            clock: None,
             latency: None,
             faults: None,
         }

@@ -23,6 +23,10 @@ pub(crate) enum Failure {
     Taken,
     /// Refused for good: credentials, permissions, bad request, missing bucket. Nothing changed.
     Refused,
+    /// The local file system refused one of a request's steps (no space, no quota, no permission, now
+    /// read-only). What came before that step stands: a put may have made the object's name and failed
+    /// to sync its folder. Nothing more will come of it, so one look settles it.
+    Stopped,
     /// Did not reach the store's data (refused connection, throttled); repeat it at will.
     NotApplied,
     /// May or may not have happened.
@@ -96,13 +100,13 @@ fn by_source(error: &StoreError) -> Failure {
         }
         if let Some(io) = cause.downcast_ref::<std::io::Error>() {
             return match io.kind() {
-                ErrorKind::PermissionDenied
-                | ErrorKind::StorageFull
+                ErrorKind::StorageFull
                 | ErrorKind::QuotaExceeded
-                | ErrorKind::ReadOnlyFilesystem
-                | ErrorKind::NotADirectory
-                | ErrorKind::IsADirectory
-                | ErrorKind::InvalidFilename => Failure::Refused,
+                | ErrorKind::PermissionDenied
+                | ErrorKind::ReadOnlyFilesystem => Failure::Stopped,
+                ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::InvalidFilename => {
+                    Failure::Refused
+                }
                 _ => Failure::Ambiguous,
             };
         }
@@ -172,7 +176,9 @@ mod tests {
             (taken("status code: 412 Precondition Failed"), Failure::Taken),
             (taken("status code: 409 Conflict"), Failure::Ambiguous),
             (taken("the key is taken"), Failure::Taken),
-            (io(ErrorKind::StorageFull), Failure::Refused),
+            (io(ErrorKind::StorageFull), Failure::Stopped),
+            (io(ErrorKind::QuotaExceeded), Failure::Stopped),
+            (io(ErrorKind::PermissionDenied), Failure::Stopped),
             (io(ErrorKind::Other), Failure::Ambiguous),
             (Injected::NoConnection.error(), Failure::NotApplied),
             (Injected::TimedOut.error(), Failure::Ambiguous),

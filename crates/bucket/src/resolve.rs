@@ -4,7 +4,9 @@
 //! - A conditional put is repeated only after a look at the object, or when the failed request
 //!   cannot have reached the store. Repeating is safe then: all attempts carry the same body, so
 //!   whichever lands, the object is ours.
-//! - Once an attempt was ambiguous, "the key is taken" is settled by comparing bodies.
+//! - "The key is taken" is settled by comparing bodies, also after a first attempt that left no doubt:
+//!   proxies and gateways repeat requests on their own (nginx counts PUT as idempotent), the first copy
+//!   makes the object and the second brings the answer.
 //! - Full jitter between attempts (Brooker, "Exponential backoff and jitter", 2015).
 //!
 //! # On failure
@@ -14,6 +16,7 @@
 //! # Limits
 //! A call lasts at most the operation time-out, plus one second per 4 MiB of body and attempt.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
+use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
 };
@@ -84,7 +88,7 @@ impl<'a> Attempts<'a> {
     /// Settles a failed attempt of a request that may be repeated at will: `Ok` to go on.
     async fn settle(&mut self, error: object_store::Error) -> Result<()> {
         match classify(&error) {
-            Failure::Refused => Err(self.refused(&error)),
+            Failure::Refused | Failure::Stopped => Err(self.refused(&error)),
             Failure::Missing | Failure::Taken | Failure::NotApplied | Failure::Ambiguous => {
                 if self.again().await { Ok(()) } else { Err(self.unavailable(&error)) }
             }
@@ -108,6 +112,61 @@ impl<'a> Attempts<'a> {
                         return Err(Error::Indeterminate {
                             key: self.key.to_owned(),
                             reason: shown(&error),
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl OpenBucket {
+    /// One conditional put. `compare`: whether a taken key is read to see whose object is there.
+    async fn put(&self, cause: Cause, key: &str, body: Bytes, compare: bool) -> Result<PutOutcome> {
+        let location = path(key)?;
+        let mut attempts = Attempts::new(self, cause, key);
+        // The last third of the time is kept for reading back.
+        let writing = self.env().deadline(self.operation_timeout * 2 / 3);
+        let mut doubtful = false;
+        loop {
+            let now = self.env().clock.monotonic();
+            let bound = attempts.store.request_timeout.min(writing.remaining(now));
+            let store = attempts.store.clone().with_timeout(bound);
+            let payload = PutPayload::from_bytes(body.clone());
+            let error = match store.put_opts(&location, payload, PutMode::Create.into()).await {
+                Ok(_) => return Ok(PutOutcome::Created),
+                Err(error) => error,
+            };
+            let failure = classify(&error);
+            match failure {
+                Failure::Ambiguous => doubtful = true,
+                Failure::Taken if !doubtful && !compare => return Ok(PutOutcome::Exists),
+                // Also without a doubt so far: something on the way may have sent the request twice.
+                Failure::Taken | Failure::Stopped => {}
+                _ if doubtful => {}
+                // "Missing" in answer to a put: the bucket itself.
+                Failure::Refused | Failure::Missing => return Err(attempts.refused(&error)),
+                Failure::NotApplied => {
+                    let time = !writing.passed(self.env().clock.monotonic());
+                    if time && attempts.again().await {
+                        continue;
+                    }
+                    return Err(attempts.unavailable(&error));
+                }
+            }
+            match attempts.read_back(&body).await? {
+                Some(true) => return Ok(PutOutcome::Created),
+                Some(false) => return Ok(PutOutcome::Exists),
+                None if failure == Failure::Stopped && !doubtful => {
+                    return Err(attempts.refused(&error));
+                }
+                None => {
+                    tracing::debug!(key, error = %shown(&error), "put had no effect so far");
+                    let time = !writing.passed(self.env().clock.monotonic());
+                    if !(time && attempts.again().await) {
+                        return Err(Error::Indeterminate {
+                            key: key.to_owned(),
+                            reason: format!("{}; nothing is there so far", shown(&error)),
                         });
                     }
                 }
@@ -154,51 +213,11 @@ impl Bucket for OpenBucket {
     }
 
     async fn put_if_absent(&self, cause: Cause, key: &str, body: Bytes) -> Result<PutOutcome> {
-        let location = path(key)?;
-        let mut attempts = Attempts::new(self, cause, key);
-        // The last third of the time is kept for reading back.
-        let writing = self.env().deadline(self.operation_timeout * 2 / 3);
-        let mut doubtful = false;
-        loop {
-            let now = self.env().clock.monotonic();
-            let bound = attempts.store.request_timeout.min(writing.remaining(now));
-            let store = attempts.store.clone().with_timeout(bound);
-            let payload = PutPayload::from_bytes(body.clone());
-            let error = match store.put_opts(&location, payload, PutMode::Create.into()).await {
-                Ok(_) => return Ok(PutOutcome::Created),
-                Err(error) => error,
-            };
-            let failure = classify(&error);
-            if !doubtful {
-                match failure {
-                    Failure::Taken => return Ok(PutOutcome::Exists),
-                    // "Missing" in answer to a put: the bucket itself.
-                    Failure::Refused | Failure::Missing => return Err(attempts.refused(&error)),
-                    Failure::NotApplied => {
-                        let time = !writing.passed(self.env().clock.monotonic());
-                        if time && attempts.again().await {
-                            continue;
-                        }
-                        return Err(attempts.unavailable(&error));
-                    }
-                    Failure::Ambiguous => doubtful = true,
-                }
-            }
-            match attempts.read_back(&body).await? {
-                Some(true) => return Ok(PutOutcome::Created),
-                Some(false) => return Ok(PutOutcome::Exists),
-                None => {
-                    tracing::debug!(key, error = %shown(&error), "put had no effect so far");
-                    let time = !writing.passed(self.env().clock.monotonic());
-                    if !(time && attempts.again().await) {
-                        return Err(Error::Indeterminate {
-                            key: key.to_owned(),
-                            reason: format!("{}; nothing is there so far", shown(&error)),
-                        });
-                    }
-                }
-            }
-        }
+        self.put(cause, key, body, true).await
+    }
+
+    async fn put_unless_taken(&self, cause: Cause, key: &str, body: Bytes) -> Result<PutOutcome> {
+        self.put(cause, key, body, false).await
     }
 
     async fn list_after(
@@ -218,13 +237,8 @@ impl Bucket for OpenBucket {
                 Some(after) => store.list_with_offset(folder.as_ref(), after),
                 None => store.list(folder.as_ref()),
             };
-            let wanted = if self.sorted { limit } else { usize::MAX };
-            match collect(listing, wanted).await {
-                Ok(mut metas) => {
-                    metas.sort_unstable_by(|a, b| a.location.cmp(&b.location));
-                    metas.truncate(limit);
-                    return Ok(metas.into_iter().map(listed).collect());
-                }
+            match collect(listing, limit, self.sorted).await {
+                Ok(metas) => return Ok(metas.into_iter().map(listed).collect()),
                 // A local folder that does not exist yet holds nothing.
                 Err(error) if classify(&error) == Failure::Missing => return Ok(Vec::new()),
                 Err(error) => attempts.settle(error).await?,
@@ -248,23 +262,36 @@ impl Bucket for OpenBucket {
         Arc::new(self.metered(cause))
     }
 
+    fn clock_micros(&self) -> Option<u64> {
+        self.clock.micros()
+    }
+
     fn url(&self) -> &str {
         &self.url
     }
 }
 
+/// The `limit` first objects of a listing, in key order. One that is not `sorted` is read to its end,
+/// holding no more than `limit` objects.
 async fn collect(
     mut listing: futures::stream::BoxStream<'static, object_store::Result<ObjectMeta>>,
-    wanted: usize,
+    limit: usize,
+    sorted: bool,
 ) -> object_store::Result<Vec<ObjectMeta>> {
-    let mut metas = Vec::new();
-    while metas.len() < wanted {
-        match listing.try_next().await? {
-            Some(meta) => metas.push(meta),
-            None => break,
+    if limit == 0 {
+        return Ok(Vec::new());
+    }
+    let mut metas: BTreeMap<Path, ObjectMeta> = BTreeMap::new();
+    while let Some(meta) = listing.try_next().await? {
+        metas.insert(meta.location.clone(), meta);
+        if metas.len() > limit {
+            metas.pop_last();
+        }
+        if sorted && metas.len() == limit {
+            break;
         }
     }
-    Ok(metas)
+    Ok(metas.into_values().collect())
 }
 
 fn listed(meta: ObjectMeta) -> ListedObject {

@@ -56,6 +56,143 @@ async fn put_whose_reply_is_lost_is_recognised_as_created() {
 }
 
 #[tokio::test]
+async fn put_that_is_repeated_on_the_way_is_recognised_as_created() {
+    let bench = bench();
+    bench.faults.add(FaultRule::next(Class::Put, "log/", Fault::Repeat));
+    assert_eq!(put(&bench, "mine").await.expect("resolved"), PutOutcome::Created);
+    assert_eq!(stored(&bench).await.as_deref(), Some(&b"mine"[..]));
+    assert_eq!(put(&bench, "other").await.expect("resolved"), PutOutcome::Exists);
+    let counted = bench.bucket.meter().snapshot();
+    assert_eq!((counted.requests(Class::Put), counted.requests(Class::Get)), (2, 2));
+    // Writers that look themselves pay nothing for a lost race.
+    let body = Bytes::from_static(b"third");
+    let taken = bench.bucket.put_unless_taken(Cause::Commit, "log/1", body).await;
+    assert_eq!(taken.expect("taken"), PutOutcome::Exists);
+    assert_eq!(bench.bucket.meter().snapshot().requests(Class::Get), 2);
+}
+
+#[tokio::test]
+async fn probe_of_a_store_behind_a_proxy_that_repeats_requests_finds_one_winner() {
+    let bench = bench_on(telesto_runtime::env(), FaultRates { repeat: 0.5, ..FaultRates::NONE });
+    let env = telesto_runtime::env();
+    telesto_bucket::probe_conditional_put(&*bench.bucket, &env).await.expect("one winner");
+}
+
+/// A local folder whose last step of making an object fails.
+#[derive(Debug)]
+struct NoSpace {
+    store: MemoryStore,
+    after_the_link: bool,
+    kind: std::io::ErrorKind,
+    /// Failures left.
+    times: std::sync::atomic::AtomicU32,
+}
+
+impl std::fmt::Display for NoSpace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no space")
+    }
+}
+
+#[async_trait::async_trait]
+impl object_store::ObjectStore for NoSpace {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: object_store::PutPayload,
+        opts: object_store::PutOptions,
+    ) -> object_store::Result<object_store::PutResult> {
+        use std::sync::atomic::Ordering::SeqCst;
+        let fails = self.times.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        if !fails {
+            return self.store.put_opts(location, payload, opts).await;
+        }
+        if self.after_the_link {
+            self.store.put_opts(location, payload, opts).await?;
+        }
+        Err(object_store::Error::Generic {
+            store: "file",
+            source: Box::new(std::io::Error::from(self.kind)),
+        })
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: object_store::PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn object_store::MultipartUpload>> {
+        self.store.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(
+        &self,
+        location: &Path,
+        options: object_store::GetOptions,
+    ) -> object_store::Result<object_store::GetResult> {
+        self.store.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: futures::stream::BoxStream<'static, object_store::Result<Path>>,
+    ) -> futures::stream::BoxStream<'static, object_store::Result<Path>> {
+        self.store.delete_stream(locations)
+    }
+
+    fn list(
+        &self,
+        prefix: Option<&Path>,
+    ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+        self.store.list(prefix)
+    }
+
+    async fn list_with_delimiter(
+        &self,
+        prefix: Option<&Path>,
+    ) -> object_store::Result<object_store::ListResult> {
+        self.store.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: object_store::CopyOptions,
+    ) -> object_store::Result<()> {
+        self.store.copy_opts(from, to, options).await
+    }
+}
+
+#[tokio::test]
+async fn put_that_runs_out_of_space_after_the_object_is_visible_is_created_and_before_refused() {
+    use std::io::ErrorKind;
+    let env = telesto_runtime::env();
+    for kind in [
+        ErrorKind::StorageFull,
+        ErrorKind::QuotaExceeded,
+        ErrorKind::PermissionDenied,
+        ErrorKind::ReadOnlyFilesystem,
+    ] {
+        for after_the_link in [true, false] {
+            let store = MemoryStore::new(Arc::clone(&env.clock));
+            let full = NoSpace { store: store.clone(), after_the_link, kind, times: 1.into() };
+            let options = BucketOptions::default();
+            let bucket =
+                over(Arc::new(full), "memory://full", &options, env.clone()).expect("opens");
+            let body = Bytes::from_static(b"mine");
+            let first = bucket.put_if_absent(Cause::Commit, "log/1", body).await;
+            if after_the_link {
+                assert_eq!(first.expect("it is there"), PutOutcome::Created, "{kind}");
+            } else {
+                let error = first.expect_err("no space");
+                assert!(matches!(error, Error::Refused { .. }), "{kind}: {error}");
+                assert_eq!(store.len(), 0, "nothing was changed, now or later");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn put_without_effect_is_repeated_until_created() {
     for fault in
         [Fault::ResetBefore, Fault::ServerError, Fault::Throttle, Fault::NoConnection, Fault::Hang]
@@ -155,6 +292,7 @@ async fn racing_writers_under_faults_have_exactly_one_winner() {
         slow_by: Duration::from_millis(30),
         late: 0.05,
         hang: 0.02,
+        repeat: 0.2,
     };
     let first = bench_on(env.clone(), rates);
     for round in 0..40 {

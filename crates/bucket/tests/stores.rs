@@ -120,13 +120,43 @@ async fn memory_behaves_as_a_bucket() {
 #[tokio::test]
 async fn memory_buckets_of_one_name_are_one_store() {
     let (first, second, other) = (memory("shared"), memory("shared"), memory("not-shared"));
-    let body = Bytes::from_static(b"x");
-    first.put_if_absent(Cause::Commit, "k", body.clone()).await.expect("put");
+    let body = Bytes::from_static;
+    first.put_if_absent(Cause::Commit, "k", body(b"x")).await.expect("put");
     assert_eq!(
-        second.put_if_absent(Cause::Commit, "k", body).await.expect("put"),
+        second.put_if_absent(Cause::Commit, "k", body(b"y")).await.expect("put"),
         PutOutcome::Exists
     );
     assert!(other.get(Cause::Read, "k", None).await.expect("get").is_none());
+}
+
+#[tokio::test]
+async fn local_folder_is_listed_in_key_order_across_pages() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let bucket = local(&folder);
+    let root = folder.path().join("new/bucket");
+    let mut expected = Vec::new();
+    // Two folders whose keys interleave with a third's as text, more than two pages in all.
+    for (name, count) in [("log/a", 1700), ("log/a-b", 900), ("log/b", 800), ("logs", 10)] {
+        std::fs::create_dir_all(root.join(name)).expect("folder");
+        for n in (0..count).rev() {
+            let key = format!("{name}/{n:020}");
+            std::fs::write(root.join(&key), "x").expect("file");
+            if name.starts_with("log/") {
+                expected.push(key);
+            }
+        }
+    }
+    expected.sort();
+    let store = bucket.object_store(Cause::Gc);
+    let all: Vec<_> = store.list(Some(&Path::from("log"))).try_collect().await.expect("list");
+    let keys: Vec<String> = all.iter().map(|meta| meta.location.to_string()).collect();
+    assert_eq!(keys, expected);
+    let after = &expected[2500];
+    let page = bucket.list_after(Cause::Gc, "log", Some(after), 3).await.expect("list");
+    let keys: Vec<String> = page.into_iter().map(|object| object.key).collect();
+    assert_eq!(keys, expected[2501..2504]);
+    let page = bucket.list_after(Cause::Gc, "log", None, 0).await.expect("list");
+    assert!(page.is_empty());
 }
 
 #[tokio::test]

@@ -55,6 +55,16 @@ pub trait Spawn: Debug + Send + Sync {
     /// Runs a closure that may block (disk sync, heavy computing) where it delays nobody.
     /// In simulation it runs in place.
     fn spawn_blocking(&self, name: &'static str, work: Box<dyn FnOnce() + Send + 'static>);
+    /// Runs `future` where a client's session belongs: apart from the tasks that everybody waits for, where
+    /// there is such a place.
+    fn spawn_session(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
+        self.spawn(name, future)
+    }
+    /// Runs `work`, a piece of the task that calls it, so that however long it takes it holds up no other task.
+    /// Where there are no threads, or one for all (a simulation), it runs in place.
+    fn compute(&self, work: &mut dyn FnMut()) {
+        work();
+    }
 }
 
 /// The seams of one process, bundled; cheap to clone.

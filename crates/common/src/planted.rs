@@ -17,12 +17,37 @@ pub enum Bug {
     GapIsDamage,
     /// A put that is answered "exists" is taken for another's, though its own object stands there.
     ExistsIsAnothers,
+    /// How long this process was away is measured by its monotonic clock alone.
+    OneClock,
+    /// A segment is let go although nothing was written to the one after it.
+    ReleasesLastBatch,
+    /// What the page cache has is taken for durable after a life whose sync may have failed.
+    TrustsPageCache,
+    /// A commit that is shipped while it is being counted keeps later ones from the archive.
+    ShipsUncounted,
+    /// A local directory is believed although the bucket reaches further.
+    TrustsOldDirectory,
+    /// Waits for the local disk have no bound while a log is opened.
+    HangsWithDisk,
+    /// An entry that was trimmed meanwhile is reported as damage.
+    TrimmedIsDamage,
 }
 
 impl Bug {
     /// All of them.
     pub const ALL: &'static [Self] =
-        &[Self::OwnsWhileHandingOver, Self::GapIsDamage, Self::ExistsIsAnothers];
+&[
+        Self::OwnsWhileHandingOver,
+        Self::GapIsDamage,
+        Self::ExistsIsAnothers,
+        Self::OneClock,
+        Self::ReleasesLastBatch,
+        Self::TrustsPageCache,
+        Self::ShipsUncounted,
+        Self::TrustsOldDirectory,
+        Self::HangsWithDisk,
+        Self::TrimmedIsDamage,
+    ];
 }
 
 /// Which bugs are planted.

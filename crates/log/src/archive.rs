@@ -14,13 +14,14 @@ use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use telesto_bucket::Cause;
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
 use tokio::sync::Notify;
 
 use crate::chain::{Chain, Loglet, Medium};
 use crate::codec::cursor::{Cursor, Malformed};
 use crate::codec::{check_envelope, checksum_without};
-use crate::error::{Error, Result};
+use crate::error::{Error, FORMAT_VERSION, Result};
 use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::server::{LogletKey, Request};
@@ -68,7 +69,12 @@ pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, V
     check_envelope(bytes, MAGIC, HEADER_BYTES).map_err(corrupt)?;
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
     if version > VERSION {
-        return Err(Error::TooNew { object: key.to_owned(), found: version, supported: VERSION });
+        return Err(Error::TooNew {
+            object: key.to_owned(),
+            what: FORMAT_VERSION,
+            found: version,
+            supported: VERSION,
+        });
     }
     let parse = || -> std::result::Result<(Lsn, Vec<Bytes>), Malformed> {
         let mut cursor = Cursor::new(bytes.slice(16..));
@@ -109,7 +115,8 @@ struct Missing {
     from: Lsn,
 }
 
-fn covered(objects: &BTreeSet<(u64, Lsn, Lsn)>, loglet: u64, from: Lsn) -> Lsn {
+/// The first LSN from `from` on that is in no object of `loglet`.
+pub(crate) fn covered(objects: &BTreeSet<(u64, Lsn, Lsn)>, loglet: u64, from: Lsn) -> Lsn {
     let mut next = from;
     for (_, first, last) in
         objects.range((loglet, Lsn::ZERO, Lsn::ZERO)..(loglet + 1, Lsn::ZERO, Lsn::ZERO))
@@ -125,7 +132,8 @@ fn covered(objects: &BTreeSet<(u64, Lsn, Lsn)>, loglet: u64, from: Lsn) -> Lsn {
 impl Archive {
     /// An entry was committed.
     pub fn committed(&self, bytes: usize, threshold: usize) {
-        let before = self.signal.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // Orders this after the commit: whoever takes the count back sees the entry as committed.
+        let before = self.signal.pending_bytes.fetch_add(bytes, Ordering::AcqRel);
         // The first one starts the timer, the one that fills the object ends it.
         if before == 0 || (before < threshold && before + bytes >= threshold) {
             self.signal.wake.notify_one();
@@ -171,7 +179,8 @@ impl VirtualLog {
 }
 
 impl Inner {
-    async fn with_objects<T>(
+    /// Works on the objects of the archive as this process knows them, listing them when it does not.
+    pub async fn with_objects<T>(
         &self,
         cause: Cause,
         by: Deadline,
@@ -284,7 +293,9 @@ impl Inner {
     async fn ship(&self, missing: &Missing, by: Deadline) -> Result<bool> {
         let Missing { loglet, end, from } = missing;
         let limit = self.options.archive_bytes.max(1);
-        self.archive.signal.pending_bytes.store(0, Ordering::Relaxed);
+        if self.store.env.planted(Bug::ShipsUncounted) {
+            self.archive.signal.pending_bytes.store(0, Ordering::Relaxed);
+        }
         let entries = self.quorum_bytes(loglet, *end, *from, limit, Cause::Archive, by).await?;
         if entries.is_empty() {
             return Ok(false);
@@ -295,8 +306,8 @@ impl Inner {
         let key = keys::archive(shard, loglet.id, *from, last);
         metrics::counter!("telesto_log_archived_entries_total").increment(entries.len() as u64);
         match self.store.put(Cause::Archive, &key, body, by).await? {
-            // An object of that name holds the same entries, whoever wrote it.
-            Put::Created | Put::Exists => {}
+            Put::Created => {}
+            Put::Exists => self.check_archived(&key, &entries, by).await?,
             Put::Unknown(reason) => {
                 self.archive.forget().await;
                 return Err(Error::Unavailable { shard, reason });
@@ -312,6 +323,29 @@ impl Inner {
         Ok(true)
     }
 
+    /// An object of the name that this process wanted to give is there already: its own (the reply to
+    /// an earlier attempt was lost) or that of an owner before. It counts as the archive of `entries`
+    /// only when it holds exactly them.
+    async fn check_archived(&self, key: &str, entries: &[Bytes], by: Deadline) -> Result<()> {
+        let shard = self.store.shard;
+        let Some(object) = self.store.get(Cause::Archive, key, by).await? else {
+            // Listed again, and shipped again under whatever name is missing then.
+            self.archive.forget().await;
+            let reason = format!("{key} was there and is not any more");
+            return Err(Error::Unavailable { shard, reason });
+        };
+        let (first, found) = decode(shard, key, &object.body)?;
+        if found == entries {
+            return Ok(());
+        }
+        let differs = found.iter().zip(entries).take_while(|(one, other)| one == other).count();
+        Err(Error::Corrupt {
+            object: key.to_owned(),
+            lsn: Some(Lsn(first.0 + differs as u64)),
+            reason: "it holds another entry than the local log; the local log was kept".into(),
+        })
+    }
+
     /// Tells the local log server what it need not keep any more.
     async fn release(
         &self,
@@ -322,7 +356,7 @@ impl Inner {
     ) -> Result<()> {
         let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
-        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
+        let Some(server) = self.opened_server(by).await? else { return Ok(()) };
         let request = if end.is_some_and(|e| below >= e) {
             Request::Remove { key }
         } else {
@@ -332,6 +366,11 @@ impl Inner {
     }
 
     /// Starts shipping in the background. Ends when the log is dropped or closed.
+    ///
+    /// Each round takes the count back first and then ships everything that is committed. A commit that
+    /// was counted before is shipped by this round, one that is counted later finds the count at zero
+    /// and wakes the next. What is shipped meanwhile by others does not touch the count, so that no
+    /// interleaving leaves a count that nobody will take back.
     pub fn start_archiver(self: &Arc<Self>) {
         let weak: Weak<Self> = Arc::downgrade(self);
         let signal = Arc::clone(&self.archive.signal);
@@ -348,6 +387,9 @@ impl Inner {
                     if weak.strong_count() == 0 {
                         return;
                     }
+                }
+                if !env.planted(Bug::ShipsUncounted) {
+                    signal.pending_bytes.swap(0, Ordering::AcqRel);
                 }
                 let Some(inner) = weak.upgrade() else { return };
                 if inner.state.lock().closed {
@@ -366,10 +408,8 @@ impl Inner {
     /// Removes what earlier lives left in the local directory: loglets that never made it into the
     /// chain, and closed ones that are wholly archived. The caller holds the reconfiguration lock.
     pub async fn clean_local(&self, chain: &Chain, by: Deadline) -> Result<()> {
-        let Some(server) = self.local.lock().await.clone() else { return Ok(()) };
-        let stored =
-            crate::server::LocalLogServer::stored(&**server.disk(), self.store.shard).await?;
-        for key in stored {
+        let Some(server) = self.opened_server(by).await? else { return Ok(()) };
+        for key in self.stored_loglets(&**server.disk(), by).await? {
             let place = chain.loglets.iter().position(
                 |l| matches!(&l.medium, Medium::Quorum { token, .. } if *token == key.token),
             );
@@ -396,7 +436,62 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+    use telesto_common::{Incarnation, NodeId};
+
     use super::*;
+    use crate::disk::SimDisk;
+    use crate::{Append, Identity, LogKind, LogOptions};
+
+    async fn appended(log: &VirtualLog, at: Lsn, hash: [u8; 16]) -> [u8; 16] {
+        let by = log.inner.store.env.deadline(Duration::from_secs(20));
+        match log.append(at, hash, vec![], by).await.expect("appended") {
+            Append::Committed(entry) => entry.hash,
+            Append::Taken { .. } => panic!("nobody else appends"),
+        }
+    }
+
+    async fn archived(log: &VirtualLog, lsn: Lsn) -> bool {
+        let env = &log.inner.store.env;
+        for _ in 0..1000 {
+            let by = env.deadline(Duration::from_secs(20));
+            if log.archived(by).await.expect("listed") > lsn {
+                return true;
+            }
+            env.clock.sleep(Duration::from_millis(10)).await;
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn commit_that_is_counted_after_it_was_shipped_does_not_keep_later_ones_from_the_archive()
+    {
+        let env = telesto_runtime::env();
+        let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+        let bucket = over(store, "memory://late", &BucketOptions::default(), env.clone());
+        let bucket: Arc<dyn Bucket> = bucket.expect("opens");
+        let mut options = LogOptions::new(Identity {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            pid: 1,
+            address: String::new(),
+        });
+        options.kind = LogKind::Quorum;
+        options.disk = Some(SimDisk::new());
+        options.archive_interval = Duration::from_millis(20);
+        let log = VirtualLog::create(bucket, env.clone(), ShardId(1), options).await;
+        let log = log.expect("created");
+        let hash = appended(&log, Lsn(1), [0; 16]).await;
+        assert!(archived(&log, Lsn(1)).await);
+        // A thread that was held up between its commit and its note of it.
+        log.inner.archive.committed(10, log.inner.options.archive_bytes);
+        env.clock.sleep(Duration::from_millis(200)).await;
+        appended(&log, Lsn(2), hash).await;
+        assert!(archived(&log, Lsn(2)).await, "it stays on one disk for ever");
+    }
 
     #[test]
     fn archive_object_round_trips_and_every_flipped_byte_is_refused() {

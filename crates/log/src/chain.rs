@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use telesto_common::{Incarnation, Lsn, NodeId, ShardId, WriterToken};
 
 use crate::codec::{check_envelope, checksum_without, hash16};
-use crate::error::{Error, Result};
+use crate::error::{Error, FORMAT_VERSION, Result};
 use crate::keys;
 
 /// First bytes of a chain object.
@@ -230,7 +230,12 @@ impl Chain {
         check_envelope(bytes, MAGIC, 16).map_err(corrupt)?;
         let format = u16::from_le_bytes([bytes[4], bytes[5]]);
         if format > VERSION {
-            return Err(Error::TooNew { object: object(), found: format, supported: VERSION });
+            return Err(Error::TooNew {
+                object: object(),
+                what: FORMAT_VERSION,
+                found: format,
+                supported: VERSION,
+            });
         }
         let chain: Self =
             serde_json::from_slice(&bytes[16..]).map_err(|e| corrupt(e.to_string()))?;

@@ -11,6 +11,9 @@ use crate::chain::Owner;
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What is newer when a whole object is.
+pub(crate) const FORMAT_VERSION: &str = "format version";
+
 /// What kept the local disk from doing its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
@@ -77,16 +80,18 @@ pub enum Error {
         /// What does not fit.
         reason: String,
     },
-    /// A stored object or file was written by a newer version.
+    /// A stored object or file was written by a newer version. Nothing of it was used.
     #[error(
-        "{object} has format version {found}, this program reads up to {supported}; upgrade Telesto on this node"
+        "{object} has {what} {found}, this program knows those up to {supported}; upgrade Telesto on this node"
     )]
     TooNew {
         /// Bucket key or file.
         object: String,
-        /// Version found.
+        /// What is newer: a format version, a kind of record, …
+        what: &'static str,
+        /// The number found.
         found: u16,
-        /// Newest version this program reads.
+        /// The greatest number this program knows.
         supported: u16,
     },
     /// The newest log of the shard is sequenced by another node.

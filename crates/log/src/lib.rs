@@ -13,6 +13,7 @@
 mod archive;
 pub mod chain;
 pub mod codec;
+mod contact;
 pub mod disk;
 mod error;
 #[doc(hidden)]
@@ -25,6 +26,7 @@ mod options;
 pub mod quorum;
 mod read;
 pub mod record;
+mod recover;
 mod role;
 pub mod server;
 mod store;

@@ -13,12 +13,15 @@
 //! one an entry and a created one an entry. Otherwise the slot could be one that was trimmed away, or
 //! hold what another late writer left there, and the chain is read again before it is believed.
 //!
+//! How much time has passed, every clock at hand is asked, the bucket's own first of all (`contact.rs`),
+//! after the slot was seen. And the chain is read again every eighth of a retention in any case, so that
+//! contact is never renewed for ever by nothing but what this process itself has put into the slots.
+//!
 //! # On failure
 //! See [`crate::Error`]. Every call ends by its deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_bucket::{Cause, Object};
@@ -28,6 +31,7 @@ use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
 use crate::archive::Archive;
 use crate::chain::{Chain, LogKind, Medium};
 use crate::codec::{self, Place};
+use crate::contact::Moment;
 use crate::error::{Error, Result};
 use crate::keys;
 use crate::options::{Append, LogOptions};
@@ -67,7 +71,9 @@ pub(crate) struct State {
     /// The newest part of the hash chain that was seen, up to the furthest position reached.
     pub trail: Trail,
     /// See the module's text.
-    pub contact: Option<(Duration, Lsn)>,
+    pub contact: Option<(Moment, Lsn)>,
+    /// When the chain was last found to be the newest.
+    pub chain_read: Option<Moment>,
     /// What this process is to the active loglet.
     pub role: Role,
     pub closed: bool,
@@ -199,7 +205,7 @@ impl VirtualLog {
             state.role = Role::Follower;
         }
         inner.archive.wake();
-        *inner.local.lock().await = None;
+        *inner.store.env.within(by, "waiting for the local log", inner.local.lock()).await? = None;
         shipped
     }
 }
@@ -261,14 +267,14 @@ impl Inner {
         let writer = store.env.writer_token();
         let place = Place { shard: store.shard, loglet: loglet.id, lsn: at };
         let (bytes, hash) = codec::encode(place, writer, previous_hash, &records)?;
-        let started = store.env.clock.monotonic();
+        let started = self.now();
         let key = keys::slot(store.shard, loglet.id, at);
         let unknown = |reason| Error::Indeterminate { shard: store.shard, lsn: at, writer, reason };
         let unsure = |error| match error {
             Error::Trimmed { .. } => error,
             other => unknown(other.to_string()),
         };
-        match store.put(Cause::Commit, &key, bytes, by).await? {
+        match store.put_slot(Cause::Commit, &key, bytes, by).await? {
             Put::Created => {}
             Put::Exists if self.store.env.planted(Bug::ExistsIsAnothers) => {
                 return Ok(Append::TAKEN);
@@ -282,7 +288,7 @@ impl Inner {
             },
             Put::Unknown(reason) => return Err(unknown(reason)),
         }
-        if !self.is_trusted(at) {
+        if !self.is_sure(at) {
             self.refresh_chain(Cause::Commit, at, by).await.map_err(unsure)?;
         }
         self.reached(at.next(), hash);
@@ -307,10 +313,41 @@ impl Inner {
 
     /// Whether what is found at `position` may be believed without reading the chain again.
     pub fn is_trusted(&self, position: Lsn) -> bool {
+        let now = self.now();
         let state = self.state.lock();
-        let now = self.store.env.clock.monotonic();
-        let recent = state.chain.retention() / 2;
-        state.contact.is_some_and(|(at, tail)| now.saturating_sub(at) <= recent && tail <= position)
+        let window = state.chain.retention() / 2;
+        state.contact.is_some_and(|(at, tail)| tail <= position && at.is_recent(&now, window))
+    }
+
+    /// Whether what was found at `position` may be believed, and renew the contact, without reading the
+    /// chain again: also not when nothing but this process's own requests to slots has renewed it for an
+    /// eighth of a retention.
+    pub fn is_sure(&self, position: Lsn) -> bool {
+        let now = self.now();
+        let chain_read = {
+            let state = self.state.lock();
+            let window = state.chain.retention() / 8;
+            state.chain_read.is_some_and(|at| at.is_recent(&now, window))
+        };
+        chain_read && self.is_trusted(position)
+    }
+
+    /// This moment, as every clock at hand tells it.
+    pub fn now(&self) -> Moment {
+        Moment::now(&self.store)
+    }
+
+    /// When what this process has seen contradicts the chain's trim point, it is this process that has gone
+    /// on by itself below it, unnoticed by any clock, and has to begin again from the checkpoint.
+    pub fn gone_astray(&self, asked: Lsn) -> Option<Error> {
+        let mut state = self.state.lock();
+        let trim = state.chain.trim;
+        let own = state.trail.before(trim.lsn).filter(|hash| *hash != trim.previous_hash);
+        own.map(|_| {
+            state.trail = Trail::default();
+            state.contact = None;
+            Error::Trimmed { shard: self.store.shard, asked, start: trim.lsn }
+        })
     }
 
     /// Notes that everything below `next` has been seen.
@@ -319,7 +356,7 @@ impl Inner {
     }
 
     /// Notes that `position` was the tail at some moment after `since`.
-    pub fn at_tail(&self, position: Lsn, since: Duration) {
+    pub fn at_tail(&self, position: Lsn, since: Moment) {
         let mut state = self.state.lock();
         if state.contact.is_none_or(|(_, known)| known <= position) {
             state.contact = Some((since, position));
@@ -341,8 +378,10 @@ impl Inner {
 
     /// The newest chain.
     pub async fn newest_chain(&self, cause: Cause, by: Deadline) -> Result<Arc<Chain>> {
-        let known = Chain::clone(&self.chain());
-        Ok(self.adopt(self.store.newer_chain(cause, known, by).await?))
+        let (started, known) = (self.now(), Chain::clone(&self.chain()));
+        let newest = self.adopt(self.store.newer_chain(cause, known, by).await?);
+        self.state.lock().chain_read = Some(started);
+        Ok(newest)
     }
 
     /// Reads the chain again; fails when the trim point has passed `position`.

@@ -13,10 +13,12 @@
 //! that no chain names, which it removes.
 
 use std::sync::Arc;
+use std::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use telesto_bucket::{Bucket, Cause};
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, ShardId, WriterToken};
 
 use crate::archive::Archive;
@@ -25,11 +27,14 @@ use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
-use crate::quorum::{self, Sequencer};
+use crate::quorum::Sequencer;
 use crate::role::Role;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
 use crate::store::Store;
 use crate::trail::Trail;
+
+/// What is waited for when the local disk is asked outside a log server's calls.
+const LOCAL: &str = "waiting for the local log";
 
 impl VirtualLog {
     /// Makes the log of a new shard and opens it.
@@ -67,7 +72,7 @@ impl VirtualLog {
         let log = Self::with_chain(store, options, chain.clone());
         let inner = &log.inner;
         if kind == LogKind::Quorum {
-            let server = inner.own_server().await?;
+            let server = inner.own_server(by).await?;
             let (medium, _) = inner.new_quorum(&server, 1, Lsn::FIRST, by).await?;
             chain.loglets[0].medium = medium;
             inner.state.lock().chain = Arc::new(chain.clone());
@@ -101,7 +106,9 @@ impl VirtualLog {
             return Err(Error::NotFound { shard, bucket: store.bucket.url().to_owned() });
         };
         let log = Self::with_chain(store, options, chain);
-        let changing = log.inner.reconfigure.lock().await;
+        let waiting = "waiting for a change of the log";
+        let changing =
+            log.inner.store.env.within(by, waiting, log.inner.reconfigure.lock()).await?;
         log.inner.take_over(by).await?;
         drop(changing);
         Ok(log)
@@ -112,6 +119,7 @@ impl VirtualLog {
             chain: Arc::new(chain),
             trail: Trail::default(),
             contact: None,
+            chain_read: None,
             role: Role::default(),
             closed: false,
         };
@@ -136,19 +144,39 @@ impl Inner {
     }
 
     /// This machine's log server, with its lock.
-    pub async fn own_server(&self) -> Result<Arc<LocalLogServer>> {
-        let mut local = self.local.lock().await;
+    pub async fn own_server(&self, by: Deadline) -> Result<Arc<LocalLogServer>> {
+        let env = self.store.env.clone();
+        let by = if env.planted(Bug::HangsWithDisk) { Deadline::at(Duration::MAX) } else { by };
+        let mut local = env.within(by, LOCAL, self.local.lock()).await?;
         if let Some(server) = local.as_ref() {
             return Ok(Arc::clone(server));
         }
-        let env = self.store.env.clone();
         let (shard, segment_bytes) = (self.store.shard, self.options.segment_bytes);
-        let server = LocalLogServer::open(self.disk()?, env, shard, segment_bytes).await?;
+        let opening = LocalLogServer::open(self.disk()?, env.clone(), shard, segment_bytes);
+        let server = env.within(by, LOCAL, opening).await??;
         Ok(Arc::clone(local.insert(server)))
     }
 
+    /// This machine's log server, if it is open.
+    pub async fn opened_server(&self, by: Deadline) -> Result<Option<Arc<LocalLogServer>>> {
+        Ok(self.store.env.within(by, LOCAL, self.local.lock()).await?.clone())
+    }
+
+    /// The loglets that have files on `disk`.
+    pub async fn stored_loglets(&self, disk: &dyn Disk, by: Deadline) -> Result<Vec<LogletKey>> {
+        let listing = LocalLogServer::stored(disk, self.store.shard);
+        let planted = self.store.env.planted(Bug::HangsWithDisk);
+        let by = if planted { Deadline::at(Duration::MAX) } else { by };
+        self.store.env.within(by, LOCAL, listing).await?
+    }
+
     /// The server with the files of `key`, whose owner was `owner`.
-    async fn inherited_server(&self, key: LogletKey, owner: &Owner) -> Result<Arc<LocalLogServer>> {
+    async fn inherited_server(
+        &self,
+        key: LogletKey,
+        owner: &Owner,
+        by: Deadline,
+    ) -> Result<Arc<LocalLogServer>> {
         let not_owner = |live| Error::NotOwner {
             shard: self.store.shard,
             owner: Box::new(owner.clone()),
@@ -162,7 +190,7 @@ impl Inner {
                 not_owner(false)
             });
         };
-        if !LocalLogServer::stored(&*disk, self.store.shard).await?.contains(&key) {
+        if !self.stored_loglets(&*disk, by).await?.contains(&key) {
             return Err(if ours {
                 Error::Corrupt {
                     object: format!(
@@ -180,7 +208,7 @@ impl Inner {
                 not_owner(false)
             });
         }
-        self.own_server().await.map_err(|error| match error {
+        self.own_server(by).await.map_err(|error| match error {
             Error::LocalDisk { fault: DiskFault::Locked, .. } => not_owner(true),
             other => other,
         })
@@ -216,10 +244,13 @@ impl Inner {
     /// Removes the files of a loglet that certainly is in no chain. What cannot be removed now goes
     /// at the next start.
     pub async fn discard(&self, key: LogletKey, by: Deadline) {
-        let server = self.local.lock().await.clone();
-        if let Some(server) = server
-            && let Err(error) = server.call(Request::Remove { key }, by).await
-        {
+        let removed = async {
+            match self.opened_server(by).await? {
+                Some(server) => server.call(Request::Remove { key }, by).await.map(|_| ()),
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = removed.await {
             tracing::warn!(%error, "an unused local loglet was left behind");
         }
     }
@@ -239,7 +270,7 @@ impl Inner {
     pub async fn install_sequencer(self: &Arc<Self>, chain: &Chain, by: Deadline) -> Result<()> {
         let loglet = chain.active();
         let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
-        let server = self.own_server().await?;
+        let server = self.own_server(by).await?;
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
         let env = self.store.env.clone();
         let buffer_bytes = self.options.buffer_bytes;
@@ -254,10 +285,11 @@ impl Inner {
         }
         if !self.archiving.swap(true, Ordering::Relaxed) {
             self.start_archiver();
-            if chain.loglets.len() > 1 {
-                // Entries of closed loglets may wait for the archive.
-                self.archive.wake();
-            }
+        }
+        if chain.loglets.len() > 1 {
+            // Entries of closed loglets may wait for the archive, also those that were found committed
+            // after the append that wrote them had failed: nobody counted them.
+            self.archive.wake();
         }
         if let Err(error) = self.clean_local(chain, by).await {
             tracing::warn!(%error, "cleaning the local log failed; again at the next start");
@@ -273,14 +305,13 @@ impl Inner {
             let active = chain.active();
             let Medium::Quorum { owner, token, .. } = &active.medium else { return Ok(()) };
             let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
-            let server = self.inherited_server(key, owner).await?;
+            let server = self.inherited_server(key, owner, by).await?;
             // Whoever held the lock before us may have changed the chain.
             let newest = self.newest_chain(Cause::Open, by).await?;
             if newest.version != chain.version {
                 continue;
             }
-            let servers: Vec<Arc<dyn LogServer>> = vec![Arc::clone(&server) as Arc<dyn LogServer>];
-            let (end, hash) = quorum::recover(key, active, &servers, by).await?;
+            let (end, hash) = self.recover_loglet(key, active, &server, by).await?;
             let id = active.id + 1;
             let (medium, token) = self.new_quorum(&server, id, end, by).await?;
             let writer = self.store.env.writer_token();

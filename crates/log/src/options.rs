@@ -36,6 +36,9 @@ pub struct LogOptions {
     /// How long entries are kept at least after the checkpoint has passed them; used by `create`
     /// only and fixed from then on (the chain carries it).
     pub retention: Duration,
+    /// The last LSN that is known to be committed (the checkpoint holds it); `Lsn::ZERO` when nothing
+    /// is known. A local directory that ends before it has forgotten entries: it is refused.
+    pub known_committed: Lsn,
     /// Bound on each wait of opening and of background work.
     pub timeout: Duration,
     /// Slots fetched in parallel when a reader is behind.
@@ -59,6 +62,7 @@ impl LogOptions {
             identity,
             disk: None,
             retention: Duration::from_secs(24 * 3600),
+            known_committed: Lsn::ZERO,
             timeout: Duration::from_secs(30),
             fetch_ahead: 32,
             archive_bytes: 8 << 20,

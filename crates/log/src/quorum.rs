@@ -303,8 +303,18 @@ impl Remote {
     }
 }
 
+/// Where the log servers of a loglet end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The LSN after the last entry that a majority has now.
+    pub end: Lsn,
+    /// The hash of the entry before `end`; `None` when the servers have released that entry, because
+    /// it is in the archive.
+    pub hash: Option<[u8; 16]>,
+}
+
 /// Ends a loglet whose sequencer is gone: seals a majority, takes the longest prefix among them,
-/// brings a majority up to it. Gives the LSN after its last entry and that entry's hash.
+/// brings a majority up to it.
 ///
 /// Two recoveries may end at different LSNs; both ends include every committed entry, and whoever
 /// puts the next chain version decides.
@@ -313,7 +323,7 @@ pub async fn recover(
     loglet: &Loglet,
     servers: &[Arc<dyn LogServer>],
     by: Deadline,
-) -> Result<(Lsn, [u8; 16])> {
+) -> Result<Recovered> {
     let mut seals: FuturesUnordered<_> = servers
         .iter()
         .enumerate()
@@ -380,11 +390,11 @@ pub async fn recover(
         }
     }
     if end <= loglet.start {
-        return Ok((loglet.start, loglet.start_hash));
+        return Ok(Recovered { end: loglet.start, hash: Some(loglet.start_hash) });
     }
     let read = Request::Read { key, from: end.prev(), max_bytes: 1 };
     match servers[longest].call(read, by).await? {
-        Reply::Entries(entries) if !entries.is_empty() => Ok((end, hash16(&entries[0]))),
+        Reply::Entries(entries) => Ok(Recovered { end, hash: entries.first().map(|e| hash16(e)) }),
         _ => Err(lost(key, end.prev())),
     }
 }

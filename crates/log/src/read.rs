@@ -17,7 +17,7 @@ use telesto_bucket::{Cause, Object};
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn};
 
-use crate::chain::{Chain, Loglet, Medium};
+use crate::chain::{Chain, Loglet, Medium, Owner};
 use crate::codec::{self, Place};
 use crate::error::{Error, Result};
 use crate::keys;
@@ -185,7 +185,7 @@ impl Inner {
         by: Deadline,
     ) -> Result<Batch> {
         let mut reader = SlotReader::new(self, loglet, from, cause, by);
-        let started = self.store.env.clock.monotonic();
+        let started = self.now();
         let ahead = self.options.fetch_ahead.max(1);
         let is_new = self.state.lock().contact.is_none();
         // Everything below `certain` exists; whether to look what comes after it.
@@ -279,38 +279,64 @@ impl Inner {
             return Ok(found);
         }
         let wanted = usize::try_from(below.0 - from.0).unwrap_or(usize::MAX);
-        let server = self.local.lock().await.clone();
+        let server = self.opened_server(by).await?;
         let holds_files = server.is_some();
+        let mut failed = None;
         if let Some(server) = server {
             let read = Request::Read { key, from, max_bytes };
-            if let Reply::Entries(mut found) = server.call(read, by).await?
-                && !found.is_empty()
-            {
-                found.truncate(wanted);
-                return Ok(found);
+            match server.call(read, by).await {
+                Ok(Reply::Entries(mut found)) if !found.is_empty() => {
+                    found.truncate(wanted);
+                    return Ok(found);
+                }
+                Ok(_) => {}
+                // What this disk cannot tell any more, the archive may.
+                Err(error @ (Error::Corrupt { .. } | Error::LocalDisk { .. })) => {
+                    failed = Some(error);
+                }
+                Err(error) => return Err(error),
             }
         }
-        let missing = Error::Corrupt {
-            object: format!("loglet {} of shard {} ({owner})", loglet.id, self.store.shard),
-            lsn: Some(from),
-            reason: "the entry is neither on the local disk nor in the archive".into(),
-        };
-        match self.read_archived(loglet.id, from, cause, by).await? {
-            Some(mut found) => {
+        let archived = self.read_archived(loglet.id, from, cause, by).await;
+        match (archived, failed) {
+            (Ok(Some(mut found)), failed) => {
+                if let Some(error) = failed {
+                    tracing::warn!(%error, "entries were read from the archive instead");
+                    metrics::counter!("telesto_log_local_reads_failed_total").increment(1);
+                }
                 found.truncate(wanted);
                 Ok(found)
             }
+            (Ok(None) | Err(_), Some(error)) => {
+                // Unless it was trimmed meanwhile: then nobody needs it.
+                self.refresh_chain(cause, from, by).await?;
+                Err(error)
+            }
+            (Err(error), None) => Err(error),
+            (Ok(None), None) if self.store.env.planted(Bug::TrimmedIsDamage) => {
+                Err(self.nowhere(loglet, owner, from, holds_files))
+            }
+            (Ok(None), None) => {
+                self.refresh_chain(cause, from, by).await?;
+                Err(self.nowhere(loglet, owner, from, holds_files))
+            }
+        }
+    }
+
+    /// Why an entry of a quorum loglet, which is not trimmed, is neither here nor in the archive.
+    fn nowhere(&self, loglet: &Loglet, owner: &Owner, lsn: Lsn, holds_files: bool) -> Error {
+        let shard = self.store.shard;
+        match &self.chain().active().medium {
             // A loglet that was taken over is archived by its new owner in its own time; until then
             // only that process has the files.
-            None if !holds_files => match &self.chain().active().medium {
-                Medium::Quorum { owner, .. } => Err(Error::NotOwner {
-                    shard: self.store.shard,
-                    owner: Box::new(owner.clone()),
-                    live: false,
-                }),
-                Medium::Bucket => Err(missing),
+            Medium::Quorum { owner, .. } if !holds_files => {
+                Error::NotOwner { shard, owner: Box::new(owner.clone()), live: false }
+            }
+            _ => Error::Corrupt {
+                object: format!("loglet {} of shard {shard} ({owner})", loglet.id),
+                lsn: Some(lsn),
+                reason: "the entry is neither on the local disk nor in the archive".into(),
             },
-            None => Err(missing),
         }
     }
 }
@@ -375,7 +401,7 @@ impl<'a> SlotReader<'a> {
                 Err(error) => {
                     // Unless it is what a late writer left below the trim point.
                     inner.refresh_chain(self.cause, self.next, self.by).await?;
-                    return Err(error);
+                    return Err(inner.gone_astray(self.next).unwrap_or(error));
                 }
             };
             if seal_of(&entry).is_some() {
@@ -395,7 +421,7 @@ impl<'a> SlotReader<'a> {
 
     /// The batch, once it is sure that nothing of it lies below the trim point.
     async fn done(self) -> Result<Batch> {
-        if !self.inner.is_trusted(self.from) {
+        if !self.inner.is_sure(self.from) {
             self.inner.refresh_chain(self.cause, self.from, self.by).await?;
         }
         Ok(self.batch)

@@ -52,11 +52,29 @@ impl Store {
     }
 
     pub async fn put(&self, cause: Cause, key: &str, body: Bytes, by: Deadline) -> Result<Put> {
+        self.settled(by, self.bucket.put_if_absent(cause, key, body)).await
+    }
+
+    /// As [`Self::put`], for a slot: whoever is told `Exists` reads the slot and compares tokens.
+    pub async fn put_slot(
+        &self,
+        cause: Cause,
+        key: &str,
+        body: Bytes,
+        by: Deadline,
+    ) -> Result<Put> {
+        self.settled(by, self.bucket.put_unless_taken(cause, key, body)).await
+    }
+
+    async fn settled(
+        &self,
+        by: Deadline,
+        put: impl Future<Output = telesto_bucket::Result<PutOutcome>>,
+    ) -> Result<Put> {
         // Checked before the request, because a request cut off later is indeterminate.
         if by.passed(self.env.clock.monotonic()) {
             return Err(Error::DeadlinePassed { what: "writing to the bucket" });
         }
-        let put = self.bucket.put_if_absent(cause, key, body);
         match self.env.within(by, "writing to the bucket", put).await {
             Ok(Ok(PutOutcome::Created)) => Ok(Put::Created),
             Ok(Ok(PutOutcome::Exists)) => Ok(Put::Exists),

@@ -25,10 +25,9 @@ use crate::chain::{Chain, LogKind, Loglet, Medium};
 use crate::error::{Error, Result};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Append;
-use crate::quorum;
 use crate::read::seal_of;
 use crate::record::{Config, Entry, Record};
-use crate::server::{LogServer, LogletKey};
+use crate::server::LogletKey;
 
 impl VirtualLog {
     /// Goes on with the other medium. Appenders need not stop: those of this process continue on the
@@ -55,7 +54,7 @@ impl VirtualLog {
 
     async fn to_quorum(&self, by: Deadline) -> Result<()> {
         let inner = &self.inner;
-        let server = inner.own_server().await?;
+        let server = inner.own_server(by).await?;
         loop {
             let (at, hash) = self.tail(by).await?;
             let chain = inner.chain();
@@ -137,8 +136,8 @@ impl Inner {
             None => (Lsn::ZERO, [0; 16]),
         };
         let chain = self.chain();
-        let servers: Vec<Arc<dyn LogServer>> = vec![self.own_server().await?];
-        let sealed = quorum::recover(sequencer.key(), chain.active(), &servers, by).await?;
+        let server = self.own_server(by).await?;
+        let sealed = self.recover_loglet(sequencer.key(), chain.active(), &server, by).await?;
         if end == Lsn::ZERO {
             // An append was under way and undecided: it is decided now, by what the servers have.
             (end, hash) = sealed;

@@ -13,11 +13,14 @@
 //!   A stray object that a later one leaves below the trim point is never read, and a later trim
 //!   collects it.
 //!
+//! - Every step makes progress, however many objects there are and however short the time: looking ends
+//!   after a third of it.
+//!
 //! # On failure
 //! A crash between chain and deletes leaves objects that a later trim collects.
 //!
 //! # Limits
-//! One call looks at [`MAX_OBJECTS`] objects at most; the next call goes on.
+//! One step looks at [`MAX_OBJECTS`] objects at most, of each kind, and holds their names in memory.
 
 use futures::future::try_join_all;
 use telesto_bucket::{Cause, ListedObject};
@@ -29,7 +32,7 @@ use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::store::{LIST_LIMIT, Put};
 
-/// Objects one trim looks at, at most, of each kind.
+/// Objects one step of a trim looks at, at most, of each kind.
 pub const MAX_OBJECTS: usize = 20_000;
 const PARALLEL_DELETES: usize = 16;
 
@@ -42,27 +45,101 @@ pub struct Trimmed {
     pub deleted: usize,
 }
 
+/// What one step of a trim did.
+struct Step {
+    trimmed: Trimmed,
+    /// Whether there was more to look at than one step does.
+    more: bool,
+}
+
 impl VirtualLog {
     /// Deletes entries below `below` that are older than the retention. The caller vouches that the
     /// checkpoint durably holds everything below `below`. Costs a few requests even when nothing can
     /// go: call it seldom.
     ///
+    /// Works in steps, each of which moves the trim point and deletes what lies below it, for about half
+    /// of the time until `by`. A deadline that comes sooner than everything is done leaves the rest for
+    /// the next call; what was done counts.
+    ///
     /// # Errors
-    /// Those of the bucket; what was not deleted goes next time.
+    /// Those of the bucket, when not even one step could be done.
     pub async fn trim(&self, below: Lsn, by: Deadline) -> Result<Trimmed> {
+        let inner = &self.inner;
+        let clock = &inner.store.env.clock;
+        let whole = by.remaining(clock.monotonic());
+        inner.newest_chain(Cause::Gc, by).await?;
+        // Read once: a step that comes later keeps more than it must.
+        let oldest_kept =
+            inner.bucket_clock(by).await?.saturating_sub(self.chain().retention_micros);
+        let mut trimmed = Trimmed { start: self.chain().trim.lsn, deleted: 0 };
+        loop {
+            let step = match self.trim_step(below, oldest_kept, by).await {
+                Ok(step) => step,
+                Err(error) if trimmed.deleted > 0 => {
+                    let shard = inner.store.shard.0;
+                    tracing::warn!(shard, %error, "trimming stopped early; the next one goes on");
+                    return Ok(trimmed);
+                }
+                Err(error) => return Err(error),
+            };
+            trimmed.start = step.trimmed.start;
+            trimmed.deleted += step.trimmed.deleted;
+            let late = by.remaining(clock.monotonic()) < whole / 2;
+            if !step.more || step.trimmed.deleted == 0 || late {
+                return Ok(trimmed);
+            }
+        }
+    }
+
+    async fn trim_step(&self, below: Lsn, oldest_kept: u64, by: Deadline) -> Result<Step> {
+        let inner = &self.inner;
+        let env = &inner.store.env;
+        let now = env.clock.monotonic();
+        // Looking must leave time for the chain and for deleting, or nothing would ever be done.
+        let enough = Deadline::at(now + by.remaining(now) / 3);
+        let shard = inner.store.shard;
+        let (slots, more_slots) =
+            inner.list_old(&keys::log_prefix(shard), below, enough, by).await?;
+        let (archived, more_archived) =
+            inner.list_old(&keys::archive_prefix(shard), below, enough, by).await?;
+        let start = self.move_trim_point(&slots, &archived, below, oldest_kept, by).await?;
+        let below_start = |o: &&ListedObject| last_lsn(&o.key).is_some_and(|last| last < start);
+        let dead: Vec<&str> =
+            slots.iter().chain(&archived).filter(below_start).map(|o| o.key.as_str()).collect();
+        let mut deleted = 0;
+        for some in dead.chunks(PARALLEL_DELETES) {
+            if by.passed(env.clock.monotonic()) {
+                break;
+            }
+            try_join_all(some.iter().map(|key| inner.store.delete(Cause::Gc, key, by))).await?;
+            deleted += some.len();
+        }
+        if deleted > 0 {
+            inner.archive.forget().await;
+        }
+        let more = more_slots || more_archived;
+        Ok(Step { trimmed: Trimmed { start, deleted }, more })
+    }
+
+    /// Moves the trim point in the chain as far as the listed objects allow; gives where it is. Only
+    /// this holds the reconfiguration lock: a recovery does not wait for listings and deletions.
+    async fn move_trim_point(
+        &self,
+        slots: &[ListedObject],
+        archived: &[ListedObject],
+        below: Lsn,
+        oldest_kept: u64,
+        by: Deadline,
+    ) -> Result<Lsn> {
         let inner = &self.inner;
         let waiting = "waiting for a change of the log";
         let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
         inner.newest_chain(Cause::Gc, by).await?;
-        let oldest_kept =
-            inner.bucket_clock(by).await?.saturating_sub(self.chain().retention_micros);
-        let slots = inner.list_old(&keys::log_prefix(inner.store.shard), below, by).await?;
-        let archived = inner.list_old(&keys::archive_prefix(inner.store.shard), below, by).await?;
         loop {
             let chain = self.chain();
-            let start = reach(&chain, &slots, &archived, below, oldest_kept);
+            let start = reach(&chain, slots, archived, below, oldest_kept);
             if start <= chain.trim.lsn {
-                break;
+                return Ok(chain.trim.lsn);
             }
             let previous_hash = self.hash_before(start, by).await?;
             let mut next = chain.successor(inner.store.env.writer_token());
@@ -70,20 +147,9 @@ impl VirtualLog {
             let keep = next.loglets.iter().rposition(|l| l.start <= start).unwrap_or(0);
             next.loglets.drain(..keep);
             if inner.put_chain(next, by).await? {
-                break;
+                return Ok(self.chain().trim.lsn);
             }
         }
-        let start = self.chain().trim.lsn;
-        let below_start = |o: &&ListedObject| last_lsn(&o.key).is_some_and(|last| last < start);
-        let dead: Vec<&str> =
-            slots.iter().chain(&archived).filter(below_start).map(|o| o.key.as_str()).collect();
-        for some in dead.chunks(PARALLEL_DELETES) {
-            try_join_all(some.iter().map(|key| inner.store.delete(Cause::Gc, key, by))).await?;
-        }
-        if !dead.is_empty() {
-            inner.archive.forget().await;
-        }
-        Ok(Trimmed { start, deleted: dead.len() })
     }
 }
 
@@ -164,8 +230,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Objects under `prefix` with entries below `below`, in order.
-    async fn list_old(&self, prefix: &str, below: Lsn, by: Deadline) -> Result<Vec<ListedObject>> {
+    /// Objects under `prefix` with entries below `below`, in order, and whether there are more: at most
+    /// [`MAX_OBJECTS`], and none asked for after `enough`.
+    async fn list_old(
+        &self,
+        prefix: &str,
+        below: Lsn,
+        enough: Deadline,
+        by: Deadline,
+    ) -> Result<(Vec<ListedObject>, bool)> {
         let mut found: Vec<ListedObject> = Vec::new();
         loop {
             let after = found.last().map(|o| o.key.clone());
@@ -173,9 +246,56 @@ impl Inner {
             let full = page.len() == LIST_LIMIT;
             let passed = page.last().and_then(|o| last_lsn(&o.key)).is_some_and(|l| l >= below);
             found.extend(page);
-            if !full || passed || found.len() >= MAX_OBJECTS {
-                return Ok(found);
+            if !full || passed {
+                return Ok((found, false));
+            }
+            if found.len() >= MAX_OBJECTS || enough.passed(self.store.env.clock.monotonic()) {
+                return Ok((found, true));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use telesto_bucket::{
+        Bucket, BucketOptions, Class, Fault, FaultRates, FaultRule, Faults, MemoryStore, over,
+    };
+    use telesto_common::{Incarnation, NodeId, ShardId};
+
+    use super::*;
+    use crate::{Identity, LogKind, LogOptions};
+
+    #[tokio::test]
+    async fn change_of_the_log_does_not_wait_for_the_listing_of_a_trim() {
+        let env = telesto_runtime::env();
+        let faults = Faults::new(env.clone(), FaultRates::NONE);
+        let options =
+            BucketOptions { faults: Some(Arc::clone(&faults)), ..BucketOptions::default() };
+        let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+        let bucket = over(store, "memory://trim", &options, env.clone()).expect("opens");
+        let options = LogOptions::new(Identity {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            pid: 1,
+            address: String::new(),
+        });
+        let bucket: Arc<dyn Bucket> = bucket;
+        let log = VirtualLog::create(bucket, env.clone(), ShardId(1), options).await;
+        let log = log.expect("created");
+        faults.add(FaultRule::next(Class::List, "shards/1/log", Fault::Hang));
+        let by = env.deadline(Duration::from_secs(60));
+        let trim = log.trim(Lsn(5), by);
+        futures::pin_mut!(trim);
+        while faults.struck() == 0 {
+            assert!(futures::poll!(trim.as_mut()).is_pending());
+            env.clock.sleep(Duration::from_millis(1)).await;
+        }
+        let soon = env.deadline(Duration::from_secs(5));
+        log.switch(LogKind::Bucket, soon).await.expect("nothing to change, and free to see so");
     }
 }

@@ -42,6 +42,8 @@ states! {
     SUCCESS = "00000";
     /// warning
     WARNING = "01000";
+    /// connection_failure
+    CONNECTION_FAILURE = "08006";
     /// transaction_resolution_unknown
     TRANSACTION_RESOLUTION_UNKNOWN = "08007";
     /// protocol_violation

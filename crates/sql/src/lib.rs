@@ -30,6 +30,7 @@ pub mod expr;
 #[doc(hidden)]
 pub mod fuzz;
 mod identifier;
+mod interrupt;
 mod notify;
 mod online;
 pub mod plan;
@@ -42,7 +43,7 @@ pub use datafusion::sql::sqlparser;
 pub use error::{Error, Result, SqlState};
 pub use notify::{Lost, Notification};
 pub use session::{
-    CancelHandle, CopyFormat, CopyInTarget, CopyPiece, Notice, Prepared, ResultColumn, ResultSink,
+    CancelHandle, CopyFormat, Ending, CopyInTarget, CopyPiece, Notice, Prepared, ResultColumn, ResultSink,
     Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult, TransactionStatus,
 };
 pub use types::{Datum, SqlType};

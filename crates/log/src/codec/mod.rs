@@ -6,6 +6,8 @@
 //! writer 16 | previous hash 16 | records: count, then each
 //! ```
 //! # Invariants
+//! - What a good checksum covers and this program does not know (a version, a flag, a kind of record) was
+//!   written by a newer program: [`Error::TooNew`], never damage.
 //! - The checksum covers every other byte, so one flipped byte anywhere is detected. It is checked
 //!   before the version: a damaged version number is damage, not a newer program.
 //! - `hash` is the first 16 bytes of BLAKE3 over the whole encoding; it binds an entry to its
@@ -21,9 +23,10 @@ mod record;
 use bytes::{BufMut, Bytes, BytesMut};
 use telesto_common::{Lsn, ShardId, WriterToken};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, FORMAT_VERSION, Result};
 use crate::record::{Entry, Record};
 use cursor::{Cursor, Malformed, put_varint};
+use record::Unreadable;
 
 /// First bytes of an entry.
 pub const MAGIC: [u8; 4] = *b"TLSE";
@@ -105,21 +108,22 @@ pub fn decode(object: &str, place: Place, bytes: &Bytes) -> Result<Entry> {
     };
     check_envelope(bytes, MAGIC, HEADER_BYTES).map_err(corrupt)?;
     let mut cursor = Cursor::new(bytes.clone());
-    let mut parse = || -> std::result::Result<std::result::Result<Entry, u16>, Malformed> {
+    let mut parse = || -> std::result::Result<Entry, Unreadable> {
         cursor.take(4)?;
         let version = cursor.u16()?;
+        let newer = |what, found, supported| Err(Unreadable::Unknown { what, found, supported });
         if version > VERSION {
-            return Ok(Err(version));
+            return newer(FORMAT_VERSION, version, VERSION);
         }
         let flags = cursor.u16()?;
         if flags != 0 {
-            return Err(format!("unknown flags {flags:#x}"));
+            return newer("flags", flags, 0);
         }
         cursor.take(8)?;
         let found =
             Place { shard: ShardId(cursor.u64()?), loglet: cursor.u64()?, lsn: Lsn(cursor.u64()?) };
         if found != place {
-            return Err(format!("it is {found:?}, expected {place:?}"));
+            return Err(format!("it is {found:?}, expected {place:?}").into());
         }
         let writer = WriterToken::from_bytes(cursor.array16()?);
         let previous_hash = cursor.array16()?;
@@ -129,12 +133,14 @@ pub fn decode(object: &str, place: Place, bytes: &Bytes) -> Result<Entry> {
             records.push(record::take_record(&mut cursor)?);
         }
         cursor.clone().finish()?;
-        Ok(Ok(Entry { lsn: place.lsn, writer, previous_hash, hash: hash16(bytes), records }))
+        Ok(Entry { lsn: place.lsn, writer, previous_hash, hash: hash16(bytes), records })
     };
-    match parse().map_err(corrupt)? {
-        Ok(entry) => Ok(entry),
-        Err(found) => Err(Error::TooNew { object: object.to_owned(), found, supported: VERSION }),
-    }
+    parse().map_err(|error| match error {
+        Unreadable::Malformed(reason) => corrupt(reason),
+        Unreadable::Unknown { what, found, supported } => {
+            Error::TooNew { object: object.to_owned(), what, found, supported }
+        }
+    })
 }
 
 /// Checks magic, length and checksum of `magic 4 | version 2 | flags 2 | crc32c 4 | length 4 | ...`,

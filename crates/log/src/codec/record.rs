@@ -122,8 +122,28 @@ fn put_config(out: &mut BytesMut, config: &Config) {
     }
 }
 
+/// Why a record cannot be read.
+#[derive(Debug)]
+pub enum Unreadable {
+    /// It is damaged.
+    Malformed(Malformed),
+    /// It has something that this program does not know: a newer one wrote it, for the checksum of the
+    /// whole was good.
+    Unknown { what: &'static str, found: u16, supported: u16 },
+}
+
+impl From<Malformed> for Unreadable {
+    fn from(what: Malformed) -> Self {
+        Self::Malformed(what)
+    }
+}
+
+fn unknown(what: &'static str, found: u8, supported: u8) -> Unreadable {
+    Unreadable::Unknown { what, found: found.into(), supported: supported.into() }
+}
+
 /// Reads one record. Keys and values share the input's memory.
-pub fn take_record(cursor: &mut Cursor) -> Result<Record, Malformed> {
+pub fn take_record(cursor: &mut Cursor) -> Result<Record, Unreadable> {
     Ok(match cursor.u8()? {
         COMMIT => Record::Commit(take_commit(cursor)?),
         PREPARE => Record::Prepare(Prepare {
@@ -139,7 +159,7 @@ pub fn take_record(cursor: &mut Cursor) -> Result<Record, Malformed> {
             match decided {
                 0 => Record::Decide(Decide { txn, timestamp: None }),
                 1 => Record::Decide(Decide { txn, timestamp: Some(timestamp) }),
-                other => return Err(format!("unknown decision {other}")),
+                other => return Err(unknown("a decision of kind", other, 1)),
             }
         }
         REMOTE_COMMIT => Record::RemoteCommit(take_commit(cursor)?),
@@ -153,11 +173,11 @@ pub fn take_record(cursor: &mut Cursor) -> Result<Record, Malformed> {
             }
             Record::Messages(Messages { txn, bodies })
         }
-        other => return Err(format!("unknown kind of record {other}")),
+        other => return Err(unknown("a record of kind", other, MESSAGES)),
     })
 }
 
-fn take_commit(cursor: &mut Cursor) -> Result<Commit, Malformed> {
+fn take_commit(cursor: &mut Cursor) -> Result<Commit, Unreadable> {
     Ok(Commit {
         txn: TxnId(cursor.u128()?),
         timestamp: Timestamp(cursor.u64()?),
@@ -167,7 +187,7 @@ fn take_commit(cursor: &mut Cursor) -> Result<Commit, Malformed> {
                 0 => LabelKind::Update,
                 1 => LabelKind::Migration,
                 2 => LabelKind::EpochChange,
-                other => return Err(format!("unknown kind of label {other}")),
+                other => return Err(unknown("a label of kind", other, 2)),
             },
             source: RegionId(cursor.u16()?),
             timestamp: Timestamp(cursor.u64()?),
@@ -177,7 +197,7 @@ fn take_commit(cursor: &mut Cursor) -> Result<Commit, Malformed> {
     })
 }
 
-fn take_writes(cursor: &mut Cursor) -> Result<Writes, Malformed> {
+fn take_writes(cursor: &mut Cursor) -> Result<Writes, Unreadable> {
     match cursor.u8()? {
         INLINE => {
             let count = cursor.count(2)?;
@@ -185,7 +205,7 @@ fn take_writes(cursor: &mut Cursor) -> Result<Writes, Malformed> {
             for _ in 0..count {
                 let flags = cursor.u8()?;
                 if flags & !(PRESENT | FRESH) != 0 {
-                    return Err(format!("unknown flags of a write {flags:#x}"));
+                    return Err(unknown("a write with flags", flags, PRESENT | FRESH));
                 }
                 let key = cursor.string()?;
                 let value = if flags & PRESENT != 0 { Some(cursor.string()?) } else { None };
@@ -208,11 +228,11 @@ fn take_writes(cursor: &mut Cursor) -> Result<Writes, Malformed> {
             }
             Ok(Writes::External(parts))
         }
-        other => Err(format!("unknown kind of write set {other}")),
+        other => Err(unknown("a write set of kind", other, EXTERNAL)),
     }
 }
 
-fn take_config(cursor: &mut Cursor) -> Result<Config, Malformed> {
+fn take_config(cursor: &mut Cursor) -> Result<Config, Unreadable> {
     Ok(match cursor.u8()? {
         CHECKPOINT_ADVANCED => {
             Config::CheckpointAdvanced { lsn: Lsn(cursor.u64()?), version: cursor.u64()? }
@@ -222,7 +242,7 @@ fn take_config(cursor: &mut Cursor) -> Result<Config, Malformed> {
             node: NodeId(cursor.u128()?),
             incarnation: Incarnation(cursor.u64()?),
         },
-        other => return Err(format!("unknown kind of configuration {other}")),
+        other => return Err(unknown("a configuration record of kind", other, NODE_JOINED)),
     })
 }
 

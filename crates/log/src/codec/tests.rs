@@ -120,6 +120,45 @@ fn entry_of_a_newer_version_with_good_checksum_is_too_new() {
     assert!(matches!(error, Error::TooNew { found: 2, supported: 1, .. }), "{error}");
 }
 
+/// The entry with the bytes from `at` on replaced, its length and checksum made good.
+fn forged(at: usize, with: &[u8]) -> Bytes {
+    let (whole, _) = encode(PLACE, WriterToken(1), [2; 16], &[commit()]).unwrap();
+    let mut bytes = whole[..at].to_vec();
+    bytes.extend_from_slice(with);
+    bytes.extend_from_slice(whole.get(at + with.len()..).unwrap_or_default());
+    let length = (bytes.len() - 16) as u32;
+    bytes[12..16].copy_from_slice(&length.to_le_bytes());
+    let checksum = checksum_without(&bytes, 8);
+    bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
+    bytes.into()
+}
+
+#[test]
+fn anything_unknown_under_a_good_checksum_is_too_new_and_says_what() {
+    let record = HEADER_BYTES + 1;
+    let origin = record + 1 + 16 + 8 + 16;
+    let writes = origin + 15;
+    for (at, with, what) in [
+        (6, &[1_u8][..], "flags 1"),
+        (record, &[9], "a record of kind 9"),
+        (record, &[0], "a record of kind 0"),
+        (record, &[5, 77], "a configuration record of kind 77"),
+        (record, &[&[3; 17][..], &[2], &[0; 8]].concat(), "a decision of kind 2"),
+        (origin, &[3], "a label of kind 3"),
+        (writes, &[2], "a write set of kind 2"),
+        (writes + 2, &[4], "a write with flags 4"),
+    ] {
+        let error = decode("slot", PLACE, &forged(at, with)).unwrap_err();
+        assert!(matches!(error, Error::TooNew { .. }), "{what}: {error}");
+        let text = error.to_string();
+        assert!(text.contains(what) && text.contains("upgrade Telesto"), "{what}: {text}");
+    }
+    // What is cut short or too long was written by nobody.
+    let (whole, _) = encode(PLACE, WriterToken(1), [2; 16], &[commit()]).unwrap();
+    let error = decode("slot", PLACE, &forged(whole.len(), &[0])).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+}
+
 #[test]
 fn entry_past_the_limit_is_refused() {
     let value = Bytes::from(vec![0; MAX_ENTRY_BYTES]);

@@ -9,13 +9,14 @@
 //!
 //! # On failure
 //! [`crate::Error::LocalDisk`]. After a failed append the file's end is unknown: the log server stops
-//! using the loglet until it has been recovered.
+//! using the loglet until it has been recovered. What is read after a failed sync, also in a later
+//! life, may be in the page cache only; [`DiskFile::rewrite`] is the way out.
 
 mod real;
 mod sim;
 
 pub use real::LocalDisk;
-pub use sim::SimDisk;
+pub use sim::{DiskImage, SimDisk};
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -68,6 +69,11 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Writes `bytes` at `offset`, the end of what was written, and makes them durable. Zeros may follow them in the
     /// file.
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()>;
+
+    /// Writes `bytes`, which the file holds at `offset` already, to the same place and makes them
+    /// durable. After a failed sync the operating system takes pages for clean that never reached the
+    /// disk, and no later sync writes them; this does.
+    async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()>;
 
     /// Cuts the file to `length` bytes and makes it durable as it then is.
     async fn truncate(&self, length: u64) -> Result<()>;

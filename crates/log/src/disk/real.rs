@@ -8,29 +8,44 @@
 //! - The lock is `flock`: it ends with the process, also by SIGKILL, and a copy of the file on
 //!   another machine holds nobody back (the chain in the bucket does that).
 //!
+//! - A directory that is there already may have been made a moment ago by a process that did not live to
+//!   sync its parent: every directory on the way is synced once, whoever made it.
+//! - Work on one file that changes it is done one by one, also when nobody waits for it any more: a late
+//!   append never writes into a file that was cut meanwhile.
+//!
 //! # On failure
-//! [`Error::LocalDisk`] with the path, what the operating system said and what to do.
+//! [`Error::LocalDisk`] with the path, what the operating system said and what to do. A disk that does
+//! not answer is such a failure after [`TIMEOUT`]; what was asked of it may still happen. Calls that
+//! wait for it hold a thread each, [`PARALLEL`] at most; the others wait without one.
 //!
 //! # Limits
 //! Not for network file systems whose `flock` is local to one machine.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::Env;
+use tokio::sync::Semaphore;
 
 use super::{Disk, DiskFile, DiskLock};
 use crate::error::{DiskFault, Error, Result};
 
 /// How far a file is made to reach beyond a write that passes its end, bytes.
 const GROW_BYTES: u64 = 1 << 20;
+
+/// How long one call waits for the disk.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Calls that may be with the disk at once.
+const PARALLEL: usize = 64;
 
 /// A directory of the local file system. All blocking work goes through `Env::blocking`.
 #[derive(Clone, Debug)]
@@ -40,17 +55,31 @@ pub struct LocalDisk {
     /// Locks taken through this value. A file keeps those alive for as long as work on it is under
     /// way, so that a write that nobody waits for any more still ends before the lock is free.
     locks: Arc<Mutex<Vec<Weak<File>>>>,
+    /// Directories known to be on disk, with all their parents.
+    durable: Arc<Mutex<BTreeSet<PathBuf>>>,
+    calls: Arc<Semaphore>,
 }
 
 impl LocalDisk {
     /// The directory `root`, made when first written to.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, env: Env) -> Arc<Self> {
-        Arc::new(Self { root: root.into(), env, locks: Arc::default() })
+        let calls = Arc::new(Semaphore::new(PARALLEL));
+        Arc::new(Self {
+            root: root.into(),
+            env,
+            locks: Arc::default(),
+            durable: Arc::default(),
+            calls,
+        })
     }
 
-    fn held(&self) -> Vec<Arc<File>> {
-        self.locks.lock().iter().filter_map(Weak::upgrade).collect()
+    fn shared(&self) -> SharedParts {
+        SharedParts {
+            env: self.env.clone(),
+            calls: Arc::clone(&self.calls),
+            locks: self.locks.lock().iter().filter_map(Weak::upgrade).collect(),
+        }
     }
 
     async fn run<T: Send + 'static>(
@@ -59,7 +88,39 @@ impl LocalDisk {
         work: impl FnOnce(PathBuf) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let root = self.root.clone();
-        self.env.blocking(name, move || work(root)).await?
+        asked(&self.env, &self.calls, &self.root, name, move || work(root)).await?
+    }
+}
+
+/// Runs blocking `work` on the disk, for as long as a call may last.
+async fn asked<T: Send + 'static>(
+    env: &Env,
+    calls: &Arc<Semaphore>,
+    path: &Path,
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let answer = env.within_timeout(TIMEOUT, name, async {
+        let call = Arc::clone(calls).acquire_owned().await;
+        env.blocking(name, move || {
+            let done = work();
+            drop(call);
+            done
+        })
+        .await
+    });
+    match answer.await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(silent(path, name)),
+    }
+}
+
+/// The disk did not answer.
+fn silent(path: &Path, name: &str) -> Error {
+    Error::LocalDisk {
+        path: path.display().to_string(),
+        fault: DiskFault::Io,
+        reason: format!("{name}: the disk did not answer for {} seconds", TIMEOUT.as_secs()),
     }
 }
 
@@ -77,23 +138,42 @@ fn sync_directory(path: &Path) -> Result<()> {
     File::open(path).and_then(|d| d.sync_all()).map_err(|e| failed(path, &e))
 }
 
-/// Makes `directory` and its missing parents, each name durable.
-fn make_directory(directory: &Path) -> Result<()> {
-    if directory.is_dir() || directory.as_os_str().is_empty() {
+/// Makes `directory` and its missing parents, each name durable, whoever made it. `root` is the
+/// directory of the log, `durable` what is on disk already.
+fn make_directory(directory: &Path, root: &Path, durable: &Mutex<BTreeSet<PathBuf>>) -> Result<()> {
+    let said = |e: std::io::Error| failed(directory, &e);
+    let absolute = std::path::absolute(directory).map_err(said)?;
+    let root = std::path::absolute(root).map_err(said)?;
+    if durable.lock().contains(&absolute) && absolute.is_dir() {
         return Ok(());
     }
-    let parent = directory.parent().unwrap_or(Path::new("."));
-    make_directory(parent)?;
-    match std::fs::create_dir(directory) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(directory, &e)),
-        _ => {}
+    std::fs::create_dir_all(&absolute).map_err(said)?;
+    let mut synced = Vec::new();
+    for at in absolute.ancestors() {
+        if at != absolute && durable.lock().contains(at) {
+            break;
+        }
+        let Some(parent) = at.parent() else { break };
+        match sync_directory(parent) {
+            Ok(()) => {}
+            // A parent that this user may not even read was not made by a process of this user's.
+            Err(Error::LocalDisk { fault: DiskFault::Permission, .. })
+                if !at.starts_with(&root) =>
+            {
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+        synced.push(at.to_owned());
     }
-    sync_directory(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+    // Only now is the whole way on disk.
+    durable.lock().extend(synced);
+    Ok(())
 }
 
-fn make_parent(path: &Path) -> Result<PathBuf> {
+fn make_parent(path: &Path, root: &Path, durable: &Mutex<BTreeSet<PathBuf>>) -> Result<PathBuf> {
     let parent = path.parent().unwrap_or(Path::new(".")).to_owned();
-    make_directory(&parent)?;
+    make_directory(&parent, root, durable)?;
     Ok(parent)
 }
 
@@ -105,10 +185,10 @@ impl Disk for LocalDisk {
 
     async fn lock(&self, name: &str) -> Result<Box<dyn DiskLock>> {
         let name = name.to_owned();
-        let locks = Arc::clone(&self.locks);
+        let (locks, durable) = (Arc::clone(&self.locks), Arc::clone(&self.durable));
         self.run("locking the local log", move |root| {
             let path = root.join(name);
-            make_parent(&path)?;
+            make_parent(&path, &root, &durable)?;
             let mut file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -160,10 +240,11 @@ impl Disk for LocalDisk {
     }
 
     async fn create(&self, path: &str) -> Result<Arc<dyn DiskFile>> {
-        let (path, env, held) = (path.to_owned(), self.env.clone(), self.held());
+        let (path, shared) = (path.to_owned(), self.shared());
+        let durable = Arc::clone(&self.durable);
         self.run("creating a local log file", move |root| {
             let path = root.join(path);
-            let parent = make_parent(&path)?;
+            let parent = make_parent(&path, &root, &durable)?;
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -171,13 +252,14 @@ impl Disk for LocalDisk {
                 .open(&path)
                 .map_err(|e| failed(&path, &e))?;
             sync_directory(&parent)?;
-            Ok(LocalFile::shared(file, 0, path, env, held))
+            Ok(shared.file(file, 0, path))
         })
         .await
     }
 
     async fn open(&self, path: &str) -> Result<Arc<dyn DiskFile>> {
-        let (path, env, held) = (path.to_owned(), self.env.clone(), self.held());
+        let (path, shared) = (path.to_owned(), self.shared());
+        let durable = Arc::clone(&self.durable);
         self.run("opening a local log file", move |root| {
             let path = root.join(path);
             let file = OpenOptions::new()
@@ -186,7 +268,9 @@ impl Disk for LocalDisk {
                 .open(&path)
                 .map_err(|e| failed(&path, &e))?;
             let length = file.metadata().map_err(|e| failed(&path, &e))?.len();
-            Ok(LocalFile::shared(file, length, path, env, held))
+            // Whoever made it may not have lived to make its name durable.
+            sync_directory(&make_parent(&path, &root, &durable)?)?;
+            Ok(shared.file(file, length, path))
         })
         .await
     }
@@ -201,9 +285,13 @@ impl Disk for LocalDisk {
                 std::fs::remove_file(&path)
             };
             match removed {
-                Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-                Err(e) => Err(failed(&path, &e)),
-                Ok(()) => sync_directory(path.parent().unwrap_or(Path::new("."))),
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(&path, &e)),
+                // Gone already, by a removal that was perhaps never synced.
+                _ => {}
+            }
+            match sync_directory(path.parent().unwrap_or(Path::new("."))) {
+                Err(Error::LocalDisk { fault: DiskFault::Missing, .. }) => Ok(()),
+                synced => synced,
             }
         })
         .await
@@ -217,45 +305,62 @@ struct LocalLock {
 
 impl DiskLock for LocalLock {}
 
+/// What the files of a disk share with it.
+#[derive(Debug)]
+struct SharedParts {
+    env: Env,
+    calls: Arc<Semaphore>,
+    locks: Vec<Arc<File>>,
+}
+
+impl SharedParts {
+    fn file(self, file: File, length: u64, path: PathBuf) -> Arc<dyn DiskFile> {
+        let opened = Arc::new(Opened { file, _locks: self.locks });
+        let length = Arc::new(tokio::sync::Mutex::new(length));
+        Arc::new(LocalFile { opened, length, path, env: self.env, calls: self.calls })
+    }
+}
+
 #[derive(Debug)]
 struct LocalFile {
     opened: Arc<Opened>,
+    /// The file's length. Held while the file is changed, by the work itself: a change that nobody
+    /// waits for any more still ends before the next one starts. Whoever waits for it holds no thread.
+    length: Arc<tokio::sync::Mutex<u64>>,
     path: PathBuf,
     env: Env,
+    calls: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 struct Opened {
     file: File,
-    /// Counts cuts. An append that nobody waits for any more may still be queued; it must not write
-    /// after the file was cut below it, so it does nothing when the count has changed.
-    cuts: AtomicU64,
-    /// Held while the file is changed; its length.
-    length: Mutex<u64>,
     _locks: Vec<Arc<File>>,
 }
 
 impl LocalFile {
-    fn shared(
-        file: File,
-        length: u64,
-        path: PathBuf,
-        env: Env,
-        locks: Vec<Arc<File>>,
-    ) -> Arc<dyn DiskFile> {
-        let cuts = AtomicU64::new(0);
-        let opened = Opened { file, cuts, length: Mutex::new(length), _locks: locks };
-        Arc::new(Self { opened: Arc::new(opened), path, env })
-    }
-
     async fn run<T: Send + 'static>(
         &self,
         name: &'static str,
         work: impl FnOnce(&Opened) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T> {
         let opened = Arc::clone(&self.opened);
-        let done = self.env.blocking(name, move || work(&opened)).await?;
+        let done = asked(&self.env, &self.calls, &self.path, name, move || work(&opened)).await?;
         done.map_err(|e| failed(&self.path, &e))
+    }
+
+    /// Runs `work`, which changes the file and is given its length to keep, after whatever changes it
+    /// now.
+    async fn change(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Opened, &mut u64) -> std::io::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let lock = Arc::clone(&self.length).lock_owned();
+        let Ok(mut length) = self.env.within_timeout(TIMEOUT, name, lock).await else {
+            return Err(silent(&self.path, name));
+        };
+        self.run(name, move |opened| work(opened, &mut length)).await
     }
 }
 
@@ -289,12 +394,7 @@ impl DiskFile for LocalFile {
     }
 
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
-        let cuts = self.opened.cuts.load(Ordering::SeqCst);
-        self.run("writing the local log", move |o| {
-            let mut length = o.length.lock();
-            if o.cuts.load(Ordering::SeqCst) != cuts {
-                return Err(std::io::Error::other("the file was cut meanwhile"));
-            }
+        self.change("writing the local log", move |o, length| {
             let end = offset + bytes.len() as u64;
             if end > *length {
                 let zeros = vec![0; usize::try_from(GROW_BYTES).unwrap_or(0)];
@@ -310,14 +410,149 @@ impl DiskFile for LocalFile {
         .await
     }
 
+    async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.change("writing the local log again", move |o, _| {
+            o.file.write_all_at(&bytes, offset)?;
+            o.file.sync_data()
+        })
+        .await
+    }
+
     async fn truncate(&self, length: u64) -> Result<()> {
-        self.run("cutting a local log file", move |o| {
-            let mut known = o.length.lock();
-            o.cuts.fetch_add(1, Ordering::SeqCst);
+        self.change("cutting a local log file", move |o, known| {
             o.file.set_len(length)?;
             *known = length;
             o.file.sync_all()
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::BoxFuture;
+    use telesto_common::env::{Clock, Spawn, Task};
+
+    use super::*;
+
+    /// Blocking work that never comes to its turn, and time that passes at once.
+    struct Hung {
+        real: Env,
+        kept: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+        asked: AtomicUsize,
+    }
+
+    impl std::fmt::Debug for Hung {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Hung")
+        }
+    }
+
+    impl Spawn for Hung {
+        fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
+            self.real.tasks.spawn(name, future)
+        }
+        fn spawn_blocking(&self, _: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.kept.lock().push(work);
+        }
+    }
+
+    impl Clock for Hung {
+        fn wall_micros(&self) -> u64 {
+            self.real.clock.wall_micros()
+        }
+        fn monotonic(&self) -> Duration {
+            self.real.clock.monotonic()
+        }
+        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+            self.real.clock.sleep(Duration::from_millis(1))
+        }
+    }
+
+    #[tokio::test]
+    async fn disk_that_does_not_answer_ends_every_call_and_holds_a_bounded_number_of_threads() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let real = telesto_runtime::env();
+        let before = LocalDisk::new(folder.path(), real.clone());
+        before.create("1/a.log").await.expect("created");
+        let hung = Arc::new(Hung { real: real.clone(), kept: Mutex::default(), asked: 0.into() });
+        let mut env = real;
+        env.tasks = Arc::clone(&hung) as Arc<dyn Spawn>;
+        env.clock = Arc::clone(&hung) as Arc<dyn Clock>;
+        let file = SharedParts {
+            env: env.clone(),
+            calls: Arc::new(Semaphore::new(PARALLEL)),
+            locks: Vec::new(),
+        };
+        let opened = OpenOptions::new().read(true).write(true).open(folder.path().join("1/a.log"));
+        let file = file.file(opened.expect("opens"), 0, folder.path().join("1/a.log"));
+        let disk = LocalDisk::new(folder.path(), env);
+        let silent = |error: Error| {
+            assert!(matches!(error, Error::LocalDisk { fault: DiskFault::Io, .. }), "{error}");
+            assert!(error.to_string().contains("did not answer"), "{error}");
+        };
+        for _ in 0..2 * PARALLEL {
+            silent(disk.list("1").await.expect_err("no answer"));
+            silent(disk.lock("1.lock").await.expect_err("no answer"));
+            silent(file.read(0, 10).await.expect_err("no answer"));
+        }
+        assert!(hung.asked.load(Ordering::SeqCst) <= 2 * PARALLEL);
+        for _ in 0..2 * PARALLEL {
+            silent(disk.open("1/a.log").await.expect_err("no answer"));
+            silent(disk.create("1/b.log").await.expect_err("no answer"));
+            silent(disk.remove("1/a.log").await.expect_err("no answer"));
+        }
+        assert!(hung.asked.load(Ordering::SeqCst) <= 2 * PARALLEL);
+    }
+
+    #[tokio::test]
+    async fn changes_of_a_file_on_a_disk_that_does_not_answer_hold_one_thread() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let real = telesto_runtime::env();
+        let hung = Arc::new(Hung { real: real.clone(), kept: Mutex::default(), asked: 0.into() });
+        let mut env = real;
+        env.tasks = Arc::clone(&hung) as Arc<dyn Spawn>;
+        env.clock = Arc::clone(&hung) as Arc<dyn Clock>;
+        let (path, calls) = (folder.path().join("a"), Arc::new(Semaphore::new(PARALLEL)));
+        let file = File::create_new(&path).expect("created");
+        let file = SharedParts { env, calls, locks: Vec::new() }.file(file, 0, path.clone());
+        for _ in 0..10 {
+            assert!(file.append(0, Bytes::from_static(b"late")).await.is_err());
+            assert!(file.truncate(0).await.is_err());
+        }
+        assert_eq!(hung.asked.load(Ordering::SeqCst), 1);
+        // The disk answers again: the late write ends, and what comes after it is done after it.
+        let kept = std::mem::take(&mut *hung.kept.lock());
+        let cut = file.truncate(0);
+        futures::pin_mut!(cut);
+        assert!(futures::poll!(cut.as_mut()).is_pending());
+        for work in kept {
+            work();
+        }
+        assert!(std::fs::read(&path).expect("there").starts_with(b"late"));
+        assert!(futures::poll!(cut.as_mut()).is_pending());
+        for work in std::mem::take(&mut *hung.kept.lock()) {
+            work();
+        }
+        cut.await.expect("cut");
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), 0);
+    }
+
+    #[tokio::test]
+    async fn directories_that_are_there_already_are_made_durable_with_their_parents() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let root = folder.path().join("made/by/another");
+        std::fs::create_dir_all(root.join("1")).expect("made, and nothing synced");
+        let disk = LocalDisk::new(&root, telesto_runtime::env());
+        disk.create("1/a/b.log").await.expect("created");
+        for made in root.join("1/a").ancestors().take(5) {
+            assert!(disk.durable.lock().contains(made), "{}", made.display());
+        }
+        let disk = LocalDisk::new(&root, telesto_runtime::env());
+        disk.open("1/a/b.log").await.expect("opened");
+        assert!(disk.durable.lock().contains(&root.join("1/a")));
     }
 }

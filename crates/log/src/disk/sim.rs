@@ -1,4 +1,15 @@
-//! A simulated local disk for tests and the simulation: it can crash, tear and fill up.
+//! A simulated local disk for tests and the simulation: it can crash, tear, fill up, hang, lie about
+//! what it synced and be put back to an older state.
+//!
+//! ```text
+//! limit_space   every write takes from what is left; then DiskFault::Full
+//! fail_next_sync   the bytes are in the page cache, the platter has what was there before, and the
+//!                  pages are taken for clean: no later sync writes them, only writing them again does
+//! crash         the power goes: pages that only the cache had are gone, a write under way is torn
+//! image, restore   the directory as it was; `restore` is what a backup or a machine's snapshot does
+//! hang, resume  appends wait
+//! ```
+//! A process that dies without the power going is a dropped handle: the page cache outlives it.
 //!
 //! # Invariants
 //! - What an append acknowledged survives [`SimDisk::crash`]. An append under way is applied in
@@ -15,6 +26,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::env::Random;
+use tokio::sync::Notify;
 
 use super::{Disk, DiskFile, DiskLock};
 use crate::error::{DiskFault, Error, Result};
@@ -22,6 +34,8 @@ use crate::error::{DiskFault, Error, Result};
 const SECTOR: usize = 512;
 /// Files grow in steps of this, bytes.
 const GROW: usize = 4096;
+/// What the page cache writes to the platter at once, bytes.
+const PAGE: usize = 4096;
 
 /// A disk in memory.
 #[derive(Clone, Debug, Default)]
@@ -29,9 +43,21 @@ pub struct SimDisk {
     shared: Arc<Mutex<Shared>>,
 }
 
+/// The files of a disk as they were at some moment.
+#[derive(Clone, Debug, Default)]
+pub struct DiskImage {
+    files: BTreeMap<String, Vec<u8>>,
+}
+
 #[derive(Debug, Default)]
 struct Shared {
+    /// As the page cache has them.
     files: BTreeMap<String, Vec<u8>>,
+    /// Pages that differ on the platter although the cache takes them for clean: path and number, and
+    /// what the platter has.
+    lying: BTreeMap<(String, usize), Vec<u8>>,
+    /// The next append reaches the cache only.
+    fail_sync: bool,
     locks: BTreeMap<String, u64>,
     /// Counts crashes; handles of an earlier life fail.
     life: u64,
@@ -44,8 +70,39 @@ struct Shared {
     tear_next: bool,
     /// Bytes that still fit.
     space_bytes: Option<u64>,
-    /// Appends wait for ever, as on a device that no longer answers.
+    /// Appends wait, as on a device that no longer answers.
     hangs: bool,
+    answers: Arc<Notify>,
+}
+
+impl Shared {
+    /// The pages that `[start, end)` of `path` touches are on the platter as the cache has them.
+    fn written_through(&mut self, path: &str, start: usize, end: usize) {
+        for page in start / PAGE..end.div_ceil(PAGE) {
+            self.lying.remove(&(path.to_owned(), page));
+        }
+    }
+
+    /// The pages that `[start, end)` of `path` is about to touch stay on the platter as they are.
+    fn kept_from_platter(&mut self, path: &str, start: usize, end: usize) {
+        let file = self.files.get(path).map_or(&[][..], Vec::as_slice);
+        for page in start / PAGE..end.div_ceil(PAGE) {
+            let from = (page * PAGE).min(file.len());
+            let mut platter = file[from..file.len().min(from + PAGE)].to_vec();
+            platter.resize(PAGE, 0);
+            self.lying.entry((path.to_owned(), page)).or_insert(platter);
+        }
+    }
+
+    /// The page cache is gone.
+    fn forget_cache(&mut self) {
+        for ((path, page), platter) in std::mem::take(&mut self.lying) {
+            let Some(file) = self.files.get_mut(&path) else { continue };
+            let from = (page * PAGE).min(file.len());
+            let to = file.len().min(from + PAGE);
+            file[from..to].copy_from_slice(&platter[..to - from]);
+        }
+    }
 }
 
 fn fault(path: &str, fault: DiskFault, reason: &str) -> Error {
@@ -74,17 +131,47 @@ impl SimDisk {
         self.shared.lock().space_bytes = bytes;
     }
 
-    /// From now on appends wait until whoever asked gives up.
+    /// From now on appends wait until [`Self::resume`], or until whoever asked gives up.
     pub fn hang(&self) {
         self.shared.lock().hangs = true;
     }
 
-    /// Loses what was not acknowledged, frees the locks, makes old handles fail.
+    /// Ends [`Self::hang`]: what waited goes on.
+    pub fn resume(&self) {
+        let mut shared = self.shared.lock();
+        shared.hangs = false;
+        shared.answers.notify_waiters();
+    }
+
+    /// The next append fails to sync: its bytes stay in the page cache, marked clean, and only there.
+    pub fn fail_next_sync(&self) {
+        self.shared.lock().fail_sync = true;
+    }
+
+    /// The files as they are now.
+    #[must_use]
+    pub fn image(&self) -> DiskImage {
+        DiskImage { files: self.shared.lock().files.clone() }
+    }
+
+    /// Puts the disk back to `image`. Frees the locks and makes old handles fail: the machine was off.
+    pub fn restore(&self, image: &DiskImage) {
+        let mut shared = self.shared.lock();
+        shared.life += 1;
+        shared.locks.clear();
+        shared.lying.clear();
+        shared.under_way = None;
+        shared.files = image.files.clone();
+    }
+
+    /// The power goes: loses what was not acknowledged and what only the page cache had, frees the
+    /// locks, makes old handles fail.
     pub fn crash(&self, random: &dyn Random) {
         let mut shared = self.shared.lock();
         shared.life += 1;
         shared.locks.clear();
         shared.appends_left = None;
+        shared.forget_cache();
         if let Some((path, offset, bytes)) = shared.under_way.take() {
             let torn = tear(&bytes, random);
             if let Some(file) = shared.files.get_mut(&path) {
@@ -222,7 +309,9 @@ impl Disk for SimDisk {
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
-        self.shared.lock().files.remove(path);
+        let mut shared = self.shared.lock();
+        shared.files.remove(path);
+        shared.lying.retain(|(of, _), _| of != path);
         Ok(())
     }
 }
@@ -247,8 +336,15 @@ impl DiskFile for SimFile {
     }
 
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
-        if self.with(|s| Ok(s.hangs))? {
-            std::future::pending::<()>().await;
+        loop {
+            let (hangs, answers) = self.with(|s| Ok((s.hangs, Arc::clone(&s.answers))))?;
+            if !hangs {
+                break;
+            }
+            let answered = answers.notified();
+            if self.with(|s| Ok(s.hangs))? {
+                answered.await;
+            }
         }
         self.with(|s| {
             match &mut s.appends_left {
@@ -267,9 +363,15 @@ impl DiskFile for SimFile {
             }
             let torn = std::mem::take(&mut s.tear_next);
             let written = if torn { bytes.slice(..bytes.len() / 2) } else { bytes };
-            let file = s.files.entry(self.path.clone()).or_default();
             let start = usize::try_from(offset).unwrap_or(usize::MAX);
             let end = start + written.len();
+            let lost = std::mem::take(&mut s.fail_sync);
+            if lost {
+                s.kept_from_platter(&self.path, start, end);
+            } else {
+                s.written_through(&self.path, start, end);
+            }
+            let file = s.files.entry(self.path.clone()).or_default();
             if file.len() < end {
                 // As real files do, it grows ahead.
                 file.resize(end.next_multiple_of(GROW), 0);
@@ -278,6 +380,22 @@ impl DiskFile for SimFile {
             if torn {
                 return Err(fault(&self.path, DiskFault::Io, "the write failed half-way"));
             }
+            if lost {
+                return Err(fault(&self.path, DiskFault::Io, "the sync failed"));
+            }
+            Ok(())
+        })
+    }
+
+    async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.with(|s| {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            let end = start.saturating_add(bytes.len());
+            let held = s.files.get(&self.path).and_then(|file| file.get(start..end));
+            if held != Some(&bytes[..]) {
+                return Err(fault(&self.path, DiskFault::Io, "other bytes are there"));
+            }
+            s.written_through(&self.path, start, end);
             Ok(())
         })
     }
@@ -285,7 +403,9 @@ impl DiskFile for SimFile {
     async fn truncate(&self, length: u64) -> Result<()> {
         self.with(|s| {
             let file = s.files.entry(self.path.clone()).or_default();
-            file.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            file.truncate(length);
+            s.lying.retain(|(path, page), _| *path != self.path || page * PAGE < length);
             if s.under_way.as_ref().is_some_and(|(path, ..)| *path == self.path) {
                 s.under_way = None;
             }

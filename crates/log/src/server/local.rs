@@ -5,10 +5,12 @@
 //! The directory's lock is held for as long as the server exists, so every file in it is this
 //! process's alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, ShardId};
 
 use super::loglet::StoredLoglet;
@@ -25,6 +27,8 @@ pub struct LocalLogServer {
     shard: ShardId,
     segment_bytes: u64,
     loglets: tokio::sync::Mutex<BTreeMap<LogletKey, Arc<StoredLoglet>>>,
+    /// Loglets made since the lock was taken: their files are certainly what this process wrote.
+    made: Mutex<BTreeSet<LogletKey>>,
     _lock: Box<dyn DiskLock>,
 }
 
@@ -46,6 +50,7 @@ impl LocalLogServer {
             shard,
             segment_bytes,
             loglets: tokio::sync::Mutex::new(BTreeMap::new()),
+            made: Mutex::default(),
             _lock: lock,
         }))
     }
@@ -62,13 +67,23 @@ impl LocalLogServer {
         &self.disk
     }
 
+    /// Whether `key` was made by this process, under the lock it still holds. The files of any other
+    /// loglet may be older than what its owner wrote: a restored backup, a machine that was put back
+    /// to a snapshot, a disk that lost what it had acknowledged.
+    #[must_use]
+    pub fn has_made(&self, key: &LogletKey) -> bool {
+        self.made.lock().contains(key)
+    }
+
     async fn loglet(&self, key: LogletKey) -> Result<Option<Arc<StoredLoglet>>> {
         let mut loglets = self.loglets.lock().await;
         if let Some(loglet) = loglets.get(&key) {
             return Ok(Some(Arc::clone(loglet)));
         }
         let disk = Arc::clone(&self.disk);
-        let opened = StoredLoglet::open(disk, key, self.segment_bytes, true).await?;
+        let trusts_cache = self.env.planted(Bug::TrustsPageCache);
+        let opened =
+            StoredLoglet::open(disk, key, self.segment_bytes, true, trusts_cache).await?;
         Ok(opened.map(|loglet| {
             let loglet = Arc::new(loglet);
             loglets.insert(key, Arc::clone(&loglet));
@@ -93,6 +108,7 @@ impl LocalLogServer {
             if self.loglet(key).await?.is_none() {
                 let disk = Arc::clone(&self.disk);
                 let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
+                self.made.lock().insert(key);
                 self.loglets.lock().await.insert(key, Arc::new(made));
             }
             return Ok(Reply::Done);
@@ -106,9 +122,13 @@ impl LocalLogServer {
             Request::Read { from, max_bytes, .. } => {
                 loglet.read(from, max_bytes).await.map(Reply::Entries)
             }
-            Request::Release { below, .. } => loglet.release(below).await.map(|()| Reply::Done),
+            Request::Release { below, .. } => {
+                let last_too = self.env.planted(Bug::ReleasesLastBatch);
+                loglet.release(below, last_too).await.map(|()| Reply::Done)
+            }
             Request::Remove { .. } => {
                 self.loglets.lock().await.remove(&key);
+                self.made.lock().remove(&key);
                 loglet.remove().await.map(|()| Reply::Done)
             }
             Request::Create { .. } | Request::Tail { .. } => Ok(loglet.tail().await),

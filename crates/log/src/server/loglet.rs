@@ -88,13 +88,15 @@ impl StoredLoglet {
 
     /// Opens a loglet's files. `None` when there is no usable one.
     ///
-    /// With `repair`, an unfinished last write is cut off and what is there made durable; without, the
-    /// files are left as they are.
+    /// With `repair`, an unfinished last write is cut off and what is there made durable, whatever an
+    /// earlier life was told by its sync; without, the files are left as they are. `trusts_cache` (a
+    /// test's): what reads as written is taken for durable.
     pub async fn open(
         disk: Arc<dyn Disk>,
         key: LogletKey,
         segment_bytes: u64,
         repair: bool,
+        trusts_cache: bool,
     ) -> Result<Option<Self>> {
         let directory = loglet_directory(&key);
         let mut numbers = Vec::new();
@@ -155,8 +157,10 @@ impl StoredLoglet {
                 );
                 last.unfinished_bytes = 0;
             }
-            // Also syncs: a whole batch may have been in the page cache only.
             last.file.truncate(last.end_bytes).await?;
+            if !trusts_cache {
+                last.harden().await?;
+            }
         }
         let sealed = last.sealed;
         Ok(Some(Self::with_segments(disk, key, segment_bytes, segments, sealed)))
@@ -184,12 +188,13 @@ impl StoredLoglet {
         let start = files.next();
         let mut next = start;
         let mut written = Vec::new();
+        let mut refused = Vec::new();
         for one in waiting {
-            let refused = files.sealed && !one.repair;
+            let closed = files.sealed && !one.repair;
             if files.failed {
                 let _ = one.reply.send(Err(self.failed()));
-            } else if refused || one.first != next {
-                let _ = one.reply.send(Ok(Reply::Refused { next, sealed: files.sealed }));
+            } else if closed || one.first != next {
+                refused.push(one.reply);
             } else {
                 next = Lsn(next.0 + one.entries.len() as u64);
                 batch.extend(one.entries);
@@ -205,6 +210,13 @@ impl StoredLoglet {
             for (next, reply) in written {
                 let _ = reply.send(Ok(Reply::Stored { next }));
             }
+        }
+        // Answered after the write: below `next` is what is on disk, not what was about to be.
+        for reply in refused {
+            let (next, sealed) = (files.next(), files.sealed);
+            let answer =
+                if files.failed { Err(self.failed()) } else { Ok(Reply::Refused { next, sealed }) };
+            let _ = reply.send(answer);
         }
         result.try_recv().unwrap_or_else(|_| Err(self.failed()))
     }
@@ -294,10 +306,16 @@ impl StoredLoglet {
         Ok(found)
     }
 
-    /// Drops segments that hold only entries below `below`; the last segment stays.
-    pub async fn release(&self, below: Lsn) -> Result<()> {
+    /// Drops segments that hold only entries below `below`. What stays has at least one entry, if
+    /// there ever was one: a recovery names the hash of the last entry, so a segment that a roll-over
+    /// made and no batch ever reached (full disk, stalled sync) does not let the one before it go.
+    /// With `last_too` (a test's), it does.
+    pub async fn release(&self, below: Lsn, last_too: bool) -> Result<()> {
         let mut files = self.files.lock().await;
-        while files.segments.len() > 1 && files.segments[0].next_lsn() <= below {
+        while files.segments.len() > 1
+            && files.segments[0].next_lsn() <= below
+            && (last_too || !files.segments[1].batches.is_empty())
+        {
             self.disk.remove(&files.segments[0].path).await?;
             files.segments.remove(0);
         }

@@ -93,7 +93,7 @@ pub enum Reply {
     },
     /// To `Store`: not accepted.
     Refused {
-        /// The next LSN the server accepts.
+        /// The next LSN the server accepts; everything below is durable.
         next: Lsn,
         /// Whether it is sealed.
         sealed: bool,

@@ -19,7 +19,7 @@ use super::protocol::LogletKey;
 use super::sector::{self, HEADER, Next, SEAL, SECTOR};
 use crate::codec::cursor::{Cursor, Malformed};
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, FORMAT_VERSION, Result};
 
 const MAGIC: [u8; 4] = *b"TLSG";
 /// Newest segment format this program reads, and the one it writes.
@@ -149,6 +149,16 @@ impl Segment {
         self.batches.last().map_or(self.first, |b| Lsn(b.first.0 + b.count))
     }
 
+    /// Writes its last batch (and a seal behind it) again, the same bytes to the same place. The sync of
+    /// that batch may have failed in an earlier life, which then died: the batch is in the page cache,
+    /// taken for clean, and a sync alone would leave it there. Everything before it was acknowledged.
+    pub async fn harden(&self) -> Result<()> {
+        let from = self.batches.last().map_or(0, |b| b.sector * SECTOR as u64);
+        let length = usize::try_from(self.end_bytes - from).unwrap_or(usize::MAX);
+        let bytes = self.file.read(from, length).await?;
+        self.file.rewrite(from, bytes).await
+    }
+
     /// The entries of one of its batches.
     pub async fn read(&self, position: Position) -> Result<Vec<Bytes>> {
         let offset = position.sector * SECTOR as u64;
@@ -275,6 +285,7 @@ fn check_header(object: &str, key: &LogletKey, number: u64, payload: &Bytes) -> 
     };
     parse().map_err(corrupt)?.map_err(|found| Error::TooNew {
         object: object.to_owned(),
+        what: FORMAT_VERSION,
         found,
         supported: VERSION,
     })

@@ -4,11 +4,14 @@
     reason = "these tests run on the real runtime and wait for background work"
 )]
 
+mod bounded;
 mod bucket_log;
 mod late_writer;
 mod listing;
+mod local_disk;
 mod majority;
 mod own_object;
 mod quorum_log;
 mod support;
 mod switching;
+mod trimming;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,7 +29,7 @@ pub enum Fault {
     Fail,
     /// Takes effect (if it changes anything), but the reply and the read-back are lost.
     LoseReply,
-    /// A put that waits before it takes effect.
+    /// A put that waits before it takes effect, or a listing.
     Delay(Arc<Notify>),
     /// Takes effect; the reply waits.
     HoldReply(Arc<Notify>),
@@ -70,6 +70,9 @@ pub struct MemBucket {
     pub objects: Arc<Objects>,
     hook: Mutex<Option<Hook>>,
     distort: Mutex<Option<Distort>>,
+    /// Whether answers tell the bucket's time, and the newest time told.
+    tells_time: AtomicBool,
+    told_micros: AtomicU64,
     pub requests: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -85,8 +88,18 @@ impl MemBucket {
             objects: Arc::clone(objects),
             hook: Mutex::new(None),
             distort: Mutex::new(None),
+            tells_time: AtomicBool::new(false),
+            told_micros: AtomicU64::new(0),
             requests: Mutex::default(),
         })
+    }
+    /// From now on answers tell the bucket's time, as those over HTTP do.
+    pub fn tell_time(&self) {
+        self.tells_time.store(true, Ordering::SeqCst);
+    }
+    fn answered(&self) {
+        let micros = 1 + self.objects.micros.load(Ordering::SeqCst);
+        self.told_micros.fetch_max(micros, Ordering::SeqCst);
     }
     pub fn hook(&self, hook: impl Fn(&str, &str) -> Fault + Send + Sync + 'static) {
         *self.hook.lock() = Some(Arc::new(hook));
@@ -119,6 +132,7 @@ impl Bucket for MemBucket {
         if !matches!(self.fault("get", key), Fault::None) {
             return Err(Self::unavailable(key));
         }
+        self.answered();
         Ok(self.objects.objects.lock().get(key).map(|(body, at)| Object {
             body: body.clone(),
             size_bytes: body.len() as u64,
@@ -143,6 +157,7 @@ impl Bucket for MemBucket {
             }
             absent
         };
+        self.answered();
         match fault {
             Fault::HoldReply(until) => {
                 until.notified().await;
@@ -165,8 +180,10 @@ impl Bucket for MemBucket {
         limit: usize,
     ) -> Result<Vec<ListedObject>> {
         tokio::task::yield_now().await;
-        if !matches!(self.fault("list", prefix), Fault::None) {
-            return Err(Self::unavailable(prefix));
+        match self.fault("list", prefix) {
+            Fault::None => {}
+            Fault::Delay(until) => until.notified().await,
+            _ => return Err(Self::unavailable(prefix)),
         }
         let prefix = format!("{prefix}/");
         let objects = self.objects.objects.lock();
@@ -201,6 +218,11 @@ impl Bucket for MemBucket {
         Arc::new(object_store::memory::InMemory::new())
     }
 
+    fn clock_micros(&self) -> Option<u64> {
+        let told = self.told_micros.load(Ordering::SeqCst);
+        (self.tells_time.load(Ordering::SeqCst) && told > 0).then_some(told)
+    }
+
     fn url(&self) -> &str {
         "memory://test"
     }
@@ -211,17 +233,23 @@ impl Bucket for MemBucket {
 pub struct ShiftedClock {
     real: Arc<dyn Clock>,
     shift_micros: AtomicU64,
+    wall_shift_micros: AtomicI64,
 }
 
 impl ShiftedClock {
     pub fn advance(&self, by: Duration) {
         self.shift_micros.fetch_add(by.as_micros() as u64, Ordering::SeqCst);
+        self.set_wall(by.as_micros() as i64);
+    }
+    /// The wall clock alone is set.
+    pub fn set_wall(&self, by_micros: i64) {
+        self.wall_shift_micros.fetch_add(by_micros, Ordering::SeqCst);
     }
 }
 
 impl Clock for ShiftedClock {
     fn wall_micros(&self) -> u64 {
-        self.real.wall_micros()
+        self.real.wall_micros().saturating_add_signed(self.wall_shift_micros.load(Ordering::SeqCst))
     }
     fn monotonic(&self) -> Duration {
         self.real.monotonic() + Duration::from_micros(self.shift_micros.load(Ordering::SeqCst))
@@ -233,7 +261,11 @@ impl Clock for ShiftedClock {
 
 pub fn shifted() -> (Env, Arc<ShiftedClock>) {
     let mut env = telesto_runtime::env();
-    let clock = Arc::new(ShiftedClock { real: env.clock, shift_micros: AtomicU64::new(0) });
+    let clock = Arc::new(ShiftedClock {
+        real: env.clock,
+        shift_micros: AtomicU64::new(0),
+        wall_shift_micros: AtomicI64::new(0),
+    });
     env.clock = Arc::clone(&clock) as Arc<dyn Clock>;
     (env, clock)
 }

@@ -22,23 +22,22 @@ const EVERY_ROW: ScanOptions =
     ScanOptions { reverse: false, limit: None, read_for: ReadFor::Constraint };
 
 /// Reads the stored rows of a table in batches.
-pub(super) struct RowReader<'a> {
-    context: &'a ExecContext,
+pub(super) struct RowReader {
     codec: RowCodec,
     scan: Box<dyn telesto_txn::Scan>,
 }
 
-impl<'a> RowReader<'a> {
-    pub(super) fn new(context: &'a ExecContext, table: &Table) -> Result<Self> {
+impl RowReader {
+    pub(super) fn new(context: &ExecContext, table: &Table) -> Result<Self> {
         let prefix = index_prefix(context.catalog.database, table, 0);
         let range = KeyRange::with_prefix(prefix.as_slice());
         let scan = context.txn.scan(range, EVERY_ROW);
-        Ok(Self { context, codec: RowCodec::new(table)?, scan })
+        Ok(Self { codec: RowCodec::new(table)?, scan })
     }
 
     /// The next rows with their keys; empty at the end.
     pub(super) async fn next(&mut self) -> Result<Vec<(Bytes, Row)>> {
-        self.context.check_cancelled()?;
+        crate::interrupt::pace().await?;
         let batch = self.scan.next_batch(BATCH).await?;
         batch.into_iter().map(|(key, value)| Ok((key, self.codec.decode(&value)?))).collect()
     }
@@ -138,7 +137,7 @@ pub(super) async fn delete_index(context: &ExecContext, table: &Table, index: u3
     let mut scan = context.txn.scan(range, EVERY_ROW);
     let mut count = 0;
     loop {
-        context.check_cancelled()?;
+        crate::interrupt::pace().await?;
         let batch = scan.next_batch(BATCH).await?;
         if batch.is_empty() {
             return Ok(count);

@@ -380,7 +380,7 @@ pub(super) async fn fill_from_query(
         Rows::Stream(stream) => stream,
     };
     while let Some(batch) = stream.next().await {
-        context.check_cancelled()?;
+        crate::interrupt::pace().await?;
         for row in batch? {
             build::insert_row(context, &info, &row).await?;
             count += 1;

@@ -74,6 +74,7 @@ use self::bind::{Binder, Parameters, Relation, ScopeColumn};
 use self::evaluate::Evaluation;
 use self::tables::CatalogTables;
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{ResultColumn, Row, RowStream, Rows, StatementResult};
 use crate::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
@@ -101,6 +102,7 @@ impl DfPlan {
     /// # Errors
     /// Whatever the query runs into.
     pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        interrupt::computes().await;
         match &self.statement {
             Statement::Query(query) => {
                 let physical = physical(query, &self.parameters, &self.wanted, context).await?;

@@ -272,7 +272,7 @@ impl StoredReader {
     async fn more(&mut self, begun: &mut Begun, max_rows: usize) -> Result<Option<RecordBatch>> {
         let width = self.decoder.table.columns.len();
         loop {
-            self.decoder.exec.check_cancelled()?;
+            crate::interrupt::pace().await?;
             if !begun.points.is_empty() {
                 let most = begun.points.len().min(max_rows);
                 let keys: Vec<Bytes> = begun.points.drain(..most).collect();

@@ -95,7 +95,7 @@ impl<T> BulkInsert<T> {
     }
 
     async fn flush(&mut self) -> std::result::Result<(), Refused<T>> {
-        self.exec.check_cancelled()?;
+        crate::interrupt::pace().await?;
         let context = EvalContext::executing(&self.exec);
         let mut statement = Statement::new(&self.exec, &context, &self.info);
         statement.resume(std::mem::take(&mut self.pending));

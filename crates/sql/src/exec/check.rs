@@ -70,7 +70,7 @@ impl Check<'_> {
         let mut scan = self.exec.txn.scan(range, ScanOptions::default());
         let mut count = 0;
         loop {
-            self.exec.check_cancelled()?;
+            crate::interrupt::pace().await?;
             let batch = scan.next_batch(BATCH).await?;
             if batch.is_empty() {
                 return Ok(count);
@@ -117,7 +117,7 @@ impl Check<'_> {
         let range = codec::table_range(database, table, index.id);
         let mut scan = self.exec.txn.scan(range, ScanOptions::default());
         loop {
-            self.exec.check_cancelled()?;
+            crate::interrupt::pace().await?;
             let batch = scan.next_batch(BATCH).await?;
             if batch.is_empty() {
                 return Ok(());

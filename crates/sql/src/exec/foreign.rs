@@ -412,7 +412,7 @@ impl Statement<'_> {
                 let mut scan =
                     self.exec.txn.scan(KeyRange::with_prefix(prefix.as_slice()), options);
                 loop {
-                    self.exec.check_cancelled()?;
+                    crate::interrupt::pace().await?;
                     let batch = scan.next_batch(BATCH).await?;
                     if batch.is_empty() {
                         break;
@@ -456,7 +456,7 @@ impl Statement<'_> {
         let mut scan =
             self.exec.txn.scan(codec::table_range(info.database, &info.table, 0), options);
         loop {
-            self.exec.check_cancelled()?;
+            crate::interrupt::pace().await?;
             let batch = scan.next_batch(BATCH).await?;
             if batch.is_empty() {
                 return Ok(out);

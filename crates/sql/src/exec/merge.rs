@@ -42,7 +42,7 @@ impl MergePlan {
         // Keys that move must not meet rows whose turn has not come: one row at a time.
         let together = if may_move_keys(self) { 1 } else { BATCH };
         loop {
-            exec.check_cancelled()?;
+            crate::interrupt::pace().await?;
             let inputs = rows.next(BATCH).await?;
             if inputs.is_empty() {
                 break;

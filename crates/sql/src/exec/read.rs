@@ -138,7 +138,7 @@ impl Reader {
         let wanted = max_rows.clamp(1, BATCH);
         let mut step = wanted;
         loop {
-            exec.check_cancelled()?;
+            crate::interrupt::pace().await?;
             if self.waiting.is_empty() {
                 match self.pairs(step, exec).await? {
                     Some(pairs) => self.waiting = pairs.into(),

@@ -95,7 +95,7 @@ impl InsertPlan {
         match &self.rows {
             InsertRows::Values(rows) => {
                 for batch in rows.chunks(BATCH) {
-                    exec.check_cancelled()?;
+                    crate::interrupt::pace().await?;
                     let mut new = Vec::with_capacity(batch.len());
                     let mut failed = None;
                     for given in batch {
@@ -120,7 +120,7 @@ impl InsertPlan {
             InsertRows::Query(source, values) => {
                 let mut batches = source.open(exec).await?;
                 loop {
-                    exec.check_cancelled()?;
+                    crate::interrupt::pace().await?;
                     let batch = batches.next(BATCH).await?;
                     if batch.is_empty() {
                         break;
@@ -239,7 +239,7 @@ impl Rowset {
                 .map(|found| (found, None))
                 .collect()),
             Self::Query(batches, seen) => loop {
-                exec.check_cancelled()?;
+                crate::interrupt::pace().await?;
                 let batch = batches.next(BATCH).await?;
                 if batch.is_empty() {
                     return Ok(Vec::new());

@@ -86,7 +86,7 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let session = engine.session(SessionOptions::default()).await?;
     let mut template = session.work_context(&txn, &catalog);
     // No client can cancel it.
-    template.cancel = CancelHandle::default().begin(1);
+    template.cancel = CancelHandle::default().begin(1, None);
     txn.rollback();
     let builder = Builder::new(engine, template);
     for (table, index) in filling {

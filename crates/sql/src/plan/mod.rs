@@ -159,6 +159,7 @@ impl ExecContext {
     /// # Errors
     /// 57014.
     pub fn check_cancelled(&self) -> Result<()> {
+        crate::interrupt::check()?;
         self.cancel.check()
     }
 

@@ -1,41 +1,74 @@
-//! Cancelling a running statement.
+//! Stopping a session's statement, or the session, from elsewhere.
+//!
+//! # Invariants
+//! A cancel concerns the statement under way when it comes, never the next one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use telesto_common::env::Clock;
 
-use crate::error::{Error, Result, SqlState};
+use super::activity::{Activity, Shown};
+use crate::error::Result;
+use crate::interrupt::Shared;
+pub use crate::interrupt::{Ending, Probe};
 
-#[derive(Debug, Default)]
-struct Shared {
-    /// Number of the statement under way; even: none.
-    statement: AtomicU64,
-    /// The statement asked to stop.
-    cancelled: AtomicU64,
-    notify: Notify,
-}
-
-/// Stops the statement a session is running, from any task.
+/// Stops the statement a session is running, or the session, from any task.
 #[derive(Clone, Debug, Default)]
 pub struct CancelHandle(Arc<Shared>);
 
 impl CancelHandle {
-    /// Makes the statement running now fail with 57014; without one, does nothing.
-    pub fn cancel(&self) {
-        let statement = self.0.statement.load(Ordering::SeqCst);
-        if statement != 0 {
-            self.0.cancelled.store(statement, Ordering::SeqCst);
-            self.0.notify.notify_waiters();
-        }
+    /// Of a session whose statements have time limits by `clock`.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Shared::new(clock)))
     }
 
-    /// Starts a statement.
-    pub(crate) fn begin(&self, number: u64) -> CancelToken {
-        self.0.statement.store(number, Ordering::SeqCst);
-        CancelToken { shared: Arc::clone(&self.0), statement: number }
+    /// Makes the statement running now fail with 57014; without one, does nothing.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    /// Ends the session: its statement fails with 57P01 (or 08006 when the client is gone), and
+    /// [`CancelHandle::ended`] resolves.
+    pub fn end(&self, ending: Ending) {
+        self.0.end(ending);
+    }
+
+    /// Why the session is to end; `None`: it is not.
+    #[must_use]
+    pub fn ending(&self) -> Option<Ending> {
+        self.0.ending()
+    }
+
+    /// Resolves when the session is to end.
+    pub async fn ended(self) {
+        self.0.told(|shared| shared.ending().is_some()).await;
+    }
+
+    /// Has computing statements ask `probe` now and then whether the client is still there.
+    pub fn watch(&self, probe: Probe) {
+        self.0.set_probe(probe);
+    }
+
+    /// Whether the statement under way may compute for long: it should be polled where that holds up nobody.
+    #[must_use]
+    pub fn computes(&self) -> bool {
+        self.0.is_computing()
+    }
+
+    /// Whether the statement under way is to stop, by its time limit too. It will, when it is polled.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.is_over(self.0.number())
+    }
+
+    /// Starts a statement that may take `limit`.
+    pub(crate) fn begin(&self, number: u64, limit: Option<Duration>) -> CancelToken {
+        self.0.begin(number, limit);
+        self.token(number)
     }
 
     /// The token of statement `number`.
@@ -44,33 +77,58 @@ impl CancelHandle {
     }
 
     /// Ends the statement under way.
-    pub(crate) fn end(&self) {
-        self.0.statement.store(0, Ordering::SeqCst);
+    pub(crate) fn finish(&self) {
+        self.0.finish();
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
     }
 }
 
-/// The sessions of this process by the process id each shows, for `pg_cancel_backend`.
+/// The sessions of this process by the process id each shows, for `pg_cancel_backend` and its kin.
 #[derive(Debug, Default)]
-pub(crate) struct Backends(Mutex<BTreeMap<i32, CancelHandle>>);
+pub(crate) struct Backends(Mutex<BTreeMap<i32, Backend>>);
+
+#[derive(Clone, Debug)]
+struct Backend {
+    handle: CancelHandle,
+    shown: Arc<Shown>,
+}
 
 impl Backends {
     /// Enters a session.
-    pub(crate) fn enter(&self, pid: i32, handle: CancelHandle) {
-        self.0.lock().insert(pid, handle);
+    pub(crate) fn enter(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) {
+        self.0.lock().insert(pid, Backend { handle, shown });
     }
 
     /// Takes a session out, if the process id is still its own.
     pub(crate) fn leave(&self, pid: i32, handle: &CancelHandle) {
         let mut sessions = self.0.lock();
-        if sessions.get(&pid).is_some_and(|there| Arc::ptr_eq(&there.0, &handle.0)) {
+        if sessions.get(&pid).is_some_and(|there| Arc::ptr_eq(&there.handle.0, &handle.0)) {
             sessions.remove(&pid);
         }
     }
 
     /// Cancels what the session is running; false: there is none.
     pub(crate) fn cancel(&self, pid: i32) -> bool {
-        let handle = self.0.lock().get(&pid).cloned();
-        handle.as_ref().map(CancelHandle::cancel).is_some()
+        self.with(pid, CancelHandle::cancel)
+    }
+
+    /// Ends the session; false: there is none.
+    pub(crate) fn terminate(&self, pid: i32) -> bool {
+        self.with(pid, |handle| handle.end(Ending::Terminated))
+    }
+
+    /// What every session is doing, by process id.
+    pub(crate) fn shown(&self) -> Vec<(i32, Activity)> {
+        let sessions = self.0.lock();
+        sessions.iter().map(|(pid, backend)| (*pid, backend.shown.get())).collect()
+    }
+
+    fn with(&self, pid: i32, act: impl FnOnce(&CancelHandle)) -> bool {
+        let found = self.0.lock().get(&pid).map(|backend| backend.handle.clone());
+        found.as_ref().map(act).is_some()
     }
 }
 
@@ -82,37 +140,25 @@ pub struct CancelToken {
 }
 
 impl CancelToken {
-    /// Whether the statement is to stop.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.shared.cancelled.load(Ordering::Relaxed) == self.statement
-    }
-
-    /// Fails with 57014 when the statement is to stop.
+    /// Fails when the statement is to stop.
     ///
     /// # Errors
-    /// 57014.
+    /// 57014; 57P01 or 08006 when the session is to end.
     pub fn check(&self) -> Result<()> {
-        if self.is_cancelled() {
-            return Err(Error::new(
-                SqlState::QUERY_CANCELED,
-                "canceling statement due to user request",
-            ));
-        }
-        Ok(())
+        self.shared.look(self.statement)
+    }
+
+    /// The time of the statement is over: every look at it fails from now on.
+    pub(crate) fn time_out(&self) {
+        self.shared.time_out(self.statement);
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Resolves when the statement is to stop.
     pub async fn cancelled(&self) {
-        loop {
-            let notified = self.shared.notify.notified();
-            let mut notified = std::pin::pin!(notified);
-            // Registered before the look, so that a cancel in between is not missed.
-            notified.as_mut().enable();
-            if self.is_cancelled() {
-                return;
-            }
-            notified.await;
-        }
+        self.shared.told(|shared| shared.look(self.statement).is_err()).await;
     }
 }

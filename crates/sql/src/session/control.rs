@@ -64,7 +64,14 @@ impl Session {
     ) -> Result<Option<StatementResult>> {
         match statement {
             Statement::StartTransaction { modes, begin, .. } => {
-                self.begin(modes, as_of).await?;
+                let was_explicit = self.block.as_ref().is_some_and(|block| block.explicit);
+                if let Err(error) = self.begin(modes, as_of).await {
+                    // A block that could not be begun leaves the client in none.
+                    if let (false, Some(block)) = (was_explicit, &mut self.block) {
+                        block.explicit = false;
+                    }
+                    return Err(error);
+                }
                 Ok(done(if *begin { "BEGIN" } else { "START TRANSACTION" }))
             }
             Statement::Commit { chain, .. } => {

@@ -13,6 +13,7 @@ use telesto_txn::{Database, TxnOptions};
 use super::cancel::Backends;
 use super::cost::Spending;
 use super::settings::Settings;
+use super::writes::Writes;
 use super::{CancelHandle, Live, Session};
 use crate::advisory::registry::AdvisoryLocks;
 use crate::advisory::remote::Remote;
@@ -83,6 +84,7 @@ pub struct SqlEngine {
     backends: Arc<Backends>,
     hub: Arc<Hub>,
     pub(crate) upkeep: Upkeep,
+    pub(super) writes: Writes,
     sessions: AtomicU64,
 }
 
@@ -135,6 +137,7 @@ impl SqlEngine {
             backends: Arc::default(),
             hub,
             upkeep: Upkeep::default(),
+            writes: Writes::default(),
             sessions: AtomicU64::new(0),
         }))
     }
@@ -167,6 +170,8 @@ impl SqlEngine {
             settings.set(&name, &[value])?;
         }
         let settings = Arc::new(settings);
+        let now = super::pg_micros(self.env.clock.wall_micros());
+        let shown = Arc::new(super::activity::Shown::of(&settings.session_user, now));
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             sequences: Arc::new(SequenceSession::new(
@@ -177,8 +182,10 @@ impl SqlEngine {
             engine: Arc::clone(self),
             defaults: Arc::clone(&settings),
             settings,
-            cancel: CancelHandle::default(),
+            cancel: CancelHandle::new(Arc::clone(&self.env.clock)),
             statement: 0,
+            committing: None,
+            shown,
             notices: Arc::default(),
             configured: Arc::default(),
             block: None,
@@ -207,6 +214,12 @@ impl SqlEngine {
     #[must_use]
     pub fn database(&self) -> &Arc<dyn Database> {
         &self.database
+    }
+
+    /// Why the last write of a session of this process could not be made durable; `None`: it could, or none has been tried.
+    #[must_use]
+    pub fn write_trouble(&self) -> Option<Error> {
+        self.writes.trouble()
     }
 
     /// The seams.

@@ -13,6 +13,7 @@
 //! - An error in an explicit transaction puts it in the failed state; only ROLLBACK (or to a
 //!   savepoint) leaves it (25P02).
 
+pub(crate) mod activity;
 mod bounds;
 pub mod cancel;
 mod conflict;
@@ -39,13 +40,17 @@ mod run;
 mod seen;
 pub mod settings;
 mod spelling;
+mod tame;
 mod transaction;
 mod utility;
+mod weight;
+mod writes;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
@@ -53,9 +58,10 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_bucket::meter::scoped;
 use telesto_common::Label;
+use telesto_common::limits::Reservation;
 
 pub use crate::catalog::SequenceSession;
-pub use cancel::{CancelHandle, CancelToken};
+pub use cancel::{CancelHandle, CancelToken, Ending, Probe};
 pub(crate) use control::level_name;
 pub use cost::StatementCost;
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
@@ -72,11 +78,13 @@ use crate::advisory::session::AdvisorySession;
 use crate::catalog::{CatalogSnapshot, Stamp};
 use crate::error::{Error, Result, SqlState};
 use crate::exec::deferred::Deferred;
+use crate::interrupt;
 use crate::notify::session::Channels;
 use crate::notify::{Lost, Notification};
 use crate::plan::{ParameterTypes, Plan};
 use crate::sqlparser::ast::Statement;
 use crate::types::{Datum, SqlType};
+use bounds::{Ran, bounded};
 use transaction::Block;
 
 /// Seconds from 1970-01-01 to 2000-01-01.
@@ -114,6 +122,10 @@ pub struct Prepared {
     pub(crate) as_of: Option<String>,
     /// It was described to a client: its columns may not change any more.
     described: bool,
+    /// It surely computes next to nothing for each row it meets.
+    tame: bool,
+    /// The memory its text and tree are charged for; `None`: too little to count.
+    charged: Option<Reservation>,
     plan: Mutex<Option<(Stamp, Arc<Settings>, Plan)>>,
 }
 
@@ -126,9 +138,11 @@ impl Prepared {
             sql: if cursor { sql.to_owned() } else { String::new() },
             parameter_types: Vec::new(),
             columns: None,
+            tame: parsed.statement.as_ref().is_none_or(tame::is_tame),
             statement: parsed.statement,
             as_of: parsed.as_of,
             described: false,
+            charged: None,
             plan: Mutex::default(),
         })
     }
@@ -145,6 +159,8 @@ impl Prepared {
             statement: Some(statement),
             as_of: self.as_of.clone(),
             described: false,
+            tame: false,
+            charged: None,
             plan: Mutex::default(),
         }))
     }
@@ -158,6 +174,8 @@ pub struct Session {
     defaults: Arc<Settings>,
     cancel: CancelHandle,
     statement: u64,
+    /// A commit is under way: what the client is told when it is not waited for.
+    committing: Option<Box<Error>>,
     notices: Arc<NoticeQueue>,
     configured: Arc<settings::ConfigQueue>,
     sequences: Arc<SequenceSession>,
@@ -171,6 +189,7 @@ pub struct Session {
     spending: cost::Spending,
     cursors: cursor::Cursors,
     live: Arc<Live>,
+    shown: Arc<activity::Shown>,
     advisory: Arc<AdvisorySession>,
     channels: Arc<Channels>,
     deferred: Arc<Deferred>,
@@ -192,17 +211,19 @@ impl Session {
         sink: &'a mut dyn ResultSink,
     ) -> BoxFuture<'a, Result<()>> {
         self.spending.ends();
-        scoped(self.spending.scope(), self.execute_simple_inner(sql, sink)).boxed()
+        async move {
+            self.shows_query(sql);
+            let scope = self.spending.scope();
+            let done = scoped(scope, self.execute_simple_inner(sql, sink)).await;
+            self.shows_idle();
+            done
+        }
+        .boxed()
     }
 
     async fn execute_simple_inner(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
-        let parsed = match parse::parse(sql) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                self.fail();
-                return Err(error);
-            }
-        };
+        // What the text is charged for is held until all have run.
+        let (parsed, _charged) = self.parse(sql).await?;
         if parsed.is_empty() {
             return sink.result(StatementResult::Empty).await;
         }
@@ -223,6 +244,28 @@ impl Session {
         self.sync_inner().await
     }
 
+    /// The statements of a query string; parsing is bounded like a statement.
+    async fn parse(&mut self, sql: &str) -> Result<(Vec<parse::Parsed>, Option<Reservation>)> {
+        let (token, mut timer) = self.begin_statement();
+        self.cancel.shared().set_computes(false);
+        let ran = {
+            let work = pin!(async {
+                if tame::may_compute(sql) {
+                    interrupt::computes().await;
+                }
+                let charged = weight::charge(&self.engine.memory, sql)?;
+                Ok((parse::parse(sql)?, charged))
+            });
+            bounded(&mut timer, &token, work).await
+        };
+        let error = match ran {
+            Ran::Done(Ok(parsed)) => return Ok(parsed),
+            Ran::Done(Err(error)) | Ran::Stopped(error) => error,
+        };
+        self.fail();
+        Err(error)
+    }
+
     /// Parses and plans one statement.
     ///
     /// # Errors
@@ -233,13 +276,24 @@ impl Session {
         parameter_types: &'a [Option<SqlType>],
     ) -> BoxFuture<'a, Result<Arc<Prepared>>> {
         async move {
+            self.shows_query(sql);
             self.spending.prepares();
             let scope = self.spending.scope();
-            let result = scoped(scope, self.prepare_inner(sql, parameter_types)).await;
-            if result.is_err() {
-                self.fail();
+            let settings = Arc::clone(&self.settings);
+            let (token, mut timer) = self.begin_statement();
+            self.cancel.shared().set_computes(false);
+            let ran = {
+                let work = pin!(scoped(scope, self.prepare_inner(sql, parameter_types)));
+                bounded(&mut timer, &token, work).await
+            };
+            match ran {
+                Ran::Done(Ok(prepared)) => Ok(prepared),
+                Ran::Done(Err(error)) => {
+                    self.fail();
+                    Err(error)
+                }
+                Ran::Stopped(error) => Err(self.stopped(error, settings)),
             }
-            result
         }
         .boxed()
     }
@@ -250,12 +304,17 @@ impl Session {
         parameter_types: &[Option<SqlType>],
     ) -> Result<Arc<Prepared>> {
         self.configure()?;
+        if tame::may_compute(sql) {
+            interrupt::computes().await;
+        }
+        let charged = weight::charge(&self.engine.memory, sql)?;
         let mut parsed = parse::parse(sql)?;
         if parsed.len() > 1 {
             return Err(Error::syntax("cannot insert multiple commands into a prepared statement"));
         }
         let parsed = parsed.pop().unwrap_or(parse::Parsed { statement: None, as_of: None });
-        self.prepare_statement(sql.to_owned(), parsed, ParameterTypes::new(parameter_types)).await
+        let types = ParameterTypes::new(parameter_types);
+        self.prepare_statement((sql.to_owned(), charged), parsed, types).await
     }
 
     /// The prepared statement of this name. PREPARE and the protocol's Parse share one space of names.
@@ -313,6 +372,8 @@ impl Session {
             self.spending.ends();
         }
         self.several = false;
+        self.shows_query(&prepared.sql);
+        self.cancel.shared().set_computes(false);
         let scope = self.spending.scope();
         let result = scoped(scope, self.run(prepared, parameters)).await?;
         Ok(cost::counted(result, self.spending.scope()))
@@ -329,12 +390,13 @@ impl Session {
     async fn sync_inner(&mut self) -> Result<()> {
         let result = match &self.block {
             Some(block) if !block.explicit => {
-                scoped(self.spending.scope(), self.commit_block()).await
+                scoped(self.spending.scope(), self.commit_bounded()).await
             }
             _ => self.configure(),
         };
         self.spending.ends();
-        self.cancel.end();
+        self.cancel.finish();
+        self.shows_idle();
         result
     }
 
@@ -397,7 +459,7 @@ impl Session {
         settings.others.insert(settings::BACKEND_PID.to_owned(), pid.to_string());
         self.settings = Arc::new(settings);
         self.defaults = Arc::clone(&self.settings);
-        self.live.backends.enter(pid, self.cancel.clone());
+        self.live.backends.enter(pid, self.cancel.clone(), Arc::clone(&self.shown));
     }
 
     /// The settings now.

@@ -13,8 +13,6 @@ use std::sync::Arc;
 use telesto_common::TableId;
 use telesto_txn::{Level, Transaction, TxnOptions};
 
-use super::bounds::bounded;
-use super::cancel::CancelToken;
 use super::{Session, StatementResult};
 use crate::catalog::CatalogSnapshot;
 use crate::codec;
@@ -77,7 +75,6 @@ impl Session {
     pub(super) async fn online(
         &mut self,
         statement: &Statement,
-        token: &CancelToken,
     ) -> Result<Option<StatementResult>> {
         let Some(asked) = Asked::of(statement)? else { return Ok(None) };
         if self.block.is_some() || self.several {
@@ -105,7 +102,7 @@ impl Session {
         let context = self.work_context(&txn, &catalog);
         let builder = Arc::new(Builder::new(&self.engine, context.clone()));
         let result = match asked {
-            Asked::Create(create) => self.create_online(&context, &builder, create, token).await,
+            Asked::Create(create) => self.create_online(&context, &builder, create).await,
             Asked::Reindex { table, concurrently, name } => {
                 let mut named = named_indexes(&context, table, concurrently, &name)?;
                 if !concurrently
@@ -124,7 +121,7 @@ impl Session {
                     named = named_indexes(&fresh, table, concurrently, &name)?;
                     newest.rollback();
                 }
-                self.reindex_online(&builder, named, concurrently, token).await
+                self.reindex_online(&builder, named, concurrently).await
             }
             Asked::Drop => Ok(None),
         };
@@ -147,7 +144,6 @@ impl Session {
         context: &ExecContext,
         builder: &Arc<Builder>,
         create: &CreateIndex,
-        token: &CancelToken,
     ) -> Result<Option<StatementResult>> {
         let Named::Table(table) = named_table(context, create) else { return Ok(None) };
         let rows = codec::table_range(context.catalog.database, &table, 0);
@@ -167,7 +163,7 @@ impl Session {
             }
         };
         if let Some(started) = started {
-            self.drive(builder, started, token).await?;
+            self.drive(builder, started).await?;
         }
         Ok(Some(StatementResult::Command { tag: "CREATE INDEX".to_owned() }))
     }
@@ -189,7 +185,6 @@ impl Session {
         builder: &Arc<Builder>,
         named: Named,
         concurrently: bool,
-        token: &CancelToken,
     ) -> Result<Option<StatementResult>> {
         let Named::Indexes(indexes) = named else { return Ok(None) };
         let command = if concurrently { Command::ReindexConcurrently } else { Command::Reindex };
@@ -204,7 +199,7 @@ impl Session {
                     other => break other?,
                 }
             };
-            self.drive(builder, started, token).await?;
+            self.drive(builder, started).await?;
         }
         Ok(Some(StatementResult::Command { tag: "REINDEX".to_owned() }))
     }
@@ -219,30 +214,27 @@ impl Session {
         again
     }
 
-    /// Drives a build to its end under the statement's bounds.
+    /// Drives a build to its end. A statement that is stopped drops it: the build is then ended in the background.
     async fn drive(
         &self,
         builder: &Arc<Builder>,
         (table, index): (TableId, u32),
-        token: &CancelToken,
     ) -> Result<()> {
         Upkeep::wake(&self.engine);
         let mut unfinished =
             Unfinished { builder: Arc::clone(builder), build: Some((table, index)) };
-        let work = async {
-            match builder.drive(table, index).await? {
-                End::Whole => Ok(StatementResult::Empty),
-                End::Gone => Err(gone_while_building()),
-                End::Invalid => Err(Error::new(
-                    SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                    "the build of the index was taken over by another process, and failed there",
-                )
-                .hint("REINDEX INDEX CONCURRENTLY builds it again.")),
-            }
+        let result = match builder.drive(table, index).await {
+            Ok(End::Whole) => Ok(()),
+            Ok(End::Gone) => Err(gone_while_building()),
+            Ok(End::Invalid) => Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "the build of the index was taken over by another process, and failed there",
+            )
+            .hint("REINDEX INDEX CONCURRENTLY builds it again.")),
+            Err(error) => Err(error),
         };
-        let result = bounded(&self.engine.env, &self.settings, token, work).await;
         let ended = match &result {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(_) => builder.fail(table, index).await,
         };
         // What could not be ended is tried again in the background.
@@ -251,6 +243,6 @@ impl Session {
         }
         drop(unfinished);
         Upkeep::wake(&self.engine);
-        result.map(drop)
+        result
     }
 }

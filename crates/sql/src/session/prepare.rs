@@ -16,19 +16,21 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
+use telesto_common::limits::Reservation;
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::conflict::says_nothing;
 use super::kinds::is_planned;
 use super::run::failed_transaction;
-use super::{Prepared, Session, cursor, parse};
+use super::{Prepared, Session, cursor, parse, tame};
 use crate::catalog::CatalogSnapshot;
 use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::{Choice, must_be_key};
+use crate::interrupt;
 use crate::plan::{ParameterTypes, Plan, PlanContext, initial};
 use crate::session::settings::Executor;
-use crate::sqlparser::ast::Statement;
+use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::types::SqlType;
 
 /// Plans a statement for whichever executor takes it.
@@ -48,6 +50,37 @@ pub(crate) async fn plan_statement(
     if !is_planned(statement) {
         return Ok(Plan::Session);
     }
+    // Before anything is computed for so many columns; what `*` stands for is counted afterwards.
+    check_width(written_columns(statement))?;
+    let plan = plan_whole(statement, context).await?;
+    check_width(plan.columns().map_or(0, |columns| columns.len()))?;
+    Ok(plan)
+}
+
+/// Most columns of a row, as in PostgreSQL: their number travels in 16 bits.
+const MAX_COLUMNS: usize = 1664;
+
+fn check_width(columns: usize) -> Result<()> {
+    if columns > MAX_COLUMNS {
+        return Err(Error::new(
+            SqlState::TOO_MANY_COLUMNS,
+            format!("target lists can have at most {MAX_COLUMNS} entries"),
+        ));
+    }
+    Ok(())
+}
+
+fn written_columns(statement: &Statement) -> usize {
+    match statement {
+        Statement::Query(query) => match &*query.body {
+            SetExpr::Select(select) => select.projection.len(),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+async fn plan_whole(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Plan> {
     let plan = match plan_as_written(statement, context).await {
         Ok(plan) => plan,
         Err(error)
@@ -77,6 +110,7 @@ pub(crate) async fn plan_as_written(
         Choice::Key(plan) => return Ok(Plan::Key(plan)),
         Choice::Declined(reason) => must_be_key(statement, context.settings, &reason)?,
     }
+    interrupt::computes().await;
     Ok(Plan::DataFusion(Box::pin(engine_df::plan(statement, context)).await?))
 }
 
@@ -183,7 +217,7 @@ impl Session {
     /// Plans a statement to be described and executed later.
     pub(super) async fn prepare_statement(
         &mut self,
-        sql: String,
+        (sql, charged): (String, Option<Reservation>),
         parsed: parse::Parsed,
         parameters: ParameterTypes,
     ) -> Result<Arc<Prepared>> {
@@ -192,11 +226,16 @@ impl Session {
             sql,
             parameter_types: Vec::new(),
             columns: None,
+            tame: parsed.statement.as_ref().is_none_or(tame::is_tame),
             statement: parsed.statement,
             as_of: parsed.as_of,
             described: true,
+            charged,
             plan: Mutex::default(),
         };
+        if !prepared.tame {
+            interrupt::computes().await;
+        }
         let Some(statement) = &prepared.statement else {
             prepared.parameter_types = parameters.resolved();
             return Ok(Arc::new(prepared));
@@ -252,6 +291,10 @@ impl Session {
         }
         prepared.parameter_types = parameters.resolved();
         prepared.plan = Mutex::new(Some((catalog.stamp, Arc::clone(&self.settings), plan)));
+        if let Some(charged) = &mut prepared.charged {
+            // Its tokens, and what planning took besides the plan, are gone.
+            charged.shrink(charged.bytes() / 3 * 2);
+        }
         Ok(Arc::new(prepared))
     }
 }

@@ -4,16 +4,17 @@
 //! A future is moved into each caller's before it runs, however little of it will. So what queries and writes by key rarely need
 //! is boxed, where it is needed: those of definitions or DataFusion are tens of kilobytes. `session::tests` holds the bound.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
-use telesto_txn::{ReadFor, Transaction, TxnOptions};
+use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
 
-use super::bounds::bounded;
-use super::cancel::CancelToken;
+use super::bounds::{Ran, bounded, kept};
 use super::kinds::{executes, is_plain, only_reads, reads_nothing};
 use super::seen::{Seen, observe};
+use super::tame;
 use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, cursor, pg_micros};
 use crate::catalog::CatalogSnapshot;
@@ -22,6 +23,7 @@ use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::reg_input;
 use crate::expr::context::EvalContext;
+use crate::interrupt;
 use crate::plan::{ExecContext, Plan};
 use crate::sqlparser::ast::Statement;
 use crate::types::{ArrayValue, Datum, SqlType};
@@ -65,7 +67,7 @@ impl Session {
                         block.repeatable = false;
                     }
                     let before = self.spending.total();
-                    match self.commit_block().await {
+                    match self.commit_bounded().await {
                         Ok(()) => {
                             let commit = self.spending.total() - before;
                             return engine_df::with_commit_cost(
@@ -87,15 +89,34 @@ impl Session {
         }
     }
 
-    /// Runs a statement inside the block there is, or an implicit one.
+    /// Runs a statement inside the block there is, or an implicit one, within its bounds.
     pub(super) async fn run(
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
         self.configure()?;
-        self.statement += 1;
-        let token = self.cancel.begin(self.statement);
+        let settings = Arc::clone(&self.settings);
+        let (token, mut timer) = self.begin_statement();
+        let ran = {
+            let work = pin!(self.run_unbounded(prepared, parameters));
+            bounded(&mut timer, &token, work).await
+        };
+        match ran {
+            // The rows of a cursor are pulled by other statements, under their bounds.
+            Ran::Done(result) => Ok(kept(result?, &token, timer)),
+            Ran::Stopped(error) => Err(self.stopped(error, settings)),
+        }
+    }
+
+    async fn run_unbounded(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> Result<StatementResult> {
+        if !prepared.tame || tame::large(&parameters) {
+            interrupt::computes().await;
+        }
         let Some(statement) = &prepared.statement else {
             return Ok(StatementResult::Empty);
         };
@@ -125,7 +146,7 @@ impl Session {
             return match self.execute_prepared(execute).boxed().await {
                 Ok((inner, values)) => {
                     let inner = inner.explained_by(statement).unwrap_or(inner);
-                    Box::pin(self.run(&inner, values)).await
+                    Box::pin(self.run_unbounded(&inner, values)).await
                 }
                 Err(error) => {
                     self.fail();
@@ -135,7 +156,7 @@ impl Session {
         }
         if !plain {
             let done = match self.utility(statement).boxed().await {
-                Ok(None) => self.online(statement, &token).boxed().await,
+                Ok(None) => self.online(statement).boxed().await,
                 done => done,
             };
             match done {
@@ -157,7 +178,7 @@ impl Session {
         }
         let mut tries = 0;
         loop {
-            match self.attempt(prepared, &parameters, &token).await {
+            match self.attempt(prepared, &parameters).await {
                 Ok(result) => {
                     if matches!(
                         result,
@@ -167,7 +188,7 @@ impl Session {
                         block.repeatable = false;
                     }
                     self.renew_after_lock(statement);
-                    let (result, seen) = observe(result, token);
+                    let (result, seen) = observe(result);
                     self.record_statement(prepared, parameters, seen);
                     return Ok(result);
                 }
@@ -269,12 +290,11 @@ impl Session {
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: &[Datum],
-        token: &CancelToken,
     ) -> Result<StatementResult> {
         let statement =
             prepared.statement.as_ref().ok_or_else(|| Error::internal("an empty statement"))?;
         if !is_plain(statement)
-            && let Some(result) = self.on_cursor(statement, token).boxed().await?
+            && let Some(result) = self.on_cursor(statement).boxed().await?
         {
             return Ok(result);
         }
@@ -283,9 +303,12 @@ impl Session {
             self.check_cursor_name(declare)?;
         }
         if self.cursors.any() {
-            self.keep_cursors(statement, token).boxed().await?;
+            self.keep_cursors(statement).boxed().await?;
         }
-        let txn = self.transaction().await?;
+        let txn = match self.needs_no_transaction(statement) {
+            Some(options) => self.engine.database.begin(options).await?,
+            None => self.transaction().await?,
+        };
         txn.next_statement().await?;
         let catalog = self.read_catalog(&txn).await?;
         self.catalog = Some(Arc::clone(&catalog));
@@ -313,20 +336,21 @@ impl Session {
                 }
             }
         };
-        let Some(declare) = declare else {
-            return bounded(&self.engine.env, &self.settings, token, work).await;
-        };
-        // Its rows are pulled by other statements, under their bounds.
-        let result = tokio::select! {
-            biased;
-            () = token.cancelled() => {
-                token.check()?;
-                return Err(Error::internal("cancelled without a reason"));
-            }
-            result = work => result?,
-        };
+        let result = work.await?;
+        let Some(declare) = declare else { return Ok(result) };
         let (env, memory) = (context.env.clone(), Arc::clone(&context.memory));
         self.open_cursor(declare, &prepared.sql, result, &env, &memory)
+    }
+
+    /// How to begin the passing transaction of a statement that needs nothing that is stored: as of what this process
+    /// knows, so that it asks the bucket nothing. The block's own transaction begins with the first that does.
+    fn needs_no_transaction(&self, statement: &Statement) -> Option<TxnOptions> {
+        let block = self.block.as_ref()?;
+        let passing = block.txn.is_none()
+            && block.options.as_of.is_none()
+            && self.temp.is_none()
+            && tame::needs_no_data(statement);
+        passing.then_some(TxnOptions { level: Level::Session, read_only: true, ..block.options })
     }
 
     pub(super) fn context(

@@ -13,7 +13,6 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128, SipHasher};
 
-use super::cancel::CancelToken;
 use super::result::{ResultColumn, Row, RowStream, Rows, StatementResult};
 use crate::error::{Error, Result};
 
@@ -51,11 +50,8 @@ impl Seen {
     }
 }
 
-/// Digests `result` on its way to the client. Streams are watched for cancellation as well.
-pub(super) fn observe(
-    result: StatementResult,
-    cancel: CancelToken,
-) -> (StatementResult, Arc<Mutex<Seen>>) {
+/// Digests `result` on its way to the client.
+pub(super) fn observe(result: StatementResult) -> (StatementResult, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     let result = match result {
         StatementResult::Rows { columns, rows: Rows::Ready(rows), tag } => {
@@ -71,8 +67,7 @@ pub(super) fn observe(
         }
         StatementResult::Rows { columns, rows: Rows::Stream(stream), tag } => {
             tag.clone_into(&mut seen.lock().outcome);
-            let rows =
-                Rows::Stream(watched(stream, Arc::clone(&columns), Arc::clone(&seen), cancel));
+            let rows = Rows::Stream(watched(stream, Arc::clone(&columns), Arc::clone(&seen)));
             StatementResult::Rows { columns, rows, tag }
         }
         StatementResult::Command { tag } => {
@@ -91,24 +86,18 @@ fn watched(
     stream: RowStream,
     columns: Arc<[ResultColumn]>,
     seen: Arc<Mutex<Seen>>,
-    cancel: CancelToken,
 ) -> RowStream {
-    let state = Some((stream, columns, seen, cancel, BytesMut::new()));
+    let state = Some((stream, columns, seen, BytesMut::new()));
     Box::pin(futures::stream::unfold(state, |state| async move {
-        let (mut stream, columns, seen, cancel, mut buffer) = state?;
-        let next = tokio::select! {
-            biased;
-            () = cancel.cancelled() => Some(cancel.check().map(|()| Vec::new())),
-            next = stream.next() => next,
-        };
-        match next {
+        let (mut stream, columns, seen, mut buffer) = state?;
+        match stream.next().await {
             Some(Ok(rows)) => {
                 let mut digest = seen.lock();
                 for row in &rows {
                     digest.row(row, &columns, &mut buffer);
                 }
                 drop(digest);
-                Some((Ok(rows), Some((stream, columns, seen, cancel, buffer))))
+                Some((Ok(rows), Some((stream, columns, seen, buffer))))
             }
             Some(Err(error)) => Some((Err(error), None)),
             None => {

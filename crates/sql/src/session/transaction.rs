@@ -66,6 +66,12 @@ fn asks_for_temporary(statement: &Statement) -> bool {
     }
 }
 
+/// The error of a commit whose client stopped waiting.
+fn not_waited_for(txn: &Arc<dyn Transaction>) -> Box<Error> {
+    let reason = "it was not waited for to its end".to_owned();
+    Box::new(telesto_txn::Error::OutcomeUnknown { txn: txn.id(), reason }.into())
+}
+
 /// Repetitions that do not wait.
 const AT_ONCE: u32 = 3;
 
@@ -283,7 +289,16 @@ impl Session {
             };
             let Some(block) = &self.block else { return Ok(()) };
             let committed = match ready {
-                Ok(()) => txn.commit().await.map_err(Error::from),
+                Ok(()) => {
+                    // From here on nobody may say that it did not commit.
+                    self.committing = (!read_only).then(|| not_waited_for(&txn));
+                    let committed = txn.commit().await.map_err(Error::from);
+                    self.committing = None;
+                    if !read_only {
+                        self.engine.writes.told(committed.as_ref().err());
+                    }
+                    committed
+                }
                 Err(error) => Err(error),
             };
             match committed {
@@ -459,8 +474,7 @@ impl Session {
             match step {
                 Step::Statement { prepared, parameters, settings, seen } => {
                     self.settings = Arc::clone(settings);
-                    let token = self.cancel.begin(self.statement);
-                    let result = self.attempt(prepared, parameters, &token).await;
+                    let result = self.attempt(prepared, parameters).await;
                     let before = seen.lock().clone();
                     if !repeats(result, &before).await? {
                         return Ok(false);

@@ -157,7 +157,9 @@ pub(crate) fn rows(
     live: &Live,
 ) -> Result<Vec<Row>> {
     let mut out = rows::RowSet::new(table);
-    if table.schema == "pg_catalog" {
+    if table.name == "pg_stat_activity" {
+        statistics::activity(&mut out, catalog, settings, live);
+    } else if table.schema == "pg_catalog" {
         if !live::fill(&mut out, live) {
             objects::fill(&mut out, catalog, settings);
         }

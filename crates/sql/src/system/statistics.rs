@@ -9,10 +9,12 @@
 use super::objects::{DATABASE_OID, role_oid};
 use super::rows::RowSet;
 use crate::catalog::CatalogSnapshot;
-use crate::session::Settings;
+use crate::session::activity::Activity;
+use crate::session::{Live, Settings};
+use crate::types::Datum;
 
 /// Fills the rows of one of these views; of any other table, none.
-pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &Settings) {
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     match out.name() {
         "pg_stat_user_tables"
         | "pg_stat_all_tables"
@@ -39,16 +41,46 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &S
                 }
             }
         }
-        "pg_stat_activity" => {
-            out.row()
-                .set("datid", DATABASE_OID)
-                .set("datname", &settings.database)
-                .set("usesysid", role_oid(catalog, &settings.session_user))
-                .set("usename", &settings.session_user)
-                .set("application_name", &settings.application_name)
-                .set("state", "active")
-                .set("backend_type", "client backend");
-        }
         _ => {}
+    }
+}
+
+/// Rows of `pg_stat_activity`: every session of this process that has a process id, and the asking one.
+pub(super) fn activity(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    live: &Live,
+) {
+    let mut sessions = live.backends.shown();
+    if sessions.is_empty() {
+        // An embedded session has no process id that others could name.
+        let own = Activity {
+            user: settings.session_user.clone(),
+            application_name: settings.application_name.clone(),
+            state: "active",
+            ..Activity::default()
+        };
+        sessions.push((0, own));
+    }
+    for (pid, shown) in sessions {
+        let time = |micros: Option<i64>| micros.map_or(Datum::Null, Datum::TimestampTz);
+        let row = out
+            .row()
+            .set("datid", DATABASE_OID)
+            .set("datname", &settings.database)
+            .set("usesysid", role_oid(catalog, &shown.user))
+            .set("usename", &shown.user)
+            .set("application_name", &shown.application_name)
+            .set("xact_start", time(shown.xact_start))
+            .set("query_start", time(shown.query_start))
+            .set("state", shown.state)
+            .set("query", &shown.query)
+            .set("backend_type", "client backend");
+        if pid != 0 {
+            row.set("pid", pid)
+                .set("backend_start", time(Some(shown.backend_start)))
+                .set("state_change", time(Some(shown.state_change)));
+        }
     }
 }

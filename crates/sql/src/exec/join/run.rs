@@ -146,7 +146,7 @@ impl JoinReader {
             let deepest = (0..self.levels.len()).rev().find(|at| self.levels[*at].has_work());
             let rows = match deepest {
                 Some(at) => {
-                    exec.check_cancelled()?;
+                    crate::interrupt::pace().await?;
                     let step = &self.plan.steps[at];
                     let rows = self.levels[at].advance(step, self.pull, exec, context).await?;
                     if at + 1 == self.levels.len() && !rows.is_empty() {
@@ -371,7 +371,7 @@ impl Pending {
             Some((scan, _)) => scan,
             None => exec.txn.scan(range.clone(), options(exec)),
         };
-        exec.check_cancelled()?;
+        crate::interrupt::pace().await?;
         let entries = scan.next_batch(BATCH).await?;
         let rows = step.rows_of(vec![entries], exec).await?.pop().unwrap_or_default();
         let rows = rows.iter().map(|value| step.codec.decode(value)).collect::<Result<_>>()?;

@@ -20,6 +20,7 @@ use crate::expr::ty::Tag::{
 };
 use crate::expr::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use crate::identifier::quote_ident;
+use crate::plan::ExecContext;
 use crate::session::Settings;
 use crate::session::level_name;
 use crate::session::settings::BACKEND_PID;
@@ -97,14 +98,11 @@ pub const TABLE: &[Function] = &[
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
     function("pg_cancel_backend", &[Int4], Bool, |a, c| {
-        let exec = c.context.execution()?;
-        let pid = i32::try_from(i64_of(&a[0])?).unwrap_or_default();
-        let found = exec.live.backends.cancel(pid);
-        if !found {
-            let text = format!("PID {pid} is not a PostgreSQL backend process");
-            exec.notices.warning(crate::SqlState::WARNING, text);
-        }
-        Ok(bool_datum(found))
+        signal(&a[0], c, |exec, pid| exec.live.backends.cancel(pid))
+    })
+    .volatile(),
+    function("pg_terminate_backend", &[Int4], Bool, |a, c| {
+        signal(&a[0], c, |exec, pid| exec.live.backends.terminate(pid))
     })
     .volatile(),
     function("pg_is_in_recovery", &[], Bool, |_, _| Ok(bool_datum(false))).stable(),
@@ -220,6 +218,22 @@ fn sleep(seconds: &Datum, call: &Call<'_>) -> Result<Datum> {
     // At most a century.
     let wait = Duration::try_from_secs_f64(seconds.clamp(0.0, 3.2e9)).unwrap_or_default();
     call.context.request(Request::Sleep(wait))
+}
+
+/// Has `act` reach the session of a process id; warns as PostgreSQL does when there is none.
+fn signal(
+    pid: &Datum,
+    call: &Call<'_>,
+    act: impl FnOnce(&ExecContext, i32) -> bool,
+) -> Result<Datum> {
+    let exec = call.context.execution()?;
+    let pid = i32::try_from(i64_of(pid)?).unwrap_or_default();
+    let found = act(exec, pid);
+    if !found {
+        let text = format!("PID {pid} is not a PostgreSQL backend process");
+        exec.notices.warning(crate::SqlState::WARNING, text);
+    }
+    Ok(bool_datum(found))
 }
 
 fn backend_pid(call: &Call<'_>) -> i32 {

@@ -31,8 +31,6 @@ use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
 use tokio::sync::Mutex;
 
-use super::bounds::bounded;
-use super::cancel::CancelToken;
 use super::kinds::{only_reads, query_reads};
 use super::{Prepared, ResultColumn, Row, RowStream, Rows, Session, StatementResult, pg_micros};
 use crate::error::{Error, Result, SqlState};
@@ -240,15 +238,13 @@ impl Session {
             Statement::Close { cursor: CloseCursor::All } if self.block.is_none() => {}
             _ => return Ok(None),
         }
-        let token = self.cancel.token(self.statement);
-        self.on_cursor(statement, &token).await
+        self.on_cursor(statement).await
     }
 
     /// Runs FETCH, MOVE and CLOSE; `None`: another statement.
     pub(super) async fn on_cursor(
         &mut self,
         statement: &Statement,
-        token: &CancelToken,
     ) -> Result<Option<StatementResult>> {
         match statement {
             Statement::Close { cursor: CloseCursor::All } => {
@@ -265,19 +261,14 @@ impl Session {
                 let (rows, columns) = (Arc::clone(&cursor.rows), Arc::clone(&cursor.columns));
                 let direction = direction_of(direction);
                 let moves = syntax::is_move(into.as_ref());
-                let work = fetch(rows, columns, direction, moves);
-                bounded(&self.engine.env, &self.settings, token, work).await.map(Some)
+                fetch(rows, columns, direction, moves).await.map(Some)
             }
             _ => Ok(None),
         }
     }
 
     /// Puts aside what cursors have left when the statement may change what they would see.
-    pub(super) async fn keep_cursors(
-        &mut self,
-        statement: &Statement,
-        token: &CancelToken,
-    ) -> Result<()> {
+    pub(super) async fn keep_cursors(&mut self, statement: &Statement) -> Result<()> {
         let moves_on = self
             .block
             .as_ref()
@@ -285,33 +276,21 @@ impl Session {
         if self.cursors.0.is_empty() || (only_reads(statement) && !moves_on) {
             return Ok(());
         }
-        self.keep(|_| true, Some(token)).await
+        self.keep(|_| true).await
     }
 
     /// Puts aside what the cursors WITH HOLD of the block have left: it is about to commit.
     pub(super) async fn keep_held_cursors(&mut self) -> Result<()> {
-        let token = self.cancel.token(self.statement);
-        self.keep(|shown| shown.hold, Some(&token)).await
+        self.keep(|shown| shown.hold).await
     }
 
-    async fn keep(
-        &self,
-        wanted: impl Fn(&CursorShown) -> bool,
-        token: Option<&CancelToken>,
-    ) -> Result<()> {
+    async fn keep(&self, wanted: impl Fn(&CursorShown) -> bool) -> Result<()> {
         for cursor in self.cursors.0.values().filter(|cursor| wanted(&cursor.shown)) {
             let mut rows = cursor.rows.lock().await;
             if !rows.is_live() {
                 continue;
             }
-            match token {
-                Some(token) => tokio::select! {
-                    biased;
-                    () = token.cancelled() => token.check()?,
-                    kept = rows.keep() => kept?,
-                },
-                None => rows.keep().await?,
-            }
+            rows.keep().await?;
         }
         Ok(())
     }

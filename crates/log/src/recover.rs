@@ -1,0 +1,144 @@
+//! Where a quorum loglet ends: what its log server has, held against what the bucket knows.
+//!
+//! ```text
+//!  log server   |--- entries ---|          sealed, longest prefix (crate::quorum)
+//!  archive      |--- objects -------|      every entry in it was committed
+//!  trim point           ^                  everything below it was committed, and is in the checkpoint
+//!  the loglet ends at the furthest of the three
+//! ```
+//! # Invariants
+//! - A loglet never ends before an entry that the archive has, or below the trim point: those were
+//!   committed, whatever the local directory remembers. A directory that this process did not write
+//!   itself may be older than it was: a restored backup, a machine put back to a snapshot, a disk that
+//!   lost what it had acknowledged.
+//! - A directory that ends before an entry the caller knows to be committed, and that is not archived
+//!   either, is refused before the chain is changed.
+//! - The hash of the last entry comes from whoever still has that entry.
+//!
+//! # On failure
+//! [`Error::Corrupt`], naming the directory, and nothing was changed but the seal of the loglet.
+//!
+//! # Limits
+//! Entries that were acknowledged after the last archived one and that the directory forgot are gone
+//! (one log server, one disk): they can be up to the archive's delay old. That some may be missing is
+//! logged and counted.
+
+use std::sync::Arc;
+
+use telesto_bucket::Cause;
+use telesto_common::planted::Bug;
+use telesto_common::{Deadline, Lsn};
+
+use crate::archive::covered;
+use crate::chain::Loglet;
+use crate::codec::{self, Place, hash16};
+use crate::error::{Error, Result};
+use crate::log::Inner;
+use crate::quorum::{self, Recovered};
+use crate::server::{LocalLogServer, LogServer, LogletKey, loglet_directory};
+
+impl Inner {
+    /// Seals `loglet` and gives the LSN after its last entry, with that entry's hash. The caller holds
+    /// the reconfiguration lock.
+    pub async fn recover_loglet(
+        &self,
+        key: LogletKey,
+        loglet: &Loglet,
+        server: &Arc<LocalLogServer>,
+        by: Deadline,
+    ) -> Result<(Lsn, [u8; 16])> {
+        let servers: Vec<Arc<dyn LogServer>> = vec![Arc::clone(server) as Arc<dyn LogServer>];
+        let Recovered { end: on_disk, hash } = quorum::recover(key, loglet, &servers, by).await?;
+        if self.store.env.planted(Bug::TrustsOldDirectory)
+            && let Some(hash) = hash
+        {
+            return Ok((on_disk, hash));
+        }
+        if !server.has_made(&key) {
+            // Its owner was another process, which may have shipped more than was listed here.
+            self.archive.forget().await;
+        }
+        let trim = self.chain().trim;
+        let (end, furthest) = self
+            .with_objects(Cause::Archive, by, |objects| {
+                let place =
+                    (loglet.id, Lsn::ZERO, Lsn::ZERO)..(loglet.id + 1, Lsn::ZERO, Lsn::ZERO);
+                let furthest = objects.range(place).map(|(_, _, last)| last.next()).max();
+                (covered(objects, loglet.id, on_disk.max(trim.lsn)), furthest)
+            })
+            .await?;
+        let older = |lsn: Lsn, reason: String| Error::Corrupt {
+            object: format!("{}/{}", server.disk().location(), loglet_directory(&key)),
+            lsn: Some(lsn),
+            reason: format!(
+                "it ends before entry {on_disk}, but {reason}: an older copy of the directory was put back, or the disk lost what it had acknowledged"
+            ),
+        };
+        if let Some(furthest) = furthest
+            && furthest > end
+        {
+            let last = furthest.prev();
+            return Err(older(end, format!("entry {last} is archived and entry {end} is not")));
+        }
+        let known = self.options.known_committed;
+        if end <= known {
+            return Err(older(end, format!("entry {known} is in the checkpoint")));
+        }
+        if end > on_disk {
+            metrics::counter!("telesto_log_forgotten_entries_total").increment(end.0 - on_disk.0);
+            tracing::error!(
+                shard = self.store.shard.0,
+                directory = server.disk().location(),
+                on_disk = on_disk.0,
+                in_the_bucket = end.0,
+                "the local log is older than the bucket; it goes on from the bucket, and commits of the last moments before may be lost"
+            );
+        }
+        match hash {
+            Some(hash) if end == on_disk => Ok((end, hash)),
+            _ if end == trim.lsn => Ok((end, trim.previous_hash)),
+            hash => {
+                if let Some(hash) = hash
+                    && on_disk >= trim.lsn
+                {
+                    self.check_joint(loglet, on_disk, hash, by).await?;
+                }
+                let before = self.read_archived(loglet.id, end.prev(), Cause::Archive, by).await?;
+                match before.as_ref().and_then(|entries| entries.first()) {
+                    Some(entry) => Ok((end, hash16(entry))),
+                    None => Err(Error::Corrupt {
+                        object: format!("{}/{}", server.disk().location(), loglet_directory(&key)),
+                        lsn: Some(end.prev()),
+                        reason: "the entry is neither there nor in the archive".into(),
+                    }),
+                }
+            }
+        }
+    }
+
+    /// What the archive has at `at` must follow what the directory has before it, whose hash is `hash`.
+    async fn check_joint(
+        &self,
+        loglet: &Loglet,
+        at: Lsn,
+        hash: [u8; 16],
+        by: Deadline,
+    ) -> Result<()> {
+        let Some(found) = self.read_archived(loglet.id, at, Cause::Archive, by).await? else {
+            return Ok(());
+        };
+        let object = format!("archive of loglet {} of shard {}", loglet.id, self.store.shard);
+        let place = Place { shard: self.store.shard, loglet: loglet.id, lsn: at };
+        let Some(bytes) = found.first() else { return Ok(()) };
+        let entry = codec::decode(&object, place, bytes)?;
+        if entry.previous_hash == hash {
+            return Ok(());
+        }
+        Err(Error::Corrupt {
+            object,
+            lsn: Some(at),
+            reason: "it does not follow the last entry of the local directory (hash chain broken)"
+                .into(),
+        })
+    }
+}

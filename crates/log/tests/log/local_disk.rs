@@ -1,0 +1,326 @@
+//! What a local disk may do to a quorum log: fill up, fail a sync and lie about it, be put back to an
+//! older state. The bucket has the rest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_common::{Lsn, WriterToken};
+use telesto_log::disk::SimDisk;
+use telesto_log::server::{LocalLogServer, LogServer as _, LogletKey, Reply, Request};
+use telesto_log::{DiskFault, Error, LogOptions};
+
+use crate::support::*;
+
+/// A quorum log whose segments hold a few entries each, and of which next to nothing is in memory.
+fn small(life: u64, disk: &Arc<SimDisk>) -> LogOptions {
+    let mut options = quorum_options(1, life, disk);
+    options.segment_bytes = 4096;
+    options.buffer_bytes = 1;
+    options
+}
+
+struct Bench {
+    objects: Arc<Objects>,
+    bucket: Arc<MemBucket>,
+    env: telesto_common::Env,
+    disk: Arc<SimDisk>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let objects = Arc::new(Objects::default());
+        let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+        Self { objects, bucket, env, disk: SimDisk::new() }
+    }
+
+    async fn create(&self) -> Process {
+        create(&self.bucket, &self.env, small(1, &self.disk)).await
+    }
+
+    async fn open(&self, life: u64) -> telesto_log::Result<Process> {
+        open(&self.bucket, &self.env, small(life, &self.disk)).await
+    }
+
+    fn chain_versions(&self) -> usize {
+        self.objects.keys("shards/1/chain/").len()
+    }
+}
+
+fn segments(disk: &SimDisk) -> Vec<String> {
+    disk.paths().into_iter().filter(|path| path.ends_with(".log")).collect()
+}
+
+/// Says numbers until the first segment is full; gives how many were said.
+async fn fill_a_segment(process: &mut Process) -> u64 {
+    let mut said = 0;
+    for n in 0..7 {
+        process.say(&format!("{n}{}", "x".repeat(200))).await.expect("said");
+        said += 1;
+    }
+    said
+}
+
+#[tokio::test]
+async fn disk_that_is_full_at_a_roll_over_goes_on_when_there_is_space() {
+    let bench = Bench::new();
+    let mut process = bench.create().await;
+    let said = fill_a_segment(&mut process).await;
+    assert_eq!(segments(&bench.disk).len(), 1);
+    // The header of the next segment fits, and the seal; the batch does not, nor a new loglet.
+    bench.disk.limit_space(Some(1024));
+    let error = process.try_say(&"y".repeat(700)).await.unwrap_err();
+    assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+    assert_eq!(segments(&bench.disk).len(), 2, "the roll-over had begun");
+    let error = process.try_say("refused").await.unwrap_err();
+    assert!(matches!(error, Error::LocalDisk { fault: DiskFault::Full, .. }), "{error}");
+    process.log.archive_through(Lsn(said), soon(&bench.env)).await.unwrap();
+    bench.disk.limit_space(None);
+    process.say("goes on").await.unwrap();
+    process.catch_up().await.unwrap();
+    assert_eq!(process.said().len() as u64, said + 1);
+    drop(process);
+    let mut process = bench.open(2).await.unwrap();
+    process.catch_up().await.unwrap();
+    assert_eq!(process.said().len() as u64, said + 1);
+    assert_eq!(process.said().last().unwrap(), "goes on");
+}
+
+#[tokio::test]
+async fn directory_whose_last_entries_only_the_archive_has_is_taken_over() {
+    let bench = Bench::new();
+    let mut process = bench.create().await;
+    let said = fill_a_segment(&mut process).await;
+    bench.disk.limit_space(Some(512));
+    process.try_say(&"y".repeat(700)).await.unwrap_err();
+    process.log.archive_through(Lsn(said), soon(&bench.env)).await.unwrap();
+    bench.disk.limit_space(None);
+    drop(process);
+    // What versions before did: released, although nothing follows in the next segment.
+    let paths = segments(&bench.disk);
+    assert_eq!(paths.len(), 2);
+    let disk = Arc::clone(&bench.disk) as Arc<dyn telesto_log::disk::Disk>;
+    disk.remove(&paths[0]).await.unwrap();
+    // Without the archive it is damage, and says so.
+    let [key] = &bench.objects.keys("shards/1/archive/")[..] else { panic!("one object") };
+    let body = bench.objects.body(key).unwrap();
+    bench.objects.remove(key);
+    let versions = bench.chain_versions();
+    let error = bench.open(2).await.err().unwrap();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert_eq!(bench.chain_versions(), versions);
+    bench.objects.replace(key, body);
+    let mut process = bench.open(3).await.unwrap();
+    process.say("goes on").await.unwrap();
+    process.catch_up().await.unwrap();
+    assert_eq!(process.said().len() as u64, said + 1);
+}
+
+#[tokio::test]
+async fn directory_put_back_to_an_older_state_goes_on_from_the_archive() {
+    for archived in [6, 9] {
+        let bench = Bench::new();
+        let mut process = bench.create().await;
+        for n in 1..=4 {
+            process.say(&n.to_string()).await.unwrap();
+        }
+        process.log.archive_through(Lsn(2), soon(&bench.env)).await.unwrap();
+        let older = bench.disk.image();
+        for n in 5..=archived {
+            process.say(&n.to_string()).await.unwrap();
+            if n == 6 {
+                process.log.archive_through(Lsn(6), soon(&bench.env)).await.unwrap();
+            }
+        }
+        process.log.archive_through(Lsn(archived), soon(&bench.env)).await.unwrap();
+        let newest = process.hash;
+        drop(process);
+        bench.disk.restore(&older);
+        for life in 2..4 {
+            let mut process = bench.open(life).await.unwrap();
+            process.catch_up().await.unwrap();
+            let expected: Vec<String> = (1..=archived).map(|n| n.to_string()).collect();
+            assert_eq!(process.said()[..expected.len()], expected, "nothing acknowledged is lost");
+            if life == 2 {
+                assert_eq!(process.hash, newest);
+                process.say("goes on").await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn directory_older_than_the_trim_point_goes_on_from_there() {
+    let bench = Bench::new();
+    let mut options = small(1, &bench.disk);
+    options.retention = Duration::from_secs(100);
+    let mut process = create(&bench.bucket, &bench.env, options).await;
+    for n in 1..=3 {
+        process.say(&n.to_string()).await.unwrap();
+    }
+    let older = bench.disk.image();
+    for n in 4..=8 {
+        process.say(&n.to_string()).await.unwrap();
+    }
+    process.log.archive_through(Lsn(8), soon(&bench.env)).await.unwrap();
+    bench.objects.advance(Duration::from_secs(101));
+    let trimmed = process.log.trim(Lsn(9), soon(&bench.env)).await.unwrap();
+    assert_eq!(trimmed.start, Lsn(9));
+    drop(process);
+    bench.disk.restore(&older);
+    let mut process = bench.open(2).await.unwrap();
+    assert_eq!(process.say("goes on").await.unwrap(), Lsn(9));
+}
+
+#[tokio::test]
+async fn directory_that_ends_before_what_the_checkpoint_holds_is_refused_and_nothing_is_changed() {
+    let bench = Bench::new();
+    let mut process = bench.create().await;
+    for n in 1..=3 {
+        process.say(&n.to_string()).await.unwrap();
+    }
+    let older = bench.disk.image();
+    for n in 4..=8 {
+        process.say(&n.to_string()).await.unwrap();
+    }
+    drop(process);
+    let newer = bench.disk.image();
+    bench.disk.restore(&older);
+    let versions = bench.chain_versions();
+    let mut options = small(2, &bench.disk);
+    options.known_committed = Lsn(7);
+    let error = open(&bench.bucket, &bench.env, options.clone()).await.err().unwrap();
+    assert!(matches!(error, Error::Corrupt { lsn: Some(Lsn(4)), .. }), "{error}");
+    assert!(error.to_string().contains("older copy"), "{error}");
+    assert_eq!(bench.chain_versions(), versions);
+    bench.disk.restore(&newer);
+    let mut process = open(&bench.bucket, &bench.env, options).await.unwrap();
+    process.catch_up().await.unwrap();
+    assert_eq!(process.said().len(), 8);
+}
+
+#[tokio::test]
+async fn archive_with_a_hole_behind_an_older_directory_is_damage() {
+    let bench = Bench::new();
+    let mut process = bench.create().await;
+    process.say("1").await.unwrap();
+    let older = bench.disk.image();
+    for n in 2..=4 {
+        process.say(&n.to_string()).await.unwrap();
+        process.log.archive_through(Lsn(n), soon(&bench.env)).await.unwrap();
+    }
+    drop(process);
+    bench.disk.restore(&older);
+    let lost = bench.objects.keys("shards/1/archive/").remove(1);
+    let body = bench.objects.body(&lost).unwrap();
+    bench.objects.remove(&lost);
+    let versions = bench.chain_versions();
+    let error = bench.open(2).await.err().unwrap();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert_eq!(bench.chain_versions(), versions);
+    bench.objects.replace(&lost, body);
+    let mut process = bench.open(3).await.unwrap();
+    process.catch_up().await.unwrap();
+    assert_eq!(process.said(), ["1", "2", "3", "4"]);
+}
+
+#[tokio::test]
+async fn archive_object_of_the_same_name_counts_only_with_the_same_entries() {
+    let bench = Bench::new();
+    let mut process = bench.create().await;
+    process.say("1").await.unwrap();
+    process.say("2").await.unwrap();
+    process.log.archive_through(Lsn(2), soon(&bench.env)).await.unwrap();
+    let [key] = &bench.objects.keys("shards/1/archive/")[..] else { panic!("one object") };
+    let whole = bench.objects.body(key).unwrap();
+    drop(process);
+
+    // The same name with other entries: made by another log of another bucket.
+    let other = Bench::new();
+    let mut stranger = other.create().await;
+    stranger.say("1").await.unwrap();
+    stranger.say("other").await.unwrap();
+    stranger.log.archive_through(Lsn(2), soon(&other.env)).await.unwrap();
+    let mut process = Bench::new();
+    process.objects.replace(key, other.objects.body(key).unwrap());
+    let mut victim = process.create().await;
+    victim.say("1").await.unwrap();
+    victim.say("2").await.unwrap();
+    // It is listed at the first look; shipping sees it only when it was put after that.
+    process.objects.remove(key);
+    assert_eq!(victim.log.archived(soon(&process.env)).await.unwrap(), Lsn(1));
+    process.objects.replace(key, other.objects.body(key).unwrap());
+    let error = victim.log.archive_through(Lsn(2), soon(&process.env)).await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains(key), "{error}");
+    assert_eq!(victim.log.archived(soon(&process.env)).await.unwrap(), Lsn(1), "not acknowledged");
+    victim.catch_up().await.unwrap();
+    assert_eq!(victim.said(), ["1", "2"], "the local log was kept");
+
+    // The same entries, shipped by this log before the reply was lost.
+    process = bench;
+    process.objects.remove(key);
+    let mut again = process.open(2).await.unwrap();
+    assert_eq!(again.log.archived(soon(&process.env)).await.unwrap(), Lsn(1));
+    process.objects.replace(key, whole);
+    again.log.archive_through(Lsn(2), soon(&process.env)).await.unwrap();
+    again.catch_up().await.unwrap();
+    assert_eq!(again.said(), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() {
+    let (env, disk) = (telesto_runtime::env(), SimDisk::new());
+    let key = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5) };
+    let server = LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 1 << 20).await;
+    let server = server.unwrap();
+    server.call(Request::Create { key, start: Lsn(1) }, soon(&env)).await.unwrap();
+    let store = |first| {
+        let entries = vec![bytes::Bytes::from_static(b"entry")];
+        server.call(Request::Store { key, first: Lsn(first), entries, repair: false }, soon(&env))
+    };
+    // The first write is under way; the second and its repetition wait for it together.
+    disk.limit_space(Some(512));
+    disk.hang();
+    let all = async { futures::join!(store(1), store(2), store(2)) };
+    let resume = async {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        disk.resume();
+    };
+    let ((first, second, repeated), ()) = futures::join!(all, resume);
+    assert_eq!(first.unwrap(), Reply::Stored { next: Lsn(2) });
+    assert!(second.is_err());
+    if let Ok(Reply::Refused { next, .. }) = repeated {
+        assert_eq!(next, Lsn(2), "entry 2 is not on disk");
+    }
+    let tail = server.call(Request::Tail { key }, soon(&env)).await.unwrap();
+    assert!(matches!(tail, Reply::Tail { next: Lsn(2), .. }), "{tail:?}");
+}
+
+#[tokio::test]
+async fn write_whose_sync_failed_is_on_the_platter_before_the_next_life_calls_it_committed() {
+    for sealed in [false, true] {
+        let bench = Bench::new();
+        let random = Seeded::new(1);
+        let mut process = bench.create().await;
+        process.say("one").await.unwrap();
+        bench.disk.fail_next_sync();
+        let long = "two".repeat(4000);
+        let error = process.try_say(&long).await.unwrap_err();
+        assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+        // The process dies, the machine goes on: the page cache has what the platter lacks.
+        drop(process);
+        let mut process = bench.open(2).await.unwrap();
+        process.catch_up().await.unwrap();
+        assert_eq!(process.said(), ["one", &long], "it is there, so it may have been committed");
+        if sealed {
+            process.say("three").await.unwrap();
+        }
+        // Now the power goes.
+        bench.disk.crash(&random);
+        drop(process);
+        let mut process = bench.open(3).await.unwrap();
+        process.catch_up().await.unwrap();
+        assert_eq!(process.said()[..2], ["one", &long], "it was told to be committed");
+    }
+}

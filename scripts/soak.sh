@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The long versions of what make test runs briefly; hours. Ends in one line "N passed, N failed".
+#   scripts/soak.sh            all stages
+#   scripts/soak.sh NAME...    only these
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. scripts/setup.sh
+need_rust
+logs="${TELESTO_TEST_LOGS:-$(mktemp -d)}"
+mkdir -p "$logs"
+passed=0 failed=0
+only=("$@")
+export TELESTO_BIN="$CARGO_TARGET_DIR/debug/telesto" RUST_MIN_STACK=8388608
+
+# stage NAME COMMAND...
+stage() {
+    local name="$1" began=$SECONDS status=0; shift
+    if [ "${#only[@]}" -gt 0 ] && [[ ! " ${only[*]} " == *" $name "* ]]; then return 0; fi
+    say "$name"
+    "$@" >"$logs/$name.log" 2>&1 || status=$?
+    tail -n 12 "$logs/$name.log" | sed 's/^/   /'
+    if [ "$status" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    echo "   $name: exit $status, $((SECONDS - began)) s, the whole in $logs/$name.log"
+}
+
+cargo build --workspace || die "the build failed"
+tests/servers/ensure.sh || die "the S3 servers could not be installed"
+# Two programs play seeds at once, one a core.
+seeds() { # seeds FIRST COUNT OPTION...
+    local first="$1" count="$2" half=$(($2 / 2)) other=0; shift 2
+    cargo run --quiet -p telesto-sim -- --seed "$((first + half))" --count "$((count - half))" "$@" >"$logs/seeds-$*.log" 2>&1 &
+    other=$!
+    cargo run --quiet -p telesto-sim -- --seed "$first" --count "$half" "$@" || { wait "$other"; return 1; }
+    wait "$other" || { tail -n 40 "$logs/seeds-$*.log"; return 1; }
+}
+stage sim seeds 1 "${SOAK_SEEDS:-10000}"
+stage sim_sql seeds 1 "${SOAK_SQL_SEEDS:-1000}" --sql
+stage middlebox env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test middlebox -- --nocapture
+stage one_folder env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" TELESTO_SOAK_OPENS=200 cargo test --workspace --test one_folder -- --nocapture
+stage sqlsmith env SQLSMITH_QUERIES="${SOAK_QUERIES:-100000}" tests/e2e/sqlsmith.sh
+stage generated env TELESTO_GENERATED_SEED=2 TELESTO_GENERATED_STATEMENTS="${SOAK_STATEMENTS:-200000}" cargo test --workspace --test generated
+
+echo
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
