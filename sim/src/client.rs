@@ -14,11 +14,11 @@ use bytes::Bytes;
 use telesto_common::key::{Direction, KeyRange, KeyReader, KeyWriter};
 use telesto_common::{DatabaseId, Env, Label, TableId, Timestamp};
 use telesto_sql::SqlEngine;
-use telesto_testkit::{Process, World};
 use telesto_testkit::bank::BankRead;
 use telesto_testkit::list_append::{Ended, Step};
 use telesto_testkit::register::Action;
 use telesto_testkit::world::START_WALL_MICROS;
+use telesto_testkit::{Process, World};
 use telesto_txn::{
     Database, Error, Level, Outcome, ReadFor, Result, ScanOptions, Transaction, TxnOptions,
 };

@@ -80,6 +80,11 @@ pub struct Ailment {
 #[derive(Clone, Debug)]
 pub struct Backup(BTreeMap<String, TwoSided>);
 
+/// The directory that sorts last: with loglets, that of the newest one.
+fn newest_directory(files: &BTreeMap<String, TwoSided>) -> Option<&str> {
+    files.keys().filter_map(|path| path.rsplit_once('/')).map(|(directory, _)| directory).max()
+}
+
 #[derive(Debug, Default)]
 struct Contents {
     files: BTreeMap<String, TwoSided>,
@@ -122,6 +127,13 @@ impl SimDisk {
     #[must_use]
     pub fn backup(&self) -> Backup {
         Backup(self.contents.lock().files.clone())
+    }
+
+    /// Whether the newest directory was there already when `backup` was made.
+    #[must_use]
+    pub fn newest_is_in(&self, backup: &Backup) -> bool {
+        let contents = self.contents.lock();
+        newest_directory(&contents.files) == newest_directory(&backup.0)
     }
 
     /// Puts everything back to what it was. Call it when no process uses the disk.

@@ -29,7 +29,8 @@ struct Arguments {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments = Arguments { seed: 1, count: 1, sql: false, verbose: false, found: false, plant: None };
+    let mut arguments =
+        Arguments { seed: 1, count: 1, sql: false, verbose: false, found: false, plant: None };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {

@@ -216,7 +216,9 @@ impl Run {
     /// that everything is in the bucket, and finds older files at its next start.
     async fn restore_directory(&mut self) {
         let world = self.shared.world.clone();
-        let Some(backup) = self.backup.take() else {
+        // A copy without the newest part of the log is refused, and rightly: nothing says what was in it.
+        let backup = self.backup.take().filter(|backup| self.shared.disk.newest_is_in(backup));
+        let Some(backup) = backup else {
             world.trace(|| "the local directory is copied".to_owned());
             self.backup = Some(self.shared.disk.backup());
             return;

@@ -18,9 +18,7 @@ use telesto_log::disk::Disk;
 use telesto_shard::EngineKind;
 use telesto_sql::{SqlEngine, SqlOptions, SqlState};
 use telesto_testkit::{Process, World};
-use telesto_txn::{
-    Database, Engine, EngineOptions, Error, MemoryLimits, WriteSetLimits,
-};
+use telesto_txn::{Database, Engine, EngineOptions, Error, MemoryLimits, WriteSetLimits};
 
 use crate::disk::SimDisk;
 use crate::gate::GatedBucket;

@@ -35,8 +35,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: &'static [Self] =
-&[
+    pub const ALL: &'static [Self] = &[
         Self::OwnsWhileHandingOver,
         Self::GapIsDamage,
         Self::ExistsIsAnothers,

@@ -37,7 +37,10 @@ impl Moment {
             } else {
                 store.env.clock.wall_micros()
             },
-            bucket_micros: store.bucket.clock_micros().filter(|_| !store.env.planted(Bug::OneClock)),
+            bucket_micros: store
+                .bucket
+                .clock_micros()
+                .filter(|_| !store.env.planted(Bug::OneClock)),
         }
     }
 

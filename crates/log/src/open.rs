@@ -13,8 +13,8 @@
 //! that no chain names, which it removes.
 
 use std::sync::Arc;
-use std::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_bucket::{Bucket, Cause};

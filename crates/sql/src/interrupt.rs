@@ -454,9 +454,11 @@ mod tests {
         let shared = shared();
         shared.set_probe(Box::new(|| Some(Ending::ClientGone)));
         shared.begin(1, None);
-        let stopped = within(&shared, || loop {
-            if let Err(error) = check() {
-                break error;
+        let stopped = within(&shared, || {
+            loop {
+                if let Err(error) = check() {
+                    break error;
+                }
             }
         });
         assert_eq!(stopped.code().0, "08006");

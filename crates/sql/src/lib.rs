@@ -43,7 +43,8 @@ pub use datafusion::sql::sqlparser;
 pub use error::{Error, Result, SqlState};
 pub use notify::{Lost, Notification};
 pub use session::{
-    CancelHandle, CopyFormat, Ending, CopyInTarget, CopyPiece, Notice, Prepared, ResultColumn, ResultSink,
-    Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult, TransactionStatus,
+    CancelHandle, CopyFormat, CopyInTarget, CopyPiece, Ending, Notice, Prepared, ResultColumn,
+    ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult,
+    TransactionStatus,
 };
 pub use types::{Datum, SqlType};

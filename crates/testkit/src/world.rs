@@ -385,7 +385,7 @@ impl Clock for SimClock {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let control = Arc::clone(&self.0);
-        let wake = control.monotonic() + duration;
+        let wake = control.monotonic().saturating_add(duration);
         let timer = tokio::time::sleep(duration);
         Box::pin(async move {
             timer.await;

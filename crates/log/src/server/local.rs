@@ -82,8 +82,7 @@ impl LocalLogServer {
         }
         let disk = Arc::clone(&self.disk);
         let trusts_cache = self.env.planted(Bug::TrustsPageCache);
-        let opened =
-            StoredLoglet::open(disk, key, self.segment_bytes, true, trusts_cache).await?;
+        let opened = StoredLoglet::open(disk, key, self.segment_bytes, true, trusts_cache).await?;
         Ok(opened.map(|loglet| {
             let loglet = Arc::new(loglet);
             loglets.insert(key, Arc::clone(&loglet));

@@ -215,11 +215,7 @@ impl Session {
     }
 
     /// Drives a build to its end. A statement that is stopped drops it: the build is then ended in the background.
-    async fn drive(
-        &self,
-        builder: &Arc<Builder>,
-        (table, index): (TableId, u32),
-    ) -> Result<()> {
+    async fn drive(&self, builder: &Arc<Builder>, (table, index): (TableId, u32)) -> Result<()> {
         Upkeep::wake(&self.engine);
         let mut unfinished =
             Unfinished { builder: Arc::clone(builder), build: Some((table, index)) };

@@ -82,11 +82,7 @@ pub(super) fn observe(result: StatementResult) -> (StatementResult, Arc<Mutex<Se
     (result, seen)
 }
 
-fn watched(
-    stream: RowStream,
-    columns: Arc<[ResultColumn]>,
-    seen: Arc<Mutex<Seen>>,
-) -> RowStream {
+fn watched(stream: RowStream, columns: Arc<[ResultColumn]>, seen: Arc<Mutex<Seen>>) -> RowStream {
     let state = Some((stream, columns, seen, BytesMut::new()));
     Box::pin(futures::stream::unfold(state, |state| async move {
         let (mut stream, columns, seen, mut buffer) = state?;

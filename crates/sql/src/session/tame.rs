@@ -88,7 +88,9 @@ pub(super) fn may_compute(sql: &str) -> bool {
 /// Whether a statement surely computes next to nothing for each row that it meets.
 pub(super) fn is_tame(statement: &Statement) -> bool {
     let known = match statement {
-        Statement::Query(query) => query.with.is_none() && matches!(*query.body, SetExpr::Select(_)),
+        Statement::Query(query) => {
+            query.with.is_none() && matches!(*query.body, SetExpr::Select(_))
+        }
         Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_) => true,
         Statement::StartTransaction { .. }
         | Statement::Commit { .. }
@@ -187,10 +189,9 @@ impl Visitor for Tame {
             | Expr::TypedString(_) => true,
             Expr::InList { list, .. } => list.len() <= SHORT_LIST,
             Expr::Cast { expr, .. } => matches!(**expr, Expr::Value(_)),
-            Expr::UnaryOp { op, .. } => matches!(
-                op,
-                UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not
-            ),
+            Expr::UnaryOp { op, .. } => {
+                matches!(op, UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not)
+            }
             Expr::BinaryOp { op, .. } => matches!(
                 op,
                 BinaryOperator::Eq

@@ -167,7 +167,11 @@ impl Session {
                 }
                 let parsed = parse::Parsed { statement: Some((**statement).clone()), as_of: None };
                 let prepared = self
-                    .prepare_statement((statement.to_string(), None), parsed, ParameterTypes::new(&types))
+                    .prepare_statement(
+                        (statement.to_string(), None),
+                        parsed,
+                        ParameterTypes::new(&types),
+                    )
                     .await?;
                 self.prepared.insert(name, prepared);
                 Ok(tag("PREPARE"))
