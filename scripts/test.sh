@@ -60,6 +60,7 @@ tests/servers/ensure.sh || die "the S3 servers could not be installed"
 stage s3 cargo test --workspace --test servers
 stage kill9 cargo test --workspace --test kill9
 stage rules cargo test --workspace --test rules -- --nocapture
+stage stops_nothing cargo test --workspace --test stops_nothing -- --nocapture
 stage online_kill9 cargo test --workspace --test online_kill9
 stage writers cargo test --workspace --test four_writers
 stage middlebox cargo test --workspace --test middlebox -- --nocapture

@@ -9,7 +9,7 @@
 //! Shipping is tried again after `archive_interval`; meanwhile entries stay on the log servers.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -95,8 +95,11 @@ pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, V
 /// What is known of a shard's archive.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
-    /// (loglet, first, last) of the objects; `None` before the first listing.
-    objects: tokio::sync::Mutex<Option<BTreeSet<(u64, Lsn, Lsn)>>>,
+    /// (loglet, first, last) of the objects, and the age in which they were listed; `None` before the
+    /// first listing.
+    objects: tokio::sync::Mutex<Option<(u64, BTreeSet<(u64, Lsn, Lsn)>)>>,
+    /// Counts up when what was listed may no longer be true.
+    age: AtomicU64,
     /// Held while an object is being shipped.
     shipping: tokio::sync::Mutex<()>,
     signal: Arc<Signal>,
@@ -145,9 +148,10 @@ impl Archive {
         self.signal.wake.notify_one();
     }
 
-    /// Forgets the listing: others may have added or removed objects.
-    pub async fn forget(&self) {
-        *self.objects.lock().await = None;
+    /// Forgets the listing: others may have added or removed objects. One that is under way does not
+    /// count either.
+    pub fn forget(&self) {
+        self.age.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -173,7 +177,10 @@ impl VirtualLog {
     pub async fn archived(&self, by: Deadline) -> Result<Lsn> {
         match self.inner.missing(by).await? {
             Some(missing) => Ok(missing.from),
-            None => Ok(self.inner.state.lock().trail.reached().unwrap_or(Lsn::FIRST)),
+            None => {
+                let state = self.inner.state.lock();
+                Ok(state.trail.reached().unwrap_or(state.chain.trim.lsn))
+            }
         }
     }
 }
@@ -186,8 +193,10 @@ impl Inner {
         by: Deadline,
         work: impl FnOnce(&mut BTreeSet<(u64, Lsn, Lsn)>) -> T,
     ) -> Result<T> {
-        let mut objects = self.archive.objects.lock().await;
-        if let Some(known) = objects.as_mut() {
+        let waiting = "waiting for a listing of the archive";
+        let mut objects = self.store.env.within(by, waiting, self.archive.objects.lock()).await?;
+        let age = self.archive.age.load(Ordering::Acquire);
+        if let Some((_, known)) = objects.as_mut().filter(|(of, _)| *of == age) {
             return Ok(work(known));
         }
         let prefix = keys::archive_prefix(self.store.shard);
@@ -198,7 +207,7 @@ impl Inner {
             listed.extend(page.iter().filter_map(|o| keys::archive_of(&o.key)));
             after = page.last().map(|o| o.key.clone());
             if page.len() < LIST_LIMIT {
-                return Ok(work(objects.insert(listed)));
+                return Ok(work(&mut objects.insert((age, listed)).1));
             }
         }
     }
@@ -237,7 +246,7 @@ impl Inner {
         // What was listed before may be old: its owner ships on. Listed again before it is missed.
         for again in [false, true] {
             if again {
-                *self.archive.objects.lock().await = None;
+                self.archive.forget();
             }
             found = self
                 .with_objects(cause, by, |objects| {
@@ -309,7 +318,7 @@ impl Inner {
             Put::Created => {}
             Put::Exists => self.check_archived(&key, &entries, by).await?,
             Put::Unknown(reason) => {
-                self.archive.forget().await;
+                self.archive.forget();
                 return Err(Error::Unavailable { shard, reason });
             }
         }
@@ -330,7 +339,7 @@ impl Inner {
         let shard = self.store.shard;
         let Some(object) = self.store.get(Cause::Archive, key, by).await? else {
             // Listed again, and shipped again under whatever name is missing then.
-            self.archive.forget().await;
+            self.archive.forget();
             let reason = format!("{key} was there and is not any more");
             return Err(Error::Unavailable { shard, reason });
         };
@@ -414,7 +423,8 @@ impl Inner {
                 |l| matches!(&l.medium, Medium::Quorum { token, .. } if *token == key.token),
             );
             let needed = match place {
-                None => false,
+                // One to come may yet be named: by a seal that nobody has read, or by a put of unknown outcome.
+                None => key.loglet > chain.active().id,
                 Some(index) => match chain.loglets.get(index + 1).map(|l| l.start) {
                     None => true,
                     Some(end) => {

@@ -29,6 +29,7 @@ pub mod record;
 mod recover;
 mod role;
 pub mod server;
+mod slots;
 mod store;
 mod switch;
 mod trail;

@@ -388,6 +388,11 @@ impl Inner {
     pub async fn refresh_chain(&self, cause: Cause, position: Lsn, by: Deadline) -> Result<()> {
         let chain = self.newest_chain(cause, by).await?;
         if chain.trim.lsn > position {
+            let mut state = self.state.lock();
+            if state.trail.reached().is_some_and(|reached| reached <= chain.trim.lsn) {
+                // Some of it may be this process's own, put into slots that had been trimmed away.
+                state.trail = Trail::default();
+            }
             return Err(Error::Trimmed {
                 shard: self.store.shard,
                 asked: position,

@@ -277,9 +277,9 @@ impl Inner {
         let sequencer = Sequencer::new(key, env, loglet, vec![server], buffer_bytes);
         {
             let mut state = self.state.lock();
-            // Unless the chain has changed meanwhile.
+            // Unless the chain has changed meanwhile, or the log was closed.
             let role = Role::Owner(sequencer);
-            if role.fits(&state.chain) {
+            if !state.closed && role.fits(&state.chain) {
                 state.role = role;
             }
         }

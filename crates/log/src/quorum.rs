@@ -214,15 +214,16 @@ impl Sequencer {
     /// Brings a majority up to and including `last`.
     async fn replicate(&self, last: Lsn, by: Deadline) -> Result<()> {
         if let [only] = self.servers.as_slice() {
-            return only.catch_up(self.key, &self.buffer, last, by).await;
+            return only.catch_up(&self.env, self.key, &self.buffer, last, by).await;
         }
         // The slow minority goes on after we return.
         let mut replies = FuturesUnordered::new();
         for remote in &self.servers {
             let (done, reply) = oneshot::channel();
             let (remote, buffer, key) = (Arc::clone(remote), Arc::clone(&self.buffer), self.key);
+            let env = self.env.clone();
             self.env.spawn("storing on a log server", async move {
-                let _ = done.send(remote.catch_up(key, &buffer, last, by).await);
+                let _ = done.send(remote.catch_up(&env, key, &buffer, last, by).await);
             });
             replies.push(reply);
         }
@@ -272,12 +273,14 @@ impl Sequencer {
 impl Remote {
     async fn catch_up(
         &self,
+        env: &Env,
         key: LogletKey,
         buffer: &Mutex<Buffer>,
         last: Lsn,
         by: Deadline,
     ) -> Result<()> {
-        let mut next = self.next.lock().await;
+        let waiting = "waiting for a log server";
+        let mut next = env.within(by, waiting, self.next.lock()).await?;
         while *next <= last {
             let entries = buffer.lock().range(*next, last.next(), 4 << 20);
             let Some(entries) = entries.filter(|e| !e.is_empty()) else {

@@ -56,7 +56,7 @@ impl Inner {
         }
         if !server.has_made(&key) {
             // Its owner was another process, which may have shipped more than was listed here.
-            self.archive.forget().await;
+            self.archive.forget();
         }
         let trim = self.chain().trim;
         let (end, furthest) = self

@@ -47,8 +47,15 @@ impl VirtualLog {
             (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(by).await,
             (LogKind::Quorum, LogKind::Bucket) => inner.to_bucket(by).await,
             (LogKind::Quorum, LogKind::Quorum) => inner.settle_switch(by).await,
-            // Also after a switch whose last reply was lost: its files are of no more use.
-            (LogKind::Bucket, LogKind::Bucket) => inner.clean_local(&inner.chain(), by).await,
+            (LogKind::Bucket, LogKind::Bucket) => {
+                // A seal of an earlier switch, whose outcome nobody learned, may stand at the tail.
+                self.tail(by).await?;
+                match self.kind() {
+                    LogKind::Quorum => inner.to_bucket(by).await,
+                    // After a switch whose last reply was lost its files are of no more use.
+                    LogKind::Bucket => inner.clean_local(&inner.chain(), by).await,
+                }
+            }
         }
     }
 
@@ -94,7 +101,9 @@ impl VirtualLog {
     async fn tail(&self, by: Deadline) -> Result<(Lsn, [u8; 16])> {
         let mut next = {
             let state = self.inner.state.lock();
-            state.trail.reached().unwrap_or(state.chain.trim.lsn)
+            let reached = state.trail.reached().unwrap_or(state.chain.trim.lsn);
+            // The last one again: it may be a seal of ours whose chain version was not put.
+            reached.prev().max(state.chain.trim.lsn)
         };
         loop {
             let batch = self.read(next, 8 << 20, Cause::Registry, by).await?;

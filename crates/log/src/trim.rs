@@ -115,7 +115,7 @@ impl VirtualLog {
             deleted += some.len();
         }
         if deleted > 0 {
-            inner.archive.forget().await;
+            inner.archive.forget();
         }
         let more = more_slots || more_archived;
         Ok(Step { trimmed: Trimmed { start, deleted }, more })

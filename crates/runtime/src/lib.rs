@@ -15,6 +15,7 @@
 )]
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
@@ -22,20 +23,30 @@ use rand::RngCore as _;
 use telesto_common::Env;
 use telesto_common::env::{Clock, Random, Spawn, Task};
 use telesto_common::planted::Planted;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// The real environment on the current tokio runtime.
 #[must_use]
 pub fn env() -> Env {
+    let runtime = Handle::current();
+    env_of(&runtime, &runtime)
+}
+
+/// The real environment of a node: clients' sessions are `sessions`' tasks, all others and every timer are `core`'s.
+#[must_use]
+pub fn env_of(core: &Handle, sessions: &Handle) -> Env {
     Env {
-        clock: Arc::new(RealClock),
+        clock: Arc::new(RealClock { timers: core.clone() }),
         random: Arc::new(RealRandom),
-        tasks: Arc::new(RealTasks { runtime: tokio::runtime::Handle::current() }),
+        tasks: Arc::new(RealTasks { core: core.clone(), sessions: sessions.clone() }),
         planted: Planted::NONE,
     }
 }
 
 #[derive(Debug)]
-struct RealClock;
+struct RealClock {
+    timers: Handle,
+}
 
 impl Clock for RealClock {
     fn wall_micros(&self) -> u64 {
@@ -52,6 +63,8 @@ impl Clock for RealClock {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        // Of the core's driver, whoever asks: a session's driver may be held up by a statement.
+        let _entered = self.timers.enter();
         Box::pin(tokio::time::sleep(duration))
     }
 }
@@ -67,7 +80,8 @@ impl Random for RealRandom {
 
 #[derive(Debug)]
 struct RealTasks {
-    runtime: tokio::runtime::Handle,
+    core: Handle,
+    sessions: Handle,
 }
 
 #[derive(Debug)]
@@ -85,10 +99,94 @@ impl Task for RealTask {
 
 impl Spawn for RealTasks {
     fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
-        Arc::new(RealTask(self.runtime.spawn(future).abort_handle()))
+        Arc::new(RealTask(self.core.spawn(future).abort_handle()))
     }
 
     fn spawn_blocking(&self, _name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
-        self.runtime.spawn_blocking(work);
+        self.core.spawn_blocking(work);
+    }
+
+    fn spawn_session(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
+        Arc::new(RealTask(self.sessions.spawn(future).abort_handle()))
+    }
+
+    fn compute(&self, work: &mut dyn FnMut()) {
+        let many = Handle::try_current()
+            .ok()
+            .filter(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+        let Some(handle) = many else { return work() };
+        // The thread leaves its worker's other tasks, and its driver, to another thread. A part that is
+        // blocked on has a budget of its own, as a poll of a task has: operators give way when it is used up,
+        // and with none at all they never would.
+        tokio::task::block_in_place(|| {
+            handle.block_on(std::future::poll_fn(|_| {
+                work();
+                Poll::Ready(())
+            }));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// As many tasks as there are workers compute, until another task has run on the same runtime.
+    #[test]
+    fn task_that_computes_holds_up_no_other() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let env = env_of(runtime.handle(), runtime.handle());
+        let (ran, runs) = mpsc::channel();
+        let runs = Arc::new(std::sync::Mutex::new(runs));
+        let (done, ended) = mpsc::channel();
+        for _ in 0..2 {
+            let (tasks, runs, done) = (Arc::clone(&env.tasks), Arc::clone(&runs), done.clone());
+            env.spawn("computes", async move {
+                let computing = Arc::clone(&tasks);
+                computing.compute(&mut || {
+                    let heard = runs.lock().expect("held").recv_timeout(Duration::from_secs(30));
+                    let _ = done.send(heard.is_ok());
+                });
+            });
+        }
+        for _ in 0..2 {
+            let (clock, ran) = (Arc::clone(&env.clock), ran.clone());
+            env.spawn("waits for a timer", async move {
+                clock.sleep(Duration::from_millis(50)).await;
+                let _ = ran.send(());
+            });
+        }
+        for _ in 0..2 {
+            assert!(ended.recv_timeout(Duration::from_secs(60)).expect("ends"), "nobody else ran");
+        }
+    }
+
+    /// Without a budget what computes by `consume_budget` would never give way.
+    #[test]
+    fn computing_has_a_budget() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("runtime");
+        let env = env_of(runtime.handle(), runtime.handle());
+        let tasks = Arc::clone(&env.tasks);
+        let gave_way = runtime.block_on(runtime.spawn(async move {
+            let mut endless = Box::pin(async {
+                for _ in 0..100_000 {
+                    tokio::task::consume_budget().await;
+                }
+            });
+            let mut pending = false;
+            std::future::poll_fn(|context| {
+                tasks.compute(&mut || pending = endless.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            pending
+        }));
+        assert!(gave_way.expect("ends"));
     }
 }

@@ -36,6 +36,8 @@ pub struct Limits {
     pub max_body_bytes: usize,
     /// HTTP requests at once.
     pub max_requests: usize,
+    /// Statements that compute at once, each on a thread of its own.
+    pub max_computing: usize,
 }
 
 impl Default for Limits {
@@ -52,6 +54,7 @@ impl Default for Limits {
             idle_in_transaction: Some(Duration::from_secs(3600)),
             max_body_bytes: 12 << 20,
             max_requests: 256,
+            max_computing: 32,
         }
     }
 }

@@ -58,6 +58,8 @@ pub struct WireMetrics {
     pub rows: Counter,
     /// Connections refused or ended by a limit, a stall or a broken protocol.
     pub refused: Counter,
+    /// Sessions that ended because their code panicked.
+    pub panics: Counter,
 }
 
 impl std::fmt::Debug for WireMetrics {
@@ -85,6 +87,10 @@ impl Default for WireMetrics {
             "telesto_connections_refused_total",
             "Connections refused or ended by a limit, a stall or a broken protocol"
         );
+        metrics::describe_counter!(
+            "telesto_session_panics_total",
+            "SQL sessions that ended because their code panicked: each is a defect to be reported"
+        );
         Self {
             sessions: metrics::gauge!("telesto_sessions"),
             sessions_opened: metrics::counter!("telesto_sessions_opened_total"),
@@ -93,6 +99,7 @@ impl Default for WireMetrics {
             latency: metrics::histogram!("telesto_statement_seconds"),
             rows: metrics::counter!("telesto_rows_sent_total"),
             refused: metrics::counter!("telesto_connections_refused_total"),
+            panics: metrics::counter!("telesto_session_panics_total"),
         }
     }
 }

@@ -74,8 +74,7 @@ impl Server {
             server.run("sql listener", Arc::new(wire).serve(listener));
         }
         if let Some((listener, _)) = http {
-            let database = Arc::clone(engine.database());
-            let state = HttpState::new(env.clone(), database, config, metrics.clone());
+            let state = HttpState::new(env.clone(), &engine, config, metrics.clone());
             server.run("http listener", http::serve(listener, state, stop));
         }
         server.upkeep = metrics.map(|metrics| {

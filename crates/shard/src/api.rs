@@ -9,10 +9,29 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_bucket::Bucket;
-use telesto_common::{Env, Lsn, ShardId, Timestamp, TxnId};
+use telesto_common::{Env, Label, Lsn, RegionId, ShardId, Timestamp, TxnId};
 
 use crate::cache::ProcessCache;
 use crate::engine::memory::MemoryCheckpoints;
+
+/// Where and when a version was committed first, when that was in another region: what decides between two regions'
+/// versions of a key. It stays with the version as long as the version is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The region.
+    pub source: RegionId,
+    /// Its commit timestamp there.
+    pub timestamp: Timestamp,
+}
+
+impl Origin {
+    /// What a commit of `region` at `at` with the label `label` is kept with; `None`: it was committed here first.
+    #[must_use]
+    pub fn of(label: &Label, region: RegionId, at: Timestamp) -> Option<Box<Self>> {
+        let local = label.source == region && label.timestamp == at;
+        (!local).then(|| Box::new(Self { source: label.source, timestamp: label.timestamp }))
+    }
+}
 
 /// One committed version of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +40,8 @@ pub struct Version {
     pub at: Timestamp,
     /// Who committed it.
     pub txn: TxnId,
+    /// Its origin label, if it comes from another region.
+    pub origin: Option<Box<Origin>>,
     /// The value; `None` is a delete mark.
     pub value: Option<Bytes>,
 }
@@ -142,6 +163,8 @@ pub enum EngineKind {
 pub struct ShardOptions {
     /// Which shard.
     pub shard: ShardId,
+    /// The region this bucket is: commits with its label were made here.
+    pub region: RegionId,
     /// Clock, randomness, tasks.
     pub env: Env,
     /// The bucket.
@@ -185,6 +208,7 @@ impl ShardOptions {
     ) -> Self {
         Self {
             shard,
+            region: RegionId::default(),
             env,
             bucket,
             cache,

@@ -1,7 +1,7 @@
 //! Conflict checks: what changed since a snapshot.
 //!
 //! # Invariants
-//! - From memory when the tail covers the snapshot, otherwise from the `C` rows of the checkpoint, which carry
+//! - From memory when the tail covers the snapshot and no settled write set meets what is asked, otherwise from the `C` rows of the checkpoint, which carry
 //!   the newest commit timestamp of their key; delete marks stay as long as any snapshot may ask.
 //! - Nothing is missed: the tail is looked at before the checkpoint, and rows only move from the one to the other.
 
@@ -14,7 +14,7 @@ use telesto_common::key::KeyRange;
 
 use crate::api::{Change, Read};
 use crate::engine::ReadAhead;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::row;
 use crate::scan::stored_range;
 use crate::shard::Shard;
@@ -37,11 +37,9 @@ impl Shard {
         if let Some(change) = tail.changed_inline(keys, ranges, since) {
             return Some(Some(change));
         }
-        let external = tail.externals_since(since).iter().any(|external| {
-            keys.iter().any(|key| external.may_hold(key))
-                || ranges.iter().any(|range| external.may_overlap(range))
-        });
-        (!external).then_some(None)
+        let external =
+            tail.externals_since(since).iter().any(|external| external.may_hold_any(keys, ranges));
+        (!external && !tail.settled_since(keys, ranges, since)).then_some(None)
     }
 
     /// Whether any of `keys` or any key in `ranges` was written by a commit after `since`: the first one found.
@@ -55,6 +53,20 @@ impl Shard {
         ranges: &[KeyRange],
         since: Timestamp,
     ) -> Result<Option<Change>> {
+        match self.look_for_change(keys, ranges, since).await {
+            Err(Error::PartMissing { .. }) => {}
+            found => return found,
+        }
+        self.look_past_missing_part().await?;
+        self.look_for_change(keys, ranges, since).await
+    }
+
+    async fn look_for_change(
+        self: &Arc<Self>,
+        keys: &[Bytes],
+        ranges: &[KeyRange],
+        since: Timestamp,
+    ) -> Result<Option<Change>> {
         if let Some(answer) = self.try_changed_since(keys, ranges, since) {
             return Ok(answer);
         }
@@ -62,7 +74,8 @@ impl Shard {
         let (covered, inline, externals) = {
             let tail = self.tail.read();
             let inline = tail.changed_inline(keys, ranges, since);
-            (since >= tail.floor, inline, tail.externals_since(since))
+            let covered = since >= tail.floor && !tail.settled_since(keys, ranges, since);
+            (covered, inline, tail.externals_since(since))
         };
         if inline.is_some() {
             return Ok(inline);

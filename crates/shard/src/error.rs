@@ -24,6 +24,14 @@ pub enum Error {
         /// What does not fit.
         reason: String,
     },
+    /// A part object that a commit names is not in the bucket, and the newest checkpoint does not hold its rows.
+    #[error(
+        "stored object {object} is missing, and the checkpoint does not hold what was in it; nothing was read: restore it from a backup or a copy of the bucket"
+    )]
+    PartMissing {
+        /// The object.
+        object: String,
+    },
     /// A stored object was written by a newer version.
     #[error(
         "{object} has format version {version}, this version reads up to {known}; upgrade this process"

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::key::KeyRange;
-use telesto_common::{Timestamp, TxnId};
+use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::{Part, Write};
 
-use crate::api::Version;
+use crate::api::{Origin, Version};
 use crate::cache::ProcessCache;
 use crate::error::Result;
 use crate::part::{PartReader, PartScan};
@@ -27,21 +27,24 @@ const READERS_BYTES: u64 = 128 << 10;
 /// One external write set.
 #[derive(Debug)]
 pub(crate) struct External {
+    /// The log entry that names its parts.
+    pub(crate) lsn: Lsn,
     pub(crate) at: Timestamp,
     pub(crate) txn: TxnId,
+    origin: Option<Box<Origin>>,
     parts: Vec<Arc<PartReader>>,
 }
 
 impl External {
     pub(crate) fn new(
-        at: Timestamp,
-        txn: TxnId,
+        lsn: Lsn,
+        (at, txn, origin): (Timestamp, TxnId, Option<Box<Origin>>),
         parts: Vec<Part>,
         bucket: &Arc<dyn Bucket>,
         cache: &Arc<ProcessCache>,
     ) -> Self {
         let reader = |part| Arc::new(PartReader::new(Arc::clone(bucket), Arc::clone(cache), part));
-        Self { at, txn, parts: parts.into_iter().map(reader).collect() }
+        Self { lsn, at, txn, origin, parts: parts.into_iter().map(reader).collect() }
     }
 
     fn part_of(&self, key: &[u8]) -> Option<&Arc<PartReader>> {
@@ -57,6 +60,16 @@ impl External {
     /// Whether the key lies between the first and the last key of a part.
     pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
         self.part_of(key).is_some()
+    }
+
+    /// Whether it may hold one of `keys` or a key of `ranges`.
+    pub(crate) fn may_hold_any(&self, keys: &[Bytes], ranges: &[KeyRange]) -> bool {
+        keys.iter().any(|key| self.may_hold(key)) || ranges.iter().any(|of| self.may_overlap(of))
+    }
+
+    /// The names of its part objects.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(|reader| &reader.part().object[..])
     }
 
     /// Whether some part may hold keys of `range`.
@@ -106,7 +119,7 @@ impl External {
     }
 
     pub(crate) fn version(&self, value: Option<Bytes>) -> Version {
-        Version { at: self.at, txn: self.txn, value }
+        Version { at: self.at, txn: self.txn, origin: self.origin.clone(), value }
     }
 
     pub(crate) fn scan(

@@ -177,7 +177,7 @@ impl Shard {
     }
 
     /// The writer is of no use any more: become a reader of the newest checkpoint.
-    async fn lose_writer(&self, folding: &mut Folding) -> Result<()> {
+    pub(crate) async fn lose_writer(&self, folding: &mut Folding) -> Result<()> {
         self.folder.store(false, Ordering::Release);
         folding.unflushed = 0;
         let writer = self.writer.lock().take();
@@ -337,7 +337,8 @@ impl Shard {
                 ItemWrites::Inline(writes) => {
                     for write in writes {
                         let value = write.value.clone();
-                        let version = Version { at: commit.at, txn: commit.txn, value };
+                        let (at, txn, origin) = (commit.at, commit.txn, commit.origin.clone());
+                        let version = Version { at, txn, origin, value };
                         batch.add(&write.key, version, write.fresh);
                     }
                 }
@@ -581,7 +582,7 @@ fn push_history(
     watermark: Timestamp,
 ) {
     if let Some(value) = version.value.as_ref().filter(|_| superseded > watermark) {
-        let stored = row::encode_history(superseded, version.txn, value);
+        let stored = row::encode_history(superseded, version.txn, version.origin.as_deref(), value);
         rows.push((row::history_key(key, version.at), stored));
     }
 }

@@ -23,7 +23,12 @@ pub fn rows(bytes: &[u8]) {
         assert_eq!(row::decode_newest("row", &again).ok(), Some(version));
     }
     if let Ok(history) = row::decode_history("row", &stored) {
-        let again = row::encode_history(history.superseded, history.txn, &history.value);
+        let again = row::encode_history(
+            history.superseded,
+            history.txn,
+            history.origin.as_deref(),
+            &history.value,
+        );
         assert_eq!(again, stored);
     }
     if let Ok(at) = row::decode_outcome("row", &stored) {
@@ -93,7 +98,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     use telesto_common::{Lsn, Timestamp, TxnId};
     use telesto_log::record::Write;
     let value = Some(Bytes::from_static(b"value"));
-    let version = crate::Version { at: Timestamp(7), txn: TxnId(8), value: value.clone() };
+    let version =
+        crate::Version { at: Timestamp(7), txn: TxnId(8), origin: None, value: value.clone() };
     let meta = row::Meta { lsn: Lsn(1), applied: Timestamp(2), watermark: Timestamp(3) };
     let mut payload = BytesMut::new();
     for (key, value) in [(b"key-1", value), (b"key-2", None)] {
@@ -105,7 +111,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("rows", row::encode_newest(&version).to_vec()),
         ("rows", row::encode_newest(&crate::Version { value: None, ..version }).to_vec()),
-        ("rows", row::encode_history(Timestamp(9), TxnId(8), b"value").to_vec()),
+        ("rows", row::encode_history(Timestamp(9), TxnId(8), None, b"value").to_vec()),
         ("rows", row::encode_outcome(Timestamp(9)).to_vec()),
         ("rows", row::encode_meta(&meta).to_vec()),
         ("rows", row::history_key(b"key", Timestamp(9)).to_vec()),

@@ -38,7 +38,8 @@ mod snapshots;
 mod tail;
 
 pub use api::{
-    Change, EngineKind, FoldNeed, FoldOutcome, Folded, Read, Row, ScanSpec, ShardOptions, Version,
+    Change, EngineKind, FoldNeed, FoldOutcome, Folded, Origin, Read, Row, ScanSpec, ShardOptions,
+    Version,
 };
 pub use cache::ProcessCache;
 pub use engine::memory::MemoryCheckpoints;

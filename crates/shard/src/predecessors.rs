@@ -127,7 +127,7 @@ mod tests {
                 let checkpoints = MemoryCheckpoints::new();
                 let engine = checkpoints.engine(ShardId(0), "shards/0/checkpoint".to_owned());
                 let writer = engine.open_writer().await.expect("opens");
-                let version = |at| Version { at: Timestamp(at), txn: TxnId(1), value: None };
+                let version = |at| Version { at: Timestamp(at), txn: TxnId(1), origin: None, value: None };
                 let rows = stored.iter().filter(|(number, _)| **number >= first).map(|(number, at)| {
                     (row::newest_key(&key(*number)), row::encode_newest(&version(*at)))
                 });

@@ -18,7 +18,7 @@ use telesto_common::key::KeyRange;
 
 use crate::api::{Read, Version};
 use crate::engine::ReadAhead;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::row;
 use crate::shard::Shard;
 use crate::tail::TailRead;
@@ -99,6 +99,15 @@ impl Shard {
     /// # Errors
     /// [`crate::Error::SnapshotTooOld`], the bucket's, [`crate::Error::Corrupt`], [`crate::Error::Unavailable`].
     pub async fn get(&self, key: &[u8], at: Timestamp) -> Result<Read> {
+        match self.look_for(key, at).await {
+            Err(Error::PartMissing { .. }) => {}
+            found => return found,
+        }
+        self.look_past_missing_part().await?;
+        self.look_for(key, at).await
+    }
+
+    async fn look_for(&self, key: &[u8], at: Timestamp) -> Result<Read> {
         self.snapshots.check(at)?;
         let epoch = self.epoch();
         let stamp = self.cache.rows.stamp(self.scope, key);
@@ -174,6 +183,7 @@ impl Shard {
                 return Ok(current.then(|| Version {
                     at: version_at,
                     txn: history.txn,
+                    origin: history.origin,
                     value: Some(history.value),
                 }));
             }

@@ -13,13 +13,17 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use smallvec::SmallVec;
-use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
 
-use crate::api::Version;
+use crate::api::{Origin, Version};
 use crate::error::{Error, Result};
 
-/// Format version of every row.
-pub const ROW_FORMAT: u8 = 1;
+/// The newest format version of a row that is read. A row is written in the oldest that can hold it.
+pub const ROW_FORMAT: u8 = 2;
+/// Rows without an origin label: whoever committed the version did so in this region.
+const LOCAL_FORMAT: u8 = 1;
+/// Versions, `C` and `H`, that were committed in another region first, with their origin label.
+const LABELLED_FORMAT: u8 = 2;
 
 const NEWEST: u8 = b'C';
 const HISTORY: u8 = b'H';
@@ -32,6 +36,8 @@ pub const LONG: usize = 1024;
 const DELETED: u8 = 1;
 const VERSION_HEADER: usize = 1 + 1 + 8 + 16;
 const HISTORY_HEADER: usize = 1 + 8 + 16;
+/// Source and timestamp of an origin label.
+const ORIGIN: usize = 2 + 8;
 
 /// What kind of row a stored key names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,26 +131,45 @@ pub struct Meta {
     pub watermark: Timestamp,
 }
 
+fn put_origin(out: &mut BytesMut, origin: Option<&Origin>) {
+    if let Some(origin) = origin {
+        out.put_u16(origin.source.0);
+        out.put_u64(origin.timestamp.0);
+    }
+}
+
+fn format_of(origin: Option<&Origin>) -> u8 {
+    if origin.is_some() { LABELLED_FORMAT } else { LOCAL_FORMAT }
+}
+
 /// Encodes a `C` row.
 #[must_use]
 pub fn encode_newest(version: &Version) -> Bytes {
     let value = version.value.as_deref().unwrap_or_default();
-    let mut out = BytesMut::with_capacity(VERSION_HEADER + value.len());
-    out.put_u8(ROW_FORMAT);
+    let origin = version.origin.as_deref();
+    let mut out = BytesMut::with_capacity(VERSION_HEADER + ORIGIN + value.len());
+    out.put_u8(format_of(origin));
     out.put_u8(if version.value.is_none() { DELETED } else { 0 });
     out.put_u64(version.at.0);
     out.put_slice(&version.txn.to_bytes());
+    put_origin(&mut out, origin);
     out.put_slice(value);
     out.freeze()
 }
 
 /// Encodes an `H` row. Delete marks have none.
 #[must_use]
-pub fn encode_history(superseded: Timestamp, txn: TxnId, value: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(HISTORY_HEADER + value.len());
-    out.put_u8(ROW_FORMAT);
+pub fn encode_history(
+    superseded: Timestamp,
+    txn: TxnId,
+    origin: Option<&Origin>,
+    value: &[u8],
+) -> Bytes {
+    let mut out = BytesMut::with_capacity(HISTORY_HEADER + ORIGIN + value.len());
+    out.put_u8(format_of(origin));
     out.put_u64(superseded.0);
     out.put_slice(&txn.to_bytes());
+    put_origin(&mut out, origin);
     out.put_slice(value);
     out.freeze()
 }
@@ -153,7 +178,7 @@ pub fn encode_history(superseded: Timestamp, txn: TxnId, value: &[u8]) -> Bytes 
 #[must_use]
 pub fn encode_outcome(at: Timestamp) -> Bytes {
     let mut out = BytesMut::with_capacity(9);
-    out.put_u8(ROW_FORMAT);
+    out.put_u8(LOCAL_FORMAT);
     out.put_u64(at.0);
     out.freeze()
 }
@@ -162,7 +187,7 @@ pub fn encode_outcome(at: Timestamp) -> Bytes {
 #[must_use]
 pub fn encode_meta(meta: &Meta) -> Bytes {
     let mut out = BytesMut::with_capacity(25);
-    out.put_u8(ROW_FORMAT);
+    out.put_u8(LOCAL_FORMAT);
     out.put_u64(meta.lsn.0);
     out.put_u64(meta.applied.0);
     out.put_u64(meta.watermark.0);
@@ -176,6 +201,8 @@ pub struct History {
     pub superseded: Timestamp,
     /// Who wrote the version.
     pub txn: TxnId,
+    /// Where and when it was committed first, if that was in another region.
+    pub origin: Option<Box<Origin>>,
     /// Its value.
     pub value: Bytes,
 }
@@ -191,8 +218,8 @@ impl<'a> Fields<'a> {
     fn new(path: &'a str, what: &'static str, stored: &Bytes) -> Result<Self> {
         let mut fields = Self { path, what, rest: stored.clone() };
         let [version] = fields.take()?;
-        if version != ROW_FORMAT {
-            return Err(newer(path, what, version));
+        if version != LOCAL_FORMAT {
+            return Err(unknown(path, what, version));
         }
         Ok(fields)
     }
@@ -205,6 +232,16 @@ impl<'a> Fields<'a> {
                 Ok(chunk)
             }
             None => Err(self.corrupt("it is too short")),
+        }
+    }
+
+    /// As [`Fields::new`], of a version, which may have an origin label: whether it has one.
+    fn of_version(path: &'a str, what: &'static str, stored: &Bytes) -> Result<(Self, bool)> {
+        let mut fields = Self { path, what, rest: stored.clone() };
+        match fields.take()? {
+            [LOCAL_FORMAT] => Ok((fields, false)),
+            [LABELLED_FORMAT] => Ok((fields, true)),
+            [version] => Err(unknown(path, what, version)),
         }
     }
 
@@ -229,9 +266,8 @@ impl<'a> Fields<'a> {
 /// # Errors
 /// [`Error::Corrupt`], [`Error::NewerFormat`]; so for all decoders here.
 pub fn decode_newest(path: &str, stored: &Bytes) -> Result<Version> {
-    let (at, txn, deleted) = newest_header(path, stored)?;
-    let value = (!deleted).then(|| stored.slice(VERSION_HEADER..));
-    Ok(Version { at, txn, value })
+    let (head, deleted, len) = newest_header(path, stored)?;
+    Ok(Version { value: (!deleted).then(|| stored.slice(len..)), ..head })
 }
 
 /// Decodes the `C` row at `place` of a buffer. A short value is copied: what counts a buffer's references lies elsewhere in memory, and
@@ -240,8 +276,8 @@ pub fn decode_newest(path: &str, stored: &Bytes) -> Result<Version> {
 /// # Errors
 /// As [`decode_newest`].
 pub fn copy_newest(path: &str, buffer: &Bytes, place: Range<usize>) -> Result<Version> {
-    let (at, txn, deleted) = newest_header(path, &buffer[place.clone()])?;
-    let value = place.start + VERSION_HEADER..place.end;
+    let (head, deleted, len) = newest_header(path, &buffer[place.clone()])?;
+    let value = place.start + len..place.end;
     let value = (!deleted).then(|| {
         if value.len() > LONG {
             buffer.slice(value)
@@ -249,24 +285,31 @@ pub fn copy_newest(path: &str, buffer: &Bytes, place: Range<usize>) -> Result<Ve
             Bytes::copy_from_slice(&buffer[value])
         }
     });
-    Ok(Version { at, txn, value })
+    Ok(Version { value, ..head })
 }
 
-/// The head of a `C` row, read in place: this is the inner loop of scans.
-fn newest_header(path: &str, stored: &[u8]) -> Result<(Timestamp, TxnId, bool)> {
+/// The head of a `C` row, read in place: this is the inner loop of scans. A version without its value, whether it is a
+/// delete mark, and where the value begins.
+fn newest_header(path: &str, stored: &[u8]) -> Result<(Version, bool, usize)> {
+    const WHAT: &str = "newest-version";
     let corrupt = |reason: &str| Error::Corrupt {
         object: path.to_owned(),
-        reason: format!("a newest-version row does not decode: {reason}"),
+        reason: format!("a {WHAT} row does not decode: {reason}"),
     };
-    let Some((head, _)) = stored.split_first_chunk::<VERSION_HEADER>() else {
+    let Some((head, rest)) = stored.split_first_chunk::<VERSION_HEADER>() else {
         return match stored.first() {
-            Some(version) if *version != ROW_FORMAT => Err(newer(path, "newest-version", *version)),
+            Some(version) if *version > ROW_FORMAT => Err(unknown(path, WHAT, *version)),
             _ => Err(corrupt("it is too short")),
         };
     };
-    if head[0] != ROW_FORMAT {
-        return Err(newer(path, "newest-version", head[0]));
-    }
+    let origin = match head[0] {
+        LOCAL_FORMAT => None,
+        LABELLED_FORMAT => {
+            let label = rest.first_chunk::<ORIGIN>().ok_or_else(|| corrupt("it is too short"))?;
+            Some(Box::new(origin_of(label)))
+        }
+        version => return Err(unknown(path, WHAT, version)),
+    };
     if head[1] & !DELETED != 0 {
         return Err(corrupt("unknown flags"));
     }
@@ -274,10 +317,27 @@ fn newest_header(path: &str, stored: &[u8]) -> Result<(Timestamp, TxnId, bool)> 
     at.copy_from_slice(&head[2..10]);
     txn.copy_from_slice(&head[10..]);
     let at = Timestamp(u64::from_be_bytes(at));
-    Ok((at, TxnId::from_bytes(txn), head[1] & DELETED != 0))
+    let len = VERSION_HEADER + if origin.is_some() { ORIGIN } else { 0 };
+    let version = Version { at, txn: TxnId::from_bytes(txn), origin, value: None };
+    Ok((version, head[1] & DELETED != 0, len))
 }
 
-fn newer(path: &str, what: &str, version: u8) -> Error {
+fn origin_of(label: &[u8; ORIGIN]) -> Origin {
+    let [s0, s1, at @ ..] = *label;
+    Origin {
+        source: RegionId(u16::from_be_bytes([s0, s1])),
+        timestamp: Timestamp(u64::from_be_bytes(at)),
+    }
+}
+
+/// Format 0 was never written: a row that begins with it is damaged.
+fn unknown(path: &str, what: &str, version: u8) -> Error {
+    if version <= ROW_FORMAT {
+        return Error::Corrupt {
+            object: path.to_owned(),
+            reason: format!("a {what} row does not decode: it cannot have format {version}"),
+        };
+    }
     Error::NewerFormat { object: format!("a {what} row of {path}"), version, known: ROW_FORMAT }
 }
 
@@ -286,7 +346,7 @@ fn newer(path: &str, what: &str, version: u8) -> Error {
 /// # Errors
 /// As [`decode_newest`].
 pub fn peek_newest(path: &str, stored: &Bytes) -> Result<(Timestamp, bool)> {
-    newest_header(path, stored).map(|(at, _, deleted)| (at, deleted))
+    newest_header(path, stored).map(|(head, deleted, _)| (head.at, deleted))
 }
 
 /// Decodes an `H` row.
@@ -294,10 +354,14 @@ pub fn peek_newest(path: &str, stored: &Bytes) -> Result<(Timestamp, bool)> {
 /// # Errors
 /// As [`decode_newest`].
 pub fn decode_history(path: &str, stored: &Bytes) -> Result<History> {
-    let mut fields = Fields::new(path, "history", stored)?;
+    let (mut fields, labelled) = Fields::of_version(path, "history", stored)?;
     let superseded = fields.timestamp()?;
     let txn = TxnId::from_bytes(fields.take()?);
-    Ok(History { superseded, txn, value: fields.rest })
+    let origin = match labelled {
+        true => Some(Box::new(origin_of(&fields.take()?))),
+        false => None,
+    };
+    Ok(History { superseded, txn, origin, value: fields.rest })
 }
 
 /// Decodes a `T` row.
@@ -332,13 +396,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_decode_to_what_was_encoded(at: u64, superseded: u64, txn: u128, value: Option<Vec<u8>>, key: Vec<u8>) {
-            let version = Version { at: Timestamp(at), txn: TxnId(txn), value: value.clone().map(Bytes::from) };
+        fn rows_decode_to_what_was_encoded(
+            at: u64, superseded: u64, txn: u128, value: Option<Vec<u8>>, key: Vec<u8>, label: Option<(u16, u64)>,
+        ) {
+            let origin = label.map(|(source, timestamp)| {
+                Box::new(Origin { source: RegionId(source), timestamp: Timestamp(timestamp) })
+            });
+            let version = Version {
+                at: Timestamp(at), txn: TxnId(txn), origin: origin.clone(), value: value.clone().map(Bytes::from),
+            };
+            prop_assert_eq!(encode_newest(&version)[0], if origin.is_some() { 2 } else { 1 });
             prop_assert_eq!(decode_newest("p", &encode_newest(&version)).unwrap(), version.clone());
             prop_assert_eq!(peek_newest("p", &encode_newest(&version)).unwrap(), (version.at, value.is_none()));
             let bytes = value.unwrap_or_default();
-            let history = decode_history("p", &encode_history(Timestamp(superseded), TxnId(txn), &bytes)).unwrap();
-            prop_assert_eq!(history, History { superseded: Timestamp(superseded), txn: TxnId(txn), value: Bytes::from(bytes) });
+            let history = decode_history("p", &encode_history(Timestamp(superseded), TxnId(txn), origin.as_deref(), &bytes)).unwrap();
+            prop_assert_eq!(history, History { superseded: Timestamp(superseded), txn: TxnId(txn), origin, value: Bytes::from(bytes) });
             prop_assert_eq!(decode_outcome("p", &encode_outcome(Timestamp(at))).unwrap(), Timestamp(at));
             let meta = Meta { lsn: Lsn(at), applied: Timestamp(superseded), watermark: Timestamp(at) };
             prop_assert_eq!(decode_meta("p", &encode_meta(&meta)).unwrap(), meta);
@@ -362,7 +434,17 @@ mod tests {
 
     #[test]
     fn row_of_newer_format_is_refused_clearly() {
-        let error = decode_newest("p", &Bytes::from_static(&[2, 0])).unwrap_err();
-        assert!(matches!(error, Error::NewerFormat { version: 2, known: 1, .. }));
+        let error = decode_newest("p", &Bytes::from_static(&[3, 0])).unwrap_err();
+        assert!(matches!(error, Error::NewerFormat { version: 3, known: 2, .. }));
+        let error = decode_history("p", &Bytes::from_static(&[3, 0])).unwrap_err();
+        assert!(matches!(error, Error::NewerFormat { version: 3, known: 2, .. }));
+        // A row of the first format, byte by byte: databases are full of them.
+        let mut stored = vec![1, 0];
+        stored.extend([0, 0, 0, 0, 0, 0, 0, 9]);
+        stored.extend(TxnId(7).to_bytes());
+        stored.extend(b"value");
+        let version = decode_newest("p", &Bytes::from(stored)).unwrap();
+        let value = Some(Bytes::from_static(b"value"));
+        assert_eq!(version, Version { at: Timestamp(9), txn: TxnId(7), origin: None, value });
     }
 }

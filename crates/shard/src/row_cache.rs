@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use telesto_common::{Timestamp, TxnId};
 use triomphe::ThinArc;
 
-use crate::api::Version;
+use crate::api::{Origin, Version};
 use crate::cache::{Entry, LOCKS, Segment};
 use crate::row::LONG;
 
@@ -35,6 +35,9 @@ const STRIPES: usize = 512;
 /// rounds up.
 const OVERHEAD: u64 = 144;
 
+/// What lies aside, beside a long value, bytes.
+const ASIDE_OVERHEAD: usize = 64;
+
 /// What is known of a key beside its bytes.
 #[derive(Debug)]
 struct Head {
@@ -43,10 +46,18 @@ struct Head {
     /// In two halves, for the alignment.
     txn: (u64, u64),
     scope: u64,
-    long: Option<Box<Bytes>>,
+    aside: Option<Box<Aside>>,
     key_len: u32,
     kind: Kind,
     touched: AtomicBool,
+}
+
+/// What few rows have: it lies elsewhere.
+#[derive(Debug)]
+struct Aside {
+    /// A long value.
+    long: Option<Bytes>,
+    origin: Option<Box<Origin>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +74,14 @@ struct CachedRow(ThinArc<Head, u8>);
 
 impl Entry for CachedRow {
     fn weight(&self) -> u64 {
-        let long = self.0.header.header.long.as_ref().map_or(0, |long| long.len());
-        (self.0.slice.len() + long) as u64 + OVERHEAD
+        let aside = self
+            .0
+            .header
+            .header
+            .aside
+            .as_ref()
+            .map_or(0, |aside| aside.long.as_ref().map_or(0, Bytes::len) + ASIDE_OVERHEAD);
+        (self.0.slice.len() + aside) as u64 + OVERHEAD
     }
 
     fn take_touched(&self) -> bool {
@@ -86,12 +103,15 @@ impl CachedRow {
             bytes.extend_from_slice(value.unwrap_or_default());
         }
         let txn = version.map_or(0, |version| version.txn.0);
+        let origin = version.and_then(|version| version.origin.as_ref());
         let head = Head {
             epoch,
             at: version.map_or(Timestamp(0), |version| version.at),
             txn: ((txn >> 64) as u64, txn as u64),
             scope,
-            long: long.map(|value| Box::new(Bytes::copy_from_slice(value))),
+            aside: (long.is_some() || origin.is_some()).then(|| {
+                Box::new(Aside { long: long.map(Bytes::copy_from_slice), origin: origin.cloned() })
+            }),
             key_len: u32::try_from(key.len()).unwrap_or(u32::MAX),
             kind,
             touched: AtomicBool::new(false),
@@ -111,7 +131,8 @@ impl CachedRow {
 
     fn version(&self) -> Option<Version> {
         let head = self.head();
-        let value = match (head.kind, &head.long) {
+        let aside = head.aside.as_ref();
+        let value = match (head.kind, aside.and_then(|aside| aside.long.as_ref())) {
             (Kind::Absent, _) => return None,
             (Kind::Deleted, _) => None,
             (Kind::Value, Some(long)) => Some(Bytes::clone(long)),
@@ -120,7 +141,8 @@ impl CachedRow {
             }
         };
         let txn = TxnId(u128::from(head.txn.0) << 64 | u128::from(head.txn.1));
-        Some(Version { at: head.at, txn, value })
+        let origin = aside.and_then(|aside| aside.origin.clone());
+        Some(Version { at: head.at, txn, origin, value })
     }
 }
 
@@ -261,7 +283,12 @@ mod tests {
     use super::*;
 
     fn version(at: u64) -> Version {
-        Version { at: Timestamp(at), txn: TxnId(1), value: Some(Bytes::from(format!("v{at}"))) }
+        Version {
+            at: Timestamp(at),
+            txn: TxnId(1),
+            origin: None,
+            value: Some(Bytes::from(format!("v{at}"))),
+        }
     }
 
     #[test]
@@ -299,7 +326,10 @@ mod tests {
             .map(|(n, len)| {
                 let value = len.map(|len| Bytes::from(vec![b'a' + n as u8; len]));
                 // Keys that begin alike, where a value might be taken for the rest of a key.
-                (vec![b'a'; n + 1], Version { at: Timestamp(n as u64), txn: TxnId(7), value })
+                (
+                    vec![b'a'; n + 1],
+                    Version { at: Timestamp(n as u64), txn: TxnId(7), origin: None, value },
+                )
             })
             .collect();
         for (key, version) in &stored {

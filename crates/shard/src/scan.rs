@@ -28,7 +28,7 @@ use telesto_common::key::KeyRange;
 
 use crate::api::{Row, ScanSpec, Version};
 use crate::engine::{ReadAhead, RowScan};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::external::{External, ExternalScan};
 use crate::pages::PagedScan;
 use crate::row;
@@ -65,6 +65,8 @@ pub struct ShardScan {
     ready: VecDeque<Row>,
     ready_bytes: usize,
     reopens: usize,
+    /// A part was missing, and nothing has been covered since.
+    part_missing: bool,
 }
 
 impl std::fmt::Debug for ShardScan {
@@ -118,6 +120,7 @@ impl Shard {
             ready: VecDeque::new(),
             ready_bytes: 0,
             reopens: 0,
+            part_missing: false,
         }
     }
 }
@@ -152,6 +155,19 @@ impl ShardScan {
         Ok(batch)
     }
 
+    /// Goes on at `shard`, which replaces the one read so far.
+    pub fn move_to(&mut self, shard: Arc<Shard>) {
+        self.shard = shard;
+        self.sources = None;
+        self.reopens = 0;
+    }
+
+    /// The shard read now.
+    #[must_use]
+    pub fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
     /// Covers some more of the range, or notices that the sources must be opened again.
     async fn step(&mut self, chunk: usize) -> Result<()> {
         let Some(sources) = &mut self.sources else { return self.open().await };
@@ -159,6 +175,10 @@ impl ShardScan {
             let base = sources.base.clone();
             self.sources = None;
             return match failure {
+                FillError::Shard(Error::PartMissing { .. }) if !self.part_missing => {
+                    self.part_missing = true;
+                    self.shard.look_past_missing_part().await
+                }
                 FillError::Shard(error) => Err(error),
                 FillError::Engine(fault) => {
                     self.shard.recover(&base, fault, &mut self.reopens).await
@@ -212,6 +232,7 @@ impl ShardScan {
                 }
             }
         }
+        self.part_missing = false;
         self.rest = match last {
             None => KeyRange::new(Bytes::from_static(&[1]), Bytes::from_static(&[0])),
             Some(last) if reverse && last.is_empty() => {
@@ -267,7 +288,7 @@ impl ShardScan {
 }
 
 enum FillError {
-    Shard(crate::Error),
+    Shard(Error),
     Engine(crate::engine::Fault),
 }
 
@@ -432,6 +453,6 @@ fn row_bytes(row: &Row) -> usize {
 }
 
 fn visible(key: Bytes, version: Version) -> Option<Row> {
-    let Version { at, txn, value } = version;
+    let Version { at, txn, value, .. } = version;
     value.map(|value| Row { key, value, at, txn })
 }

@@ -9,6 +9,7 @@
 //! A view that is of no use any more (closed, or an object collected under it) is replaced by the newest
 //! checkpoint, a bounded number of times a call.
 
+use std::collections::BTreeSet;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::Entry;
 
-use crate::api::{EngineKind, ShardOptions};
+use crate::api::{EngineKind, Origin, ShardOptions};
 use crate::cache::ProcessCache;
 use crate::engine::slate::SlateEngine;
 use crate::engine::{Ages, Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
@@ -86,6 +87,19 @@ impl Shard {
     /// # Errors
     /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`].
     pub async fn open(options: ShardOptions) -> Result<Arc<Self>> {
+        Self::open_with(options, Arc::default()).await
+    }
+
+    /// Opens the newest checkpoint beside this shard, which is to be replaced by it. Snapshots that are open here are
+    /// open there.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_again(&self) -> Result<Arc<Self>> {
+        Self::open_with(self.options.clone(), Arc::clone(&self.snapshots)).await
+    }
+
+    async fn open_with(options: ShardOptions, snapshots: Arc<Snapshots>) -> Result<Arc<Self>> {
         let path = options.checkpoint_path();
         let engine: Arc<dyn Engine> = match &options.engine {
             EngineKind::Memory(checkpoints) => Arc::new(checkpoints.engine(options.shard, path)),
@@ -101,7 +115,6 @@ impl Shard {
         };
         let opened = open_newest(engine.as_ref()).await;
         let (base, meta) = opened.map_err(|fault| error_of(engine.path(), fault))?;
-        let snapshots = Arc::new(Snapshots::default());
         snapshots.adopt(meta.watermark);
         let cache = Arc::clone(&options.cache);
         Ok(Arc::new_cyclic(|this| Self {
@@ -148,12 +161,20 @@ impl Shard {
         let now = self.options.env.clock.monotonic();
         let mut tail = self.tail.write();
         tail.apply(entry, now, &self.cache_scope(), |commit, parts| {
-            let bucket = &self.options.bucket;
-            Arc::new(External::new(commit.timestamp, commit.txn, parts, bucket, &self.cache))
+            let (bucket, cache) = (&self.options.bucket, &self.cache);
+            let origin = Origin::of(&commit.origin, self.options.region, commit.timestamp);
+            let commit = (commit.timestamp, commit.txn, origin);
+            Arc::new(External::new(entry.lsn, commit, parts, bucket, cache))
         })?;
         self.epoch.store(tail.epoch, Ordering::Release);
         self.newest.store(tail.newest.0, Ordering::Release);
         self.applied.store(tail.applied.0, Ordering::Release);
+        drop(tail);
+        let durable = self.checkpointed();
+        if entry.lsn <= durable {
+            // The checkpoint in use has it already: nobody will fold it, so nobody else would trim it.
+            self.trim(durable);
+        }
         Ok(())
     }
 
@@ -201,10 +222,22 @@ impl Shard {
         stored.map(|stored| row::decode_outcome(self.engine.path(), &stored)).transpose()
     }
 
+    /// Whether the log entry `lsn` holds a commit of `txn`; `None`: the entry is not in memory (any more, or yet).
+    #[must_use]
+    pub fn entry_holds(&self, lsn: Lsn, txn: TxnId) -> Option<bool> {
+        self.tail.read().entry_holds(lsn, txn)
+    }
+
     /// Why the checkpoint cannot be written just now: the object and the error of its newest write, if that failed.
     #[must_use]
     pub fn failed_write(&self) -> Option<String> {
         self.engine.failed_write()
+    }
+
+    /// The part objects that commits in the tail name and the checkpoint does not hold yet: nobody may delete them.
+    #[must_use]
+    pub fn parts_in_use(&self) -> BTreeSet<String> {
+        self.tail.read().parts().map(str::to_owned).collect()
     }
 
     /// Bytes of memory the tail holds.
@@ -237,7 +270,12 @@ impl Shard {
     }
 
     pub(crate) fn cache_scope(&self) -> CacheScope<'_> {
-        CacheScope { rows: &self.cache.rows, scope: self.scope, pages: &self.pages }
+        CacheScope {
+            rows: &self.cache.rows,
+            scope: self.scope,
+            pages: &self.pages,
+            region: self.options.region,
+        }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -265,10 +303,15 @@ impl Shard {
     pub(crate) fn advanced(&self, meta: &Meta) {
         self.durable_watermark.fetch_max(meta.watermark.0, Ordering::AcqRel);
         let lsn = meta.lsn.0;
-        let durable = Lsn(self.checkpointed.fetch_max(lsn, Ordering::AcqRel).max(lsn));
+        self.trim(Lsn(self.checkpointed.fetch_max(lsn, Ordering::AcqRel).max(lsn)));
+    }
+
+    /// Drops from the tail what the view in use has up to `durable`.
+    fn trim(&self, durable: Lsn) {
         let keep = self.snapshots.oldest().unwrap_or(Timestamp::MAX);
         let limit = self.options.tail_limit_bytes / 2;
         let scope = self.cache_scope();
+        self.tail.write().settle(durable, &scope);
         // One step a lock, so that readers get in between.
         while self.tail.write().trim_some(durable, keep, limit, &scope) {}
     }
@@ -305,6 +348,24 @@ impl Shard {
         }
     }
 
+    /// A part that the tail names is not there: once the checkpoint held its rows, another process may have deleted it.
+    /// Reads the newest checkpoint, which settles the write set; one that is not settled by it is damaged.
+    pub(crate) async fn look_past_missing_part(&self) -> Result<()> {
+        self.open_check()?;
+        tracing::info!(path = self.engine.path(), "a part is gone; reading the newest checkpoint");
+        let env = &self.options.env;
+        let deadline = env.deadline(self.options.io_timeout);
+        let mut folding =
+            env.within(deadline, "waiting for a fold under way", self.folding.lock()).await?;
+        let writes = self.writer.lock().is_some();
+        if writes {
+            // Whoever deletes parts has folded past us, and so fenced us.
+            return self.lose_writer(&mut folding).await;
+        }
+        let base = self.base();
+        self.reopen(&base).await.map_err(|fault| self.error(fault))
+    }
+
     /// Reads a stored row; opens the checkpoint again when it must.
     pub(crate) async fn checkpoint_get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let mut reopens = 0;
@@ -326,8 +387,10 @@ impl Shard {
         fault: Fault,
         reopens: &mut usize,
     ) -> Result<()> {
+        // Whoever closed it may have another one to read from.
+        self.open_check()?;
         let curable = matches!(fault, Fault::Gone(_) | Fault::Fenced);
-        if !curable || *reopens == REOPENS || self.closed.load(Ordering::Acquire) {
+        if !curable || *reopens == REOPENS {
             return Err(self.error(fault));
         }
         *reopens += 1;

@@ -5,8 +5,11 @@
 //! - The versions of a key in the tail are a suffix of its history (external write sets aside): trimming
 //!   removes whole entries, oldest first, and only those the checkpoint holds durably.
 //! - The tail knows every write after `floor`: a conflict check since `floor` or later needs nothing else.
-//! - `trims` grows whenever something is removed, so that a scan that merges the tail with an older
+//! - `trims` grows whenever something is removed or settled, so that a scan that merges the tail with an older
 //!   view of the checkpoint notices and opens a newer one.
+//! - The rows of an external write set are read from its parts only until the checkpoint holds them durably; then
+//!   it is *settled*: its parts may be deleted, and what its spans may hold is read from the checkpoint, which has all
+//!   that is older too. A conflict check that meets the spans of a settled set asks the checkpoint.
 //!
 //! # On failure
 //! An entry that cannot be applied changes nothing.
@@ -23,10 +26,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use telesto_common::key::KeyRange;
-use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 
-use crate::api::{Change, Version};
+use crate::api::{Change, Origin, Version};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::pages::Pages;
@@ -66,6 +69,7 @@ pub(crate) struct Item {
 pub(crate) struct ItemCommit {
     pub(crate) txn: TxnId,
     pub(crate) at: Timestamp,
+    pub(crate) origin: Option<Box<Origin>>,
     pub(crate) writes: ItemWrites,
 }
 
@@ -90,7 +94,10 @@ pub(crate) struct TailRead {
 }
 
 /// Where the cache entries of the shard live.
+///
+/// With the region whose commits need no origin label.
 pub(crate) struct CacheScope<'a> {
+    pub(crate) region: RegionId,
     pub(crate) rows: &'a RowCache,
     pub(crate) scope: u64,
     pub(crate) pages: &'a Pages,
@@ -100,7 +107,10 @@ pub(crate) struct CacheScope<'a> {
 pub(crate) struct Tail {
     map: BTreeMap<Bytes, Vec<TailVersion>>,
     items: VecDeque<Arc<Item>>,
+    /// External write sets whose rows only their parts have, oldest first.
     externals: Vec<Arc<External>>,
+    /// Older ones, whose rows the checkpoint has; they stay as long as their entries.
+    settled: Vec<Arc<External>>,
     outcomes: FxHashMap<TxnId, Timestamp>,
     pub(crate) bytes: u64,
     pub(crate) applied: Lsn,
@@ -190,7 +200,9 @@ impl Tail {
                     ItemWrites::External(external)
                 }
             };
-            commits.push(ItemCommit { txn: commit.txn, at: commit.timestamp, writes });
+            let (txn, at) = (commit.txn, commit.timestamp);
+            let origin = Origin::of(&commit.origin, cache.region, at);
+            commits.push(ItemCommit { txn, at, origin, writes });
         }
         self.applied = entry.lsn;
         self.bytes += bytes;
@@ -200,7 +212,9 @@ impl Tail {
     }
 
     fn insert(&mut self, lsn: Lsn, commit: &Commit, write: &Write, cache: &CacheScope<'_>) -> u64 {
-        let version = Version { at: commit.timestamp, txn: commit.txn, value: write.value.clone() };
+        let origin = Origin::of(&commit.origin, cache.region, commit.timestamp);
+        let (at, txn, value) = (commit.timestamp, commit.txn, write.value.clone());
+        let version = Version { at, txn, origin, value };
         cache.rows.applied(cache.scope, self.epoch, &write.key, &version);
         let bytes = write.key.len() + write.value.as_ref().map_or(0, Bytes::len);
         match self.map.get_mut(&write.key) {
@@ -216,6 +230,8 @@ impl Tail {
         let versions = self.map.get(key).map(Vec::as_slice).unwrap_or_default();
         let visible = versions.iter().rev().find(|v| v.version.at <= at);
         let mut newer = versions.last().is_some_and(|last| last.version.at > at);
+        let visible = visible.filter(|v| !self.is_shadowed(key, v.version.at, at));
+        newer |= self.settled.iter().any(|external| external.at > at && external.may_hold(key));
         let mut externals = Vec::new();
         let mut external_touch = false;
         for external in self.externals.iter().rev() {
@@ -232,7 +248,14 @@ impl Tail {
         TailRead { visible: visible.map(|v| v.version.clone()), newer, externals, external_touch }
     }
 
-    /// Whether nothing here was written in `range`, as far as the spans of external write sets tell.
+    /// Whether a settled write set may hold a version of `key` after `version`, at or below `at`: the checkpoint tells.
+    fn is_shadowed(&self, key: &[u8], version: Timestamp, at: Timestamp) -> bool {
+        let between = |external: &External| version < external.at && external.at <= at;
+        self.settled.iter().any(|external| between(external) && external.may_hold(key))
+    }
+
+    /// Whether nothing here that the checkpoint lacks was written in `range`, as far as the spans of external write
+    /// sets tell.
     pub(crate) fn is_free_of(&self, range: &KeyRange) -> bool {
         range.is_empty()
             || self.map.range::<[u8], _>(bounds(range)).next().is_none()
@@ -258,7 +281,9 @@ impl Tail {
         }
         let mut looked = 0;
         let mut look = |(key, versions): (&Bytes, &Vec<TailVersion>)| {
-            if let Some(found) = versions.iter().rev().find(|v| v.version.at <= at) {
+            if let Some(found) = versions.iter().rev().find(|v| v.version.at <= at)
+                && !self.is_shadowed(key, found.version.at, at)
+            {
                 rows.push((key.clone(), found.version.clone()));
                 bytes += key.len() + found.version.value.as_ref().map_or(0, Bytes::len);
             }
@@ -287,9 +312,38 @@ impl Tail {
             .collect()
     }
 
-    /// External write sets after `since`.
+    /// External write sets after `since` that are not settled.
     pub(crate) fn externals_since(&self, since: Timestamp) -> Vec<Arc<External>> {
         self.externals.iter().filter(|external| external.at > since).cloned().collect()
+    }
+
+    /// Whether a settled write set after `since` may hold one of `keys` or a key of `ranges`.
+    pub(crate) fn settled_since(
+        &self,
+        keys: &[Bytes],
+        ranges: &[KeyRange],
+        since: Timestamp,
+    ) -> bool {
+        self.settled
+            .iter()
+            .any(|external| external.at > since && external.may_hold_any(keys, ranges))
+    }
+
+    /// The part objects that only the tail's write sets have the rows of.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
+        self.externals.iter().flat_map(|external| external.objects())
+    }
+
+    /// Notes that the checkpoint which readers see from now on has everything up to `durable`.
+    pub(crate) fn settle(&mut self, durable: Lsn, cache: &CacheScope<'_>) {
+        let count = self.externals.partition_point(|external| external.lsn <= durable);
+        for external in self.externals.drain(..count) {
+            for (first, last) in external.spans() {
+                cache.pages.forget(first, last);
+            }
+            self.settled.push(external);
+            self.trims += 1;
+        }
     }
 
     /// The first of `keys`, then of `ranges`, changed inline after `since` (which must be at or above
@@ -343,6 +397,13 @@ impl Tail {
         self.outcomes.get(&txn).copied()
     }
 
+    /// Whether the entry `lsn` holds a commit of `txn`; `None`: the entry is not in the tail.
+    pub(crate) fn entry_holds(&self, lsn: Lsn, txn: TxnId) -> Option<bool> {
+        let at = self.items.partition_point(|item| item.lsn < lsn);
+        let item = self.items.get(at).filter(|item| item.lsn == lsn)?;
+        Some(item.commits.iter().any(|commit| commit.txn == txn))
+    }
+
     /// The applied entries above `after`.
     pub(crate) fn items_after(&self, after: Lsn) -> Vec<Arc<Item>> {
         let start = self.items.partition_point(|item| item.lsn <= after);
@@ -366,22 +427,24 @@ impl Tail {
 
     /// The version of `key` just below `at`, if the tail has it and no external write set may stand between.
     pub(crate) fn predecessor(&self, key: &[u8], at: Timestamp) -> Option<Version> {
-        if self.externals.iter().any(|external| external.at < at && external.may_hold(key)) {
+        let mut externals = self.settled.iter().chain(&self.externals);
+        if externals.any(|external| external.at < at && external.may_hold(key)) {
             return None;
         }
         let versions = self.map.get(key)?;
         versions.iter().rev().find(|v| v.version.at < at).map(|v| v.version.clone())
     }
 
-    /// Whether `external` is in the tail, and with it everything applied after it.
+    /// Whether `external` is in the tail and not settled; with it everything applied after it is.
     pub(crate) fn holds(&self, external: &Arc<External>) -> bool {
         self.externals.iter().any(|other| Arc::ptr_eq(other, external))
     }
 
     /// Whether the tail holds no version of `key` after `at`, and no external write set that may hold one.
     pub(crate) fn is_newest(&self, key: &[u8], at: Timestamp) -> bool {
+        let mut externals = self.settled.iter().chain(&self.externals);
         self.map.get(key).and_then(|v| v.last()).is_none_or(|last| last.version.at <= at)
-            && !self.externals.iter().any(|external| external.at > at && external.may_hold(key))
+            && !externals.any(|external| external.at > at && external.may_hold(key))
     }
 
     /// Removes some of the oldest entries: those at or below `durable`, and among them those no conflict
@@ -413,9 +476,17 @@ impl Tail {
                 match &commit.writes {
                     ItemWrites::Inline(writes) => {
                         for write in writes {
+                            if self.is_shadowed(&write.key, commit.at, Timestamp::MAX) {
+                                // The page may have the settled set's version, which is newer.
+                                cache.pages.forget(&write.key, &write.key);
+                                self.forget(&write.key, item.lsn, cache);
+                                continue;
+                            }
                             cache.pages.change(&write.key, || {
                                 let value = write.value.clone();
-                                let version = Version { at: commit.at, txn: commit.txn, value };
+                                let (at, txn) = (commit.at, commit.txn);
+                                let origin = commit.origin.clone();
+                                let version = Version { at, txn, origin, value };
                                 row::encode_newest(&version)
                             });
                             self.forget(&write.key, item.lsn, cache);
@@ -426,6 +497,7 @@ impl Tail {
                             cache.pages.forget(first, last);
                         }
                         self.externals.retain(|other| !Arc::ptr_eq(other, external));
+                        self.settled.retain(|other| !Arc::ptr_eq(other, external));
                     }
                 }
             }

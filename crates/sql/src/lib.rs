@@ -35,6 +35,8 @@ mod notify;
 mod online;
 pub mod plan;
 pub mod session;
+mod stack;
+mod syntax;
 pub mod system;
 mod temp;
 pub mod types;

@@ -82,6 +82,9 @@ pub struct TxnOptions {
     /// Refuses a write of a key that is known to have been changed after the snapshot, whose commit would fail,
     /// instead of leaving that to the commit. For callers that never take such a write back to commit the rest.
     pub fail_early: bool,
+    /// How often its work was begun before and ended in a conflict. Of those that wait for the same row in this process,
+    /// the one with the most goes first: else it would queue behind everybody else each time, and lose again.
+    pub attempt: u32,
 }
 
 /// Whether a read is validated at commit.

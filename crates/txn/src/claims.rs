@@ -15,6 +15,8 @@
 //! # Invariants
 //! - A claim is a hint. Nothing depends on it for correctness: commits are validated whether or not a key was claimed,
 //!   and transactions of other processes know nothing of it.
+//! - A key goes to the waiting transaction whose work has ended in conflicts most often, then to the one that came first:
+//!   another process may beat whoever holds the key, and who then began at the end of the queue would never be done.
 //! - A transaction leaves every queue and hands on every key it holds when it ends, however it ends.
 //! - No wait closes a circle of transactions that wait for one another: the last one goes on at once. A key is handed to one
 //!   that went on without it only when nobody waits for it, so a hand-over closes none either.
@@ -59,7 +61,15 @@ struct Claim {
     holder: TxnId,
     /// Somebody waited for this holder as long as it is worth.
     overdue: bool,
-    queue: VecDeque<(TxnId, oneshot::Sender<()>)>,
+    /// By attempts, the most first, then in order of arrival.
+    queue: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    txn: TxnId,
+    attempt: u32,
+    granted: oneshot::Sender<()>,
 }
 
 impl Table {
@@ -81,13 +91,13 @@ impl Table {
     fn leave(&mut self, txn: TxnId, key: &Bytes) {
         let Some(claim) = self.keys.get_mut(key) else { return };
         if claim.holder != txn {
-            claim.queue.retain(|(other, _)| *other != txn);
+            claim.queue.retain(|other| other.txn != txn);
             return;
         }
-        let waits = |(other, _): &(TxnId, _)| self.waiting.get(other) == Some(key);
+        let waits = |other: &Waiter| self.waiting.get(&other.txn) == Some(key);
         let next = claim.queue.iter().position(waits).unwrap_or(0);
         match claim.queue.remove(next) {
-            Some((next, granted)) => {
+            Some(Waiter { txn: next, granted, .. }) => {
                 claim.holder = next;
                 claim.overdue = false;
                 // At once, not when it gets to run: nobody may think it still waits.
@@ -107,6 +117,7 @@ impl Table {
 pub(crate) struct Claimed {
     claims: Arc<Claims>,
     txn: TxnId,
+    attempt: u32,
     keys: Mutex<Vec<Bytes>>,
 }
 
@@ -120,8 +131,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl Claimed {
-    pub fn new(claims: &Arc<Claims>, txn: TxnId) -> Self {
-        Self { claims: Arc::clone(claims), txn, keys: Mutex::default() }
+    /// Nothing is claimed yet. `attempt`: how often the work of `txn` ended in a conflict before.
+    pub fn new(claims: &Arc<Claims>, txn: TxnId, attempt: u32) -> Self {
+        Self { claims: Arc::clone(claims), txn, attempt, keys: Mutex::default() }
     }
 
     /// Claims `keys`, waiting for them as far as that is worth it, at most `timeout`.
@@ -159,7 +171,9 @@ impl Claimed {
             return None;
         };
         let (grant, granted) = oneshot::channel();
-        claim.queue.push_back((self.txn, grant));
+        let place = claim.queue.partition_point(|other| other.attempt >= self.attempt);
+        let waiter = Waiter { txn: self.txn, attempt: self.attempt, granted: grant };
+        claim.queue.insert(place, waiter);
         let holder = claim.holder;
         if claim.overdue || table.closes_circle(self.txn, key) {
             return None;
@@ -226,7 +240,7 @@ mod tests {
     }
 
     fn txn(claims: &Arc<Claims>, id: u128) -> Claimed {
-        Claimed::new(claims, TxnId(id))
+        Claimed::new(claims, TxnId(id), 0)
     }
 
     async fn ready(future: impl Future<Output = ()>) -> bool {
@@ -258,6 +272,24 @@ mod tests {
         assert_eq!(order, [2, 3]);
         c.release();
         assert!(claims.table.lock().keys.is_empty() && claims.table.lock().waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_goes_first_to_whose_work_was_in_conflict_before() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [a, b] = [1, 2].map(|id| txn(&claims, id));
+        let again = Claimed::new(&claims, TxnId(3), 2);
+        let k = [key("k")];
+        assert!(ready(a.claim(&env, &k, LONG)).await);
+        let mut second = pin!(b.claim(&env, &k, LONG));
+        let mut third = pin!(again.claim(&env, &k, LONG));
+        assert!(poll!(second.as_mut()).is_pending() && poll!(third.as_mut()).is_pending());
+        a.release();
+        assert!(poll!(second.as_mut()).is_pending());
+        assert!(poll!(third.as_mut()).is_ready());
+        again.release();
+        assert!(poll!(second.as_mut()).is_ready());
     }
 
     #[tokio::test(start_paused = true)]

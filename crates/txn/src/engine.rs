@@ -30,11 +30,12 @@ use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::PartStore;
 use crate::error::{Error, Result};
-use crate::local::{Local, LocalService, open_shard};
+use crate::local::{Local, open_shard};
 use crate::maintenance::Maintenance;
 use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
 use crate::service::{BeginRequest, Freshness, ShardService as _};
+use crate::serving::LocalService;
 use crate::transaction::{EngineTransaction, Shared};
 
 /// How often the end of a task is looked for while stopping.
@@ -68,10 +69,13 @@ impl Engine {
         let by = env.deadline(options.timeout * 4);
         let options =
             EngineOptions { write_set: options.write_set.within(&options.memory), ..options };
+        fold_within_retention(&options, options.retention)?;
         let log = open_log(&bucket, &env, &options).await?;
+        // The log's retention was fixed when it was created and is the same for everyone.
+        fold_within_retention(&options, log.chain().retention())?;
         let shard_options = ShardOptions {
             engine: options.checkpoint.clone(),
-            // The log's retention was fixed when it was created and is the same for everyone.
+            region: options.region,
             retention: log.chain().retention(),
             checkpoint_interval: options.checkpoint_interval,
             tail_limit_bytes: options.memory.tail_bytes,
@@ -86,14 +90,14 @@ impl Engine {
                 Arc::new(ProcessCache::new(options.memory.cache_bytes)),
             )
         };
-        let shard: Arc<Shard> = open_shard(&log, &shard_options, by).await?;
+        let shard: Arc<Shard> = open_shard(&log, &shard_options, None, by).await?;
         let (queue, requests) = mpsc::channel(options.group.queue.max(1));
         let local = Arc::new(Local::new(
             env.clone(),
             options.clone(),
             Arc::clone(&bucket),
             log,
-            Arc::new(LocalOracle::new(env.clone())),
+            Arc::new(LocalOracle::new(env.clone(), Arc::clone(&bucket), options.clock_bound)),
             shard_options,
             shard,
             queue,
@@ -145,6 +149,19 @@ impl Engine {
     pub async fn fold(&self) -> Result<()> {
         self.maintenance.fold().await.map(|_| ())
     }
+}
+
+/// What is kept for the retention only must be in the checkpoint by then.
+fn fold_within_retention(options: &EngineOptions, retention: Duration) -> Result<()> {
+    let interval = options.checkpoint_interval;
+    if interval <= retention {
+        return Ok(());
+    }
+    Err(Error::Unavailable(format!(
+        "the checkpoint interval of {} s is longer than this database's retention of {} s; set an interval of at most the retention and start again",
+        interval.as_secs_f64(),
+        retention.as_secs_f64()
+    )))
 }
 
 /// Opens the log, or creates it when there is none.

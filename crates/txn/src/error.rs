@@ -102,7 +102,9 @@ impl From<telesto_shard::Error> for Error {
             Shard::Limit(error) => error.into(),
             Shard::SnapshotTooOld { at, oldest } => Self::SnapshotTooOld { at, oldest },
             Shard::Closed => Self::ShuttingDown,
-            Shard::Corrupt { .. } | Shard::BadCheckpoint { .. } => Self::Corrupt(error.to_string()),
+            Shard::Corrupt { .. } | Shard::BadCheckpoint { .. } | Shard::PartMissing { .. } => {
+                Self::Corrupt(error.to_string())
+            }
             other => Self::Unavailable(other.to_string()),
         }
     }

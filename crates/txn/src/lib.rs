@@ -30,9 +30,11 @@ mod maintenance;
 pub mod memory;
 pub mod options;
 pub mod oracle;
+mod parts;
 mod read_set;
 mod scan;
 pub mod service;
+mod serving;
 mod transaction;
 
 pub use api::{

@@ -1,51 +1,48 @@
-//! The shard service of this process: shard, log, looks and the way to the committer.
+//! One shard in this process: its log, looks, and how it is kept up with the log.
 //!
 //! # Invariants
 //! - Entries are applied in the order of the log, whoever read them: a look, a lost slot, an append.
 //! - A process without recent contact to the log (half the retention) looks at the tail before it
 //!   gives out a snapshot or commits: until then it cannot know that what it has was not trimmed away.
-//! - When the log was trimmed past this process, the shard is reopened from the checkpoint; snapshots
-//!   taken before go on as far as the retention reaches.
+//! - When the log was trimmed past this process, or the checkpoint has left it far behind, the shard is reopened
+//!   from the checkpoint; snapshots taken before go on as far as the retention reaches, and reads under way go over.
+//! - What is read from the log is bounded by the room in the tail: a process that is behind waits for the fold, its own
+//!   or another one's, before it reads on.
 //!
 //! # On failure
 //! Errors of the layers below are mapped in `crate::error`; nothing is retried here except reopening.
 
+use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use telesto_bucket::{Bucket, Cause};
-use telesto_common::key::KeyRange;
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, VirtualLog};
-use telesto_shard::{
-    Change, FoldNeed, Folded, Read, Shard, ShardOptions, ShardScan, SnapshotGuard,
-};
-use tokio::sync::{Notify, mpsc, oneshot};
+use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions, SnapshotGuard};
+use tokio::sync::{Notify, mpsc};
 
-use crate::api::{Durability, MessageSink, Outcome};
-use crate::commit::checks::{Checks, Found};
+use crate::api::MessageSink;
 use crate::commit::committer::Pending;
 use crate::commit::outcomes::Outcomes;
 use crate::error::{Error, Result};
 use crate::look::Looker;
 use crate::options::EngineOptions;
 use crate::oracle::TimestampOracle;
-use crate::service::{
-    BeginReply, BeginRequest, ChangedReply, ChangedRequest, CommitReply, CommitRequest,
-    CommitWrites, Freshness, GetRequest, RowStream, ScanRequest, ShardService, SnapshotLease,
-};
-use crate::transaction::conflict;
+use crate::service::{BeginReply, BeginRequest, Freshness, SnapshotLease};
 
-/// Stored bytes of entries read at a time.
+/// Stored bytes of entries read at a time, at most; an eighth of the tail's bound where that is less.
 const READ_BYTES: usize = 4 << 20;
+const LEAST_READ_BYTES: usize = 64 << 10;
+/// Entries that a process may be behind the checkpoint in use before it opens from it instead of reading on: opening
+/// costs about ten requests and all that is in its caches, an entry one request.
+const BEHIND: u64 = 4096;
+/// How long one wait for the fold lasts before the need for it is looked at again.
+const FOLD_LOOK: Duration = Duration::from_millis(100);
 /// Times a shard is reopened in a row when the log is trimmed past it.
 const MAX_REOPENS: u32 = 5;
-/// Extra time a commit's caller waits for the committer, which keeps the deadline itself.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// See the module's text.
 #[derive(Debug)]
@@ -65,11 +62,11 @@ pub(crate) struct Local {
     /// The newest checkpoint another process announced.
     pub announced: Mutex<Option<Folded>>,
     shard_options: ShardOptions,
-    shard: RwLock<Arc<Shard>>,
+    pub(crate) shard: RwLock<Arc<Shard>>,
     applying: Mutex<Applying>,
     reopening: tokio::sync::Mutex<()>,
     looker: Looker,
-    queue: Mutex<Option<mpsc::Sender<Pending>>>,
+    pub(crate) queue: Mutex<Option<mpsc::Sender<Pending>>>,
     sinks: Mutex<Vec<Weak<dyn MessageSink>>>,
 }
 
@@ -195,8 +192,9 @@ impl Local {
     /// Reads and applies what others appended, up to the tail as of a moment inside this call.
     pub async fn catch_up(&self, by: Deadline) -> Result<()> {
         loop {
+            self.make_room(by).await?;
             let from = self.shard.read().applied().0.next();
-            let batch = match self.log.read(from, READ_BYTES, Cause::Read, by).await {
+            let batch = match self.log.read(from, self.read_bytes(), Cause::Read, by).await {
                 Ok(batch) => batch,
                 Err(LogError::Trimmed { .. }) => {
                     self.reopen(by).await?;
@@ -213,25 +211,110 @@ impl Local {
         }
     }
 
-    /// Catches up after the slot `at` was found taken. Returns the entry in it when `wanted`.
-    pub async fn catch_up_past(
-        &self,
-        at: Lsn,
-        wanted: bool,
-        by: Deadline,
-    ) -> Result<Option<Entry>> {
-        let mut found = None;
-        if wanted || self.shard.read().applied().0 < at {
-            let batch = self.log.read(at, READ_BYTES, Cause::Commit, by).await?;
-            for entry in &batch.entries {
-                self.apply(entry)?;
-            }
-            found = batch.entries.into_iter().find(|entry| entry.lsn == at);
-        }
-        Ok(found)
+    fn read_bytes(&self) -> usize {
+        let share = self.options.memory.tail_bytes / 8;
+        usize::try_from(share).unwrap_or(READ_BYTES).clamp(LEAST_READ_BYTES, READ_BYTES)
     }
 
-    /// Opens the shard again from its checkpoint, after the log was trimmed past this process.
+    /// Makes sure that the tail has room for more entries, and that it is worth while to read them.
+    async fn make_room(&self, by: Deadline) -> Result<()> {
+        let shard = self.shard();
+        let limit = self.options.memory.tail_bytes;
+        if shard.tail_bytes() > limit / 4 {
+            // What fills the tail may be in a checkpoint that is known of, and not looked at yet.
+            self.refresh(&shard).await?;
+        }
+        let (applied, checkpointed) = (shard.applied().0, shard.checkpointed());
+        if checkpointed.0 > applied.0.saturating_add(BEHIND) {
+            tracing::info!(
+                applied = applied.0,
+                checkpointed = checkpointed.0,
+                "far behind the checkpoint; opening from it"
+            );
+            return self.reopen(by).await;
+        }
+        if shard.fold_need() == FoldNeed::Full {
+            // Another process may have folded it, and what it says of it may lie behind this.
+            self.env.within(by, "reading the newest checkpoint", shard.follow()).await??;
+        }
+        self.wait_for_fold(by).await
+    }
+
+    /// Looks at the newest checkpoint another process announced.
+    pub async fn refresh(&self, shard: &Shard) -> Result<()> {
+        let Some(advanced) = self.announced.lock().take() else { return Ok(()) };
+        if let Err(error) = shard.refresh(advanced.lsn, advanced.version).await {
+            self.announced.lock().get_or_insert(advanced);
+            return Err(error.into());
+        }
+        metrics::counter!("telesto_txn_refreshes_total").increment(1);
+        Ok(())
+    }
+
+    /// Waits while the tail is at its memory limit.
+    pub async fn wait_for_fold(&self, by: Deadline) -> Result<()> {
+        let env = &self.env;
+        while self.shard().fold_need() == FoldNeed::Full {
+            metrics::counter!("telesto_txn_commits_held_back_total").increment(1);
+            self.fold_wanted.notify_one();
+            let look = env.deadline(FOLD_LOOK).earlier(by);
+            let _ = env.within(look, "waiting for the fold", self.folded.notified()).await;
+            if by.passed(env.clock.monotonic()) {
+                let why = match self.shard().failed_write() {
+                    Some(failure) => format!("cannot be written ({failure})"),
+                    None => "does not keep up".to_owned(),
+                };
+                return Err(Error::Unavailable(format!(
+                    "the tail is at its memory limit and the checkpoint {why}; nothing was committed: retry, or raise the memory limit"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `work` on the shard that is open; once more on the newer one, if it was replaced under it.
+    pub async fn on_shard<T, F>(
+        &self,
+        by: Deadline,
+        what: &'static str,
+        work: impl Fn(Arc<Shard>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = telesto_shard::Result<T>>,
+    {
+        loop {
+            let shard = self.shard();
+            match self.env.within(by, what, work(Arc::clone(&shard))).await? {
+                Err(ShardError::Closed) if !Arc::ptr_eq(&shard, &self.shard()) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// Whether the entry in the slot `at`, which was found taken, holds the commit of `txn`. It is applied, with
+    /// what stands behind it.
+    ///
+    /// # Errors
+    /// What the slot holds could not be learned.
+    pub async fn taken_by(&self, at: Lsn, txn: TxnId, by: Deadline) -> Result<bool> {
+        // A look may have applied it meanwhile.
+        if let Some(own) = self.shard().entry_holds(at, txn) {
+            return Ok(own);
+        }
+        let batch = self.log.read(at, READ_BYTES, Cause::Commit, by).await?;
+        for entry in &batch.entries {
+            self.apply(entry)?;
+        }
+        let Some(entry) = batch.entries.iter().find(|entry| entry.lsn == at) else {
+            return Err(Error::Unavailable(format!(
+                "log slot {at} was said to be taken and is empty; nothing can be said of this transaction yet"
+            )));
+        };
+        let is_own = |record: &Record| matches!(record, Record::Commit(of) if of.txn == txn);
+        Ok(entry.records.iter().any(is_own))
+    }
+
+    /// Opens the shard again from its checkpoint, after the log was trimmed past this process or it fell far behind.
     pub async fn reopen(&self, by: Deadline) -> Result<()> {
         let before = self.shard();
         let _one = self
@@ -244,17 +327,18 @@ impl Local {
         }
         tracing::warn!(
             applied = before.applied().0.0,
-            "the log was trimmed past this process; reopening from the checkpoint"
+            "the shard is opened again from its checkpoint"
         );
         metrics::counter!("telesto_txn_reopens_total").increment(1);
-        let fresh = open_shard(&self.log, &self.shard_options, by).await?;
+        let fresh = open_shard(&self.log, &self.shard_options, Some(&before), by).await?;
         {
             let mut applying = self.applying.lock();
             *self.shard.write() = fresh;
             applying.next = None;
             self.each_sink(|sink| sink.missed());
         }
-        before.close().await;
+        // A fold or a compaction of it may take long to end, and nobody has to wait for it.
+        self.env.spawn("closing a shard that was replaced", async move { before.close().await });
         Ok(())
     }
 
@@ -288,11 +372,11 @@ impl Local {
         self.queue.lock().take();
     }
 
-    fn closed(&self) -> bool {
+    pub(crate) fn closed(&self) -> bool {
         self.queue.lock().is_none()
     }
 
-    fn snapshot(&self, request: &BeginRequest) -> Result<BeginReply> {
+    pub(crate) fn snapshot(&self, request: &BeginRequest) -> Result<BeginReply> {
         let shard = self.shard.read();
         let newest = shard.applied().1;
         let snapshot = request.as_of.map_or(newest, |at| at.min(newest));
@@ -302,12 +386,12 @@ impl Local {
 
     /// Whether this process sequences the log and has applied all that came before its loglet. A live
     /// process that has just taken a log over does not know yet what its last owner committed.
-    fn sequences_and_knows_all(&self) -> bool {
+    pub(crate) fn sequences_and_knows_all(&self) -> bool {
         self.log.is_local_sequencer()
             && self.shard.read().applied().0.next() >= self.log.chain().active().start
     }
 
-    fn fresh_enough(&self, request: &BeginRequest) -> bool {
+    pub(crate) fn fresh_enough(&self, request: &BeginRequest) -> bool {
         let wanted = match request.freshness {
             Freshness::Applied => Timestamp::ZERO,
             Freshness::AtLeast(at) => at,
@@ -323,11 +407,15 @@ impl Local {
 pub(crate) async fn open_shard(
     log: &VirtualLog,
     options: &ShardOptions,
+    before: Option<&Shard>,
     by: Deadline,
 ) -> Result<Arc<Shard>> {
     let mut reopens = 0;
     'open: loop {
-        let shard = Shard::open(options.clone()).await?;
+        let shard = match before {
+            None => Shard::open(options.clone()).await?,
+            Some(before) => before.open_again().await?,
+        };
         loop {
             let from = shard.replay_from();
             match log.read(from, READ_BYTES, Cause::Open, by).await {
@@ -361,186 +449,3 @@ struct Lease {
 }
 
 impl SnapshotLease for Lease {}
-
-/// [`Local`] as transactions see it.
-#[derive(Debug, Clone)]
-pub(crate) struct LocalService(pub Arc<Local>);
-
-#[async_trait]
-impl ShardService for LocalService {
-    fn applied(&self) -> (Lsn, Timestamp) {
-        self.0.shard.read().applied()
-    }
-
-    fn is_sequencer(&self) -> bool {
-        self.0.log.is_local_sequencer()
-    }
-
-    fn knows_all(&self) -> bool {
-        self.0.sequences_and_knows_all()
-    }
-
-    fn try_begin(&self, request: &BeginRequest) -> Option<Result<BeginReply>> {
-        if self.0.closed() {
-            return Some(Err(Error::ShuttingDown));
-        }
-        (self.0.in_contact() && self.0.fresh_enough(request)).then(|| self.0.snapshot(request))
-    }
-
-    async fn begin(&self, request: BeginRequest) -> Result<BeginReply> {
-        if let Some(reply) = self.try_begin(&request) {
-            return reply;
-        }
-        let local = &self.0;
-        local.look(local.env.deadline(request.timeout)).await?;
-        if let Freshness::AtLeast(at) = request.freshness {
-            let newest = local.shard.read().applied().1;
-            if at > newest {
-                return Err(Error::Unavailable(format!(
-                    "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
-                )));
-            }
-        }
-        local.snapshot(&request)
-    }
-
-    fn known_change(&self, key: &bytes::Bytes, since: Timestamp) -> Option<Change> {
-        let shard = self.0.shard.read();
-        shard.try_changed_since(std::slice::from_ref(key), &[], since).flatten()
-    }
-
-    fn try_get(&self, key: &[u8], at: Timestamp) -> Option<Result<Read>> {
-        self.0.shard.read().try_get(key, at).map(|read| read.map_err(Error::from))
-    }
-
-    async fn get(&self, request: GetRequest) -> Result<Vec<Read>> {
-        let shard = self.0.shard();
-        let by = self.0.env.deadline(request.timeout);
-        let reads = async {
-            match request.keys.as_slice() {
-                [key] => Ok(vec![shard.get(key, request.at).await?]),
-                keys => shard.get_many(keys, request.at).await,
-            }
-        };
-        Ok(self.0.env.within(by, "reading", reads).await??)
-    }
-
-    async fn never_written(
-        &self,
-        range: KeyRange,
-        at: Timestamp,
-        timeout: Duration,
-    ) -> Result<bool> {
-        let shard = self.0.shard();
-        let by = self.0.env.deadline(timeout);
-        Ok(self.0.env.within(by, "reading", shard.never_written(&range, at)).await??)
-    }
-
-    fn scan(&self, request: ScanRequest) -> Box<dyn RowStream> {
-        let rows = self.0.shard().scan(request.range, request.at, request.spec);
-        Box::new(LocalRows { env: self.0.env.clone(), rows, timeout: request.timeout })
-    }
-
-    async fn changed(&self, request: ChangedRequest, timeout: Duration) -> Result<ChangedReply> {
-        let shard = self.0.shard();
-        // Taken first: what is applied while this runs may be missed.
-        let through = shard.applied().1;
-        let change = match shard.try_changed_since(&request.keys, &request.ranges, request.since) {
-            Some(change) => change,
-            None => {
-                let asked = shard.changed_since(&request.keys, &request.ranges, request.since);
-                let by = self.0.env.deadline(timeout);
-                self.0.env.within(by, "validating reads", asked).await??
-            }
-        };
-        Ok(ChangedReply { change, through })
-    }
-
-    async fn commit(&self, request: CommitRequest) -> Result<CommitReply> {
-        let local = &self.0;
-        let started = local.env.clock.monotonic();
-        let deadline = local.env.deadline(request.timeout);
-        let txn = request.txn;
-        let durability = request.durability;
-        if !local.in_contact() {
-            local.look(deadline).await?;
-        }
-        let mut checks = Checks::of(&request);
-        match checks.ahead(&local.shard()).await? {
-            Found::Nothing => {}
-            Found::Conflict(change) => {
-                metrics::counter!("telesto_txn_conflicts_total").increment(1);
-                local.outcomes.abort(txn);
-                return Err(conflict(txn, change));
-            }
-            Found::Recheck(change) => return Ok(CommitReply::Recheck(change)),
-        }
-        let bytes: usize = match &request.writes {
-            CommitWrites::Inline(writes) => writes
-                .iter()
-                .map(|checked| {
-                    checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
-                })
-                .sum(),
-            CommitWrites::External { parts, .. } => parts.len() * 256,
-        };
-        let bytes = bytes + request.messages.iter().map(Bytes::len).sum::<usize>();
-        let (reply, answer) = oneshot::channel();
-        let pending = Pending { request, checks, deadline, bytes, reply };
-        let queue = local.queue.lock().clone().ok_or(Error::ShuttingDown)?;
-        local
-            .env
-            .within(deadline, "waiting for a place in the commit queue", queue.send(pending))
-            .await?
-            .map_err(|_| Error::ShuttingDown)?;
-        drop(queue);
-        let unknown = |reason: String| Error::OutcomeUnknown { txn, reason };
-        let by = Deadline::at(
-            local.env.clock.monotonic() + deadline.remaining(local.env.clock.monotonic()) + GRACE,
-        );
-        let committed = local
-            .env
-            .within(by, "waiting for the commit", answer)
-            .await
-            .map_err(|error| unknown(error.to_string()))?
-            .map_err(|_| unknown("the database stopped while committing".to_owned()))??;
-        if let CommitReply::Committed { lsn, .. } = &committed {
-            // Costs nothing where the entry is in the bucket already.
-            if durability == Durability::Bucket {
-                local
-                    .log
-                    .archive_through(*lsn, by)
-                    .await
-                    .map_err(|error| unknown(error.to_string()))?;
-            }
-            let took = local.env.clock.monotonic().saturating_sub(started);
-            metrics::histogram!("telesto_txn_commit_seconds").record(took.as_secs_f64());
-        }
-        Ok(committed)
-    }
-
-    async fn outcome(&self, txn: TxnId, timeout: Duration) -> Result<Outcome> {
-        let local = &self.0;
-        if !local.sequences_and_knows_all() {
-            local.look(local.env.deadline(timeout)).await?;
-        }
-        if let Some(timestamp) = local.shard().outcome(txn).await? {
-            return Ok(Outcome::Committed(timestamp));
-        }
-        Ok(if local.outcomes.aborted(txn) { Outcome::Aborted } else { Outcome::Unknown })
-    }
-}
-
-struct LocalRows {
-    env: Env,
-    rows: ShardScan,
-    timeout: Duration,
-}
-
-#[async_trait]
-impl RowStream for LocalRows {
-    async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<telesto_shard::Row>> {
-        let by = self.env.deadline(self.timeout);
-        Ok(self.env.within(by, "scanning", self.rows.next_batch(max_rows)).await??)
-    }
-}

@@ -9,9 +9,8 @@
 //!   fold to whoever has just advanced it, and one that was fenced stands back, longer each time.
 //! - The log is trimmed only below a durable checkpoint, and only after one (the log keeps entries for
 //!   the retention window besides).
-//! - Part objects are deleted when they are older than twice the retention on the bucket's own clock: a
-//!   commit names its parts within half a retention of their upload, and has long been folded and
-//!   trimmed by then.
+//! - A part object is deleted only when nobody can need it ([`crate::parts`]): no commit that is not folded names it,
+//!   and none that is still to come can.
 //!
 //! # On failure
 //! Logged, counted, tried again at the next round: the log has everything.
@@ -20,13 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use telesto_bucket::Cause;
 use telesto_common::Lsn;
 use telesto_shard::{FoldNeed, FoldOutcome};
 
-use crate::commit::write_set::parts_prefix;
 use crate::error::Result;
 use crate::local::Local;
+use crate::parts::Collector;
 
 /// How often the need for a fold is looked at, at most and at least.
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
@@ -36,8 +34,6 @@ const FOLLOW: Duration = Duration::from_secs(1);
 /// How long a process that was fenced stands back, at least (twice as long each time) and at most.
 const STAND_BACK: Duration = Duration::from_secs(1);
 const STAND_BACK_LONGEST: Duration = Duration::from_secs(15);
-/// Part objects listed at a time.
-const PARTS_LISTED: usize = 1000;
 
 /// The background task.
 #[derive(Debug)]
@@ -58,6 +54,7 @@ struct Done {
     stands_back: Duration,
     /// How often in a row this process was fenced.
     fenced: u32,
+    parts: Collector,
 }
 
 impl Maintenance {
@@ -92,14 +89,7 @@ impl Maintenance {
         let local = &self.local;
         let shard = local.shard();
         metrics::gauge!("telesto_txn_tail_bytes").set(shard.tail_bytes() as f64);
-        let announced = local.announced.lock().take();
-        if let Some(advanced) = announced {
-            if let Err(error) = shard.refresh(advanced.lsn, advanced.version).await {
-                local.announced.lock().get_or_insert(advanced);
-                return Err(error.into());
-            }
-            metrics::counter!("telesto_txn_refreshes_total").increment(1);
-        }
+        local.refresh(&shard).await?;
         // The shard says `Due` only to the process that folded last.
         if shard.fold_need() != FoldNeed::None && local.env.clock.monotonic() >= done.stands_back {
             self.fold_or_follow(done).await?;
@@ -120,7 +110,7 @@ impl Maintenance {
             done.collected = now;
             done.collected_at = checkpointed;
             shard.collect().await?;
-            self.collect_parts().await?;
+            done.parts.collect(local).await?;
         }
         Ok(())
     }
@@ -168,31 +158,5 @@ impl Maintenance {
             }
         }
         Ok(outcome)
-    }
-
-    /// Deletes part objects that no entry can name any more.
-    async fn collect_parts(&self) -> Result<()> {
-        let local = &self.local;
-        let prefix = parts_prefix(local.options.shard);
-        let keep =
-            2 * u64::try_from(local.log.chain().retention().as_micros()).unwrap_or(u64::MAX / 4);
-        let mut after: Option<String> = None;
-        let mut listed = Vec::new();
-        loop {
-            let page =
-                local.bucket.list_after(Cause::Gc, &prefix, after.as_deref(), PARTS_LISTED).await?;
-            let full = page.len() == PARTS_LISTED;
-            after = page.last().map(|object| object.key.clone());
-            listed.extend(page.into_iter().map(|object| (object.modified_micros, object.key)));
-            if !full {
-                break;
-            }
-        }
-        // The newest object stands for the bucket's clock: age is never measured with our own.
-        let Some(newest) = listed.iter().map(|(at, _)| *at).max() else { return Ok(()) };
-        for (_, key) in listed.iter().filter(|(at, _)| newest.saturating_sub(*at) > keep) {
-            local.bucket.delete(Cause::Gc, key).await?;
-        }
-        Ok(())
     }
 }

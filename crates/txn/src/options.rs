@@ -130,7 +130,7 @@ pub struct EngineOptions {
     pub identity: Identity,
     /// Default durability; `None`: `Quorum` on a quorum log, `Bucket` otherwise.
     pub durability: Option<Durability>,
-    /// How old the oldest entry outside the checkpoint may get.
+    /// How old the oldest entry outside the checkpoint may get; at most the retention.
     pub checkpoint_interval: Duration,
     /// How long superseded versions, outcomes and log entries are kept; fixed at creation.
     pub retention: Duration,
@@ -146,6 +146,9 @@ pub struct EngineOptions {
     pub write_set: WriteSetLimits,
     /// Default bound on each wait for bucket or log.
     pub timeout: Duration,
+    /// How far this process's wall clock may be ahead of the newest commit and of the bucket's clock: further, and it
+    /// commits nothing.
+    pub clock_bound: Duration,
     /// The checkpoint engine.
     pub checkpoint: EngineKind,
     /// Whether this process folds, trims and collects in the background.
@@ -180,6 +183,7 @@ impl EngineOptions {
                 read_set_bytes: 4 << 20,
             },
             timeout: Duration::from_secs(30),
+            clock_bound: Duration::from_secs(300),
             checkpoint: EngineKind::SlateDb,
             maintenance: true,
             fold_on_shutdown: true,

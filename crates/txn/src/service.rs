@@ -20,7 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
-use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_common::{Label, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Part, Write};
 use telesto_shard::{Change, Read, Row, ScanSpec};
 
@@ -117,6 +117,10 @@ pub struct CommitRequest {
     pub writes: CommitWrites,
     /// What it says to whoever listens.
     pub messages: Vec<Bytes>,
+    /// The commit timestamp is greater than this: what the session has seen, wherever that was.
+    pub after: Timestamp,
+    /// The label the transaction had where it was first committed; `None`: here.
+    pub origin: Option<Label>,
     /// When to acknowledge.
     pub durability: Durability,
     /// Bound on waiting.

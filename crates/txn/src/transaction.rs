@@ -267,7 +267,7 @@ impl EngineTransaction {
             seen: None,
             core: Arc::new(Core {
                 id,
-                claimed: Claimed::new(&shared.claims, id),
+                claimed: Claimed::new(&shared.claims, id, options.attempt),
                 options,
                 timeout: options.timeout.unwrap_or(shared.timeout),
                 shared: Arc::clone(shared),

@@ -325,6 +325,32 @@ async fn writer_paused_without_any_clock_that_tells_finds_out_within_an_eighth_o
     assert!(late.said().len() <= 1 + 13, "{}", late.said().len());
 }
 
+/// Found by the storm's seed 1492: what was read and then found trimmed stayed in the reader's hash chain, and the first
+/// entry after it was called damaged.
+#[tokio::test]
+async fn late_reader_that_met_a_stray_begins_again_at_the_trim_point() {
+    let objects = Arc::new(Objects::default());
+    let (mut late, _, mut active) = paused(&objects, true).await;
+    active.catch_up().await.unwrap();
+    let start = outlive(&objects, &mut active).await;
+    for lsn in [start.prev().prev(), start.prev()] {
+        let place = telesto_log::codec::Place { shard: SHARD, loglet: 1, lsn };
+        let stray = telesto_log::codec::encode(place, late.env.writer_token(), [5; 16], &[]);
+        let stray = stray.unwrap().0;
+        objects.replace(&format!("shards/1/log/{:020}/{:020}", 1, lsn.0), stray);
+    }
+    late.next = start.prev();
+    late.hash = [5; 16];
+    for _ in 0..2 {
+        let error = late.catch_up().await.unwrap_err();
+        assert!(matches!(error, Error::Trimmed { .. }), "{error}");
+    }
+    let mut again = Process::new(late.log.clone(), &late.env).await;
+    assert_eq!(again.next, start);
+    again.catch_up().await.unwrap();
+    assert_eq!(again.said(), ["newest"]);
+}
+
 #[tokio::test]
 async fn writer_that_went_on_by_itself_up_to_the_trim_point_is_told_to_begin_again_not_of_damage() {
     let objects = Arc::new(Objects::default());

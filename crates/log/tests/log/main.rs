@@ -12,6 +12,7 @@ mod local_disk;
 mod majority;
 mod own_object;
 mod quorum_log;
+mod storm;
 mod support;
 mod switching;
 mod trimming;

@@ -217,6 +217,32 @@ async fn process_that_survives_a_failed_switch_goes_on() {
     }
 }
 
+/// Found by the storm: the seal of a switch that was told to be indeterminate stood at the tail, unread, and the log was
+/// said to be on the bucket until somebody met it.
+#[tokio::test]
+async fn switch_back_after_one_of_unknown_outcome_leaves_a_log_that_all_can_write() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let disk = SimDisk::new();
+    let mut process = create(&bucket, &env, with_disk(1, 1, &disk)).await;
+    process.say("one").await.unwrap();
+    // The seal is there: once nobody was told, once the chain version after it was not put.
+    for (part, fault) in [("/log/", Fault::LoseReply), ("/chain/", Fault::Fail)] {
+        bucket.hook(move |class, key| match class == "put" && key.contains(part) {
+            true => fault.clone(),
+            false => Fault::None,
+        });
+        process.log.switch(LogKind::Quorum, soon(&env)).await.unwrap_err();
+        bucket.unhook();
+        process.log.switch(LogKind::Bucket, soon(&env)).await.unwrap();
+        let mut other = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
+        other.say("two").await.unwrap();
+        process.say("three").await.unwrap();
+        assert_eq!(process.said()[1..], ["two", "three"].repeat(process.said().len() / 2));
+        assert!(disk.paths().is_empty(), "{:?}", disk.paths());
+    }
+}
+
 /// The put of a chain version that gives the log away.
 fn is_chain_put(class: &str, key: &str) -> bool {
     class == "put" && key.contains("/chain/")

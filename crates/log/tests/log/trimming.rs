@@ -1,7 +1,7 @@
 //! Trimming more than fits in the time, and in a folder.
 //!
-//! `TELESTO_TRIM_SLOTS` sets how many slots the folder has (3,000 unless told; 150,000 takes minutes to
-//! make and is what a busy hour leaves).
+//! `TELESTO_TRIM_SLOTS` sets how many slots the folder has: 3,000 unless told; `make soak` tries 150,000,
+//! which takes minutes and is what a busy hour leaves.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

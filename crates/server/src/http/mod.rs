@@ -13,6 +13,7 @@
 //! `Limits::max_requests` at once, more get 503; HTTP/1.1 only; no TLS (see `config::check_exposure`).
 
 mod auth;
+pub mod health;
 pub mod kv;
 pub mod reply;
 pub mod token;
@@ -29,8 +30,8 @@ use axum::routing::{MethodRouter, get};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde_json::json;
 use telesto_common::Env;
+use telesto_sql::SqlEngine;
 use telesto_txn::Database;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -57,21 +58,22 @@ pub struct HttpState {
     metrics: Option<PrometheusHandle>,
     requests: Arc<Semaphore>,
     passwords: Arc<auth::Passwords>,
-    started: Duration,
+    health: Arc<health::Health>,
 }
 
 impl HttpState {
-    /// Over `database`.
+    /// Over the database of `engine`.
     #[must_use]
     pub fn new(
         env: Env,
-        database: Arc<dyn Database>,
+        engine: &Arc<SqlEngine>,
         config: Arc<ServerConfig>,
         metrics: Option<PrometheusHandle>,
     ) -> Self {
+        let database = Arc::clone(engine.database());
         Self {
             kv: Kv::new(env.clone(), Arc::clone(&database)),
-            started: env.clock.monotonic(),
+            health: health::Health::new(env.clone(), Arc::clone(engine)),
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
             passwords: Arc::default(),
             env,
@@ -87,7 +89,7 @@ impl HttpState {
 pub fn routes() -> Vec<(&'static str, &'static [&'static str], MethodRouter<HttpState>)> {
     vec![
         ("/", &["get"][..], get(|| async { Html(LANDING) })),
-        ("/health", &["get"], get(health)),
+        ("/health", &["get"], get(health::get)),
         ("/metrics", &["get"], get(render_metrics)),
         ("/openapi.json", &["get"], get(openapi)),
         ("/v1/kv", &["get"], get(kv::scan)),
@@ -122,6 +124,10 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
     let begun = state.env.clock.monotonic();
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
     let route = routes_label(route);
+    if route == health::PATH && auth::is_for_us(&state.config.auth, request.headers()) {
+        // Whoever watches over the node has no password, and is answered however busy it is.
+        return next.run(request).await;
+    }
     let response = match admit(&state, request.headers()).await {
         Err(refusal) => refusal.into_response(),
         Ok(_permit) => {
@@ -159,18 +165,6 @@ async fn admit(state: &HttpState, headers: &HeaderMap) -> Result<OwnedSemaphoreP
     })?;
     auth::check(&state.env, &state.config.auth, &state.passwords, headers).await?;
     Ok(permit)
-}
-
-async fn health(State(state): State<HttpState>) -> impl IntoResponse {
-    let (lsn, timestamp) = state.database.applied();
-    let uptime = state.env.clock.monotonic().saturating_sub(state.started);
-    axum::Json(json!({
-        "status": "ok",
-        "version": env!("CARGO_PKG_VERSION"),
-        "applied_lsn": lsn,
-        "applied_timestamp": timestamp.to_string(),
-        "uptime_seconds": uptime.as_secs(),
-    }))
 }
 
 async fn render_metrics(State(state): State<HttpState>) -> Result<impl IntoResponse, ApiError> {

@@ -23,7 +23,9 @@ use bytes::BytesMut;
 use telesto_common::Env;
 use telesto_sql::session::Settings;
 use telesto_sql::types::TextStyle;
-use telesto_sql::{Error, ResultSink, Session, SqlState, StatementResult, TransactionStatus};
+use telesto_sql::{
+    CancelHandle, Ending, Error, ResultSink, Session, SqlState, StatementResult, TransactionStatus,
+};
 use tokio::sync::Mutex;
 
 use crate::metrics::WireMetrics;
@@ -46,6 +48,7 @@ pub struct Connection {
     pub(super) env: Env,
     pub(super) wire: Wire,
     pub(super) session: Session,
+    handle: CancelHandle,
     pub(super) metrics: WireMetrics,
     pub(super) extended: Extended,
     /// An error happened in the extended protocol: ignore everything up to Sync.
@@ -65,6 +68,7 @@ impl Connection {
         Self {
             env,
             wire,
+            handle: session.cancel_handle(),
             session,
             metrics,
             extended: Extended::default(),
@@ -93,6 +97,7 @@ impl Connection {
     }
 
     async fn step(&mut self) -> Result<(), End> {
+        self.goes_on()?;
         let idle =
             !self.in_pipeline && self.session.transaction_status() == TransactionStatus::Idle;
         let (limit, what) = if idle {
@@ -189,6 +194,10 @@ impl Connection {
 
     pub(super) fn report(&mut self, error: &Error) {
         self.metrics.failures.increment(1);
+        if self.handle.ending().is_some() {
+            // The goodbye says why.
+            return;
+        }
         self.notices();
         self.wire.output.error(error_fields(error, Severity::Error));
     }
@@ -199,7 +208,17 @@ impl Connection {
         }
     }
 
+    /// Fails when the session is to end: nothing more is told to the client but that.
+    fn goes_on(&self) -> Result<(), End> {
+        match self.handle.ending() {
+            None => Ok(()),
+            Some(Ending::Terminated) => Err(End::Terminated),
+            Some(Ending::ClientGone) => Err(End::Gone),
+        }
+    }
+
     fn ready(&mut self) -> Result<(), End> {
+        self.goes_on()?;
         self.notices();
         // Comparing every reported setting costs more than a point read: only when one was set.
         if !self.told.as_ref().is_some_and(|told| Arc::ptr_eq(told, self.session.settings())) {
@@ -268,11 +287,16 @@ impl Connection {
     async fn run_simple(&mut self, sql: &str) -> Result<(), Failure> {
         let style = self.style();
         let metrics = self.metrics.clone();
+        // The sink is inside of the work: what it does is polled where the work is.
+        let mut place = self.wire.take_place();
         let wire = Mutex::new(&mut self.wire);
         let mut sink = Sink { wire: &wire, style, metrics, binary: false, end: None };
         let executed = {
-            let work = self.session.execute_simple(sql, &mut sink);
-            let mut work = std::pin::pin!(work);
+            let mut work = self.session.execute_simple(sql, &mut sink);
+            let mut work = std::future::poll_fn(|context| match &mut place {
+                Some(place) => place.poll(context, |context| work.as_mut().poll(context)),
+                None => work.as_mut().poll(context),
+            });
             // Whoever holds the socket watches it: the sink while it sends, this watch meanwhile.
             let watch = std::future::poll_fn(|context| match wire.try_lock() {
                 Ok(mut wire) => wire.poll_gone(context),
@@ -285,7 +309,9 @@ impl Connection {
                 end = &mut watch => return Err(Failure::End(end)),
             }
         };
-        match sink.end {
+        let ended = sink.end;
+        self.wire.give_place(place);
+        match ended {
             Some(end) => Err(Failure::End(end)),
             None => Ok(executed?),
         }

@@ -25,6 +25,9 @@ use crate::wire::values;
 /// Most rows of a suspended portal that another statement makes the server keep.
 pub const PARKED_ROWS: usize = 100_000;
 
+/// Size of all parameters that are read in next to no time, bytes.
+const LARGE_BIND: usize = 64 << 10;
+
 /// Statements and portals of a session.
 #[derive(Debug, Default)]
 pub struct Extended {
@@ -93,6 +96,13 @@ impl Connection {
     pub(super) async fn extended_message(&mut self, message: Frontend<'_>) -> Result<(), Failure> {
         match message {
             Frontend::Parse { name, query, types } => self.parse(name, query, &types).await,
+            Frontend::Bind(bind) if is_large(&bind) => {
+                // Reading large values (a json of some megabytes) takes its time.
+                let tasks = Arc::clone(&self.env.tasks);
+                let mut bound = None;
+                tasks.compute(&mut || bound = Some(self.bind(&bind)));
+                bound.unwrap_or_else(|| Err(Failure::Sql(Error::internal("not computed"))))
+            }
             Frontend::Bind(bind) => self.bind(&bind),
             Frontend::Describe(Target::Statement, name) => self.describe_statement(name),
             Frontend::Describe(Target::Portal, name) => self.describe_portal(name),
@@ -405,6 +415,10 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+fn is_large(bind: &Bind<'_>) -> bool {
+    bind.parameters.iter().flatten().map(|raw| raw.len()).sum::<usize>() > LARGE_BIND
 }
 
 fn too_many(what: &str, limit: usize) -> Error {

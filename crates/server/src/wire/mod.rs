@@ -14,15 +14,19 @@ pub mod cancel;
 pub mod connection;
 mod extended;
 pub mod frontend;
+pub mod place;
 pub mod report;
 pub mod rows;
+pub mod socket;
 pub mod startup;
 pub mod stream;
 pub mod values;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::startup::{BackendKeyData, SecretKey};
 use telesto_common::Env;
@@ -55,6 +59,7 @@ pub struct WireServer {
     metrics: WireMetrics,
     startups: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
+    computing: Arc<Semaphore>,
 }
 
 impl WireServer {
@@ -71,6 +76,7 @@ impl WireServer {
             metrics: WireMetrics::default(),
             startups: Arc::new(Semaphore::new(limits.max_startups)),
             sessions: Arc::new(Semaphore::new(limits.max_connections)),
+            computing: Arc::new(Semaphore::new(limits.max_computing.max(1))),
             config,
         }
     }
@@ -101,7 +107,9 @@ impl WireServer {
                 let started = server.start(socket).await;
                 drop(startup);
                 if let Some((wire, client)) = started {
-                    server.session(wire, client).await;
+                    let env = server.env.clone();
+                    let session = async move { server.session(wire, client).await };
+                    env.tasks.spawn_session("session", Box::pin(session));
                 }
             });
         }
@@ -140,6 +148,9 @@ impl WireServer {
     }
 
     async fn session(&self, mut wire: Wire, client: Client) {
+        if let Err(end) = wire.move_here() {
+            return self.part(wire, end).await;
+        }
         let Ok(_permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
             self.metrics.refused.increment(1);
             let hint = "Close connections, use a pool, or raise --max-connections.";
@@ -168,6 +179,7 @@ impl WireServer {
             Err(end) => return self.part(wire, end).await,
         };
         let handle = session.cancel_handle();
+        wire.belongs_to(&handle, Arc::clone(&self.computing));
         let registered = self.cancels.register(&self.env, client.long_secret, handle);
         session.set_backend_pid(registered.pid);
         for (name, value) in session.take_parameter_changes() {
@@ -182,7 +194,14 @@ impl WireServer {
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.metrics);
         let mut connection = Connection::new(self.env.clone(), wire, session, self.metrics.clone());
-        let end = connection.run().await;
+        // After a panic the session is closed and nothing else: no more is asked of its state.
+        let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
+            Ok(end) => end,
+            Err(_) => {
+                self.metrics.panics.increment(1);
+                End::Panicked
+            }
+        };
         self.part(connection.finish(), end).await;
     }
 
@@ -192,7 +211,7 @@ impl WireServer {
         match end {
             End::Gone => return,
             End::Done => {}
-            End::Draining | End::Killed => {
+            End::Draining | End::Killed | End::Terminated => {
                 let text = "terminating connection due to administrator command";
                 fatal(output, "57P01", text, Some("Connect again later, or to another node."));
             }
@@ -209,6 +228,15 @@ impl WireServer {
                     ProtocolError::UnknownType(_) | ProtocolError::Malformed { .. } => "08P01",
                 };
                 fatal(output, code, &error.to_string(), None);
+            }
+            End::Panicked => {
+                let text = "terminating connection because of an internal error";
+                fatal(
+                    output,
+                    "XX000",
+                    text,
+                    Some("The server's log has the place: please report it."),
+                );
             }
             End::Lost(lost) => {
                 tracing::warn!(?lost, "a listening session ends");

@@ -95,7 +95,7 @@ pub async fn start(
 ) -> Result<(Wire, Started), (Option<Wire>, End)> {
     let new =
         |stream| Wire::new(env.clone(), stream, config.limits.clone(), Arc::clone(budget), stop);
-    let mut wire = new(Stream::Plain(socket));
+    let mut wire = new(Stream::Plain(socket.into()));
     let mut encrypted = false;
     // One SSL and one GSS request may precede the startup message.
     for _ in 0..4 {

@@ -22,17 +22,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Fuse, FutureExt as _};
 use telesto_common::Env;
 use telesto_common::limits::{MemoryBudget, Reservation};
+use telesto_sql::CancelHandle;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Limits;
 use crate::wire::backend::Output;
 use crate::wire::frontend::{self, Framing, ProtocolError};
+use crate::wire::place::Place;
+use crate::wire::socket::{self, Socket};
 
 /// Frames up to this size need no reservation, bytes.
 pub const FREE_FRAME_BYTES: usize = 64 * 1024;
@@ -46,9 +49,18 @@ const KEEP_BUFFER_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub enum Stream {
     /// TCP.
-    Plain(TcpStream),
+    Plain(Socket),
     /// TLS over TCP.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Socket>>),
+}
+
+impl Stream {
+    fn socket(&mut self) -> &mut Socket {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_mut().0,
+        }
+    }
 }
 
 impl AsyncRead for Stream {
@@ -102,6 +114,10 @@ pub enum End {
     Draining,
     /// The server stops now.
     Killed,
+    /// The session was told to end (`pg_terminate_backend`).
+    Terminated,
+    /// The session's code panicked.
+    Panicked,
     /// The byte stream is no Postgres protocol any more.
     Protocol(ProtocolError),
     /// The wire budget is used up.
@@ -142,6 +158,11 @@ pub struct Wire {
     drain: BoxFuture<'static, ()>,
     draining: bool,
     kill: BoxFuture<'static, ()>,
+    killed: CancellationToken,
+    /// The session is told to end; for ever pending until there is one, and once told.
+    ended: Fuse<BoxFuture<'static, ()>>,
+    /// Where the session's work is polled; `None`: there is no session yet.
+    place: Option<Place>,
 }
 
 impl std::fmt::Debug for Wire {
@@ -174,7 +195,37 @@ impl Wire {
             drain: Box::pin(stop.drain.clone().cancelled_owned()),
             draining: false,
             kill: Box::pin(stop.kill.clone().cancelled_owned()),
+            killed: stop.kill.clone(),
+            ended: Fuse::terminated(),
+            place: None,
         }
+    }
+
+    /// Has the runtime at hand serve the socket.
+    ///
+    /// # Errors
+    /// [`End::Gone`] when the system refuses.
+    pub fn move_here(&mut self) -> Result<(), End> {
+        self.stream.socket().move_here().map_err(|_| End::Gone)
+    }
+
+    /// From here on the connection ends when `handle`'s session is told to, and its work is polled where it belongs.
+    pub fn belongs_to(&mut self, handle: &CancelHandle, slots: Arc<Semaphore>) {
+        if let Some(descriptor) = self.stream.socket().descriptor() {
+            // Runs only inside of the session's work, while this socket is open.
+            handle.watch(socket::probe(descriptor, self.killed.clone()));
+        }
+        self.ended = handle.clone().ended().boxed().fuse();
+        self.place = Some(Place::new(self.env.clone(), handle.clone(), slots));
+    }
+
+    /// Takes the place of the session's work, for work that uses this connection itself.
+    pub(super) fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
+    }
+
+    pub(super) fn give_place(&mut self, place: Option<Place>) {
+        self.place = place;
     }
 
     /// The limits in force.
@@ -277,6 +328,7 @@ impl Wire {
                     };
                 }
                 () = &mut self.kill => return Err(End::Killed),
+                () = &mut self.ended => return Err(End::Terminated),
                 () = &mut self.drain, if !self.draining => self.draining = true,
                 () = &mut self.timer => {
                     self.timer = self.env.clock.sleep(self.tick);
@@ -312,6 +364,7 @@ impl Wire {
                     Ok(Some(_)) => waited = Duration::ZERO,
                 },
                 () = &mut self.kill => return Err(End::Killed),
+                () = &mut self.ended => return Err(End::Terminated),
                 () = &mut self.timer => {
                     self.timer = self.env.clock.sleep(self.tick);
                     waited += self.tick;
@@ -341,7 +394,11 @@ impl Wire {
             if waited && let Poll::Ready(end) = self.poll_gone(context) {
                 return Poll::Ready(Err(end));
             }
-            if let Poll::Ready(done) = work.as_mut().poll(context) {
+            let polled = match &mut self.place {
+                Some(place) => place.poll(context, |context| work.as_mut().poll(context)),
+                None => work.as_mut().poll(context),
+            };
+            if let Poll::Ready(done) = polled {
                 return Poll::Ready(Ok(done));
             }
             if std::mem::replace(&mut waited, true) {

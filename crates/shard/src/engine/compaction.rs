@@ -276,7 +276,7 @@ mod tests {
 
     fn newest(at: u64, value: Option<&'static [u8]>) -> Bytes {
         let value = value.map(Bytes::from_static);
-        row::encode_newest(&Version { at: Timestamp(at), txn: TxnId(1), value })
+        row::encode_newest(&Version { at: Timestamp(at), txn: TxnId(1), origin: None, value })
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(decide(WATERMARK, &key, &newest(10, None), true), Decision::Drop);
         assert_eq!(decide(WATERMARK, &key, &newest(10, None), false), Decision::Tombstone);
         let key = row::history_key(b"k", Timestamp(3));
-        let history = |at| row::encode_history(Timestamp(at), TxnId(1), b"v");
+        let history = |at| row::encode_history(Timestamp(at), TxnId(1), None, b"v");
         assert_eq!(decide(WATERMARK, &key, &history(11), true), Decision::Keep);
         assert_eq!(decide(WATERMARK, &key, &history(10), false), Decision::Drop);
     }

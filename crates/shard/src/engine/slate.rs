@@ -55,6 +55,9 @@ pub(super) const RETRIES: u32 = 2;
 const POLL: Duration = Duration::from_secs(3600);
 /// Level-0 tables at which SlateDB would stop a flush: far above where compaction starts.
 const LEVEL0_STOP: usize = 1024;
+/// How far wall clock and monotonic clock may differ on the time since the last touch: more is a machine that was paused,
+/// or a clock that was set, and nobody knows for how long the writer was away.
+const CLOCKS_APART: Duration = Duration::from_secs(300);
 
 /// The checkpoint of one shard in the bucket.
 pub(crate) struct SlateEngine {
@@ -258,7 +261,7 @@ impl Engine for SlateEngine {
             io_timeout: self.io_timeout,
             ahead_bytes: self.sizes.ahead_bytes,
             db,
-            contact: parking_lot::Mutex::new(self.env.clock.monotonic()),
+            contact: parking_lot::Mutex::new(Instant::now(&self.env)),
             stale_after: self.ages.manifests / 2,
             last_read: self.last_read.clone(),
             given_up,
@@ -287,12 +290,37 @@ struct SlateWriter {
     io_timeout: Duration,
     ahead_bytes: usize,
     db: Db,
-    /// When the manifest was last known to be ours, monotonic.
-    contact: parking_lot::Mutex<Duration>,
+    /// When the manifest was last known to be ours.
+    contact: parking_lot::Mutex<Instant>,
     /// Away for longer, it must not flush any more.
     stale_after: Duration,
     last_read: LastRead,
     given_up: GivenUp,
+}
+
+/// A moment on both clocks. The monotonic one stands still while a hypervisor has paused the machine, the other one
+/// jumps when it is set: only where they agree on the time between two moments is it known.
+#[derive(Clone, Copy, Debug)]
+struct Instant {
+    monotonic: Duration,
+    wall_micros: u64,
+}
+
+impl Instant {
+    fn now(env: &Env) -> Self {
+        Self { monotonic: env.clock.monotonic(), wall_micros: env.clock.wall_micros() }
+    }
+
+    /// Whether too much time may have passed since. A wall clock that was set by more than [`CLOCKS_APART`], whichever way,
+    /// counts as too much: opening a writer again costs some requests.
+    fn is_stale(&self, env: &Env, after: Duration) -> bool {
+        let now = Self::now(env);
+        let passed = now.monotonic.saturating_sub(self.monotonic);
+        let by_wall = i128::from(now.wall_micros) - i128::from(self.wall_micros);
+        let passed_micros = i128::try_from(passed.as_micros()).unwrap_or(i128::MAX);
+        let apart = u64::try_from((by_wall - passed_micros).unsigned_abs()).unwrap_or(u64::MAX);
+        passed > after || Duration::from_micros(apart) > CLOCKS_APART
+    }
 }
 
 impl Drop for SlateWriter {
@@ -507,7 +535,7 @@ impl Writer for SlateWriter {
     }
 
     async fn flush(&self) -> Outcome<()> {
-        let now = self.env.clock.monotonic();
+        let now = Instant::now(&self.env);
         if self.stale() {
             return Err(Fault::Gone("the writer was away for too long".to_owned()));
         }
@@ -522,12 +550,11 @@ impl Writer for SlateWriter {
     }
 
     fn stale(&self) -> bool {
-        let now = self.env.clock.monotonic();
-        now.saturating_sub(*self.contact.lock()) > self.stale_after
+        self.contact.lock().is_stale(&self.env, self.stale_after)
     }
 
     async fn refresh(&self) -> Outcome<()> {
-        let now = self.env.clock.monotonic();
+        let now = Instant::now(&self.env);
         let refresh = self.db.refresh_manifest();
         bounded(&self.env, self.io_timeout, "refreshing a checkpoint", refresh).await?;
         *self.contact.lock() = now;

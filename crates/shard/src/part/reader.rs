@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use super::block::Block;
 use super::format::{self, BlockRef, Footer, corrupt};
 use crate::cache::ProcessCache;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How much of the end of a part is read at first: footer and, nearly always, the whole index.
 const TAIL_READ_BYTES: u64 = 64 << 10;
@@ -52,7 +52,7 @@ impl PartReader {
             return Err(corrupt(name, "its index points outside of it"));
         }
         let object = self.bucket.get(cause, name, Some(start..end)).await?;
-        let object = object.ok_or_else(|| corrupt(name, "it is missing"))?;
+        let object = object.ok_or_else(|| Error::PartMissing { object: name.clone() })?;
         if object.size_bytes != self.part.size_bytes || object.body.len() as u64 != end - start {
             return Err(corrupt(name, "its size is not what the log says"));
         }

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use crate::support::{TestBucket, Which, delete, options, put, simple, txn};
+use crate::support::{TestBucket, Which, commit, delete, entry, options, put, simple, txn};
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
-use telesto_common::{Lsn, Timestamp};
-use telesto_shard::{FoldOutcome, Read, ScanSpec, Shard, ShardOptions, Version};
+use telesto_common::{Label, Lsn, RegionId, Timestamp};
+use telesto_log::record::{Record, Writes};
+use telesto_shard::{FoldOutcome, Origin, Read, ScanSpec, Shard, ShardOptions, Version};
 
 fn found(at: u64, value: &'static str) -> Read {
     let value = Some(Bytes::from_static(value.as_bytes()));
-    Read::Found(Version { at: Timestamp(at), txn: txn(at), value })
+    Read::Found(Version { at: Timestamp(at), txn: txn(at), origin: None, value })
 }
 
 fn mark(at: u64) -> Read {
-    Read::Found(Version { at: Timestamp(at), txn: txn(at), value: None })
+    Read::Found(Version { at: Timestamp(at), txn: txn(at), origin: None, value: None })
 }
 
 async fn all(shard: &Arc<Shard>, at: u64, reverse: bool) -> Vec<(String, String)> {
@@ -152,4 +153,63 @@ async fn scan_cut_short_by_rows_too_new_for_it_keeps_order_and_newest_versions()
     assert!(all_in_batches(&shard, 20, false, 2000).await == expected);
     expected.reverse();
     assert!(all_in_batches(&shard, 20, true, 2000).await == expected);
+}
+
+/// An entry with a commit of another region, which made it at ten times `at`.
+fn remote(lsn: u64, at: u64, value: &'static str) -> telesto_log::record::Entry {
+    let mut record = commit(at, Writes::Inline(vec![put("k", value)]));
+    if let Record::Commit(commit) = &mut record {
+        commit.origin = Label::update(RegionId(9), Timestamp(at * 10));
+    }
+    entry(lsn, vec![record])
+}
+
+async fn origin_labels_are_kept(which: Which) {
+    let env = telesto_runtime::env();
+    let bucket = TestBucket::new();
+    let shard = Shard::open(options(&env, &bucket, &which)).await.unwrap();
+    let labelled = |at: u64, value: &'static str| {
+        let origin = Origin { source: RegionId(9), timestamp: Timestamp(at * 10) };
+        let value = Some(Bytes::from_static(value.as_bytes()));
+        let (at, txn) = (Timestamp(at), txn(at));
+        Read::Found(Version { at, txn, origin: Some(Box::new(origin)), value })
+    };
+    shard.apply(&remote(1, 10, "theirs")).unwrap();
+    for round in 0..2 {
+        assert_eq!(
+            shard.get(b"k", Timestamp(10)).await.unwrap(),
+            labelled(10, "theirs"),
+            "{round}"
+        );
+        shard.fold().await.unwrap();
+    }
+    let cold = Shard::open(options(&env, &bucket, &which)).await.unwrap();
+    for place in ["checkpoint", "cache"] {
+        assert_eq!(cold.get(b"k", Timestamp(10)).await.unwrap(), labelled(10, "theirs"), "{place}");
+    }
+    // Superseded by a commit of this region, then by one of the other: in the history, through a fold and a compaction.
+    shard.apply(&simple(2, 20, vec![put("k", "ours")])).unwrap();
+    shard.fold().await.unwrap();
+    shard.apply(&remote(3, 30, "again")).unwrap();
+    shard.fold().await.unwrap();
+    shard.compact(true).await.unwrap();
+    let cold = Shard::open(options(&env, &bucket, &which)).await.unwrap();
+    for shard in [&shard, &cold] {
+        assert_eq!(shard.get(b"k", Timestamp(10)).await.unwrap(), labelled(10, "theirs"));
+        assert_eq!(shard.get(b"k", Timestamp(20)).await.unwrap(), found(20, "ours"));
+        assert_eq!(shard.get(b"k", Timestamp(30)).await.unwrap(), labelled(30, "again"));
+        let many: Vec<Bytes> = vec![Bytes::from_static(b"k"); 40];
+        let reads = shard.get_many(&many, Timestamp(30)).await.unwrap();
+        assert!(reads.iter().all(|read| *read == labelled(30, "again")));
+    }
+}
+
+#[tokio::test]
+async fn origin_label_stays_with_a_version_through_every_rewrite_in_memory() {
+    origin_labels_are_kept(Which::memory()).await;
+}
+
+#[tokio::test]
+async fn origin_label_stays_with_a_version_through_every_rewrite_in_slatedb() {
+    origin_labels_are_kept(Which::Slate).await;
 }

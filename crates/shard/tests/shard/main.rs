@@ -7,5 +7,6 @@ mod crash;
 mod damage;
 mod model;
 mod parts;
+mod repeated;
 mod requests;
 mod support;

@@ -16,15 +16,19 @@ use object_store::{
     ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use telesto_bucket::{Bucket, Cause, Error, ListedObject, Object, PutOutcome, Result};
-use telesto_common::{Env, Label, Lsn, NodeId, ShardId, Timestamp, TxnId, WriterToken};
+use telesto_common::{Env, Label, Lsn, NodeId, RegionId, ShardId, Timestamp, TxnId, WriterToken};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 use telesto_shard::{EngineKind, ProcessCache, ShardOptions};
+
+use crate::repeated::Repeats;
 
 /// What one process sees of the bucket: its own counters and its own kill switch over shared objects.
 #[derive(Debug)]
 pub struct TestBucket {
     store: Arc<InMemory>,
     gate: Arc<Gate>,
+    /// Shared by all processes: the proxy between them and the objects.
+    repeats: Arc<Repeats>,
 }
 
 #[derive(Debug)]
@@ -72,12 +76,18 @@ impl TestBucket {
             left: AtomicI64::new(-1),
             last_takes_effect: std::sync::atomic::AtomicBool::new(false),
         };
-        Arc::new(Self { store, gate: Arc::new(gate) })
+        Arc::new(Self { store, gate: Arc::new(gate), repeats: Arc::default() })
+    }
+
+    pub fn repeats(&self) -> &Repeats {
+        &self.repeats
     }
 
     /// Another process on the same objects.
     pub fn another(&self) -> Arc<Self> {
-        Self::over(Arc::clone(&self.store))
+        let another = Self::over(Arc::clone(&self.store));
+        let (store, gate) = (Arc::clone(&another.store), Arc::clone(&another.gate));
+        Arc::new(Self { store, gate, repeats: Arc::clone(&self.repeats) })
     }
 
     pub fn store(&self) -> Arc<InMemory> {
@@ -167,7 +177,11 @@ impl Bucket for TestBucket {
     }
 
     fn object_store(&self, _: Cause) -> Arc<dyn ObjectStore> {
-        Arc::new(Gated { store: Arc::clone(&self.store), gate: Arc::clone(&self.gate) })
+        Arc::new(Gated {
+            store: Arc::clone(&self.store),
+            gate: Arc::clone(&self.gate),
+            repeats: Arc::clone(&self.repeats),
+        })
     }
 
     fn url(&self) -> &str {
@@ -179,6 +193,7 @@ impl Bucket for TestBucket {
 struct Gated {
     store: Arc<InMemory>,
     gate: Arc<Gate>,
+    repeats: Arc<Repeats>,
 }
 
 impl Display for Gated {
@@ -193,11 +208,19 @@ impl ObjectStore for Gated {
         &self,
         location: &Path,
         payload: PutPayload,
-        opts: PutOptions,
+        mut opts: PutOptions,
     ) -> object_store::Result<PutResult> {
         self.gate.puts.fetch_add(1, Ordering::SeqCst);
         let lost = self.gate.pass()?;
+        if self.repeats.drops_metadata.load(Ordering::SeqCst) {
+            opts.attributes = object_store::Attributes::default();
+        }
+        let conditional = opts.mode == PutMode::Create;
         let result = self.store.put_opts(location, payload, opts).await?;
+        if conditional && self.repeats.strikes() {
+            let (path, source) = (location.to_string(), "sent twice".into());
+            return Err(object_store::Error::AlreadyExists { path, source });
+        }
         if lost { Err(dead()) } else { Ok(result) }
     }
 
@@ -298,7 +321,7 @@ pub fn commit(at: u64, writes: Writes) -> Record {
         txn: txn(at),
         timestamp: Timestamp(at),
         source: NodeId(1),
-        origin: Label::default(),
+        origin: Label::update(RegionId::default(), Timestamp(at)),
         writes,
     })
 }

@@ -36,8 +36,6 @@ use crate::expr::context::EvalContext;
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{CopyFormat, CopyPiece, Row, Settings, StatementResult};
 use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
 use crate::types::{Datum, SqlType};
 
 /// Checks a COPY while it is planned: its names and options.
@@ -198,12 +196,9 @@ fn chosen_columns(table: &Table, columns: &[Ident]) -> Result<Vec<usize>> {
 }
 
 fn parse_query(sql: &str) -> Result<Query> {
-    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, sql)
-        .map_err(|error| Error::internal(format!("a query of COPY does not parse: {error}")))?;
-    match parsed.into_iter().next() {
-        Some(Statement::Query(query)) => Ok(*query),
-        _ => Err(Error::internal("a query of COPY is no query")),
-    }
+    crate::syntax::read_query(sql).map_err(|unread| {
+        unread.or_else(|error| Error::internal(format!("a query of COPY does not parse: {error}")))
+    })
 }
 
 async fn copy_out(

@@ -104,7 +104,7 @@ fn breaking(found: bool) -> ControlFlow<()> {
 fn view_query(view: &View) -> Result<Statement> {
     parse(&view.query)?
         .pop()
-        .and_then(|parsed| parsed.statement)
+        .and_then(|mut parsed| parsed.statement.take())
         .ok_or_else(|| Error::corrupt("a view without a query"))
 }
 

@@ -27,7 +27,7 @@ use crate::types::SqlType;
 
 /// The statement a view's text is.
 fn query_of(text: &str) -> Option<Box<Query>> {
-    match parse(text).ok()?.pop()?.statement? {
+    match parse(text).ok()?.pop()?.statement.take()? {
         Statement::Query(query) => Some(query),
         _ => None,
     }

@@ -4,8 +4,6 @@ use super::words::{Words, is_word, syntax};
 use super::{Definition, Like};
 use crate::error::{Error, Result};
 use crate::sqlparser::ast::{ColumnDef, DataType, Ident, Statement};
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 /// Depth of parentheses before each token.
@@ -147,10 +145,8 @@ pub(super) fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition>
             tokens.drain(at..end);
         }
     }
-    let statement = Parser::new(&PostgreSqlDialect {})
-        .with_tokens_with_locations(tokens)
-        .parse_statement()
-        .map_err(|error| syntax(&error))?;
+    let statement =
+        crate::syntax::parser(tokens, false).parse_statement().map_err(|error| syntax(&error))?;
     let statement = match statement {
         Statement::CreateTable(mut create) if !names.is_empty() => {
             create.columns = names
@@ -202,8 +198,7 @@ fn columns_before(tokens: &[TokenWithSpan], depths: &[usize]) -> usize {
 }
 
 fn like(tokens: &[TokenWithSpan], before: usize) -> Result<Like> {
-    let mut words =
-        Words(Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens.to_vec()));
+    let mut words = Words(crate::syntax::parser(tokens.to_vec(), false));
     let mut like = Like {
         before,
         model: words.object_name()?,

@@ -16,15 +16,13 @@ use super::parse::{token_text, tokenize};
 use super::words::{Words, is_word};
 use crate::error::{Error, Result};
 use crate::sqlparser::ast::{Expr, SequenceOptions, Value};
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 const MARK: char = '\0';
 
 fn read(text: &str) -> Result<Vec<SequenceOption>> {
     let tokens = tokenize(text)?;
-    let mut words = Words(Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens));
+    let mut words = Words(crate::syntax::parser(tokens, false));
     let options = words.sequence_options()?;
     if words.at_end() { Ok(options) } else { Err(words.unexpected()) }
 }

@@ -5,9 +5,7 @@ use super::words::{Words, is_word, syntax};
 use super::{Definition, Kind, RoleChange};
 use crate::error::{Error, Result};
 use crate::sqlparser::ast::{Ident, ObjectName, Statement, Value};
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
-use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 /// What the carrier is called. PRAGMA is no statement of PostgreSQL, so only [`take`] makes one.
 const CARRIER: &str = "definition";
@@ -115,9 +113,7 @@ pub(super) fn token_text(token: &TokenWithSpan) -> String {
 }
 
 pub(super) fn tokenize(text: &str) -> Result<Vec<TokenWithSpan>> {
-    Tokenizer::new(&PostgreSqlDialect {}, text)
-        .tokenize_with_location()
-        .map_err(|error| Error::syntax(error.message))
+    crate::syntax::tokens(text).map_err(|(message, ..)| Error::syntax(message))
 }
 
 fn parse(text: &str) -> Result<Definition> {
@@ -138,7 +134,7 @@ fn parse(text: &str) -> Result<Definition> {
     {
         return create_table(tokens);
     }
-    let mut words = Words(Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens));
+    let mut words = Words(crate::syntax::parser(tokens, false));
     let definition = words.definition()?;
     if !words.at_end() {
         return Err(words.unexpected());
@@ -311,7 +307,7 @@ impl Words<'_> {
             return take(&tokens, || text)?.ok_or_else(|| self.unexpected());
         }
         super::identity::spell(&mut tokens)?;
-        let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
+        let mut parser = crate::syntax::parser(tokens, false);
         parser.parse_statement().map_err(|error| syntax(&error))
     }
 }

@@ -15,9 +15,7 @@ pub(super) fn is_word(token: &Token, word: &str) -> bool {
 /// The SQL parser's error as ours.
 pub(super) fn syntax(error: &ParserError) -> Error {
     match error {
-        ParserError::RecursionLimitExceeded => {
-            Error::new(crate::SqlState::STATEMENT_TOO_COMPLEX, "the statement is nested too deeply")
-        }
+        ParserError::RecursionLimitExceeded => crate::syntax::too_deep(),
         ParserError::TokenizerError(text) | ParserError::ParserError(text) => {
             Error::syntax(format!("syntax error: {text}"))
         }

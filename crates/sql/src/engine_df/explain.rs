@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryStreamExt};
@@ -177,11 +178,15 @@ async fn explain(
                 let counted = stream(&physical, context)?
                     .try_fold(0_u64, |rows, batch| async move { Ok(rows + batch.len() as u64) });
                 rows = Some(counted.await?);
-                let shown = DisplayableExecutionPlan::with_metrics(physical.plan.as_ref());
-                ("DataFusion", shown.indent(false).to_string())
+                let shown = |plan: &dyn ExecutionPlan| {
+                    DisplayableExecutionPlan::with_metrics(plan).indent(false).to_string()
+                };
+                ("DataFusion", physical.shown(shown)?)
             } else {
-                let shown = DisplayableExecutionPlan::new(physical.plan.as_ref());
-                ("DataFusion", shown.indent(false).to_string())
+                let shown = |plan: &dyn ExecutionPlan| {
+                    DisplayableExecutionPlan::new(plan).indent(false).to_string()
+                };
+                ("DataFusion", physical.shown(shown)?)
             }
         }
         _ => return Err(Error::unsupported("EXPLAIN of this statement")),

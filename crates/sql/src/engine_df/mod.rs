@@ -23,6 +23,7 @@ mod arithmetic;
 mod bind;
 mod columns;
 mod decimal;
+mod depth;
 mod dynamic;
 mod evaluate;
 mod explain;
@@ -61,7 +62,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
-use futures::StreamExt;
+use futures::{FutureExt as _, StreamExt};
 use telesto_bucket::Cost;
 use telesto_txn::ReadFor;
 
@@ -78,6 +79,7 @@ use crate::interrupt;
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::{ResultColumn, Row, RowStream, Rows, StatementResult};
 use crate::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
+use crate::stack::Need;
 use crate::types::SqlType;
 
 /// A query planned for DataFusion. Immutable; used by many executions.
@@ -291,9 +293,29 @@ fn bind_query(
 
 /// A plan of operators with what it runs in.
 struct Physical {
-    plan: Arc<dyn ExecutionPlan>,
+    /// Always there until it is dropped.
+    plan: Option<Arc<dyn ExecutionPlan>>,
     task: Arc<TaskContext>,
     columns: Vec<ScopeColumn>,
+    need: Need,
+}
+
+impl Physical {
+    /// What `show` makes of the operators.
+    fn shown<T>(&self, show: impl FnOnce(&dyn ExecutionPlan) -> T) -> Result<T> {
+        let plan = self.plan.as_ref().ok_or_else(gone)?;
+        Ok(self.need.provide(|| show(plan.as_ref())))
+    }
+}
+
+fn gone() -> Error {
+    Error::internal("a plan that was dropped is used")
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        self.need.release(self.plan.take());
+    }
 }
 
 /// Plans a query for execution. Correlated subqueries become joins where DataFusion can; where it cannot, they
@@ -313,19 +335,33 @@ async fn physical(
     };
     let state = Arc::new(runtime::session_state(&QueryBounds::of(context))?);
     let bound = bind_query(query, parameters, wanted, context, &state, false)?;
-    let waiting = bound.waiting;
-    let Relation { plan, columns } = bound.relation;
-    let plan = match operators(&state, &plan, waiting.as_ref()).await {
+    let columns = bound.relation.columns.clone();
+    let correlated = bound.correlated;
+    let mut need = depth::need(&bound.relation.plan)?;
+    let plan = match planned(&state, bound, need).await {
         Ok(plan) => plan,
-        Err(refused) if bound.correlated => {
+        Err(refused) if correlated => {
             tracing::debug!(%refused, "correlated subqueries run row by row");
             let bound = bind_query(query, parameters, wanted, context, &state, true)?;
-            operators(&state, &bound.relation.plan, bound.waiting.as_ref()).await?
+            need = depth::need(&bound.relation.plan)?;
+            planned(&state, bound, need).await?
         }
         Err(error) => return Err(error),
     };
-    let plan = cooperative(plan).map_err(fault::from_datafusion)?;
-    Ok(Physical { plan, task: state.task_ctx(), columns })
+    Ok(Physical { plan: Some(plan), task: state.task_ctx(), columns, need })
+}
+
+/// The operators of a bound query, made with the stack that it takes.
+async fn planned(
+    state: &SessionState,
+    bound: BoundQuery,
+    need: Need,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let work = async move {
+        let plan = operators(state, &bound.relation.plan, bound.waiting.as_ref()).await?;
+        cooperative(plan).map_err(fault::from_datafusion)
+    };
+    if need.is_small() { work.await } else { need.future(work.boxed()).await }
 }
 
 /// Whether a query, or one inside of it, asks for locks. Then all it reads is validated, not only what `OF` names.
@@ -401,8 +437,10 @@ pub async fn run_described(
 }
 
 fn stream(physical: &Physical, context: &ExecContext) -> Result<RowStream> {
-    let batches = execute_stream(Arc::clone(&physical.plan), Arc::clone(&physical.task))
-        .map_err(fault::from_datafusion)?;
+    let plan = physical.plan.clone().ok_or_else(gone)?;
+    let (task, need) = (Arc::clone(&physical.task), physical.need);
+    let batches = need.provide(|| execute_stream(plan, task)).map_err(fault::from_datafusion)?;
+    let batches = need.stream(batches);
     let types: Vec<SqlType> = physical.columns.iter().map(|column| column.ty.clone()).collect();
     let context = context.clone();
     // An operator may give all at once; as rows that takes several times as much.

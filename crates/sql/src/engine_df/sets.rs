@@ -197,6 +197,16 @@ fn series(args: &[SqlType], values: &[Datum], context: &EvalContext<'_>) -> Resu
         (None, SqlType::Int8) => Datum::Int8(1),
         (None, _) => Datum::numeric(crate::types::Numeric::from(1)),
     };
+    let what = ["start value", "stop value", "step size"];
+    for (value, what) in values.iter().zip(what) {
+        let wrong = match value {
+            Datum::Numeric(value) if value.is_nan() => "NaN",
+            Datum::Numeric(value) if !value.is_finite() => "infinity",
+            _ => continue,
+        };
+        let message = format!("{what} cannot be {wrong}");
+        return Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, message));
+    }
     let step_type = if matches!(step, Datum::Interval(_)) { SqlType::Interval } else { ty.clone() };
     let sign = match &step {
         Datum::Int4(v) => i64::from(*v).signum(),

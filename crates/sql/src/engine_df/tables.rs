@@ -17,8 +17,6 @@ use crate::plan::given::{Earlier, given_number};
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::Settings;
 use crate::sqlparser::ast;
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
 use crate::system;
 use crate::types::SqlType;
 
@@ -172,9 +170,9 @@ impl Tables for CatalogTables {
                 Ok(Found::Table(bound(stored, columns, Some(id))))
             }
             Some(Relation::View(view)) => {
-                let query = parse_query(&view.query)?;
+                let (query, need) = parse_query(&view.query)?;
                 let names = view.columns.iter().map(|(name, _)| name.clone()).collect();
-                Ok(Found::View(Box::new(query), names))
+                Ok(Found::View(query, names, need))
             }
             Some(Relation::Sequence(sequence)) => {
                 let columns = planned(super::sequence_table::columns(), unique);
@@ -214,11 +212,8 @@ impl Tables for CatalogTables {
 }
 
 /// Parses the text of a view.
-fn parse_query(text: &str) -> Result<ast::Query> {
-    let statements = Parser::parse_sql(&PostgreSqlDialect {}, text)
-        .map_err(|error| Error::corrupt(format!("a view's query does not parse: {error}")))?;
-    match statements.into_iter().next() {
-        Some(ast::Statement::Query(query)) => Ok(*query),
-        _ => Err(Error::corrupt("a view's query is no query")),
-    }
+fn parse_query(text: &str) -> Result<(Box<ast::Query>, crate::stack::Need)> {
+    crate::syntax::read_sized_query(text).map_err(|unread| {
+        unread.or_else(|error| Error::corrupt(format!("a view's query does not parse: {error}")))
+    })
 }

@@ -209,6 +209,7 @@ fn declines(error: &Error) -> bool {
             | SqlState::UNDEFINED_FUNCTION
             | SqlState::GROUPING_ERROR
             | SqlState::WRONG_OBJECT_TYPE
+            | SqlState::STATEMENT_TOO_COMPLEX
     )
 }
 

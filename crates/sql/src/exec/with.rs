@@ -32,7 +32,6 @@ use crate::plan::given::{Earlier, GivenRows, Parts, given_name};
 use crate::plan::{ExecContext, Plan, PlanContext};
 use crate::session::{ResultColumn, Row, Rows, StatementResult};
 use crate::sqlparser::ast::{self, Cte, Ident, ObjectName, Query, SetExpr};
-use crate::sqlparser::{dialect::PostgreSqlDialect, parser::Parser};
 
 /// A statement of several parts.
 #[derive(Debug)]
@@ -88,17 +87,21 @@ fn mentions(node: &impl ast::Visit, name: &str) -> usize {
 
 /// `SELECT * FROM name`.
 fn all_of(name: &str) -> Result<Query> {
-    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, "SELECT * FROM given")
-        .map_err(|error| Error::internal(format!("a query made here does not parse: {error}")))?;
-    let Some(ast::Statement::Query(mut query)) = parsed.into_iter().next() else {
-        return Err(Error::internal("a query made here is none"));
-    };
+    let mut query = made_here("SELECT * FROM given")?;
     let found = ast::visit_relations_mut(&mut query, |relation| {
         *relation = ObjectName::from(vec![Ident::with_quote('"', name)]);
         ControlFlow::<()>::Continue(())
     });
     debug_assert!(found.is_continue(), "nothing stops the visit");
-    Ok(*query)
+    Ok(query)
+}
+
+/// A query text made here.
+fn made_here(sql: &str) -> Result<Query> {
+    crate::syntax::read_query(sql).map_err(|unread| {
+        unread
+            .or_else(|error| Error::internal(format!("a query made here does not parse: {error}")))
+    })
 }
 
 /// Plans a statement of several parts.
@@ -167,6 +170,9 @@ async fn part(
         if !refers_to_itself {
             return under(&cte.query, earlier.clone(), context).await;
         }
+        if !cte.query.locks.is_empty() {
+            return Err(locks_recursively(&cte.query, name));
+        }
         let mut with = seen.clone();
         with.cte_tables.push(cte.clone());
         let earlier = Earlier { with: Some(with), ..earlier.clone() };
@@ -193,6 +199,22 @@ async fn part(
         earlier.with = Some(with);
     }
     under(&query, earlier, context).await
+}
+
+/// The error for FOR UPDATE behind a query that names itself. It would be a part of its own step, without end.
+fn locks_recursively(query: &Query, name: &str) -> Error {
+    if matches!(*query.body, SetExpr::SetOperation { .. }) {
+        return Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "FOR UPDATE/SHARE is not allowed with UNION/INTERSECT/EXCEPT",
+        );
+    }
+    Error::new(
+        SqlState::INVALID_RECURSION,
+        format!(
+            "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] recursive-term"
+        ),
+    )
 }
 
 /// Plans a query or a statement that writes, with the WITH list of `earlier` in view.
@@ -228,12 +250,7 @@ async fn under(query: &Query, earlier: Earlier, context: &mut PlanContext<'_>) -
 
 /// `SELECT 1`.
 fn all_of_nothing() -> Result<Query> {
-    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, "SELECT 1")
-        .map_err(|error| Error::internal(format!("a query made here does not parse: {error}")))?;
-    match parsed.into_iter().next() {
-        Some(ast::Statement::Query(query)) => Ok(*query),
-        _ => Err(Error::internal("a query made here is none")),
-    }
+    made_here("SELECT 1")
 }
 
 /// The error for a part that writes anywhere else.

@@ -1,5 +1,8 @@
 //! Array values: building, subscripts, slices.
 //!
+//! # Limits
+//! [`MAX_DIMENSIONS`].
+//!
 //! # Invariants
 //! A subscript outside an array gives NULL, a slice outside an empty array, as in PostgreSQL.
 
@@ -7,11 +10,35 @@ use std::sync::Arc;
 
 use super::fault;
 use super::value::{array, i64_of};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::sqlparser::ast;
 use crate::types::{ArrayValue, Datum, SqlType};
 
 /// What is said of a subscript of another type (42804).
 pub(crate) const NO_POSITION: &str = "array subscript must have type integer";
+
+/// Dimensions that an array may have.
+pub const MAX_DIMENSIONS: usize = 6;
+
+fn too_many_dimensions(count: usize) -> Error {
+    fault::program_limit(format!(
+        "number of array dimensions ({count}) exceeds the maximum allowed ({MAX_DIMENSIONS})"
+    ))
+}
+
+/// Refuses `ARRAY[ARRAY[…]]` of more dimensions than there are, before anything is made of it.
+///
+/// # Errors
+/// 54000.
+pub fn within_dimensions(items: &[ast::Expr]) -> Result<()> {
+    let mut levels = 1;
+    let mut first = items.first();
+    while let Some(ast::Expr::Array(inner)) = first {
+        levels += 1;
+        first = inner.elem.first();
+    }
+    if levels > MAX_DIMENSIONS { Err(too_many_dimensions(MAX_DIMENSIONS + 1)) } else { Ok(()) }
+}
 
 /// `ARRAY[…]` of type `ty`; `nested` when the items are arrays.
 pub fn build(items: Vec<Datum>, ty: &SqlType, nested: bool) -> Result<Datum> {
@@ -36,6 +63,9 @@ pub fn build(items: Vec<Datum>, ty: &SqlType, nested: bool) -> Result<Datum> {
     }
     let mut dimensions = vec![(i32::try_from(items.len()).unwrap_or(i32::MAX), 1)];
     dimensions.extend(inner.unwrap_or_default());
+    if dimensions.len() > MAX_DIMENSIONS {
+        return Err(too_many_dimensions(dimensions.len()));
+    }
     if elements.is_empty() {
         dimensions.clear();
     }

@@ -26,7 +26,7 @@ use crate::sqlparser::ast::{self, Ident, Value};
 use crate::types::{Datum, Numeric, SqlType};
 
 /// Deepest nesting of an expression.
-pub const MAX_DEPTH: usize = 200;
+pub const MAX_DEPTH: usize = 1_200;
 
 /// What a function that is no scalar function means here.
 pub trait CallHook {
@@ -100,13 +100,9 @@ impl<'a> Binder<'a> {
     pub fn bind(&mut self, expr: &ast::Expr) -> Result<Expr> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(Error::new(
-                SqlState::STATEMENT_TOO_COMPLEX,
-                "expression is nested too deeply",
-            )
-            .hint("Split it, or use IN or ANY instead of a long chain of operators."));
+            return Err(crate::syntax::too_deep());
         }
-        let bound = self.bind_inner(expr);
+        let bound = crate::stack::deeper(|| self.bind_inner(expr));
         self.depth -= 1;
         bound
     }
@@ -315,6 +311,7 @@ impl<'a> Binder<'a> {
             let ty = element.clone().array_of();
             return Ok(Expr { node: Node::Array(Vec::new(), false), ty });
         }
+        super::array::within_dimensions(items)?;
         let nested = items.iter().all(|i| matches!(i, ast::Expr::Array(_)));
         let mut bound = Vec::with_capacity(items.len());
         for item in items {

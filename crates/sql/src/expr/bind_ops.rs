@@ -224,8 +224,25 @@ impl Binder<'_> {
                 .ok_or_else(|| fault::unsupported("this operator on rows"))?;
             return self.row_comparison(comparison, &a, &b);
         }
-        let (left, right) = (self.bind(left)?, self.bind(right)?);
-        self.binary_bound(&symbol, left, right)
+        // A chain grows to the left: it is bound from its first operand on, in a loop.
+        let mut chain = vec![(symbol, right)];
+        let mut first = left;
+        while let ast::Expr::BinaryOp { left, op, right } = first
+            && !matches!(op, BinaryOperator::And | BinaryOperator::Or | BinaryOperator::Overlaps)
+            && rows(left, right).is_none()
+        {
+            chain.push((symbol_of(op)?, right));
+            first = left;
+        }
+        if chain.len() > super::bind::MAX_DEPTH {
+            return Err(crate::syntax::too_deep());
+        }
+        let mut value = self.bind(first)?;
+        for (symbol, right) in chain.into_iter().rev() {
+            let right = self.bind(right)?;
+            value = self.binary_bound(&symbol, value, right)?;
+        }
+        Ok(value)
     }
 
     /// A binary operator on bound operands.

@@ -160,6 +160,14 @@ impl Expr {
         match &self.node {
             Node::Const(value) => Ok(value.clone()),
             Node::Column(at) => Ok(row.get(*at).cloned().unwrap_or(Datum::Null)),
+            _ => crate::stack::deeper(|| self.eval_here(row, context)),
+        }
+    }
+
+    fn eval_here(&self, row: &[Datum], context: &EvalContext<'_>) -> Result<Datum> {
+        match &self.node {
+            Node::Const(value) => Ok(value.clone()),
+            Node::Column(at) => Ok(row.get(*at).cloned().unwrap_or(Datum::Null)),
             Node::Param(number) => context.execution()?.parameter(*number).cloned(),
             Node::And(items) => truth_chain(items, row, context, false),
             Node::Or(items) => truth_chain(items, row, context, true),

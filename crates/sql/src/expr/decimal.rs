@@ -63,7 +63,7 @@ pub fn sqrt(value: &Numeric) -> Result<Numeric> {
     let result_weight = if weight >= 0 { weight * 4 / 2 + 1 } else { 1 - (1 - weight * 4) / 2 };
     let result_scale = scale_of(SIGNIFICANT - result_weight, *scale);
     let digits = result_scale + GUARD;
-    let root = fixed(unscaled, *scale, 2 * digits).sqrt();
+    let root = whole_root(&fixed(unscaled, *scale, 2 * digits));
     Ok(shown(root, digits, result_scale))
 }
 
@@ -190,6 +190,75 @@ pub fn log(base: &Numeric, value: &Numeric) -> Result<Numeric> {
     Ok(shown(result, digits, result_scale))
 }
 
+/// A whole power by squaring, with as many digits kept as the result shows: all of them of `1.000…1 ^ 1000000` would be
+/// millions.
+fn whole_power(base: &BigInt, scale: u32, n: i64, weight: i64, result_scale: u32) -> Numeric {
+    // Digits that count: those shown, and those that the multiplications may lose.
+    let shown = u64::try_from(weight.max(0)).unwrap_or(0) + u64::from(result_scale);
+    let keep = shown + u64::from(GUARD) * 2;
+    // A value is `unscaled * 10^exponent`.
+    let cut = |unscaled: BigInt, exponent: i64| {
+        let digits = unscaled.bits() * 30_103 / 100_000;
+        match u32::try_from(digits.saturating_sub(keep)) {
+            Ok(over) if over > 0 => (unscaled / pow10(over), exponent + i64::from(over)),
+            _ => (unscaled, exponent),
+        }
+    };
+    let mut square = cut(base.clone(), -i64::from(scale));
+    let mut result = (BigInt::one(), 0_i64);
+    let mut left = n.unsigned_abs();
+    while left > 0 {
+        if left & 1 == 1 {
+            result = cut(&result.0 * &square.0, result.1 + square.1);
+        }
+        left >>= 1;
+        if left > 0 {
+            square = cut(&square.0 * &square.0, square.1 * 2);
+        }
+    }
+    let digits = i64::from(result_scale + GUARD);
+    // To fixed point; what is below its digits does not show.
+    let (mut unscaled, mut exponent) = result;
+    if n < 0 {
+        let bits = unscaled.bits() * 30_103 / 100_000 + keep;
+        let lift = u32::try_from(bits).unwrap_or(u32::MAX);
+        unscaled = pow10(lift) / unscaled;
+        exponent = -exponent - i64::from(lift);
+    }
+    let shift = exponent + digits;
+    let whole = match u32::try_from(shift) {
+        Ok(up) => unscaled * pow10(up),
+        Err(_) => match u32::try_from(-shift) {
+            Ok(down) if u64::from(down) < unscaled.bits() + 1 => unscaled / pow10(down),
+            _ => BigInt::zero(),
+        },
+    };
+    Numeric::new(whole, result_scale + GUARD)
+}
+
+/// The whole square root: that of the upper half of the bits, and one step of Newton's from there. Each step doubles the digits,
+/// so that all together cost little more than the last.
+fn whole_root(value: &BigInt) -> BigInt {
+    let bits = value.bits();
+    if bits < 4_096 {
+        return value.sqrt();
+    }
+    let shift = bits / 4;
+    let above = whole_root(&(value >> (2 * shift)));
+    let mut root: BigInt = above << shift;
+    root = (&root + value / &root) >> 1;
+    while &root * &root > *value {
+        root -= 1;
+    }
+    loop {
+        let next = &root + 1;
+        if &next * &next > *value {
+            return root;
+        }
+        root = next;
+    }
+}
+
 /// `base` to the power of `exponent`.
 pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
     let (Numeric::Finite { unscaled: b, scale: bs }, Numeric::Finite { unscaled: e, scale: es }) =
@@ -223,16 +292,9 @@ pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
         return Ok(Numeric::new(0, result_scale));
     }
     let whole_exponent =
-        if whole { exponent.to_i64().filter(|n| n.unsigned_abs() <= 100_000) } else { None };
+        if whole { exponent.to_i64().filter(|n| n.unsigned_abs() <= 1 << 31) } else { None };
     let result = if let Some(n) = whole_exponent {
-        let magnitude = u32::try_from(n.unsigned_abs()).unwrap_or(u32::MAX);
-        let (raised, scale) = (b.pow(magnitude), bs * magnitude);
-        if n >= 0 {
-            Numeric::new(raised, scale)
-        } else {
-            let digits = result_scale + GUARD;
-            Numeric::new(pow10(digits + scale) / raised, digits)
-        }
+        whole_power(b, *bs, n, weight, result_scale)
     } else {
         let digits = result_scale + GUARD * 2 + weight.unsigned_abs().to_u32().unwrap_or(0);
         let ln_base = ln_fixed(&fixed(&b.abs(), *bs, digits + bs), digits + bs);
@@ -262,5 +324,19 @@ mod tests {
         assert_eq!(power(&n("2.0"), &n("0.5")).unwrap().to_string(), "1.4142135623730950");
         assert_eq!(power(&n("2"), &n("-2")).unwrap().to_string(), "0.2500000000000000");
         assert!(ln(&n("0")).is_err() && sqrt(&n("-1")).is_err());
+        assert_eq!(
+            power(&n("1.0000001"), &n("1000000")).unwrap().to_string(),
+            "1.1051709125497934"
+        );
+        assert_eq!(
+            power(&n("7"), &n("31")).unwrap().to_string(),
+            "157775382034845806615042743.0000000000000000"
+        );
+        assert_eq!(power(&n("3"), &n("-40")).unwrap().to_string(), "0.0000000000000000");
+        assert_eq!(power(&n("10"), &n("131000")).unwrap().to_string().len(), 131_018);
+        assert_eq!(
+            sqrt(&n(&format!("1{}", "0".repeat(20_000)))).unwrap().to_string().len(),
+            10_001
+        );
     }
 }

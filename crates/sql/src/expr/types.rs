@@ -133,11 +133,8 @@ pub fn named(data_type: &DataType, users: &UserTypes<'_>) -> Result<SqlType> {
 /// # Errors
 /// As [`named`]; 42601 when the text is no type name.
 pub fn parse_name(text: &str, users: &UserTypes<'_>) -> Result<SqlType> {
-    let dialect = crate::sqlparser::dialect::PostgreSqlDialect {};
-    let parsed = crate::sqlparser::parser::Parser::new(&dialect)
-        .try_with_sql(text)
-        .and_then(|mut parser| parser.parse_data_type())
-        .map_err(|_| no_such(text))?;
+    let parsed =
+        crate::syntax::read_type(text).map_err(|unread| unread.or_else(|_| no_such(text)))?;
     named(&parsed, users)
 }
 

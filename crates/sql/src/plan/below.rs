@@ -14,10 +14,8 @@ use crate::catalog::{CatalogSnapshot, Relation, Table, View};
 use crate::expr::{fold, is_aggregate};
 use crate::sqlparser::ast::{
     self, Expr, GroupByExpr, Ident, ObjectName, Query, Select, SelectItem,
-    SelectItemQualifiedWildcardKind, SetExpr, Statement, TableAliasColumnDef, TableFactor,
+    SelectItemQualifiedWildcardKind, SetExpr, TableAliasColumnDef, TableFactor,
 };
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
 
 /// Views over views, at most.
 const MAX_LEVELS: usize = 64;
@@ -141,11 +139,7 @@ fn level(
 }
 
 fn query_of(view: &View) -> Option<Query> {
-    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, &view.query).ok()?;
-    match parsed.into_iter().next() {
-        Some(Statement::Query(query)) => Some(*query),
-        _ => None,
-    }
+    crate::syntax::read_query(&view.query).ok()
 }
 
 fn parts(name: &ObjectName) -> Option<(Option<String>, String)> {

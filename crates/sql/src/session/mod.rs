@@ -83,6 +83,7 @@ use crate::notify::session::Channels;
 use crate::notify::{Lost, Notification};
 use crate::plan::{ParameterTypes, Plan};
 use crate::sqlparser::ast::Statement;
+use crate::stack::Need;
 use crate::types::{Datum, SqlType};
 use bounds::{Ran, bounded};
 use transaction::Block;
@@ -120,6 +121,8 @@ pub struct Prepared {
     pub(crate) statement: Option<Statement>,
     /// AS OF SYSTEM TIME.
     pub(crate) as_of: Option<String>,
+    /// The stack that the statement takes.
+    need: Need,
     /// It was described to a client: its columns may not change any more.
     described: bool,
     /// It surely computes next to nothing for each row it meets.
@@ -131,7 +134,7 @@ pub struct Prepared {
 
 impl Prepared {
     /// A statement of a simple query, planned when it runs.
-    fn simple(parsed: parse::Parsed, sql: &str) -> Arc<Self> {
+    fn simple(mut parsed: parse::Parsed, sql: &str) -> Arc<Self> {
         let cursor = parsed.statement.as_ref().is_some_and(|s| cursor::declared(s).is_some());
         Arc::new(Self {
             // Shown by pg_cursors; nobody else asks for it.
@@ -139,8 +142,9 @@ impl Prepared {
             parameter_types: Vec::new(),
             columns: None,
             tame: parsed.statement.as_ref().is_none_or(tame::is_tame),
-            statement: parsed.statement,
-            as_of: parsed.as_of,
+            statement: parsed.statement.take(),
+            as_of: parsed.as_of.take(),
+            need: parsed.need,
             described: false,
             charged: None,
             plan: Mutex::default(),
@@ -151,18 +155,26 @@ impl Prepared {
     fn explained_by(&self, statement: &Statement) -> Option<Arc<Self>> {
         let mut statement = statement.clone();
         let Statement::Explain { statement: inner, .. } = &mut statement else { return None };
-        **inner = self.statement.clone()?;
+        **inner = self.need.provide(|| self.statement.clone())?;
         Some(Arc::new(Self {
             sql: String::new(),
             parameter_types: self.parameter_types.clone(),
             columns: None,
             statement: Some(statement),
             as_of: self.as_of.clone(),
+            need: self.need,
             described: false,
             tame: false,
             charged: None,
             plan: Mutex::default(),
         }))
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        let kept = (self.statement.take(), self.plan.get_mut().take());
+        self.need.release(kept);
     }
 }
 
@@ -312,9 +324,11 @@ impl Session {
         if parsed.len() > 1 {
             return Err(Error::syntax("cannot insert multiple commands into a prepared statement"));
         }
-        let parsed = parsed.pop().unwrap_or(parse::Parsed { statement: None, as_of: None });
+        let parsed = parsed.pop().unwrap_or_else(parse::Parsed::nothing);
+        let need = parsed.need;
         let types = ParameterTypes::new(parameter_types);
-        self.prepare_statement((sql.to_owned(), charged), parsed, types).await
+        let prepared = self.prepare_statement((sql.to_owned(), charged), parsed, types);
+        if need.is_small() { prepared.await } else { need.future(prepared.boxed()).await }
     }
 
     /// The prepared statement of this name. PREPARE and the protocol's Parse share one space of names.
@@ -390,7 +404,7 @@ impl Session {
     async fn sync_inner(&mut self) -> Result<()> {
         let result = match &self.block {
             Some(block) if !block.explicit => {
-                scoped(self.spending.scope(), self.commit_bounded()).await
+                scoped(self.spending.scope(), self.commit_bounded().boxed()).await
             }
             _ => self.configure(),
         };

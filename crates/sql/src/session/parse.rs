@@ -7,9 +7,10 @@
 use super::cursor::syntax::Found;
 use crate::error::{Error, Result};
 use crate::sqlparser::ast::Statement;
-use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::parser::{Parser, ParserError};
-use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
+use crate::stack::Need;
+use crate::syntax::{self, Depth};
 
 /// Greatest length of a query string, bytes.
 pub const MAX_SQL_BYTES: usize = 64 << 20;
@@ -21,6 +22,35 @@ pub struct Parsed {
     pub statement: Option<Statement>,
     /// `AS OF SYSTEM TIME`: the text after it.
     pub as_of: Option<String>,
+    /// The stack that the tree takes.
+    pub(crate) need: Need,
+}
+
+impl Parsed {
+    fn new(statement: Statement, as_of: Option<String>, need: Need) -> Self {
+        Self { statement: Some(statement), as_of, need }
+    }
+
+    /// A statement that stood inside another, and its text.
+    ///
+    /// # Errors
+    /// 54001.
+    pub(super) fn again(statement: Statement, text: &str) -> Result<Self> {
+        let tokens = syntax::tokens(text).map_err(|(message, ..)| Error::syntax(message))?;
+        Ok(Self::new(statement, None, Need::of(Depth::of(&tokens)?)))
+    }
+
+    /// An empty statement.
+    pub(super) fn nothing() -> Self {
+        Self { statement: None, as_of: None, need: Need::default() }
+    }
+}
+
+impl Drop for Parsed {
+    fn drop(&mut self) {
+        let statement = self.statement.take();
+        self.need.release(statement);
+    }
 }
 
 /// Parses a query string into its statements; empty ones are dropped unless there is nothing else.
@@ -36,14 +66,9 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
             ),
         ));
     }
-    let tokens =
-        Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location().map_err(|error| {
-            Error::syntax(error.message.clone()).position(offset(
-                sql,
-                error.location.line,
-                error.location.column,
-            ))
-        })?;
+    let tokens = syntax::tokens(sql).map_err(|(message, line, column)| {
+        Error::syntax(message).position(offset(sql, line, column))
+    })?;
     let mut out = Vec::new();
     let mut current: Vec<TokenWithSpan> = Vec::new();
     for token in tokens.into_iter().flat_map(signs_apart) {
@@ -89,18 +114,28 @@ fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
         .chain(text[text.len() - signs..].split_inclusive(|_| true));
     let mut out = Vec::new();
     for piece in pieces {
-        match Tokenizer::new(&PostgreSqlDialect {}, piece).tokenize() {
-            Ok(tokens) => out.extend(tokens.into_iter().map(|t| TokenWithSpan::new(t, token.span))),
+        match syntax::tokens(piece) {
+            Ok(tokens) => {
+                out.extend(tokens.into_iter().map(|t| TokenWithSpan::new(t.token, token.span)));
+            }
             Err(_) => return vec![token],
         }
     }
     out
 }
 
+/// Makes a statement of its tokens, on a stack that its tree fits.
 fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> Result<()> {
     if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
         return Ok(());
     }
+    syntax::shorten(&mut tokens);
+    let depth = Depth::of(&tokens)?;
+    out.push(Need::of_unbalanced(depth).provide(|| statement(sql, tokens, Need::of(depth)))?);
+    Ok(())
+}
+
+fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Parsed> {
     super::spelling::cut_identifiers(&mut tokens);
     let as_of = take_as_of(&mut tokens)?;
     super::copy_words::spell_switches(&mut tokens);
@@ -115,8 +150,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     if spelled == super::spelling::Spelled::Plain
         && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?
     {
-        out.push(Parsed { statement: Some(statement), as_of });
-        return Ok(());
+        return Ok(Parsed::new(statement, as_of, need));
     }
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::included::spell(&mut tokens);
@@ -131,10 +165,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     super::forms::spell_symmetric(&mut tokens)?;
     let repair = may_need_repair(&tokens);
     let head = match super::cursor::syntax::parse(&tokens)? {
-        Found::Statement(statement) => {
-            out.push(Parsed { statement: Some(*statement), as_of });
-            return Ok(());
-        }
+        Found::Statement(statement) => return Ok(Parsed::new(*statement, as_of, need)),
         Found::Declare(head) => {
             tokens.drain(..head.query_at);
             Some(head)
@@ -142,15 +173,17 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
         Found::Other => None,
     };
     let expands = super::expand_array::is_in(&tokens);
-    let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
+    let mut parser = syntax::parser(tokens, true);
     let parsed = match &head {
         Some(_) => parser.parse_query().map(Statement::Query),
         None => parser.parse_statement(),
     };
-    let mut statement = parsed.map_err(|error| syntax(sql, &error))?;
+    let mut statement = parsed.map_err(|error| syntax_error(sql, &error))?;
+    // What walks the tree from here on walks a shallow one.
     if repair {
         super::precedence::restore(&mut statement);
     }
+    syntax::balance(&mut statement);
     if wrapped {
         super::quantifiers::unwrap(&mut statement);
     }
@@ -177,8 +210,7 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     if matches!(statement, Statement::Pragma { .. }) {
         return Err(Error::syntax("syntax error at or near \"PRAGMA\""));
     }
-    out.push(Parsed { statement: Some(statement), as_of });
-    Ok(())
+    Ok(Parsed::new(statement, as_of, need))
 }
 
 /// The text that `tokens` were read from.
@@ -328,7 +360,7 @@ fn spell_conflict_target(sql: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(
 type TargetAst = (Vec<crate::sqlparser::ast::IndexColumn>, Option<crate::sqlparser::ast::Expr>);
 
 fn read_conflict_target(sql: &str, tokens: Vec<TokenWithSpan>) -> Result<TargetAst> {
-    let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
+    let mut parser = crate::syntax::parser(tokens, false);
     let mut read = || {
         parser.expect_token(&Token::LParen)?;
         let items = parser.parse_comma_separated(Parser::parse_create_index_expr)?;
@@ -341,7 +373,7 @@ fn read_conflict_target(sql: &str, tokens: Vec<TokenWithSpan>) -> Result<TargetA
         parser.expect_token(&Token::EOF)?;
         Ok((items, wanted))
     };
-    read().map_err(|error| syntax(sql, &error))
+    read().map_err(|error| syntax_error(sql, &error))
 }
 
 /// What the name of a target of ON CONFLICT holds: key columns and the condition; `None` for the name of a column.
@@ -350,9 +382,7 @@ fn read_conflict_target(sql: &str, tokens: Vec<TokenWithSpan>) -> Result<TargetA
 /// 42601 when it does not parse.
 pub fn conflict_target(name: &str) -> Result<Option<TargetAst>> {
     let Some(text) = name.strip_prefix(CONFLICT_TARGET) else { return Ok(None) };
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text)
-        .tokenize_with_location()
-        .map_err(|error| Error::syntax(error.message))?;
+    let tokens = syntax::tokens(text).map_err(|(message, ..)| Error::syntax(message))?;
     read_conflict_target(text, tokens).map(Some)
 }
 
@@ -419,14 +449,11 @@ fn offset(sql: &str, line: u64, column: u64) -> u32 {
 }
 
 /// From the parser's words to PostgreSQL's.
-fn syntax(sql: &str, error: &ParserError) -> Error {
+fn syntax_error(sql: &str, error: &ParserError) -> Error {
     let text = match error {
         ParserError::TokenizerError(text) | ParserError::ParserError(text) => text.as_str(),
         ParserError::RecursionLimitExceeded => {
-            return Error::new(
-                crate::SqlState::STATEMENT_TOO_COMPLEX,
-                "the statement is nested too deeply",
-            );
+            return syntax::too_deep();
         }
     };
     let (body, place) = match text.rfind(" at Line: ") {

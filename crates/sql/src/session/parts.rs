@@ -6,9 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::sqlparser::ast::{AccessExpr, Expr, Ident, ObjectName, Subscript};
-use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::keywords::Keyword;
-use crate::sqlparser::parser::Parser;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 /// Begins the name of a part.
@@ -135,10 +133,8 @@ pub(crate) fn part(name: &ObjectName) -> Result<Option<(Ident, Vec<Subscript>)>>
         return Ok(None);
     };
     let wrong = || Error::syntax(format!("syntax error at or near \"{text}\""));
-    let parsed = Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(text)
-        .and_then(|mut parser| parser.parse_expr())
-        .map_err(|_| wrong())?;
+    let parsed = crate::syntax::read(text, |parser| parser.parse_expr())
+        .map_err(|unread| unread.or_else(|_| wrong()))?;
     let Expr::CompoundFieldAccess { root, access_chain } = parsed else { return Err(wrong()) };
     let Expr::Identifier(column) = *root else { return Err(wrong()) };
     let mut subscripts = Vec::with_capacity(access_chain.len());

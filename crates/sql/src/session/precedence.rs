@@ -92,7 +92,8 @@ mod tests {
     /// The statement with every operation in parentheses.
     fn same(sql: &str, explicit: &str) {
         let of = |sql: &str| {
-            let statement = parse(&format!("SELECT {sql}")).expect("parses").remove(0).statement;
+            let statement =
+                parse(&format!("SELECT {sql}")).expect("parses").remove(0).statement.take();
             statement.expect("a statement").to_string().replace(['(', ')'], "")
         };
         let tree = |sql: &str| {
@@ -129,7 +130,8 @@ mod tests {
     #[test]
     fn parentheses_hold() {
         for sql in ["a IS DISTINCT FROM (b AND c)", "NOT (a OR b)", "a AND (b OR c)"] {
-            let statement = parse(&format!("SELECT {sql}")).expect("parses").remove(0).statement;
+            let statement =
+                parse(&format!("SELECT {sql}")).expect("parses").remove(0).statement.take();
             assert_eq!(statement.expect("a statement").to_string(), format!("SELECT {sql}"));
         }
     }

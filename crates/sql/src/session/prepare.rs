@@ -218,7 +218,7 @@ impl Session {
     pub(super) async fn prepare_statement(
         &mut self,
         (sql, charged): (String, Option<Reservation>),
-        parsed: parse::Parsed,
+        mut parsed: parse::Parsed,
         parameters: ParameterTypes,
     ) -> Result<Arc<Prepared>> {
         let failed = self.block.as_ref().is_some_and(|block| block.failed);
@@ -227,8 +227,9 @@ impl Session {
             parameter_types: Vec::new(),
             columns: None,
             tame: parsed.statement.as_ref().is_none_or(tame::is_tame),
-            statement: parsed.statement,
-            as_of: parsed.as_of,
+            statement: parsed.statement.take(),
+            as_of: parsed.as_of.take(),
+            need: parsed.need,
             described: true,
             charged,
             plan: Mutex::default(),

@@ -19,8 +19,6 @@ use crate::sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType, FunctionArg, FunctionArgExpr, ObjectName, SetExpr,
     Statement, TableAlias, TableFactor, VisitMut, VisitorMut,
 };
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 /// Whether a statement may call one of these.
@@ -112,10 +110,8 @@ fn rewritten(factor: &TableFactor) -> Result<Option<TableFactor>> {
     );
     // What is joined from parts that were parsed parses again.
     let unreadable = |_| Error::syntax(format!("syntax error at or near \"{function}\""));
-    let mut parsed = Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(&sql)
-        .and_then(|mut parser| parser.parse_query())
-        .map_err(unreadable)?;
+    let mut parsed = crate::syntax::read(&sql, |parser| parser.parse_query())
+        .map_err(|unread| unread.or_else(unreadable))?;
     let SetExpr::Select(select) = &mut *parsed.body else { return Ok(None) };
     Ok(select.from.pop().map(|from| from.relation))
 }

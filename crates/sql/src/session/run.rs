@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
 
@@ -67,7 +68,7 @@ impl Session {
                         block.repeatable = false;
                     }
                     let before = self.spending.total();
-                    match self.commit_bounded().await {
+                    match self.commit_bounded().boxed().await {
                         Ok(()) => {
                             let commit = self.spending.total() - before;
                             return engine_df::with_commit_cost(
@@ -95,6 +96,28 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
+        if prepared.need.is_small() {
+            return self.run_here(prepared, parameters).await;
+        }
+        self.run_roomy(prepared, parameters).await
+    }
+
+    /// [`Session::run`] in a box of its own.
+    fn run_roomy<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> BoxFuture<'a, Result<StatementResult>> {
+        let need = prepared.need;
+        need.future(self.run_here(prepared, parameters).boxed()).boxed()
+    }
+
+    /// [`Session::run`] on a stack that fits the statement.
+    async fn run_here(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> Result<StatementResult> {
         self.configure()?;
         let settings = Arc::clone(&self.settings);
         let (token, mut timer) = self.begin_statement();
@@ -107,6 +130,17 @@ impl Session {
             Ran::Done(result) => Ok(kept(result?, &token, timer)),
             Ran::Stopped(error) => Err(self.stopped(error, settings)),
         }
+    }
+
+    /// [`Session::run_unbounded`] of a statement that another one names, on a stack that fits it.
+    fn run_inner<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: Vec<Datum>,
+    ) -> BoxFuture<'a, Result<StatementResult>> {
+        let need = prepared.need;
+        let work = self.run_unbounded(prepared, parameters).boxed();
+        if need.is_small() { work } else { need.future(work).boxed() }
     }
 
     async fn run_unbounded(
@@ -146,7 +180,7 @@ impl Session {
             return match self.execute_prepared(execute).boxed().await {
                 Ok((inner, values)) => {
                     let inner = inner.explained_by(statement).unwrap_or(inner);
-                    Box::pin(self.run_unbounded(&inner, values)).await
+                    self.run_inner(&inner, values).await
                 }
                 Err(error) => {
                     self.fail();
@@ -287,6 +321,25 @@ impl Session {
 
     /// One execution in the block's transaction.
     pub(super) async fn attempt(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: &[Datum],
+    ) -> Result<StatementResult> {
+        let need = prepared.need;
+        if need.is_small() {
+            return self.attempt_here(prepared, parameters).await;
+        }
+        match need.future(self.attempt_here(prepared, parameters).boxed()).await? {
+            StatementResult::Rows { columns, rows: Rows::Stream(rows), tag } => {
+                let rows = Rows::Stream(Box::pin(need.stream(rows)));
+                Ok(StatementResult::Rows { columns, rows, tag })
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// [`Session::attempt`] on a stack that fits the statement.
+    async fn attempt_here(
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: &[Datum],

@@ -165,14 +165,10 @@ impl Session {
                         }
                     }));
                 }
-                let parsed = parse::Parsed { statement: Some((**statement).clone()), as_of: None };
-                let prepared = self
-                    .prepare_statement(
-                        (statement.to_string(), None),
-                        parsed,
-                        ParameterTypes::new(&types),
-                    )
-                    .await?;
+                let text = statement.to_string();
+                let parsed = parse::Parsed::again((**statement).clone(), &text)?;
+                let types = ParameterTypes::new(&types);
+                let prepared = self.prepare_statement((text, None), parsed, types).await?;
                 self.prepared.insert(name, prepared);
                 Ok(tag("PREPARE"))
             }

@@ -217,15 +217,11 @@ pub fn sql_type(ty: &DataType, users: Option<&UserTypes<'_>>) -> Result<SqlType>
 /// # Errors
 /// 42601, 42704.
 pub fn parse_type_name(text: &str) -> Result<SqlType> {
-    use crate::sqlparser::dialect::PostgreSqlDialect;
-    use crate::sqlparser::parser::Parser;
     if text.trim() == "\"char\"" {
         return Ok(SqlType::InternalChar);
     }
-    let ty = Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(text)
-        .and_then(|mut parser| parser.parse_data_type())
-        .map_err(|_| Error::syntax(format!("syntax error at or near \"{text}\"")))?;
+    let wrong = |_| Error::syntax(format!("syntax error at or near \"{text}\""));
+    let ty = crate::syntax::read_type(text).map_err(|unread| unread.or_else(wrong))?;
     sql_type(&ty, None)
 }
 

@@ -11,6 +11,7 @@ mod import;
 mod log;
 mod password;
 mod restore;
+mod runtimes;
 mod settings;
 mod shell;
 mod start;
@@ -20,9 +21,11 @@ mod units;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Handle;
+
+use runtimes::Runtimes;
 
 const DEFAULT_URL: &str = "postgres://telesto@127.0.0.1:5433/telesto";
 
@@ -224,26 +227,6 @@ enum Source {
     },
 }
 
-/// How long a thread for blocking work is kept idle: the allocator gives what one holds back when it ends.
-const KEEP_BLOCKING_THREADS: Duration = Duration::from_secs(1);
-
-/// Stack of a thread, bytes. Definitions run queries inside of statements, and unoptimised frames of that are large: with the
-/// default of 2 MiB, ALTER TABLE … ADD FOREIGN KEY overflowed it in a development build. Only what is used takes memory.
-const STACK_BYTES: usize = 8 << 20;
-
-/// Memory of a node per thread for blocking work, bytes.
-const MEMORY_OF_A_BLOCKING_THREAD: u64 = 8 << 20;
-
-/// Threads for blocking work (files of a bucket folder, of the log and of spilled rows). Each holds memory of its own, up
-/// to some megabytes, so their number is part of the memory bound and small where that is small; no such work waits for other such
-/// work, so a bound cannot hold it up for good.
-fn blocking_threads(command: &Command) -> usize {
-    let most = 16 + 4 * std::thread::available_parallelism().map_or(1, usize::from);
-    let Command::Start { settings, .. } = command else { return most };
-    let memory = settings.memory.unwrap_or(start::DEFAULT_MEMORY).0;
-    usize::try_from(memory / MEMORY_OF_A_BLOCKING_THREAD).unwrap_or(most).clamp(8, most)
-}
-
 /// The command with the settings of its file, where one is named.
 fn with_file(command: Command) -> Result<Command, String> {
     Ok(match command {
@@ -261,26 +244,26 @@ pub fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => return fail(&error),
     };
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder
-        .enable_all()
-        .thread_stack_size(STACK_BYTES)
-        .max_blocking_threads(blocking_threads(&command))
-        .thread_keep_alive(KEEP_BLOCKING_THREADS);
-    let runtime = match telesto_bucket::meter::follow_tasks(&mut builder).build() {
-        Ok(runtime) => runtime,
+    let runtimes = match Runtimes::start(node_memory(&command)) {
+        Ok(runtimes) => runtimes,
         Err(error) => return fail(&format!("the runtime cannot start: {error}")),
     };
-    let code = runtime.block_on(run(command));
-    // What still blocks (a terminal being read) must not hold the process.
-    runtime.shutdown_background();
+    let sessions = runtimes.sessions().clone();
+    let code = runtimes.core().block_on(run(command, sessions));
+    runtimes.stop();
     code
 }
 
-async fn run(command: Command) -> ExitCode {
+/// The memory a node is given; `None`: the command is no node.
+fn node_memory(command: &Command) -> Option<u64> {
+    let Command::Start { settings, .. } = command else { return None };
+    Some(settings.memory.unwrap_or(start::DEFAULT_MEMORY).0)
+}
+
+async fn run(command: Command, sessions: Handle) -> ExitCode {
     match command {
         Command::Start { log_level, settings, .. } => {
-            report(start::run(&log_level, &settings).await)
+            report(start::run(&log_level, &settings, &sessions).await)
         }
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             report(import::mediawiki(&file, &url, batch_pages).await)

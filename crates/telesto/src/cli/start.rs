@@ -13,6 +13,7 @@ use telesto_common::Env;
 use telesto_server::auth::Users;
 use telesto_server::{Auth, Limits, Server, ServerConfig};
 use telesto_txn::Database as _;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -29,11 +30,11 @@ const PROGRESS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Why it could not start, or not stop in order.
-pub async fn run(log_level: &str, settings: &Settings) -> Result<(), String> {
+pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Result<(), String> {
     let filter = EnvFilter::try_new(log_level)
         .map_err(|error| format!("--log-level {log_level:?} is no filter: {error}"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let env = telesto_runtime::env();
+    let env = telesto_runtime::env_of(&Handle::current(), sessions);
     let server_config = server_config(&env, settings)?;
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
     let options = options(settings, &server_config)?;
@@ -138,6 +139,7 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
         wire_memory_bytes: defaults.wire_memory_bytes.min(long_messages),
         max_connections: settings.max_connections.unwrap_or(defaults.max_connections).max(1),
         max_message_bytes: max_message.unwrap_or(defaults.max_message_bytes),
+        max_computing: super::runtimes::computing(memory),
         idle: or_never(settings.idle_timeout, defaults.idle),
         idle_in_transaction: or_never(
             settings.idle_in_transaction_timeout,

@@ -13,13 +13,15 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Timestamp, TxnId};
 use telesto_shard::{Change, Shard};
 
-use crate::error::Result;
 use crate::read_set::{ReadsSince, group};
 use crate::service::{CommitRequest, CommitWrites};
 
 /// Checks of more keys and ranges than this are made in the transaction's own task first, so that
 /// the committer only looks at what changed since.
 const LARGE_CHECK: usize = 256;
+
+/// So many keys are read from the checkpoint together, in the time of one.
+const FEW: usize = 32;
 
 /// The checks of one transaction.
 #[derive(Clone, Debug, Default)]
@@ -69,15 +71,21 @@ impl Checks {
         self.groups.iter().map(|group| group.keys.len() + group.ranges.len()).sum()
     }
 
+    /// Whether some point reads tell what memory does not.
+    pub fn is_small(&self) -> bool {
+        let ranges: usize = self.groups.iter().map(|group| group.ranges.len()).sum();
+        self.recheck.is_none() && ranges == 0 && self.len() <= FEW
+    }
+
     /// Checks in the transaction's own task what would hold the committer up: large sets, and what
     /// memory does not cover.
-    pub async fn ahead(&mut self, shard: &Arc<Shard>) -> Result<Found> {
+    ///
+    /// # Errors
+    /// The shard's.
+    pub async fn ahead(&mut self, shard: &Arc<Shard>) -> telesto_shard::Result<Found> {
         let through = shard.applied().1;
-        let covered = self
-            .groups
-            .iter()
-            .all(|group| shard.try_changed_since(&[], &[], group.since).is_some());
-        if covered && self.len() <= LARGE_CHECK {
+        // What is small and in memory is left to the committer.
+        if self.len() <= LARGE_CHECK && self.try_run(shard).is_some() {
             return Ok(Found::Nothing);
         }
         let found = self.run(shard).await?;
@@ -87,8 +95,11 @@ impl Checks {
         Ok(found)
     }
 
-    /// Checks against everything applied.
-    pub async fn run(&self, shard: &Arc<Shard>) -> Result<Found> {
+    /// Checks against everything applied, fetching what memory does not tell.
+    ///
+    /// # Errors
+    /// The shard's.
+    pub async fn run(&self, shard: &Arc<Shard>) -> telesto_shard::Result<Found> {
         for group in &self.groups {
             if let Some(change) = changed(shard, group, self.floor).await? {
                 return Ok(Found::Conflict(change));
@@ -100,6 +111,24 @@ impl Checks {
             return Ok(Found::Recheck(change));
         }
         Ok(Found::Nothing)
+    }
+
+    /// Checks against everything applied, without waiting. `None`: memory does not tell.
+    pub fn try_run(&self, shard: &Shard) -> Option<Found> {
+        let look = |group: &ReadsSince| {
+            shard.try_changed_since(&group.keys, &group.ranges, group.since.max(self.floor))
+        };
+        for group in &self.groups {
+            if let Some(change) = look(group)? {
+                return Some(Found::Conflict(change));
+            }
+        }
+        if let Some(group) = &self.recheck
+            && let Some(change) = look(group)?
+        {
+            return Some(Found::Recheck(change));
+        }
+        Some(Found::Nothing)
     }
 
     /// Checks against the transactions before it in its group.
@@ -121,11 +150,11 @@ async fn changed(
     shard: &Arc<Shard>,
     group: &ReadsSince,
     floor: Timestamp,
-) -> Result<Option<Change>> {
+) -> telesto_shard::Result<Option<Change>> {
     let since = group.since.max(floor);
     match shard.try_changed_since(&group.keys, &group.ranges, since) {
         Some(change) => Ok(change),
-        None => Ok(shard.changed_since(&group.keys, &group.ranges, since).await?),
+        None => shard.changed_since(&group.keys, &group.ranges, since).await,
     }
 }
 

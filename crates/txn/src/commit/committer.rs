@@ -3,6 +3,8 @@
 //! # Invariants
 //! - Every transaction of an entry was validated against everything below the entry and against the
 //!   ones before it in the entry; timestamps grow along the log.
+//! - Ranges that memory does not cover are not walked here: the request is given back to whoever asked, to look at them
+//!   elsewhere. Single keys, and what came back since the tail was trimmed again, are looked at here, for a bounded time.
 //! - A transaction is acknowledged only after its entry is appended and applied here.
 //! - The position of the next append is always derived from what was applied, never guessed: after an
 //!   append of unknown outcome the same slot is tried again, which settles it.
@@ -15,8 +17,11 @@
 //! # On failure
 //! - Slot taken: read on, validate again, next slot; until the deadline.
 //! - Unknown outcome: the same records are appended again in the same slot. `Committed` means the
-//!   first attempt is lost for ever and the second one counts; `Taken` by one of our own tokens means
-//!   it was there. Still unknown at the deadline: `OutcomeUnknown`.
+//!   first attempt is lost for ever and the second one counts; `Taken` by an entry that holds a commit
+//!   of ours means it was there. Still unknown at the deadline: `OutcomeUnknown`.
+//! - Whatever the store answered, also a plain "exists" to the first attempt (somebody on the way may have
+//!   repeated the request): who won a taken slot is told by the transactions in it, never assumed.
+//!   And a conflict of a transaction with itself is the proof that it committed.
 //! - Anything else: nothing was appended, everyone gets the error.
 
 use std::sync::Arc;
@@ -24,10 +29,11 @@ use std::time::Duration;
 
 use telesto_bucket::ScopeMeter;
 use telesto_bucket::meter::scoped;
-use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId, WriterToken};
-use telesto_log::record::{Commit, Config, Entry, Messages, Record, Writes};
+use telesto_common::env::Clock;
+use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId};
+use telesto_log::record::{Commit, Config, Messages, Record, Writes};
 use telesto_log::{Append, Error as LogError};
-use telesto_shard::{FoldNeed, Folded};
+use telesto_shard::{Folded, Shard};
 use tokio::sync::{mpsc, oneshot};
 
 use super::checks::{Checks, Found, GroupIndex};
@@ -41,6 +47,10 @@ use crate::transaction::conflict;
 const CONTENDED_FOR: Duration = Duration::from_secs(2);
 /// Longest pause of a winner.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How long the committer itself looks at what memory does not tell: at first (twice as long each time that it comes
+/// back), and at most.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
+const LONGEST_LOOK: Duration = Duration::from_secs(8);
 /// First pause before an append of unknown outcome is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -50,8 +60,20 @@ pub(crate) struct Pending {
     pub request: CommitRequest,
     pub checks: Checks,
     pub deadline: Deadline,
+    /// The deadline on the wall clock, for what a machine that was paused must not commit any more.
+    pub wall_deadline_micros: u64,
+    /// How often it was given back.
+    pub looks: u32,
     pub bytes: usize,
-    pub reply: oneshot::Sender<Result<CommitReply>>,
+    pub reply: oneshot::Sender<Result<Answer>>,
+}
+
+/// What the committer says to a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Reply(CommitReply),
+    /// Memory does not tell whether it is valid; nothing was appended. The request comes back with its checks.
+    NotInMemory(Box<(CommitRequest, Checks)>),
 }
 
 impl Pending {
@@ -61,7 +83,18 @@ impl Pending {
 
     fn answer(self, reply: Result<CommitReply>) {
         // Whoever stopped waiting asks for the outcome by the transaction's id.
-        let _ = self.reply.send(reply);
+        let _ = self.reply.send(reply.map(Answer::Reply));
+    }
+
+    fn give_back(self) {
+        let Self { request, checks, reply, .. } = self;
+        let _ = reply.send(Ok(Answer::NotInMemory(Box::new((request, checks)))));
+    }
+
+    /// Whether it may not be committed any more. The parts of an external write set are kept so long by either clock.
+    fn is_late(&self, clock: &dyn Clock) -> bool {
+        self.deadline.passed(clock.monotonic())
+            || self.external() && clock.wall_micros() > self.wall_deadline_micros
     }
 }
 
@@ -87,7 +120,8 @@ struct Validated {
 
 /// What an append attempt led to.
 enum Attempt {
-    Committed(Entry),
+    /// The survivors are in the entry at this position, which is applied.
+    Committed(Lsn),
     /// Another entry stands in the slot; it has been applied.
     Lost,
 }
@@ -179,12 +213,12 @@ impl Committer {
     }
 
     async fn commit(&mut self, group: Vec<Pending>, scope: &ScopeMeter) {
-        let now = self.local.env.clock.monotonic();
+        let clock = &self.local.env.clock;
         let mut live = Vec::with_capacity(group.len());
         for pending in group {
             if pending.reply.is_closed() {
                 self.local.outcomes.abort(pending.request.txn);
-            } else if pending.deadline.passed(now) {
+            } else if pending.is_late(&**clock) {
                 let error = Error::Unavailable(
                     "the deadline passed before the commit's turn came; nothing was committed: run the transaction again, or raise the time-out".to_owned(),
                 );
@@ -193,12 +227,16 @@ impl Committer {
                 live.push(pending);
             }
         }
-        let by = self.local.env.deadline(self.local.options.timeout);
+        let mut by = self.local.env.deadline(self.local.options.timeout);
+        for pending in live.iter().filter(|pending| pending.external()) {
+            // Its parts are not kept for longer.
+            by = by.earlier(pending.deadline);
+        }
         if let Err(error) = self.ready(by).await {
             return self.abort_all(live, &error);
         }
         while !live.is_empty() {
-            let Validated { at, survivors, beaten } = match self.validate(&mut live).await {
+            let Validated { at, survivors, beaten } = match self.validate(&mut live, by).await {
                 Ok(validated) => validated,
                 Err(error) => return self.abort_all(live, &error),
             };
@@ -207,8 +245,8 @@ impl Committer {
             }
             let result = self.append(&live, &survivors, at, by).await;
             match result {
-                Ok(Attempt::Committed(entry)) => {
-                    return self.acknowledge(live, &survivors, beaten, &entry, scope);
+                Ok(Attempt::Committed(lsn)) => {
+                    return self.acknowledge(live, &survivors, beaten, lsn, scope);
                 }
                 Ok(Attempt::Lost) => {
                     metrics::counter!("telesto_txn_slots_lost_total").increment(1);
@@ -237,59 +275,52 @@ impl Committer {
             // Slept for long: learn what became of the log before anything is put into it.
             self.local.catch_up(by).await?;
         }
-        self.hold_back(by).await
-    }
-
-    /// Holds commits back while the tail is at its memory limit.
-    async fn hold_back(&self, by: Deadline) -> Result<()> {
-        let local = &self.local;
-        let env = &local.env;
-        while local.shard().fold_need() == FoldNeed::Full {
-            metrics::counter!("telesto_txn_commits_held_back_total").increment(1);
-            local.fold_wanted.notify_one();
-            let _ = env
-                .within(
-                    env.deadline(Duration::from_millis(100)).earlier(by),
-                    "waiting for the fold",
-                    local.folded.notified(),
-                )
-                .await;
-            if by.passed(env.clock.monotonic()) {
-                let why = match local.shard().failed_write() {
-                    Some(failure) => format!("cannot be written ({failure})"),
-                    None => "does not keep up".to_owned(),
-                };
-                return Err(Error::Unavailable(format!(
-                    "the tail is at its memory limit and the checkpoint {why}; nothing was committed: retry, or raise the memory limit"
-                )));
-            }
-        }
-        Ok(())
+        self.local.wait_for_fold(by).await
     }
 
     /// Answers those that certainly fail and sorts the others.
-    async fn validate(&self, live: &mut Vec<Pending>) -> Result<Validated> {
+    async fn validate(&self, live: &mut Vec<Pending>, by: Deadline) -> Result<Validated> {
         let shard = self.local.shard();
         // Taken before the checks: an entry applied meanwhile by a look holds this slot then, the
         // append finds it taken, and everything is checked again.
         let (applied, newest) = shard.applied();
         let mut kept = Vec::with_capacity(live.len());
         for pending in live.drain(..) {
-            match pending.checks.run(&shard).await {
-                Ok(Found::Nothing) => kept.push(pending),
-                Ok(Found::Conflict(change)) => {
+            let found = match pending.checks.try_run(&shard) {
+                None if pending.looks > 0 || pending.checks.is_small() => {
+                    self.look(&pending, &shard, by).await
+                }
+                found => found,
+            };
+            match found {
+                Some(Found::Nothing) => kept.push(pending),
+                // Nobody else writes as this transaction: it is in the log.
+                Some(Found::Conflict(change) | Found::Recheck(change))
+                    if change.txn == pending.request.txn =>
+                {
+                    let timestamp = change.at;
+                    let (lsn, cost) = (applied, Cost::default());
+                    pending.answer(Ok(CommitReply::Committed { timestamp, lsn, cost }));
+                }
+                Some(Found::Conflict(change)) => {
                     let error = conflict(pending.request.txn, change);
                     self.abort(pending, error);
                 }
-                Ok(Found::Recheck(change)) => {
+                Some(Found::Recheck(change)) => {
                     pending.answer(Ok(CommitReply::Recheck(change)));
                 }
-                Err(error) => self.abort(pending, error),
+                // Everybody else would wait for what has to be fetched.
+                None => pending.give_back(),
             }
         }
         *live = kept;
+        if live.is_empty() {
+            return Ok(Validated { at: applied.next(), survivors: Vec::new(), beaten: Vec::new() });
+        }
         let count = u32::try_from(live.len()).unwrap_or(u32::MAX);
-        let first = self.local.oracle.reserve(newest, count).await?;
+        let after = live.iter().map(|pending| pending.request.after).max().unwrap_or(newest);
+        let reserving = self.local.oracle.reserve(newest, after, count);
+        let first = self.local.env.within(by, "asking for a timestamp", reserving).await??;
         let mut survivors = Vec::with_capacity(live.len());
         let mut beaten = Vec::new();
         let mut index = GroupIndex::default();
@@ -307,6 +338,16 @@ impl Committer {
         Ok(Validated { at: applied.next(), survivors, beaten })
     }
 
+    /// Looks at what memory does not tell, for a few keys, or for one that was given back in vain: the tail may be trimmed
+    /// faster than its owner gets another turn. Everybody else waits meanwhile, so not for long.
+    async fn look(&self, pending: &Pending, shard: &Arc<Shard>, by: Deadline) -> Option<Found> {
+        let env = &self.local.env;
+        let bound = FIRST_LOOK.saturating_mul(1 << pending.looks.min(8)).min(LONGEST_LOOK);
+        let by = env.deadline(bound).earlier(by);
+        let found = env.within(by, "validating reads", pending.checks.run(shard)).await;
+        found.ok()?.ok()
+    }
+
     async fn append(
         &mut self,
         live: &[Pending],
@@ -316,7 +357,10 @@ impl Committer {
     ) -> std::result::Result<Attempt, Failed> {
         let local = Arc::clone(&self.local);
         let env = &local.env;
-        let mut tried: Vec<WriterToken> = Vec::new();
+        // All attempts carry the same transactions: an entry with one of them is one of ours.
+        let own = live[survivors[0].0].request.txn;
+        // Whether an attempt may have got through.
+        let mut doubtful = false;
         let mut causes = Causes::default();
         let mut pause = RETRY_PAUSE;
         loop {
@@ -325,7 +369,7 @@ impl Committer {
             let appended = match local.hash_before(at, by).await {
                 Ok(hash) => local.log.append(at, hash, records, by).await,
                 // Nothing was appended by this attempt.
-                Err(error @ LogError::Trimmed { .. }) if tried.is_empty() => {
+                Err(error @ LogError::Trimmed { .. }) if !doubtful => {
                     return Err(Failed::Certain(error.into()));
                 }
                 Err(error) => Err(error),
@@ -337,41 +381,41 @@ impl Committer {
                     self.append_takes = (self.append_takes * 7 + took) / 8;
                     self.won_last = true;
                     return match local.apply(&entry) {
-                        Ok(()) => Ok(Attempt::Committed(entry)),
+                        Ok(()) => Ok(Attempt::Committed(entry.lsn)),
                         // Committed, but this process cannot go on from here by itself.
                         Err(error) => Err(Failed::Unknown(at, error.to_string())),
                     };
                 }
-                Ok(Append::Taken { .. }) => {
-                    match local.catch_up_past(at, !tried.is_empty(), by).await {
-                        Ok(Some(entry)) if tried.contains(&entry.writer) => {
-                            return Ok(Attempt::Committed(entry));
-                        }
-                        Ok(_) => return Ok(Attempt::Lost),
-                        Err(error) if tried.is_empty() => return Err(Failed::Certain(error)),
-                        Err(error) => {
-                            causes.add(error.to_string());
-                            if by.passed(env.clock.monotonic()) {
-                                return Err(Failed::Unknown(at, causes.text()));
-                            }
+                Ok(Append::Taken { .. }) => match local.taken_by(at, own, by).await {
+                    Ok(true) => {
+                        metrics::counter!("telesto_txn_own_slots_taken_total").increment(1);
+                        return Ok(Attempt::Committed(at));
+                    }
+                    Ok(false) => return Ok(Attempt::Lost),
+                    Err(error) if local.log.start() > at => {
+                        return Err(self.reopened(at, error, by).await);
+                    }
+                    Err(error) => {
+                        // It may be ours that is there.
+                        doubtful = true;
+                        causes.add(error.to_string());
+                        if by.passed(env.clock.monotonic()) {
+                            return Err(Failed::Unknown(at, causes.text()));
                         }
                     }
-                }
+                },
                 Err(error @ LogError::Trimmed { .. }) => {
-                    return match local.reopen(by).await {
-                        Ok(()) => Err(Failed::Reopened(at, error.into())),
-                        Err(reopening) => Err(Failed::Unknown(at, reopening.to_string())),
-                    };
+                    return Err(self.reopened(at, error.into(), by).await);
                 }
-                Err(LogError::Indeterminate { writer, reason, .. }) => {
+                Err(LogError::Indeterminate { reason, .. }) => {
                     metrics::counter!("telesto_txn_appends_indeterminate_total").increment(1);
-                    tried.push(writer);
+                    doubtful = true;
                     causes.add(reason);
                     if by.passed(env.clock.monotonic() + pause) {
                         return Err(Failed::Unknown(at, causes.text()));
                     }
                 }
-                Err(error) if tried.is_empty() => return Err(Failed::Certain(error.into())),
+                Err(error) if !doubtful => return Err(Failed::Certain(error.into())),
                 Err(error) => {
                     causes.add(error.to_string());
                     if by.passed(env.clock.monotonic() + pause) {
@@ -381,6 +425,14 @@ impl Committer {
             }
             env.clock.sleep(pause + env.jitter(pause)).await;
             pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// The log was trimmed past the slot `at` of an append.
+    async fn reopened(&self, at: Lsn, error: Error, by: Deadline) -> Failed {
+        match self.local.reopen(by).await {
+            Ok(()) => Failed::Reopened(at, error),
+            Err(reopening) => Failed::Unknown(at, reopening.to_string()),
         }
     }
 
@@ -402,7 +454,9 @@ impl Committer {
                 txn: request.txn,
                 timestamp: *timestamp,
                 source: local.options.identity.node,
-                origin: Label::update(local.options.region, *timestamp),
+                origin: request
+                    .origin
+                    .unwrap_or_else(|| Label::update(local.options.region, *timestamp)),
                 writes,
             }));
             if !request.messages.is_empty() {
@@ -418,7 +472,7 @@ impl Committer {
         live: Vec<Pending>,
         survivors: &[(usize, Timestamp)],
         beaten: Vec<(usize, Error)>,
-        entry: &Entry,
+        lsn: Lsn,
         scope: &ScopeMeter,
     ) {
         let mut answers: Vec<Option<Result<CommitReply>>> = Vec::new();
@@ -426,7 +480,7 @@ impl Committer {
         let cost = scope.totals() / survivors.len() as f64;
         for (position, timestamp) in survivors {
             answers[*position] =
-                Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn: entry.lsn, cost }));
+                Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn, cost }));
         }
         metrics::histogram!("telesto_txn_group_size").record(survivors.len() as f64);
         metrics::counter!("telesto_txn_commits_total").increment(survivors.len() as u64);
@@ -496,7 +550,9 @@ impl Committer {
                 self.abort(pending, error.clone());
                 continue;
             }
-            match shard.outcome(txn).await {
+            let by = self.local.env.deadline(self.local.options.timeout);
+            let asked = self.local.env.within(by, "reading an outcome", shard.outcome(txn)).await;
+            match asked.map_err(Error::from).and_then(|asked| Ok(asked?)) {
                 Ok(Some(timestamp)) => pending.answer(Ok(CommitReply::Committed {
                     timestamp,
                     lsn: slot,

@@ -9,8 +9,8 @@
 //! - Part objects of a transaction that certainly did not commit are deleted; those of one that may
 //!   have committed are kept. What a crash leaves behind is collected by age
 //!   ([`crate::maintenance`]).
-//! - An external write set is committed within half the retention window of its first part's upload, or
-//!   not at all: collection by age never meets a part that may still be named by a commit.
+//! - An external write set is asked for within half the retention window of its first part's upload and appended
+//!   within the whole of it, or not at all: collection never meets a part that may still be named by a commit.
 //!
 //! # Limits
 //! Memory: one part object being built, one on its way.
@@ -36,6 +36,9 @@ use crate::transaction::{Core, conflict};
 const MAX_FOREIGN_CHANGES: usize = 1_000;
 /// Memory a write costs beside its key and value, in an entry.
 const WRITE_OVERHEAD_BYTES: usize = 16;
+
+/// Bytes at a part's begin that tell it from every other: head and writer token.
+const HEAD_BYTES: usize = 24;
 
 /// Where part objects go.
 #[derive(Clone, Debug)]
@@ -63,7 +66,8 @@ pub(crate) struct External {
     pub parts: Vec<Part>,
     /// No written key was changed up to here.
     pub since: Timestamp,
-    begun: Duration,
+    /// When the first upload began: monotonic, and wall clock.
+    begun: (Duration, u64),
     kept: bool,
     core: Arc<crate::transaction::Shared>,
 }
@@ -97,6 +101,25 @@ fn checked(merged: Merged) -> CheckedWrite {
     CheckedWrite { write: Write { key, value, fresh }, since }
 }
 
+/// Puts a part. An object that is there already may be this very part, whose put somebody on the way repeated: the
+/// writer token in its head makes each body unique.
+async fn put_part(bucket: &dyn Bucket, object: &str, body: Bytes) -> Result<()> {
+    if bucket.put_if_absent(Cause::Commit, object, body.clone()).await? == PutOutcome::Exists {
+        let head = u64::try_from(body.len().min(HEAD_BYTES)).unwrap_or_default();
+        let there = bucket.get(Cause::Commit, object, Some(0..head)).await?;
+        let own = there.is_some_and(|there| {
+            there.size_bytes == body.len() as u64 && body.starts_with(&there.body)
+        });
+        if !own {
+            return Err(Error::Corrupt(format!(
+                "another object is already stored as {object}; run the transaction again"
+            )));
+        }
+    }
+    metrics::counter!("telesto_txn_part_bytes_total").increment(body.len() as u64);
+    Ok(())
+}
+
 struct Upload<'a> {
     core: &'a Core,
     writer: PartWriter,
@@ -114,7 +137,7 @@ impl<'a> Upload<'a> {
             external: External {
                 parts: Vec::new(),
                 since: Timestamp::MAX,
-                begun: env.clock.monotonic(),
+                begun: (env.clock.monotonic(), env.clock.wall_micros()),
                 kept: false,
                 core: Arc::clone(&core.shared),
             },
@@ -137,27 +160,17 @@ impl<'a> Upload<'a> {
         let prefix = parts_prefix(store.shard);
         let object = format!("{prefix}/{}-{:06}", self.core.id, self.external.parts.len());
         let named = part.named(object.clone());
-        let bytes = part.body.len() as u64;
+        let body = part.body;
         // Named before it is written: whatever became of the put, the object is accounted for.
         self.external.parts.push(named);
         let bucket = Arc::clone(&store.bucket);
         let (done, put) = oneshot::channel();
         let scope = current_scope();
         self.core.shared.env.spawn("putting a part", async move {
-            let putting = bucket.put_if_absent(Cause::Commit, &object, part.body);
-            let outcome = match scope {
+            let putting = put_part(&*bucket, &object, body);
+            let result = match scope {
                 Some(scope) => scoped(scope, putting).await,
                 None => putting.await,
-            };
-            let result = match outcome {
-                Ok(PutOutcome::Created) => {
-                    metrics::counter!("telesto_txn_part_bytes_total").increment(bytes);
-                    Ok(())
-                }
-                Ok(PutOutcome::Exists) => Err(Error::Corrupt(format!(
-                    "another object is already stored as {object}; run the transaction again"
-                ))),
-                Err(error) => Err(error.into()),
             };
             if done.send(result).is_err() {
                 // Nobody waits any more, and who deletes the parts may have come too early. What cannot be deleted is collected by age.
@@ -191,7 +204,7 @@ impl External {
     /// Makes sure that no written key was changed up to a new, recent `since`.
     pub async fn check(&mut self, core: &Core) -> Result<()> {
         let shared = &core.shared;
-        let age = shared.env.clock.monotonic().saturating_sub(self.begun);
+        let age = self.age();
         if age > shared.parts.retention / 2 {
             return Err(Error::Unavailable(format!(
                 "a large write set took {} s to upload, more than half the retention window; raise the retention, or write less in one transaction",
@@ -238,6 +251,15 @@ impl External {
         }
         self.since = self.since.max(through);
         Ok(())
+    }
+
+    /// Time since the first upload began, by the clock that says more: a machine that was paused may have counted
+    /// its pause on one of them only.
+    pub fn age(&self) -> Duration {
+        let clock = &self.core.env.clock;
+        let (monotonic, wall_micros) = self.begun;
+        let by_wall = Duration::from_micros(clock.wall_micros().saturating_sub(wall_micros));
+        clock.monotonic().saturating_sub(monotonic).max(by_wall)
     }
 
     /// From here on the parts may belong to a commit: they stay, whatever becomes of the caller.

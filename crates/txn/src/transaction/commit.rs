@@ -44,6 +44,7 @@ impl Core {
         let mut reads = self.reads.lock().take();
         let mut rechecks = 0;
         let (timestamp, lsn, mut cost) = loop {
+            let mut timeout = self.timeout;
             let (writes, reads) = match &mut written {
                 WriteSet::Inline(writes) => {
                     (CommitWrites::Inline(std::mem::take(writes)), std::mem::take(&mut reads))
@@ -52,6 +53,9 @@ impl Core {
                     external.discard();
                     external.check(self).await?;
                     external.keep();
+                    // Later its parts may be gone.
+                    let named_in = self.shared.parts.retention.saturating_sub(external.age());
+                    timeout = timeout.min(named_in);
                     let writes = CommitWrites::External {
                         parts: external.parts.clone(),
                         since: external.since,
@@ -64,8 +68,10 @@ impl Core {
                 reads,
                 writes,
                 messages: messages.clone(),
+                after: self.options.session.timestamp,
+                origin: None,
                 durability: self.durability(),
-                timeout: self.timeout,
+                timeout,
             };
             match self.shared.service.commit(request).await {
                 Ok(CommitReply::Committed { timestamp, lsn, cost }) => {

@@ -1,11 +1,12 @@
 //! Several processes on one bucket in memory, on one paused runtime: time passes only when all wait.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use object_store::ObjectStore;
 use parking_lot::Mutex;
 use telesto_bucket::{
     BucketOptions, Class, FaultRates, Faults, LatencyModel, MemoryStore, MeterSnapshot, OpenBucket,
@@ -37,6 +38,35 @@ impl Clock for TestClock {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// The clocks of one process: the wall clock may be wrong, and jump.
+#[derive(Debug)]
+pub struct ProcessClock {
+    world: Arc<TestClock>,
+    wall_ahead_micros: AtomicI64,
+}
+
+impl ProcessClock {
+    /// Sets the wall clock `seconds` ahead of the world's (behind it, if negative).
+    pub fn set_ahead(&self, seconds: i64) {
+        self.wall_ahead_micros.store(seconds * 1_000_000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ProcessClock {
+    fn wall_micros(&self) -> u64 {
+        let ahead = self.wall_ahead_micros.load(Ordering::Relaxed);
+        self.world.wall_micros().saturating_add_signed(ahead)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.world.monotonic()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.world.sleep(duration)
     }
 }
 
@@ -95,6 +125,7 @@ pub struct Process {
     pub bucket: Arc<OpenBucket>,
     pub env: Env,
     pub faults: Arc<Faults>,
+    pub clock: Arc<ProcessClock>,
     tasks: Arc<Tasks>,
 }
 
@@ -109,10 +140,10 @@ impl World {
         }
     }
 
-    pub fn env(&self) -> (Env, Arc<Tasks>) {
+    fn env(&self, clock: &Arc<ProcessClock>) -> (Env, Arc<Tasks>) {
         let tasks = Arc::new(Tasks::default());
         let env = Env {
-            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            clock: Arc::clone(clock) as Arc<dyn Clock>,
             random: Arc::clone(&self.random) as Arc<dyn Random>,
             tasks: Arc::clone(&tasks) as Arc<dyn Spawn>,
             planted: telesto_common::planted::Planted::NONE,
@@ -154,20 +185,29 @@ impl World {
         latency: Option<LatencyModel>,
         change: impl FnOnce(&mut EngineOptions),
     ) -> Result<Process, Error> {
-        let (env, tasks) = self.env();
+        self.try_start_over(Arc::new(self.store.clone()), 0, latency, change).await
+    }
+
+    /// A process that reaches the bucket through `store`, whose wall clock is `ahead` seconds ahead.
+    pub async fn try_start_over(
+        &self,
+        store: Arc<dyn ObjectStore>,
+        ahead: i64,
+        latency: Option<LatencyModel>,
+        change: impl FnOnce(&mut EngineOptions),
+    ) -> Result<Process, Error> {
+        let world = Arc::clone(&self.clock);
+        let clock = Arc::new(ProcessClock { world, wall_ahead_micros: AtomicI64::new(0) });
+        clock.set_ahead(ahead);
+        let (env, tasks) = self.env(&clock);
         let faults = Faults::new(env.clone(), FaultRates::NONE);
         let options = BucketOptions {
             faults: Some(Arc::clone(&faults)),
             latency,
             ..BucketOptions::default()
         };
-        let bucket = telesto_bucket::over(
-            Arc::new(self.store.clone()),
-            "memory://test",
-            &options,
-            env.clone(),
-        )
-        .expect("opens");
+        let bucket = telesto_bucket::over(store, "memory://test", &options, env.clone());
+        let bucket = bucket.expect("opens");
         let mut options = self.options(&env);
         change(&mut options);
         let engine = Engine::open(
@@ -176,7 +216,7 @@ impl World {
             options,
         )
         .await?;
-        Ok(Process { engine, bucket, env, faults, tasks })
+        Ok(Process { engine, bucket, env, faults, clock, tasks })
     }
 }
 

@@ -3,12 +3,16 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod claims;
+mod clocks;
+mod collection;
 mod counters;
 mod crash;
+mod followers;
 mod frozen;
 mod harness;
 mod large;
 mod levels;
+mod middlebox;
 mod model;
 mod new_keys;
 mod quorum;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_bucket::Class;
+use telesto_bucket::{Class, Fault, FaultRule};
 use telesto_log::LogKind;
 use telesto_log::disk::{Disk, SimDisk};
 use telesto_txn::{Database as _, Durability, EngineOptions, Error, Level, ReadFor, TxnOptions};
@@ -126,6 +126,33 @@ async fn live_switch_in_both_directions_interrupts_nobody() {
     other.put("theirs", "3").await;
     assert_eq!(process.read("theirs").await.as_deref(), Some("3"));
     assert_eq!(other.read("count").await, Some(count.to_string()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn strict_reads_on_the_old_owner_see_what_others_commit_before_its_switch_is_answered() {
+    let world = World::new(85);
+    let owner = world.start_with(on(&SimDisk::new())).await;
+    owner.put("k", "1").await;
+    // Takes effect; the answer never comes, and the look after it only when the request's time is over.
+    owner.faults.add(FaultRule::next(Class::Put, "/chain/", Fault::HangAfter));
+    let by = owner.env.deadline(Duration::from_secs(60));
+    let log = owner.engine.log();
+    let switching = log.switch(LogKind::Bucket, by);
+    let others = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let other = world.start().await;
+        other.put("k", "2").await;
+        assert_eq!(owner.read("k").await.as_deref(), Some("2"), "declared read-only");
+        let reading = owner.begin(Level::Serializable).await;
+        assert_eq!(get(&reading, "k").await.as_deref(), Some("2"), "only reads");
+        reading.commit().await.expect("nothing has changed since");
+        other.put("k", "3").await;
+        assert_eq!(owner.read("k").await.as_deref(), Some("3"));
+    };
+    let (switched, ()) = futures::join!(switching, others);
+    switched.expect("it was found by reading back");
+    owner.put("k", "4").await;
+    assert_eq!(owner.read("k").await.as_deref(), Some("4"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,19 +15,25 @@ use datafusion::logical_expr::expr::Exists;
 use datafusion::logical_expr::{Expr, not};
 use datafusion::sql::sqlparser::ast;
 
+use super::query::has_subquery;
 use super::scope::{Scope, fold};
 use super::subquery::{one_whatever, subquery_of};
 use super::{Binder, Place, Typed};
 use crate::engine_df::apply::Shape;
 use crate::engine_df::fault;
+use crate::engine_df::types::TypeShape as _;
 use crate::error::Result;
-use crate::expr::known_collation;
+use crate::expr::{comparison_type, known_collation};
 use crate::types::SqlType;
 
 impl Binder<'_> {
     /// Binds an expression over the columns of `scope`.
     pub(crate) fn expr(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Typed> {
         let _depth = self.enter()?;
+        crate::stack::deeper(|| self.expr_here(expr, scope))
+    }
+
+    fn expr_here(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Typed> {
         use ast::Expr as E;
         let place = self.place.take();
         match expr {
@@ -85,31 +91,22 @@ impl Binder<'_> {
                 if row_of(expr).is_some() && list.iter().all(|item| row_of(item).is_some()) =>
             {
                 let left = row_of(expr).unwrap_or_default();
-                let mut any: Option<Expr> = None;
+                let mut equal = Vec::with_capacity(list.len());
                 for item in list {
                     let right = row_of(item).unwrap_or_default();
-                    let equal = self.row_comparison("=", &left, &right, scope)?.expr;
-                    any = Some(match any {
-                        None => equal,
-                        Some(before) => Expr::or(before, equal),
-                    });
+                    equal.push(self.row_comparison("=", &left, &right, scope)?.expr);
                 }
-                let any = any.ok_or_else(|| fault::syntax("IN needs at least one value"))?;
+                let any = joined(equal, Expr::or)
+                    .ok_or_else(|| fault::syntax("IN needs at least one value"))?;
                 Ok(Typed::bool(negate(any, *negated)))
             }
             E::InList { expr, list, negated } => {
                 let left = self.expr(expr, scope)?;
                 let items = list.iter().map(|item| self.expr(item, scope));
                 let items = self.of_one_type(&left, items.collect::<Result<Vec<_>>>()?)?;
-                let mut any: Option<Expr> = None;
-                for item in items {
-                    let equal = self.binary("=", left.clone(), item)?.expr;
-                    any = Some(match any {
-                        None => equal,
-                        Some(before) => Expr::or(before, equal),
-                    });
-                }
-                let any = any.ok_or_else(|| fault::syntax("IN needs at least one value"))?;
+                let any = self
+                    .equal_to_one(left, items)?
+                    .ok_or_else(|| fault::syntax("IN needs at least one value"))?;
                 Ok(Typed::bool(negate(any, *negated)))
             }
             E::InSubquery { expr, subquery, negated } => {
@@ -332,14 +329,48 @@ impl Binder<'_> {
             let r = self.condition(right, scope, word)?;
             return Ok(Typed::bool(if *op == B::And { Expr::and(l, r) } else { Expr::or(l, r) }));
         }
-        let name = operator_name(op)?;
         // Row comparison: (a, b) = (c, d).
         if let (Some(ls), Some(rs)) = (row_of(left), row_of(right)) {
-            return self.row_comparison(&name, &ls, &rs, scope);
+            return self.row_comparison(&operator_name(op)?, &ls, &rs, scope);
         }
-        let l = self.expr(left, scope)?;
-        let r = self.expr(right, scope)?;
-        self.binary(&name, l, r)
+        // A chain grows to the left: it is bound from its first operand on, in a loop.
+        let mut chain = vec![(op, right)];
+        let mut first = left;
+        while let ast::Expr::BinaryOp { left, op, right } = first
+            && !matches!(op, B::And | B::Or)
+            && !(row_of(left).is_some() && row_of(right).is_some())
+        {
+            chain.push((op, right));
+            first = left;
+        }
+        let mut value = self.expr(first, scope)?;
+        for (op, right) in chain.into_iter().rev() {
+            let right = self.expr(right, scope)?;
+            value = self.binary(&operator_name(op)?, value, right)?;
+        }
+        Ok(value)
+    }
+
+    /// Whether `left` equals one of `items`; `None` without items.
+    fn equal_to_one(&self, left: Typed, items: Vec<Typed>) -> Result<Option<Expr>> {
+        let first = items.first().and_then(|item| comparison_type(&left.ty, &item.ty));
+        let alike = first.filter(|ty| {
+            items.len() > 1
+                && items.iter().all(|item| {
+                    comparison_type(&left.ty, &item.ty).as_ref() == Some(ty)
+                        && !has_subquery(&item.expr)
+                })
+        });
+        let Some(ty) = alike.filter(|_| !left.ty.is_unknown()) else {
+            let equal = items
+                .into_iter()
+                .map(|item| self.binary("=", left.clone(), item).map(|equal| equal.expr));
+            return Ok(joined(equal.collect::<Result<_>>()?, Expr::or));
+        };
+        // One list, which is a set to the operators and a look-up a row; a chain of comparisons would be walked for each.
+        let value = self.comparable(self.coerce(left, &ty, "IN")?)?;
+        let items = items.into_iter().map(|item| self.comparable(self.coerce(item, &ty, "IN")?));
+        Ok(Some(value.in_list(items.collect::<Result<_>>()?, false)))
     }
 
     fn told_apart(
@@ -483,16 +514,17 @@ impl Binder<'_> {
         }
         // A list written out is a chain of comparisons, which indexes understand.
         if let ast::Expr::Array(array) = right {
-            let mut chain: Option<Expr> = None;
-            for item in &array.elem {
-                let item = self.expr(item, scope)?;
-                let one = self.binary(&name, left.clone(), item)?.expr;
-                chain = Some(match (chain, all) {
-                    (None, _) => one,
-                    (Some(before), true) => Expr::and(before, one),
-                    (Some(before), false) => Expr::or(before, one),
-                });
-            }
+            let items = array.elem.iter().map(|item| self.expr(item, scope));
+            let items = items.collect::<Result<Vec<_>>>()?;
+            let chain = if name == "=" && !all {
+                self.equal_to_one(left, items)?
+            } else {
+                let tests = items
+                    .into_iter()
+                    .map(|item| self.binary(&name, left.clone(), item).map(|test| test.expr));
+                let tests = tests.collect::<Result<_>>()?;
+                if all { joined(tests, Expr::and) } else { joined(tests, Expr::or) }
+            };
             let none = Expr::Literal(ScalarValue::Boolean(Some(all)), None);
             return Ok(Typed::bool(chain.unwrap_or(none)));
         }
@@ -501,6 +533,7 @@ impl Binder<'_> {
     }
 
     fn array(&self, items: &[ast::Expr], scope: &Scope<'_>) -> Result<Typed> {
+        crate::expr::array::within_dimensions(items)?;
         let items = items.iter().map(|e| self.expr(e, scope)).collect::<Result<Vec<_>>>()?;
         let types: Vec<_> = items.iter().map(|i| i.ty.clone()).collect();
         let element =
@@ -511,6 +544,22 @@ impl Binder<'_> {
             .collect::<Result<Vec<_>>>()?;
         self.make_array(items, element)
     }
+}
+
+/// The tests joined by AND or OR, as a tree of little depth; `None` without tests.
+fn joined(mut tests: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
+    while tests.len() > 1 {
+        let mut pairs = Vec::with_capacity(tests.len().div_ceil(2));
+        let mut left = tests.into_iter();
+        while let Some(first) = left.next() {
+            pairs.push(match left.next() {
+                Some(second) => join(first, second),
+                None => first,
+            });
+        }
+        tests = pairs;
+    }
+    tests.pop()
 }
 
 pub(super) fn negate(expr: Expr, negated: bool) -> Expr {

@@ -342,12 +342,13 @@ impl Binder<'_> {
         }
         let table = match self.find_table(&parts)? {
             Found::Table(table) => table,
-            Found::View(query, names) => {
+            Found::View(query, names, need) => {
                 // A view's names mean what they meant when it was made: nothing of this statement is in its view.
                 let outside = self.ctes.take();
-                let relation = self.query(&query, None);
+                let relation = need.provide(move || self.query(&query, None));
                 self.ctes.replace(outside);
                 let mut relation = relation?;
+                crate::engine_df::depth::need(&relation.plan)?;
                 for (column, name) in relation.columns.iter_mut().zip(names) {
                     column.name = name;
                     column.origin = None;

@@ -8,7 +8,7 @@
 //! # Invariants
 //! - Every expression handed on carries the [`SqlType`] it has in PostgreSQL, and its Arrow type is the one
 //!   [`super::types::arrow_type`] gives for it.
-//! - Depth of nesting is bounded ([`MAX_DEPTH`]).
+//! - Depth of nesting is bounded ([`MAX_DEPTH`], [`MAX_QUERIES`]), and the stack grows with it.
 
 mod access;
 mod arguments;
@@ -30,6 +30,7 @@ mod query;
 mod row_order;
 mod scope;
 mod select;
+mod set_operations;
 mod sets;
 mod statement;
 mod subquery;
@@ -56,8 +57,11 @@ pub(crate) use operators::natively_ordered;
 pub(crate) use scope::{Relation, ScopeColumn};
 pub(crate) use whole::row_as_json;
 
-/// Nesting of expressions and queries that is accepted.
-pub(crate) const MAX_DEPTH: usize = 100;
+/// Nesting of expressions and queries that is accepted, with the views they name.
+pub(crate) const MAX_DEPTH: usize = crate::syntax::depth::MAX_CHAINED + 1_000;
+
+/// Nesting of queries that is accepted: each is several operators, which DataFusion's planning walks again and again.
+pub(crate) const MAX_QUERIES: usize = 256;
 
 /// An expression with its PostgreSQL type.
 #[derive(Clone, Debug)]
@@ -131,8 +135,8 @@ pub(crate) struct BoundTable {
 pub(crate) enum Found {
     /// A table.
     Table(BoundTable),
-    /// A view: its query and its columns' names.
-    View(Box<ast::Query>, Vec<String>),
+    /// A view: its query, its columns' names, and the stack that the query takes.
+    View(Box<ast::Query>, Vec<String>, crate::stack::Need),
 }
 
 /// Where the binder finds tables.
@@ -164,6 +168,7 @@ pub(crate) struct Binder<'a> {
     names: RefCell<BTreeMap<String, usize>>,
     instances: Cell<usize>,
     depth: Cell<usize>,
+    queries: Cell<usize>,
     ctes: RefCell<Vec<CteEntry>>,
     apply: Option<Arc<SessionState>>,
     row_by_row: bool,
@@ -209,6 +214,7 @@ impl<'a> Binder<'a> {
             names: RefCell::default(),
             instances: Cell::new(0),
             depth: Cell::new(0),
+            queries: Cell::new(0),
             ctes: RefCell::default(),
             apply: None,
             row_by_row: false,
@@ -257,15 +263,20 @@ impl<'a> Binder<'a> {
     }
 
     fn enter(&self) -> Result<Depth<'_>> {
-        let depth = self.depth.get() + 1;
-        if depth > MAX_DEPTH {
-            return Err(fault::new(
-                "54001",
-                format!("statement is nested deeper than {MAX_DEPTH} levels; split it into parts"),
-            ));
+        Self::deeper_by(&self.depth, MAX_DEPTH)
+    }
+
+    fn enter_query(&self) -> Result<Depth<'_>> {
+        Self::deeper_by(&self.queries, MAX_QUERIES)
+    }
+
+    fn deeper_by(count: &Cell<usize>, most: usize) -> Result<Depth<'_>> {
+        let depth = count.get() + 1;
+        if depth > most {
+            return Err(crate::syntax::too_deep());
         }
-        self.depth.set(depth);
-        Ok(Depth(&self.depth))
+        count.set(depth);
+        Ok(Depth(count))
     }
 
     /// A name no other part of the plan has.

@@ -22,7 +22,15 @@ const NUMBER: &str = "row#";
 impl Binder<'_> {
     /// Binds a query. `outer` is the level its correlated names may refer to.
     pub(crate) fn query(&self, query: &ast::Query, outer: Option<&Scope<'_>>) -> Result<Relation> {
-        let depth = self.enter()?;
+        let depth = self.enter_query()?;
+        crate::stack::deeper(|| {
+            let bound = self.query_here(query, outer);
+            drop(depth);
+            bound
+        })
+    }
+
+    fn query_here(&self, query: &ast::Query, outer: Option<&Scope<'_>>) -> Result<Relation> {
         let wanted = self.wanted.take();
         // Inside parentheses of a set operation its branches are still branches.
         let plain = !matches!(&*query.body, ast::SetExpr::SetOperation { .. });
@@ -39,7 +47,6 @@ impl Binder<'_> {
         self.wanted.take();
         self.ctes.borrow_mut().truncate(ctes);
         self.keep_unknown.set(before);
-        drop(depth);
         bound
     }
 
@@ -136,6 +143,8 @@ impl Binder<'_> {
             } else {
                 self.query(&cte.query, outer)?
             };
+            // Named twice by one that is named twice, and so on: what it has grown to is looked at before the next.
+            crate::engine_df::depth::need(&relation.plan)?;
             let relation = rename(relation, &cte.alias.columns)?;
             self.ctes.borrow_mut().push(CteEntry { name, relation });
         }
@@ -207,7 +216,11 @@ impl Binder<'_> {
     }
 
     /// One branch of a set operation, or VALUES, or a parenthesised query.
-    fn set_expr(&self, body: &ast::SetExpr, outer: Option<&Scope<'_>>) -> Result<Relation> {
+    pub(super) fn set_expr(
+        &self,
+        body: &ast::SetExpr,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
         match body {
             ast::SetExpr::Select(select) => self.select(select, &[], outer),
             ast::SetExpr::Query(query) => self.query(query, outer),
@@ -215,9 +228,7 @@ impl Binder<'_> {
                 let wanted = self.wanted.take();
                 self.values(values, &wanted, outer)
             }
-            ast::SetExpr::SetOperation { left, op, set_quantifier, right } => {
-                self.set_operation(left, *op, *set_quantifier, right, outer)
-            }
+            ast::SetExpr::SetOperation { .. } => self.set_operations(body, outer),
             ast::SetExpr::Table(table) => {
                 let mut parts = Vec::new();
                 parts.extend(table.schema_name.clone().map(ast::Ident::new));
@@ -229,61 +240,6 @@ impl Binder<'_> {
             | ast::SetExpr::Delete(_)
             | ast::SetExpr::Merge(_) => Err(crate::exec::not_at_the_top()),
         }
-    }
-
-    fn set_operation(
-        &self,
-        left: &ast::SetExpr,
-        op: ast::SetOperator,
-        quantifier: ast::SetQuantifier,
-        right: &ast::SetExpr,
-        outer: Option<&Scope<'_>>,
-    ) -> Result<Relation> {
-        let all = match quantifier {
-            ast::SetQuantifier::All => true,
-            ast::SetQuantifier::None | ast::SetQuantifier::Distinct => false,
-            _ => return Err(fault::unsupported("set operations BY NAME")),
-        };
-        let word = op.to_string();
-        self.wanted.take();
-        // An untyped literal takes its type from the other side.
-        let before = self.keep_unknown.replace(true);
-        let sides = self.set_expr(left, outer).and_then(|l| Ok((l, self.set_expr(right, outer)?)));
-        self.keep_unknown.set(before);
-        let (left, right) = sides?;
-        if left.columns.len() != right.columns.len() {
-            return Err(fault::new(
-                "42601",
-                format!("each {word} query must have the same number of columns"),
-            ));
-        }
-        let types = left
-            .columns
-            .iter()
-            .zip(&right.columns)
-            .map(|(l, r)| self.common_type(&[l.ty.clone(), r.ty.clone()], &word))
-            .collect::<Result<Vec<_>>>()?;
-        let left = self.conform(left, &types, &word)?;
-        let right = self.conform(right, &types, &word)?;
-        let names = left.columns.clone();
-        let right = self.project_as(right, &names)?;
-        let union = |left: Relation, right: Relation| {
-            LogicalPlanBuilder::from(left.plan)
-                .union(right.plan)
-                .and_then(LogicalPlanBuilder::build)
-                .map_err(fault::from_datafusion)
-        };
-        let plan = match (op, all) {
-            (ast::SetOperator::Union, true) => union(left, right)?,
-            (ast::SetOperator::Union, false) => {
-                let both = self.take_columns(union(left, right)?, &names)?;
-                self.distinct(both.plan, &both.columns)?
-            }
-            (ast::SetOperator::Intersect, all) => self.set_difference(left, right, true, all)?,
-            (_, all) => self.set_difference(left, right, false, all)?,
-        };
-        // Set operations may re-qualify their inputs: take the columns by position.
-        self.take_columns(plan, &names)
     }
 
     /// `VALUES (…), (…)`: columns `column1`, `column2`, …
@@ -461,7 +417,7 @@ impl Binder<'_> {
     }
 
     /// The columns of `relation` under the plan names of `names`.
-    fn project_as(&self, relation: Relation, names: &[ScopeColumn]) -> Result<Relation> {
+    pub(super) fn project_as(&self, relation: Relation, names: &[ScopeColumn]) -> Result<Relation> {
         let exprs: Vec<_> = relation
             .columns
             .iter()

@@ -13,8 +13,6 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast;
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
-use datafusion::sql::sqlparser::parser::Parser;
 
 use super::scope::{Scope, ScopeColumn, fold};
 use super::{Binder, Typed};
@@ -48,12 +46,11 @@ fn literal(text: &str) -> String {
 
 /// SQL made here, parsed.
 fn parsed(sql: &str) -> Result<ast::Expr> {
-    Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(sql)
-        .and_then(|mut parser| parser.parse_expr())
-        .map_err(|error| {
+    crate::syntax::read(sql, |parser| parser.parse_expr()).map_err(|unread| {
+        unread.or_else(|error| {
             Error::internal(format!("an expression made here does not parse: {error}"))
         })
+    })
 }
 
 fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {

@@ -14,8 +14,6 @@
 use super::*;
 use crate::engine_df::{KEY_COLUMN, KEYED_SCHEMA};
 use crate::sqlparser::ast::{Ident, Query, WildcardAdditionalOptions};
-use crate::sqlparser::dialect::PostgreSqlDialect;
-use crate::sqlparser::parser::Parser;
 
 /// A name that is taken as it is.
 pub(super) fn quoted(name: &str) -> Ident {
@@ -54,12 +52,10 @@ pub(super) fn from_clause(sql: &str) -> Result<Vec<TableWithJoins>> {
 
 /// A query text made here.
 fn template(sql: &str) -> Result<Query> {
-    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, sql)
-        .map_err(|error| Error::internal(format!("a query made here does not parse: {error}")))?;
-    match parsed.into_iter().next() {
-        Some(ast::Statement::Query(query)) => Ok(*query),
-        _ => Err(Error::internal("a query made here is none")),
-    }
+    crate::syntax::read_query(sql).map_err(|unread| {
+        unread
+            .or_else(|error| Error::internal(format!("a query made here does not parse: {error}")))
+    })
 }
 
 /// `SELECT list [, *] FROM from WHERE condition`.

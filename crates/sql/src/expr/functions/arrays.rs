@@ -43,7 +43,8 @@ pub const TABLE: &[Function] = &[
     function("<@", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[1], &a[0])),
     function("&&", &[AnyArray, AnyArray], Bool, |a, _| {
         let (x, y) = (array_of(&a[0])?, array_of(&a[1])?);
-        Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && is_in(v, y))))
+        let there = Members::of(y, x.elements.len());
+        Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && there.has(v))))
     }),
     // `a[low:high]` outside of the key path.
     building("array#slice", &[AnyArray, Int4, Int4], |a, _| {
@@ -198,7 +199,8 @@ fn element_type(call: &Call<'_>) -> SqlType {
 
 fn contains(outer: &Datum, inner: &Datum) -> Result<Datum> {
     let (outer, inner) = (array_of(outer)?, array_of(inner)?);
-    Ok(bool_datum(inner.elements.iter().all(|v| !v.is_null() && is_in(v, outer))))
+    let there = Members::of(outer, inner.elements.len());
+    Ok(bool_datum(inner.elements.iter().all(|v| !v.is_null() && there.has(v))))
 }
 
 /// The type of an array's elements; of NULL it does not matter.
@@ -214,9 +216,36 @@ fn same(a: &Datum, b: &Datum, element: &SqlType) -> bool {
     }
 }
 
-fn is_in(value: &Datum, array: &ArrayValue) -> bool {
-    array.elements.iter().any(|element| same(element, value, &array.element))
+/// The elements of an array as they are looked for: one after the other where that is little work, else in order.
+struct Members<'a> {
+    array: &'a ArrayValue,
+    ordered: Option<Vec<&'a Datum>>,
 }
+
+impl<'a> Members<'a> {
+    /// For so many look-ups.
+    fn of(array: &'a ArrayValue, lookups: usize) -> Self {
+        let much = array.elements.len().saturating_mul(lookups) > MUCH_WORK;
+        let ordered = much.then(|| {
+            let mut found: Vec<_> = array.elements.iter().filter(|e| !e.is_null()).collect();
+            found.sort_unstable_by(|a, b| a.cmp_typed(b, &array.element));
+            found
+        });
+        Self { array, ordered }
+    }
+
+    /// Whether a value that is not NULL is among them.
+    fn has(&self, value: &Datum) -> bool {
+        let element = &self.array.element;
+        match &self.ordered {
+            Some(ordered) => ordered.binary_search_by(|e| e.cmp_typed(value, element)).is_ok(),
+            None => self.array.elements.iter().any(|e| same(e, value, element)),
+        }
+    }
+}
+
+/// Comparisons from which on sorting one side pays.
+const MUCH_WORK: usize = 4_096;
 
 fn dimension(a: &[Datum]) -> Result<Option<(i32, i32)>> {
     let at = i64_of(&a[1])?;

@@ -337,11 +337,12 @@ fn factorial(n: i64) -> Result<Datum> {
     if n < 0 {
         return Err(fault::error("22003", "factorial of a negative number is undefined"));
     }
-    if n > 10_000 {
+    // The greatest that fits the digits of a numeric.
+    if n > 32_177 {
         return Err(fault::out_of_range(&SqlType::Numeric(None)));
     }
-    let product = (2..=n).try_fold(Numeric::from(1), |p, i| p.mul(&Numeric::from(i)));
-    checked(product)
+    let product = (2..=n).fold(num_bigint::BigInt::from(1), |product, i| product * i);
+    checked(Some(Numeric::new(product, 0)))
 }
 
 fn width_bucket(value: f64, low: f64, high: f64, count: i64) -> Result<Datum> {

@@ -13,6 +13,9 @@ use crate::expr::ty::Tag::{Any, Bool, Int4, Record, Text};
 use crate::expr::value::{bool_datum, i64_of, str_of, text};
 use crate::types::{Datum, SqlType, TextStyle, record};
 
+/// Longest text of a row, bytes.
+const MAX_ROW_BYTES: usize = 64 << 20;
+
 /// `(a,b)` of its arguments.
 pub const ROW_TEXT: &str = "row#";
 /// Whether a record is NULL, or all of its fields are.
@@ -48,6 +51,11 @@ fn written(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
             _ => cast::output(value, ty, call.context)?,
         };
         record::push_field(&mut out, &shown);
+        if out.len() > MAX_ROW_BYTES {
+            return Err(fault::program_limit(format!(
+                "a row written out is longer than {MAX_ROW_BYTES} bytes; rows in rows double their quotes"
+            )));
+        }
     }
     out.push(')');
     Ok(text(out))

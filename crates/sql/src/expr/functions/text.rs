@@ -23,6 +23,7 @@ use crate::expr::value::{
 };
 use crate::identifier::{quote_ident, quote_literal};
 use crate::types::Datum;
+use crate::types::array_text::MAX_ELEMENTS;
 
 pub(super) use matching::compile;
 use matching::*;
@@ -454,7 +455,12 @@ fn string_to_array(args: &[Datum]) -> Result<Datum> {
         Datum::Null => text_array(value.chars().map(|c| item(&c.to_string()))),
         separator => match str_of(separator)? {
             "" => text_array(std::iter::once(item(value))),
-            separator => text_array(value.split(separator).map(item)),
+            separator => {
+                if value.matches(separator).nth(MAX_ELEMENTS - 1).is_some() {
+                    return Err(fault::program_limit("array size exceeds the maximum allowed"));
+                }
+                text_array(value.split(separator).map(item))
+            }
         },
     })
 }

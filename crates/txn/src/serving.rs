@@ -1,0 +1,341 @@
+//! The shard service of this process: how a transaction's requests are answered by direct calls.
+//!
+//! # Invariants
+//! - Every request ends by its own bound, whatever the shard has to fetch for it.
+//! - The committer is handed only what it can validate from memory. Where memory does not reach back far enough, the
+//!   transaction's own task looks into checkpoint and parts first, as often as it takes.
+//! - A snapshot at a past timestamp is given out only when no commit at or below it can come any more: below the newest
+//!   commit that is so; above it, time is closed first by an entry that holds nothing.
+//!
+//! # On failure
+//! Errors of the layers below are mapped in `crate::error`. Reads of a shard that is replaced under them are made again
+//! on the new one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::key::KeyRange;
+use telesto_common::{Deadline, Lsn, Timestamp, TxnId};
+use telesto_shard::{Change, Error as ShardError, Read, ShardScan};
+use tokio::sync::oneshot;
+
+use crate::api::{Cost, Durability, Outcome};
+use crate::commit::checks::{Checks, Found};
+use crate::commit::committer::{Answer, Pending};
+use crate::error::{Error, Result};
+use crate::local::Local;
+use crate::read_set::Reads;
+use crate::service::{
+    BeginReply, BeginRequest, ChangedReply, ChangedRequest, CommitReply, CommitRequest,
+    CommitWrites, Freshness, GetRequest, RowStream, ScanRequest, ShardService,
+};
+use crate::transaction::conflict;
+
+/// Extra time a commit's caller waits for the committer, which keeps the deadline itself.
+const GRACE: Duration = Duration::from_secs(5);
+/// How far ahead of this process's clock a timestamp to read at may lie: so long it is waited for.
+const AHEAD: Duration = Duration::from_secs(1);
+/// How often a transaction's reads are looked for outside memory for one commit.
+const MAX_LOOKS: u32 = 16;
+
+/// [`Local`] as transactions see it.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalService(pub Arc<Local>);
+
+#[async_trait]
+impl ShardService for LocalService {
+    fn applied(&self) -> (Lsn, Timestamp) {
+        self.0.shard.read().applied()
+    }
+
+    fn is_sequencer(&self) -> bool {
+        self.0.log.is_local_sequencer()
+    }
+
+    fn knows_all(&self) -> bool {
+        self.0.sequences_and_knows_all()
+    }
+
+    fn try_begin(&self, request: &BeginRequest) -> Option<Result<BeginReply>> {
+        if self.0.closed() {
+            return Some(Err(Error::ShuttingDown));
+        }
+        (self.0.in_contact() && self.0.fresh_enough(request)).then(|| self.0.snapshot(request))
+    }
+
+    async fn begin(&self, request: BeginRequest) -> Result<BeginReply> {
+        if let Some(reply) = self.try_begin(&request) {
+            return reply;
+        }
+        let local = &self.0;
+        let by = local.env.deadline(request.timeout);
+        local.look(by).await?;
+        if let Freshness::AtLeast(at) = request.freshness {
+            let newest = local.shard.read().applied().1;
+            if at > newest {
+                return Err(Error::Unavailable(format!(
+                    "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
+                )));
+            }
+        }
+        if let Some(at) = request.as_of
+            && at > local.shard.read().applied().1
+        {
+            self.close_time(at, by).await?;
+        }
+        local.snapshot(&request)
+    }
+
+    fn known_change(&self, key: &bytes::Bytes, since: Timestamp) -> Option<Change> {
+        let shard = self.0.shard.read();
+        shard.try_changed_since(std::slice::from_ref(key), &[], since).flatten()
+    }
+
+    fn try_get(&self, key: &[u8], at: Timestamp) -> Option<Result<Read>> {
+        self.0.shard.read().try_get(key, at).map(|read| read.map_err(Error::from))
+    }
+
+    async fn get(&self, request: GetRequest) -> Result<Vec<Read>> {
+        let by = self.0.env.deadline(request.timeout);
+        let (keys, at) = (&request.keys[..], request.at);
+        self.0
+            .on_shard(by, "reading", |shard| async move {
+                match keys {
+                    [key] => Ok(vec![shard.get(key, at).await?]),
+                    keys => shard.get_many(keys, at).await,
+                }
+            })
+            .await
+    }
+
+    async fn never_written(
+        &self,
+        range: KeyRange,
+        at: Timestamp,
+        timeout: Duration,
+    ) -> Result<bool> {
+        let by = self.0.env.deadline(timeout);
+        let range = &range;
+        let look =
+            |shard: Arc<telesto_shard::Shard>| async move { shard.never_written(range, at).await };
+        self.0.on_shard(by, "reading", look).await
+    }
+
+    fn scan(&self, request: ScanRequest) -> Box<dyn RowStream> {
+        let rows = self.0.shard().scan(request.range, request.at, request.spec);
+        Box::new(LocalRows { local: Arc::clone(&self.0), rows, timeout: request.timeout })
+    }
+
+    async fn changed(&self, request: ChangedRequest, timeout: Duration) -> Result<ChangedReply> {
+        let by = self.0.env.deadline(timeout);
+        let request = &request;
+        self.0
+            .on_shard(by, "validating reads", |shard| async move {
+                // Taken first: what is applied while this runs may be missed.
+                let through = shard.applied().1;
+                let ChangedRequest { keys, ranges, since } = request;
+                let change = match shard.try_changed_since(keys, ranges, *since) {
+                    Some(change) => change,
+                    None => shard.changed_since(keys, ranges, *since).await?,
+                };
+                Ok(ChangedReply { change, through })
+            })
+            .await
+    }
+
+    async fn commit(&self, request: CommitRequest) -> Result<CommitReply> {
+        let local = &self.0;
+        let started = local.env.clock.monotonic();
+        let deadline = local.env.deadline(request.timeout);
+        let txn = request.txn;
+        let durability = request.durability;
+        if !local.in_contact() {
+            local.look(deadline).await?;
+        }
+        let unknown = |reason: String| Error::OutcomeUnknown { txn, reason };
+        let committed = self.validated(request, deadline).await?;
+        let by = Deadline::at(
+            local.env.clock.monotonic() + deadline.remaining(local.env.clock.monotonic()) + GRACE,
+        );
+        if let CommitReply::Committed { lsn, .. } = &committed {
+            // Costs nothing where the entry is in the bucket already.
+            if durability == Durability::Bucket {
+                local
+                    .log
+                    .archive_through(*lsn, by)
+                    .await
+                    .map_err(|error| unknown(error.to_string()))?;
+            }
+            let took = local.env.clock.monotonic().saturating_sub(started);
+            metrics::histogram!("telesto_txn_commit_seconds").record(took.as_secs_f64());
+        }
+        Ok(committed)
+    }
+
+    async fn outcome(&self, txn: TxnId, timeout: Duration) -> Result<Outcome> {
+        let local = &self.0;
+        let by = local.env.deadline(timeout);
+        if !local.sequences_and_knows_all() {
+            local.look(by).await?;
+        }
+        let asked = local
+            .on_shard(by, "reading an outcome", |shard| async move { shard.outcome(txn).await });
+        if let Some(timestamp) = asked.await? {
+            return Ok(Outcome::Committed(timestamp));
+        }
+        Ok(if local.outcomes.aborted(txn) { Outcome::Aborted } else { Outcome::Unknown })
+    }
+}
+
+impl LocalService {
+    /// Hands the request to the committer; where memory does not tell whether it is valid, looks further first.
+    async fn validated(&self, request: CommitRequest, deadline: Deadline) -> Result<CommitReply> {
+        let local = &self.0;
+        let txn = request.txn;
+        let mut checks = Checks::of(&request);
+        let mut request = request;
+        for looks in 0..MAX_LOOKS {
+            let (checked, found) = self.look_ahead(checks, deadline).await?;
+            match found {
+                Found::Nothing => {}
+                // Asked for once more, and there already.
+                Found::Conflict(change) | Found::Recheck(change) if change.txn == txn => {
+                    let (timestamp, lsn) = (change.at, local.shard().applied().0);
+                    return Ok(CommitReply::Committed { timestamp, lsn, cost: Cost::default() });
+                }
+                Found::Conflict(change) => {
+                    metrics::counter!("telesto_txn_conflicts_total").increment(1);
+                    local.outcomes.abort(txn);
+                    return Err(conflict(txn, change));
+                }
+                Found::Recheck(change) => return Ok(CommitReply::Recheck(change)),
+            }
+            match self.enqueue(request, checked, looks, deadline).await? {
+                Answer::Reply(reply) => return Ok(reply),
+                Answer::NotInMemory(again) => (request, checks) = *again,
+            }
+        }
+        local.outcomes.abort(txn);
+        Err(Error::Unavailable(
+            "what this transaction read leaves memory faster than it can be validated; nothing was committed: run it again, or raise the memory limit".to_owned(),
+        ))
+    }
+
+    /// What memory does not tell of the reads, found out in the caller's own task.
+    async fn look_ahead(&self, checks: Checks, deadline: Deadline) -> Result<(Checks, Found)> {
+        let checks = &checks;
+        self.0
+            .on_shard(deadline, "validating reads", |shard| async move {
+                let mut checks = checks.clone();
+                let found = checks.ahead(&shard).await?;
+                Ok((checks, found))
+            })
+            .await
+    }
+
+    /// Waits for a place in the queue, then for the committer.
+    async fn enqueue(
+        &self,
+        request: CommitRequest,
+        checks: Checks,
+        looks: u32,
+        deadline: Deadline,
+    ) -> Result<Answer> {
+        let local = &self.0;
+        let clock = &local.env.clock;
+        let txn = request.txn;
+        let unknown = |reason: String| Error::OutcomeUnknown { txn, reason };
+        let left = deadline.remaining(clock.monotonic());
+        let wall_deadline_micros =
+            clock.wall_micros() + u64::try_from(left.as_micros()).unwrap_or(u64::MAX / 4);
+        let (reply, answer) = oneshot::channel();
+        let bytes = request_bytes(&request);
+        let pending =
+            Pending { request, checks, deadline, wall_deadline_micros, looks, bytes, reply };
+        let queue = local.queue.lock().clone().ok_or(Error::ShuttingDown)?;
+        local
+            .env
+            .within(deadline, "waiting for a place in the commit queue", queue.send(pending))
+            .await?
+            .map_err(|_| Error::ShuttingDown)?;
+        drop(queue);
+        let by = Deadline::at(clock.monotonic() + deadline.remaining(clock.monotonic()) + GRACE);
+        local
+            .env
+            .within(by, "waiting for the commit", answer)
+            .await
+            .map_err(|error| unknown(error.to_string()))?
+            .map_err(|_| unknown("the database stopped while committing".to_owned()))?
+    }
+
+    /// Makes sure that no commit at or below `at` can come any more, by an entry that holds nothing but a later timestamp.
+    async fn close_time(&self, at: Timestamp, by: Deadline) -> Result<()> {
+        let local = &self.0;
+        let clock = &local.env.clock;
+        let ahead = at.wall_micros().saturating_sub(clock.wall_micros());
+        if ahead > 0 {
+            let ahead = Duration::from_micros(ahead + 1);
+            if ahead > AHEAD || ahead > by.remaining(clock.monotonic()) {
+                return Err(Error::Unavailable(format!(
+                    "timestamp {at} lies {} s ahead of this node's clock; read at a time that is over, or set the clock",
+                    ahead.as_secs_f64()
+                )));
+            }
+            clock.sleep(ahead).await;
+        }
+        metrics::counter!("telesto_txn_time_closed_total").increment(1);
+        let request = CommitRequest {
+            txn: local.env.txn_id(),
+            reads: Reads::default(),
+            writes: CommitWrites::Inline(Vec::new()),
+            messages: Vec::new(),
+            after: at.prev(),
+            origin: None,
+            durability: if local.log.is_local_sequencer() {
+                Durability::Quorum
+            } else {
+                Durability::Bucket
+            },
+            timeout: by.remaining(clock.monotonic()),
+        };
+        self.commit(request).await.map(|_| ())
+    }
+}
+
+/// What a request adds to an entry, about.
+fn request_bytes(request: &CommitRequest) -> usize {
+    let writes: usize = match &request.writes {
+        CommitWrites::Inline(writes) => writes
+            .iter()
+            .map(|checked| {
+                checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
+            })
+            .sum(),
+        CommitWrites::External { parts, .. } => parts.len() * 256,
+    };
+    writes + request.messages.iter().map(Bytes::len).sum::<usize>()
+}
+
+struct LocalRows {
+    local: Arc<Local>,
+    rows: ShardScan,
+    timeout: Duration,
+}
+
+#[async_trait]
+impl RowStream for LocalRows {
+    async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<telesto_shard::Row>> {
+        let env = &self.local.env;
+        let by = env.deadline(self.timeout);
+        loop {
+            match env.within(by, "scanning", self.rows.next_batch(max_rows)).await? {
+                Err(ShardError::Closed) if !Arc::ptr_eq(self.rows.shard(), &self.local.shard()) => {
+                    self.rows.move_to(self.local.shard());
+                }
+                rows => return Ok(rows?),
+            }
+        }
+    }
+}
