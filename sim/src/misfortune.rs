@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use telesto_log::LogKind;
 use telesto_testkit::World;
-use telesto_txn::Database as _;
+use telesto_txn::{Database as _, Engine};
 
 use crate::disk::Ailment;
 use crate::plan::Plan;
@@ -50,7 +50,7 @@ impl Misfortune {
             (Self::ClockStep, 4, true),
             (Self::WildClock, 2, plan.wild_clocks),
             (Self::SilentBucket, 2, true),
-            (Self::SwitchLog, 3, plan.switches),
+            (Self::SwitchLog, 12, plan.switches),
             (Self::Fold, 2, true),
             (Self::DiskFull, 3, local && plan.sick_disk),
             (Self::SyncFails, 3, local && plan.sick_disk),
@@ -106,10 +106,12 @@ impl Run {
             Misfortune::SwitchLog => self.switch_log(number),
             Misfortune::Fold => self.fold(number),
             Misfortune::DiskFull => self.disk(Ailment { full: true, ..Ailment::default() }, 10),
-            Misfortune::SyncFails => {
-                self.disk(Ailment { sync_fails: true, ..Ailment::default() }, 3);
+            Misfortune::SyncFails => self.failed_sync(number).await,
+            Misfortune::DiskHangs => {
+                self.disk(Ailment { hangs: true, ..Ailment::default() }, 240);
+                // Whoever opens the log now meets it.
+                self.nodes[number].crash(&self.shared);
             }
-            Misfortune::DiskHangs => self.disk(Ailment { hangs: true, ..Ailment::default() }, 60),
             Misfortune::PowerLoss => {
                 world.trace(|| "the machine loses its power".to_owned());
                 for node in &mut self.nodes {
@@ -192,9 +194,42 @@ impl Run {
         });
     }
 
-    /// Has a node switch the log to the other kind, while everybody works.
+    /// Syncs fail; half of the time every process dies of it, one is started again and believes what it
+    /// reads, and the machine loses its power.
+    async fn failed_sync(&mut self, number: usize) {
+        let world = self.shared.world.clone();
+        self.disk(Ailment { sync_fails: true, ..Ailment::default() }, 3);
+        if world.draw(2) == 0 {
+            return;
+        }
+        world.sleep(world.env.jitter(Duration::from_secs(2))).await;
+        world.trace(|| "every process dies, the page cache stays".to_owned());
+        for node in &mut self.nodes {
+            node.crash(&self.shared);
+        }
+        self.shared.disk.ail(Ailment::default());
+        self.start(number).await;
+        world.sleep(world.env.jitter(Duration::from_secs(6))).await;
+        world.trace(|| "the machine loses its power".to_owned());
+        for node in &mut self.nodes {
+            node.crash(&self.shared);
+        }
+        self.shared.disk.power_loss();
+    }
+
+    /// The node that sequences the log, if one is known to.
+    fn owner(&self) -> Option<usize> {
+        self.nodes.iter().position(|node| {
+            let sequences = |engine: &Arc<Engine>| engine.log().is_local_sequencer();
+            !node.process.is_dead() && node.engine.as_ref().is_some_and(sequences)
+        })
+    }
+
+    /// Has a node switch the log to the other kind, while everybody works. Only the owner can give it
+    /// back to all.
     fn switch_log(&self, number: usize) {
         let world = self.shared.world.clone();
+        let number = self.owner().unwrap_or(number);
         let Some(engine) = self.nodes[number].engine.clone() else { return };
         let to = match engine.log().kind() {
             LogKind::Bucket => LogKind::Quorum,
@@ -223,11 +258,7 @@ impl Run {
             self.backup = Some(self.shared.disk.backup());
             return;
         };
-        let owner = self.nodes.iter().position(|node| {
-            let sequences = |engine: &Arc<_>| telesto_txn::Engine::log(engine).is_local_sequencer();
-            !node.process.is_dead() && node.engine.as_ref().is_some_and(sequences)
-        });
-        let Some(owner) = owner else { return };
+        let Some(owner) = self.owner() else { return };
         for (other, node) in self.nodes.iter_mut().enumerate() {
             if other != owner {
                 node.crash(&self.shared);

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use telesto_bucket::{
     Bucket, BucketOptions, FaultRates, Faults, MemoryStore, StoreClock, over, over_unordered,
 };
+use telesto_common::planted::Bug;
 use telesto_common::{Incarnation, NodeId};
 use telesto_log::Identity;
 use telesto_log::disk::Disk;
@@ -76,6 +77,10 @@ impl Node {
         self.faults = Faults::new(wire.env, shared.plan.rates);
         self.process = process;
         self.settings = shared.plan.settings(self.number, self.life);
+        if shared.plant == Some(Plant::Mend(Bug::PartsByAge)) {
+            // What this mend refuses.
+            self.settings.checkpoint_interval = shared.plan.retention * 3;
+        }
         let clock = shared.plan.tells_time.then(Arc::<StoreClock>::default);
         let connection = Connection {
             store: shared.store.clone(),

@@ -260,7 +260,11 @@ impl Plan {
             as_of: one_in(2),
             mixed_settings: one_in(2),
             collect_every: self.retention,
-            segment_bytes: if one_in(2) { 16 << 10 } else { 64 << 20 },
+            segment_bytes: [2 << 10, 16 << 10, 64 << 20][draws.below(3) as usize],
+            // Where the log is switched it is switched often.
+            misfortune_every: self
+                .misfortune_every
+                .map(|every| if self.switches { every / 3 } else { every }),
             ..self
         }
     }
@@ -310,7 +314,9 @@ impl Plan {
             nodes: plan.nodes.min(3),
             clients: plan.clients + 1,
             duration: Duration::from_secs(10) + plan.duration / 8,
-            misfortune_every: plan.misfortune_every.map(|every| every / 4),
+            misfortune_every: plan
+                .misfortune_every
+                .map(|every| every / if plan.switches { 2 } else { 4 }),
             ..plan
         }
     }

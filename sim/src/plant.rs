@@ -53,6 +53,11 @@ const NAMES: &[(&str, Plant)] = &[
     ("trusts-old-directory", Plant::Mend(Bug::TrustsOldDirectory)),
     ("hangs-with-disk", Plant::Mend(Bug::HangsWithDisk)),
     ("trimmed-is-damage", Plant::Mend(Bug::TrimmedIsDamage)),
+    ("reads-folded-parts", Plant::Mend(Bug::ReadsFoldedParts)),
+    ("parts-by-age", Plant::Mend(Bug::PartsByAge)),
+    ("unbounded-follower", Plant::Mend(Bug::UnboundedFollower)),
+    ("reads-open-time", Plant::Mend(Bug::ReadsOpenTime)),
+    ("any-clock", Plant::Mend(Bug::AnyClock)),
 ];
 
 impl Plant {

@@ -180,7 +180,7 @@ impl Run {
     }
 
     /// Starts a node and its clients; whether it opened.
-    async fn start(&mut self, number: usize) -> bool {
+    pub(crate) async fn start(&mut self, number: usize) -> bool {
         let shared = self.shared.clone();
         let node = &mut self.nodes[number];
         self.faults += node.faults.struck();

@@ -31,6 +31,16 @@ pub enum Bug {
     HangsWithDisk,
     /// An entry that was trimmed meanwhile is reported as damage.
     TrimmedIsDamage,
+    /// Rows of a part are read from it although the checkpoint has them, and it may be deleted.
+    ReadsFoldedParts,
+    /// Parts are deleted by their age alone, and the checkpoint interval has no bound.
+    PartsByAge,
+    /// A process that is behind the checkpoint reads the whole log into its tail.
+    UnboundedFollower,
+    /// Time is read before it is closed.
+    ReadsOpenTime,
+    /// A clock that is far ahead moves the region's time.
+    AnyClock,
 }
 
 impl Bug {
@@ -46,6 +56,11 @@ impl Bug {
         Self::TrustsOldDirectory,
         Self::HangsWithDisk,
         Self::TrimmedIsDamage,
+        Self::ReadsFoldedParts,
+        Self::PartsByAge,
+        Self::UnboundedFollower,
+        Self::ReadsOpenTime,
+        Self::AnyClock,
     ];
 }
 

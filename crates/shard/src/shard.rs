@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use telesto_common::planted::Bug;
 use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::Entry;
 
@@ -171,7 +172,7 @@ impl Shard {
         self.applied.store(tail.applied.0, Ordering::Release);
         drop(tail);
         let durable = self.checkpointed();
-        if entry.lsn <= durable {
+        if entry.lsn <= durable && !self.options.env.planted(Bug::UnboundedFollower) {
             // The checkpoint in use has it already: nobody will fold it, so nobody else would trim it.
             self.trim(durable);
         }
@@ -311,7 +312,9 @@ impl Shard {
         let keep = self.snapshots.oldest().unwrap_or(Timestamp::MAX);
         let limit = self.options.tail_limit_bytes / 2;
         let scope = self.cache_scope();
-        self.tail.write().settle(durable, &scope);
+        if !self.options.env.planted(Bug::ReadsFoldedParts) {
+            self.tail.write().settle(durable, &scope);
+        }
         // One step a lock, so that readers get in between.
         while self.tail.write().trim_some(durable, keep, limit, &scope) {}
     }
