@@ -39,5 +39,5 @@ pub use chain::{LogKind, Owner};
 pub use error::{DiskFault, Error, Result};
 pub use inspect::{ChainReport, EntryReport, InspectOptions, Report, inspect};
 pub use log::VirtualLog;
-pub use options::{Append, Batch, Identity, LogOptions};
+pub use options::{Append, Batch, Identity, KnownCommitted, LogOptions};
 pub use trim::Trimmed;

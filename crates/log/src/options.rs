@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use telesto_common::{Incarnation, Lsn, NodeId, WriterToken};
 
 use crate::chain::LogKind;
@@ -24,6 +25,23 @@ pub struct Identity {
     pub address: String,
 }
 
+/// Somebody above the log who knows what was committed, whatever a local directory remembers.
+#[async_trait]
+pub trait KnownCommitted: std::fmt::Debug + Send + Sync {
+    /// The last LSN that certainly is committed; [`Lsn::ZERO`] when nothing is known.
+    ///
+    /// # Errors
+    /// Why it cannot be told now; the log is not taken over then.
+    async fn through(&self) -> std::result::Result<Lsn, String>;
+}
+
+#[async_trait]
+impl KnownCommitted for Lsn {
+    async fn through(&self) -> std::result::Result<Lsn, String> {
+        Ok(*self)
+    }
+}
+
 /// How a process opens a log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -36,9 +54,10 @@ pub struct LogOptions {
     /// How long entries are kept at least after the checkpoint has passed them; used by `create`
     /// only and fixed from then on (the chain carries it).
     pub retention: Duration,
-    /// The last LSN that is known to be committed (the checkpoint holds it); `Lsn::ZERO` when nothing
-    /// is known. A local directory that ends before it has forgotten entries: it is refused.
-    pub known_committed: Lsn,
+    /// Who tells the last LSN that is known to be committed (the checkpoint holds it). A local directory
+    /// that ends before it has forgotten entries: it is refused. Asked when a loglet is taken over whose
+    /// files an earlier life of this machine wrote.
+    pub known_committed: Arc<dyn KnownCommitted>,
     /// Bound on each wait of opening and of background work.
     pub timeout: Duration,
     /// Slots fetched in parallel when a reader is behind.
@@ -62,7 +81,7 @@ impl LogOptions {
             identity,
             disk: None,
             retention: Duration::from_secs(24 * 3600),
-            known_committed: Lsn::ZERO,
+            known_committed: Arc::new(Lsn::ZERO),
             timeout: Duration::from_secs(30),
             fetch_ahead: 32,
             archive_bytes: 8 << 20,

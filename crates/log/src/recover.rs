@@ -80,7 +80,7 @@ impl Inner {
             let last = furthest.prev();
             return Err(older(end, format!("entry {last} is archived and entry {end} is not")));
         }
-        let known = self.options.known_committed;
+        let known = self.known_committed(server, &key, by).await?;
         if end <= known {
             return Err(older(end, format!("entry {known} is in the checkpoint")));
         }
@@ -114,6 +114,21 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// What those above the log know to be committed. Files that this very process has made are what they were.
+    async fn known_committed(
+        &self,
+        server: &LocalLogServer,
+        key: &LogletKey,
+        by: Deadline,
+    ) -> Result<Lsn> {
+        if server.has_made(key) {
+            return Ok(Lsn::ZERO);
+        }
+        let asked = self.options.known_committed.through();
+        let known = self.store.env.within(by, "asking what the checkpoint holds", asked).await?;
+        known.map_err(|reason| Error::Unavailable { shard: self.store.shard, reason })
     }
 
     /// What the archive has at `at` must follow what the directory has before it, whose hash is `hash`.

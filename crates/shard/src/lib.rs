@@ -45,5 +45,5 @@ pub use cache::ProcessCache;
 pub use engine::memory::MemoryCheckpoints;
 pub use error::{Error, Result};
 pub use scan::ShardScan;
-pub use shard::Shard;
+pub use shard::{CheckpointKnows, Shard};
 pub use snapshots::SnapshotGuard;

@@ -14,10 +14,12 @@ use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use telesto_common::planted::Bug;
 use telesto_common::{Lsn, Timestamp, TxnId};
+use telesto_log::KnownCommitted;
 use telesto_log::record::Entry;
 
 use crate::api::{EngineKind, Origin, ShardOptions};
@@ -79,6 +81,20 @@ impl Debug for Shard {
             .field("applied", &self.applied())
             .field("checkpointed", &self.checkpointed())
             .finish_non_exhaustive()
+    }
+}
+
+/// What the newest checkpoint of a shard holds is committed: for the log to ask before it believes a local directory.
+#[derive(Debug)]
+pub struct CheckpointKnows(pub ShardOptions);
+
+#[async_trait]
+impl KnownCommitted for CheckpointKnows {
+    async fn through(&self) -> std::result::Result<Lsn, String> {
+        let shard = Shard::open(self.0.clone()).await.map_err(|error| error.to_string())?;
+        let known = shard.checkpointed();
+        shard.close().await;
+        Ok(known)
     }
 }
 

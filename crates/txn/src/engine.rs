@@ -23,7 +23,7 @@ use telesto_common::limits::MemoryBudget;
 use telesto_common::planted::Bug;
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
 use telesto_log::{Error as LogError, LogKind, LogOptions, VirtualLog};
-use telesto_shard::{ProcessCache, Shard, ShardOptions};
+use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{Database, Level, MessageSink, Outcome, Transaction, TxnOptions};
@@ -74,28 +74,14 @@ impl Engine {
         if !unbounded {
             fold_within_retention(&options, options.retention)?;
         }
-        let log = open_log(&bucket, &env, &options).await?;
+        let shard_options = shard_options(&bucket, &env, &options);
+        let log = open_log(&shard_options, &options).await?;
         // The log's retention was fixed when it was created and is the same for everyone.
+        let retention = log.chain().retention();
         if !unbounded {
-            fold_within_retention(&options, log.chain().retention())?;
+            fold_within_retention(&options, retention)?;
         }
-        let shard_options = ShardOptions {
-            engine: options.checkpoint.clone(),
-            region: options.region,
-            retention: log.chain().retention(),
-            checkpoint_interval: options.checkpoint_interval,
-            tail_limit_bytes: options.memory.tail_bytes,
-            work_bytes: options.memory.work_bytes,
-            io_timeout: options.timeout,
-            tables_min_age: options.upkeep.tables_min_age,
-            manifests_min_age: options.upkeep.manifests_min_age,
-            ..ShardOptions::new(
-                options.shard,
-                env.clone(),
-                Arc::clone(&bucket),
-                Arc::new(ProcessCache::new(options.memory.cache_bytes)),
-            )
-        };
+        let shard_options = ShardOptions { retention, ..shard_options };
         let shard: Arc<Shard> = open_shard(&log, &shard_options, None, by).await?;
         let (queue, requests) = mpsc::channel(options.group.queue.max(1));
         let local = Arc::new(Local::new(
@@ -171,11 +157,28 @@ fn fold_within_retention(options: &EngineOptions, retention: Duration) -> Result
 }
 
 /// Opens the log, or creates it when there is none.
-async fn open_log(
-    bucket: &Arc<dyn Bucket>,
-    env: &Env,
-    options: &EngineOptions,
-) -> Result<VirtualLog> {
+fn shard_options(bucket: &Arc<dyn Bucket>, env: &Env, options: &EngineOptions) -> ShardOptions {
+    ShardOptions {
+        engine: options.checkpoint.clone(),
+        region: options.region,
+        retention: options.retention,
+        checkpoint_interval: options.checkpoint_interval,
+        tail_limit_bytes: options.memory.tail_bytes,
+        work_bytes: options.memory.work_bytes,
+        io_timeout: options.timeout,
+        tables_min_age: options.upkeep.tables_min_age,
+        manifests_min_age: options.upkeep.manifests_min_age,
+        ..ShardOptions::new(
+            options.shard,
+            env.clone(),
+            Arc::clone(bucket),
+            Arc::new(ProcessCache::new(options.memory.cache_bytes)),
+        )
+    }
+}
+
+async fn open_log(shard: &ShardOptions, options: &EngineOptions) -> Result<VirtualLog> {
+    let (bucket, env) = (&shard.bucket, &shard.env);
     let defaults = LogOptions::new(options.identity.clone());
     let share = |part| usize::try_from(options.memory.log_bytes / part).unwrap_or(usize::MAX);
     let log_options = LogOptions {
@@ -184,6 +187,7 @@ async fn open_log(
         buffer_bytes: defaults.buffer_bytes.min(share(2)),
         archive_bytes: defaults.archive_bytes.min(share(4)),
         disk: options.log_disk.clone(),
+        known_committed: Arc::new(CheckpointKnows(shard.clone())),
         retention: options.retention,
         timeout: options.timeout,
         segment_bytes: options.segment_bytes,

@@ -187,7 +187,7 @@ async fn directory_that_ends_before_what_the_checkpoint_holds_is_refused_and_not
     bench.disk.restore(&older);
     let versions = bench.chain_versions();
     let mut options = small(2, &bench.disk);
-    options.known_committed = Lsn(7);
+    options.known_committed = std::sync::Arc::new(Lsn(7));
     let error = open(&bench.bucket, &bench.env, options.clone()).await.err().unwrap();
     assert!(matches!(error, Error::Corrupt { lsn: Some(Lsn(4)), .. }), "{error}");
     assert!(error.to_string().contains("older copy"), "{error}");

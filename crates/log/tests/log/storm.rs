@@ -71,7 +71,9 @@ impl Storm {
             let draws = Arc::clone(&random);
             // Archive objects have no names to ask for; but what was there before a listing began is in it.
             bucket.distort_lists(move |page| {
-                page.retain(|object| object.key.contains("/archive/") || draws.next_u64() % 5 > 0);
+                page.retain(|object| {
+                    object.key.contains("/archive/") || !draws.next_u64().is_multiple_of(5)
+                });
             });
             buckets.push(bucket);
         }

@@ -14,11 +14,14 @@ use telesto::{Node, Options};
 use telesto_bucket::Bucket;
 use telesto_common::{Env, Lsn, ShardId};
 use telesto_log::{InspectOptions, LogOptions, VirtualLog, inspect as look};
+use telesto_shard::{CheckpointKnows, ProcessCache, ShardOptions};
 
 use super::settings::LogKind;
 
 /// Bound on the whole command.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// What a look at how far the checkpoint reaches may keep in memory.
+const PROBE_CACHE_BYTES: u64 = 4 << 20;
 
 /// Which database's log to switch: by a live node, or by itself.
 #[derive(Debug, Args)]
@@ -165,6 +168,9 @@ async fn switch_alone(place: Place, to: LogKind) -> Result<(), String> {
     }
     let mut options = LogOptions::new(identity(&env, node.as_ref(), None));
     options.disk = node.as_ref().map(|node| log_disk(&env, node));
+    let cache = Arc::new(ProcessCache::new(PROBE_CACHE_BYTES));
+    let shard = ShardOptions::new(ShardId(0), env.clone(), Arc::clone(&bucket), cache);
+    options.known_committed = Arc::new(CheckpointKnows(shard));
     let by = env.deadline(TIMEOUT);
     let log = VirtualLog::open(bucket, env.clone(), ShardId(0), options).await.map_err(text)?;
     let before = log.kind();
