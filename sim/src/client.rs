@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_common::key::{Direction, KeyRange, KeyReader, KeyWriter};
-use telesto_common::{DatabaseId, Env, Label, TableId};
+use telesto_common::{DatabaseId, Env, Label, TableId, Timestamp};
 use telesto_sql::SqlEngine;
-use telesto_testkit::World;
 use telesto_testkit::bank::BankRead;
 use telesto_testkit::list_append::{Ended, Step};
 use telesto_testkit::register::Action;
+use telesto_testkit::world::START_WALL_MICROS;
+use telesto_testkit::{Process, World};
 use telesto_txn::{
     Database, Error, Level, Outcome, ReadFor, Result, ScanOptions, Transaction, TxnOptions,
 };
@@ -28,10 +29,16 @@ use crate::plan::{Plan, Workload};
 /// Money in each account at the beginning.
 pub(crate) const OPENING_BALANCE: i64 = 100;
 
+/// No call of a client lasts longer, as long as its process runs.
+const LONGEST_CALL: Duration = Duration::from_secs(60);
+/// Clocks are off by two minutes at most where nobody refuses them.
+const FARTHEST_AHEAD: Duration = Duration::from_secs(3600);
+
 /// One client.
 pub(crate) struct Client {
     pub(crate) world: World,
     pub(crate) env: Env,
+    pub(crate) process: Process,
     pub(crate) plan: Arc<Plan>,
     pub(crate) history: Arc<History>,
     pub(crate) db: Arc<dyn Database>,
@@ -82,8 +89,12 @@ impl Client {
         if let Some(engine) = self.sql.clone() {
             return crate::sql::work(&self, &engine, until).await;
         }
-        while self.env.clock.monotonic() < until {
+        while self.world.now() < until {
             self.env.clock.sleep(self.env.jitter(Duration::from_millis(1500))).await;
+            if self.plan.as_of && self.below(8) == 0 {
+                self.read_as_of().await;
+                continue;
+            }
             match self.plan.workload {
                 Workload::Append => self.append_transaction().await,
                 Workload::Bank => self.bank_transaction().await,
@@ -93,6 +104,88 @@ impl Client {
                 Workload::Sql => return,
             }
         }
+    }
+
+    /// Waits for a call and checks that it did not last longer than any call may.
+    async fn timed<T>(&self, what: &str, call: impl Future<Output = T>) -> T {
+        let (stops, began) = (self.process.stops(), self.world.now());
+        let answer = call.await;
+        let took = self.world.now() - began;
+        if took > LONGEST_CALL && self.process.stops() == stops {
+            self.history.broken(format!("session {}: {what} lasted {took:?}", self.session));
+        }
+        answer
+    }
+
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>> {
+        self.timed("a begin", self.db.begin(options)).await
+    }
+
+    /// The region's time follows real time, whatever one clock says.
+    fn check_time(&self, at: Timestamp) {
+        let now = Duration::from_micros(START_WALL_MICROS) + self.world.now();
+        if Duration::from_micros(at.wall_micros()) > now + FARTHEST_AHEAD {
+            self.history.broken(format!(
+                "session {}: a commit at {at}, {:?} ahead of real time",
+                self.session,
+                Duration::from_micros(at.wall_micros()) - now
+            ));
+        }
+    }
+
+    /// Reads everything as of a time in the past: whoever asks, whenever, reads the same.
+    async fn read_as_of(&self) {
+        let again = self.history.some_as_of(self.below(1 << 20));
+        let wall = self.env.clock.wall_micros();
+        let back = self.env.jitter(Duration::from_secs(3)).as_micros() as u64;
+        let at = again
+            .filter(|_| self.below(2) == 0)
+            .unwrap_or(Timestamp::from_wall_micros(wall.saturating_sub(back)));
+        let read = async {
+            let as_of = TxnOptions { as_of: Some(at), ..self.options(Level::Snapshot, true) };
+            let txn = self.begin(as_of).await?;
+            scan_all(&txn).await
+        };
+        match read.await {
+            Ok(rows) => {
+                self.world.trace(|| format!("session {} read as of {at}", self.session));
+                if let Some(differs) = self.history.read_as_of(at, rows) {
+                    self.history.broken(format!("session {}: {differs}", self.session));
+                }
+            }
+            Err(error) => {
+                self.failed_early(&error);
+            }
+        }
+    }
+
+    /// Holds snapshots for longer than twice the retention, and reads the same from each all the time.
+    pub(crate) async fn hold_snapshots(self, until: Duration) {
+        while self.world.now() < until && self.sql.is_none() {
+            self.env.clock.sleep(self.env.jitter(self.plan.retention / 2)).await;
+            if let Err(error) = self.hold_snapshot(until).await {
+                self.failed_early(&error);
+            }
+        }
+    }
+
+    async fn hold_snapshot(&self, until: Duration) -> Result<()> {
+        let txn = self.begin(self.options(Level::Snapshot, true)).await?;
+        let held = self.plan.retention * 2 + self.env.jitter(self.plan.retention);
+        let end = (self.world.now() + held).min(until);
+        let first = scan_all(&txn).await?;
+        while self.world.now() < end {
+            self.env.clock.sleep(self.env.jitter(self.plan.retention / 2)).await;
+            let again = scan_all(&txn).await?;
+            if again != first {
+                self.history.broken(format!(
+                    "session {}: the snapshot at {} changed under its reader",
+                    self.session,
+                    txn.snapshot()
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn options(&self, level: Level, read_only: bool) -> TxnOptions {
@@ -111,8 +204,9 @@ impl Client {
     /// Commits and tells how that ended, asking for the outcome when it must. The timestamp is that of
     /// the commit, when known.
     async fn commit(&mut self, txn: &Arc<dyn Transaction>) -> (Ended, u64) {
-        let (ended, at) = match txn.commit().await {
+        let (ended, at) = match self.timed("a commit", txn.commit()).await {
             Ok(done) => {
+                self.check_time(done.timestamp);
                 self.label = self.label.max(done.label);
                 (Ended::Committed, done.timestamp.0)
             }
@@ -142,7 +236,7 @@ impl Client {
     }
 
     async fn append_steps(&self, number: usize, read_only: bool) -> Result<Arc<dyn Transaction>> {
-        let txn = self.db.begin(self.options(self.plan.level, read_only)).await?;
+        let txn = self.begin(self.options(self.plan.level, read_only)).await?;
         if read_only && self.below(2) == 0 {
             let mut lists: Vec<Vec<u64>> = vec![Vec::new(); self.plan.keys as usize];
             for (key, value) in scan_all(&txn).await? {
@@ -197,7 +291,7 @@ impl Client {
 
     #[allow(clippy::type_complexity, reason = "a private pair of a transaction and what it read")]
     async fn audit(&self) -> Result<Option<(Arc<dyn Transaction>, Option<BankRead>)>> {
-        let txn = self.db.begin(self.options(Level::Serializable, true)).await?;
+        let txn = self.begin(self.options(Level::Serializable, true)).await?;
         let balances: Vec<i64> =
             scan_all(&txn).await?.into_iter().map(|(_, value)| balance(Some(value))).collect();
         // Before the first deposit there is no bank.
@@ -208,7 +302,7 @@ impl Client {
 
     #[allow(clippy::type_complexity, reason = "a private pair of a transaction and what it read")]
     async fn transfer(&self) -> Result<Option<(Arc<dyn Transaction>, Option<BankRead>)>> {
-        let txn = self.db.begin(self.options(self.plan.level, false)).await?;
+        let txn = self.begin(self.options(self.plan.level, false)).await?;
         if scan_all(&txn).await?.is_empty() {
             for account in 0..self.plan.keys {
                 txn.put(key_of(account), encode(&[OPENING_BALANCE as u64])).await?;
@@ -258,7 +352,7 @@ impl Client {
         new: u64,
         kind: u64,
     ) -> Result<(Arc<dyn Transaction>, Action)> {
-        let txn = self.db.begin(self.options(Level::Serializable, kind == 0)).await?;
+        let txn = self.begin(self.options(Level::Serializable, kind == 0)).await?;
         let bytes = key_of(key);
         if kind == 1 {
             txn.put(bytes, encode(&[new])).await?;
@@ -277,7 +371,7 @@ impl Client {
         if self.below(2) == 0 {
             let (key, value) = (self.below(self.plan.keys), self.value());
             let write = async {
-                let txn = self.db.begin(self.options(Level::Serializable, false)).await?;
+                let txn = self.begin(self.options(Level::Serializable, false)).await?;
                 txn.put(key_of(key), encode(&[value])).await?;
                 Ok(txn)
             };
@@ -296,7 +390,7 @@ impl Client {
             return;
         }
         let read = async {
-            let txn = self.db.begin(self.options(Level::Session, true)).await?;
+            let txn = self.begin(self.options(Level::Session, true)).await?;
             let keys: Vec<Bytes> = (0..self.plan.keys).map(key_of).collect();
             let values = txn.get_many(&keys, ReadFor::Query).await?;
             let seen = (0..)
@@ -324,7 +418,7 @@ impl Client {
         }
         let invoked = self.world.ticket();
         let read = async {
-            let txn = self.db.begin(self.options(Level::Serializable, true)).await?;
+            let txn = self.begin(self.options(Level::Serializable, true)).await?;
             let rows = scan_all(&txn).await?;
             Ok((txn, rows))
         };

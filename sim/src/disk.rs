@@ -1,13 +1,19 @@
-//! A simulated local disk for log servers: what was not synced may be torn by a crash.
+//! A simulated local disk for log servers: it tears, fills up, fails its syncs and forgets.
 //!
 //! # Invariants
-//! What [`DiskFile::append`] acknowledged survives [`SimDisk::crash`]. An append under way leaves any
-//! subset of its 512-byte sectors behind, with zeros where a hole lies before a later sector.
+//! - What [`DiskFile::append`] acknowledged survives the death of a process and a power loss. An append
+//!   under way leaves any subset of its 512-byte sectors behind, with zeros where a hole lies before a
+//!   later sector.
+//! - Every file has two sides: what reads see (the page cache) and what a power loss leaves (the
+//!   platter). A sync carries the dirty pages over; one that *fails* marks them clean without carrying
+//!   them over, as Linux does (Rebello et al., "Can applications recover from fsync failures?", 2020):
+//!   later reads see them, later syncs succeed, and the power loss takes them.
+//! - A death of a process alone loses nothing that reads had seen.
 //!
 //! # Limits
-//! No capacity limit; names are durable at once.
+//! Names are durable at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,10 +26,69 @@ use telesto_log::{DiskFault, Error, Result};
 use telesto_testkit::{Process, World};
 
 const SECTOR: usize = 512;
+const PAGE: usize = 4096;
+
+/// A file: what reads see, what is on the platter, and which pages differ by writes not yet synced.
+#[derive(Clone, Debug, Default)]
+struct TwoSided {
+    cache: Vec<u8>,
+    platter: Vec<u8>,
+    dirty: BTreeSet<usize>,
+}
+
+impl TwoSided {
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.cache.len() < end {
+            self.cache.resize(end, 0);
+        }
+        self.cache[offset..end].copy_from_slice(bytes);
+        self.dirty.extend(offset / PAGE..end.div_ceil(PAGE));
+    }
+
+    /// One page reaches the platter.
+    fn carry(&mut self, page: usize) {
+        let start = (page * PAGE).min(self.cache.len());
+        let end = (start + PAGE).min(self.cache.len());
+        if self.platter.len() < end {
+            self.platter.resize(end, 0);
+        }
+        self.platter[start..end].copy_from_slice(&self.cache[start..end]);
+    }
+
+    fn sync(&mut self) {
+        for page in std::mem::take(&mut self.dirty) {
+            self.carry(page);
+        }
+        // The length goes with it.
+        self.platter.resize(self.cache.len(), 0);
+    }
+}
+
+/// What the disk does to those who write to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ailment {
+    /// No space or quota is left: creating fails, appending fails, half of the times with a part written.
+    pub full: bool,
+    /// Syncs fail.
+    pub sync_fails: bool,
+    /// Nothing is answered.
+    pub hangs: bool,
+}
+
+/// What was in a local directory at some time.
+#[derive(Clone, Debug)]
+pub struct Backup(BTreeMap<String, TwoSided>);
+
+/// The directory that sorts last: with loglets, that of the newest one.
+fn newest_directory(files: &BTreeMap<String, TwoSided>) -> Option<&str> {
+    files.keys().filter_map(|path| path.rsplit_once('/')).map(|(directory, _)| directory).max()
+}
 
 #[derive(Debug, Default)]
 struct Contents {
-    files: BTreeMap<String, Vec<u8>>,
+    files: BTreeMap<String, TwoSided>,
+    ailment: Ailment,
     /// Appends not synced yet.
     pending: BTreeMap<u64, Pending>,
     next_pending: u64,
@@ -53,6 +118,44 @@ impl SimDisk {
         Self { contents: Arc::default(), world }
     }
 
+    /// From now on the disk ails so.
+    pub fn ail(&self, ailment: Ailment) {
+        self.contents.lock().ailment = ailment;
+    }
+
+    /// A copy of everything, for [`Self::restore`].
+    #[must_use]
+    pub fn backup(&self) -> Backup {
+        Backup(self.contents.lock().files.clone())
+    }
+
+    /// Whether the newest directory was there already when `backup` was made.
+    #[must_use]
+    pub fn newest_is_in(&self, backup: &Backup) -> bool {
+        let contents = self.contents.lock();
+        newest_directory(&contents.files) == newest_directory(&backup.0)
+    }
+
+    /// Puts everything back to what it was. Call it when no process uses the disk.
+    pub fn restore(&self, backup: &Backup) {
+        self.contents.lock().files.clone_from(&backup.0);
+    }
+
+    /// The machine loses its power: what was written and not synced is there or not, page by page, and
+    /// reads see the platter from now on. Call it when every process has died.
+    pub fn power_loss(&self) {
+        self.crash();
+        let mut contents = self.contents.lock();
+        for file in contents.files.values_mut() {
+            for page in std::mem::take(&mut file.dirty) {
+                if self.world.draw(2) == 0 {
+                    file.carry(page);
+                }
+            }
+            file.cache.clone_from(&file.platter);
+        }
+    }
+
     /// The disk as `process` uses it.
     #[must_use]
     pub fn mounted(&self, process: &Process) -> Mounted {
@@ -73,11 +176,7 @@ impl SimDisk {
                 if self.world.draw(2) == 0 {
                     continue;
                 }
-                let at = offset + index * SECTOR;
-                if file.len() < at + sector.len() {
-                    file.resize(at + sector.len(), 0);
-                }
-                file[at..at + sector.len()].copy_from_slice(sector);
+                file.write(offset + index * SECTOR, sector);
             }
         }
     }
@@ -96,12 +195,19 @@ impl Mounted {
     }
 
     fn missing(path: &str) -> Error {
-        Error::LocalDisk {
-            path: path.to_owned(),
-            fault: DiskFault::Missing,
-            reason: "no such file on the simulated disk".to_owned(),
+        failed(path, DiskFault::Missing, "no such file on the simulated disk")
+    }
+
+    /// Resolves once the disk answers.
+    async fn answering(&self) {
+        while self.disk.contents.lock().ailment.hangs {
+            self.env().clock.sleep(Duration::from_millis(100)).await;
         }
     }
+}
+
+fn failed(path: &str, fault: DiskFault, reason: &str) -> Error {
+    Error::LocalDisk { path: path.to_owned(), fault, reason: reason.to_owned() }
 }
 
 #[derive(Debug)]
@@ -130,13 +236,10 @@ impl Disk for Mounted {
     }
 
     async fn lock(&self, name: &str) -> Result<Box<dyn DiskLock>> {
+        self.answering().await;
         let mut contents = self.disk.contents.lock();
         if contents.locks.get(name).is_some_and(|(_, holder)| !holder.is_dead()) {
-            return Err(Error::LocalDisk {
-                path: name.to_owned(),
-                fault: DiskFault::Locked,
-                reason: "locked by a live process".to_owned(),
-            });
+            return Err(failed(name, DiskFault::Locked, "locked by a live process"));
         }
         let grant = contents.next_pending;
         contents.next_pending += 1;
@@ -145,6 +248,7 @@ impl Disk for Mounted {
     }
 
     async fn list(&self, directory: &str) -> Result<Vec<String>> {
+        self.answering().await;
         let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
         let contents = self.disk.contents.lock();
         let mut names: Vec<String> = contents
@@ -158,19 +262,20 @@ impl Disk for Mounted {
     }
 
     async fn create(&self, path: &str) -> Result<Arc<dyn DiskFile>> {
+        self.answering().await;
         let mut contents = self.disk.contents.lock();
         if contents.files.contains_key(path) {
-            return Err(Error::LocalDisk {
-                path: path.to_owned(),
-                fault: DiskFault::Io,
-                reason: "the file exists".to_owned(),
-            });
+            return Err(failed(path, DiskFault::Io, "the file exists"));
         }
-        contents.files.insert(path.to_owned(), Vec::new());
+        if contents.ailment.full && self.disk.world.draw(2) == 0 {
+            return Err(failed(path, DiskFault::Full, "no space left"));
+        }
+        contents.files.insert(path.to_owned(), TwoSided::default());
         Ok(Arc::new(File { disk: self.clone(), path: path.to_owned() }))
     }
 
     async fn open(&self, path: &str) -> Result<Arc<dyn DiskFile>> {
+        self.answering().await;
         if !self.disk.contents.lock().files.contains_key(path) {
             return Err(Self::missing(path));
         }
@@ -178,6 +283,7 @@ impl Disk for Mounted {
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
+        self.answering().await;
         self.disk.contents.lock().files.remove(path);
         Ok(())
     }
@@ -190,9 +296,35 @@ struct File {
 }
 
 impl File {
-    fn with<T>(&self, work: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut TwoSided) -> T) -> Result<T> {
         let mut contents = self.disk.disk.contents.lock();
         contents.files.get_mut(&self.path).map(work).ok_or_else(|| Mounted::missing(&self.path))
+    }
+
+    /// Writes and syncs as far as the disk's ailment allows.
+    fn write_through(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let ailment = self.disk.disk.contents.lock().ailment;
+        if ailment.full {
+            // The write may have got some way before the space was gone.
+            let written = self.disk.disk.world.draw(2) as usize * bytes.len() / 2;
+            self.with(|file| file.write(offset, &bytes[..written]))?;
+            return Err(failed(&self.path, DiskFault::Full, "no space left"));
+        }
+        self.with(|file| {
+            file.write(offset, bytes);
+            // As real files do, it grows ahead.
+            let grown = file.cache.len().next_multiple_of(PAGE);
+            file.cache.resize(grown, 0);
+        })?;
+        self.sync(ailment)
+    }
+
+    fn sync(&self, ailment: Ailment) -> Result<()> {
+        if ailment.sync_fails {
+            self.with(|file| file.dirty.clear())?;
+            return Err(failed(&self.path, DiskFault::Io, "the sync failed"));
+        }
+        self.with(TwoSided::sync)
     }
 }
 
@@ -203,11 +335,14 @@ impl DiskFile for File {
     }
 
     async fn size_bytes(&self) -> Result<u64> {
-        self.with(|bytes| bytes.len() as u64)
+        self.disk.answering().await;
+        self.with(|file| file.cache.len() as u64)
     }
 
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes> {
-        self.with(|bytes| {
+        self.disk.answering().await;
+        self.with(|file| {
+            let bytes = &file.cache;
             let start = (offset as usize).min(bytes.len());
             let end = start.saturating_add(length).min(bytes.len());
             Bytes::copy_from_slice(&bytes[start..end])
@@ -215,6 +350,7 @@ impl DiskFile for File {
     }
 
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.disk.answering().await;
         let offset = offset as usize;
         let ticket = {
             let mut contents = self.disk.disk.contents.lock();
@@ -227,25 +363,28 @@ impl DiskFile for File {
         };
         let sync = Duration::from_millis(1) + self.disk.env().jitter(Duration::from_millis(8));
         self.disk.env().clock.sleep(sync).await;
+        self.disk.answering().await;
         if self.disk.disk.contents.lock().pending.remove(&ticket).is_none() {
             return Err(Mounted::missing(&self.path));
         }
-        self.with(|file| {
-            file.truncate(offset);
-            file.resize(offset, 0);
-            file.extend_from_slice(&bytes);
-            // As real files do, it grows ahead.
-            file.resize(file.len().next_multiple_of(4096), 0);
-        })
+        self.write_through(offset, &bytes)
     }
 
-    async fn rewrite(&self, _: u64, _: Bytes) -> Result<()> {
-        // The same bytes at the same place: what is not pending is on the platter.
-        self.with(|_| ())
+    async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.disk.answering().await;
+        self.write_through(offset as usize, &bytes)
     }
 
     async fn truncate(&self, length: u64) -> Result<()> {
-        self.with(|bytes| bytes.truncate(length as usize))
+        self.disk.answering().await;
+        let ailment = self.disk.disk.contents.lock().ailment;
+        self.with(|file| {
+            let length = length as usize;
+            file.cache.truncate(length);
+            let pages = file.cache.len().div_ceil(PAGE);
+            file.dirty.retain(|page| *page < pages);
+        })?;
+        self.sync(ailment)
     }
 }
 
@@ -289,6 +428,43 @@ mod tests {
                 assert!(found[expected.len()..].iter().all(|byte| matches!(byte, 0 | 9)));
             });
         }
+    }
+
+    #[test]
+    fn failed_sync_is_believed_by_reads_and_later_syncs_until_the_power_is_lost() {
+        World::run(1, false, async |world| {
+            let disk = SimDisk::new(world.clone());
+            let process = world.process("p", 0);
+            let file = disk.mounted(&process).create("a").await.expect("created");
+            file.append(0, vec![1; PAGE].into()).await.expect("synced");
+            disk.ail(Ailment { sync_fails: true, ..Ailment::default() });
+            file.append(PAGE as u64, vec![2; PAGE].into()).await.expect_err("not synced");
+            disk.ail(Ailment::default());
+            file.truncate(2 * PAGE as u64).await.expect("nothing is dirty");
+            process.kill();
+            disk.crash();
+            let file = disk.mounted(&world.process("p", 1)).open("a").await.expect("there");
+            let cached = file.read(PAGE as u64, PAGE).await.expect("read");
+            assert_eq!(cached, vec![2; PAGE], "the page cache has it");
+            disk.power_loss();
+            let left = file.read(0, 2 * PAGE).await.expect("read");
+            assert_eq!(&left[..PAGE], vec![1; PAGE], "what was acknowledged stays");
+            assert_eq!(&left[PAGE..], vec![0; PAGE], "the platter never had it");
+        });
+    }
+
+    #[test]
+    fn full_disk_refuses_and_goes_on_once_there_is_space() {
+        World::run(1, false, async |world| {
+            let disk = SimDisk::new(world.clone());
+            let file = disk.mounted(&world.process("p", 0)).create("a").await.expect("created");
+            disk.ail(Ailment { full: true, ..Ailment::default() });
+            let error = file.append(0, vec![1; 9].into()).await.expect_err("full");
+            assert!(matches!(error, Error::LocalDisk { fault: DiskFault::Full, .. }));
+            disk.ail(Ailment::default());
+            file.append(0, vec![2; 9].into()).await.expect("space");
+            assert_eq!(file.read(0, 9).await.expect("read"), vec![2; 9]);
+        });
     }
 
     #[test]

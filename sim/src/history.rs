@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use telesto_common::Timestamp;
 use telesto_testkit::bank::BankRead;
 use telesto_testkit::list_append::{Ended, Observed, Step};
 use telesto_testkit::register::{Action, Operation};
@@ -46,6 +48,8 @@ struct State {
     sessions: BTreeMap<u64, Vec<SessionStep>>,
     /// Commit timestamp of the transaction that wrote a value.
     written_at: BTreeMap<u64, u64>,
+    /// What was read as of a time.
+    as_of: BTreeMap<Timestamp, Vec<(Bytes, Bytes)>>,
     sql: Final,
     counts: Counts,
     broken: Vec<String>,
@@ -96,6 +100,20 @@ impl History {
 
     pub(crate) fn written(&self, value: u64, at: u64) {
         self.state.lock().written_at.insert(value, at);
+    }
+
+    /// A time somebody has read as of, the same for the same `draw`.
+    pub(crate) fn some_as_of(&self, draw: u64) -> Option<Timestamp> {
+        let state = self.state.lock();
+        let count = state.as_of.len().max(1) as u64;
+        state.as_of.keys().nth((draw % count) as usize).copied()
+    }
+
+    /// Everything, read as of `at`; says so when it was something else before.
+    pub(crate) fn read_as_of(&self, at: Timestamp, rows: Vec<(Bytes, Bytes)>) -> Option<String> {
+        let mut state = self.state.lock();
+        let known = state.as_of.entry(at).or_insert_with(|| rows.clone());
+        (*known != rows).then(|| format!("two reads as of {at} differ: {known:?} and {rows:?}"))
     }
 
     pub(crate) fn count(&self, ended: Ended) {

@@ -8,14 +8,14 @@ use telesto_sim::{Plant, run, run_sql};
 const HELP: &str = "\
 Plays seeds of the deterministic simulation.
 
-  telesto-sim [--seed N] [--count N] [--sql] [--verbose] [--plant NAME]
+  telesto-sim [--seed N] [--count N] [--sql] [--verbose] [--plant NAME] [--found]
 
   --seed N      the first seed (default 1)
   --count N     how many seeds, one after the other (default 1)
   --sql         clients speak SQL
   --verbose     print every event of the run
-  --plant NAME  plant a bug: two-winners, ack-before-durable, no-validation, stale-reads,
-                early-trim; with --sql also skip-index-writes, no-constraint-reads
+  --plant NAME  plant a bug (docs/architecture/simulation.md lists them; a wrong name too)
+  --found       stop at the first seed that shows a violation
 
 Exits with 1 when a seed shows a violation.";
 
@@ -24,17 +24,20 @@ struct Arguments {
     count: u64,
     sql: bool,
     verbose: bool,
+    found: bool,
     plant: Option<Plant>,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments = Arguments { seed: 1, count: 1, sql: false, verbose: false, plant: None };
+    let mut arguments =
+        Arguments { seed: 1, count: 1, sql: false, verbose: false, found: false, plant: None };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--seed" => arguments.seed = number(&value()?)?,
             "--count" => arguments.count = number(&value()?)?,
             "--plant" => arguments.plant = Some(value()?.parse()?),
+            "--found" => arguments.found = true,
             "--sql" => arguments.sql = true,
             "--verbose" => arguments.verbose = true,
             _ => return Err(format!("{word:?} is not an option\n\n{HELP}")),
@@ -71,6 +74,9 @@ fn main() -> ExitCode {
         }
         let _ = writeln!(out, "{report}");
         violated |= !report.violations.is_empty();
+        if violated && arguments.found {
+            break;
+        }
     }
     if violated { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::sql::plant::PlantedTransaction;
 use async_trait::async_trait;
+use telesto_common::planted::{Bug, Planted as Bugs};
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
 use telesto_txn::{Database, Level, LogKind, Outcome, Result, Transaction, TxnOptions};
 
@@ -29,37 +30,61 @@ pub enum Plant {
     SkipIndexWrites,
     /// SQL whose uniqueness and foreign key checks are not validated at commit.
     NoConstraintReads,
+    /// A mend that is taken out again.
+    Mend(Bug),
 }
 
+/// The plants' names on the command line.
+const NAMES: &[(&str, Plant)] = &[
+    ("two-winners", Plant::TwoWinners),
+    ("ack-before-durable", Plant::AckBeforeDurable),
+    ("no-validation", Plant::NoValidation),
+    ("stale-reads", Plant::StaleReads),
+    ("early-trim", Plant::EarlyTrim),
+    ("skip-index-writes", Plant::SkipIndexWrites),
+    ("no-constraint-reads", Plant::NoConstraintReads),
+    ("owns-while-handing-over", Plant::Mend(Bug::OwnsWhileHandingOver)),
+    ("gap-is-damage", Plant::Mend(Bug::GapIsDamage)),
+    ("exists-is-anothers", Plant::Mend(Bug::ExistsIsAnothers)),
+    ("one-clock", Plant::Mend(Bug::OneClock)),
+    ("releases-last-batch", Plant::Mend(Bug::ReleasesLastBatch)),
+    ("trusts-page-cache", Plant::Mend(Bug::TrustsPageCache)),
+    ("ships-uncounted", Plant::Mend(Bug::ShipsUncounted)),
+    ("trusts-old-directory", Plant::Mend(Bug::TrustsOldDirectory)),
+    ("hangs-with-disk", Plant::Mend(Bug::HangsWithDisk)),
+    ("trimmed-is-damage", Plant::Mend(Bug::TrimmedIsDamage)),
+    ("reads-folded-parts", Plant::Mend(Bug::ReadsFoldedParts)),
+    ("parts-by-age", Plant::Mend(Bug::PartsByAge)),
+    ("unbounded-follower", Plant::Mend(Bug::UnboundedFollower)),
+    ("reads-open-time", Plant::Mend(Bug::ReadsOpenTime)),
+    ("any-clock", Plant::Mend(Bug::AnyClock)),
+];
+
 impl Plant {
-    /// All plants.
-    pub const ALL: [Self; 7] = [
-        Self::TwoWinners,
-        Self::AckBeforeDurable,
-        Self::NoValidation,
-        Self::StaleReads,
-        Self::EarlyTrim,
-        Self::SkipIndexWrites,
-        Self::NoConstraintReads,
-    ];
+    /// All plants and their names.
+    #[must_use]
+    pub fn all() -> &'static [(&'static str, Self)] {
+        NAMES
+    }
+
+    /// What a process's seams say of it.
+    pub(crate) fn in_env(plant: Option<Self>) -> Bugs {
+        match plant {
+            Some(Self::Mend(bug)) => Bugs::only(bug),
+            _ => Bugs::NONE,
+        }
+    }
 }
 
 impl FromStr for Plant {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "two-winners" => Ok(Self::TwoWinners),
-            "ack-before-durable" => Ok(Self::AckBeforeDurable),
-            "no-validation" => Ok(Self::NoValidation),
-            "stale-reads" => Ok(Self::StaleReads),
-            "early-trim" => Ok(Self::EarlyTrim),
-            "skip-index-writes" => Ok(Self::SkipIndexWrites),
-            "no-constraint-reads" => Ok(Self::NoConstraintReads),
-            _ => Err(format!(
-                "no plant called {text:?}; there are two-winners, ack-before-durable, no-validation, stale-reads, early-trim, skip-index-writes and no-constraint-reads"
-            )),
-        }
+        let known = NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, plant)| *plant).ok_or_else(|| {
+            let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+            format!("no plant called {text:?}; there are {}", names.join(", "))
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use telesto_bucket::{FaultRates, MemoryStore};
 use telesto_common::Label;
 use telesto_log::LogKind;
@@ -16,14 +17,20 @@ use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{World, bank, list_append, register, session};
 
 use crate::client::{Client, OPENING_BALANCE};
-use crate::disk::SimDisk;
+use crate::disk::{Ailment, Backup, SimDisk};
 use crate::history::{Counts, History};
 use crate::node::{Node, Shared};
-use crate::plan::{Plan, Workload};
+use crate::plan::{Checkpoint, Middlebox, Plan, Workload};
 use crate::plant::Plant;
 
 /// How long a healed node may take to answer, virtual time.
 const RECOVERY: Duration = Duration::from_secs(120);
+
+/// Opening must end within this, whatever befalls bucket and disk, virtual time.
+const OPENING: Duration = Duration::from_secs(150);
+
+/// What a tail may hold over its bound: what one round of commits brings.
+const SLACK_BYTES: u64 = 64 << 10;
 
 /// Violations printed of one run: the first ones tell most.
 const SHOWN: usize = 8;
@@ -50,12 +57,12 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { seed, workload, level, nodes, log, switches, .. } = &self.plan;
+        let Plan { seed, workload, level, nodes, log, switches, checkpoint, .. } = &self.plan;
         let switched = if *switches { ", switched" } else { "" };
         let Counts { committed, aborted, unknown } = self.counts;
         writeln!(
             f,
-            "seed {seed}: {workload:?} at {level:?} on {nodes} nodes, {log} log{switched}: {committed} committed, {aborted} aborted, {unknown} unknown; {} faults, {} misfortunes; trace {:016x} of {} events",
+            "seed {seed}: {workload:?} at {level:?} on {nodes} nodes, {log} log{switched}, {checkpoint:?}: {committed} committed, {aborted} aborted, {unknown} unknown; {} faults, {} misfortunes; trace {:016x} of {} events",
             self.faults, self.misfortunes, self.trace.0, self.trace.1
         )?;
         for violation in self.violations.iter().take(SHOWN) {
@@ -93,10 +100,12 @@ fn run_plan(plan: Plan, plant: Option<Plant>, keep_events: bool) -> Report {
     World::run(plan.seed, keep_events, async |world| Run::new(world, plan, plant).play().await)
 }
 
-struct Run {
-    shared: Shared,
-    history: Arc<History>,
-    nodes: Vec<Node>,
+pub(crate) struct Run {
+    pub(crate) shared: Shared,
+    pub(crate) history: Arc<History>,
+    pub(crate) nodes: Vec<Node>,
+    /// The last copy of the local directory.
+    pub(crate) backup: Option<Backup>,
     values: Arc<AtomicU64>,
     next_session: u64,
     faults: u64,
@@ -109,7 +118,11 @@ impl Run {
         let until = world.now() + plan.duration;
         let shared = Shared {
             store: MemoryStore::new(Arc::clone(&world.env.clock)),
-            checkpoints: EngineKind::Memory(MemoryCheckpoints::new()),
+            checkpoints: match plan.checkpoint {
+                Checkpoint::Memory => EngineKind::Memory(MemoryCheckpoints::new()),
+                Checkpoint::SlateDb => EngineKind::SlateDb,
+            },
+            middlebox: Arc::new(Mutex::new(plan.middlebox)),
             disk: SimDisk::new(world.clone()),
             world,
             plan: Arc::new(plan),
@@ -120,6 +133,7 @@ impl Run {
             shared,
             history: Arc::default(),
             nodes,
+            backup: None,
             values: Arc::default(),
             next_session: 0,
             faults: 0,
@@ -154,6 +168,7 @@ impl Run {
         Some(Client {
             world: self.shared.world.clone(),
             env: node.process.env.clone(),
+            process: node.process.clone(),
             plan: Arc::clone(&self.shared.plan),
             history: Arc::clone(&self.history),
             db: node.database(self.shared.plant)?,
@@ -165,11 +180,16 @@ impl Run {
     }
 
     /// Starts a node and its clients; whether it opened.
-    async fn start(&mut self, number: usize) -> bool {
+    pub(crate) async fn start(&mut self, number: usize) -> bool {
         let shared = self.shared.clone();
         let node = &mut self.nodes[number];
         self.faults += node.faults.struck();
-        let opened = node.start(&shared).await;
+        let by = shared.world.env.deadline(OPENING);
+        let opened = shared.world.env.within(by, "opening", node.start(&shared)).await;
+        let opened = opened.unwrap_or_else(|_| {
+            self.history.broken(format!("node {number} did not open or fail within {OPENING:?}"));
+            Err(telesto_txn::Error::Unavailable("it did not end".to_owned()))
+        });
         shared.world.trace(|| match &opened {
             Ok(()) => format!("node {number} opened"),
             Err(error) => format!("node {number} did not open: {error}"),
@@ -185,6 +205,12 @@ impl Run {
             if let Some(client) = self.client(number) {
                 self.nodes[number].process.env.spawn("client", client.work(self.until));
             }
+        }
+        if self.shared.plan.long_snapshots
+            && let Some(client) = self.client(number)
+        {
+            let held = client.hold_snapshots(self.until);
+            self.nodes[number].process.env.spawn("client", held);
         }
         true
     }
@@ -207,84 +233,6 @@ impl Run {
         }
     }
 
-    async fn strike(&mut self, number: usize) {
-        let world = self.shared.world.clone();
-        let retention = self.shared.plan.retention;
-        match world.draw(10) {
-            0..=3 => {
-                world.trace(|| format!("node {number} crashes"));
-                self.nodes[number].crash(&self.shared);
-            }
-            4 | 5 => {
-                // Now and then longer than entries are kept.
-                let past = world.draw(3) == 0;
-                let frozen = if past {
-                    retention * 4 + world.env.jitter(retention)
-                } else {
-                    world.env.jitter(retention / 2)
-                };
-                world.trace(|| format!("node {number} freezes for {frozen:?}"));
-                let process = self.nodes[number].process.clone();
-                process.freeze();
-                let hand = world.clone();
-                world.env.spawn("thaw", async move {
-                    hand.sleep(frozen).await;
-                    hand.trace(|| format!("{} thaws", process.name));
-                    process.thaw();
-                });
-            }
-            6 | 7 => {
-                let skew = world.draw(240_000_000) as i64 - 120_000_000;
-                world.trace(|| format!("clock of node {number} is off by {skew} us"));
-                self.nodes[number].process.set_clock_skew(skew);
-            }
-            8 => {
-                let outage = world.env.jitter(Duration::from_secs(20));
-                world.trace(|| format!("node {number} has no bucket for {outage:?}"));
-                let faults = Arc::clone(&self.nodes[number].faults);
-                faults.stop_answering();
-                let hand = world.clone();
-                world.env.spawn("resume", async move {
-                    hand.sleep(outage).await;
-                    faults.resume();
-                });
-            }
-            _ if self.shared.plan.switches => self.switch_log(number),
-            _ => {
-                world.trace(|| format!("node {number} folds"));
-                if let Some(engine) = self.nodes[number].engine.clone() {
-                    let fold = self.nodes[number].process.run(async move {
-                        // Failing is one of the things a fold may do under faults.
-                        let _ = engine.fold().await;
-                    });
-                    world.env.spawn("fold", async move {
-                        fold.await;
-                    });
-                }
-            }
-        }
-    }
-
-    /// Has a node switch the log to the other kind, while everybody works.
-    fn switch_log(&self, number: usize) {
-        let world = self.shared.world.clone();
-        let Some(engine) = self.nodes[number].engine.clone() else { return };
-        let to = match engine.log().kind() {
-            LogKind::Bucket => LogKind::Quorum,
-            LogKind::Quorum => LogKind::Bucket,
-        };
-        world.trace(|| format!("node {number} switches the log to {to}"));
-        let by = world.env.deadline(Duration::from_secs(20));
-        let switch = self.nodes[number].process.run(async move {
-            engine.log().switch(to, by).await.map_err(|error| error.to_string())
-        });
-        let hand = world.clone();
-        world.env.spawn("switch", async move {
-            let outcome = switch.await;
-            hand.trace(|| format!("switch by node {number}: {outcome:?}"));
-        });
-    }
-
     /// Ends all misfortunes, then asks every node for everything.
     async fn heal(&mut self) {
         let world = self.shared.world.clone();
@@ -296,9 +244,14 @@ impl Run {
             node.faults.set_rates(FaultRates::NONE);
             node.faults.resume();
             node.process.thaw();
+            node.process.resume(true);
+            node.process.set_clock_skew(0);
         }
+        self.shared.disk.ail(Ailment::default());
+        *self.shared.middlebox.lock() = Middlebox::NONE;
         // Clients finish what they have begun.
-        world.sleep(Duration::from_secs(60)).await;
+        world.sleep(Duration::from_secs(90)).await;
+        self.check_archive().await;
         // On a quorum log only its owner answers: then each node is asked with the others gone.
         let one_by_one = self.shared.plan.switches || self.shared.plan.log == LogKind::Quorum;
         // The first one is asked as it is, whatever it has been through; those after it start anew.
@@ -325,6 +278,9 @@ impl Run {
                 let left = by.saturating_sub(world.now());
                 let read = world.env.within(world.env.deadline(left), "a final read", read).await;
                 answered = matches!(read, Ok(Some(true)));
+                if answered {
+                    self.check_memory(number);
+                }
                 world.sleep(Duration::from_millis(500)).await;
             }
             if !answered {
@@ -336,6 +292,39 @@ impl Run {
         for node in &mut self.nodes {
             self.faults += node.faults.struck();
             node.crash(&self.shared);
+        }
+    }
+
+    /// After a quiet while nothing is on a local disk alone: the archive's delay has a bound.
+    async fn check_archive(&self) {
+        let env = &self.shared.world.env;
+        for node in &self.nodes {
+            let Some(engine) = node.engine.clone() else { continue };
+            if node.process.is_dead() || !engine.log().is_local_sequencer() {
+                continue;
+            }
+            let next = engine.shard().applied().0.next();
+            let by = node.process.env.deadline(Duration::from_secs(20));
+            let asked = node.process.run(async move { engine.log().archived(by).await });
+            let asked = env.within(env.deadline(Duration::from_secs(30)), "asking", asked).await;
+            let Ok(Some(Ok(archived))) = asked else { continue };
+            if archived < next {
+                self.history.broken(format!(
+                    "after a quiet minute entries {archived} to {} are on the disk of node {} alone",
+                    next.prev(),
+                    node.number
+                ));
+            }
+        }
+    }
+
+    /// A node that has caught up holds no more than its settings allow.
+    fn check_memory(&self, number: usize) {
+        let node = &self.nodes[number];
+        let Some(engine) = &node.engine else { return };
+        let (held, limit) = (engine.shard().tail_bytes(), node.settings.tail_bytes);
+        if held > 2 * limit + SLACK_BYTES {
+            self.history.broken(format!("the tail of node {number} holds {held} of {limit} bytes"));
         }
     }
 

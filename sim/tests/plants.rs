@@ -2,6 +2,21 @@
 
 use telesto_sim::{Plant, run};
 
+/// Mends that are taken out, each with a seed that shows what it mends, and a word of what it shows.
+const MENDS: &[(&str, u64, &str)] = &[];
+
+#[test]
+fn each_mend_that_is_taken_out_is_found_by_its_seed_and_the_seed_is_clean_with_it() {
+    for (name, seed, what) in MENDS {
+        let plant: Plant = name.parse().expect("a plant's name");
+        let report = run(*seed, Some(plant), false);
+        let shown = report.violations.iter().any(|violation| violation.contains(what));
+        assert!(shown, "{name}: {report}");
+        let report = run(*seed, None, false);
+        assert!(report.violations.is_empty(), "{report}");
+    }
+}
+
 /// The first seed that shows a planted bug, and what it shows.
 fn found(plant: Plant, seeds: u64) -> (u64, Vec<String>) {
     for seed in 1..=seeds {

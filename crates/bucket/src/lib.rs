@@ -51,7 +51,7 @@ pub use faults::{Fault, FaultRates, FaultRule, Faults};
 pub use latency::{LatencyModel, Spread};
 pub use memory::MemoryStore;
 pub use meter::{Class, Cost, Meter, MeterSnapshot, ScopeMeter};
-pub use open::{OpenBucket, open, over};
+pub use open::{OpenBucket, open, over, over_unordered};
 pub use options::{BucketOptions, Hedging};
 pub use prices::PriceSheet;
 pub use probe::probe_conditional_put;

@@ -185,6 +185,24 @@ pub fn over(
     Ok(assemble(store, url.to_owned(), options, clock, env, prices, false, true))
 }
 
+/// As [`over`], for a store whose listings are in no particular order.
+///
+/// # Errors
+/// As [`over`].
+pub fn over_unordered(
+    store: Arc<dyn ObjectStore>,
+    url: &str,
+    options: &BucketOptions,
+    env: Env,
+) -> Result<Arc<OpenBucket>> {
+    let prices = match &options.prices {
+        Some(prices) => prices.clone(),
+        None => PriceSheet::builtin("free")?,
+    };
+    let clock = options.clock.clone().unwrap_or_default();
+    Ok(assemble(store, url.to_owned(), options, clock, env, prices, false, false))
+}
+
 #[allow(clippy::too_many_arguments, reason = "made in one place, from its parts")]
 fn assemble(
     mut store: Arc<dyn ObjectStore>,

@@ -22,6 +22,7 @@ use futures::poll;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TxnId, WriterToken};
 use crate::limits::Deadline;
+use crate::planted::{Bug, Planted};
 
 /// Time as a process sees it.
 pub trait Clock: Debug + Send + Sync {
@@ -75,9 +76,17 @@ pub struct Env {
     pub random: Arc<dyn Random>,
     /// Tasks.
     pub tasks: Arc<dyn Spawn>,
+    /// Bugs planted in this process: none, except in the simulation.
+    pub planted: Planted,
 }
 
 impl Env {
+    /// Whether the mend of `bug` is taken out here, for a test.
+    #[must_use]
+    pub fn planted(&self, bug: Bug) -> bool {
+        self.planted.has(bug)
+    }
+
     /// A fresh 128-bit number.
     #[must_use]
     pub fn random_u128(&self) -> u128 {

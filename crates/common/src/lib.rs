@@ -20,6 +20,7 @@ pub mod error;
 pub mod ids;
 pub mod key;
 pub mod limits;
+pub mod planted;
 pub mod time;
 
 pub use env::Env;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use telesto_bucket::Cause;
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
 use tokio::sync::Notify;
 
@@ -301,6 +302,9 @@ impl Inner {
     async fn ship(&self, missing: &Missing, by: Deadline) -> Result<bool> {
         let Missing { loglet, end, from } = missing;
         let limit = self.options.archive_bytes.max(1);
+        if self.store.env.planted(Bug::ShipsUncounted) {
+            self.archive.signal.pending_bytes.store(0, Ordering::Relaxed);
+        }
         let entries = self.quorum_bytes(loglet, *end, *from, limit, Cause::Archive, by).await?;
         if entries.is_empty() {
             return Ok(false);
@@ -393,7 +397,9 @@ impl Inner {
                         return;
                     }
                 }
-                signal.pending_bytes.swap(0, Ordering::AcqRel);
+                if !env.planted(Bug::ShipsUncounted) {
+                    signal.pending_bytes.swap(0, Ordering::AcqRel);
+                }
                 let Some(inner) = weak.upgrade() else { return };
                 if inner.state.lock().closed {
                     return;

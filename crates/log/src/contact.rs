@@ -14,6 +14,8 @@
 
 use std::time::Duration;
 
+use telesto_common::planted::Bug;
+
 use crate::store::Store;
 
 /// A moment as the clocks at hand tell it.
@@ -30,8 +32,15 @@ impl Moment {
     pub fn now(store: &Store) -> Self {
         Self {
             monotonic: store.env.clock.monotonic(),
-            wall_micros: store.env.clock.wall_micros(),
-            bucket_micros: store.bucket.clock_micros(),
+            wall_micros: if store.env.planted(Bug::OneClock) {
+                u64::try_from(store.env.clock.monotonic().as_micros()).unwrap_or(u64::MAX)
+            } else {
+                store.env.clock.wall_micros()
+            },
+            bucket_micros: store
+                .bucket
+                .clock_micros()
+                .filter(|_| !store.env.planted(Bug::OneClock)),
         }
     }
 

@@ -245,7 +245,7 @@ impl Inspector {
     async fn local(&mut self, key: LogletKey, start: Lsn, end: Option<Lsn>) -> Result<bool> {
         let Some(disk) = self.options.disk.clone() else { return Ok(false) };
         let object = format!("{}/{}", disk.location(), crate::server::loglet_directory(&key));
-        let stored = match StoredLoglet::open(disk, key, u64::MAX, false).await {
+        let stored = match StoredLoglet::open(disk, key, u64::MAX, false, false).await {
             Ok(Some(stored)) => stored,
             Ok(None) => return Ok(false),
             Err(error) => {

@@ -25,6 +25,7 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use telesto_bucket::{Cause, Object};
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
 
 use crate::archive::Archive;
@@ -228,6 +229,9 @@ impl Inner {
     /// Called before a request goes out that may let other processes append: from here on this process
     /// does not know the tail without a look.
     pub fn hand_over(&self, sequencer: &Arc<Sequencer>) {
+        if self.store.env.planted(Bug::OwnsWhileHandingOver) {
+            return;
+        }
         let mut state = self.state.lock();
         if state.role.owner().is_some_and(|own| Arc::ptr_eq(own, sequencer)) {
             state.role = Role::HandingOver(Arc::clone(sequencer));
@@ -272,6 +276,9 @@ impl Inner {
         };
         match store.put_slot(Cause::Commit, &key, bytes, by).await? {
             Put::Created => {}
+            Put::Exists if self.store.env.planted(Bug::ExistsIsAnothers) => {
+                return Ok(Append::TAKEN);
+            }
             Put::Exists => match self.holder(place, &key, by).await.map_err(unsure)? {
                 // Something on the way has sent our request twice, and the second answer came back.
                 holder if holder == writer => {
@@ -360,7 +367,8 @@ impl Inner {
     pub fn adopt(&self, chain: Chain) -> Arc<Chain> {
         let mut state = self.state.lock();
         if chain.version > state.chain.version {
-            if !state.role.fits(&chain) {
+            let keeps = self.store.env.planted(Bug::OwnsWhileHandingOver);
+            if !state.role.fits(&chain) && !keeps {
                 state.role = Role::Follower;
             }
             state.chain = Arc::new(chain);

@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use telesto_bucket::Cause;
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn};
 
 use crate::chain::{Chain, Loglet, Medium, Owner};
@@ -248,6 +249,9 @@ impl Inner {
                 Err(error)
             }
             (Err(error), None) => Err(error),
+            (Ok(None), None) if self.store.env.planted(Bug::TrimmedIsDamage) => {
+                Err(self.nowhere(loglet, owner, from, holds_files))
+            }
             (Ok(None), None) => {
                 self.refresh_chain(cause, from, by).await?;
                 Err(self.nowhere(loglet, owner, from, holds_files))

@@ -18,6 +18,7 @@
 
 use futures::future::try_join_all;
 use telesto_bucket::{Cause, Object};
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn};
 
 use crate::chain::Loglet;
@@ -194,6 +195,11 @@ impl<'a> SlotReader<'a> {
             .filter(|(loglet, _)| *loglet == self.loglet.id)
             .map(|(_, lsn)| lsn.next())
             .max();
+        if store.env.planted(Bug::GapIsDamage)
+            && last.is_some_and(|last| last.0 - self.next.0 != page.len() as u64)
+        {
+            return Err(self.missing_at(self.next).await);
+        }
         Ok((last.unwrap_or(self.next).max(self.next), page.len() < LIST_LIMIT))
     }
 

@@ -22,6 +22,7 @@ use futures::future::BoxFuture;
 use rand::RngCore as _;
 use telesto_common::Env;
 use telesto_common::env::{Clock, Random, Spawn, Task};
+use telesto_common::planted::Planted;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// The real environment on the current tokio runtime.
@@ -38,6 +39,7 @@ pub fn env_of(core: &Handle, sessions: &Handle) -> Env {
         clock: Arc::new(RealClock { timers: core.clone() }),
         random: Arc::new(RealRandom),
         tasks: Arc::new(RealTasks { core: core.clone(), sessions: sessions.clone() }),
+        planted: Planted::NONE,
     }
 }
 

@@ -186,6 +186,12 @@ pub struct ShardOptions {
     /// Memory a fold may take, bytes, and a compaction beside it, and a quarter of it each long scan
     /// (`docs/architecture/shard.md`, Memory).
     pub work_bytes: u64,
+    /// How long tables stay after a compaction replaced them: readers refresh far more often, and one that
+    /// did not opens the checkpoint again when an object is missing.
+    pub tables_min_age: Duration,
+    /// How long old manifests and compaction states stay. A writer that has not touched its manifest for half
+    /// of this is opened again before it flushes: collection may have made its next manifest id free.
+    pub manifests_min_age: Duration,
     /// Rows kept together of what a scan read, at most: fewer are forgotten when a row changes, more serve more scans.
     pub page_rows: usize,
 }
@@ -213,6 +219,8 @@ impl ShardOptions {
             io_timeout: Duration::from_secs(30),
             table_bytes: 64 << 20,
             work_bytes: 64 << 20,
+            tables_min_age: Duration::from_secs(3600),
+            manifests_min_age: Duration::from_secs(1800),
             page_rows: 64,
         }
     }

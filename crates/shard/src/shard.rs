@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use telesto_common::planted::Bug;
 use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::KnownCommitted;
 use telesto_log::record::Entry;
@@ -24,7 +25,7 @@ use telesto_log::record::Entry;
 use crate::api::{EngineKind, Origin, ShardOptions};
 use crate::cache::ProcessCache;
 use crate::engine::slate::SlateEngine;
-use crate::engine::{Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
+use crate::engine::{Ages, Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::fold::Folding;
@@ -126,6 +127,7 @@ impl Shard {
                 path,
                 options.io_timeout,
                 work_sizes(&options),
+                Ages { tables: options.tables_min_age, manifests: options.manifests_min_age },
             )),
         };
         let opened = open_newest(engine.as_ref()).await;
@@ -186,7 +188,7 @@ impl Shard {
         self.applied.store(tail.applied.0, Ordering::Release);
         drop(tail);
         let durable = self.checkpointed();
-        if entry.lsn <= durable {
+        if entry.lsn <= durable && !self.options.env.planted(Bug::UnboundedFollower) {
             // The checkpoint in use has it already: nobody will fold it, so nobody else would trim it.
             self.trim(durable);
         }
@@ -326,7 +328,9 @@ impl Shard {
         let keep = self.snapshots.oldest().unwrap_or(Timestamp::MAX);
         let limit = self.options.tail_limit_bytes / 2;
         let scope = self.cache_scope();
-        self.tail.write().settle(durable, &scope);
+        if !self.options.env.planted(Bug::ReadsFoldedParts) {
+            self.tail.write().settle(durable, &scope);
+        }
         // One step a lock, so that readers get in between.
         while self.tail.write().trim_some(durable, keep, limit, &scope) {}
     }

@@ -5,6 +5,8 @@
 //! - A killed process runs no further instruction of its own: its tasks are never polled again.
 //! - A frozen process is not polled until it is thawed, while its monotonic clock goes on, as
 //!   `CLOCK_BOOTTIME` does for a stopped process.
+//! - A paused process is not polled either, and its monotonic clock stands still, as that of a virtual
+//!   machine that its host has stopped; its wall clock catches up when it goes on, or stays behind.
 //!
 //! # On failure
 //! A world that makes no progress (a busy loop) panics after [`POLL_LIMIT`] polls, naming the seed.
@@ -29,6 +31,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use telesto_common::Env;
 use telesto_common::env::{Clock, Random, Spawn, Task};
+use telesto_common::planted::Planted;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -168,6 +171,8 @@ fn process_on(shared: &Arc<Shared>, name: &str, incarnation: u64) -> Process {
         shared: Arc::clone(shared),
         dead: AtomicBool::new(false),
         frozen: AtomicBool::new(false),
+        pause: Mutex::default(),
+        stops: AtomicU64::new(0),
         skew_micros: AtomicI64::new(0),
         parked: Mutex::default(),
         tasks: Mutex::default(),
@@ -180,6 +185,7 @@ fn process_on(shared: &Arc<Shared>, name: &str, incarnation: u64) -> Process {
         clock: Arc::new(SimClock(Arc::clone(&control))),
         random: Arc::new(SimRandom(AtomicU64::new(state))),
         tasks: Arc::new(SimTasks(Arc::clone(&control))),
+        planted: Planted::NONE,
     };
     Process { name: name.to_owned(), env, control }
 }
@@ -206,7 +212,50 @@ impl Process {
 
     /// Stops it as SIGSTOP does.
     pub fn freeze(&self) {
+        self.control.stops.fetch_add(1, Ordering::Relaxed);
         self.control.frozen.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops the machine it runs on, its clocks included. Pausing a paused one changes nothing.
+    pub fn pause(&self) {
+        self.control.stops.fetch_add(1, Ordering::Relaxed);
+        let now = self.control.shared.start.elapsed();
+        self.control.pause.lock().since.get_or_insert(now);
+    }
+
+    /// Lets the machine go on where it was paused. With `wall_jumps` its wall clock is put right at
+    /// once (as by the host), otherwise it stays behind by the length of the pause.
+    pub fn resume(&self, wall_jumps: bool) {
+        let paused = self.control.pause.lock().end(self.control.shared.start.elapsed());
+        if !wall_jumps {
+            let micros = i64::try_from(paused.as_micros()).unwrap_or(i64::MAX);
+            self.control.skew_micros.fetch_sub(micros, Ordering::Relaxed);
+        }
+        self.control.wake();
+    }
+
+    /// How often it was frozen or paused so far: a call during which this changed may have lasted for
+    /// any time.
+    #[must_use]
+    pub fn stops(&self) -> u64 {
+        self.control.stops.load(Ordering::Relaxed)
+    }
+
+    /// Resolves while the process runs: not while it is frozen or paused, and never once it is dead.
+    /// For what acts on behalf of the process past its [`Env`].
+    pub async fn running(&self) {
+        let control = Arc::clone(&self.control);
+        std::future::poll_fn(move |context| {
+            if control.dead.load(Ordering::Relaxed) {
+                return Poll::Pending;
+            }
+            if control.stopped() {
+                control.parked.lock().push(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Lets it go on.
@@ -246,12 +295,40 @@ struct Control {
     shared: Arc<Shared>,
     dead: AtomicBool,
     frozen: AtomicBool,
+    pause: Mutex<Pause>,
+    stops: AtomicU64,
     skew_micros: AtomicI64,
     parked: Mutex<Vec<Waker>>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
+/// Pauses of a process so far, in world time.
+#[derive(Debug, Default)]
+struct Pause {
+    since: Option<Duration>,
+    total: Duration,
+}
+
+impl Pause {
+    /// Ends the pause under way at `now`; how long it was.
+    fn end(&mut self, now: Duration) -> Duration {
+        let paused = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        self.total += paused;
+        paused
+    }
+}
+
 impl Control {
+    fn stopped(&self) -> bool {
+        self.frozen.load(Ordering::Relaxed) || self.pause.lock().since.is_some()
+    }
+
+    /// The process's monotonic time: world time without its pauses.
+    fn monotonic(&self) -> Duration {
+        let pause = self.pause.lock();
+        pause.since.unwrap_or_else(|| self.shared.start.elapsed()).saturating_sub(pause.total)
+    }
+
     fn wake(&self) {
         let parked = std::mem::take(&mut *self.parked.lock());
         for waker in parked {
@@ -274,7 +351,7 @@ impl Future for Gated {
             self.inner = None;
             return Poll::Ready(());
         }
-        if self.control.frozen.load(Ordering::Relaxed) {
+        if self.control.stopped() {
             self.control.parked.lock().push(context.waker().clone());
             return Poll::Pending;
         }
@@ -303,11 +380,24 @@ impl Clock for SimClock {
     }
 
     fn monotonic(&self) -> Duration {
-        self.0.shared.start.elapsed()
+        self.0.monotonic()
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(duration))
+        let control = Arc::clone(&self.0);
+        let wake = control.monotonic().saturating_add(duration);
+        let timer = tokio::time::sleep(duration);
+        Box::pin(async move {
+            timer.await;
+            // A pause in between does not count.
+            loop {
+                let left = wake.saturating_sub(control.monotonic());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(left).await;
+            }
+        })
     }
 }
 
@@ -432,6 +522,48 @@ mod tests {
             world.sleep(Duration::from_secs(3600)).await;
             process.thaw();
             assert!(woken.await.expect("alive") >= Duration::from_secs(3600));
+        });
+    }
+
+    #[test]
+    fn paused_process_sees_no_time_gone_and_its_timers_wait_as_long_as_they_would_have() {
+        for wall_jumps in [true, false] {
+            World::run(1, false, async |world| {
+                let process = world.process("p", 0);
+                let env = process.env.clone();
+                let wall = env.clock.wall_micros();
+                let woken = process.run(async move {
+                    env.clock.sleep(Duration::from_secs(10)).await;
+                    (env.clock.monotonic(), env.clock.wall_micros())
+                });
+                world.sleep(Duration::from_secs(4)).await;
+                process.pause();
+                world.sleep(Duration::from_secs(3600)).await;
+                process.resume(wall_jumps);
+                let (monotonic, then) = woken.await.expect("alive");
+                assert_eq!(monotonic, Duration::from_secs(10));
+                assert_eq!(world.now(), Duration::from_secs(3610));
+                let gone = if wall_jumps { 3610 } else { 10 };
+                assert_eq!(then - wall, gone * 1_000_000);
+            });
+        }
+    }
+
+    #[test]
+    fn running_waits_while_the_process_is_stopped_and_for_ever_once_it_is_dead() {
+        World::run(1, false, async |world| {
+            let process = world.process("p", 0);
+            process.freeze();
+            process.pause();
+            let mut running = std::pin::pin!(process.running());
+            assert!(futures::poll!(running.as_mut()).is_pending());
+            process.thaw();
+            assert!(futures::poll!(running.as_mut()).is_pending());
+            process.resume(true);
+            assert!(futures::poll!(running.as_mut()).is_ready());
+            process.kill();
+            let mut running = std::pin::pin!(process.running());
+            assert!(futures::poll!(running.as_mut()).is_pending());
         });
     }
 

@@ -20,6 +20,7 @@ use async_trait::async_trait;
 use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
+use telesto_common::planted::Bug;
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
 use telesto_log::{Error as LogError, LogKind, LogOptions, VirtualLog};
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
@@ -69,12 +70,17 @@ impl Engine {
         let by = env.deadline(options.timeout * 4);
         let options =
             EngineOptions { write_set: options.write_set.within(&options.memory), ..options };
-        fold_within_retention(&options, options.retention)?;
+        let unbounded = env.planted(Bug::PartsByAge);
+        if !unbounded {
+            fold_within_retention(&options, options.retention)?;
+        }
         let shard_options = shard_options(&bucket, &env, &options);
         let log = open_log(&shard_options, &options).await?;
         // The log's retention was fixed when it was created and is the same for everyone.
         let retention = log.chain().retention();
-        fold_within_retention(&options, retention)?;
+        if !unbounded {
+            fold_within_retention(&options, retention)?;
+        }
         let shard_options = ShardOptions { retention, ..shard_options };
         let shard: Arc<Shard> = open_shard(&log, &shard_options, None, by).await?;
         let (queue, requests) = mpsc::channel(options.group.queue.max(1));
@@ -160,6 +166,8 @@ fn shard_options(bucket: &Arc<dyn Bucket>, env: &Env, options: &EngineOptions) -
         tail_limit_bytes: options.memory.tail_bytes,
         work_bytes: options.memory.work_bytes,
         io_timeout: options.timeout,
+        tables_min_age: options.upkeep.tables_min_age,
+        manifests_min_age: options.upkeep.manifests_min_age,
         ..ShardOptions::new(
             options.shard,
             env.clone(),
@@ -182,6 +190,7 @@ async fn open_log(shard: &ShardOptions, options: &EngineOptions) -> Result<Virtu
         known_committed: Arc::new(CheckpointKnows(shard.clone())),
         retention: options.retention,
         timeout: options.timeout,
+        segment_bytes: options.segment_bytes,
         ..defaults
     };
     let open =

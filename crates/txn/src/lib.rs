@@ -43,6 +43,6 @@ pub use api::{
 };
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use options::{EngineOptions, GroupLimits, MemoryLimits, WriteSetLimits};
+pub use options::{EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits};
 pub use read_set::{ReadRange, Reads};
 pub use telesto_log::LogKind;

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use telesto_bucket::{Bucket, Cause};
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, VirtualLog};
@@ -218,6 +219,9 @@ impl Local {
 
     /// Makes sure that the tail has room for more entries, and that it is worth while to read them.
     async fn make_room(&self, by: Deadline) -> Result<()> {
+        if self.env.planted(Bug::UnboundedFollower) {
+            return Ok(());
+        }
         let shard = self.shard();
         let limit = self.options.memory.tail_bytes;
         if shard.tail_bytes() > limit / 4 {

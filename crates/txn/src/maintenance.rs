@@ -29,10 +29,6 @@ use crate::parts::Collector;
 /// How often the need for a fold is looked at, at most and at least.
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
-/// How often old objects are looked for while there is write load.
-const COLLECT_EVERY: Duration = Duration::from_secs(600);
-/// How often the log is trimmed at most: sixteen times a retention, and never more often than this.
-const TRIM_EVERY: Duration = Duration::from_secs(60);
 /// How long a process leaves the fold to another one that advances.
 const FOLLOW: Duration = Duration::from_secs(1);
 /// How long a process that was fenced stands back, at least (twice as long each time) and at most.
@@ -103,13 +99,14 @@ impl Maintenance {
         if !self.folds.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let trim_every = (local.log.chain().retention() / 16).max(TRIM_EVERY);
+        let trim_every = (local.log.chain().retention() / 16).max(local.options.upkeep.trim_every);
         if checkpointed > done.trimmed_at && now.saturating_sub(done.trimmed) >= trim_every {
             done.trimmed = now;
             done.trimmed_at = checkpointed;
             local.trim(checkpointed).await?;
         }
-        if checkpointed > done.collected_at && now.saturating_sub(done.collected) >= COLLECT_EVERY {
+        let collect_every = local.options.upkeep.collect_every;
+        if checkpointed > done.collected_at && now.saturating_sub(done.collected) >= collect_every {
             done.collected = now;
             done.collected_at = checkpointed;
             shard.collect().await?;

@@ -86,6 +86,33 @@ impl WriteSetLimits {
     }
 }
 
+/// How often background work looks for what may go, and how long what was replaced stays. The defaults
+/// suit every database; a simulation scales them down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upkeep {
+    /// How often old objects are looked for while there is write load.
+    pub collect_every: Duration,
+    /// How often the log is trimmed at most: sixteen times a retention, and never more often than this.
+    pub trim_every: Duration,
+    /// How long tables of the checkpoint stay after they were replaced: longer than any reader goes on
+    /// without a look at the newest checkpoint.
+    pub tables_min_age: Duration,
+    /// How long superseded versions of the checkpoint's manifest stay; a writer that was away for half of
+    /// this opens again.
+    pub manifests_min_age: Duration,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self {
+            collect_every: Duration::from_secs(600),
+            trim_every: Duration::from_secs(60),
+            tables_min_age: Duration::from_secs(3600),
+            manifests_min_age: Duration::from_secs(1800),
+        }
+    }
+}
+
 /// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -109,6 +136,10 @@ pub struct EngineOptions {
     pub retention: Duration,
     /// Memory.
     pub memory: MemoryLimits,
+    /// Background work.
+    pub upkeep: Upkeep,
+    /// Size at which a segment file of the local log is closed, bytes.
+    pub segment_bytes: u64,
     /// Group commit.
     pub group: GroupLimits,
     /// One transaction.
@@ -142,6 +173,8 @@ impl EngineOptions {
             checkpoint_interval: Duration::from_secs(10),
             retention: Duration::from_secs(3600),
             memory: MemoryLimits::split(256 << 20),
+            upkeep: Upkeep::default(),
+            segment_bytes: 64 << 20,
             group: GroupLimits { max_transactions: 1024, max_bytes: 4 << 20, queue: 4096 },
             write_set: WriteSetLimits {
                 inline_bytes: 1 << 20,

@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use telesto_bucket::{Cause, ListedObject};
+use telesto_common::planted::Bug;
 
 use crate::commit::write_set::parts_prefix;
 use crate::error::Result;
@@ -56,12 +57,15 @@ impl Collector {
         let listed = list(local).await?;
         let now = local.env.clock.monotonic();
         self.note(&listed, now);
+        let by_age = local.env.planted(Bug::PartsByAge) || local.env.planted(Bug::ReadsFoldedParts);
         // The newest object stands for the bucket's clock: age is never measured with our own.
         let newest = listed.iter().map(|part| part.modified_micros).max().unwrap_or_default();
         let old: Vec<String> = listed
             .into_iter()
             .filter(|part| newest.saturating_sub(part.modified_micros) > keep_micros)
-            .filter(|part| self.seen.get(&part.key).is_some_and(|at| now - *at > retention))
+            .filter(|part| {
+                by_age || self.seen.get(&part.key).is_some_and(|at| now - *at > retention)
+            })
             .map(|part| part.key)
             .collect();
         if old.is_empty() {
@@ -70,7 +74,7 @@ impl Collector {
         // Whoever names one of them has done so: it is applied here after this, or in the checkpoint.
         local.look(local.env.deadline(local.options.timeout)).await?;
         let used = local.shard().parts_in_use();
-        for key in old.iter().filter(|key| !used.contains(*key)) {
+        for key in old.iter().filter(|key| by_age || !used.contains(*key)) {
             local.bucket.delete(Cause::Gc, key).await?;
             metrics::counter!("telesto_txn_parts_deleted_total").increment(1);
         }

@@ -36,10 +36,10 @@ pub(crate) async fn work(client: &Client, engine: &Arc<SqlEngine>, until: Durati
         Err(error) => return client.history.broken(format!("no session: {error}")),
     };
     let mut talk = Talk { client, session, prepared: BTreeMap::new(), seq: 0 };
-    while client.env.clock.monotonic() < until && !talk.set_up().await {
+    while client.world.now() < until && !talk.set_up().await {
         client.env.clock.sleep(client.env.jitter(Duration::from_millis(500))).await;
     }
-    while client.env.clock.monotonic() < until {
+    while client.world.now() < until {
         client.env.clock.sleep(client.env.jitter(Duration::from_millis(1500))).await;
         match client.below(40) {
             0 => talk.audit().await,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, ShardId};
 
 use super::loglet::StoredLoglet;
@@ -80,7 +81,8 @@ impl LocalLogServer {
             return Ok(Some(Arc::clone(loglet)));
         }
         let disk = Arc::clone(&self.disk);
-        let opened = StoredLoglet::open(disk, key, self.segment_bytes, true).await?;
+        let trusts_cache = self.env.planted(Bug::TrustsPageCache);
+        let opened = StoredLoglet::open(disk, key, self.segment_bytes, true, trusts_cache).await?;
         Ok(opened.map(|loglet| {
             let loglet = Arc::new(loglet);
             loglets.insert(key, Arc::clone(&loglet));
@@ -119,7 +121,10 @@ impl LocalLogServer {
             Request::Read { from, max_bytes, .. } => {
                 loglet.read(from, max_bytes).await.map(Reply::Entries)
             }
-            Request::Release { below, .. } => loglet.release(below).await.map(|()| Reply::Done),
+            Request::Release { below, .. } => {
+                let last_too = self.env.planted(Bug::ReleasesLastBatch);
+                loglet.release(below, last_too).await.map(|()| Reply::Done)
+            }
             Request::Remove { .. } => {
                 self.loglets.lock().await.remove(&key);
                 self.made.lock().remove(&key);

@@ -89,12 +89,14 @@ impl StoredLoglet {
     /// Opens a loglet's files. `None` when there is no usable one.
     ///
     /// With `repair`, an unfinished last write is cut off and what is there made durable, whatever an
-    /// earlier life was told by its sync; without, the files are left as they are.
+    /// earlier life was told by its sync; without, the files are left as they are. `trusts_cache` (a
+    /// test's): what reads as written is taken for durable.
     pub async fn open(
         disk: Arc<dyn Disk>,
         key: LogletKey,
         segment_bytes: u64,
         repair: bool,
+        trusts_cache: bool,
     ) -> Result<Option<Self>> {
         let directory = loglet_directory(&key);
         let mut numbers = Vec::new();
@@ -156,7 +158,9 @@ impl StoredLoglet {
                 last.unfinished_bytes = 0;
             }
             last.file.truncate(last.end_bytes).await?;
-            last.harden().await?;
+            if !trusts_cache {
+                last.harden().await?;
+            }
         }
         let sealed = last.sealed;
         Ok(Some(Self::with_segments(disk, key, segment_bytes, segments, sealed)))
@@ -305,11 +309,12 @@ impl StoredLoglet {
     /// Drops segments that hold only entries below `below`. What stays has at least one entry, if
     /// there ever was one: a recovery names the hash of the last entry, so a segment that a roll-over
     /// made and no batch ever reached (full disk, stalled sync) does not let the one before it go.
-    pub async fn release(&self, below: Lsn) -> Result<()> {
+    /// With `last_too` (a test's), it does.
+    pub async fn release(&self, below: Lsn, last_too: bool) -> Result<()> {
         let mut files = self.files.lock().await;
         while files.segments.len() > 1
             && files.segments[0].next_lsn() <= below
-            && !files.segments[1].batches.is_empty()
+            && (last_too || !files.segments[1].batches.is_empty())
         {
             self.disk.remove(&files.segments[0].path).await?;
             files.segments.remove(0);

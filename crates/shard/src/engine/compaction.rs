@@ -12,7 +12,7 @@
 //!   version of the key comes back.
 //! - A job reads a bounded number of bytes ahead over all its sources, and unless all is to be merged it takes
 //!   at most [`MAX_SOURCES`] of them, the oldest level-0 tables first.
-//! - Tables replaced by a compaction stay for [`TABLES_MIN_AGE`]: readers refresh far more often, and one
+//! - Tables replaced by a compaction stay for `ShardOptions::tables_min_age`: readers refresh far more often, and one
 //!   that did not opens the checkpoint again when an object is missing.
 //!
 //! # On failure
@@ -44,10 +44,6 @@ use super::slate::{BLOCK_SIZE, RETRIES, SlateEngine, fault};
 use super::{Fault, Outcome, Shape, fetches};
 use crate::row::{self, RowKind};
 
-/// How long replaced tables stay.
-const TABLES_MIN_AGE: Duration = Duration::from_secs(3600);
-/// How long old manifests and compaction states stay.
-const MANIFESTS_MIN_AGE: Duration = Duration::from_secs(1800);
 /// How often a running job is looked at.
 const JOB_POLL: Duration = Duration::from_millis(250);
 /// A job that takes longer is given up (and done again later).
@@ -208,7 +204,7 @@ pub(super) async fn run(
         manifest_update_timeout: engine.io_timeout,
         max_concurrent_compactions: 1,
         commit_compacted_interval: JOB_POLL,
-        checkpoint_lifetime: TABLES_MIN_AGE,
+        checkpoint_lifetime: engine.ages.tables,
         object_store_max_retries: Some(RETRIES),
         worker: Some(CompactionWorkerOptions {
             max_concurrent_compactions: 1,
@@ -249,9 +245,9 @@ pub(super) async fn collect(engine: &SlateEngine) -> Outcome<()> {
         Some(GarbageCollectorDirectoryOptions { interval: None, min_age, dry_run: false })
     };
     let options = GarbageCollectorOptions {
-        manifest_options: directory(MANIFESTS_MIN_AGE),
-        compacted_options: directory(TABLES_MIN_AGE),
-        compactions_options: directory(MANIFESTS_MIN_AGE),
+        manifest_options: directory(engine.ages.manifests),
+        compacted_options: directory(engine.ages.tables),
+        compactions_options: directory(engine.ages.manifests),
         wal_options: None,
         wal_fence_options: None,
         detach_options: None,

@@ -25,6 +25,7 @@ mod witness;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -170,6 +171,13 @@ pub(crate) struct WorkSizes {
     pub(crate) table_bytes: usize,
     /// What one scan, or one compaction, reads ahead over all its sources.
     pub(crate) ahead_bytes: usize,
+}
+
+/// How long what was replaced stays in the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ages {
+    pub(crate) tables: Duration,
+    pub(crate) manifests: Duration,
 }
 
 /// Blocks are fetched at least one at a time.

@@ -44,7 +44,7 @@ use super::witness::{
     GivenUp, LastFailure, LastRead, Witness, damaged_object, named_object, witnessed,
 };
 use super::{
-    Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
+    Ages, Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
     compaction, fetches, held_bytes,
 };
 use crate::cache::ProcessCache;
@@ -55,9 +55,6 @@ pub(super) const RETRIES: u32 = 2;
 const POLL: Duration = Duration::from_secs(3600);
 /// Level-0 tables at which SlateDB would stop a flush: far above where compaction starts.
 const LEVEL0_STOP: usize = 1024;
-/// A writer that has not touched its manifest for this long (half the collector's minimum age) is
-/// opened again before it flushes: collection may have made its next manifest id free.
-const STALE_WRITER: Duration = Duration::from_secs(900);
 /// How far wall clock and monotonic clock may differ on the time since the last touch: more is a machine that was paused,
 /// or a clock that was set, and nobody knows for how long the writer was away.
 const CLOCKS_APART: Duration = Duration::from_secs(300);
@@ -70,6 +67,7 @@ pub(crate) struct SlateEngine {
     pub(super) clock: Arc<SlateClock>,
     pub(super) io_timeout: Duration,
     pub(super) sizes: WorkSizes,
+    pub(super) ages: Ages,
     cache: Arc<ProcessCache>,
     cache_id: u64,
     last_read: LastRead,
@@ -90,6 +88,7 @@ impl SlateEngine {
         path: String,
         io_timeout: Duration,
         sizes: WorkSizes,
+        ages: Ages,
     ) -> Self {
         Self {
             env: env.clone(),
@@ -98,6 +97,7 @@ impl SlateEngine {
             clock: SlateClock::new(env),
             io_timeout,
             sizes,
+            ages,
             cache: Arc::clone(cache),
             cache_id: cache.scope(),
             last_read: LastRead::default(),
@@ -262,6 +262,7 @@ impl Engine for SlateEngine {
             ahead_bytes: self.sizes.ahead_bytes,
             db,
             contact: parking_lot::Mutex::new(Instant::now(&self.env)),
+            stale_after: self.ages.manifests / 2,
             last_read: self.last_read.clone(),
             given_up,
         }))
@@ -291,6 +292,8 @@ struct SlateWriter {
     db: Db,
     /// When the manifest was last known to be ours.
     contact: parking_lot::Mutex<Instant>,
+    /// Away for longer, it must not flush any more.
+    stale_after: Duration,
     last_read: LastRead,
     given_up: GivenUp,
 }
@@ -310,13 +313,13 @@ impl Instant {
 
     /// Whether too much time may have passed since. A wall clock that was set by more than [`CLOCKS_APART`], whichever way,
     /// counts as too much: opening a writer again costs some requests.
-    fn is_stale(&self, env: &Env) -> bool {
+    fn is_stale(&self, env: &Env, after: Duration) -> bool {
         let now = Self::now(env);
         let passed = now.monotonic.saturating_sub(self.monotonic);
         let by_wall = i128::from(now.wall_micros) - i128::from(self.wall_micros);
         let passed_micros = i128::try_from(passed.as_micros()).unwrap_or(i128::MAX);
         let apart = u64::try_from((by_wall - passed_micros).unsigned_abs()).unwrap_or(u64::MAX);
-        passed > STALE_WRITER || Duration::from_micros(apart) > CLOCKS_APART
+        passed > after || Duration::from_micros(apart) > CLOCKS_APART
     }
 }
 
@@ -547,7 +550,7 @@ impl Writer for SlateWriter {
     }
 
     fn stale(&self) -> bool {
-        self.contact.lock().is_stale(&self.env)
+        self.contact.lock().is_stale(&self.env, self.stale_after)
     }
 
     async fn refresh(&self) -> Outcome<()> {

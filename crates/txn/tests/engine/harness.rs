@@ -146,6 +146,7 @@ impl World {
             clock: Arc::clone(clock) as Arc<dyn Clock>,
             random: Arc::clone(&self.random) as Arc<dyn Random>,
             tasks: Arc::clone(&tasks) as Arc<dyn Spawn>,
+            planted: telesto_common::planted::Planted::NONE,
         };
         (env, tasks)
     }
