@@ -609,7 +609,8 @@ mod tests {
             (1_001, 5_000, true),
             (1_100, 10_250, false),
         ] {
-            assert_eq!(touched.is_stale(&at(monotonic, wall)), stale, "{monotonic} {wall}");
+            let found = touched.is_stale(&at(monotonic, wall), Duration::from_secs(900));
+            assert_eq!(found, stale, "{monotonic} {wall}");
         }
     }
 }

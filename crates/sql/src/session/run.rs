@@ -68,7 +68,7 @@ impl Session {
                         block.repeatable = false;
                     }
                     let before = self.spending.total();
-                    match self.commit_bounded().await {
+                    match self.commit_bounded().boxed().await {
                         Ok(()) => {
                             let commit = self.spending.total() - before;
                             return engine_df::with_commit_cost(
