@@ -303,7 +303,7 @@ impl Local {
     pub async fn taken_by(&self, at: Lsn, txn: TxnId, by: Deadline) -> Result<bool> {
         // A look may have applied it meanwhile.
         if let Some(own) = self.shard().entry_holds(at, txn) {
-            return Ok(own);
+            return Ok(own && !self.env.planted(Bug::ExistsIsAnothers));
         }
         let batch = self.log.read(at, READ_BYTES, Cause::Commit, by).await?;
         for entry in &batch.entries {
@@ -314,6 +314,9 @@ impl Local {
                 "log slot {at} was said to be taken and is empty; nothing can be said of this transaction yet"
             )));
         };
+        if self.env.planted(Bug::ExistsIsAnothers) {
+            return Ok(false);
+        }
         let is_own = |record: &Record| matches!(record, Record::Commit(of) if of.txn == txn);
         Ok(entry.records.iter().any(is_own))
     }
