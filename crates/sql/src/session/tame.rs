@@ -222,7 +222,7 @@ mod tests {
 
     fn tame(sql: &str) -> bool {
         let parsed = crate::session::parse::parse(sql).expect("parses").remove(0);
-        is_tame(&parsed.statement.expect("a statement"))
+        is_tame(parsed.statement.as_ref().expect("a statement"))
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
     fn what_is_stored_is_needed_for_all_but_constants() {
         let without = |sql: &str| {
             let parsed = crate::session::parse::parse(sql).expect("parses").remove(0);
-            needs_no_data(&parsed.statement.expect("a statement"))
+            needs_no_data(parsed.statement.as_ref().expect("a statement"))
         };
         for sql in ["SELECT 1", "SELECT 1 + 1, now()", "SELECT pg_sleep(1)", "SELECT $1::int"] {
             assert!(without(sql), "{sql}");
