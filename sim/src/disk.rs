@@ -80,9 +80,9 @@ pub struct Ailment {
 #[derive(Clone, Debug)]
 pub struct Backup(BTreeMap<String, TwoSided>);
 
-/// The directory that sorts last: with loglets, that of the newest one.
-fn newest_directory(files: &BTreeMap<String, TwoSided>) -> Option<&str> {
-    files.keys().filter_map(|path| path.rsplit_once('/')).map(|(directory, _)| directory).max()
+/// The directories that hold files.
+fn directories(files: &BTreeMap<String, TwoSided>) -> BTreeSet<&str> {
+    files.keys().filter_map(|path| path.rsplit_once('/')).map(|(directory, _)| directory).collect()
 }
 
 #[derive(Debug, Default)]
@@ -129,11 +129,11 @@ impl SimDisk {
         Backup(self.contents.lock().files.clone())
     }
 
-    /// Whether the newest directory was there already when `backup` was made.
+    /// Whether every directory there is now, was there already when `backup` was made.
     #[must_use]
-    pub fn newest_is_in(&self, backup: &Backup) -> bool {
+    pub fn is_as_wide_as(&self, backup: &Backup) -> bool {
         let contents = self.contents.lock();
-        newest_directory(&contents.files) == newest_directory(&backup.0)
+        directories(&contents.files).is_subset(&directories(&backup.0))
     }
 
     /// Puts everything back to what it was. Call it when no process uses the disk.

@@ -252,7 +252,7 @@ impl Run {
     async fn restore_directory(&mut self) {
         let world = self.shared.world.clone();
         // A copy without the newest part of the log is refused, and rightly: nothing says what was in it.
-        let backup = self.backup.take().filter(|backup| self.shared.disk.newest_is_in(backup));
+        let backup = self.backup.take().filter(|backup| self.shared.disk.is_as_wide_as(backup));
         let Some(backup) = backup else {
             world.trace(|| "the local directory is copied".to_owned());
             self.backup = Some(self.shared.disk.backup());
