@@ -92,12 +92,15 @@ pub(crate) fn decode(shard: ShardId, key: &str, bytes: &Bytes) -> Result<(Lsn, V
     parse().map_err(corrupt)
 }
 
+/// Loglet, first and last LSN of archive objects.
+type Objects = BTreeSet<(u64, Lsn, Lsn)>;
+
 /// What is known of a shard's archive.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     /// (loglet, first, last) of the objects, and the age in which they were listed; `None` before the
     /// first listing.
-    objects: tokio::sync::Mutex<Option<(u64, BTreeSet<(u64, Lsn, Lsn)>)>>,
+    objects: tokio::sync::Mutex<Option<(u64, Objects)>>,
     /// Counts up when what was listed may no longer be true.
     age: AtomicU64,
     /// Held while an object is being shipped.

@@ -213,10 +213,10 @@ impl Store {
 /// and below `missing`, which is not.
 fn probes(known: u64, missing: Option<u64>) -> Vec<u64> {
     let Some(missing) = missing else {
-        // 1, 2, 4, 8; 16, 32, …
+        // 1, 2; 4, 8, 16, 32; … Most chains have one version: the first round does not look far.
         let doublings =
             std::iter::successors(Some(known.saturating_mul(2).max(1)), |n| n.checked_mul(2));
-        return doublings.take(PROBES).collect();
+        return doublings.take(if known == 0 { 2 } else { PROBES }).collect();
     };
     let between = missing - known - 1;
     let steps = between.min(PROBES as u64);

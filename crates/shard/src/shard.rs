@@ -86,14 +86,34 @@ impl Debug for Shard {
 
 /// What the newest checkpoint of a shard holds is committed: for the log to ask before it believes a local directory.
 #[derive(Debug)]
-pub struct CheckpointKnows(pub ShardOptions);
+pub struct CheckpointKnows {
+    options: ShardOptions,
+    opened: Mutex<Option<Arc<Shard>>>,
+}
+
+impl CheckpointKnows {
+    /// Asks the checkpoint of the shard that `options` open.
+    #[must_use]
+    pub fn new(options: ShardOptions) -> Arc<Self> {
+        Arc::new(Self { options, opened: Mutex::default() })
+    }
+
+    /// The shard that was opened to ask, if the log did: opening it again would cost the same requests once more.
+    pub fn take(&self) -> Option<Arc<Shard>> {
+        self.opened.lock().take()
+    }
+}
 
 #[async_trait]
 impl KnownCommitted for CheckpointKnows {
     async fn through(&self) -> std::result::Result<Lsn, String> {
-        let shard = Shard::open(self.0.clone()).await.map_err(|error| error.to_string())?;
+        let opening = Shard::open(self.options.clone());
+        let shard = opening.await.map_err(|error| error.to_string())?;
         let known = shard.checkpointed();
-        shard.close().await;
+        let before = self.opened.lock().replace(shard);
+        if let Some(before) = before {
+            before.close().await;
+        }
         Ok(known)
     }
 }

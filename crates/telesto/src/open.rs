@@ -173,7 +173,9 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         engine.log_disk = Some(log_disk(env, node));
     }
     engine.retention = options.retention.unwrap_or(engine.retention);
-    engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(engine.checkpoint_interval);
+    // Without a wish of the user's it fits the retention that was asked for.
+    let fitting = engine.checkpoint_interval.min(options.retention.unwrap_or(Duration::MAX));
+    engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(fitting);
     let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
     let engine = Engine::open(as_bucket, env.clone(), engine).await?;
     let defaults = SqlOptions::default();

@@ -57,6 +57,7 @@ async fn database(folder: &std::path::Path) -> Opened {
         log: Some(LogKind::Bucket),
         // Nothing happens beside the statements.
         checkpoint_interval: Some(std::time::Duration::from_secs(100_000)),
+        retention: Some(std::time::Duration::from_secs(100_000)),
         ..Options::new(format!("file://{}", folder.display()))
     };
     open(&telesto_runtime::env(), &options).await.expect("opens")

@@ -22,7 +22,7 @@ use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::planted::Bug;
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
-use telesto_log::{Error as LogError, LogKind, LogOptions, VirtualLog};
+use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog};
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
 use tokio::sync::{mpsc, oneshot};
 
@@ -75,14 +75,22 @@ impl Engine {
             fold_within_retention(&options, options.retention)?;
         }
         let shard_options = shard_options(&bucket, &env, &options);
-        let log = open_log(&shard_options, &options).await?;
+        let checkpoint = CheckpointKnows::new(shard_options.clone());
+        let log = open_log(&shard_options, &options, &checkpoint).await?;
         // The log's retention was fixed when it was created and is the same for everyone.
         let retention = log.chain().retention();
         if !unbounded {
             fold_within_retention(&options, retention)?;
         }
+        // What was opened for the log's sake serves, unless it was told another retention.
+        let mut opened = checkpoint.take();
+        if retention != shard_options.retention
+            && let Some(other) = opened.take()
+        {
+            other.close().await;
+        }
         let shard_options = ShardOptions { retention, ..shard_options };
-        let shard: Arc<Shard> = open_shard(&log, &shard_options, None, by).await?;
+        let shard: Arc<Shard> = open_shard(&log, &shard_options, opened, None, by).await?;
         let (queue, requests) = mpsc::channel(options.group.queue.max(1));
         let local = Arc::new(Local::new(
             env.clone(),
@@ -177,7 +185,11 @@ fn shard_options(bucket: &Arc<dyn Bucket>, env: &Env, options: &EngineOptions) -
     }
 }
 
-async fn open_log(shard: &ShardOptions, options: &EngineOptions) -> Result<VirtualLog> {
+async fn open_log(
+    shard: &ShardOptions,
+    options: &EngineOptions,
+    checkpoint: &Arc<CheckpointKnows>,
+) -> Result<VirtualLog> {
     let (bucket, env) = (&shard.bucket, &shard.env);
     let defaults = LogOptions::new(options.identity.clone());
     let share = |part| usize::try_from(options.memory.log_bytes / part).unwrap_or(usize::MAX);
@@ -187,7 +199,7 @@ async fn open_log(shard: &ShardOptions, options: &EngineOptions) -> Result<Virtu
         buffer_bytes: defaults.buffer_bytes.min(share(2)),
         archive_bytes: defaults.archive_bytes.min(share(4)),
         disk: options.log_disk.clone(),
-        known_committed: Arc::new(CheckpointKnows(shard.clone())),
+        known_committed: Arc::clone(checkpoint) as Arc<dyn KnownCommitted>,
         retention: options.retention,
         timeout: options.timeout,
         segment_bytes: options.segment_bytes,

@@ -337,7 +337,7 @@ impl Local {
             "the shard is opened again from its checkpoint"
         );
         metrics::counter!("telesto_txn_reopens_total").increment(1);
-        let fresh = open_shard(&self.log, &self.shard_options, Some(&before), by).await?;
+        let fresh = open_shard(&self.log, &self.shard_options, None, Some(&before), by).await?;
         {
             let mut applying = self.applying.lock();
             *self.shard.write() = fresh;
@@ -414,14 +414,16 @@ impl Local {
 pub(crate) async fn open_shard(
     log: &VirtualLog,
     options: &ShardOptions,
+    mut opened: Option<Arc<Shard>>,
     before: Option<&Shard>,
     by: Deadline,
 ) -> Result<Arc<Shard>> {
     let mut reopens = 0;
     'open: loop {
-        let shard = match before {
-            None => Shard::open(options.clone()).await?,
-            Some(before) => before.open_again().await?,
+        let shard = match (opened.take(), before) {
+            (Some(shard), _) => shard,
+            (None, None) => Shard::open(options.clone()).await?,
+            (None, Some(before)) => before.open_again().await?,
         };
         loop {
             let from = shard.replay_from();

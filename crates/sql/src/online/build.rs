@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, TableId};
 use telesto_txn::{Level, ReadFor, ScanOptions, TxnOptions};
+use tokio::sync::oneshot;
 
 use super::record::{BuildRecord, Command, forget_record};
 use super::{LEASE, LOOK};
@@ -416,7 +417,12 @@ impl Builder {
     }
 
     /// [`Builder::fail`] in the background: who drove the build is gone, or the bucket was away.
-    pub(crate) fn fail_later(self: Arc<Self>, table: TableId, index: u32) {
+    pub(crate) fn fail_later(
+        self: Arc<Self>,
+        table: TableId,
+        index: u32,
+        done: oneshot::Sender<()>,
+    ) {
         let env = self.template.env.clone();
         env.spawn("failed index build", async move {
             while let Err(error) = self.fail(table, index).await {
@@ -426,6 +432,8 @@ impl Builder {
                 tracing::warn!(table = table.0, index, %error, "cannot end a failed index build yet");
                 self.pause(LOOK).await;
             }
+            // Whoever waited may be gone.
+            let _ = done.send(());
         });
     }
 }

@@ -189,6 +189,7 @@ impl SqlEngine {
             notices: Arc::default(),
             configured: Arc::default(),
             block: None,
+            ending: Arc::default(),
             lost: 0,
             catalog: None,
             label: options.label,

@@ -192,6 +192,8 @@ pub struct Session {
     configured: Arc<settings::ConfigQueue>,
     sequences: Arc<SequenceSession>,
     block: Option<Block>,
+    /// The end of the last index build that was stopped.
+    ending: Arc<online::Ending>,
     /// Conflicts lost since the last commit: whoever lost most goes first for a row.
     lost: u32,
     /// The catalog the last statement used, to describe conflicts with.

@@ -9,9 +9,12 @@
 //! See [`crate::online`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use telesto_common::TableId;
 use telesto_txn::{Level, Transaction, TxnOptions};
+use tokio::sync::oneshot;
 
 use super::{Session, StatementResult};
 use crate::catalog::CatalogSnapshot;
@@ -24,6 +27,9 @@ use crate::error::{Error, Result, SqlState};
 use crate::online::{Builder, Command, End, Upkeep};
 use crate::plan::ExecContext;
 use crate::sqlparser::ast::{CreateIndex, ObjectName, Statement};
+
+/// How long a statement that was stopped waits for the end of its index build.
+const ENDING: Duration = Duration::from_millis(400);
 
 /// What can be done in many transactions.
 enum Asked<'s> {
@@ -60,17 +66,35 @@ impl Asked<'_> {
 struct Unfinished {
     builder: Arc<Builder>,
     build: Option<(TableId, u32)>,
+    /// Where the session finds the end of a build that it stopped.
+    ending: Arc<Ending>,
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some((table, index)) = self.build {
-            Arc::clone(&self.builder).fail_later(table, index);
+            let (done, ended) = oneshot::channel();
+            self.ending.0.lock().replace(ended);
+            Arc::clone(&self.builder).fail_later(table, index, done);
         }
     }
 }
 
+/// The end of an index build that was stopped, which goes on in the background.
+#[derive(Debug, Default)]
+pub(super) struct Ending(Mutex<Option<oneshot::Receiver<()>>>);
+
 impl Session {
+    /// Waits a little for the end of a build that was stopped, so that whoever stopped it usually finds its index gone, or
+    /// invalid, as on PostgreSQL. While the bucket hangs nobody waits for it for long.
+    pub(super) async fn await_ending(&self) {
+        let ended = self.ending.0.lock().take();
+        if let Some(ended) = ended {
+            let env = &self.engine.env;
+            let _ = env.within(env.deadline(ENDING), "the end of a stopped build", ended).await;
+        }
+    }
+
     /// Does the statement if it is one that commits as it goes; `None`: it is an ordinary one.
     pub(super) async fn online(
         &mut self,
@@ -217,8 +241,11 @@ impl Session {
     /// Drives a build to its end. A statement that is stopped drops it: the build is then ended in the background.
     async fn drive(&self, builder: &Arc<Builder>, (table, index): (TableId, u32)) -> Result<()> {
         Upkeep::wake(&self.engine);
-        let mut unfinished =
-            Unfinished { builder: Arc::clone(builder), build: Some((table, index)) };
+        let mut unfinished = Unfinished {
+            builder: Arc::clone(builder),
+            build: Some((table, index)),
+            ending: Arc::clone(&self.ending),
+        };
         let result = match builder.drive(table, index).await {
             Ok(End::Whole) => Ok(()),
             Ok(End::Gone) => Err(gone_while_building()),

@@ -106,7 +106,11 @@ impl Session {
         match ran {
             // The rows of a cursor are pulled by other statements, under their bounds.
             Ran::Done(result) => Ok(kept(result?, &token, timer)),
-            Ran::Stopped(error) => Err(self.stopped(error, settings)),
+            Ran::Stopped(error) => {
+                let error = self.stopped(error, settings);
+                self.await_ending().await;
+                Err(error)
+            }
         }
     }
 

@@ -170,7 +170,7 @@ async fn switch_alone(place: Place, to: LogKind) -> Result<(), String> {
     options.disk = node.as_ref().map(|node| log_disk(&env, node));
     let cache = Arc::new(ProcessCache::new(PROBE_CACHE_BYTES));
     let shard = ShardOptions::new(ShardId(0), env.clone(), Arc::clone(&bucket), cache);
-    options.known_committed = Arc::new(CheckpointKnows(shard));
+    options.known_committed = CheckpointKnows::new(shard);
     let by = env.deadline(TIMEOUT);
     let log = VirtualLog::open(bucket, env.clone(), ShardId(0), options).await.map_err(text)?;
     let before = log.kind();
