@@ -151,7 +151,7 @@ pub struct Plan {
 }
 
 /// Makes the second series of draws another one than the first.
-const SECOND: u64 = 0x5eed_0f_5e_c0_4d;
+const SECOND: u64 = 0x5eed_0f5e_c04d;
 
 /// Small numbers out of a seed, one after the other (SplitMix64).
 struct Draws(u64);

@@ -6,6 +6,10 @@
 //!
 //! # Invariants
 //! Every input ends with an answer or an SQLSTATE that is neither XX000 nor XX001.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test is an outermost layer: it starts processes, threads and tasks of its own"
+)]
 
 mod support;
 

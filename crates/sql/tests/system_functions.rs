@@ -1,4 +1,8 @@
 //! `pg_proc` lists what can be called: each function binds with arguments of the types it lists, and those types exist.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test is an outermost layer: it starts processes, threads and tasks of its own"
+)]
 
 mod support;
 

@@ -121,6 +121,7 @@ mod tests {
         (client, server.into())
     }
 
+    #[allow(clippy::disallowed_methods, reason = "a test waits for the kernel, not for a task")]
     /// Asks until the answer is `expected`: the other half's end arrives when it arrives.
     fn becomes(descriptor: RawFd, expected: bool) -> bool {
         (0..200).any(|_| {
