@@ -14,7 +14,7 @@
 //! `eventual` may go on meanwhile.
 //!
 //! # Limits
-//! The strict read costs what a client's costs; it is made when somebody asks, at most every [`FRESH`]. Writes are judged by
+//! The strict read costs what a client's costs; it is made when somebody asks, at most every `FRESH`. Writes are judged by
 //! those of SQL sessions: none is made for the purpose.
 
 use std::sync::Arc;

@@ -91,7 +91,9 @@ pub fn stored_text(
 /// Whether an index shows the expression without parentheses around it.
 #[must_use]
 pub fn is_bare(expr: &Expr) -> bool {
+    // AT TIME ZONE is written as an operator (PostgreSQL 15.19 and later put it into parentheses of its own).
     looks_like_function(expr)
+        && !matches!(&expr.node, Node::Call(function, ..) if function.name == "timezone")
 }
 
 impl IndexForms {

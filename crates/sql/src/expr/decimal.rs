@@ -299,7 +299,9 @@ pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
         return Err(overflow());
     }
     let weight = (approximate * std::f64::consts::LOG10_E) as i64;
-    let result_scale = scale_of(SIGNIFICANT - weight, (*bs).max(*es));
+    // As in PostgreSQL, a whole exponent gives a fixed number of digits after the point, whatever comes before it.
+    let wanted = if whole { SIGNIFICANT } else { SIGNIFICANT - weight };
+    let result_scale = scale_of(wanted, if whole { *bs } else { (*bs).max(*es) });
     if approximate < -310_000.0 {
         return Ok(Numeric::new(0, result_scale));
     }
