@@ -151,6 +151,10 @@ impl Run {
 
     fn pause(&self, number: usize) {
         let world = self.shared.world.clone();
+        if self.nodes[number].process.is_paused() {
+            // Its end, and what its clock then says, are settled.
+            return;
+        }
         let (paused, past) = self.while_away();
         // Where the store tells no time and the wall clock stays behind, no clock tells of a pause:
         // `docs/architecture/log.md`, Limits.

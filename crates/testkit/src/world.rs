@@ -223,6 +223,12 @@ impl Process {
         self.control.pause.lock().since.get_or_insert(now);
     }
 
+    /// Whether its machine is paused.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.control.pause.lock().since.is_some()
+    }
+
     /// Lets the machine go on where it was paused. With `wall_jumps` its wall clock is put right at
     /// once (as by the host), otherwise it stays behind by the length of the pause.
     pub fn resume(&self, wall_jumps: bool) {
