@@ -49,9 +49,9 @@ fn sql_seed_run_twice_leaves_the_same_trace() {
     }
 }
 
-/// The first of some seeds that shows a planted bug by a violation that says `what`.
-fn found(plant: Plant, seeds: u64, what: &str) -> Report {
-    for seed in 1..=seeds {
+/// The first of some seeds, from `first` on, that shows a planted bug by a violation that says `what`.
+fn found(plant: Plant, first: u64, seeds: u64, what: &str) -> Report {
+    for seed in first..first + seeds {
         let report = run_sql(seed, Some(plant), false);
         if report.violations.iter().any(|violation| violation.contains(what)) {
             return report;
@@ -62,10 +62,10 @@ fn found(plant: Plant, seeds: u64, what: &str) -> Report {
 
 #[test]
 fn forgotten_index_entry_is_found() {
-    println!("{}", found(Plant::SkipIndexWrites, 3, "index and table differ"));
+    println!("{}", found(Plant::SkipIndexWrites, 1, 3, "index and table differ"));
 }
 
 #[test]
 fn unvalidated_checks_of_keys_are_found() {
-    println!("{}", found(Plant::NoConstraintReads, 8, "does not hold"));
+    println!("{}", found(Plant::NoConstraintReads, 24, 8, "does not hold"));
 }
