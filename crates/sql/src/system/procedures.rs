@@ -1,7 +1,7 @@
 //! The functions in `pg_proc`, and the names that values of type regproc have.
 //!
 //! # Purpose
-//! - Tools look up which functions there are and what they take and give (`\df`, sqlsmith).
+//! - Tools look up which functions there are and what they take and give (`\df`).
 //! - Drivers tell arrays by `typinput = 'pg_catalog.array_in'::regproc` (pgjdbc) and ask which type sends itself how. The
 //!   functions behind those names are not called through them.
 //!
