@@ -213,10 +213,10 @@ impl Store {
 /// and below `missing`, which is not.
 fn probes(known: u64, missing: Option<u64>) -> Vec<u64> {
     let Some(missing) = missing else {
-        // 1, 2; 4, 8, 16, 32; … Most chains have one version: the first round does not look far.
+        // 1, 2, 4, 8; 16, 32, … The first look goes so far that a lost version is seen.
         let doublings =
             std::iter::successors(Some(known.saturating_mul(2).max(1)), |n| n.checked_mul(2));
-        return doublings.take(if known == 0 { 2 } else { PROBES }).collect();
+        return doublings.take(PROBES).collect();
     };
     let between = missing - known - 1;
     let steps = between.min(PROBES as u64);
@@ -251,8 +251,8 @@ mod tests {
             let (rounds, asked) = find(versions);
             assert!(rounds <= 30 && asked <= 120, "{versions}: {rounds} rounds, {asked} probes");
         }
-        assert_eq!(find(1), (1, 2));
+        assert_eq!(find(1), (1, 4));
         let (rounds, asked) = find(140_000);
-        assert!(rounds <= 15 && asked <= 60, "{rounds} rounds, {asked} probes");
+        assert!(rounds <= 14 && asked <= 56, "{rounds} rounds, {asked} probes");
     }
 }
