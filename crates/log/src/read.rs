@@ -233,8 +233,7 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        let archived = self.read_archived(loglet.id, from, cause, by).await;
-        match (archived, failed) {
+        match (self.archived(loglet, from, cause, by).await, failed) {
             (Ok(Some(mut found)), failed) => {
                 if let Some(error) = failed {
                     tracing::warn!(%error, "entries were read from the archive instead");
@@ -243,20 +242,30 @@ impl Inner {
                 found.truncate(wanted);
                 Ok(found)
             }
-            (Ok(None) | Err(_), Some(error)) => {
-                // Unless it was trimmed meanwhile: then nobody needs it.
-                self.refresh_chain(cause, from, by).await?;
+            // Unless it was trimmed meanwhile: then nobody needs it.
+            (Err(error @ Error::Trimmed { .. }), _) | (_, Some(error)) | (Err(error), None) => {
                 Err(error)
             }
-            (Err(error), None) => Err(error),
-            (Ok(None), None) if self.store.env.planted(Bug::TrimmedIsDamage) => {
-                Err(self.nowhere(loglet, owner, from, holds_files))
-            }
-            (Ok(None), None) => {
-                self.refresh_chain(cause, from, by).await?;
-                Err(self.nowhere(loglet, owner, from, holds_files))
-            }
+            (Ok(None), None) => Err(self.nowhere(loglet, owner, from, holds_files)),
         }
+    }
+
+    /// What the archive has of a loglet from `from` on. An entry that it has not may have gone there, or been
+    /// trimmed, since it was listed: another process that took the loglet over ships it before the chain says that
+    /// the log went on elsewhere. So the chain is read again, and then the archive once more.
+    async fn archived(
+        &self,
+        loglet: &Loglet,
+        from: Lsn,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<Option<Vec<Bytes>>> {
+        let found = self.read_archived(loglet.id, from, cause, by).await?;
+        if found.is_some() || self.store.env.planted(Bug::TrimmedIsDamage) {
+            return Ok(found);
+        }
+        self.refresh_chain(cause, from, by).await?;
+        self.read_archived(loglet.id, from, cause, by).await
     }
 
     /// Why an entry of a quorum loglet, which is not trimmed, is neither here nor in the archive.

@@ -59,6 +59,9 @@ const LEVEL0_STOP: usize = 1024;
 /// or a clock that was set, and nobody knows for how long the writer was away.
 const CLOCKS_APART: Duration = Duration::from_secs(300);
 
+/// What SlateDB 0.18 says when another process was first to write a manifest; its error has no kind of its own.
+const LOST_RACE: &str = "version already exists";
+
 /// The checkpoint of one shard in the bucket.
 pub(crate) struct SlateEngine {
     pub(super) env: Env,
@@ -179,6 +182,8 @@ pub(super) fn fault(error: &slatedb::Error) -> Fault {
     }
     match error.kind() {
         ErrorKind::Closed(CloseReason::Fenced) => Fault::Fenced,
+        // Nothing is damaged: another process wrote the next manifest first.
+        ErrorKind::Data if text.contains(LOST_RACE) => Fault::Gone(text),
         ErrorKind::Data if missing => Fault::Gone(text),
         ErrorKind::Data => Fault::Corrupt { object: named_object(&text), reason: text },
         ErrorKind::Unavailable => Fault::Unavailable(text),

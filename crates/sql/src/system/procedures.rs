@@ -9,7 +9,7 @@
 //! OIDs, names and types are PostgreSQL 15's. `procedures.txt` has input, output and support functions of types and
 //! handlers of access methods, one a line by OID: name, strict, volatility, types of the result and the arguments.
 //! `functions.txt` has what can be called: name, strict, volatility, kind, whether it gives a set, types of the result
-//! and the arguments; each of them binds (`tests/slt/telesto/pg_proc.slt`).
+//! and the arguments; each of them binds (`crates/sql/tests/system_functions.rs`).
 //!
 //! # Limits
 //! Functions that Telesto has and PostgreSQL has not are not listed. `'now'::regproc` is refused (42883): only the names
@@ -18,6 +18,7 @@
 use super::objects::{INTERNAL_LANGUAGE, OWNER_OID};
 use super::rows::RowSet;
 use crate::catalog::PG_CATALOG_OID;
+use crate::types::SqlType;
 
 const PROCEDURES: &str = include_str!("procedures.txt");
 const FUNCTIONS: &str = include_str!("functions.txt");
@@ -55,9 +56,15 @@ fn all() -> impl Iterator<Item = Procedure> {
     support().chain(FUNCTIONS.lines().filter_map(|line| parse(line, true)))
 }
 
-/// `pg_proc`.
+/// Whether `pg_type` has a row of that type.
+fn is_listed(oid: &u32) -> bool {
+    SqlType::from_oid(*oid).is_some() || super::pseudo_types::name(*oid).is_some()
+}
+
+/// `pg_proc`: tools join it with `pg_type`, so functions of types that Telesto has not are left out.
 pub(super) fn rows(out: &mut RowSet<'_>) {
-    for procedure in all() {
+    let listed = |found: &Procedure| found.arguments.iter().chain([&found.result]).all(is_listed);
+    for procedure in all().filter(listed) {
         let arguments: Vec<i64> = procedure.arguments.iter().map(|oid| i64::from(*oid)).collect();
         out.row()
             .set("oid", procedure.oid)

@@ -12,6 +12,9 @@ use super::rows::RowSet;
 use crate::catalog::PG_CATALOG_OID;
 
 const TYPES: &str = include_str!("pseudo_types.txt");
+/// The OIDs of `cstring` and of its array, which only `pg_type` and `pg_proc` name.
+const CSTRING: u32 = 2275;
+const CSTRING_ARRAY: u32 = 1263;
 
 /// A line: OID, name, length, whether by value, alignment, storage, OID of the array type.
 fn all() -> impl Iterator<Item = (u32, [&'static str; 6])> {
@@ -47,10 +50,39 @@ pub(super) fn rows(out: &mut RowSet<'_>) {
             .set("typstorage", storage)
             .set("typtypmod", -1);
     }
+    array_of_cstring(out);
+}
+
+/// The only pseudo-type of which PostgreSQL has an array.
+fn array_of_cstring(out: &mut RowSet<'_>) {
+    out.row()
+        .set("oid", CSTRING_ARRAY)
+        .set("typname", "_cstring")
+        .set("typnamespace", PG_CATALOG_OID)
+        .set("typowner", OWNER_OID)
+        .set("typlen", -1)
+        .set("typbyval", false)
+        .set("typtype", "p")
+        .set("typcategory", "P")
+        .set("typisdefined", true)
+        .set("typdelim", ",")
+        .set("typelem", CSTRING)
+        .set("typinput", "array_in")
+        .set("typoutput", "array_out")
+        .set("typreceive", "array_recv")
+        .set("typsend", "array_send")
+        .set("typsubscript", "array_subscript_handler")
+        .set("typanalyze", "array_typanalyze")
+        .set("typalign", "d")
+        .set("typstorage", "x")
+        .set("typtypmod", -1);
 }
 
 /// The name that the pseudo-type with that OID is shown by.
 pub(crate) fn name(oid: u32) -> Option<&'static str> {
+    if oid == CSTRING_ARRAY {
+        return Some("cstring[]");
+    }
     let (_, [name, ..]) = all().find(|(known, _)| *known == oid)?;
     // A keyword otherwise.
     Some(if name == "any" { "\"any\"" } else { name })
