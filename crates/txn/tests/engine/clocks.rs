@@ -94,7 +94,7 @@ async fn right_clock_is_held_against_the_bucket_only_at_the_first_commit_after_l
     // With a shorter retention the log would read its chain again first (an eighth of it).
     let settings = |options: &mut EngineOptions| {
         options.maintenance = false;
-        options.retention = Duration::from_secs(4 * 3600);
+        options.retention = Duration::from_secs(86_400);
     };
     let process = world.start_with(settings).await;
     process.put("k", "1").await;
