@@ -77,6 +77,7 @@ stage sqlalchemy tests/e2e/sqlalchemy_suite.sh
 stage drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm \
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx
 stage pgbench tests/e2e/pgbench.sh
+stage sqlsmith tests/e2e/sqlsmith.sh
 stage wiki tests/e2e/wiki.sh
 stage bookstore tests/e2e/bookstore.sh
 stage dump tests/e2e/dump.sh

@@ -37,6 +37,29 @@ async fn entry_of_a_closed_loglet_trimmed_meanwhile_is_trimmed_and_not_damaged()
     }
 }
 
+/// Seeds 773 and 1188 of the simulation: the archive was listed before the new owner shipped the entry, and the chain
+/// read again after it.
+#[tokio::test]
+async fn entry_archived_after_the_archive_was_listed_is_found_and_not_damaged() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let mut process = create(&bucket, &env, quorum_options(1, 1, &SimDisk::new())).await;
+    process.say("one").await.unwrap();
+    process.log.switch(LogKind::Bucket, soon(&env)).await.unwrap();
+    let others = MemBucket::new(&objects);
+    let other = open(&others, &env, crate::support::options(2, 1)).await.unwrap();
+    let listed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&listed);
+    others.distort_lists(move |found| {
+        let is_old = found.iter().any(|object| object.key.contains("/archive/"))
+            && count.fetch_add(1, Ordering::SeqCst) < 2;
+        found.retain(|object| !is_old || !object.key.contains("/archive/"));
+    });
+    let read = other.log.read(Lsn(1), 10_000, Cause::Read, soon(&env)).await.unwrap();
+    assert_eq!(read.entries.iter().filter_map(said).next().as_deref(), Some("one"));
+    assert_eq!(listed.load(Ordering::SeqCst), 3, "two old listings, then one that has it");
+}
+
 #[tokio::test]
 async fn entry_whose_local_sector_is_damaged_is_read_from_the_archive() {
     let objects = Arc::new(Objects::default());

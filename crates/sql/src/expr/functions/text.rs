@@ -22,6 +22,7 @@ use crate::expr::value::{
     array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array, to_text,
 };
 use crate::identifier::{quote_ident, quote_literal};
+use crate::interrupt::Steps;
 use crate::types::Datum;
 use crate::types::array_text::MAX_ELEMENTS;
 
@@ -281,8 +282,22 @@ fn replace(value: &Datum, from: &Datum, to: &Datum) -> Result<Datum> {
     if from.is_empty() {
         return Ok(text(value));
     }
-    checked_len(value.len() + value.matches(from).count().saturating_mul(to.len()))?;
-    Ok(text(value.replace(from, to)))
+    let (mut found, mut steps) = (0_usize, Steps::default());
+    for _ in value.matches(from) {
+        steps.step()?;
+        found += 1;
+    }
+    let length = (value.len() - found * from.len()).saturating_add(found.saturating_mul(to.len()));
+    checked_len(length)?;
+    let (mut out, mut rest) = (String::with_capacity(length), 0);
+    for (at, _) in value.match_indices(from) {
+        steps.step()?;
+        out.push_str(&value[rest..at]);
+        out.push_str(to);
+        rest = at + from.len();
+    }
+    out.push_str(&value[rest..]);
+    Ok(text(out))
 }
 
 fn repeat(value: &str, count: i64) -> Result<Datum> {
@@ -296,8 +311,13 @@ fn split_part(args: &[Datum]) -> Result<Datum> {
     if field == 0 {
         return Err(fault::error("22023", "field position must not be zero"));
     }
-    let parts: Vec<&str> =
-        if separator.is_empty() { vec![value] } else { value.split(separator).collect() };
+    let mut steps = Steps::default();
+    let step = |part| steps.step().map(|()| part);
+    let parts: Vec<&str> = if separator.is_empty() {
+        vec![value]
+    } else {
+        value.split(separator).map(step).collect::<Result<_>>()?
+    };
     let at = if field > 0 { field - 1 } else { parts.len() as i64 + field };
     Ok(text(usize::try_from(at).ok().and_then(|at| parts.get(at)).copied().unwrap_or("")))
 }
