@@ -126,6 +126,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     use telesto_common::{Incarnation, Label, NodeId, RegionId, Timestamp, TxnId};
     let write = |key, value| Write { key: Bytes::from_static(key), value, fresh: false };
     let commit = Record::Commit(Commit {
+        shard: ShardId(7),
         txn: TxnId(1),
         timestamp: Timestamp(2),
         source: NodeId(3),
@@ -137,7 +138,11 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     });
     let seal =
         Record::Config(Config::Seal { next_version: 3, next_chain: Bytes::from_static(b"c") });
-    let advanced = Record::Config(Config::CheckpointAdvanced { lsn: Lsn(8), version: 3 });
+    let advanced = Record::Config(Config::CheckpointAdvanced {
+        shard: ShardId(7),
+        lsn: Lsn(8),
+        version: 3,
+    });
     let place = Place { shard: ShardId(7), loglet: 2, lsn: Lsn(9) };
     let mut out = Vec::new();
     let mut all = Vec::new();

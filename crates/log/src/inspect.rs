@@ -341,7 +341,7 @@ fn describe_record(record: &Record) -> String {
             None => format!("decide {}: abort", d.txn),
         },
         Record::Messages(m) => format!("{} messages of {}", m.bodies.len(), m.txn),
-        Record::Config(Config::CheckpointAdvanced { lsn, version }) => {
+        Record::Config(Config::CheckpointAdvanced { lsn, version, .. }) => {
             format!("checkpoint version {version} holds entries up to {lsn}")
         }
         Record::Config(Config::Seal { next_version, .. }) => {

@@ -1,17 +1,19 @@
 //! Typed log records (DESIGN.md §13). Their stored form is in `docs/reference/formats.md`.
 //!
 //! # Invariants
-//! - Inside one shard's log, commit timestamps grow strictly with (LSN, position in the entry).
+//! - A log may serve several shards (DESIGN.md §1): what a record says of a shard, it says of the one it names; what is
+//!   said of the log itself (a seal, a node that joined) names none.
+//! - Among the records of one shard, commit timestamps grow strictly with (LSN, position in the entry).
 //! - A commit's writes are sorted by key, each key at most once.
 //! - A transaction's messages follow its commit in the same entry: they are committed with it or not at all.
 
 use bytes::Bytes;
-use telesto_common::{Incarnation, Label, Lsn, NodeId, Timestamp, TxnId};
+use telesto_common::{Incarnation, Label, Lsn, NodeId, ShardId, Timestamp, TxnId};
 
 /// One record of an entry.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// A transaction of this shard.
+    /// A transaction of a shard.
     Commit(Commit),
     /// First phase of a transaction over several shards (reserved; written by no version yet).
     Prepare(Prepare),
@@ -19,7 +21,7 @@ pub enum Record {
     Decide(Decide),
     /// A transaction of another region, applied here under its origin label (reserved).
     RemoteCommit(Commit),
-    /// Something about the shard itself.
+    /// Something about the log, or a shard's checkpoint.
     Config(Config),
     /// What the transaction committed just before says to whoever listens. No state: nothing keeps it but the log.
     Messages(Messages),
@@ -28,6 +30,8 @@ pub enum Record {
 /// Messages of a committed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Messages {
+    /// The shard.
+    pub shard: ShardId,
     /// The transaction.
     pub txn: TxnId,
     /// In the order they were given; what is in them is the layer's above.
@@ -37,6 +41,8 @@ pub struct Messages {
 /// A committed transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Commit {
+    /// The shard it belongs to.
+    pub shard: ShardId,
     /// Its id, by which the outcome can be asked for.
     pub txn: TxnId,
     /// Its commit timestamp.
@@ -91,6 +97,8 @@ pub struct Part {
 /// A prepared transaction's share of one shard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prepare {
+    /// The shard whose share this is.
+    pub shard: ShardId,
     /// The transaction.
     pub txn: TxnId,
     /// Shard whose log holds the decision.
@@ -104,17 +112,21 @@ pub struct Prepare {
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decide {
+    /// The shard it is said to.
+    pub shard: ShardId,
     /// The transaction.
     pub txn: TxnId,
     /// Its commit timestamp; `None` aborts.
     pub timestamp: Option<Timestamp>,
 }
 
-/// A record about the shard itself.
+/// A record about the log, or a shard's checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Config {
     /// The checkpoint now holds everything up to `lsn`; readers may refresh and drop their tail.
     CheckpointAdvanced {
+        /// The shard.
+        shard: ShardId,
         /// Last LSN inside the checkpoint.
         lsn: Lsn,
         /// The engine's version of the checkpoint (SlateDB manifest id).
@@ -137,6 +149,21 @@ pub enum Config {
     },
 }
 
+impl Record {
+    /// The shard it says something of; none when it is about the log itself.
+    #[must_use]
+    pub fn shard(&self) -> Option<ShardId> {
+        match self {
+            Self::Commit(commit) | Self::RemoteCommit(commit) => Some(commit.shard),
+            Self::Prepare(prepare) => Some(prepare.shard),
+            Self::Decide(decide) => Some(decide.shard),
+            Self::Messages(messages) => Some(messages.shard),
+            Self::Config(Config::CheckpointAdvanced { shard, .. }) => Some(*shard),
+            Self::Config(Config::Seal { .. } | Config::NodeJoined { .. }) => None,
+        }
+    }
+}
+
 /// One entry of a virtual log: what one append wrote.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
@@ -150,4 +177,11 @@ pub struct Entry {
     pub hash: [u8; 16],
     /// Its records, in order.
     pub records: Vec<Record>,
+}
+
+impl Entry {
+    /// What it says of `shard`, in order.
+    pub fn records_of(&self, shard: ShardId) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(move |record| record.shard() == Some(shard))
+    }
 }

@@ -160,7 +160,7 @@ impl Shard {
             pages: Pages::new(&cache.pages),
             cache,
             engine,
-            tail: RwLock::new(Tail::after(meta.lsn, meta.applied)),
+            tail: RwLock::new(Tail::after(options.shard, meta.lsn, meta.applied)),
             snapshots,
             base: RwLock::new(base),
             opening: tokio::sync::Mutex::new(()),

@@ -26,7 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use telesto_common::key::KeyRange;
-use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
+use telesto_common::{Lsn, RegionId, ShardId, Timestamp, TxnId};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 
 use crate::api::{Change, Origin, Version};
@@ -105,6 +105,7 @@ pub(crate) struct CacheScope<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
+    shard: ShardId,
     map: BTreeMap<Bytes, Vec<TailVersion>>,
     items: VecDeque<Arc<Item>>,
     /// External write sets whose rows only their parts have, oldest first.
@@ -127,12 +128,12 @@ fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
 }
 
 impl Tail {
-    /// An empty tail after a checkpoint that reaches `lsn`, whose newest commit is `newest`.
-    pub(crate) fn after(lsn: Lsn, newest: Timestamp) -> Self {
-        Self { applied: lsn, newest, floor: newest, ..Self::default() }
+    /// An empty tail of `shard` after a checkpoint that reaches `lsn`, whose newest commit is `newest`.
+    pub(crate) fn after(shard: ShardId, lsn: Lsn, newest: Timestamp) -> Self {
+        Self { shard, applied: lsn, newest, floor: newest, ..Self::default() }
     }
 
-    /// Checks that `entry` comes next and holds only what this version can apply. `false`: it has been
+    /// Checks that `entry` comes next and that what it says of this shard can be applied by this version. `false`: it has been
     /// applied before.
     fn admit(&self, entry: &Entry) -> Result<bool> {
         if entry.lsn <= self.applied {
@@ -143,7 +144,7 @@ impl Tail {
             return Err(Error::OutOfOrder { expected, got: entry.lsn });
         }
         let mut newest = self.newest;
-        for record in &entry.records {
+        for record in entry.records_of(self.shard) {
             let kind = match record {
                 Record::Commit(commit) => {
                     if commit.timestamp <= newest {
@@ -180,7 +181,7 @@ impl Tail {
         }
         let mut bytes = 0;
         let mut commits = Vec::new();
-        for record in &entry.records {
+        for record in entry.records_of(self.shard) {
             let Record::Commit(commit) = record else { continue };
             bytes += COMMIT_OVERHEAD;
             self.outcomes.insert(commit.txn, commit.timestamp);

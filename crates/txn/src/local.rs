@@ -133,12 +133,12 @@ impl Local {
         shard.apply(entry)?;
         applying.next = Some((entry.lsn.next(), entry.hash));
         self.outcomes.seen(entry);
-        for record in &entry.records {
+        for record in entry.records_of(self.options.shard) {
             match record {
                 Record::Commit(commit) if commit.source != self.options.identity.node => {
                     applying.foreign_at = Some(self.env.clock.monotonic());
                 }
-                Record::Config(Config::CheckpointAdvanced { lsn, version }) => {
+                Record::Config(Config::CheckpointAdvanced { lsn, version, .. }) => {
                     self.checkpoint_advanced(&shard, Folded { lsn: *lsn, version: *version });
                 }
                 Record::Messages(messages) => {
@@ -318,7 +318,7 @@ impl Local {
             return Ok(false);
         }
         let is_own = |record: &Record| matches!(record, Record::Commit(of) if of.txn == txn);
-        Ok(entry.records.iter().any(is_own))
+        Ok(entry.records_of(self.options.shard).any(is_own))
     }
 
     /// Opens the shard again from its checkpoint, after the log was trimmed past this process or it fell far behind.

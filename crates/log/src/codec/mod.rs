@@ -30,8 +30,10 @@ use record::Unreadable;
 
 /// First bytes of an entry.
 pub const MAGIC: [u8; 4] = *b"TLSE";
-/// Newest entry format this program reads, and the one it writes.
-pub const VERSION: u16 = 1;
+/// Newest entry format this program reads, and the one it writes: its records name their shard.
+pub const VERSION: u16 = 2;
+/// The format before: every record is the shard's in the envelope.
+const ONE_SHARD: u16 = 1;
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 72;
 /// Largest encoded entry, bytes.
@@ -127,10 +129,11 @@ pub fn decode(object: &str, place: Place, bytes: &Bytes) -> Result<Entry> {
         }
         let writer = WriterToken::from_bytes(cursor.array16()?);
         let previous_hash = cursor.array16()?;
+        let only = (version <= ONE_SHARD).then_some(place.shard);
         let count = cursor.count(2)?;
         let mut records = Vec::with_capacity(count);
         for _ in 0..count {
-            records.push(record::take_record(&mut cursor)?);
+            records.push(record::take_record(&mut cursor, only)?);
         }
         cursor.clone().finish()?;
         Ok(Entry { lsn: place.lsn, writer, previous_hash, hash: hash16(bytes), records })

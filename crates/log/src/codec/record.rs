@@ -1,7 +1,9 @@
 //! Stored form of records (`docs/reference/formats/log.md`).
 
 use bytes::{BufMut, Bytes, BytesMut};
-use telesto_common::{Incarnation, Label, LabelKind, Lsn, NodeId, RegionId, Timestamp, TxnId};
+use telesto_common::{
+    Incarnation, Label, LabelKind, Lsn, NodeId, RegionId, ShardId, Timestamp, TxnId,
+};
 
 use super::cursor::{Cursor, Malformed, put_string, put_varint};
 use crate::record::{Commit, Config, Decide, Messages, Part, Prepare, Record, Write, Writes};
@@ -32,6 +34,7 @@ pub fn put_record(out: &mut BytesMut, record: &Record) {
         }
         Record::Prepare(prepare) => {
             out.put_u8(PREPARE);
+            put_varint(out, prepare.shard.0);
             out.put_u128_le(prepare.txn.0);
             out.put_u64_le(prepare.home_shard);
             out.put_u64_le(prepare.deadline.0);
@@ -39,6 +42,7 @@ pub fn put_record(out: &mut BytesMut, record: &Record) {
         }
         Record::Decide(decide) => {
             out.put_u8(DECIDE);
+            put_varint(out, decide.shard.0);
             out.put_u128_le(decide.txn.0);
             out.put_u8(u8::from(decide.timestamp.is_some()));
             out.put_u64_le(decide.timestamp.unwrap_or_default().0);
@@ -53,6 +57,7 @@ pub fn put_record(out: &mut BytesMut, record: &Record) {
         }
         Record::Messages(messages) => {
             out.put_u8(MESSAGES);
+            put_varint(out, messages.shard.0);
             out.put_u128_le(messages.txn.0);
             put_varint(out, messages.bodies.len() as u64);
             for body in &messages.bodies {
@@ -63,6 +68,7 @@ pub fn put_record(out: &mut BytesMut, record: &Record) {
 }
 
 fn put_commit(out: &mut BytesMut, commit: &Commit) {
+    put_varint(out, commit.shard.0);
     out.put_u128_le(commit.txn.0);
     out.put_u64_le(commit.timestamp.0);
     out.put_u128_le(commit.source.0);
@@ -104,8 +110,9 @@ fn put_writes(out: &mut BytesMut, writes: &Writes) {
 
 fn put_config(out: &mut BytesMut, config: &Config) {
     match config {
-        Config::CheckpointAdvanced { lsn, version } => {
+        Config::CheckpointAdvanced { shard, lsn, version } => {
             out.put_u8(CHECKPOINT_ADVANCED);
+            put_varint(out, shard.0);
             out.put_u64_le(lsn.0);
             out.put_u64_le(*version);
         }
@@ -142,43 +149,52 @@ fn unknown(what: &'static str, found: u8, supported: u8) -> Unreadable {
     Unreadable::Unknown { what, found: found.into(), supported: supported.into() }
 }
 
-/// Reads one record. Keys and values share the input's memory.
-pub fn take_record(cursor: &mut Cursor) -> Result<Record, Unreadable> {
+/// Reads one record. Keys and values share the input's memory. `only` is the shard of a log whose records do not
+/// name theirs yet (entry version 1).
+pub fn take_record(cursor: &mut Cursor, only: Option<ShardId>) -> Result<Record, Unreadable> {
     Ok(match cursor.u8()? {
-        COMMIT => Record::Commit(take_commit(cursor)?),
+        COMMIT => Record::Commit(take_commit(cursor, only)?),
         PREPARE => Record::Prepare(Prepare {
+            shard: take_shard(cursor, only)?,
             txn: TxnId(cursor.u128()?),
             home_shard: cursor.u64()?,
             deadline: Timestamp(cursor.u64()?),
             writes: take_writes(cursor)?,
         }),
         DECIDE => {
+            let shard = take_shard(cursor, only)?;
             let txn = TxnId(cursor.u128()?);
             let decided = cursor.u8()?;
             let timestamp = Timestamp(cursor.u64()?);
             match decided {
-                0 => Record::Decide(Decide { txn, timestamp: None }),
-                1 => Record::Decide(Decide { txn, timestamp: Some(timestamp) }),
+                0 => Record::Decide(Decide { shard, txn, timestamp: None }),
+                1 => Record::Decide(Decide { shard, txn, timestamp: Some(timestamp) }),
                 other => return Err(unknown("a decision of kind", other, 1)),
             }
         }
-        REMOTE_COMMIT => Record::RemoteCommit(take_commit(cursor)?),
-        CONFIG => Record::Config(take_config(cursor)?),
+        REMOTE_COMMIT => Record::RemoteCommit(take_commit(cursor, only)?),
+        CONFIG => Record::Config(take_config(cursor, only)?),
         MESSAGES => {
+            let shard = take_shard(cursor, only)?;
             let txn = TxnId(cursor.u128()?);
             let count = cursor.count(1)?;
             let mut bodies = Vec::with_capacity(count);
             for _ in 0..count {
                 bodies.push(cursor.string()?);
             }
-            Record::Messages(Messages { txn, bodies })
+            Record::Messages(Messages { shard, txn, bodies })
         }
         other => return Err(unknown("a record of kind", other, MESSAGES)),
     })
 }
 
-fn take_commit(cursor: &mut Cursor) -> Result<Commit, Unreadable> {
+fn take_shard(cursor: &mut Cursor, only: Option<ShardId>) -> Result<ShardId, Malformed> {
+    only.map_or_else(|| cursor.varint().map(ShardId), Ok)
+}
+
+fn take_commit(cursor: &mut Cursor, only: Option<ShardId>) -> Result<Commit, Unreadable> {
     Ok(Commit {
+        shard: take_shard(cursor, only)?,
         txn: TxnId(cursor.u128()?),
         timestamp: Timestamp(cursor.u64()?),
         source: NodeId(cursor.u128()?),
@@ -232,11 +248,13 @@ fn take_writes(cursor: &mut Cursor) -> Result<Writes, Unreadable> {
     }
 }
 
-fn take_config(cursor: &mut Cursor) -> Result<Config, Unreadable> {
+fn take_config(cursor: &mut Cursor, only: Option<ShardId>) -> Result<Config, Unreadable> {
     Ok(match cursor.u8()? {
-        CHECKPOINT_ADVANCED => {
-            Config::CheckpointAdvanced { lsn: Lsn(cursor.u64()?), version: cursor.u64()? }
-        }
+        CHECKPOINT_ADVANCED => Config::CheckpointAdvanced {
+            shard: take_shard(cursor, only)?,
+            lsn: Lsn(cursor.u64()?),
+            version: cursor.u64()?,
+        },
         SEAL => Config::Seal { next_version: cursor.u64()?, next_chain: cursor.string()? },
         NODE_JOINED => Config::NodeJoined {
             node: NodeId(cursor.u128()?),

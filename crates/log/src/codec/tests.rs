@@ -13,6 +13,7 @@ const PLACE: Place = Place { shard: ShardId(7), loglet: 2, lsn: Lsn(9) };
 
 fn commit() -> Record {
     Record::Commit(Commit {
+        shard: ShardId(300),
         txn: TxnId(1),
         timestamp: Timestamp(2),
         source: NodeId(3),
@@ -34,15 +35,15 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn entry_encoding_is_the_documented_bytes() {
-    let records =
-        [commit(), Record::Config(Config::CheckpointAdvanced { lsn: Lsn(8), version: 3 })];
+    let advanced = Config::CheckpointAdvanced { shard: ShardId(7), lsn: Lsn(8), version: 3 };
+    let records = [commit(), Record::Config(advanced)];
     let (bytes, hash) = encode(PLACE, WriterToken(0xAB), [0xCD; 16], &records).unwrap();
     let expected = concat!(
         "544c5345",
-        "0100",
+        "0200",
         "0000",
         "db8c5ea7",
-        "8e000000", // magic, version, flags, crc, length
+        "91000000", // magic, version, flags, crc, length
         "0700000000000000",
         "0200000000000000",
         "0900000000000000", // shard, loglet, lsn
@@ -50,8 +51,9 @@ fn entry_encoding_is_the_documented_bytes() {
         "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", // writer, previous
         "02",                               // two records
         "01",
+        "ac02", // commit: shard
         "01000000000000000000000000000000",
-        "0200000000000000",                 // commit: txn, timestamp
+        "0200000000000000",                 // txn, timestamp
         "03000000000000000000000000000000", // source
         "00",
         "0400",
@@ -66,6 +68,7 @@ fn entry_encoding_is_the_documented_bytes() {
         "0162", // inline: a=xy fresh, delete b
         "05",
         "01",
+        "07",
         "0800000000000000",
         "0300000000000000", // checkpoint advanced
     );
@@ -77,6 +80,26 @@ fn entry_encoding_is_the_documented_bytes() {
         (entry.writer, entry.previous_hash, entry.hash),
         (WriterToken(0xAB), [0xCD; 16], hash)
     );
+}
+
+/// Logs written before records named their shard are read on.
+#[test]
+fn entry_of_version_one_has_records_of_its_own_shard() {
+    let Record::Commit(mut own) = commit() else { unreachable!("a commit") };
+    own.shard = PLACE.shard;
+    let (bytes, _) = encode(PLACE, WriterToken(1), [2; 16], &[Record::Commit(own.clone())]).unwrap();
+    let mut old = bytes.to_vec();
+    old[4] = 1;
+    // Its one-byte shard, behind the record's kind.
+    old.remove(HEADER_BYTES + 2);
+    let length = (old.len() - 16) as u32;
+    old[12..16].copy_from_slice(&length.to_le_bytes());
+    let checksum = checksum_without(&old, 8);
+    old[8..12].copy_from_slice(&checksum.to_le_bytes());
+    let entry = decode("slot", PLACE, &old.into()).unwrap();
+    assert_eq!(entry.records, [Record::Commit(own)]);
+    assert_eq!(entry.records_of(PLACE.shard).count(), 1);
+    assert_eq!(entry.records_of(ShardId(8)).count(), 0);
 }
 
 #[test]
@@ -113,11 +136,11 @@ fn entry_at_another_place_is_refused() {
 fn entry_of_a_newer_version_with_good_checksum_is_too_new() {
     let (bytes, _) = encode(PLACE, WriterToken(1), [2; 16], &[]).unwrap();
     let mut newer = bytes.to_vec();
-    newer[4] = 2;
+    newer[4] = 3;
     let checksum = checksum_without(&newer, 8);
     newer[8..12].copy_from_slice(&checksum.to_le_bytes());
     let error = decode("x", PLACE, &newer.into()).unwrap_err();
-    assert!(matches!(error, Error::TooNew { found: 2, supported: 1, .. }), "{error}");
+    assert!(matches!(error, Error::TooNew { found: 3, supported: 2, .. }), "{error}");
 }
 
 /// The entry with the bytes from `at` on replaced, its length and checksum made good.
@@ -136,14 +159,14 @@ fn forged(at: usize, with: &[u8]) -> Bytes {
 #[test]
 fn anything_unknown_under_a_good_checksum_is_too_new_and_says_what() {
     let record = HEADER_BYTES + 1;
-    let origin = record + 1 + 16 + 8 + 16;
+    let origin = record + 3 + 16 + 8 + 16;
     let writes = origin + 15;
     for (at, with, what) in [
         (6, &[1_u8][..], "flags 1"),
         (record, &[9], "a record of kind 9"),
         (record, &[0], "a record of kind 0"),
         (record, &[5, 77], "a configuration record of kind 77"),
-        (record, &[&[3; 17][..], &[2], &[0; 8]].concat(), "a decision of kind 2"),
+        (record, &[&[3; 18][..], &[2], &[0; 8]].concat(), "a decision of kind 2"),
         (origin, &[3], "a label of kind 3"),
         (writes, &[2], "a write set of kind 2"),
         (writes + 2, &[4], "a write with flags 4"),
@@ -207,8 +230,9 @@ fn label() -> impl Strategy<Value = Label> {
 
 fn record() -> impl Strategy<Value = Record> {
     let commit = || {
-        (any::<u128>(), any::<u64>(), any::<u128>(), label(), writes()).prop_map(
-            |(txn, at, source, origin, writes)| Commit {
+        (any::<u64>(), any::<u128>(), any::<u64>(), any::<u128>(), label(), writes()).prop_map(
+            |(shard, txn, at, source, origin, writes)| Commit {
+                shard: ShardId(shard),
                 txn: TxnId(txn),
                 timestamp: Timestamp(at),
                 source: NodeId(source),
@@ -223,6 +247,7 @@ fn record() -> impl Strategy<Value = Record> {
         (any::<u128>(), any::<u64>(), any::<u64>(), writes()).prop_map(
             |(txn, home, by, writes)| {
                 Record::Prepare(Prepare {
+                    shard: ShardId(home / 2),
                     txn: TxnId(txn),
                     home_shard: home,
                     deadline: Timestamp(by),
@@ -231,10 +256,10 @@ fn record() -> impl Strategy<Value = Record> {
             }
         ),
         (any::<u128>(), prop::option::of(any::<u64>())).prop_map(|(txn, at)| {
-            Record::Decide(Decide { txn: TxnId(txn), timestamp: at.map(Timestamp) })
+            Record::Decide(Decide { shard: ShardId(3), txn: TxnId(txn), timestamp: at.map(Timestamp) })
         }),
         (any::<u128>(), prop::collection::vec(bytes(), 0..5))
-            .prop_map(|(txn, bodies)| { Record::Messages(Messages { txn: TxnId(txn), bodies }) }),
+            .prop_map(|(txn, bodies)| { Record::Messages(Messages { shard: ShardId(4), txn: TxnId(txn), bodies }) }),
         (any::<u64>(), bytes()).prop_map(|(next_version, next_chain)| {
             Record::Config(Config::Seal { next_version, next_chain })
         }),

@@ -318,6 +318,7 @@ pub fn soon(env: &Env) -> Deadline {
 /// A record that says `text`.
 pub fn saying(text: &str) -> Vec<Record> {
     vec![Record::Commit(Commit {
+        shard: SHARD,
         txn: TxnId(7),
         timestamp: Default::default(),
         source: NodeId(1),

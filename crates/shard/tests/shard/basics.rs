@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::support::{TestBucket, Which, commit, delete, entry, options, put, simple, txn};
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
-use telesto_common::{Label, Lsn, RegionId, Timestamp};
+use telesto_common::{Label, Lsn, RegionId, ShardId, Timestamp};
 use telesto_log::record::{Record, Writes};
 use telesto_shard::{FoldOutcome, Origin, Read, ScanSpec, Shard, ShardOptions, Version};
 
@@ -212,4 +212,36 @@ async fn origin_label_stays_with_a_version_through_every_rewrite_in_memory() {
 #[tokio::test]
 async fn origin_label_stays_with_a_version_through_every_rewrite_in_slatedb() {
     origin_labels_are_kept(Which::Slate).await;
+}
+
+/// A log may serve several shards: what an entry says of another is not this one's, also where this version could not apply it.
+#[tokio::test]
+async fn records_of_another_shard_are_passed_over() {
+    use telesto_log::record::{Decide, Prepare};
+
+    let env = telesto_runtime::env();
+    let bucket = TestBucket::new();
+    let shard = Shard::open(options(&env, &bucket, &Which::Slate)).await.unwrap();
+    let other = ShardId(1);
+    let mut foreign = commit(50, Writes::Inline(vec![put("k", "theirs")]));
+    if let Record::Commit(commit) = &mut foreign {
+        commit.shard = other;
+    }
+    let writes = Writes::Inline(vec![put("k", "theirs")]);
+    let prepare =
+        Prepare { shard: other, txn: txn(60), home_shard: 1, deadline: Timestamp(70), writes };
+    let decide = Decide { shard: other, txn: txn(60), timestamp: Some(Timestamp(65)) };
+    let own = commit(10, Writes::Inline(vec![put("k", "ours")]));
+    let records = vec![foreign, own, Record::Prepare(prepare), Record::Decide(decide.clone())];
+    shard.apply(&entry(1, records)).unwrap();
+    // Time is each shard's own: 50 of the other is not this one's newest.
+    assert_eq!(shard.applied(), (Lsn(1), Timestamp(10)));
+    assert_eq!(shard.get(b"k", Timestamp(99)).await.unwrap(), found(10, "ours"));
+    assert_eq!(shard.outcome(txn(50)).await.unwrap(), None);
+    let own = Decide { shard: ShardId(0), ..decide };
+    let refused = shard.apply(&entry(2, vec![Record::Decide(own)])).unwrap_err();
+    assert!(matches!(refused, telesto_shard::Error::UnknownRecord { .. }), "{refused}");
+    shard.fold().await.unwrap();
+    let cold = Shard::open(options(&env, &bucket, &Which::Slate)).await.unwrap();
+    assert_eq!(cold.get(b"k", Timestamp(99)).await.unwrap(), found(10, "ours"));
 }

@@ -318,6 +318,7 @@ pub fn txn(at: u64) -> TxnId {
 
 pub fn commit(at: u64, writes: Writes) -> Record {
     Record::Commit(Commit {
+        shard: ShardId(0),
         txn: txn(at),
         timestamp: Timestamp(at),
         source: NodeId(1),

@@ -438,9 +438,10 @@ impl Committer {
 
     fn records(&self, live: &[Pending], survivors: &[(usize, Timestamp)]) -> Vec<Record> {
         let local = &self.local;
+        let shard = local.options.shard;
         let mut records = Vec::with_capacity(survivors.len() + 1);
         if let Some(Folded { lsn, version }) = *local.folded_record.lock() {
-            records.push(Record::Config(Config::CheckpointAdvanced { lsn, version }));
+            records.push(Record::Config(Config::CheckpointAdvanced { shard, lsn, version }));
         }
         for (position, timestamp) in survivors {
             let request = &live[*position].request;
@@ -451,6 +452,7 @@ impl Committer {
                 CommitWrites::External { parts, .. } => Writes::External(parts.clone()),
             };
             records.push(Record::Commit(Commit {
+                shard,
                 txn: request.txn,
                 timestamp: *timestamp,
                 source: local.options.identity.node,
@@ -461,7 +463,7 @@ impl Committer {
             }));
             if !request.messages.is_empty() {
                 let bodies = request.messages.clone();
-                records.push(Record::Messages(Messages { txn: request.txn, bodies }));
+                records.push(Record::Messages(Messages { shard, txn: request.txn, bodies }));
             }
         }
         records
