@@ -138,11 +138,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     });
     let seal =
         Record::Config(Config::Seal { next_version: 3, next_chain: Bytes::from_static(b"c") });
-    let advanced = Record::Config(Config::CheckpointAdvanced {
-        shard: ShardId(7),
-        lsn: Lsn(8),
-        version: 3,
-    });
+    let advanced =
+        Record::Config(Config::CheckpointAdvanced { shard: ShardId(7), lsn: Lsn(8), version: 3 });
     let place = Place { shard: ShardId(7), loglet: 2, lsn: Lsn(9) };
     let mut out = Vec::new();
     let mut all = Vec::new();

@@ -42,7 +42,7 @@ fn entry_encoding_is_the_documented_bytes() {
         "544c5345",
         "0200",
         "0000",
-        "db8c5ea7",
+        "ce90151d",
         "91000000", // magic, version, flags, crc, length
         "0700000000000000",
         "0200000000000000",
@@ -87,7 +87,8 @@ fn entry_encoding_is_the_documented_bytes() {
 fn entry_of_version_one_has_records_of_its_own_shard() {
     let Record::Commit(mut own) = commit() else { unreachable!("a commit") };
     own.shard = PLACE.shard;
-    let (bytes, _) = encode(PLACE, WriterToken(1), [2; 16], &[Record::Commit(own.clone())]).unwrap();
+    let (bytes, _) =
+        encode(PLACE, WriterToken(1), [2; 16], &[Record::Commit(own.clone())]).unwrap();
     let mut old = bytes.to_vec();
     old[4] = 1;
     // Its one-byte shard, behind the record's kind.
@@ -256,10 +257,15 @@ fn record() -> impl Strategy<Value = Record> {
             }
         ),
         (any::<u128>(), prop::option::of(any::<u64>())).prop_map(|(txn, at)| {
-            Record::Decide(Decide { shard: ShardId(3), txn: TxnId(txn), timestamp: at.map(Timestamp) })
+            Record::Decide(Decide {
+                shard: ShardId(3),
+                txn: TxnId(txn),
+                timestamp: at.map(Timestamp),
+            })
         }),
-        (any::<u128>(), prop::collection::vec(bytes(), 0..5))
-            .prop_map(|(txn, bodies)| { Record::Messages(Messages { shard: ShardId(4), txn: TxnId(txn), bodies }) }),
+        (any::<u128>(), prop::collection::vec(bytes(), 0..5)).prop_map(|(txn, bodies)| {
+            Record::Messages(Messages { shard: ShardId(4), txn: TxnId(txn), bodies })
+        }),
         (any::<u64>(), bytes()).prop_map(|(next_version, next_chain)| {
             Record::Config(Config::Seal { next_version, next_chain })
         }),
