@@ -305,12 +305,16 @@ impl Inner {
             let active = chain.active();
             let Medium::Quorum { owner, token, .. } = &active.medium else { return Ok(()) };
             let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
-            let server = self.inherited_server(key, owner, by).await?;
-            // Whoever held the lock before us may have changed the chain.
+            let found = match self.inherited_server(key, owner, by).await {
+                found @ (Ok(_) | Err(Error::Corrupt { .. })) => found,
+                Err(error) => return Err(error),
+            };
+            // Whoever held the lock before us may have changed the chain, and removed the files of what it took over.
             let newest = self.newest_chain(Cause::Open, by).await?;
             if newest.version != chain.version {
                 continue;
             }
+            let server = found?;
             let (end, hash) = self.recover_loglet(key, active, &server, by).await?;
             let id = active.id + 1;
             let (medium, token) = self.new_quorum(&server, id, end, by).await?;
