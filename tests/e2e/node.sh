@@ -19,6 +19,9 @@ trap cleanup EXIT
 
 start_node() {
     [ -n "${TELESTO_BIN:-}" ] || cargo build -q -p telesto
+    # Here and not only by the node's own redirection, which may come after the first look for "Ready.": that of a node
+    # before it would count.
+    : >"$WORK/node.log"
     # The node chooses its ports and prints them: one found free beforehand may be another's by then.
     "${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}" start --bucket "$BUCKET" --data-dir "$WORK/node" \
         --listen 127.0.0.1:0 --http 127.0.0.1:0 "$@" >"$WORK/node.log" 2>&1 &
