@@ -447,7 +447,7 @@ impl From<telesto_txn::Error> for Error {
             Txn::OutcomeUnknown { .. } => {
                 Self::new(SqlState::TRANSACTION_RESOLUTION_UNKNOWN, message)
             }
-            Txn::NotOwner { .. } | Txn::Unavailable(_) => {
+            Txn::NotOwner { .. } | Txn::WrongShard(_) | Txn::Unavailable(_) => {
                 Self::new(SqlState::CANNOT_CONNECT_NOW, message)
             }
             Txn::Corrupt(_) => Self::new(SqlState::DATA_CORRUPTED, message),

@@ -26,7 +26,7 @@ use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, Virtua
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::{Database, Level, MessageSink, Outcome, Transaction, TxnOptions};
+use crate::api::{Database, MessageSink, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::PartStore;
@@ -35,9 +35,11 @@ use crate::local::{Local, open_shard};
 use crate::maintenance::Maintenance;
 use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
-use crate::service::{BeginRequest, Freshness, ShardService as _};
+use crate::reach::Reach;
+use crate::service::{LocalShard, ShardService};
 use crate::serving::LocalService;
-use crate::transaction::{EngineTransaction, Shared};
+use crate::transaction::Shared;
+use crate::transactions::Transactions;
 
 /// How often the end of a task is looked for while stopping.
 const STOP_POLL: Duration = Duration::from_millis(5);
@@ -49,8 +51,7 @@ const SWITCH_TIMEOUT: Duration = Duration::from_secs(300);
 pub struct Engine {
     env: Env,
     local: Arc<Local>,
-    service: LocalService,
-    shared: Arc<Shared>,
+    transactions: Transactions,
     maintenance: Arc<Maintenance>,
     committer: Arc<dyn Task>,
     background: Option<Arc<dyn Task>>,
@@ -106,10 +107,12 @@ impl Engine {
         let maintenance = Arc::new(Maintenance::new(Arc::clone(&local)));
         let background =
             options.maintenance.then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));
-        let service = LocalService(Arc::clone(&local));
+        let service = Arc::new(LocalService(Arc::clone(&local)));
+        let hints = Arc::clone(&service) as Arc<dyn LocalShard>;
+        let reach = Reach::new(&env, options.shard, service, Some(hints));
         let shared = Arc::new(Shared {
             env: env.clone(),
-            service: Arc::new(service.clone()),
+            reach,
             region: options.region,
             spill: Arc::new(SpillOptions {
                 env: env.clone(),
@@ -127,13 +130,35 @@ impl Engine {
             durability: options.durability,
             timeout: options.timeout,
         });
-        Ok(Arc::new(Self { env, local, service, shared, maintenance, committer, background }))
+        Ok(Arc::new(Self {
+            env,
+            local,
+            transactions: Transactions { shared },
+            maintenance,
+            committer,
+            background,
+        }))
     }
 
     /// The log, for commands that inspect or switch it.
     #[must_use]
     pub fn log(&self) -> &VirtualLog {
         &self.local.log
+    }
+
+    /// The shard of this process, as other processes may ask it.
+    #[must_use]
+    pub fn service(&self) -> Arc<dyn ShardService> {
+        Arc::new(LocalService(Arc::clone(&self.local)))
+    }
+
+    /// Transactions that run in this process on a shard that another serves: `service` carries their requests there.
+    /// Spilled writes, parts and limits are this engine's.
+    #[must_use]
+    pub fn transactions_on(&self, service: Arc<dyn ShardService>) -> Transactions {
+        let here = &self.transactions.shared;
+        let reach = Reach::new(&self.env, here.reach.shard(), service, None);
+        Transactions { shared: Arc::new(Shared { reach, ..Shared::clone(here) }) }
     }
 
     /// The shard as it is open now, for commands that inspect it.
@@ -225,35 +250,11 @@ async fn open_log(
 #[async_trait]
 impl Database for Engine {
     async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>> {
-        let read_only = options.read_only || options.as_of.is_some();
-        let freshness = if options.level == Level::Serializable && read_only {
-            Freshness::Tail
-        } else if options.level == Level::Eventual {
-            Freshness::Applied
-        } else {
-            Freshness::AtLeast(options.session.timestamp)
-        };
-        let freshness = match options.as_of {
-            // What is past is the same for every reader.
-            Some(_) => Freshness::Applied,
-            None => freshness,
-        };
-        // Asked first: what is acknowledged from here on is applied before.
-        let newest = self.service.knows_all();
-        let request = BeginRequest {
-            freshness,
-            as_of: options.as_of,
-            timeout: options.timeout.unwrap_or(self.shared.timeout),
-        };
-        let begun = match self.service.try_begin(&request) {
-            Some(begun) => begun?,
-            None => self.service.begin(request).await?,
-        };
-        Ok(Arc::new(EngineTransaction::new(&self.shared, options, begun, newest)))
+        self.transactions.begin(options).await
     }
 
     async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
-        self.service.outcome(txn, self.shared.timeout).await
+        self.transactions.outcome(txn).await
     }
 
     fn hear(&self, sink: Weak<dyn MessageSink>) {
@@ -261,7 +262,7 @@ impl Database for Engine {
     }
 
     fn applied(&self) -> (Lsn, Timestamp) {
-        self.service.applied()
+        self.local.shard.read().applied()
     }
 
     async fn switch_log(&self, to: LogKind) -> Result<()> {
@@ -278,7 +279,7 @@ impl Database for Engine {
 
     async fn shutdown(&self) -> Result<()> {
         self.local.close();
-        let by = self.env.deadline(self.shared.timeout);
+        let by = self.env.deadline(self.transactions.shared.timeout);
         while !self.committer.is_finished() && !by.passed(self.env.clock.monotonic()) {
             self.env.clock.sleep(STOP_POLL).await;
         }

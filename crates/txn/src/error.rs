@@ -1,6 +1,6 @@
 //! Errors of the transaction layer, each with the user's next step.
 
-use telesto_common::{Timestamp, TxnId};
+use telesto_common::{ShardId, Timestamp, TxnId};
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -60,6 +60,9 @@ pub enum Error {
         /// The owner, as told by the chain.
         owner: String,
     },
+    /// A request for a shard that this process does not serve; nothing was done. SQLSTATE 57P03.
+    #[error("this node does not serve shard {0}; look up who does and ask there")]
+    WrongShard(ShardId),
     /// Bucket, disk or deadline; nothing was changed. SQLSTATE 57P03.
     #[error("{0}")]
     Unavailable(String),

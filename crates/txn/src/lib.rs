@@ -7,7 +7,8 @@
 //! # Invariants
 //! - A snapshot is a prefix of the log; a commit is valid against everything below it in the log.
 //! - Nothing is acknowledged before it is appended, applied here, and as durable as was asked for.
-//! - Transactions reach the shard only through [`service::ShardService`] and timestamps only through
+//! - Transactions reach the shard only through [`service::ShardService`], beside which a shard of their own
+//!   process gives hints, and timestamps only through
 //!   [`oracle::TimestampOracle`].
 //!
 //! # On failure
@@ -24,6 +25,7 @@ mod claims;
 mod commit;
 mod engine;
 mod error;
+mod leases;
 mod local;
 mod look;
 mod maintenance;
@@ -31,11 +33,13 @@ pub mod memory;
 pub mod options;
 pub mod oracle;
 mod parts;
+mod reach;
 mod read_set;
 mod scan;
 pub mod service;
 mod serving;
 mod transaction;
+mod transactions;
 
 pub use api::{
     Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
@@ -46,3 +50,4 @@ pub use error::{Error, Result};
 pub use options::{EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits};
 pub use read_set::{ReadRange, Reads};
 pub use telesto_log::LogKind;
+pub use transactions::Transactions;

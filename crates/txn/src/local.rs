@@ -22,17 +22,18 @@ use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, VirtualLog};
-use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions, SnapshotGuard};
+use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions};
 use tokio::sync::{Notify, mpsc};
 
 use crate::api::MessageSink;
 use crate::commit::committer::Pending;
 use crate::commit::outcomes::Outcomes;
 use crate::error::{Error, Result};
+use crate::leases::Leases;
 use crate::look::Looker;
 use crate::options::EngineOptions;
 use crate::oracle::TimestampOracle;
-use crate::service::{BeginReply, BeginRequest, Freshness, SnapshotLease};
+use crate::service::{BeginRequest, Freshness, LocalSnapshot};
 
 /// Stored bytes of entries read at a time, at most; an eighth of the tail's bound where that is less.
 const READ_BYTES: usize = 4 << 20;
@@ -54,6 +55,8 @@ pub(crate) struct Local {
     pub log: VirtualLog,
     pub oracle: Arc<dyn TimestampOracle>,
     pub outcomes: Outcomes,
+    /// Snapshots kept for other processes.
+    pub leases: Leases,
     /// Wakes the fold.
     pub fold_wanted: Notify,
     /// Notified after each fold.
@@ -98,6 +101,7 @@ impl Local {
             bucket,
             log,
             oracle,
+            leases: Leases::default(),
             outcomes: Outcomes::default(),
             fold_wanted: Notify::new(),
             folded: Notify::new(),
@@ -383,12 +387,13 @@ impl Local {
         self.queue.lock().is_none()
     }
 
-    pub(crate) fn snapshot(&self, request: &BeginRequest) -> Result<BeginReply> {
+    /// `newest`: this process knew all when the request came.
+    pub(crate) fn snapshot(&self, request: &BeginRequest, newest: bool) -> Result<LocalSnapshot> {
         let shard = self.shard.read();
-        let newest = shard.applied().1;
-        let snapshot = request.as_of.map_or(newest, |at| at.min(newest));
+        let applied = shard.applied().1;
+        let snapshot = request.as_of.map_or(applied, |at| at.min(applied));
         let guard = shard.register_snapshot(snapshot)?;
-        Ok(BeginReply { snapshot, lease: Box::new(Lease { _guard: guard }) })
+        Ok(LocalSnapshot { snapshot, newest, guard })
     }
 
     /// Whether this process sequences the log and has applied all that came before its loglet. A live
@@ -451,10 +456,3 @@ pub(crate) async fn open_shard(
         }
     }
 }
-
-#[derive(Debug)]
-struct Lease {
-    _guard: SnapshotGuard,
-}
-
-impl SnapshotLease for Lease {}

@@ -56,7 +56,8 @@ impl TxnScan {
             core.buffer.used().then(|| core.buffer.scan(range.clone(), options.reverse, seen));
         // Own deletes hide rows of the shard, so a limit holds for the shard only without them.
         let limit = if own.is_some() { None } else { options.limit };
-        let rows = core.shared.service.scan(ScanRequest {
+        let rows = core.shared.reach.scan(ScanRequest {
+            shard: core.shared.reach.shard(),
             range: range.clone(),
             at,
             spec: ScanSpec { reverse: options.reverse, limit },

@@ -1,10 +1,14 @@
 //! The service a shard offers to transactions: requests and replies are plain data.
 //!
 //! # Purpose
-//! A transaction reaches its shard only through [`ShardService`] (DESIGN.md §13), so that a shard in
-//! another process will be the same code. [`crate::Engine`] implements it by direct calls.
+//! A transaction reaches its shard only through [`ShardService`], so that a shard that another process serves is the
+//! same code. What a shard of this very process tells beyond that, without a request, is
+//! [`LocalShard`]: hints that save work and never decide anything.
 //!
 //! # Invariants
+//! - Nothing in a request or a reply is alive: a snapshot is kept by a lease that has a number and an end, a scan goes on
+//!   from the key where the last page ended.
+//! - Every request names its shard; a service that does not serve it refuses.
 //! - A reply to [`ShardService::begin`] with [`Freshness::Tail`] holds every commit that was
 //!   acknowledged anywhere before the request was made.
 //! - A reply that is a conflict was validated against committed data; aborting is always safe.
@@ -12,17 +16,18 @@
 //!
 //! # On failure
 //! [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown) from [`ShardService::commit`] is the only
-//! reply after which the transaction may have committed.
+//! reply after which the transaction may have committed. A lease that ended in spite of its holder does no harm: reads
+//! below what is kept answer [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug, Display};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
-use telesto_common::{Label, Lsn, Timestamp, TxnId};
+use telesto_common::{Label, Lsn, ShardId, Timestamp, TxnId};
 use telesto_log::record::{Part, Write};
-use telesto_shard::{Change, Read, Row, ScanSpec};
+use telesto_shard::{Change, Read, Row, ScanSpec, SnapshotGuard};
 
 use crate::api::{Cost, Durability, Outcome};
 use crate::error::Result;
@@ -42,6 +47,8 @@ pub enum Freshness {
 /// Asks for a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct BeginRequest {
+    /// The shard.
+    pub shard: ShardId,
     /// How new it must be.
     pub freshness: Freshness,
     /// A past timestamp to read at instead of the newest.
@@ -50,27 +57,42 @@ pub struct BeginRequest {
     pub timeout: Duration,
 }
 
+/// The number of a lease: chosen at random by the service, so that it says nothing in another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId(pub u64);
+
+impl Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 /// A snapshot.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BeginReply {
     /// Reads see everything up to here.
     pub snapshot: Timestamp,
-    /// Keeps the snapshot readable until dropped.
-    pub lease: Box<dyn SnapshotLease>,
+    /// The service knew all that was acknowledged anywhere when it gave the snapshot out: it is the newest.
+    pub newest: bool,
+    /// What keeps the versions of the snapshot.
+    pub lease: LeaseId,
+    /// For how long, unless it is renewed or released before.
+    pub lasts: Duration,
 }
 
-/// Keeps versions that a snapshot needs, while it lives.
-pub trait SnapshotLease: Debug + Send + Sync {}
-
 /// Asks whether anything was changed after `since`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ChangedRequest {
+    /// The shard.
+    pub shard: ShardId,
     /// Keys.
     pub keys: Vec<Bytes>,
     /// Ranges.
     pub ranges: Vec<KeyRange>,
     /// Changes after this timestamp count.
     pub since: Timestamp,
+    /// Bound on waiting.
+    pub timeout: Duration,
 }
 
 /// What was changed.
@@ -109,6 +131,8 @@ pub enum CommitWrites {
 /// Asks to commit.
 #[derive(Clone, Debug)]
 pub struct CommitRequest {
+    /// The shard.
+    pub shard: ShardId,
     /// The transaction.
     pub txn: TxnId,
     /// What it read and must find unchanged.
@@ -121,8 +145,8 @@ pub struct CommitRequest {
     pub after: Timestamp,
     /// The label the transaction had where it was first committed; `None`: here.
     pub origin: Option<Label>,
-    /// When to acknowledge.
-    pub durability: Durability,
+    /// When to acknowledge; `None`: as the shard's log and its settings say.
+    pub durability: Option<Durability>,
     /// Bound on waiting.
     pub timeout: Duration,
 }
@@ -147,8 +171,23 @@ pub enum CommitReply {
 /// Reads several keys.
 #[derive(Clone, Debug)]
 pub struct GetRequest {
+    /// The shard.
+    pub shard: ShardId,
     /// The keys.
     pub keys: Vec<Bytes>,
+    /// The snapshot.
+    pub at: Timestamp,
+    /// Bound on waiting.
+    pub timeout: Duration,
+}
+
+/// Asks whether no key of a range was ever written.
+#[derive(Clone, Debug)]
+pub struct NeverWrittenRequest {
+    /// The shard.
+    pub shard: ShardId,
+    /// The range.
+    pub range: KeyRange,
     /// The snapshot.
     pub at: Timestamp,
     /// Bound on waiting.
@@ -158,7 +197,9 @@ pub struct GetRequest {
 /// Scans a range.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
-    /// The range.
+    /// The shard.
+    pub shard: ShardId,
+    /// The range; of a scan that goes on, what is left of it.
     pub range: KeyRange,
     /// The snapshot.
     pub at: Timestamp,
@@ -168,31 +209,82 @@ pub struct ScanRequest {
     pub timeout: Duration,
 }
 
+/// A page of a scan.
+#[derive(Clone, Debug, Default)]
+pub struct ScanReply {
+    /// The rows, in the order of the scan, about a mebibyte at most.
+    pub rows: Vec<Row>,
+    /// Whether the range or the limit was reached: nothing follows.
+    pub ended: bool,
+}
+
+/// Asks what became of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct OutcomeRequest {
+    /// The shard.
+    pub shard: ShardId,
+    /// The transaction.
+    pub txn: TxnId,
+    /// Bound on waiting.
+    pub timeout: Duration,
+}
+
+/// What a shard does for transactions, wherever they run.
+#[async_trait]
+pub trait ShardService: Debug + Send + Sync {
+    /// A snapshot, leased.
+    async fn begin(&self, request: BeginRequest) -> Result<BeginReply>;
+
+    /// Lets the leases last as long again, counted from now. Returns those that had ended already.
+    async fn renew(&self, leases: Vec<LeaseId>) -> Result<Vec<LeaseId>>;
+
+    /// Ends leases before their time; those that are not known are passed over.
+    async fn release(&self, leases: Vec<LeaseId>) -> Result<()>;
+
+    /// Versions of keys, in the order of the request.
+    async fn get(&self, request: GetRequest) -> Result<Vec<Read>>;
+
+    /// Whether no key in the range has any version at all as of the snapshot, told by one look; `false` promises nothing.
+    async fn never_written(&self, request: NeverWrittenRequest) -> Result<bool>;
+
+    /// The first rows of a range. The caller asks for what lies behind the last of them next.
+    async fn scan(&self, request: ScanRequest) -> Result<ScanReply>;
+
+    /// Whether anything changed.
+    async fn changed(&self, request: ChangedRequest) -> Result<ChangedReply>;
+
+    /// Validates and commits.
+    async fn commit(&self, request: CommitRequest) -> Result<CommitReply>;
+
+    /// What became of a transaction, after a look at the tail.
+    async fn outcome(&self, request: OutcomeRequest) -> Result<Outcome>;
+}
+
+/// A snapshot of a shard of this process: kept as long as the guard lives.
+#[derive(Debug)]
+pub(crate) struct LocalSnapshot {
+    pub snapshot: Timestamp,
+    /// See [`BeginReply::newest`].
+    pub newest: bool,
+    pub guard: SnapshotGuard,
+}
+
 /// A running scan of a shard.
 #[async_trait]
-pub trait RowStream: Send {
+pub(crate) trait RowStream: Send {
     /// The next rows, at most `max_rows`; empty at the end.
     async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<Row>>;
 }
 
-/// What a shard does for transactions.
+/// What a shard of this process tells beside [`ShardService`], from memory or with less work. Whoever has none of it gets
+/// the same answers by requests.
 #[async_trait]
-pub trait ShardService: Debug + Send + Sync {
-    /// The newest entry and commit timestamp applied.
-    fn applied(&self) -> (Lsn, Timestamp);
-
-    /// Whether this process sequences the shard's log.
-    fn is_sequencer(&self) -> bool;
-
-    /// Whether everything acknowledged anywhere is applied here: this process sequences the log, and has caught up since it
-    /// took it over.
-    fn knows_all(&self) -> bool;
-
+pub(crate) trait LocalShard: Debug + Send + Sync {
     /// A snapshot, if one that is new enough can be had without waiting.
-    fn try_begin(&self, request: &BeginRequest) -> Option<Result<BeginReply>>;
+    fn try_begin(&self, request: &BeginRequest) -> Option<Result<LocalSnapshot>>;
 
-    /// A snapshot.
-    async fn begin(&self, request: BeginRequest) -> Result<BeginReply>;
+    /// [`ShardService::begin`], kept by a guard instead of a lease.
+    async fn begin_here(&self, request: &BeginRequest) -> Result<LocalSnapshot>;
 
     /// Whether `key` is known, without waiting, to have been changed after `since`. `None` promises nothing.
     fn known_change(&self, key: &Bytes, since: Timestamp) -> Option<Change>;
@@ -200,26 +292,6 @@ pub trait ShardService: Debug + Send + Sync {
     /// A key's version, if it can be had without waiting.
     fn try_get(&self, key: &[u8], at: Timestamp) -> Option<Result<Read>>;
 
-    /// Versions of keys, in the order of the request.
-    async fn get(&self, request: GetRequest) -> Result<Vec<Read>>;
-
-    /// Whether no key in `range` has any version at all as of `at`, told by one look; `false` promises nothing.
-    async fn never_written(
-        &self,
-        range: KeyRange,
-        at: Timestamp,
-        timeout: Duration,
-    ) -> Result<bool>;
-
-    /// Starts a scan.
-    fn scan(&self, request: ScanRequest) -> Box<dyn RowStream>;
-
-    /// Whether anything changed.
-    async fn changed(&self, request: ChangedRequest, timeout: Duration) -> Result<ChangedReply>;
-
-    /// Validates and commits.
-    async fn commit(&self, request: CommitRequest) -> Result<CommitReply>;
-
-    /// What became of a transaction, after a look at the tail.
-    async fn outcome(&self, txn: TxnId, timeout: Duration) -> Result<Outcome>;
+    /// A scan that keeps its place in the shard.
+    fn stream(&self, request: ScanRequest) -> Box<dyn RowStream>;
 }

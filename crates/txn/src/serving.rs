@@ -16,21 +16,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use telesto_common::key::KeyRange;
 use telesto_common::planted::Bug;
-use telesto_common::{Deadline, Lsn, Timestamp, TxnId};
-use telesto_shard::{Change, Error as ShardError, Read, ShardScan};
+use telesto_common::{Deadline, ShardId, Timestamp};
+use telesto_shard::{Change, Error as ShardError, Read, ScanSpec, ShardScan};
 use tokio::sync::oneshot;
 
 use crate::api::{Cost, Durability, Outcome};
 use crate::commit::checks::{Checks, Found};
 use crate::commit::committer::{Answer, Pending};
 use crate::error::{Error, Result};
+use crate::leases;
 use crate::local::Local;
 use crate::read_set::Reads;
 use crate::service::{
     BeginReply, BeginRequest, ChangedReply, ChangedRequest, CommitReply, CommitRequest,
-    CommitWrites, Freshness, GetRequest, RowStream, ScanRequest, ShardService,
+    CommitWrites, Freshness, GetRequest, LeaseId, LocalShard, LocalSnapshot, NeverWrittenRequest,
+    OutcomeRequest, RowStream, ScanReply, ScanRequest, ShardService,
 };
 use crate::transaction::conflict;
 
@@ -38,6 +39,8 @@ use crate::transaction::conflict;
 const GRACE: Duration = Duration::from_secs(5);
 /// How far ahead of this process's clock a timestamp to read at may lie: so long it is waited for.
 const AHEAD: Duration = Duration::from_secs(1);
+/// Rows of a page of a scan, at most.
+const PAGE_ROWS: u64 = 4096;
 /// How often a transaction's reads are looked for outside memory for one commit.
 const MAX_LOOKS: u32 = 16;
 
@@ -45,51 +48,55 @@ const MAX_LOOKS: u32 = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct LocalService(pub Arc<Local>);
 
-#[async_trait]
-impl ShardService for LocalService {
-    fn applied(&self) -> (Lsn, Timestamp) {
-        self.0.shard.read().applied()
+impl LocalService {
+    /// Refuses what is meant for another shard.
+    fn serves(&self, shard: ShardId) -> Result<()> {
+        if shard == self.0.options.shard { Ok(()) } else { Err(Error::WrongShard(shard)) }
     }
 
-    fn is_sequencer(&self) -> bool {
-        self.0.log.is_local_sequencer()
-    }
-
-    fn knows_all(&self) -> bool {
-        self.0.sequences_and_knows_all()
-    }
-
-    fn try_begin(&self, request: &BeginRequest) -> Option<Result<BeginReply>> {
-        if self.0.closed() {
-            return Some(Err(Error::ShuttingDown));
-        }
-        (self.0.in_contact() && self.0.fresh_enough(request)).then(|| self.0.snapshot(request))
-    }
-
-    async fn begin(&self, request: BeginRequest) -> Result<BeginReply> {
-        if let Some(reply) = self.try_begin(&request) {
-            return reply;
+    async fn begin_checked(&self, request: &BeginRequest) -> Result<LocalSnapshot> {
+        if let Some(begun) = self.try_begin(request) {
+            return begun;
         }
         let local = &self.0;
+        // Asked first: what is acknowledged from here on is applied before.
+        let knows_all = local.sequences_and_knows_all();
         let by = local.env.deadline(request.timeout);
         local.look(by).await?;
-        if let Freshness::AtLeast(at) = request.freshness {
-            let newest = local.shard.read().applied().1;
-            if at > newest {
-                return Err(Error::Unavailable(format!(
-                    "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
-                )));
-            }
+        let newest = local.shard.read().applied().1;
+        if let Freshness::AtLeast(at) = request.freshness
+            && at > newest
+        {
+            return Err(Error::Unavailable(format!(
+                "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
+            )));
         }
         if let Some(at) = request.as_of
-            && at > local.shard.read().applied().1
+            && at > newest
         {
             self.close_time(at, by).await?;
         }
-        local.snapshot(&request)
+        local.snapshot(request, knows_all)
+    }
+}
+
+#[async_trait]
+impl LocalShard for LocalService {
+    fn try_begin(&self, request: &BeginRequest) -> Option<Result<LocalSnapshot>> {
+        let local = &self.0;
+        if local.closed() {
+            return Some(Err(Error::ShuttingDown));
+        }
+        let knows_all = local.sequences_and_knows_all();
+        (local.in_contact() && local.fresh_enough(request))
+            .then(|| local.snapshot(request, knows_all))
     }
 
-    fn known_change(&self, key: &bytes::Bytes, since: Timestamp) -> Option<Change> {
+    async fn begin_here(&self, request: &BeginRequest) -> Result<LocalSnapshot> {
+        self.begin_checked(request).await
+    }
+
+    fn known_change(&self, key: &Bytes, since: Timestamp) -> Option<Change> {
         let shard = self.0.shard.read();
         shard.try_changed_since(std::slice::from_ref(key), &[], since).flatten()
     }
@@ -98,7 +105,32 @@ impl ShardService for LocalService {
         self.0.shard.read().try_get(key, at).map(|read| read.map_err(Error::from))
     }
 
+    fn stream(&self, request: ScanRequest) -> Box<dyn RowStream> {
+        let rows = self.0.shard().scan(request.range, request.at, request.spec);
+        Box::new(LocalRows { local: Arc::clone(&self.0), rows, timeout: request.timeout })
+    }
+}
+
+#[async_trait]
+impl ShardService for LocalService {
+    async fn begin(&self, request: BeginRequest) -> Result<BeginReply> {
+        self.serves(request.shard)?;
+        let LocalSnapshot { snapshot, newest, guard } = self.begin_checked(&request).await?;
+        let lease = self.0.leases.grant(&self.0.env, guard)?;
+        Ok(BeginReply { snapshot, newest, lease, lasts: leases::LASTS })
+    }
+
+    async fn renew(&self, leases: Vec<LeaseId>) -> Result<Vec<LeaseId>> {
+        Ok(self.0.leases.renew(&self.0.env, &leases))
+    }
+
+    async fn release(&self, leases: Vec<LeaseId>) -> Result<()> {
+        self.0.leases.release(&leases);
+        Ok(())
+    }
+
     async fn get(&self, request: GetRequest) -> Result<Vec<Read>> {
+        self.serves(request.shard)?;
         let by = self.0.env.deadline(request.timeout);
         let (keys, at) = (&request.keys[..], request.at);
         self.0
@@ -111,32 +143,36 @@ impl ShardService for LocalService {
             .await
     }
 
-    async fn never_written(
-        &self,
-        range: KeyRange,
-        at: Timestamp,
-        timeout: Duration,
-    ) -> Result<bool> {
-        let by = self.0.env.deadline(timeout);
-        let range = &range;
+    async fn never_written(&self, request: NeverWrittenRequest) -> Result<bool> {
+        self.serves(request.shard)?;
+        let by = self.0.env.deadline(request.timeout);
+        let (range, at) = (&request.range, request.at);
         let look =
             |shard: Arc<telesto_shard::Shard>| async move { shard.never_written(range, at).await };
         self.0.on_shard(by, "reading", look).await
     }
 
-    fn scan(&self, request: ScanRequest) -> Box<dyn RowStream> {
-        let rows = self.0.shard().scan(request.range, request.at, request.spec);
-        Box::new(LocalRows { local: Arc::clone(&self.0), rows, timeout: request.timeout })
+    async fn scan(&self, request: ScanRequest) -> Result<ScanReply> {
+        self.serves(request.shard)?;
+        let limit = request.spec.limit.unwrap_or(u64::MAX).min(PAGE_ROWS);
+        let spec = ScanSpec { limit: Some(limit), ..request.spec };
+        let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut stream = self.stream(ScanRequest { spec, ..request });
+        // One batch is as much as a reply holds: the caller asks on from its last row.
+        let rows = stream.next_batch(wanted).await?;
+        let ended = rows.is_empty();
+        Ok(ScanReply { rows, ended })
     }
 
-    async fn changed(&self, request: ChangedRequest, timeout: Duration) -> Result<ChangedReply> {
-        let by = self.0.env.deadline(timeout);
+    async fn changed(&self, request: ChangedRequest) -> Result<ChangedReply> {
+        self.serves(request.shard)?;
+        let by = self.0.env.deadline(request.timeout);
         let request = &request;
         self.0
             .on_shard(by, "validating reads", |shard| async move {
                 // Taken first: what is applied while this runs may be missed.
                 let through = shard.applied().1;
-                let ChangedRequest { keys, ranges, since } = request;
+                let ChangedRequest { keys, ranges, since, .. } = request;
                 let change = match shard.try_changed_since(keys, ranges, *since) {
                     Some(change) => change,
                     None => shard.changed_since(keys, ranges, *since).await?,
@@ -147,11 +183,12 @@ impl ShardService for LocalService {
     }
 
     async fn commit(&self, request: CommitRequest) -> Result<CommitReply> {
+        self.serves(request.shard)?;
         let local = &self.0;
         let started = local.env.clock.monotonic();
         let deadline = local.env.deadline(request.timeout);
         let txn = request.txn;
-        let durability = request.durability;
+        let durability = request.durability.unwrap_or_else(|| self.by_log());
         if !local.in_contact() {
             local.look(deadline).await?;
         }
@@ -175,7 +212,9 @@ impl ShardService for LocalService {
         Ok(committed)
     }
 
-    async fn outcome(&self, txn: TxnId, timeout: Duration) -> Result<Outcome> {
+    async fn outcome(&self, request: OutcomeRequest) -> Result<Outcome> {
+        self.serves(request.shard)?;
+        let OutcomeRequest { txn, timeout, .. } = request;
         let local = &self.0;
         let by = local.env.deadline(timeout);
         if !local.sequences_and_knows_all() {
@@ -191,6 +230,11 @@ impl ShardService for LocalService {
 }
 
 impl LocalService {
+    /// How durable a commit is that does not say.
+    fn by_log(&self) -> Durability {
+        if self.0.log.is_local_sequencer() { Durability::Quorum } else { Durability::Bucket }
+    }
+
     /// Hands the request to the committer; where memory does not tell whether it is valid, looks further first.
     async fn validated(&self, request: CommitRequest, deadline: Deadline) -> Result<CommitReply> {
         let local = &self.0;
@@ -291,17 +335,14 @@ impl LocalService {
         }
         metrics::counter!("telesto_txn_time_closed_total").increment(1);
         let request = CommitRequest {
+            shard: local.options.shard,
             txn: local.env.txn_id(),
             reads: Reads::default(),
             writes: CommitWrites::Inline(Vec::new()),
             messages: Vec::new(),
             after: at.prev(),
             origin: None,
-            durability: if local.log.is_local_sequencer() {
-                Durability::Quorum
-            } else {
-                Durability::Bucket
-            },
+            durability: None,
             timeout: by.remaining(clock.monotonic()),
         };
         self.commit(request).await.map(|_| ())

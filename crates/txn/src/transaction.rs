@@ -37,11 +37,10 @@ use crate::claims::{Claimed, Claims};
 use crate::commit::write_set;
 use crate::error::{Error, Result};
 use crate::options::WriteSetLimits;
+use crate::reach::{Begun, Held, Reach};
 use crate::read_set::{ReadSet, ReadsSince};
 use crate::scan::TxnScan;
-use crate::service::{
-    BeginReply, BeginRequest, ChangedRequest, Freshness, GetRequest, ShardService, SnapshotLease,
-};
+use crate::service::Freshness;
 
 /// Reads checked again at most to move a snapshot: with more, executing again is no dearer.
 const MAX_ADVANCED_READS: usize = 1000;
@@ -50,10 +49,10 @@ const MAX_ADVANCED_READS: usize = 1000;
 const MANY: usize = 32;
 
 /// What every transaction of an engine shares.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shared {
     pub env: Env,
-    pub service: Arc<dyn ShardService>,
+    pub reach: Reach,
     pub region: RegionId,
     pub spill: Arc<SpillOptions>,
     pub limits: WriteSetLimits,
@@ -82,9 +81,9 @@ pub(crate) struct Core {
     reads: Mutex<ReadSet>,
     unwritten: Mutex<Unwritten>,
     looks: Looks,
-    lease: Mutex<Option<Box<dyn SnapshotLease>>>,
+    lease: Mutex<Option<Held>>,
     /// When the snapshot moves, the first one that something is validated against stays leased.
-    first_lease: Mutex<Option<Box<dyn SnapshotLease>>>,
+    first_lease: Mutex<Option<Held>>,
     claimed: Claimed,
     /// What is said to whoever listens when it commits.
     messages: Mutex<Vec<Bytes>>,
@@ -149,20 +148,15 @@ impl Core {
     }
 
     /// The newest snapshot this process has.
-    async fn newest(&self) -> Result<BeginReply> {
-        let freshness = Freshness::Applied;
-        let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
-        match self.shared.service.try_begin(&request) {
-            Some(begun) => begun,
-            None => self.shared.service.begin(request).await,
-        }
+    async fn newest(&self) -> Result<Begun> {
+        self.shared.reach.begin(Freshness::Applied, None, self.timeout).await
     }
 
     /// Reads see `begun` from now on.
-    fn renew(&self, begun: BeginReply) {
+    fn renew(&self, begun: Begun) {
         self.moved.store(true, Ordering::Release);
         self.snapshot.store(begun.snapshot.0, Ordering::Release);
-        let previous = self.lease.lock().replace(begun.lease);
+        let previous = self.lease.lock().replace(begun.held);
         let mut first = self.first_lease.lock();
         if first.is_none() && (self.buffer.used() || !self.reads.lock().is_empty()) {
             *first = previous;
@@ -178,7 +172,7 @@ impl Core {
         }
         self.claimed.claim(&self.shared.env, keys, self.timeout).await;
         let since = self.snapshot();
-        if keys.iter().any(|key| self.shared.service.known_change(key, since).is_some())
+        if keys.iter().any(|key| self.shared.reach.known_change(key, since).is_some())
             && let Err(error) = self.advance().await
         {
             // It was worth a try; the statement goes on with the snapshot it has.
@@ -199,8 +193,7 @@ impl Core {
             self.unwritten.lock().with(reads.copied()).by_since()
         };
         for ReadsSince { since, keys, ranges } in reads {
-            let request = ChangedRequest { keys, ranges, since };
-            let changed = self.shared.service.changed(request, self.timeout).await?;
+            let changed = self.shared.reach.changed(keys, ranges, since, self.timeout).await?;
             if changed.change.is_some() || changed.through < begun.snapshot {
                 return Ok(());
             }
@@ -218,7 +211,7 @@ impl Core {
         let since = self.snapshot();
         if self.options.fail_early {
             // Better now than after a turn of the log.
-            if let Some(change) = self.shared.service.known_change(&key, since) {
+            if let Some(change) = self.shared.reach.known_change(&key, since) {
                 return Err(conflict(self.id, change));
             }
         }
@@ -227,20 +220,16 @@ impl Core {
     }
 
     async fn fetch(&self, keys: Vec<Bytes>, at: Timestamp) -> Result<Vec<Read>> {
-        self.shared.service.get(GetRequest { keys, at, timeout: self.timeout }).await
+        self.shared.reach.get(keys, at, self.timeout).await
     }
 
     fn label(&self, at: Timestamp) -> Label {
         self.options.session.max(Label::update(self.shared.region, at))
     }
 
-    fn durability(&self) -> Durability {
-        let by_log = if self.shared.service.is_sequencer() {
-            Durability::Quorum
-        } else {
-            Durability::Bucket
-        };
-        self.options.durability.or(self.shared.durability).unwrap_or(by_log)
+    /// `None`: the shard decides.
+    fn durability(&self) -> Option<Durability> {
+        self.options.durability.or(self.shared.durability)
     }
 }
 
@@ -258,7 +247,7 @@ pub(crate) struct EngineTransaction {
 }
 
 impl EngineTransaction {
-    pub fn new(shared: &Arc<Shared>, options: TxnOptions, begun: BeginReply, newest: bool) -> Self {
+    pub fn new(shared: &Arc<Shared>, options: TxnOptions, begun: Begun) -> Self {
         let read_only = options.read_only
             || options.as_of.is_some()
             || matches!(options.level, Level::Session | Level::Eventual);
@@ -274,14 +263,14 @@ impl EngineTransaction {
                 snapshot: AtomicU64::new(begun.snapshot.0),
                 ended: AtomicBool::new(false),
                 read_only,
-                newest,
+                newest: begun.newest,
                 moved: AtomicBool::new(false),
                 messages: Mutex::default(),
                 buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 unwritten: Mutex::default(),
                 looks: Looks::default(),
-                lease: Mutex::new(Some(begun.lease)),
+                lease: Mutex::new(Some(begun.held)),
                 first_lease: Mutex::new(None),
             }),
         }
@@ -337,7 +326,7 @@ impl Transaction for EngineTransaction {
                 return TryClaim::Held;
             }
             // After it was claimed: who changes it from now on finds the claim.
-            if core.shared.service.known_change(key, since).is_some() {
+            if core.shared.reach.known_change(key, since).is_some() {
                 core.claimed.give_up(key);
                 return TryClaim::Changed;
             }
@@ -403,7 +392,7 @@ impl Transaction for EngineTransaction {
             Own::OnDisk => return None,
         }
         let at = core.snapshot();
-        match core.shared.service.try_get(key, at)? {
+        match core.shared.reach.try_get(key, at)? {
             Ok(read) => {
                 core.record_point(key, at, &read, read_for);
                 Some(Ok(read.into_value()))

@@ -96,7 +96,9 @@ impl ApiError {
             TxnError::NotOwner { owner } => {
                 Self::new(unavailable, "not_owner", message).with("owner", owner.clone())
             }
-            TxnError::Unavailable(_) => Self::new(unavailable, "unavailable", message),
+            TxnError::WrongShard(_) | TxnError::Unavailable(_) => {
+                Self::new(unavailable, "unavailable", message)
+            }
             TxnError::ShuttingDown => Self::new(unavailable, "shutting_down", message),
             TxnError::OutOfMemory(_) => Self::new(unavailable, "out_of_memory", message),
             TxnError::LocalDisk(_) => Self::new(unavailable, "local_disk", message),

@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 
 use crate::buffer::Merged;
 use crate::error::{Error, Result};
-use crate::service::{ChangedRequest, CheckedWrite};
+use crate::service::CheckedWrite;
 use crate::transaction::{Core, conflict};
 
 /// Changes of other keys inside an external write set's ranges that one check looks through.
@@ -223,9 +223,8 @@ impl External {
             .collect();
         let mut foreign = 0;
         while !pending.is_empty() {
-            let request =
-                ChangedRequest { keys: Vec::new(), ranges: pending.clone(), since: self.since };
-            let reply = shared.service.changed(request, core.timeout).await?;
+            let (keys, ranges) = (Vec::new(), pending.clone());
+            let reply = shared.reach.changed(keys, ranges, self.since, core.timeout).await?;
             through = through.min(reply.through);
             let Some(change) = reply.change else { break };
             foreign += 1;

@@ -17,9 +17,7 @@ use crate::api::{Committed, Cost, Level};
 use crate::commit::write_set::{self, WriteSet};
 use crate::error::{Error, Result};
 use crate::read_set::{Reads, ReadsSince};
-use crate::service::{
-    BeginRequest, ChangedRequest, CommitReply, CommitRequest, CommitWrites, Freshness,
-};
+use crate::service::{CommitReply, CommitRequest, CommitWrites, Freshness};
 
 /// How often an external write set is checked again against changes made meanwhile in its ranges.
 const MAX_RECHECKS: u32 = 16;
@@ -64,6 +62,7 @@ impl Core {
                 }
             };
             let request = CommitRequest {
+                shard: self.shared.reach.shard(),
                 txn: self.id,
                 reads,
                 writes,
@@ -73,7 +72,7 @@ impl Core {
                 durability: self.durability(),
                 timeout,
             };
-            match self.shared.service.commit(request).await {
+            match self.shared.reach.service().commit(request).await {
                 Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
                     // The parts of an external write set were put in the caller's own scope.
                     if let Some(scope) = current_scope() {
@@ -111,7 +110,6 @@ impl Core {
     /// must still hold at the tail for it to be strict; with a local sequencer that knew all (at its begin: the log may
     /// have been switched since) that was the newest.
     async fn commit_reads(&self) -> Result<Committed> {
-        let service = &self.shared.service;
         let strict = self.options.level == Level::Serializable;
         let newest = self.newest && !self.moved.load(Ordering::Acquire);
         if self.read_only || (strict && newest) {
@@ -121,16 +119,14 @@ impl Core {
         if reads.is_empty() {
             return Ok(self.nothing_written());
         }
-        let now = if strict { self.tail().await? } else { service.applied().1 };
+        let now = if strict { self.tail().await? } else { self.newest().await?.snapshot };
         self.unchanged(reads, now).await?;
         Ok(self.nothing_written())
     }
 
     /// The newest commit in the log as of a moment inside this call; it is applied.
     async fn tail(&self) -> Result<Timestamp> {
-        let freshness = Freshness::Tail;
-        let request = BeginRequest { freshness, as_of: None, timeout: self.timeout };
-        Ok(self.shared.service.begin(request).await?.snapshot)
+        Ok(self.shared.reach.begin(Freshness::Tail, None, self.timeout).await?.snapshot)
     }
 
     /// Fails if something of `reads` was changed up to `now`.
@@ -139,8 +135,8 @@ impl Core {
             if since >= now {
                 continue;
             }
-            let request = ChangedRequest { keys, ranges, since };
-            if let Some(change) = self.shared.service.changed(request, self.timeout).await?.change {
+            let changed = self.shared.reach.changed(keys, ranges, since, self.timeout).await?;
+            if let Some(change) = changed.change {
                 return Err(conflict(self.id, change));
             }
         }

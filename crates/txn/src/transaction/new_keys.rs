@@ -152,7 +152,7 @@ impl Core {
         }
         for span in spans {
             let timeout = self.timeout.min(LONGEST_LOOK);
-            match self.shared.service.never_written(span.clone(), at, timeout).await {
+            match self.shared.reach.never_written(span.clone(), at, timeout).await {
                 Ok(true) => {}
                 // What is wrong is told by the look-ups.
                 Ok(false) | Err(Error::Unavailable(_)) => return Ok(false),
@@ -173,7 +173,7 @@ impl Core {
         for Put { key, value, absent } in puts {
             if absent.is_none()
                 && self.options.fail_early
-                && let Some(change) = self.shared.service.known_change(&key, since)
+                && let Some(change) = self.shared.reach.known_change(&key, since)
             {
                 return Err(conflict(self.id, change));
             }

@@ -7,6 +7,7 @@ mod clocks;
 mod collection;
 mod counters;
 mod crash;
+mod distant;
 mod followers;
 mod frozen;
 mod harness;

@@ -6,10 +6,11 @@ use proptest::prelude::*;
 use telesto_common::key::KeyRange;
 use telesto_txn::memory::MemoryDatabase;
 use telesto_txn::{
-    Database, Error, Level, ReadFor, Savepoint, ScanOptions, Transaction, TxnOptions,
+    Database, Engine, Error, Level, ReadFor, Savepoint, ScanOptions, Transaction, Transactions,
+    TxnOptions,
 };
 
-use crate::harness::{World, bytes};
+use crate::harness::{Process, World, bytes};
 
 const OPEN: usize = 3;
 
@@ -62,8 +63,31 @@ struct Open {
     savepoint: Option<Savepoint>,
 }
 
+/// What transactions are begun with.
+trait Begins {
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>, Error>;
+}
+
+impl Begins for Arc<Engine> {
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>, Error> {
+        Database::begin(&**self, options).await
+    }
+}
+
+impl Begins for MemoryDatabase {
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>, Error> {
+        Database::begin(self, options).await
+    }
+}
+
+impl Begins for Transactions {
+    async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>, Error> {
+        self.begin(options).await
+    }
+}
+
 /// What one side answered, comparable.
-async fn act(database: &dyn Database, open: &mut [Open], step: &Step) -> String {
+async fn act(database: &impl Begins, open: &mut [Open], step: &Step) -> String {
     let show = |error: Error| match error {
         // Which of several conflicts is found first is not promised, nor are ids and times.
         Error::Conflict { .. } => "conflict".to_owned(),
@@ -158,24 +182,56 @@ proptest! {
             .build()
             .expect("runtime");
         runtime.block_on(async {
-            let world = World::new(51);
-            let process = world.start_with(|options| {
-                options.maintenance = false;
-                options.write_set.spill_bytes = 400;
-                options.write_set.inline_bytes = 600;
-            }).await;
-            let model = MemoryDatabase::new(process.env.clone());
-            let mut real: Vec<Open> = (0..OPEN).map(|_| Open::default()).collect();
-            let mut modelled: Vec<Open> = (0..OPEN).map(|_| Open::default()).collect();
-            for (number, step) in steps.iter().enumerate() {
-                if matches!(step, Step::Fold) {
-                    process.engine.fold().await.expect("folds");
-                    continue;
-                }
-                let got = act(&*process.engine, &mut real, step).await;
-                let expected = act(&model, &mut modelled, step).await;
-                assert_eq!(got, expected, "step {number}: {step:?}");
-            }
+            let (process, model) = both(51).await;
+            compare(&process, &process.engine, &model, &steps).await;
         });
+    }
+
+    /// Without the hints that a shard of the same process gives.
+    #[test]
+    fn transactions_on_a_shard_served_elsewhere_answer_as_the_model(
+        steps in proptest::collection::vec(step(), 1..120),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .expect("runtime");
+        runtime.block_on(async {
+            let (process, model) = both(52).await;
+            let transactions = process.engine.transactions_on(process.engine.service());
+            compare(&process, &transactions, &model, &steps).await;
+        });
+    }
+}
+
+async fn both(seed: u64) -> (Process, MemoryDatabase) {
+    let process = World::new(seed)
+        .start_with(|options| {
+            options.maintenance = false;
+            options.write_set.spill_bytes = 400;
+            options.write_set.inline_bytes = 600;
+        })
+        .await;
+    let model = MemoryDatabase::new(process.env.clone());
+    (process, model)
+}
+
+async fn compare(
+    process: &Process,
+    database: &impl Begins,
+    model: &MemoryDatabase,
+    steps: &[Step],
+) {
+    let mut real: Vec<Open> = (0..OPEN).map(|_| Open::default()).collect();
+    let mut modelled: Vec<Open> = (0..OPEN).map(|_| Open::default()).collect();
+    for (number, step) in steps.iter().enumerate() {
+        if matches!(step, Step::Fold) {
+            process.engine.fold().await.expect("folds");
+            continue;
+        }
+        let got = act(database, &mut real, step).await;
+        let expected = act(model, &mut modelled, step).await;
+        assert_eq!(got, expected, "step {number}: {step:?}");
     }
 }
