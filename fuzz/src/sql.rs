@@ -9,7 +9,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use telesto_sql::types::parse_type_name;
+use telesto_sql::expr::type_name::parse_type_name;
 use telesto_sql::{
     ResultSink, Session, SessionOptions, SqlEngine, SqlOptions, SqlState, StatementResult,
 };

@@ -24,13 +24,10 @@ pub mod copy;
 mod ddl;
 mod definition;
 pub mod engine_df;
-pub mod error;
 pub mod exec;
 pub mod expr;
 #[doc(hidden)]
 pub mod fuzz;
-mod identifier;
-mod interrupt;
 mod notify;
 mod online;
 pub mod plan;
@@ -39,9 +36,12 @@ mod stack;
 mod syntax;
 pub mod system;
 mod temp;
-pub mod types;
 
 pub use datafusion::sql::sqlparser;
+pub use telesto_sql_types as types;
+pub use telesto_sql_types::error;
+pub(crate) use telesto_sql_types::{identifier, interrupt};
+
 pub use error::{Error, Result, SqlState};
 pub use notify::{Lost, Notification};
 pub use session::{

@@ -25,10 +25,10 @@ pub use snapshot::{CatalogSnapshot, Relation, Stamp};
 pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
 pub use types::{Domain, TypeKind, UserType};
 
+pub use crate::types::PUBLIC;
+
 /// Name of the default database.
 pub const DEFAULT_DATABASE: &str = "telesto";
-/// Name of the default schema.
-pub const PUBLIC: &str = "public";
 /// OID of the schema `pg_catalog`.
 pub const PG_CATALOG_OID: u32 = 11;
 /// OID of the schema `public`.

@@ -10,10 +10,10 @@ use crate::error::{Error, Result, SqlState};
 use crate::exec::info::relation;
 use crate::expr::bound::Node;
 use crate::expr::ty::castable;
+use crate::expr::type_name::sql_type;
 use crate::expr::{Binder, CastContext, EvalContext, Scope};
 use crate::plan::ParameterTypes;
 use crate::sqlparser::ast::{DataType, Expr};
-use crate::types::parse::sql_type;
 use crate::types::{Datum, SqlType};
 
 fn of_column(table: &Table, position: usize, rest: &str) -> String {

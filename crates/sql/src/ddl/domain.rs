@@ -18,12 +18,12 @@ use crate::catalog::{CheckConstraint, Domain, TypeKind, UserType};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::EvalContext;
 use crate::expr::domain::bind_check;
+use crate::expr::type_name::sql_type;
 use crate::sqlparser::ast::{
     AlterColumnOperation, AlterTable, AlterTableOperation, ColumnOption, CreateTable, DropBehavior,
     DropDomain, Expr, Ident, ObjectName, TableConstraint, visit_expressions_mut,
 };
 use crate::types::SqlType;
-use crate::types::parse::sql_type;
 
 /// The condition with VALUE replaced by a column.
 fn over_column(text: &str, column: &str) -> Result<String> {

@@ -223,7 +223,7 @@ impl Ddl<'_> {
                 if let Some(ident) = ident
                     && fold(ident) == old
                 {
-                    *ident = crate::identifier::ident(&new);
+                    *ident = crate::syntax::ident(&new);
                 }
                 ControlFlow::<()>::Continue(())
             });

@@ -12,9 +12,9 @@ use crate::catalog::store::Object;
 use crate::catalog::{Relation, Sequence};
 use crate::definition::SequenceOption;
 use crate::error::{Error, Result, SqlState};
+use crate::expr::type_name::sql_type;
 use crate::sqlparser::ast::{Ident, ObjectName};
 use crate::types::SqlType;
-use crate::types::parse::sql_type;
 
 fn bounds(ty: &SqlType) -> (i64, i64) {
     match ty {

@@ -10,6 +10,7 @@ use crate::catalog::store::Object;
 use crate::catalog::{Column, Generated, Table, TableKind};
 use crate::definition::Like;
 use crate::error::{Error, Result, SqlState};
+use crate::expr::type_name::{DeclaredType, declared_type};
 use crate::plan::{ExecContext, PlanContext, query_statement};
 use crate::session::Rows;
 use crate::sqlparser::ast;
@@ -20,7 +21,6 @@ use crate::sqlparser::ast::{
     UniqueConstraint,
 };
 use crate::types::SqlType;
-use crate::types::parse::{DeclaredType, declared_type};
 
 /// Greatest number of columns of a table, as PostgreSQL.
 const MAX_COLUMNS: usize = 1600;

@@ -15,7 +15,6 @@ use super::names::{fold, split};
 use crate::catalog::store::Object;
 use crate::catalog::{CatalogSnapshot, Relation, Table, View};
 use crate::error::{Error, Result, SqlState};
-use crate::identifier::ident;
 use crate::plan::{ParameterTypes, PlanContext};
 use crate::session::parse::parse;
 use crate::sqlparser::ast::{
@@ -23,6 +22,7 @@ use crate::sqlparser::ast::{
     SelectItemQualifiedWildcardKind, SetExpr, Statement, TableAlias, TableFactor, TableWithJoins,
     VisitMut, Visitor, VisitorMut, visit_relations, visit_relations_mut,
 };
+use crate::syntax::ident;
 use crate::types::SqlType;
 
 /// The statement a view's text is.

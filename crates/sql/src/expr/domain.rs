@@ -7,6 +7,8 @@
 //! # On failure
 //! 23502, 23514 naming the constraint, and those of evaluating a condition.
 
+use std::sync::Arc;
+
 use super::bind::Binder;
 use super::bound::Expr;
 use super::context::EvalContext;
@@ -35,6 +37,9 @@ pub fn bind_check(text: &str, base: &SqlType, context: &EvalContext<'_>) -> Resu
     Binder::new(&scope, &mut ParameterTypes::default(), context, "CHECK").condition(&expr)
 }
 
+/// A domain's conditions by the names of their constraints, bound. Kept beside the type, which knows no expressions.
+type BoundChecks = Vec<(String, Expr)>;
+
 /// Whether a value may be one of the domain.
 ///
 /// # Errors
@@ -56,11 +61,12 @@ pub fn check(value: &Datum, domain: &DomainType, context: &EvalContext<'_>) -> R
             let bind = |(name, text): &(String, String)| {
                 Ok((name.clone(), bind_check(text, &domain.base, context)?))
             };
-            let all = domain.checks.iter().map(bind).collect::<Result<Vec<_>>>()?;
-            domain.bound.get_or_init(|| all)
+            let all = domain.checks.iter().map(bind).collect::<Result<BoundChecks>>()?;
+            domain.bound.get_or_init(|| Arc::new(all))
         }
     };
-    for (name, condition) in bound {
+    let bound = bound.downcast_ref::<BoundChecks>();
+    for (name, condition) in bound.into_iter().flatten() {
         if condition.eval(std::slice::from_ref(value), context)?.as_bool() == Some(false) {
             return Err(Error::new(
                 SqlState::CHECK_VIOLATION,

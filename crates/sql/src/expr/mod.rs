@@ -44,6 +44,7 @@ mod steady;
 pub(crate) mod text_form;
 mod to_char;
 pub mod ty;
+pub mod type_name;
 pub mod types;
 pub mod value;
 

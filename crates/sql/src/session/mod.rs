@@ -61,6 +61,7 @@ use telesto_common::Label;
 use telesto_common::limits::Reservation;
 
 pub use crate::catalog::SequenceSession;
+pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
 pub use cancel::{CancelHandle, CancelToken, Ending, Probe};
 pub(crate) use control::level_name;
 pub use cost::StatementCost;
@@ -87,15 +88,6 @@ use crate::stack::Need;
 use crate::types::{Datum, SqlType};
 use bounds::{Ran, bounded};
 use transaction::Block;
-
-/// Seconds from 1970-01-01 to 2000-01-01.
-pub const PG_EPOCH_SECONDS: i64 = 946_684_800;
-
-/// Wall-clock microseconds since 1970 as PostgreSQL's microseconds since 2000.
-#[must_use]
-pub fn pg_micros(wall_micros: u64) -> i64 {
-    i64::try_from(wall_micros).unwrap_or(i64::MAX) - PG_EPOCH_SECONDS * 1_000_000
-}
 
 /// State of a session's transaction, as ReadyForQuery tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

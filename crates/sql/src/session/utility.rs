@@ -11,6 +11,7 @@ use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::cast;
+use crate::expr::type_name::sql_type;
 use crate::expr::{CastContext, EvalContext};
 use crate::notify::channel_of;
 use crate::notify::session::{Asked, Change};
@@ -18,7 +19,7 @@ use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
     ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
 };
-use crate::types::{Datum, SqlType, parse::sql_type};
+use crate::types::{Datum, SqlType};
 
 fn tag(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })

@@ -20,7 +20,7 @@ pub(crate) use depth::Depth;
 pub(crate) use dialect::TelestoDialect;
 
 use crate::error::{Error, SqlState};
-use crate::sqlparser::ast::Query;
+use crate::sqlparser::ast::{Ident, Query};
 use crate::sqlparser::parser::{Parser, ParserError};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 use crate::stack::Need;
@@ -179,4 +179,14 @@ pub(crate) fn shorten(tokens: &mut Vec<TokenWithSpan>) {
     }
     // The parser looks at tokens, and none of those that remain runs into the next.
     *tokens = out;
+}
+
+/// A name as the SQL parser's identifier, quoted when it has to be.
+#[must_use]
+pub(crate) fn ident(name: &str) -> Ident {
+    if crate::identifier::quote_ident(name) == name {
+        Ident::new(name)
+    } else {
+        Ident::with_quote('"', name.replace('"', "\"\""))
+    }
 }

@@ -71,7 +71,7 @@ pub type Probe = Box<dyn Fn() -> Option<Ending> + Send + Sync>;
 
 /// What a session's statements look at.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub struct Shared {
     /// Number of the statement under way; 0: none.
     statement: AtomicU64,
     /// The statement that a client asked to stop.
@@ -98,12 +98,13 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+    /// Of a session that has begun no statement yet.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock: Some(clock), ..Self::default() }
     }
 
     /// A statement begins, with this much time; `None`: without a limit.
-    pub(crate) fn begin(&self, number: u64, limit: Option<Duration>) {
+    pub fn begin(&self, number: u64, limit: Option<Duration>) {
         let deadline = match (&self.clock, limit) {
             (Some(clock), Some(limit)) => micros(clock.monotonic().saturating_add(limit)).max(1),
             _ => 0,
@@ -113,13 +114,14 @@ impl Shared {
         self.statement.store(number, Ordering::SeqCst);
     }
 
-    pub(crate) fn finish(&self) {
+    /// The statement has ended.
+    pub fn finish(&self) {
         self.statement.store(0, Ordering::SeqCst);
         self.deadline_micros.store(0, Ordering::Relaxed);
     }
 
     /// Stops the statement under way.
-    pub(crate) fn cancel(&self) {
+    pub fn cancel(&self) {
         let statement = self.statement.load(Ordering::SeqCst);
         if statement != 0 {
             self.cancelled.store(statement, Ordering::SeqCst);
@@ -128,12 +130,12 @@ impl Shared {
     }
 
     /// The time of statement `number` is over.
-    pub(crate) fn time_out(&self, number: u64) {
+    pub fn time_out(&self, number: u64) {
         self.timed_out.store(number, Ordering::SeqCst);
     }
 
     /// Ends the session; the first reason stays.
-    pub(crate) fn end(&self, ending: Ending) {
+    pub fn end(&self, ending: Ending) {
         let code = match ending {
             Ending::Terminated => 1,
             Ending::ClientGone => 2,
@@ -144,7 +146,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn ending(&self) -> Option<Ending> {
+    /// Why the session is to end, if it is.
+    pub fn ending(&self) -> Option<Ending> {
         match self.ended.load(Ordering::Relaxed) {
             0 => None,
             1 => Some(Ending::Terminated),
@@ -152,12 +155,13 @@ impl Shared {
         }
     }
 
-    pub(crate) fn set_probe(&self, probe: Probe) {
+    /// How to find out whether the client is still there.
+    pub fn set_probe(&self, probe: Probe) {
         *self.probe.lock() = Some((probe, Duration::ZERO));
     }
 
     /// Fails when statement `number` is to stop.
-    pub(crate) fn look(&self, number: u64) -> Result<()> {
+    pub fn look(&self, number: u64) -> Result<()> {
         if number != 0 {
             if self.cancelled.load(Ordering::Relaxed) == number {
                 return Err(cancelled());
@@ -207,24 +211,27 @@ impl Shared {
     }
 
     /// Whether statement `number` is to stop, also by the clock.
-    pub(crate) fn is_over(&self, number: u64) -> bool {
+    pub fn is_over(&self, number: u64) -> bool {
         self.look(number).is_err() || self.long_look(number).is_err()
     }
 
-    pub(crate) fn number(&self) -> u64 {
+    /// The number of the statement that runs.
+    pub fn number(&self) -> u64 {
         self.statement.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn set_computes(&self, computes: bool) {
+    /// Whether the statement computes for long.
+    pub fn set_computes(&self, computes: bool) {
         self.computes.store(computes, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_computing(&self) -> bool {
+    /// Whether the statement computes for long.
+    pub fn is_computing(&self) -> bool {
         self.computes.load(Ordering::Relaxed)
     }
 
     /// Resolves when `over` holds; asked whenever something has been told to this session.
-    pub(crate) async fn told(&self, over: impl Fn(&Self) -> bool) {
+    pub async fn told(&self, over: impl Fn(&Self) -> bool) {
         loop {
             let mut notified = pin!(self.notify.notified());
             // Registered before the look, so that what comes in between is not missed.
@@ -246,7 +253,7 @@ fn cancelled() -> Error {
 }
 
 /// 57014 of `statement_timeout`.
-pub(crate) fn timed_out() -> Error {
+pub fn timed_out() -> Error {
     Error::new(SqlState::QUERY_CANCELED, "canceling statement due to statement timeout")
 }
 
@@ -267,7 +274,7 @@ fn ended(ending: Option<Ending>) -> Error {
 /// # Errors
 /// 57014; 57P01 or 08006 when the session is to end.
 #[inline]
-pub(crate) fn check() -> Result<()> {
+pub fn check() -> Result<()> {
     let looked = CURRENT.try_with(|current| match &*current.borrow() {
         Some(shared) => shared.check(),
         None => Ok(()),
@@ -278,7 +285,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// Looks once in a thousand steps, for loops whose steps cost nanoseconds.
 #[derive(Debug, Default)]
-pub(crate) struct Steps(u32);
+pub struct Steps(u32);
 
 impl Steps {
     /// One step more.
@@ -286,7 +293,7 @@ impl Steps {
     /// # Errors
     /// Those of [`check`].
     #[inline]
-    pub(crate) fn step(&mut self) -> Result<()> {
+    pub fn step(&mut self) -> Result<()> {
         self.0 = self.0.wrapping_add(1);
         if self.0.is_multiple_of(STEPS_A_LOOK) { check() } else { Ok(()) }
     }
@@ -297,7 +304,7 @@ impl Steps {
 ///
 /// # Errors
 /// Those of [`check`].
-pub(crate) async fn pace() -> Result<()> {
+pub async fn pace() -> Result<()> {
     check()?;
     let long = CURRENT.with_borrow(|current| {
         let Some(shared) = current else { return false };
@@ -314,7 +321,7 @@ pub(crate) async fn pace() -> Result<()> {
 
 /// What follows may compute for long: the statement gives way once and is polled from then on, until it ends, where that
 /// holds up nobody.
-pub(crate) async fn computes() {
+pub async fn computes() {
     let changed = CURRENT.with_borrow(|current| match current {
         Some(shared) if !shared.is_computing() => {
             shared.set_computes(true);
@@ -351,7 +358,7 @@ fn enter(shared: Option<Arc<Shared>>) -> Entered {
 }
 
 /// `future`, whose code looks at `shared`.
-pub(crate) async fn scoped<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
+pub async fn scoped<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
         let _entered = enter(Some(Arc::clone(shared)));
@@ -362,19 +369,20 @@ pub(crate) async fn scoped<F: Future>(shared: &Arc<Shared>, future: F) -> F::Out
 
 /// Runs `work` as a part of the session's statement.
 #[cfg(test)]
-pub(crate) fn within<T>(shared: &Arc<Shared>, work: impl FnOnce() -> T) -> T {
+pub fn within<T>(shared: &Arc<Shared>, work: impl FnOnce() -> T) -> T {
     let _entered = enter(Some(Arc::clone(shared)));
     work()
 }
 
 /// A stream whose code looks at its statement.
-pub(crate) struct ScopedStream<S> {
+pub struct ScopedStream<S> {
     stream: S,
     shared: Arc<Shared>,
 }
 
 impl<S> ScopedStream<S> {
-    pub(crate) fn new(shared: Arc<Shared>, stream: S) -> Self {
+    /// `stream`, each poll of it as the session's.
+    pub fn new(shared: Arc<Shared>, stream: S) -> Self {
         Self { stream, shared }
     }
 }

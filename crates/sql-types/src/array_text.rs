@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::datum::{ArrayValue, Datum};
-use super::sql_type::SqlType;
-use super::text::TextStyle;
+use crate::datum::{ArrayValue, Datum};
 use crate::error::{Error, Result, SqlState};
+use crate::sql_type::SqlType;
+use crate::text::TextStyle;
 
 /// Elements a text or binary array may have.
 pub const MAX_ELEMENTS: usize = 16 << 20;

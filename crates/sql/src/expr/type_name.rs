@@ -1,11 +1,12 @@
-//! Type names: from the parser's tree and from text (`regtype` input).
+//! Type names: from the parser's tree and from text.
 
-use super::sql_type::{NumericMod, SCALARS, SqlType};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::types::UserTypes;
 use crate::sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
 };
+use crate::types::sql_type::SCALARS;
+use crate::types::{NumericMod, SqlType};
 
 /// A type as written, or one of the serial pseudo-types.
 #[derive(Clone, Debug, PartialEq, Eq)]

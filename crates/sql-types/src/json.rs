@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Number, Value};
 
-use super::Numeric;
+use crate::Numeric;
 use crate::error::{Error, Result, SqlState};
 
 fn invalid(error: &serde_json::Error) -> Error {

@@ -8,10 +8,10 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::enums::EnumLabel;
-use super::network::Network;
-use super::numeric::Numeric;
-use super::sql_type::SqlType;
+use crate::enums::EnumLabel;
+use crate::network::Network;
+use crate::numeric::Numeric;
+use crate::sql_type::SqlType;
 
 /// Microseconds of a day.
 pub const DAY_MICROS: i64 = 86_400_000_000;
@@ -233,7 +233,7 @@ impl Datum {
                 a.trim_end_matches(' ').as_bytes().cmp(b.trim_end_matches(' ').as_bytes())
             }
             (SqlType::Record(Some(types)), Self::Text(a), Self::Text(b)) => {
-                super::record::compare(a, b, types)
+                crate::record::compare(a, b, types)
             }
             _ => self.cmp_values(other),
         }

@@ -12,11 +12,11 @@ use std::cmp::Ordering;
 
 use bytes::{BufMut, BytesMut};
 
-use super::{Datum, SqlType, TextStyle};
 use crate::error::{Error, Result, SqlState};
+use crate::{Datum, SqlType, TextStyle};
 
 /// What PostgreSQL answers to a record from outside.
-pub(super) fn refused() -> Error {
+pub(crate) fn refused() -> Error {
     Error::new(
         SqlState::FEATURE_NOT_SUPPORTED,
         "input of anonymous composite types is not implemented",
@@ -124,7 +124,7 @@ pub fn fields(text: &str, types: &[SqlType]) -> Result<Vec<Datum>> {
 }
 
 /// PostgreSQL's `record_send`: the number of fields, and of each its type's OID and its value.
-pub(super) fn to_binary(text: &str, types: &[SqlType], out: &mut BytesMut) {
+pub(crate) fn to_binary(text: &str, types: &[SqlType], out: &mut BytesMut) {
     // The server made the text, of these types. Were one not to read back, every field would go as the text it is: no field is left out.
     let texts = || -> Vec<(Datum, SqlType)> {
         let texts = split(text).into_iter();

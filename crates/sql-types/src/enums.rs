@@ -113,7 +113,7 @@ impl fmt::Debug for EnumType {
 
 impl fmt::Display for EnumType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.schema.is_empty() && self.schema != crate::catalog::PUBLIC {
+        if !self.schema.is_empty() && self.schema != crate::PUBLIC {
             write!(f, "{}.", quoted(&self.schema))?;
         }
         f.write_str(&quoted(&self.name))

@@ -8,12 +8,13 @@
 //! # Limits
 //! No arrays of domains. `pg_typeof` shows the base type.
 
+use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use super::enums::quoted;
-use super::sql_type::SqlType;
+use crate::enums::quoted;
+use crate::sql_type::SqlType;
 
 /// A domain with all it inherits from the domains it is made of.
 #[derive(Clone)]
@@ -34,8 +35,8 @@ pub struct DomainType {
     pub default: Option<String>,
     /// Constraints: name and condition over VALUE as SQL text; those of the innermost domain first.
     pub checks: Vec<(String, String)>,
-    /// The conditions bound, once the first value is checked.
-    pub(crate) bound: OnceLock<Vec<(String, crate::expr::Expr)>>,
+    /// What a higher layer has made of the conditions, once the first value was checked.
+    pub bound: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl PartialEq for DomainType {
@@ -60,7 +61,7 @@ impl fmt::Debug for DomainType {
 
 impl fmt::Display for DomainType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.schema != crate::catalog::PUBLIC {
+        if self.schema != crate::PUBLIC {
             write!(f, "{}.", quoted(&self.schema))?;
         }
         f.write_str(&quoted(&self.name))

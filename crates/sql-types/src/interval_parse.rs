@@ -7,7 +7,7 @@
 //! # On failure
 //! 22007 for what is no interval, 22015 for what no interval holds.
 
-use super::datum::Interval;
+use crate::datum::Interval;
 use crate::error::{Error, Result, SqlState};
 
 /// Most fields of a text, as in PostgreSQL.

@@ -7,15 +7,15 @@
 
 use std::ops::Range;
 
-use super::datetime::{TimeZone, days_from_civil, days_in_month, parse_offset};
-use super::datum::DAY_MICROS;
-use super::text::TextStyle;
+use crate::datetime::{TimeZone, days_from_civil, days_in_month, parse_offset};
+use crate::datum::DAY_MICROS;
 use crate::error::{Error, Result, SqlState};
+use crate::text::TextStyle;
 
 /// Finite dates there are, days since 2000-01-01: from 4714-11-24 BC to 5874897-12-31.
-pub(super) const DATES: Range<i64> = -2_451_545..2_145_031_949;
+pub(crate) const DATES: Range<i64> = -2_451_545..2_145_031_949;
 /// Finite timestamps there are, microseconds since 2000-01-01: from 4714-11-24 BC to 294276-12-31.
-pub(super) const TIMESTAMPS: Range<i64> = -211_813_488_000_000_000..9_223_371_331_200_000_000;
+pub(crate) const TIMESTAMPS: Range<i64> = -211_813_488_000_000_000..9_223_371_331_200_000_000;
 
 /// What a text held.
 #[derive(Debug, Default, Clone, Copy)]
@@ -142,7 +142,7 @@ fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
             "-infinity" => fields.special = Some(i64::MIN),
             // Midnight of that day in UTC, and of that day where there is no zone.
             "epoch" if !ty.starts_with("time ") => {
-                let micros = -crate::session::PG_EPOCH_SECONDS * 1_000_000;
+                let micros = -crate::PG_EPOCH_SECONDS * 1_000_000;
                 fields.date = Some(micros.div_euclid(DAY_MICROS));
                 fields.time = Some(0);
                 fields.zone = Some(TimeZone::Fixed(0));
@@ -399,7 +399,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::types::datetime::{date_text, time_text, timestamp_text};
+    use crate::datetime::{date_text, time_text, timestamp_text};
 
     proptest! {
         /// The short way for the usual form gives what the long one gives, and nothing where that gives an error.

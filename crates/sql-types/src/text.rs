@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use super::array_text::{array_text, parse_array};
-use super::datetime::{self, TimeZone};
-use super::datetime_parse;
-use super::datum::{ArrayValue, Datum};
-use super::interval;
-use super::json;
-use super::network::{self, Network};
-use super::numeric::Numeric;
-use super::sql_type::{NumericMod, SqlType};
+use crate::array_text::{array_text, parse_array};
+use crate::datetime::{self, TimeZone};
+use crate::datetime_parse;
+use crate::datum::{ArrayValue, Datum};
 use crate::error::{Error, Result, SqlState};
+use crate::interval;
+use crate::json;
+use crate::network::{self, Network};
+use crate::numeric::Numeric;
+use crate::sql_type::{NumericMod, SqlType};
 
 /// What text forms depend on.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +183,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 }
 
 /// `limit` characters of `text`; an error when more than blanks would be lost (or never with `silent`).
-pub(super) fn fit_length(
+pub(crate) fn fit_length(
     text: &str,
     limit: u32,
     ty: &SqlType,
@@ -205,7 +205,7 @@ pub(super) fn fit_length(
 ///
 /// # Errors
 /// 22003.
-pub(super) fn fit_numeric(value: &Numeric, modifier: NumericMod) -> Result<Numeric> {
+pub(crate) fn fit_numeric(value: &Numeric, modifier: NumericMod) -> Result<Numeric> {
     let overflow = |bound: String| {
         Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "numeric field overflow").detail(bound)
     };
@@ -219,7 +219,7 @@ pub(super) fn fit_numeric(value: &Numeric, modifier: NumericMod) -> Result<Numer
             let rounded = value.rounded(i32::from(modifier.scale));
             let whole = i32::from(modifier.precision) - i32::from(modifier.scale);
             let bound = if whole >= 0 {
-                Numeric::new(super::numeric::pow10(whole.unsigned_abs()), 0)
+                Numeric::new(crate::numeric::pow10(whole.unsigned_abs()), 0)
             } else {
                 Numeric::new(1, whole.unsigned_abs())
             };
@@ -335,7 +335,7 @@ impl Datum {
                 let items = items.collect::<Result<Vec<_>>>()?;
                 Self::Array(Arc::new(ArrayValue::vector(element, items)))
             }
-            SqlType::Record(_) => return Err(super::record::refused()),
+            SqlType::Record(_) => return Err(crate::record::refused()),
             SqlType::Void => Self::text(""),
         })
     }
@@ -383,7 +383,7 @@ impl Datum {
 ///
 /// # Errors
 /// 22001 when more than blanks would be lost, unless `silent`.
-pub(super) fn pad_char(text: &str, limit: u32, ty: &SqlType, silent: bool) -> Result<String> {
+pub(crate) fn pad_char(text: &str, limit: u32, ty: &SqlType, silent: bool) -> Result<String> {
     if let Some(cut) = fit_length(text, limit, ty, silent)? {
         return Ok(cut);
     }

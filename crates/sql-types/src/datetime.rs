@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use chrono::{Offset, TimeZone as _};
 
-use super::datum::DAY_MICROS;
+use crate::datum::DAY_MICROS;
 
 /// Days from 1970-01-01 to 2000-01-01.
 pub const PG_EPOCH_DAYS: i64 = 10_957;
@@ -140,7 +140,7 @@ pub fn is_infinite(micros: i64) -> bool {
 }
 
 /// Parses `+02`, `-0530`, `+05:30`, `+05:30:15`: seconds east.
-pub(super) fn parse_offset(text: &str) -> Option<i32> {
+pub(crate) fn parse_offset(text: &str) -> Option<i32> {
     let negative = text.starts_with('-');
     let body = text.strip_prefix(['+', '-'])?;
     let parts: Vec<&str> = body.split(':').collect();

@@ -9,15 +9,15 @@ use bytes::{BufMut, BytesMut};
 use num_bigint::BigInt;
 use num_traits::{Signed, ToPrimitive, Zero};
 
-use super::array_text::MAX_ELEMENTS;
-use super::datetime_parse::{DATES, TIMESTAMPS};
-use super::datum::{ArrayValue, DAY_MICROS, Datum, Interval};
-use super::json;
-use super::network::Network;
-use super::numeric::{Numeric, pow10};
-use super::sql_type::SqlType;
-use super::text::TextStyle;
+use crate::array_text::MAX_ELEMENTS;
+use crate::datetime_parse::{DATES, TIMESTAMPS};
+use crate::datum::{ArrayValue, DAY_MICROS, Datum, Interval};
 use crate::error::{Error, Result, SqlState};
+use crate::json;
+use crate::network::Network;
+use crate::numeric::{Numeric, pow10};
+use crate::sql_type::SqlType;
+use crate::text::TextStyle;
 
 fn bad(ty: &SqlType) -> Error {
     Error::new(
@@ -113,7 +113,7 @@ impl Datum {
             SqlType::Numeric(modifier) => {
                 let value = read_numeric(&mut r)?;
                 Self::numeric(match modifier {
-                    Some(modifier) => super::text::fit_numeric(&value, *modifier)?,
+                    Some(modifier) => crate::text::fit_numeric(&value, *modifier)?,
                     None => value,
                 })
             }
@@ -160,7 +160,7 @@ impl Datum {
             SqlType::Array(element) => read_array(&mut r, element, element)?,
             SqlType::Int2Vector => read_vector(&mut r, ty, &SqlType::Int2)?,
             SqlType::OidVector => read_vector(&mut r, ty, &SqlType::Oid)?,
-            SqlType::Record(_) => return Err(super::record::refused()),
+            SqlType::Record(_) => return Err(crate::record::refused()),
             SqlType::Void => Self::text(""),
         };
         if r.bytes.is_empty() { Ok(datum) } else { Err(bad(ty)) }
@@ -196,7 +196,7 @@ impl Datum {
             Self::Float8(v) => out.put_f64(*v),
             Self::Numeric(v) => write_numeric(v, out),
             Self::Text(v) => match ty {
-                SqlType::Record(Some(types)) => super::record::to_binary(v, types, out),
+                SqlType::Record(Some(types)) => crate::record::to_binary(v, types, out),
                 _ => out.put_slice(v.as_bytes()),
             },
             Self::Json(v) => out.put_slice(v.as_bytes()),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::datum::Interval;
+use crate::datum::Interval;
 
 /// Text as PostgreSQL prints it: `1 year 2 mons 3 days 04:05:06.7`.
 #[must_use]
@@ -78,7 +78,7 @@ pub fn iso_interval_text(value: &Interval) -> String {
     if out.len() == 1 { "PT0S".to_owned() } else { out }
 }
 
-pub use super::interval_parse::parse_interval;
+pub use crate::interval_parse::parse_interval;
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::domains::DomainType;
-use super::enums::{self, EnumType};
+use crate::domains::DomainType;
+use crate::enums::{self, EnumType};
 
 /// PostgreSQL's fixed type OIDs.
 #[allow(missing_docs)]
@@ -133,7 +133,7 @@ pub enum SqlType {
     Int2Vector,
     /// oidvector: OIDs of the system tables, an array counted from 0
     OidVector,
-    /// A row as a value, with the types of its fields where they are known ([`super::record`]); never stored.
+    /// A row as a value, with the types of its fields where they are known ([`crate::record`]); never stored.
     #[serde(skip)]
     Record(Option<Arc<[SqlType]>>),
     /// The result of a function that returns nothing.

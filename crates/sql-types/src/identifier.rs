@@ -13,16 +13,6 @@ pub fn quote_ident(name: &str) -> String {
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// A name as the SQL parser's identifier, quoted when it has to be.
-#[must_use]
-pub fn ident(name: &str) -> crate::sqlparser::ast::Ident {
-    if quote_ident(name) == name {
-        crate::sqlparser::ast::Ident::new(name)
-    } else {
-        crate::sqlparser::ast::Ident::with_quote('"', name.replace('"', "\"\""))
-    }
-}
-
 /// A string literal.
 #[must_use]
 pub fn quote_literal(value: &str) -> String {
