@@ -30,6 +30,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-cluster", 6),
     ("telesto-geo", 7),
     ("telesto-sql-types", 8),
+    ("telesto-sql-parser", 9),
     ("telesto-sql", 17),
     ("telesto-server", 18),
     ("telesto-mediawiki", 18),

@@ -7,14 +7,8 @@ use crate::catalog::{CatalogSnapshot, Relation, Table};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::types::UserTypes;
 use crate::sqlparser::ast::{Ident, ObjectName};
-use crate::types::text::cut_name;
 
-/// The name an identifier means: folded to lower case unless quoted, cut to 63 bytes.
-pub(super) fn fold(ident: &Ident) -> String {
-    let name =
-        if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
-    cut_name(&name).to_owned()
-}
+pub(super) use telesto_sql_parser::names::fold;
 
 /// An identifier as SQL text.
 pub(super) fn quote(name: &str) -> String {

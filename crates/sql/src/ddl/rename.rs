@@ -223,7 +223,7 @@ impl Ddl<'_> {
                 if let Some(ident) = ident
                     && fold(ident) == old
                 {
-                    *ident = crate::syntax::ident(&new);
+                    *ident = telesto_sql_parser::names::ident(&new);
                 }
                 ControlFlow::<()>::Continue(())
             });

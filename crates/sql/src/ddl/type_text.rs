@@ -17,12 +17,12 @@ use crate::catalog::types::is_made_of;
 use crate::catalog::{CatalogSnapshot, Generated, Table, TypeKind, View};
 use crate::error::{Error, Result};
 use crate::expr::types::{UserTypes, named};
-use crate::session::parse::parse;
 use crate::sqlparser::ast::{
     ArrayElemTypeDef, DataType, Expr, Ident, ObjectName, Statement, Value, visit_expressions,
     visit_expressions_mut,
 };
 use crate::types::SqlType;
+use telesto_sql_parser::parse::parse;
 
 /// A text that names a type.
 pub(super) struct NamingText {

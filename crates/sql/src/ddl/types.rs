@@ -236,7 +236,7 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// ALTER TYPE … RENAME TO, OWNER TO, SET SCHEMA, in the form the parser has them (`session::parse`).
+    /// ALTER TYPE … RENAME TO, OWNER TO, SET SCHEMA, in the form the parser has them (`sql-parser::parse`).
     pub(super) fn place_type(&mut self, alter: &AlterCollation) -> Result<&'static str> {
         let ty = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
         let tag = match &ty.kind {

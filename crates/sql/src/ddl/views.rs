@@ -16,14 +16,14 @@ use crate::catalog::store::Object;
 use crate::catalog::{CatalogSnapshot, Relation, Table, View};
 use crate::error::{Error, Result, SqlState};
 use crate::plan::{ParameterTypes, PlanContext};
-use crate::session::parse::parse;
 use crate::sqlparser::ast::{
     CreateView, Expr, Ident, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
     SelectItemQualifiedWildcardKind, SetExpr, Statement, TableAlias, TableFactor, TableWithJoins,
     VisitMut, Visitor, VisitorMut, visit_relations, visit_relations_mut,
 };
-use crate::syntax::ident;
 use crate::types::SqlType;
+use telesto_sql_parser::names::ident;
+use telesto_sql_parser::parse::parse;
 
 /// The statement a view's text is.
 fn query_of(text: &str) -> Option<Box<Query>> {

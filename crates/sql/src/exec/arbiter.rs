@@ -12,8 +12,8 @@ use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::{EvalContext, Expr, Node, fold};
 use crate::plan::PlanContext;
-use crate::session::parse::conflict_target;
 use crate::sqlparser::ast::{self, Ident};
+use telesto_sql_parser::parse::conflict_target;
 
 /// The numbers of the unique indexes of `table` that `(columns) [WHERE …]` means; `face` is the table with the names the
 /// statement knows it by.

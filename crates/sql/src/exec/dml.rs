@@ -39,9 +39,7 @@ use crate::sqlparser::ast::{
 use crate::types::SqlType;
 
 pub(super) use change::{delete, update};
-pub(crate) use given::{OVERRIDING_SYSTEM, OVERRIDING_USER};
 use given::{Overriding, may_assign, may_give, overriding, passed_over};
-pub(crate) use merge::{DEFAULT_VALUES, DO_NOTHING};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
 use returning::returning;
 use view::{Doing, Written, returning_fault};

@@ -19,7 +19,7 @@
 //! Queries that are not of this shape are declined, with the reason (EXPLAIN shows it). Rows of RETURNING are held in
 //! memory, counted against the statement's budget.
 
-pub(crate) use dml::{DEFAULT_VALUES, DO_NOTHING, OVERRIDING_SYSTEM, OVERRIDING_USER, no_column};
+pub(crate) use dml::no_column;
 pub(crate) use with::{concerns as writes_inside, not_at_the_top};
 
 pub mod access;

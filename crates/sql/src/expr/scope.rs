@@ -4,8 +4,9 @@
 //! A name that two relations have is an error (42702), never a guess.
 
 use crate::error::{Error, Result, SqlState};
-use crate::sqlparser::ast::Ident;
 use crate::types::SqlType;
+
+pub use telesto_sql_parser::names::fold;
 
 /// A column in view.
 #[derive(Clone, Debug)]
@@ -36,12 +37,6 @@ pub struct ScopeRelation {
 pub struct Scope {
     /// In order of the FROM clause.
     pub relations: Vec<ScopeRelation>,
-}
-
-/// An identifier as stored: folded to lower case unless quoted.
-#[must_use]
-pub fn fold(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
 impl Scope {

@@ -1,6 +1,7 @@
 //! Transaction control: BEGIN, COMMIT, ROLLBACK, savepoints, SET TRANSACTION.
 
 use std::sync::Arc;
+use telesto_sql_parser::names::fold;
 
 use telesto_txn::{Level, TxnOptions};
 
@@ -49,10 +50,6 @@ pub(crate) fn level_named(name: &str) -> Option<Level> {
 
 fn done(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })
-}
-
-fn fold(ident: &crate::sqlparser::ast::Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
 impl Session {

@@ -19,27 +19,16 @@ pub mod cancel;
 mod conflict;
 mod constraints;
 mod control;
-mod copy_words;
 mod cost;
 pub(crate) mod cursor;
 mod engine;
-mod expand_array;
-mod forms;
-mod kinds;
 mod live;
 mod online;
-pub mod parse;
-pub(crate) mod parts;
-mod precedence;
 mod prepare;
-mod quantifiers;
-mod records;
-mod respell;
 pub mod result;
 mod run;
 mod seen;
 pub mod settings;
-mod spelling;
 mod tame;
 mod transaction;
 mod utility;
@@ -73,7 +62,6 @@ pub use result::{
     RowStream, Rows, StatementResult,
 };
 pub use settings::Settings;
-pub(crate) use spelling::{cut_identifiers, spell_constants};
 
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::{CatalogSnapshot, Stamp};
@@ -87,6 +75,7 @@ use crate::sqlparser::ast::Statement;
 use crate::stack::Need;
 use crate::types::{Datum, SqlType};
 use bounds::{Ran, bounded};
+use telesto_sql_parser::parse;
 use transaction::Block;
 
 /// State of a session's transaction, as ReadyForQuery tells it.
@@ -127,7 +116,10 @@ pub struct Prepared {
 impl Prepared {
     /// A statement of a simple query, planned when it runs.
     fn simple(mut parsed: parse::Parsed, sql: &str) -> Arc<Self> {
-        let cursor = parsed.statement.as_ref().is_some_and(|s| cursor::declared(s).is_some());
+        let cursor = parsed
+            .statement
+            .as_ref()
+            .is_some_and(|s| telesto_sql_parser::cursor::declared(s).is_some());
         Arc::new(Self {
             // Shown by pg_cursors; nobody else asks for it.
             sql: if cursor { sql.to_owned() } else { String::new() },

@@ -20,9 +20,8 @@ use telesto_common::limits::Reservation;
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::conflict::says_nothing;
-use super::kinds::is_planned;
 use super::run::failed_transaction;
-use super::{Prepared, Session, cursor, parse, tame};
+use super::{Prepared, Session, parse, tame};
 use crate::catalog::CatalogSnapshot;
 use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
@@ -32,6 +31,7 @@ use crate::plan::{ParameterTypes, Plan, PlanContext, initial};
 use crate::session::settings::Executor;
 use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::types::SqlType;
+use telesto_sql_parser::statement_kind::is_planned;
 
 /// Plans a statement for whichever executor takes it.
 pub(crate) async fn plan_statement(
@@ -40,13 +40,14 @@ pub(crate) async fn plan_statement(
 ) -> Result<Plan> {
     // A cursor's plan is its query's.
     let of_cursor;
-    let statement = match cursor::declared(statement).and_then(|d| d.for_query.as_ref()) {
-        Some(query) => {
-            of_cursor = Statement::Query(query.clone());
-            &of_cursor
-        }
-        None => statement,
-    };
+    let statement =
+        match telesto_sql_parser::cursor::declared(statement).and_then(|d| d.for_query.as_ref()) {
+            Some(query) => {
+                of_cursor = Statement::Query(query.clone());
+                &of_cursor
+            }
+            None => statement,
+        };
     if !is_planned(statement) {
         return Ok(Plan::Session);
     }
@@ -252,7 +253,7 @@ impl Session {
             prepared.described = false;
             return Ok(Arc::new(prepared));
         }
-        let cursor = cursor::declared(statement).is_some();
+        let cursor = telesto_sql_parser::cursor::declared(statement).is_some();
         if !is_planned(statement) && !cursor {
             prepared.described = false;
             prepared.parameter_types = parameters.resolved();

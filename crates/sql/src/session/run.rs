@@ -13,11 +13,10 @@ use parking_lot::Mutex;
 use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
 
 use super::bounds::{Ran, bounded, kept};
-use super::kinds::{executes, is_plain, only_reads, reads_nothing};
 use super::seen::{Seen, observe};
 use super::tame;
 use super::transaction::Step;
-use super::{Prepared, Rows, Session, StatementResult, cursor, pg_micros};
+use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
 use crate::engine_df;
@@ -28,6 +27,7 @@ use crate::interrupt;
 use crate::plan::{ExecContext, Plan};
 use crate::sqlparser::ast::Statement;
 use crate::types::{ArrayValue, Datum, SqlType};
+use telesto_sql_parser::statement_kind::{executes, is_plain, only_reads, reads_nothing};
 
 impl Session {
     /// Runs the only statement of a simple query: nothing has been shown to the client, so a conflict just
@@ -345,7 +345,7 @@ impl Session {
         {
             return Ok(result);
         }
-        let declare = cursor::declared(statement);
+        let declare = telesto_sql_parser::cursor::declared(statement);
         if let Some(declare) = declare {
             self.check_cursor_name(declare)?;
         }

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     fn tame(sql: &str) -> bool {
-        let parsed = crate::session::parse::parse(sql).expect("parses").remove(0);
+        let parsed = telesto_sql_parser::parse::parse(sql).expect("parses").remove(0);
         is_tame(parsed.statement.as_ref().expect("a statement"))
     }
 
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn what_is_stored_is_needed_for_all_but_constants() {
         let without = |sql: &str| {
-            let parsed = crate::session::parse::parse(sql).expect("parses").remove(0);
+            let parsed = telesto_sql_parser::parse::parse(sql).expect("parses").remove(0);
             needs_no_data(parsed.statement.as_ref().expect("a statement"))
         };
         for sql in ["SELECT 1", "SELECT 1 + 1, now()", "SELECT pg_sleep(1)", "SELECT $1::int"] {

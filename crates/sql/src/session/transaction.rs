@@ -26,7 +26,6 @@ use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
 use super::Session;
 use super::constraints::SetConstraints;
-use super::kinds::only_tries_a_lock;
 use super::seen::{Seen, repeats};
 use super::settings::Settings;
 use super::{Prepared, pg_micros};
@@ -37,6 +36,7 @@ use crate::sqlparser::ast::{CreateTable, ObjectName, Query, SetExpr, Statement};
 use crate::temp::TempStore;
 use crate::temp::transaction::WithTemp;
 use crate::types::Datum;
+use telesto_sql_parser::statement_kind::only_tries_a_lock;
 
 /// Whether a statement makes something temporary.
 fn asks_for_temporary(statement: &Statement) -> bool {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::constraints::SetConstraints;
 use super::control::level_name;
 use super::cost::LAST_COST;
-use super::kinds::is_plain;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
@@ -20,6 +19,7 @@ use crate::sqlparser::ast::{
     ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
 };
 use crate::types::{Datum, SqlType};
+use telesto_sql_parser::statement_kind::is_plain;
 
 fn tag(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use arrow::datatypes::Field;
 use datafusion::common::Column;
 use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr};
-use datafusion::sql::sqlparser::ast::Ident;
 use telesto_common::TableId;
 
 use super::super::fault;
 use super::super::tables::{HIDDEN_PREFIX, KEY_COLUMN};
 use super::super::types::arrow_type;
+pub(crate) use telesto_sql_parser::names::fold;
+
 use crate::error::{Error, Result};
 use crate::types::SqlType;
 
@@ -96,11 +97,6 @@ pub(crate) struct OuterFold {
     pub column: Column,
     /// The aggregate over the columns of its level.
     pub expr: Expr,
-}
-
-/// The identifier as the catalog knows it: folded to lower case unless quoted.
-pub(crate) fn fold(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
 impl<'a> Scope<'a> {

@@ -7,6 +7,8 @@ pub(super) fn may_assign(table: &Table, column: usize, updating: bool) -> Result
     may_give(table, column, updating, None)
 }
 
+use telesto_sql_parser::marks::{OVERRIDING_SYSTEM, OVERRIDING_USER};
+
 /// What `OVERRIDING … VALUE` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overriding {
@@ -15,11 +17,6 @@ pub(super) enum Overriding {
     /// Values given to identity columns are passed over.
     User,
 }
-
-/// Columns that stand for `OVERRIDING … VALUE`, which the parser does not know (`session::parse` spells it so).
-pub(crate) const OVERRIDING_SYSTEM: &str = "\0overriding system";
-/// See [`OVERRIDING_SYSTEM`].
-pub(crate) const OVERRIDING_USER: &str = "\0overriding user";
 
 /// The columns of an INSERT without the one that stands for OVERRIDING.
 pub(super) fn overriding(columns: &[ObjectName]) -> (Option<Overriding>, &[ObjectName]) {

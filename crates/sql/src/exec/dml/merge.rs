@@ -13,12 +13,7 @@ use super::rows::{from_clause, key_of, keyed, relations, select};
 use super::*;
 use crate::catalog::Relation;
 use crate::sqlparser::ast::{Merge, MergeAction, MergeClauseKind, MergeInsertKind};
-
-/// The column that stands for DO NOTHING, which the parser does not know (`session::parse` spells it so).
-pub(crate) const DO_NOTHING: &str = "\0do nothing";
-
-/// The column that stands for DEFAULT VALUES.
-pub(crate) const DEFAULT_VALUES: &str = "\0default values";
+use telesto_sql_parser::marks::{DEFAULT_VALUES, DO_NOTHING};
 
 /// What a WHEN clause does.
 #[derive(Debug)]

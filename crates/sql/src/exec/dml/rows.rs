@@ -110,7 +110,8 @@ pub(super) fn single_assignments(
     let mut out: Vec<Assigned> = Vec::new();
     for assignment in assignments {
         if let AssignmentTarget::ColumnName(name) = &assignment.target
-            && let Some((column, subscripts)) = crate::session::parts::part(name)?
+            && let Some((column, subscripts)) =
+                telesto_sql_parser::rewrite::subscript_assignment::part(name)?
         {
             let column = target_column(table, &ObjectName::from(vec![column]))?;
             let value = assignment.value.clone();

@@ -20,7 +20,6 @@
 
 mod rows;
 mod spool;
-pub(crate) mod syntax;
 #[cfg(test)]
 mod tests;
 
@@ -31,13 +30,14 @@ use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
 use tokio::sync::Mutex;
 
-use super::kinds::{only_reads, query_reads};
 use super::{Prepared, ResultColumn, Row, RowStream, Rows, Session, StatementResult, pg_micros};
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::{
     CloseCursor, Declare, FetchDirection, Ident, Statement, ValueWithSpan,
 };
 use rows::{CursorRows, Direction};
+use telesto_sql_parser::cursor::is_move;
+use telesto_sql_parser::statement_kind::{only_reads, query_reads};
 
 /// Cursors one session may have.
 const MAX_CURSORS: usize = 1000;
@@ -124,14 +124,6 @@ fn no_cursor(name: &str) -> Error {
 
 fn folded(name: &Ident) -> String {
     if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() }
-}
-
-/// The DECLARE a statement is.
-pub(super) fn declared(statement: &Statement) -> Option<&Declare> {
-    match statement {
-        Statement::Declare { stmts } => stmts.first(),
-        _ => None,
-    }
 }
 
 fn number(value: &ValueWithSpan) -> i64 {
@@ -260,7 +252,7 @@ impl Session {
                 let cursor = self.cursors.get(&folded(name))?;
                 let (rows, columns) = (Arc::clone(&cursor.rows), Arc::clone(&cursor.columns));
                 let direction = direction_of(direction);
-                let moves = syntax::is_move(into.as_ref());
+                let moves = is_move(into.as_ref());
                 fetch(rows, columns, direction, moves).await.map(Some)
             }
             _ => Ok(None),

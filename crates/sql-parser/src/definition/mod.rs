@@ -1,0 +1,212 @@
+//! Definitions in PostgreSQL's words that the SQL parser does not know: ALTER of everything but types and domains, CREATE
+//! SEQUENCE with its options in any order, CREATE SCHEMA with elements, CREATE TABLE (LIKE …), comments on constraints, REINDEX,
+//! DROP INDEX CONCURRENTLY.
+//!
+//! # How it works
+//! [`take`] looks at the first words of a statement. When they are one of ours, the text is parsed here, and the statement
+//! becomes a carrier: a node of the SQL parser's tree that no text in PostgreSQL's dialect may make (the session refuses
+//! PRAGMA), with the text inside. `ddl` parses that again ([`read`]) when it executes the statement.
+//!
+//! # Limits
+//! Nothing here looks at the catalog: names are as written.
+
+mod create;
+pub mod identity;
+pub mod included;
+mod index;
+mod parse;
+mod sequence;
+mod table;
+mod words;
+
+pub use parse::{read, take, text};
+
+use crate::sqlparser::ast::{
+    ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Statement, TableConstraint,
+};
+
+/// A definition.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub enum Definition {
+    /// ALTER TABLE, INDEX, SEQUENCE (but for its options), VIEW.
+    Alter {
+        /// The word after ALTER.
+        kind: Kind,
+        if_exists: bool,
+        name: ObjectName,
+        actions: Vec<Action>,
+    },
+    /// ALTER SEQUENCE with options.
+    AlterSequence { if_exists: bool, name: ObjectName, options: Vec<SequenceOption> },
+    /// CREATE SEQUENCE.
+    CreateSequence {
+        temporary: bool,
+        if_not_exists: bool,
+        name: ObjectName,
+        options: Vec<SequenceOption>,
+    },
+    /// ALTER SCHEMA … RENAME TO; `None`: OWNER TO.
+    AlterSchema { name: Ident, to: Option<Ident> },
+    /// CREATE SCHEMA with elements; the elements' texts.
+    CreateSchema { if_not_exists: bool, name: Ident, elements: Vec<Statement> },
+    /// CREATE TABLE with LIKE among its columns.
+    CreateTableLike { create: Box<CreateTable>, likes: Vec<Like> },
+    /// CREATE TABLE … AS … WITH NO DATA.
+    CreateTableEmpty(Box<CreateTable>),
+    /// CREATE TABLE … AS with names of columns, or WITH DATA.
+    CreateTableAs(Box<CreateTable>),
+    /// ALTER ROLE or USER with options, or renamed.
+    AlterRole { name: Ident, change: RoleChange },
+    /// COMMENT ON CONSTRAINT … ON `[DOMAIN]` ….
+    CommentOnConstraint { name: Ident, on: ObjectName, comment: Option<String> },
+    /// DROP INDEX CONCURRENTLY.
+    DropIndexConcurrently { if_exists: bool, names: Vec<ObjectName>, cascade: bool },
+    /// REINDEX INDEX, or REINDEX TABLE.
+    Reindex { table: bool, concurrently: bool, name: ObjectName },
+    /// Accepted and without effect; the tag.
+    Nothing(&'static str),
+}
+
+/// The word after ALTER.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub enum Kind {
+    Table,
+    Index,
+    Sequence,
+    View,
+}
+
+impl Kind {
+    /// The command's tag.
+    pub fn tag(self) -> &'static str {
+        match self {
+            Self::Table => "ALTER TABLE",
+            Self::Index => "ALTER INDEX",
+            Self::Sequence => "ALTER SEQUENCE",
+            Self::View => "ALTER VIEW",
+        }
+    }
+}
+
+/// What to do to a relation.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub enum Action {
+    AddColumn {
+        if_not_exists: bool,
+        definition: Box<ColumnDef>,
+    },
+    DropColumn {
+        if_exists: bool,
+        name: Ident,
+        cascade: bool,
+    },
+    Column {
+        name: Ident,
+        change: ColumnChange,
+    },
+    AddConstraint {
+        constraint: Box<TableConstraint>,
+        not_valid: bool,
+    },
+    DropConstraint {
+        if_exists: bool,
+        name: Ident,
+        cascade: bool,
+    },
+    AlterConstraint {
+        name: Ident,
+        deferrable: bool,
+        deferred: bool,
+    },
+    ValidateConstraint(Ident),
+    RenameTo(Ident),
+    RenameColumn {
+        from: Ident,
+        to: Ident,
+    },
+    RenameConstraint {
+        from: Ident,
+        to: Ident,
+    },
+    SetSchema(Ident),
+    /// Owners, storage, triggers and the like.
+    Nothing,
+    /// Known to PostgreSQL, not here.
+    Unsupported(String),
+}
+
+/// What to do to a column.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub enum ColumnChange {
+    Type { ty: Box<DataType>, using: Option<Box<Expr>> },
+    SetDefault(Box<Expr>),
+    DropDefault,
+    SetNotNull,
+    DropNotNull,
+    DropExpression { if_exists: bool },
+    AddIdentity { always: bool, options: Vec<SequenceOption> },
+    SetIdentity { always: Option<bool>, options: Vec<SequenceOption> },
+    DropIdentity { if_exists: bool },
+    Nothing,
+}
+
+/// An option of a sequence.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub enum SequenceOption {
+    As(DataType),
+    Increment(i64),
+    /// `None`: NO MINVALUE.
+    Min(Option<i64>),
+    Max(Option<i64>),
+    Start(i64),
+    /// `None`: at its start.
+    Restart(Option<i64>),
+    Cache(i64),
+    Cycle(bool),
+    /// `None`: by nothing.
+    OwnedBy(Option<ObjectName>),
+    /// SEQUENCE NAME, of an identity column.
+    Name(ObjectName),
+}
+
+/// `LIKE model INCLUDING …` among the columns of CREATE TABLE.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub struct Like {
+    /// Before which of the columns.
+    pub before: usize,
+    pub model: ObjectName,
+    pub comments: bool,
+    pub constraints: bool,
+    pub defaults: bool,
+    pub generated: bool,
+    pub identity: bool,
+    pub indexes: bool,
+}
+
+/// What ALTER ROLE does.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub enum RoleChange {
+    Rename(Ident),
+    Options(Vec<RoleOption>),
+}
+
+/// An option of a role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant and field is a word of the definition")]
+pub enum RoleOption {
+    Superuser(bool),
+    Login(bool),
+    CreateDb(bool),
+    CreateRole(bool),
+    /// `None`: PASSWORD NULL.
+    Password(Option<String>),
+    /// INHERIT, REPLICATION, CONNECTION LIMIT, VALID UNTIL: kept nowhere.
+    Other,
+}

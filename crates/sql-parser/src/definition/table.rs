@@ -1,0 +1,230 @@
+//! The actions of ALTER TABLE and its kin.
+
+use super::words::Words;
+use super::{Action, ColumnChange, Kind};
+use crate::sqlparser::ast::{DeferrableInitial, TableConstraint};
+use telesto_sql_types::error::{Error, Result};
+
+impl Words<'_> {
+    /// The actions after the name.
+    pub fn actions(&mut self, kind: Kind) -> Result<Vec<Action>> {
+        // These stand alone.
+        if self.words(&["RENAME"]) {
+            let action = if self.words(&["TO"]) {
+                Action::RenameTo(self.identifier()?)
+            } else if self.words(&["CONSTRAINT"]) {
+                let from = self.identifier()?;
+                self.expect_words(&["TO"])?;
+                Action::RenameConstraint { from, to: self.identifier()? }
+            } else {
+                self.words(&["COLUMN"]);
+                let from = self.identifier()?;
+                self.expect_words(&["TO"])?;
+                Action::RenameColumn { from, to: self.identifier()? }
+            };
+            return Ok(vec![action]);
+        }
+        if self.words(&["SET", "SCHEMA"]) {
+            return Ok(vec![Action::SetSchema(self.identifier()?)]);
+        }
+        let mut out = Vec::new();
+        loop {
+            out.push(self.action(kind)?);
+            if !self.symbol(",") {
+                return Ok(out);
+            }
+        }
+    }
+
+    fn cascades(&mut self) -> bool {
+        if self.words(&["CASCADE"]) {
+            return true;
+        }
+        self.words(&["RESTRICT"]);
+        false
+    }
+
+    fn action(&mut self, kind: Kind) -> Result<Action> {
+        if self.words(&["ADD"]) {
+            return self.add();
+        }
+        if self.words(&["DROP", "CONSTRAINT"]) {
+            let if_exists = self.words(&["IF", "EXISTS"]);
+            let name = self.identifier()?;
+            return Ok(Action::DropConstraint { if_exists, name, cascade: self.cascades() });
+        }
+        if self.words(&["DROP"]) {
+            self.words(&["COLUMN"]);
+            let if_exists = self.words(&["IF", "EXISTS"]);
+            let name = self.identifier()?;
+            return Ok(Action::DropColumn { if_exists, name, cascade: self.cascades() });
+        }
+        if self.words(&["ALTER", "CONSTRAINT"]) {
+            let name = self.identifier()?;
+            let (deferrable, deferred) = self.deferral()?;
+            return Ok(Action::AlterConstraint { name, deferrable, deferred });
+        }
+        if self.words(&["ALTER"]) {
+            self.words(&["COLUMN"]);
+            // ALTER INDEX … ALTER COLUMN 1 SET STATISTICS
+            if kind == Kind::Index && self.is_number() {
+                self.integer()?;
+                self.rest_of_action();
+                return Ok(Action::Nothing);
+            }
+            let name = self.identifier()?;
+            return Ok(Action::Column { name, change: self.column_change()? });
+        }
+        if self.words(&["VALIDATE", "CONSTRAINT"]) {
+            return Ok(Action::ValidateConstraint(self.identifier()?));
+        }
+        for words in [
+            &["OWNER", "TO"][..],
+            &["ENABLE"],
+            &["DISABLE"],
+            &["FORCE", "ROW"],
+            &["NO", "FORCE"],
+            &["CLUSTER", "ON"],
+            &["SET", "WITHOUT"],
+            &["SET", "TABLESPACE"],
+            &["SET", "LOGGED"],
+            &["SET", "UNLOGGED"],
+            &["SET", "ACCESS"],
+            &["SET"],
+            &["RESET"],
+            &["REPLICA", "IDENTITY"],
+        ] {
+            if self.words(words) {
+                self.rest_of_action();
+                return Ok(Action::Nothing);
+            }
+        }
+        for (words, what) in [
+            (&["INHERIT"][..], "INHERIT"),
+            (&["NO", "INHERIT"], "NO INHERIT"),
+            (&["ATTACH"], "ATTACH PARTITION"),
+            (&["DETACH"], "DETACH PARTITION"),
+            (&["DEPENDS"], "DEPENDS ON EXTENSION"),
+            (&["NO", "DEPENDS"], "NO DEPENDS ON EXTENSION"),
+            (&["OF"], "OF"),
+            (&["NOT", "OF"], "NOT OF"),
+        ] {
+            if self.words(words) {
+                self.rest_of_action();
+                return Ok(Action::Unsupported(format!("{} … {what}", kind.tag())));
+            }
+        }
+        Err(self.unexpected())
+    }
+
+    fn add(&mut self) -> Result<Action> {
+        if !self.peek_words(&["COLUMN"])
+            && let Some(constraint) = self.table_constraint()?
+        {
+            if matches!(
+                &constraint,
+                TableConstraint::PrimaryKeyUsingIndex(_) | TableConstraint::UniqueUsingIndex(_)
+            ) {
+                return Ok(Action::AddConstraint {
+                    constraint: Box::new(constraint),
+                    not_valid: false,
+                });
+            }
+            // NOT VALID may also come before DEFERRABLE; pg_dump writes it last.
+            let not_valid = self.words(&["NOT", "VALID"]);
+            return Ok(Action::AddConstraint { constraint: Box::new(constraint), not_valid });
+        }
+        self.words(&["COLUMN"]);
+        let if_not_exists = self.words(&["IF", "NOT", "EXISTS"]);
+        Ok(Action::AddColumn { if_not_exists, definition: Box::new(self.column_definition()?) })
+    }
+
+    fn deferral(&mut self) -> Result<(bool, bool)> {
+        let given = self.characteristics()?;
+        let deferred = given
+            .as_ref()
+            .is_some_and(|c| matches!(c.initially, Some(DeferrableInitial::Deferred)));
+        let deferrable = given.as_ref().and_then(|c| c.deferrable);
+        if deferred && deferrable == Some(false) {
+            return Err(Error::syntax("constraint declared INITIALLY DEFERRED must be DEFERRABLE"));
+        }
+        Ok((deferrable.unwrap_or(deferred), deferred))
+    }
+
+    fn column_change(&mut self) -> Result<ColumnChange> {
+        if self.words(&["SET", "DATA", "TYPE"]) || self.words(&["TYPE"]) {
+            let ty = Box::new(self.data_type()?);
+            if self.words(&["COLLATE"]) {
+                let name = self.object_name()?;
+                let known = name.0.last().and_then(|part| part.as_ident()).is_some_and(|ident| {
+                    matches!(ident.value.as_str(), "C" | "POSIX" | "default" | "ucs_basic")
+                });
+                if !known {
+                    return Err(Error::unsupported(format!("collation {name}")));
+                }
+            }
+            let using =
+                if self.words(&["USING"]) { Some(Box::new(self.expression()?)) } else { None };
+            return Ok(ColumnChange::Type { ty, using });
+        }
+        if self.words(&["SET", "DEFAULT"]) {
+            return Ok(ColumnChange::SetDefault(Box::new(self.expression()?)));
+        }
+        if self.words(&["DROP", "DEFAULT"]) {
+            return Ok(ColumnChange::DropDefault);
+        }
+        if self.words(&["SET", "NOT", "NULL"]) {
+            return Ok(ColumnChange::SetNotNull);
+        }
+        if self.words(&["DROP", "NOT", "NULL"]) {
+            return Ok(ColumnChange::DropNotNull);
+        }
+        if self.words(&["DROP", "EXPRESSION"]) {
+            return Ok(ColumnChange::DropExpression { if_exists: self.words(&["IF", "EXISTS"]) });
+        }
+        if self.words(&["DROP", "IDENTITY"]) {
+            return Ok(ColumnChange::DropIdentity { if_exists: self.words(&["IF", "EXISTS"]) });
+        }
+        if self.words(&["ADD", "GENERATED"]) {
+            let always = self.always()?;
+            self.expect_words(&["AS", "IDENTITY"])?;
+            return Ok(ColumnChange::AddIdentity {
+                always,
+                options: self.options_in_parentheses()?,
+            });
+        }
+        for word in ["STATISTICS", "STORAGE", "COMPRESSION", "("] {
+            if self.words(&["SET", word]) || (word == "(" && self.peek_options()) {
+                self.rest_of_action();
+                return Ok(ColumnChange::Nothing);
+            }
+        }
+        // SET GENERATED, SET INCREMENT, RESTART: several, without commas.
+        let (mut always, mut options) = (None, Vec::new());
+        loop {
+            if self.words(&["SET", "GENERATED"]) {
+                always = Some(self.always()?);
+            } else if self.words(&["SET"]) || self.peek_words(&["RESTART"]) {
+                let more = self.sequence_options()?;
+                if more.is_empty() {
+                    return Err(self.unexpected());
+                }
+                options.extend(more);
+            } else {
+                break;
+            }
+        }
+        if always.is_none() && options.is_empty() {
+            return Err(self.unexpected());
+        }
+        Ok(ColumnChange::SetIdentity { always, options })
+    }
+
+    fn always(&mut self) -> Result<bool> {
+        if self.words(&["ALWAYS"]) {
+            return Ok(true);
+        }
+        self.expect_words(&["BY", "DEFAULT"])?;
+        Ok(false)
+    }
+}

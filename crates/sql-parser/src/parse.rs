@@ -1,0 +1,533 @@
+//! From SQL text to statements.
+//!
+//! Text is split at top-level semicolons before it is parsed, so that an error in the third statement lets
+//! PostgreSQL's order hold (it parses all first: a syntax error anywhere runs nothing). `AS OF SYSTEM TIME '…'`,
+//! which the parser does not know, is taken out of the tokens here.
+
+use crate::cursor::Found;
+use crate::sqlparser::ast::Statement;
+use crate::sqlparser::parser::{Parser, ParserError};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
+use crate::stack::Need;
+use crate::syntax::{self, Depth};
+use telesto_sql_types::error::{Error, Result};
+
+/// Greatest length of a query string, bytes.
+pub const MAX_SQL_BYTES: usize = 64 << 20;
+
+/// A parsed statement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The statement; `None` when there was nothing between two semicolons.
+    pub statement: Option<Statement>,
+    /// `AS OF SYSTEM TIME`: the text after it.
+    pub as_of: Option<String>,
+    /// The stack that the tree takes.
+    pub need: Need,
+}
+
+impl Parsed {
+    fn new(statement: Statement, as_of: Option<String>, need: Need) -> Self {
+        Self { statement: Some(statement), as_of, need }
+    }
+
+    /// A statement that stood inside another, and its text.
+    ///
+    /// # Errors
+    /// 54001.
+    pub fn again(statement: Statement, text: &str) -> Result<Self> {
+        let tokens = syntax::tokens(text).map_err(|(message, ..)| Error::syntax(message))?;
+        Ok(Self::new(statement, None, Need::of(Depth::of(&tokens)?)))
+    }
+
+    /// An empty statement.
+    pub fn nothing() -> Self {
+        Self { statement: None, as_of: None, need: Need::default() }
+    }
+}
+
+impl Drop for Parsed {
+    fn drop(&mut self) {
+        let statement = self.statement.take();
+        self.need.release(statement);
+    }
+}
+
+/// Parses a query string into its statements; empty ones are dropped unless there is nothing else.
+///
+/// # Errors
+/// 42601, with the position where there is one.
+pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
+    if sql.len() > MAX_SQL_BYTES {
+        return Err(Error::new(
+            telesto_sql_types::SqlState::PROGRAM_LIMIT_EXCEEDED,
+            format!(
+                "the query string is longer than {MAX_SQL_BYTES} bytes; use COPY for much data"
+            ),
+        ));
+    }
+    let tokens = syntax::tokens(sql).map_err(|(message, line, column)| {
+        Error::syntax(message).position(offset(sql, line, column))
+    })?;
+    let mut out = Vec::new();
+    let mut current: Vec<TokenWithSpan> = Vec::new();
+    for token in tokens.into_iter().flat_map(signs_apart) {
+        match token.token {
+            Token::SemiColon => finish(sql, std::mem::take(&mut current), &mut out)?,
+            Token::EOF => {}
+            _ => current.push(token),
+        }
+    }
+    finish(sql, current, &mut out)?;
+    Ok(out)
+}
+
+/// Whether `DISTINCT FROM` or a subscript is somewhere in the statement: only then the tree may need a repair.
+fn may_need_repair(tokens: &[TokenWithSpan]) -> bool {
+    tokens.iter().any(|t| t.token == Token::LBracket) || has_distinct_from(tokens)
+}
+
+fn has_distinct_from(tokens: &[TokenWithSpan]) -> bool {
+    let mut words = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_))).map(|t| {
+        match &t.token {
+            Token::Word(w) if w.quote_style.is_none() => w.value.as_str(),
+            _ => "",
+        }
+    });
+    let mut before = "";
+    words.any(|word| {
+        let found = before.eq_ignore_ascii_case("DISTINCT") && word.eq_ignore_ascii_case("FROM");
+        before = word;
+        found
+    })
+}
+
+/// Takes `+` and `-` off the end of an operator that PostgreSQL's lexer would not let end in them (`>-` in `a>-1`): one of
+/// several characters may do so only when it has one of ``~!@#%^&|`?``.
+fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
+    let Token::CustomBinaryOperator(text) = &token.token else { return vec![token] };
+    let signs = text.len() - text.trim_end_matches(['+', '-']).len();
+    if signs == 0 || signs == text.len() || text.contains(|c| "~!@#%^&|`?".contains(c)) {
+        return vec![token];
+    }
+    let pieces = std::iter::once(&text[..text.len() - signs])
+        .chain(text[text.len() - signs..].split_inclusive(|_| true));
+    let mut out = Vec::new();
+    for piece in pieces {
+        match syntax::tokens(piece) {
+            Ok(tokens) => {
+                out.extend(tokens.into_iter().map(|t| TokenWithSpan::new(t.token, token.span)));
+            }
+            Err(_) => return vec![token],
+        }
+    }
+    out
+}
+
+/// Makes a statement of its tokens, on a stack that its tree fits.
+fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> Result<()> {
+    if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
+        return Ok(());
+    }
+    syntax::shorten(&mut tokens);
+    let depth = Depth::of(&tokens)?;
+    out.push(Need::of_unbalanced(depth).provide(|| statement(sql, tokens, Need::of(depth)))?);
+    Ok(())
+}
+
+fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Parsed> {
+    crate::rewrite::spelling::cut_identifiers(&mut tokens);
+    let as_of = take_as_of(&mut tokens)?;
+    crate::rewrite::copy_words::spell_switches(&mut tokens);
+    crate::rewrite::copy_words::spell_order(&mut tokens);
+    drop_vacuum_options(&mut tokens);
+    spell_set_constraints(&mut tokens)?;
+    check_payload(&tokens)?;
+    crate::rewrite::quantified_comparison::spell_like(&mut tokens);
+    crate::rewrite::quantified_comparison::spell_values(&mut tokens);
+    crate::rewrite::subscript_assignment::spell(&mut tokens)?;
+    let spelled = crate::rewrite::spelling::spell_types(&mut tokens)?;
+    if spelled == crate::rewrite::spelling::Spelled::Plain
+        && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?
+    {
+        return Ok(Parsed::new(statement, as_of, need));
+    }
+    crate::definition::identity::spell(&mut tokens)?;
+    crate::definition::included::spell(&mut tokens);
+    crate::rewrite::keywords::respell(&mut tokens);
+    let wrapped = crate::rewrite::quantified_comparison::spell_insert(&mut tokens);
+    spell_conflict_target(sql, &mut tokens)?;
+    crate::rewrite::spelling::spell_arrays(&mut tokens);
+    crate::rewrite::spelling::spell_trims(&mut tokens);
+    crate::rewrite::spelling::spell_constants(&mut tokens);
+    let forms = crate::rewrite::constructs::is_in(&tokens);
+    let records = crate::rewrite::records::is_in(&tokens);
+    crate::rewrite::constructs::spell_symmetric(&mut tokens)?;
+    let repair = may_need_repair(&tokens);
+    let head = match crate::cursor::parse(&tokens)? {
+        Found::Statement(statement) => return Ok(Parsed::new(*statement, as_of, need)),
+        Found::Declare(head) => {
+            tokens.drain(..head.query_at);
+            Some(head)
+        }
+        Found::Other => None,
+    };
+    let expands = crate::rewrite::expand_array::is_in(&tokens);
+    let mut parser = syntax::parser(tokens, true);
+    let parsed = match &head {
+        Some(_) => parser.parse_query().map(Statement::Query),
+        None => parser.parse_statement(),
+    };
+    let mut statement = parsed.map_err(|error| syntax_error(sql, &error))?;
+    // What walks the tree from here on walks a shallow one.
+    if repair {
+        crate::rewrite::precedence::restore(&mut statement);
+    }
+    syntax::balance(&mut statement);
+    if wrapped {
+        crate::rewrite::quantified_comparison::unwrap(&mut statement);
+    }
+    if forms {
+        crate::rewrite::constructs::rewrite(&mut statement)?;
+    }
+    if records {
+        crate::rewrite::records::rewrite(&mut statement)?;
+    }
+    crate::rewrite::spelling::mark(&mut statement, spelled);
+    if expands {
+        crate::rewrite::expand_array::expand(&mut statement);
+    }
+    let rest = parser.peek_token();
+    if rest.token != Token::EOF {
+        return Err(Error::syntax(format!("syntax error at or near \"{}\"", rest.token))
+            .position(offset(sql, rest.span.start.line, rest.span.start.column)));
+    }
+    if let (Some(head), Statement::Query(query)) = (head, &mut statement) {
+        let query = query.clone();
+        statement = head.with_query(query)?;
+    }
+    // Only `crate::definition` makes this node.
+    if matches!(statement, Statement::Pragma { .. }) {
+        return Err(Error::syntax("syntax error at or near \"PRAGMA\""));
+    }
+    Ok(Parsed::new(statement, as_of, need))
+}
+
+/// The text that `tokens` were read from.
+fn text_of(sql: &str, tokens: &[TokenWithSpan]) -> String {
+    let mut solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    let Some(first) = solid.next() else { return String::new() };
+    let last = solid.next_back().unwrap_or(first);
+    let start = offset(sql, first.span.start.line, first.span.start.column) as usize - 1;
+    let end = offset(sql, last.span.end.line, last.span.end.column) as usize - 1;
+    sql.chars().skip(start).take(end.saturating_sub(start)).collect()
+}
+
+/// The payload of NOTIFY is a string, where the parser takes a word too.
+fn check_payload(tokens: &[TokenWithSpan]) -> Result<()> {
+    let mut solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    match (solid.next(), solid.nth(1), solid.next()) {
+        (Some(first), Some(comma), Some(word))
+            if matches!(&first.token, Token::Word(w) if w.value.eq_ignore_ascii_case("notify"))
+                && comma.token == Token::Comma
+                && matches!(word.token, Token::Word(_)) =>
+        {
+            Err(Error::syntax(format!("syntax error at or near \"{}\"", word.token)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes `SET CONSTRAINTS`, which the parser does not know, as an assignment to `constraints`, which is no parameter's name: the
+/// mode, then the names, each a list's text as [`super::constraints`] reads it. The session answers it.
+fn spell_set_constraints(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+    let bare = |token: &Token, wanted: &str| matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
+    let solid = |t: &&TokenWithSpan| !matches!(t.token, Token::Whitespace(_));
+    let mut first = tokens.iter().filter(solid).map(|t| &t.token);
+    if !first.next().is_some_and(|t| bare(t, "SET"))
+        || !first.next().is_some_and(|t| bare(t, "CONSTRAINTS"))
+    {
+        return Ok(());
+    }
+    let solid: Vec<Token> = tokens.iter().filter(solid).map(|t| t.token.clone()).collect();
+    let [_, _, names @ .., when] = &solid[..] else { return Ok(()) };
+    let wrong = |token: &Token| Err(Error::syntax(format!("syntax error at or near \"{token}\"")));
+    if !bare(when, "IMMEDIATE") && !bare(when, "DEFERRED") {
+        return wrong(when);
+    }
+    let span = tokens[0].span;
+    let mut spelled = vec![
+        Token::make_keyword("SET"),
+        Token::make_word("constraints", None),
+        Token::make_keyword("TO"),
+        Token::make_word(&when.to_string(), None),
+    ];
+    if !matches!(names, [all] if bare(all, "ALL")) {
+        let mut expected = true;
+        for token in names {
+            match token {
+                Token::Word(word) if expected => {
+                    let name = if word.quote_style.is_some() {
+                        word.value.clone()
+                    } else {
+                        word.value.to_lowercase()
+                    };
+                    spelled.extend([Token::Comma, Token::SingleQuotedString(name)]);
+                }
+                Token::Comma if !expected => {}
+                // What comes next belongs to the name before.
+                Token::Period if !expected => {
+                    spelled.extend([Token::Comma, Token::SingleQuotedString(String::new())]);
+                }
+                other => return wrong(other),
+            }
+            expected = !expected;
+        }
+        if expected {
+            return wrong(when);
+        }
+    }
+    *tokens = spelled.into_iter().map(|token| TokenWithSpan::new(token, span)).collect();
+    Ok(())
+}
+
+/// Begins the name under which the target of ON CONFLICT travels when it is more than columns; no column's name begins so.
+pub const CONFLICT_TARGET: char = '\u{1}';
+
+/// Writes `ON CONFLICT (expressions) WHERE predicate`, of which the parser knows only columns, as one quoted name that
+/// holds the text; [`conflict_target`] takes it apart.
+fn spell_conflict_target(sql: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+    let word = |token: &TokenWithSpan, wanted: &str| matches!(&token.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
+    if !tokens.iter().any(|token| word(token, "CONFLICT")) {
+        return Ok(());
+    }
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let found = solid.windows(3).position(|at| {
+        word(&tokens[at[0]], "ON")
+            && word(&tokens[at[1]], "CONFLICT")
+            && tokens[at[2]].token == Token::LParen
+    });
+    let Some(found) = found else { return Ok(()) };
+    let mut depth = 0_usize;
+    let mut close = None;
+    let mut end = None;
+    for at in &solid[found + 2..] {
+        match &tokens[*at].token {
+            Token::LParen => depth += 1,
+            Token::RParen => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 && close.is_none() {
+                    close = Some(*at);
+                }
+            }
+            _ if depth == 0 && word(&tokens[*at], "DO") => {
+                end = Some(*at);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let (open, Some(close), Some(end)) = (solid[found + 2], close, end) else { return Ok(()) };
+    let columns_only = tokens[open + 1..close]
+        .iter()
+        .all(|token| matches!(token.token, Token::Word(_) | Token::Comma | Token::Whitespace(_)));
+    let predicate =
+        tokens[close + 1..end].iter().any(|token| !matches!(token.token, Token::Whitespace(_)));
+    // Two words beside each other are an operator class or a direction.
+    let plain = solid.iter().filter(|at| **at > open && **at < close).collect::<Vec<_>>();
+    let beside = plain.windows(2).any(|pair| {
+        matches!(
+            (&tokens[*pair[0]].token, &tokens[*pair[1]].token),
+            (Token::Word(_), Token::Word(_))
+        )
+    });
+    if columns_only && !predicate && !beside {
+        return Ok(());
+    }
+    let (items, wanted) = read_conflict_target(sql, tokens[open..end].to_vec())?;
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    let mut text = format!("{CONFLICT_TARGET}({})", items.join(", "));
+    if let Some(wanted) = wanted {
+        text.push_str(&format!(" WHERE {wanted}"));
+    }
+    let span = tokens[open].span;
+    let spelled = [Token::LParen, Token::make_word(&text, Some('"')), Token::RParen];
+    tokens.splice(open..end, spelled.into_iter().map(|token| TokenWithSpan::new(token, span)));
+    Ok(())
+}
+
+type TargetAst = (Vec<crate::sqlparser::ast::IndexColumn>, Option<crate::sqlparser::ast::Expr>);
+
+fn read_conflict_target(sql: &str, tokens: Vec<TokenWithSpan>) -> Result<TargetAst> {
+    let mut parser = crate::syntax::parser(tokens, false);
+    let mut read = || {
+        parser.expect_token(&Token::LParen)?;
+        let items = parser.parse_comma_separated(Parser::parse_create_index_expr)?;
+        parser.expect_token(&Token::RParen)?;
+        let wanted = if parser.parse_keyword(crate::sqlparser::keywords::Keyword::WHERE) {
+            Some(parser.parse_expr()?)
+        } else {
+            None
+        };
+        parser.expect_token(&Token::EOF)?;
+        Ok((items, wanted))
+    };
+    read().map_err(|error| syntax_error(sql, &error))
+}
+
+/// What the name of a target of ON CONFLICT holds: key columns and the condition; `None` for the name of a column.
+///
+/// # Errors
+/// 42601 when it does not parse.
+pub fn conflict_target(name: &str) -> Result<Option<TargetAst>> {
+    let Some(text) = name.strip_prefix(CONFLICT_TARGET) else { return Ok(None) };
+    let tokens = syntax::tokens(text).map_err(|(message, ..)| Error::syntax(message))?;
+    read_conflict_target(text, tokens).map(Some)
+}
+
+/// Removes the options between VACUUM and its table, which the parser does not know; VACUUM has nothing to do
+/// here, whatever its options (pgbench sends `VACUUM ANALYZE t`).
+fn drop_vacuum_options(tokens: &mut Vec<TokenWithSpan>) {
+    let option = |token: &Token, words: &[&str]| {
+        matches!(token, Token::Word(w) if w.quote_style.is_none()
+            && words.iter().any(|word| w.value.eq_ignore_ascii_case(word)))
+    };
+    let space = |token: &Token| matches!(token, Token::Whitespace(_));
+    let Some(first) = tokens.iter().position(|t| !space(&t.token)) else { return };
+    if !option(&tokens[first].token, &["VACUUM"]) {
+        return;
+    }
+    let words = ["FULL", "FREEZE", "VERBOSE", "ANALYZE", "ANALYSE"];
+    let end = (first + 1..tokens.len())
+        .find(|at| !space(&tokens[*at].token) && !option(&tokens[*at].token, &words));
+    tokens.drain(first + 1..end.unwrap_or(tokens.len()));
+}
+
+/// Removes `AS OF SYSTEM TIME <literal>`.
+fn take_as_of(tokens: &mut Vec<TokenWithSpan>) -> Result<Option<String>> {
+    let solid: Vec<usize> = tokens
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| !matches!(t.token, Token::Whitespace(_)))
+        .map(|(i, _)| i)
+        .collect();
+    let is = |at: usize, word: &str| {
+        solid.get(at).is_some_and(|i| {
+            matches!(&tokens[*i].token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
+        })
+    };
+    let Some(at) = (0..solid.len())
+        .find(|at| is(*at, "AS") && is(at + 1, "OF") && is(at + 2, "SYSTEM") && is(at + 3, "TIME"))
+    else {
+        return Ok(None);
+    };
+    let literal = solid.get(at + 4).map(|i| (*i, tokens[*i].token.clone()));
+    let (end, text) = match literal {
+        Some((i, Token::SingleQuotedString(text))) => (i, text),
+        Some((i, Token::Number(text, _))) => (i, text),
+        _ => {
+            return Err(Error::syntax("AS OF SYSTEM TIME wants a literal")
+                .hint("Write a timestamp ('2024-01-31 12:00:00+00'), an age ('-10s') or a commit timestamp."));
+        }
+    };
+    let start = solid[at];
+    tokens.drain(start..=end);
+    Ok(Some(text))
+}
+
+/// 1-based character offset of a line and column.
+fn offset(sql: &str, line: u64, column: u64) -> u32 {
+    let mut position = 0;
+    for (i, text) in sql.split('\n').enumerate() {
+        if i as u64 + 1 >= line {
+            break;
+        }
+        position += text.chars().count() + 1;
+    }
+    u32::try_from(position as u64 + column.max(1)).unwrap_or(u32::MAX)
+}
+
+/// From the parser's words to PostgreSQL's.
+fn syntax_error(sql: &str, error: &ParserError) -> Error {
+    let text = match error {
+        ParserError::TokenizerError(text) | ParserError::ParserError(text) => text.as_str(),
+        ParserError::RecursionLimitExceeded => {
+            return syntax::too_deep();
+        }
+    };
+    let (body, place) = match text.rfind(" at Line: ") {
+        Some(at) => (&text[..at], Some(&text[at + 10..])),
+        None => (text, None),
+    };
+    let position = place.and_then(|place| {
+        let (line, column) = place.split_once(", Column: ")?;
+        Some(offset(sql, line.trim().parse().ok()?, column.trim().parse().ok()?))
+    });
+    let near = body.rfind("found: ").map(|at| body[at + 7..].trim());
+    let mut out = match near {
+        Some("EOF") => Error::syntax("syntax error at end of input"),
+        Some(near) => Error::syntax(format!("syntax error at or near \"{near}\"")),
+        None => Error::syntax(format!("syntax error: {body}")),
+    };
+    if let Some(position) = position {
+        out = out.position(position);
+    }
+    if near.is_some() {
+        let expected = body.split(", found: ").next().unwrap_or(body);
+        out = out.detail(expected.to_owned());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_split_into_statements_and_empty_ones_vanish() {
+        let parsed = parse("select 1; ; select ';' ;").expect("parse");
+        assert_eq!(parsed.len(), 2);
+        assert!(parse("  -- nothing\n;").expect("parse").is_empty());
+    }
+
+    #[test]
+    fn copy_switches_spelled_on_and_off_are_understood() {
+        for sql in [
+            "copy pgbench_accounts from stdin with (freeze on)",
+            "COPY t TO STDOUT WITH (FORMAT csv, HEADER off)",
+        ] {
+            assert_eq!(parse(sql).expect("parse").len(), 1, "{sql}");
+        }
+        assert!(parse("copy t from stdin with (freeze maybe)").is_err());
+    }
+
+    #[test]
+    fn vacuum_with_options_is_understood() {
+        for sql in
+            ["vacuum", "vacuum analyze pgbench_branches", "VACUUM FULL VERBOSE t", "vacuum t"]
+        {
+            assert_eq!(parse(sql).expect("parse").len(), 1, "{sql}");
+        }
+    }
+
+    #[test]
+    fn as_of_system_time_is_taken_out() {
+        let parsed = parse("select * from t as of system time '-10s' where a = 1").expect("parse");
+        assert_eq!(parsed[0].as_of.as_deref(), Some("-10s"));
+        assert_eq!(
+            parsed[0].statement.as_ref().map(ToString::to_string).as_deref(),
+            Some("SELECT * FROM t WHERE a = 1")
+        );
+        assert!(parse("begin as of system time now()").is_err());
+    }
+
+    #[test]
+    fn syntax_errors_name_the_token_and_its_position() {
+        let error = parse("select 1;\nselekt 2").expect_err("bad");
+        assert_eq!(error.code().0, "42601");
+        assert_eq!(error.fields().position, Some(11));
+        let error = parse("select * from").expect_err("bad");
+        assert_eq!(error.message(), "syntax error at end of input");
+    }
+}

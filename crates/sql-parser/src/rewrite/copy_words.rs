@@ -1,0 +1,103 @@
+//! Words of COPY that the parser does not know, or not where they stand, written as those it does.
+//!
+//! # Invariants
+//! A statement that is no COPY is left as it is. Nothing here fails: what is wrong stays wrong, and the parser tells of it.
+//!
+//! # Limits
+//! Options in parentheses stand in any order there already.
+
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
+
+/// Writes COPY's `FREEZE ON` and `HEADER OFF` as the parser knows them, `TRUE` and `FALSE` (pgbench
+/// loads its tables `WITH (FREEZE ON)`), and the `*` of FORCE_QUOTE as a list.
+pub fn spell_switches(tokens: &mut Vec<TokenWithSpan>) {
+    let mut solid = tokens.iter_mut().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    let word = |token: &Token| match token {
+        Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
+        _ => String::new(),
+    };
+    if solid.next().is_none_or(|first| word(&first.token) != "COPY") {
+        return;
+    }
+    let (mut after_switch, mut all) = (false, false);
+    for token in solid {
+        let this = word(&token.token);
+        if after_switch && this == "ON" {
+            token.token = Token::make_keyword("TRUE");
+        } else if after_switch && this == "OFF" {
+            token.token = Token::make_keyword("FALSE");
+        }
+        after_switch = this == "FREEZE" || this == "HEADER";
+        all |= this == "FORCE_QUOTE" || this == "FORCE";
+    }
+    if !all {
+        return;
+    }
+    let mut before = (String::new(), String::new());
+    let mut at = 0;
+    while at < tokens.len() {
+        let token = &tokens[at].token;
+        let lists = before.1 == "FORCE_QUOTE";
+        if *token == Token::Mul && (lists || before.0 == "FORCE" && before.1 == "QUOTE") {
+            let span = tokens[at].span;
+            let mut list = vec![Token::make_word("*", Some('"'))];
+            if lists {
+                list = vec![Token::LParen, list.remove(0), Token::RParen];
+            }
+            tokens.splice(at..=at, list.into_iter().map(|token| TokenWithSpan::new(token, span)));
+        } else if !matches!(token, Token::Whitespace(_)) {
+            before = (before.1, word(token));
+        }
+        at += 1;
+    }
+}
+
+/// Puts DELIMITER and NULL of COPY's old options, which may stand anywhere, in front of CSV: behind it the parser knows only what CSV
+/// has of its own.
+pub fn spell_order(tokens: &mut Vec<TokenWithSpan>) {
+    let word = |token: &TokenWithSpan| match &token.token {
+        Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
+        _ => String::new(),
+    };
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let words: Vec<String> = solid.iter().map(|at| word(&tokens[*at])).collect();
+    let streams = |pair: &[String]| {
+        matches!(pair[0].as_str(), "FROM" | "TO") && matches!(pair[1].as_str(), "STDIN" | "STDOUT")
+    };
+    let Some(stream) = words.windows(2).position(streams).filter(|_| words[0] == "COPY") else {
+        return;
+    };
+    // In parentheses the order is anybody's.
+    if solid[stream..].iter().any(|at| tokens[*at].token == Token::LParen) {
+        return;
+    }
+    let Some(csv) = words[stream..].iter().position(|word| word == "CSV") else { return };
+    let csv = stream + csv;
+    let mut moved = Vec::new();
+    let mut nth = csv + 1;
+    while nth < solid.len() {
+        let value = nth + 1 + usize::from(words.get(nth + 1).is_some_and(|w| w == "AS"));
+        // Before anything but its text it is the name of a column.
+        let is_text = solid.get(value).is_some_and(|at| {
+            matches!(
+                tokens[*at].token,
+                Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_)
+            )
+        });
+        if matches!(words[nth].as_str(), "DELIMITER" | "NULL") && is_text {
+            moved.extend(nth..=value);
+            nth = value;
+        }
+        nth += 1;
+    }
+    let mut front = Vec::new();
+    for at in moved.iter().rev() {
+        let blank =
+            TokenWithSpan::new(Token::Whitespace(Whitespace::Space), tokens[solid[*at]].span);
+        front.push(blank);
+        front.push(tokens.remove(solid[*at]));
+    }
+    front.reverse();
+    tokens.splice(solid[csv]..solid[csv], front);
+}

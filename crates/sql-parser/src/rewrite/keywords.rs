@@ -1,0 +1,307 @@
+//! Words the parser does not know, written in words it does, before it parses.
+//!
+//! | written | as |
+//! | --- | --- |
+//! | `ABORT` | `ROLLBACK` |
+//! | `CREATE RECURSIVE VIEW v (a) AS q` | `CREATE VIEW v (a) AS WITH RECURSIVE v (a) AS (q) SELECT a FROM v` |
+//! | `TABLE t` as a statement | `SELECT * FROM t` |
+//! | `FOR NO KEY UPDATE`, `FOR KEY SHARE`, `OF a, b` behind one | `FOR UPDATE`, `FOR SHARE`, `OF a`: no lock is taken anyhow |
+//! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
+//! | `FOR UPDATE … LIMIT n`, OFFSET, FETCH | `LIMIT n FOR UPDATE …` |
+//! | `FETCH FIRST (n) ROWS ONLY` | `LIMIT (n)` |
+//! | `FETCH FIRST (n) ROWS WITH TIES` | `LIMIT (n) FETCH FIRST ROWS WITH TIES` |
+//! | `INSERT … OVERRIDING SYSTEM VALUE` | a column more, named [`OVERRIDING_SYSTEM`] |
+//! | `MERGE … THEN DO NOTHING` | an assignment or INSERT of a column named [`DO_NOTHING`] |
+//! | `MERGE … THEN INSERT DEFAULT VALUES` | an INSERT of a column named [`DEFAULT_VALUES`] |
+//!
+//! # Invariants
+//! The names made here begin with a NUL, which no client can send.
+
+use crate::marks::{DEFAULT_VALUES, DO_NOTHING, OVERRIDING_SYSTEM, OVERRIDING_USER};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+
+/// One statement's tokens.
+struct Words<'t> {
+    tokens: &'t mut Vec<TokenWithSpan>,
+    /// Where the tokens are that are no white space.
+    solid: Vec<usize>,
+}
+
+impl Words<'_> {
+    /// The word at solid place `at`, in upper case; empty when there is something else.
+    fn word(&self, at: usize) -> String {
+        match self.token(at) {
+            Some(Token::Word(word)) if word.quote_style.is_none() => {
+                word.value.to_ascii_uppercase()
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn token(&self, at: usize) -> Option<&Token> {
+        self.solid.get(at).map(|at| &self.tokens[*at].token)
+    }
+
+    fn are(&self, at: usize, words: &[&str]) -> bool {
+        words.iter().enumerate().all(|(offset, word)| self.word(at + offset) == *word)
+    }
+
+    /// Puts `new` in the place of `count` solid tokens from `at` on.
+    fn replace(&mut self, at: usize, count: usize, new: Vec<Token>) {
+        let begin = self.solid[at];
+        let end = self.solid.get(at + count).copied().unwrap_or(self.tokens.len());
+        let span = self.tokens[begin].span;
+        let space = TokenWithSpan::new(
+            Token::Whitespace(crate::sqlparser::tokenizer::Whitespace::Space),
+            span,
+        );
+        let mut spelled: Vec<TokenWithSpan> = Vec::with_capacity(new.len() * 2);
+        for token in new {
+            spelled.push(TokenWithSpan::new(token, span));
+            spelled.push(space.clone());
+        }
+        self.tokens.splice(begin..end, spelled);
+        self.find_solid();
+    }
+
+    fn find_solid(&mut self) {
+        let solid = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_));
+        let places = self.tokens.iter().enumerate().filter(|(_, token)| solid(token));
+        self.solid = places.map(|(at, _)| at).collect();
+    }
+}
+
+fn keyword(word: &str) -> Token {
+    Token::make_keyword(word)
+}
+
+fn quoted(name: &str) -> Token {
+    Token::Word(Word {
+        value: name.to_owned(),
+        quote_style: Some('"'),
+        keyword: crate::sqlparser::keywords::Keyword::NoKeyword,
+    })
+}
+
+/// `INSERT (name) VALUES (NULL)`.
+fn insert_of(name: &str) -> Vec<Token> {
+    vec![
+        keyword("INSERT"),
+        Token::LParen,
+        quoted(name),
+        Token::RParen,
+        keyword("VALUES"),
+        Token::LParen,
+        keyword("NULL"),
+        Token::RParen,
+    ]
+}
+
+/// Rewrites the tokens of one statement.
+pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
+    let mut words = Words { tokens, solid: Vec::new() };
+    words.find_solid();
+    match words.word(0).as_str() {
+        "ABORT" => words.replace(0, 1, vec![keyword("ROLLBACK")]),
+        "TABLE" => words.replace(0, 1, vec![keyword("SELECT"), Token::Mul, keyword("FROM")]),
+        "CREATE" => recursive_view(&mut words),
+        _ => {}
+    }
+    let mut merge = false;
+    let mut at = 0;
+    while at < words.solid.len() {
+        match words.word(at).as_str() {
+            "MERGE" => merge = true,
+            "FOR" => locks(&mut words, at),
+            "FETCH" => fetch(&mut words, at),
+            "OVERRIDING" => overriding(&mut words, at),
+            "THEN" if merge => when(&mut words, at),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// `CREATE RECURSIVE VIEW v (a, b) AS query`.
+fn recursive_view(words: &mut Words<'_>) {
+    let Some(at) = (1..5).find(|at| words.are(*at, &["RECURSIVE", "VIEW"])) else { return };
+    let mut open = at + 2;
+    while matches!(words.token(open), Some(Token::Word(_) | Token::Period)) {
+        open += 1;
+    }
+    let mut close = open;
+    while matches!(words.token(close), Some(Token::LParen | Token::Word(_) | Token::Comma)) {
+        close += 1;
+    }
+    // Without a list of columns it is none: the parser says so.
+    if words.token(open) != Some(&Token::LParen)
+        || words.token(close) != Some(&Token::RParen)
+        || words.word(close + 1) != "AS"
+    {
+        return;
+    }
+    let tokens = |words: &Words<'_>, from: usize, to: usize| -> Vec<Token> {
+        (from..to).filter_map(|at| words.token(at).cloned()).collect()
+    };
+    let name = tokens(words, open - 1, open);
+    let columns = tokens(words, open + 1, close);
+    let end = words.solid.len();
+    let mut query = vec![keyword("WITH"), keyword("RECURSIVE")];
+    query.extend(name.iter().cloned().chain([Token::LParen]));
+    query.extend(columns.iter().cloned().chain([Token::RParen, keyword("AS"), Token::LParen]));
+    query.extend(tokens(words, close + 2, end));
+    query.extend([Token::RParen, keyword("SELECT")]);
+    query.extend(columns.into_iter().chain([keyword("FROM")]).chain(name));
+    words.replace(close + 2, end - close - 2, query);
+    words.replace(at, 1, Vec::new());
+}
+
+/// `FOR NO KEY UPDATE OF a, b`.
+fn locks(words: &mut Words<'_>, at: usize) {
+    let next = if words.are(at, &["FOR", "NO", "KEY", "UPDATE"]) {
+        words.replace(at + 1, 3, vec![keyword("UPDATE")]);
+        at + 2
+    } else if words.are(at, &["FOR", "KEY", "SHARE"]) {
+        words.replace(at + 1, 2, vec![keyword("SHARE")]);
+        at + 2
+    } else if matches!(words.word(at + 1).as_str(), "UPDATE" | "SHARE") {
+        at + 2
+    } else {
+        return;
+    };
+    if !has_from(words, at) {
+        let how = match words.word(next).as_str() {
+            "NOWAIT" => 1,
+            "SKIP" => 2,
+            _ => 0,
+        };
+        words.replace(at, 2 + how, Vec::new());
+        return;
+    }
+    let mut end = next;
+    if words.word(next) == "OF" {
+        while words.token(next + 2) == Some(&Token::Comma) {
+            words.replace(next + 2, 2, Vec::new());
+        }
+        end += 2;
+    }
+    end += match words.word(end).as_str() {
+        "NOWAIT" => 1,
+        "SKIP" => 2,
+        _ => 0,
+    };
+    bounds_first(words, at, end);
+}
+
+/// Puts the LIMIT, OFFSET or FETCH at `bounds`, behind the locking clause at `lock`, in front of it.
+fn bounds_first(words: &mut Words<'_>, lock: usize, bounds: usize) {
+    if !matches!(words.word(bounds).as_str(), "LIMIT" | "OFFSET" | "FETCH") {
+        return;
+    }
+    let mut depth = 0_usize;
+    let end = (bounds..words.solid.len()).find(|place| {
+        match words.token(*place) {
+            Some(Token::LParen) => depth += 1,
+            Some(Token::RParen) if depth == 0 => return true,
+            Some(Token::RParen) => depth -= 1,
+            Some(Token::SemiColon) => return true,
+            _ => {}
+        }
+        depth == 0
+            && matches!(words.word(*place).as_str(), "FOR" | "UNION" | "INTERSECT" | "EXCEPT")
+    });
+    let end = end.unwrap_or(words.solid.len());
+    let tokens = |from: usize, to: usize| (from..to).filter_map(|at| words.token(at).cloned());
+    let turned: Vec<Token> = tokens(bounds, end).chain(tokens(lock, bounds)).collect();
+    words.replace(lock, end - lock, turned);
+    if words.word(lock) == "FETCH" {
+        fetch(words, lock);
+    }
+}
+
+/// Whether the SELECT that what is at `at` belongs to has a FROM.
+fn has_from(words: &Words<'_>, at: usize) -> bool {
+    let mut depth = 0_usize;
+    for place in (0..at).rev() {
+        match words.token(place) {
+            Some(Token::RParen) => depth += 1,
+            Some(Token::LParen) if depth == 0 => return false,
+            Some(Token::LParen) => depth = depth.saturating_sub(1),
+            _ if depth > 0 => {}
+            _ => match words.word(place).as_str() {
+                "SELECT" => return false,
+                "FROM" => return true,
+                _ => {}
+            },
+        }
+    }
+    // What is no SELECT (`VALUES … FOR UPDATE`) is left to the parser.
+    true
+}
+
+/// `FETCH FIRST (n) ROWS ONLY`.
+fn fetch(words: &mut Words<'_>, at: usize) {
+    let first = matches!(words.word(at + 1).as_str(), "FIRST" | "NEXT");
+    if !first || words.token(at + 2) != Some(&Token::LParen) {
+        return;
+    }
+    let mut depth = 0_usize;
+    let close = (at + 2..words.solid.len()).find(|place| {
+        match words.token(*place) {
+            Some(Token::LParen) => depth += 1,
+            Some(Token::RParen) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    });
+    if let Some(close) = close
+        && matches!(words.word(close + 1).as_str(), "ROW" | "ROWS")
+    {
+        match words.word(close + 2).as_str() {
+            "ONLY" => words.replace(close + 1, 2, Vec::new()),
+            "WITH" => words.replace(
+                close + 1,
+                1,
+                vec![keyword("FETCH"), keyword("FIRST"), keyword("ROWS")],
+            ),
+            _ => return,
+        }
+        words.replace(at, 2, vec![keyword("LIMIT")]);
+    }
+}
+
+/// `INSERT INTO t [(columns)] OVERRIDING SYSTEM VALUE`.
+fn overriding(words: &mut Words<'_>, at: usize) {
+    let name = match (words.word(at + 1).as_str(), words.word(at + 2).as_str()) {
+        ("SYSTEM", "VALUE") => OVERRIDING_SYSTEM,
+        ("USER", "VALUE") => OVERRIDING_USER,
+        _ => return,
+    };
+    match at.checked_sub(1).and_then(|before| words.token(before)) {
+        Some(Token::RParen) => {
+            words.replace(at, 3, Vec::new());
+            words.replace(at - 1, 1, vec![Token::Comma, quoted(name), Token::RParen]);
+        }
+        _ => words.replace(at, 3, vec![Token::LParen, quoted(name), Token::RParen]),
+    }
+}
+
+/// `WHEN … THEN DO NOTHING`, `… THEN INSERT … DEFAULT VALUES`.
+fn when(words: &mut Words<'_>, at: usize) {
+    if words.are(at + 1, &["DO", "NOTHING"]) {
+        // The WHEN this belongs to: the last one before that is no CASE's.
+        let begin = (0..at).rev().find(|place| {
+            words.word(*place) == "WHEN"
+                && (words.word(place + 1) == "MATCHED" || words.are(place + 1, &["NOT", "MATCHED"]))
+        });
+        let matched = begin.is_some_and(|begin| words.word(begin + 1) == "MATCHED");
+        let new = if matched {
+            vec![keyword("UPDATE"), keyword("SET"), quoted(DO_NOTHING), Token::Eq, keyword("NULL")]
+        } else {
+            insert_of(DO_NOTHING)
+        };
+        words.replace(at + 1, 2, new);
+    } else if words.are(at + 1, &["INSERT", "DEFAULT", "VALUES"]) {
+        words.replace(at + 1, 3, insert_of(DEFAULT_VALUES));
+    }
+}

@@ -1,0 +1,22 @@
+//! What PostgreSQL writes and the SQL parser does not know, written in words and forms that it does.
+//!
+//! # Parts
+//! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`],
+//! [`keywords`]. After parsing, over the tree: [`precedence`], [`quantified_comparison`], [`constructs`], [`records`],
+//! [`expand_array`]. [`crate::parse`] states their order.
+//!
+//! # Invariants
+//! What is rewritten means the same; what a client writes in the form that a pass makes is refused or told apart.
+//!
+//! # On failure
+//! 42601 and what each pass says.
+
+pub mod constructs;
+pub mod copy_words;
+pub mod expand_array;
+pub mod keywords;
+pub mod precedence;
+pub mod quantified_comparison;
+pub mod records;
+pub mod spelling;
+pub mod subscript_assignment;

@@ -1,0 +1,156 @@
+//! `json_to_record` and its kin in FROM, written as subqueries, right after parsing.
+//!
+//! `jsonb_to_recordset(x) AS t(a int, b text)` is
+//! `LATERAL (SELECT CAST(e ->> 'a' AS int) AS a, CAST(e ->> 'b' AS text) AS b FROM jsonb_array_elements(x) AS …(e)) AS t`:
+//! the list of columns says what the result is, and no function of the registry could.
+//!
+//! # Invariants
+//! A field that is missing or JSON's null is NULL; JSON's arrays become arrays; what is no object is refused (22023), as in
+//! PostgreSQL.
+//!
+//! # On failure
+//! 42601 for a call without types of its columns, and for types on what has columns of its own.
+
+use std::ops::ControlFlow;
+
+use crate::names::fold;
+use crate::sqlparser::ast::{
+    ArrayElemTypeDef, CharacterLength, DataType, FunctionArg, FunctionArgExpr, ObjectName, SetExpr,
+    Statement, TableAlias, TableFactor, VisitMut, VisitorMut,
+};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
+use telesto_sql_types::error::{Error, Result};
+
+/// Whether a statement may call one of these.
+pub fn is_in(tokens: &[TokenWithSpan]) -> bool {
+    tokens.iter().any(|token| match &token.token {
+        Token::Word(word) => called(&word.value.to_ascii_lowercase()).is_some(),
+        _ => false,
+    })
+}
+
+/// The type of JSON, and whether it is a set, of a function of these.
+fn called(name: &str) -> Option<(&'static str, bool)> {
+    Some(match name {
+        "json_to_record" => ("json", false),
+        "jsonb_to_record" => ("jsonb", false),
+        "json_to_recordset" => ("json", true),
+        "jsonb_to_recordset" => ("jsonb", true),
+        _ => return None,
+    })
+}
+
+/// Rewrites the calls of a statement.
+///
+/// # Errors
+/// See the module.
+pub fn rewrite(statement: &mut Statement) -> Result<()> {
+    struct Calls;
+    impl VisitorMut for Calls {
+        type Break = Error;
+
+        fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<Error> {
+            match rewritten(factor) {
+                Ok(None) => ControlFlow::Continue(()),
+                Ok(Some(subquery)) => {
+                    *factor = subquery;
+                    ControlFlow::Continue(())
+                }
+                Err(error) => ControlFlow::Break(error),
+            }
+        }
+    }
+    match VisitMut::visit(statement, &mut Calls) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+/// The call a FROM item is.
+fn call(factor: &TableFactor) -> Option<(&ObjectName, &[FunctionArg], Option<&TableAlias>)> {
+    match factor {
+        TableFactor::Table { name, args: Some(args), alias, .. } => {
+            Some((name, &args.args, alias.as_ref()))
+        }
+        TableFactor::Function { name, args, alias, .. } => Some((name, args, alias.as_ref())),
+        _ => None,
+    }
+}
+
+fn rewritten(factor: &TableFactor) -> Result<Option<TableFactor>> {
+    let Some((name, args, alias)) = call(factor) else { return Ok(None) };
+    let function = name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
+    let Some((json, set)) = called(&function) else { return Ok(None) };
+    let [FunctionArg::Unnamed(FunctionArgExpr::Expr(document))] = args else { return Ok(None) };
+    let listed = "a column definition list is required for functions returning \"record\"";
+    let alias = alias.ok_or_else(|| Error::syntax(listed))?;
+    let columns = alias
+        .columns
+        .iter()
+        .map(|column| {
+            let ty = column.data_type.as_ref().ok_or_else(|| Error::syntax(listed))?;
+            Ok(format!("{} AS {}", field(json, &fold(&column.name), ty), column.name))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if columns.is_empty() {
+        return Err(Error::syntax(listed));
+    }
+    let elements = if set {
+        format!(
+            "SELECT \"json#object\"(\"e#\", '{function}') AS \"e#\" \
+             FROM {json}_array_elements({document}) AS \"s#\"(\"e#\")"
+        )
+    } else {
+        format!("SELECT \"json#object\"(CAST({document} AS {json}), '{function}') AS \"e#\"")
+    };
+    let sql = format!(
+        "SELECT 1 FROM LATERAL (SELECT {} FROM ({elements}) AS \"r#\") AS {}",
+        columns.join(", "),
+        alias.name
+    );
+    // What is joined from parts that were parsed parses again.
+    let unreadable = |_| Error::syntax(format!("syntax error at or near \"{function}\""));
+    let mut parsed = crate::syntax::read(&sql, |parser| parser.parse_query())
+        .map_err(|unread| unread.or_else(unreadable))?;
+    let SetExpr::Select(select) = &mut *parsed.body else { return Ok(None) };
+    Ok(select.from.pop().map(|from| from.relation))
+}
+
+/// A field of `e#` as a value of type `ty`.
+fn field(json: &str, name: &str, ty: &DataType) -> String {
+    let key = format!("'{}'", name.replace('\'', "''"));
+    let part = format!("(\"r#\".\"e#\" -> {key})");
+    let text = format!("(\"r#\".\"e#\" ->> {key})");
+    match ty {
+        DataType::JSON | DataType::JSONB => {
+            format!(
+                "CASE {json}_typeof({part}) WHEN 'null' THEN NULL ELSE CAST({part} AS {ty}) END"
+            )
+        }
+        DataType::Array(ArrayElemTypeDef::SquareBracket(element, _)) => format!(
+            "CASE {json}_typeof({part}) WHEN 'array' THEN ARRAY(SELECT CAST({} AS {element}) \
+             FROM {json}_array_elements_text(CASE {json}_typeof({part}) WHEN 'array' THEN {part} \
+             ELSE '[]' END) AS \"a#\"(\"v#\")) ELSE CAST({text} AS {ty}) END",
+            fitting("\"v#\"", element)
+        ),
+        ty => format!("CAST({} AS {ty})", fitting(&text, ty)),
+    }
+}
+
+/// `text` for a cast to `ty` that refuses what is too long for it, as an assignment does.
+fn fitting(text: &str, ty: &DataType) -> String {
+    match ty {
+        DataType::Varchar(Some(CharacterLength::IntegerLength { length, .. }))
+        | DataType::CharacterVarying(Some(CharacterLength::IntegerLength { length, .. })) => {
+            format!("\"text#fit\"({text}, {length}, 'character varying')")
+        }
+        DataType::Char(Some(CharacterLength::IntegerLength { length, .. }))
+        | DataType::Character(Some(CharacterLength::IntegerLength { length, .. })) => {
+            format!("\"text#fit\"({text}, {length}, 'character')")
+        }
+        DataType::Char(None) | DataType::Character(None) => {
+            format!("\"text#fit\"({text}, 1, 'character')")
+        }
+        _ => text.to_owned(),
+    }
+}

@@ -1,0 +1,232 @@
+//! Statements about types that the parser does not know, written as others that it does.
+//!
+//! | statement | parsed as |
+//! | --- | --- |
+//! | `int ARRAY` | `int[]` |
+//! | `inet 'text'`, and constants of other types whose names are no words of the parser's | `'text'::inet` |
+//! | `trim(FROM x)`, `trim(LEADING FROM x)` | `trim(' ' FROM x)`, `trim(LEADING ' ' FROM x)` |
+//! | `ALTER TYPE name OWNER TO …`, `SET SCHEMA …`; `ALTER DOMAIN` with these, `RENAME TO …` | `ALTER COLLATION` of that name: the same forms |
+//! | `CREATE DOMAIN name AS type …` | `CREATE TABLE name (value type …)`, marked external |
+//! | `ALTER DOMAIN name SET DEFAULT …` and the like | `ALTER TABLE name ALTER COLUMN value SET DEFAULT …`, marked external |
+//! | `ALTER DOMAIN name ADD CONSTRAINT …` and the like | `ALTER TABLE name ADD CONSTRAINT …`, marked external |
+//!
+//! # Invariants
+//! A statement that is borrowed is refused when it is written itself (collations, external tables), so that none
+//! is taken for the other.
+
+use crate::sqlparser::ast::{AlterTableType, Statement};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::text::{NAME_BYTES, cut_name};
+
+/// Writes the type `int ARRAY` as `int[]`. ARRAY is reserved: behind it stands `[` or `(` in an expression, and behind a type's
+/// name (or its modifiers) neither (`int ARRAY[3]` stays a syntax error).
+pub fn spell_arrays(tokens: &mut Vec<TokenWithSpan>) {
+    let is_array = |token: &Token| matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("ARRAY"));
+    if !tokens.iter().any(|t| is_array(&t.token)) {
+        return;
+    }
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let token = |nth: usize| solid.get(nth).map(|at| &tokens[*at].token);
+    let found: Vec<usize> = (1..solid.len())
+        .filter(|nth| is_array(&tokens[solid[*nth]].token))
+        .filter(|nth| matches!(token(nth - 1), Some(Token::Word(_) | Token::RParen)))
+        .filter(|nth| !matches!(token(nth + 1), Some(Token::LBracket | Token::LParen)))
+        .map(|nth| solid[nth])
+        .collect();
+    for at in found.into_iter().rev() {
+        let span = tokens[at].span;
+        let brackets = [Token::LBracket, Token::RBracket];
+        tokens.splice(at..=at, brackets.map(|token| TokenWithSpan::new(token, span)));
+    }
+}
+
+/// Cuts identifiers to the 63 bytes that names have, wherever they stand.
+pub fn cut_identifiers(tokens: &mut [TokenWithSpan]) {
+    for token in tokens {
+        if let Token::Word(word) = &mut token.token
+            && word.value.len() > NAME_BYTES
+        {
+            word.value.truncate(cut_name(&word.value).len());
+        }
+    }
+}
+
+/// Types of PostgreSQL whose names the parser takes for columns in front of a text.
+const TYPED: &[&str] = &[
+    "bpchar",
+    "cidr",
+    "inet",
+    "name",
+    "oid",
+    "regnamespace",
+    "regproc",
+    "regrole",
+    "regtype",
+    "xid",
+];
+
+/// Writes the constant `inet 'text'` as `'text'::inet`.
+pub fn spell_constants(tokens: &mut Vec<TokenWithSpan>) {
+    let typed = |token: &Token| matches!(token, Token::Word(w) if w.quote_style.is_none() && TYPED.iter().any(|name| w.value.eq_ignore_ascii_case(name)));
+    if !tokens.iter().any(|t| typed(&t.token)) {
+        return;
+    }
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let is_text = |at: usize| {
+        matches!(tokens[at].token, Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_))
+    };
+    // A name behind a point is a column's or a schema's own.
+    let bare = |nth: usize| nth == 0 || tokens[solid[nth - 1]].token != Token::Period;
+    let found: Vec<(usize, usize)> = (0..solid.len().saturating_sub(1))
+        .filter(|nth| typed(&tokens[solid[*nth]].token) && bare(*nth) && is_text(solid[nth + 1]))
+        .map(|nth| (solid[nth], solid[nth + 1]))
+        .collect();
+    for (name, text) in found.into_iter().rev() {
+        let colons = TokenWithSpan::new(Token::DoubleColon, tokens[name].span);
+        tokens.insert(text + 1, colons);
+        let name = tokens.remove(name);
+        tokens.insert(text + 1, name);
+    }
+}
+
+/// Writes the blanks that `trim(FROM x)` and `trim(TRAILING FROM x)` leave out (pgjdbc's `{fn length(x)}`).
+pub fn spell_trims(tokens: &mut Vec<TokenWithSpan>) {
+    let word = |token: &Token, known: &[&str]| matches!(token, Token::Word(w) if w.quote_style.is_none() && known.iter().any(|k| w.value.eq_ignore_ascii_case(k)));
+    if !tokens.iter().any(|t| word(&t.token, &["TRIM"])) {
+        return;
+    }
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let is = |nth: usize, known: &[&str]| {
+        solid.get(nth).is_some_and(|at| word(&tokens[*at].token, known))
+    };
+    let found: Vec<usize> = (0..solid.len())
+        .filter(|nth| {
+            is(*nth, &["TRIM"])
+                && solid.get(nth + 1).is_some_and(|at| tokens[*at].token == Token::LParen)
+        })
+        .map(|nth| nth + 2 + usize::from(is(nth + 2, &["LEADING", "TRAILING", "BOTH"])))
+        .filter(|nth| is(*nth, &["FROM"]))
+        .map(|nth| solid[nth])
+        .collect();
+    for at in found.into_iter().rev() {
+        let span = tokens[at].span;
+        let blanks =
+            [Token::SingleQuotedString(" ".to_owned()), Token::Whitespace(Whitespace::Space)];
+        tokens.splice(at..at, blanks.map(|token| TokenWithSpan::new(token, span)));
+    }
+}
+
+/// The first words of a statement, in capitals; what is no plain word is empty.
+fn words(tokens: &[TokenWithSpan], count: usize) -> Vec<(usize, String)> {
+    tokens
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| !matches!(t.token, Token::Whitespace(_)))
+        .take(count)
+        .map(|(at, token)| match &token.token {
+            Token::Word(w) if w.quote_style.is_none() => (at, w.value.to_ascii_uppercase()),
+            _ => (at, String::new()),
+        })
+        .collect()
+}
+
+/// The index of the first token behind the (perhaps dotted) name that starts at solid token `from`.
+fn after_name(tokens: &[TokenWithSpan], from: usize) -> usize {
+    let solid: Vec<usize> = (from..tokens.len())
+        .filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_)))
+        .collect();
+    let mut at = 1;
+    while at < solid.len() && tokens[solid[at]].token == Token::Period {
+        at += 2;
+    }
+    solid.get(at).copied().unwrap_or(tokens.len())
+}
+
+/// What the statement really is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelled {
+    /// As it says.
+    Plain,
+    /// A domain.
+    Domain,
+}
+
+fn keyword(word: &str, like: &TokenWithSpan) -> TokenWithSpan {
+    TokenWithSpan::new(Token::make_keyword(word), like.span)
+}
+
+/// See the module.
+///
+/// # Errors
+/// 0A000 for the statements borrowed.
+pub fn spell_types(tokens: &mut Vec<TokenWithSpan>) -> Result<Spelled> {
+    let start = words(tokens, 3);
+    let [(_, verb), (kind, what), (name, _)] = start.as_slice() else { return Ok(Spelled::Plain) };
+    let (kind, name) = (*kind, *name);
+    match (verb.as_str(), what.as_str()) {
+        ("ALTER", "COLLATION") => return Err(Error::unsupported("ALTER COLLATION")),
+        ("ALTER" | "CREATE", "EXTERNAL") => {
+            return Err(Error::unsupported("an external table"));
+        }
+        ("ALTER", "TYPE" | "DOMAIN") => {}
+        ("CREATE", "DOMAIN") => {
+            // CREATE TABLE name (value type …).
+            let span = tokens[kind].clone();
+            let rest = after_name(tokens, name);
+            let has_as = words(&tokens[rest..], 1)
+                .first()
+                .filter(|(_, w)| w == "AS")
+                .map(|(at, _)| rest + at);
+            tokens.push(TokenWithSpan::new(Token::RParen, span.span));
+            match has_as {
+                Some(at) => {
+                    tokens[at].token = Token::LParen;
+                    tokens.insert(at + 1, keyword("value", &span));
+                }
+                None => {
+                    tokens.insert(rest, keyword("value", &span));
+                    tokens.insert(rest, TokenWithSpan::new(Token::LParen, span.span));
+                }
+            }
+            tokens[kind].token = Token::make_keyword("TABLE");
+            return Ok(Spelled::Domain);
+        }
+        _ => return Ok(Spelled::Plain),
+    }
+    let at = after_name(tokens, name);
+    let rest = words(&tokens[at..], 2);
+    let rest: Vec<&str> = rest.iter().map(|(_, word)| word.as_str()).collect();
+    if matches!(rest[..], ["OWNER" | "RENAME", "TO"] | ["SET", "SCHEMA"]) {
+        if !(what == "TYPE" && rest[0] == "RENAME") {
+            tokens[kind].token = Token::make_keyword("COLLATION");
+        }
+        return Ok(Spelled::Plain);
+    }
+    if what == "TYPE" {
+        return Ok(Spelled::Plain);
+    }
+    tokens[kind].token = Token::make_keyword("TABLE");
+    if matches!(rest[..], ["SET" | "DROP", "DEFAULT" | "NOT"]) {
+        let like = tokens[kind].clone();
+        for word in ["value", "COLUMN", "ALTER"] {
+            tokens.insert(at, keyword(word, &like));
+        }
+    }
+    Ok(Spelled::Domain)
+}
+
+/// Marks the statement parsed for what it is.
+pub fn mark(statement: &mut Statement, spelled: Spelled) {
+    if spelled == Spelled::Plain {
+        return;
+    }
+    match statement {
+        Statement::CreateTable(create) => create.external = true,
+        Statement::AlterTable(alter) => alter.table_type = Some(AlterTableType::External),
+        _ => {}
+    }
+}

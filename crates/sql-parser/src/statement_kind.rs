@@ -1,0 +1,106 @@
+//! What a statement is, as far as the session must know before it is planned.
+//!
+//! # Invariants
+//! In doubt a statement may write and reads something: that costs a wider transaction, never a wrong answer.
+
+use crate::cursor;
+use crate::sqlparser::ast::{Expr, Query, SelectItem, SetExpr, Statement};
+
+/// Whether a statement surely writes nothing through its transaction.
+pub fn only_reads(statement: &Statement) -> bool {
+    match statement {
+        Statement::Query(query) => query_reads(query),
+        Statement::Explain { analyze, options, statement, .. } => {
+            (!analyze && options.is_none()) || only_reads(statement)
+        }
+        Statement::Copy { to, .. } => *to,
+        Statement::Declare { .. } => cursor::declared(statement)
+            .and_then(|declare| declare.for_query.as_ref())
+            .is_some_and(|query| query_reads(query)),
+        Statement::Fetch { .. } | Statement::Close { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether a query surely writes nothing and locks nothing.
+pub fn query_reads(query: &Query) -> bool {
+    fn body_reads(body: &SetExpr) -> bool {
+        match body {
+            SetExpr::Select(select) => select.into.is_none(),
+            SetExpr::Query(query) => query_reads(query),
+            SetExpr::SetOperation { left, right, .. } => body_reads(left) && body_reads(right),
+            SetExpr::Values(_) | SetExpr::Table(_) => true,
+            _ => false,
+        }
+    }
+    query.locks.is_empty()
+        && body_reads(&query.body)
+        && query
+            .with
+            .as_ref()
+            .is_none_or(|with| with.cte_tables.iter().all(|cte| query_reads(&cte.query)))
+}
+
+/// The EXECUTE that a statement is, or explains.
+pub fn executes(statement: &Statement) -> Option<&Statement> {
+    match statement {
+        Statement::Execute { .. } => Some(statement),
+        Statement::Explain { statement, .. } => {
+            matches!(**statement, Statement::Execute { .. }).then_some(statement)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a query computes from nothing but its own words.
+pub fn reads_nothing(statement: &Statement) -> bool {
+    let Statement::Query(query) = statement else { return false };
+    matches!(&*query.body, SetExpr::Select(select) if select.from.is_empty())
+        && query.with.is_none()
+        && statement.to_string().matches("SELECT").count() == 1
+}
+
+/// Whether a statement only tries for an advisory lock: what it says does not rest on the snapshot.
+pub fn only_tries_a_lock(statement: &Statement) -> bool {
+    let Statement::Query(query) = statement else { return false };
+    let SetExpr::Select(select) = &*query.body else { return false };
+    let [SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }] =
+        &select.projection[..]
+    else {
+        return false;
+    };
+    let Expr::Function(call) = expr else { return false };
+    let name = call.name.0.last().and_then(|part| part.as_ident());
+    // An object's name as the key is looked up in the catalog.
+    let named = expr.to_string().to_ascii_lowercase().contains("reg");
+    let tries = name.is_some_and(|name| name.value.to_lowercase().starts_with("pg_try_advisory"));
+    tries && !named && reads_nothing(statement)
+}
+
+/// Whether a statement is a query or a write: nothing the session does itself.
+pub fn is_plain(statement: &Statement) -> bool {
+    matches!(
+        statement,
+        Statement::Query(_)
+            | Statement::Insert(_)
+            | Statement::Update(_)
+            | Statement::Delete(_)
+            | Statement::Merge(_)
+    )
+}
+
+/// Whether a statement goes to the planners.
+pub fn is_planned(statement: &Statement) -> bool {
+    match statement {
+        Statement::Query(query) => {
+            !matches!(&*query.body, SetExpr::Select(select) if select.into.is_some())
+        }
+        Statement::Insert(_)
+        | Statement::Update(_)
+        | Statement::Delete(_)
+        | Statement::Merge(_)
+        | Statement::Explain { .. }
+        | Statement::Copy { .. } => true,
+        _ => false,
+    }
+}
