@@ -19,7 +19,8 @@ pub enum Bug {
     ExistsIsAnothers,
     /// How long this process was away is measured by its monotonic clock alone.
     OneClock,
-    /// A segment is let go although nothing was written to the one after it.
+    /// A segment is let go although nothing was written to the one after it, and a recovery that misses the entry
+    /// before that one does not look for it in the archive.
     ReleasesLastBatch,
     /// What the page cache has is taken for durable after a life whose sync may have failed.
     TrustsPageCache,

@@ -11,6 +11,8 @@
 //! - Damage is named, never skipped and never taken for an unfinished write.
 
 mod archive;
+#[cfg(test)]
+mod archive_delay;
 pub mod chain;
 pub mod codec;
 mod contact;

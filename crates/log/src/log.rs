@@ -173,8 +173,7 @@ impl VirtualLog {
             match sequencer.append(at, previous_hash, records, by).await? {
                 Sequenced::Done(append, bytes) => {
                     if let Append::Committed(entry) = &append {
-                        inner.reached(at.next(), entry.hash);
-                        inner.archive.committed(bytes, inner.options.archive_bytes);
+                        inner.sequenced(at.next(), entry.hash, bytes);
                     }
                     return Ok(append);
                 }
@@ -353,6 +352,13 @@ impl Inner {
     /// Notes that everything below `next` has been seen.
     pub fn reached(&self, next: Lsn, hash: [u8; 16]) {
         self.state.lock().trail.note(next, hash);
+    }
+
+    /// Notes that this process's sequencer has committed the entry before `next`. Everybody sees it already, and
+    /// the thread that notes it may have been held up since.
+    pub fn sequenced(&self, next: Lsn, hash: [u8; 16], bytes: usize) {
+        self.reached(next, hash);
+        self.archive.committed(bytes, self.options.archive_bytes);
     }
 
     /// Notes that `position` was the tail at some moment after `since`.

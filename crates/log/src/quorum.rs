@@ -402,7 +402,8 @@ pub async fn recover(
     }
 }
 
-fn lost(key: LogletKey, lsn: Lsn) -> Error {
+/// An entry that a log server had is not there any more.
+pub fn lost(key: LogletKey, lsn: Lsn) -> Error {
     Error::Corrupt {
         object: format!("loglet {} of shard {} on its log server", key.loglet, key.shard),
         lsn: Some(lsn),

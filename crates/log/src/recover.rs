@@ -49,6 +49,9 @@ impl Inner {
     ) -> Result<(Lsn, [u8; 16])> {
         let servers: Vec<Arc<dyn LogServer>> = vec![Arc::clone(server) as Arc<dyn LogServer>];
         let Recovered { end: on_disk, hash } = quorum::recover(key, loglet, &servers, by).await?;
+        if self.store.env.planted(Bug::ReleasesLastBatch) && hash.is_none() {
+            return Err(quorum::lost(key, on_disk.prev()));
+        }
         if self.store.env.planted(Bug::TrustsOldDirectory)
             && let Some(hash) = hash
         {

@@ -9,6 +9,7 @@ mod bucket_log;
 mod late_writer;
 mod listing;
 mod local_disk;
+mod local_storm;
 mod majority;
 mod own_object;
 mod quorum_log;

@@ -13,6 +13,7 @@ use telesto_bucket::{
 };
 use telesto_common::env::{Clock, Random, Spawn, Task};
 use telesto_common::key::KeyRange;
+use telesto_common::planted::Planted;
 use telesto_common::{Env, Incarnation, Timestamp};
 use telesto_log::Identity;
 use telesto_shard::{EngineKind, MemoryCheckpoints};
@@ -117,6 +118,8 @@ pub struct World {
     checkpoints: Arc<MemoryCheckpoints>,
     random: Arc<TestRandom>,
     clock: Arc<TestClock>,
+    /// Mends that are taken out in every process.
+    pub planted: Planted,
 }
 
 /// One process.
@@ -131,12 +134,18 @@ pub struct Process {
 
 impl World {
     pub fn new(seed: u64) -> Self {
+        Self::with(seed, Planted::NONE)
+    }
+
+    /// A world in whose processes mends are taken out.
+    pub fn with(seed: u64, planted: Planted) -> Self {
         let clock = Arc::new(TestClock(tokio::time::Instant::now()));
         Self {
             store: MemoryStore::new(Arc::clone(&clock) as Arc<dyn Clock>),
             checkpoints: MemoryCheckpoints::new(),
             random: Arc::new(TestRandom(AtomicU64::new(seed))),
             clock,
+            planted,
         }
     }
 
@@ -146,7 +155,7 @@ impl World {
             clock: Arc::clone(clock) as Arc<dyn Clock>,
             random: Arc::clone(&self.random) as Arc<dyn Random>,
             tasks: Arc::clone(&tasks) as Arc<dyn Spawn>,
-            planted: telesto_common::planted::Planted::NONE,
+            planted: self.planted,
         };
         (env, tasks)
     }

@@ -13,6 +13,7 @@ mod frozen;
 mod harness;
 mod large;
 mod levels;
+mod mends;
 mod middlebox;
 mod model;
 mod new_keys;
