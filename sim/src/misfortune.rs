@@ -274,7 +274,8 @@ impl Run {
         self.nodes[owner].crash(&self.shared);
         let shipped = matches!(stopped, Ok(Some(Ok(()))));
         world.trace(|| format!("the owner, node {owner}, has stopped; all shipped: {shipped}"));
-        if shipped {
+        // The log may have gone on with a new part while its owner stopped (a full disk ends a part).
+        if shipped && self.shared.disk.is_as_wide_as(&backup) {
             world.trace(|| "the local directory is put back".to_owned());
             self.shared.disk.restore(&backup);
         }
