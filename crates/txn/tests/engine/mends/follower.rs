@@ -65,10 +65,10 @@ pub fn play(world: World, mut draws: Draws) -> Pin<Box<dyn Future<Output = Found
 }
 
 impl Play {
-    /// The writer commits up to a dozen times what the follower may hold, at a pace of its own.
+    /// The writer commits up to many times what the follower may hold, at a pace of its own.
     async fn write(&mut self) {
-        let size = 512 << self.draws.below(5);
-        let total = self.draws.below(12 * self.limit);
+        let size = 1024 << self.draws.below(4);
+        let total = self.draws.below(2 << 20);
         let pause = self.draws.between(Duration::ZERO, Duration::from_secs(1));
         for _ in 0..=total / size {
             let key = format!("row-{:06}", self.rows);
