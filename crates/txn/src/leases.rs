@@ -12,10 +12,11 @@
 //! # Limits
 //! [`MAX_LEASES`] at a time: a process that begins and never releases cannot take this one's memory.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use telesto_common::Env;
 use telesto_shard::SnapshotGuard;
 
@@ -29,7 +30,7 @@ const MAX_LEASES: usize = 100_000;
 
 /// The leases a process has given out.
 #[derive(Debug, Default)]
-pub(crate) struct Leases(Mutex<HashMap<LeaseId, (SnapshotGuard, Duration)>>);
+pub(crate) struct Leases(Mutex<FxHashMap<LeaseId, (SnapshotGuard, Duration)>>);
 
 impl Leases {
     /// Keeps what `guard` keeps until the lease ends.
@@ -47,7 +48,7 @@ impl Leases {
         }
         loop {
             let id = LeaseId(env.random.next_u64());
-            if let std::collections::hash_map::Entry::Vacant(place) = leases.entry(id) {
+            if let Entry::Vacant(place) = leases.entry(id) {
                 place.insert((guard, now + LASTS));
                 return Ok(id);
             }
