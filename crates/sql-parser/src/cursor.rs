@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A statement that does not begin with one of these words is left to the parser.
-//! - MOVE is the parser's FETCH with [`MOVE`] for its target; a target in the text is a syntax error, as in PostgreSQL.
+//! - MOVE is the parser's FETCH with the name `MOVE` for its target; a target in the text is a syntax error, as in PostgreSQL.
 
 use crate::sqlparser::ast::{
     CloseCursor, Declare, DeclareType, FetchDirection, FetchPosition, Ident, ObjectName,

@@ -239,7 +239,7 @@ fn check_payload(tokens: &[TokenWithSpan]) -> Result<()> {
 }
 
 /// Writes `SET CONSTRAINTS`, which the parser does not know, as an assignment to `constraints`, which is no parameter's name: the
-/// mode, then the names, each a list's text as [`super::constraints`] reads it. The session answers it.
+/// mode, then the names, each a list's text as the session's constraints read it. The session answers it.
 fn spell_set_constraints(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     let bare = |token: &Token, wanted: &str| matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
     let solid = |t: &&TokenWithSpan| !matches!(t.token, Token::Whitespace(_));

@@ -25,7 +25,7 @@
 //! 57014 for a cancelled or timed-out statement, 57P01 or 08006 when the session is to end.
 //!
 //! # Limits
-//! Time and the client's socket are looked at every [`LONG_LOOK_EVERY`] looks. Tasks that a library spawns by itself do not
+//! Time and the client's socket are looked at every 16th look. Tasks that a library spawns by itself do not
 //! inherit the statement: nothing of length may run there.
 
 use std::cell::RefCell;

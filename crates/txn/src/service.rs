@@ -3,7 +3,7 @@
 //! # Purpose
 //! A transaction reaches its shard only through [`ShardService`], so that a shard that another process serves is the
 //! same code. What a shard of this very process tells beyond that, without a request, is
-//! [`LocalShard`]: hints that save work and never decide anything.
+//! `LocalShard`: hints that save work and never decide anything.
 //!
 //! # Invariants
 //! - Nothing in a request or a reply is alive: a snapshot is kept by a lease that has a number and an end, a scan goes on
