@@ -12,7 +12,7 @@
 //! # On failure
 //! A lease that could not be renewed ends: the transaction's next read of what was dropped says that its snapshot is too old.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -175,11 +175,11 @@ impl RowStream for Pages {
         let wanted = left.min(u64::try_from(max_rows).unwrap_or(u64::MAX));
         let mut page = rest.clone();
         page.spec.limit = Some(wanted);
-        let reply = self.service.scan(page).await?;
-        let count = reply.rows.len() as u64;
-        let Some(last) = reply.rows.last() else {
+        let rows = self.service.scan(page).await?;
+        let count = rows.len() as u64;
+        let Some(last) = rows.last() else {
             self.rest = None;
-            return Ok(reply.rows);
+            return Ok(rows);
         };
         if rest.spec.reverse {
             rest.range.end = last.key.clone();
@@ -192,12 +192,10 @@ impl RowStream for Pages {
         if let Some(limit) = &mut rest.spec.limit {
             *limit = limit.saturating_sub(count);
         }
-        // A page that reached the limit asked for has ended, the scan has not.
-        let dry = reply.ended && count < wanted;
-        if dry || rest.spec.limit == Some(0) || rest.range.is_empty() {
+        if rest.spec.limit == Some(0) || rest.range.is_empty() {
             self.rest = None;
         }
-        Ok(reply.rows)
+        Ok(rows)
     }
 }
 
@@ -211,8 +209,8 @@ struct Keeper {
 
 #[derive(Debug, Default)]
 struct Leased {
-    /// Held leases, and what they were granted for.
-    held: BTreeMap<LeaseId, Duration>,
+    /// Of transactions under way.
+    held: BTreeSet<LeaseId>,
     /// To be released with the next round.
     ended: BTreeSet<LeaseId>,
     /// The task runs.
@@ -239,7 +237,7 @@ impl Drop for HeldLease {
 impl Keeper {
     fn keep(this: &Arc<Self>, id: LeaseId, lasts: Duration) -> HeldLease {
         let mut leased = this.held.lock();
-        leased.held.insert(id, lasts);
+        leased.held.insert(id);
         if !std::mem::replace(&mut leased.runs, true) {
             this.env
                 .spawn("renewing leases", Self::run(Arc::downgrade(this), this.env.clone(), lasts));
@@ -259,7 +257,7 @@ impl Keeper {
                     leased.runs = false;
                     return;
                 }
-                let held = leased.held.keys().copied().collect::<Vec<_>>();
+                let held = leased.held.iter().copied().collect::<Vec<_>>();
                 (held, std::mem::take(&mut leased.ended))
             };
             keeper.round(held, ended, env.deadline(pause)).await;

@@ -209,15 +209,6 @@ pub struct ScanRequest {
     pub timeout: Duration,
 }
 
-/// A page of a scan.
-#[derive(Clone, Debug, Default)]
-pub struct ScanReply {
-    /// The rows, in the order of the scan, about a mebibyte at most.
-    pub rows: Vec<Row>,
-    /// Whether the range or the limit was reached: nothing follows.
-    pub ended: bool,
-}
-
 /// Asks what became of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct OutcomeRequest {
@@ -247,8 +238,9 @@ pub trait ShardService: Debug + Send + Sync {
     /// Whether no key in the range has any version at all as of the snapshot, told by one look; `false` promises nothing.
     async fn never_written(&self, request: NeverWrittenRequest) -> Result<bool>;
 
-    /// The first rows of a range. The caller asks for what lies behind the last of them next.
-    async fn scan(&self, request: ScanRequest) -> Result<ScanReply>;
+    /// The first rows of a range, about a mebibyte at most; none: nothing is left of it. The caller asks for what lies behind
+    /// the last of them next.
+    async fn scan(&self, request: ScanRequest) -> Result<Vec<Row>>;
 
     /// Whether anything changed.
     async fn changed(&self, request: ChangedRequest) -> Result<ChangedReply>;

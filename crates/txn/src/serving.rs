@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, ShardId, Timestamp};
-use telesto_shard::{Change, Error as ShardError, Read, ScanSpec, ShardScan};
+use telesto_shard::{Change, Error as ShardError, Read, Row, ScanSpec, ShardScan};
 use tokio::sync::oneshot;
 
 use crate::api::{Cost, Durability, Outcome};
@@ -31,7 +31,7 @@ use crate::read_set::Reads;
 use crate::service::{
     BeginReply, BeginRequest, ChangedReply, ChangedRequest, CommitReply, CommitRequest,
     CommitWrites, Freshness, GetRequest, LeaseId, LocalShard, LocalSnapshot, NeverWrittenRequest,
-    OutcomeRequest, RowStream, ScanReply, ScanRequest, ShardService,
+    OutcomeRequest, RowStream, ScanRequest, ShardService,
 };
 use crate::transaction::conflict;
 
@@ -152,16 +152,14 @@ impl ShardService for LocalService {
         self.0.on_shard(by, "reading", look).await
     }
 
-    async fn scan(&self, request: ScanRequest) -> Result<ScanReply> {
+    async fn scan(&self, request: ScanRequest) -> Result<Vec<Row>> {
         self.serves(request.shard)?;
         let limit = request.spec.limit.unwrap_or(u64::MAX).min(PAGE_ROWS);
         let spec = ScanSpec { limit: Some(limit), ..request.spec };
         let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut stream = self.stream(ScanRequest { spec, ..request });
         // One batch is as much as a reply holds: the caller asks on from its last row.
-        let rows = stream.next_batch(wanted).await?;
-        let ended = rows.is_empty();
-        Ok(ScanReply { rows, ended })
+        stream.next_batch(wanted).await
     }
 
     async fn changed(&self, request: ChangedRequest) -> Result<ChangedReply> {
@@ -371,7 +369,7 @@ struct LocalRows {
 
 #[async_trait]
 impl RowStream for LocalRows {
-    async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<telesto_shard::Row>> {
+    async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<Row>> {
         let env = &self.local.env;
         let by = env.deadline(self.timeout);
         loop {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use telesto_common::ShardId;
-use telesto_shard::Read;
+use telesto_shard::{Read, Row};
 use telesto_txn::service::{
     BeginReply, BeginRequest, ChangedReply, ChangedRequest, CommitReply, CommitRequest, Freshness,
-    GetRequest, LeaseId, NeverWrittenRequest, OutcomeRequest, ScanReply, ScanRequest, ShardService,
+    GetRequest, LeaseId, NeverWrittenRequest, OutcomeRequest, ScanRequest, ShardService,
 };
 use telesto_txn::{Error, Outcome, Result, TxnOptions};
 
@@ -66,7 +66,7 @@ impl ShardService for Way {
         self.pass()?.never_written(request).await
     }
 
-    async fn scan(&self, request: ScanRequest) -> Result<ScanReply> {
+    async fn scan(&self, request: ScanRequest) -> Result<Vec<Row>> {
         self.pass()?.scan(request).await
     }
 
