@@ -29,6 +29,7 @@ pub mod exec;
 pub mod expr;
 #[doc(hidden)]
 pub mod fuzz;
+mod held;
 mod identifier;
 mod interrupt;
 mod notify;
