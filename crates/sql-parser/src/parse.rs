@@ -73,7 +73,10 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
     let mut current: Vec<TokenWithSpan> = Vec::new();
     for token in tokens.into_iter().flat_map(signs_apart) {
         match token.token {
-            Token::SemiColon => finish(sql, std::mem::take(&mut current), &mut out)?,
+            Token::SemiColon => {
+                crate::interrupt::check()?;
+                finish(sql, std::mem::take(&mut current), &mut out)?;
+            }
             Token::EOF => {}
             _ => current.push(token),
         }
@@ -129,13 +132,24 @@ fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> R
     if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
         return Ok(());
     }
+    look(tokens.len())?;
     syntax::shorten(&mut tokens);
     let depth = Depth::of(&tokens)?;
     out.push(Need::of_unbalanced(depth).provide(|| statement(sql, tokens, Need::of(depth)))?);
     Ok(())
 }
 
+/// Looks whether a long statement is to end: every pass over its tokens, and what it becomes, takes a while.
+fn look(tokens: usize) -> Result<()> {
+    if tokens < LONG_TOKENS { Ok(()) } else { telesto_sql_types::interrupt::check_long() }
+}
+
+/// Tokens from which on a statement is long.
+const LONG_TOKENS: usize = 4096;
+
 fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Parsed> {
+    let length = tokens.len();
+    look(length)?;
     crate::rewrite::spelling::cut_identifiers(&mut tokens);
     let as_of = take_as_of(&mut tokens)?;
     crate::rewrite::copy_words::spell_switches(&mut tokens);
@@ -146,6 +160,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::quantified_comparison::spell_like(&mut tokens);
     crate::rewrite::quantified_comparison::spell_values(&mut tokens);
     crate::rewrite::subscript_assignment::spell(&mut tokens)?;
+    look(length)?;
     let spelled = crate::rewrite::spelling::spell_types(&mut tokens)?;
     if spelled == crate::rewrite::spelling::Spelled::Plain
         && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?
@@ -155,6 +170,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::included::spell(&mut tokens);
     crate::rewrite::keywords::respell(&mut tokens);
+    look(length)?;
     let wrapped = crate::rewrite::quantified_comparison::spell_insert(&mut tokens);
     spell_conflict_target(sql, &mut tokens)?;
     crate::rewrite::spelling::spell_arrays(&mut tokens);
@@ -173,17 +189,20 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
         Found::Other => None,
     };
     let expands = crate::rewrite::expand_array::is_in(&tokens);
+    look(length)?;
     let mut parser = syntax::parser(tokens, true);
     let parsed = match &head {
         Some(_) => parser.parse_query().map(Statement::Query),
         None => parser.parse_statement(),
     };
     let mut statement = parsed.map_err(|error| syntax_error(sql, &error))?;
+    look(length)?;
     // What walks the tree from here on walks a shallow one.
     if repair {
         crate::rewrite::precedence::restore(&mut statement);
     }
     syntax::balance(&mut statement);
+    look(length)?;
     if wrapped {
         crate::rewrite::quantified_comparison::unwrap(&mut statement);
     }

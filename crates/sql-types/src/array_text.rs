@@ -90,6 +90,9 @@ struct Parser<'a> {
     dimensions: Vec<Option<i32>>,
     depth_of_values: Option<usize>,
     elements: Vec<Datum>,
+    steps: crate::interrupt::Steps,
+    /// What the elements take in memory.
+    made: crate::held::Growing,
 }
 
 impl Parser<'_> {
@@ -201,11 +204,14 @@ impl Parser<'_> {
                 return self.fail("Unexpected \",\" or \"}\" character.");
             }
             if !escaped && trimmed.eq_ignore_ascii_case("null") {
+                self.made.add(size_of::<Datum>())?;
                 self.elements.push(Datum::Null);
                 return Ok(());
             }
             out.truncate(trimmed.len());
         }
+        self.steps.step()?;
+        self.made.add(size_of::<Datum>() + out.len())?;
         self.elements.push(Datum::from_text(&out, self.element, self.style)?);
         Ok(())
     }
@@ -242,6 +248,8 @@ pub fn parse_array(text: &str, element: &SqlType, style: &TextStyle) -> Result<D
         dimensions: Vec::new(),
         depth_of_values: None,
         elements: Vec::new(),
+        steps: crate::interrupt::Steps::default(),
+        made: crate::held::Growing::default(),
     };
     if parser.rest.next() != Some('{') {
         return Err(malformed(text, "Array value must start with \"{\" or dimension information."));

@@ -278,8 +278,11 @@ fn read_array(r: &mut Reader<'_>, told: &SqlType, element: &SqlType) -> Result<D
     if total == 0 {
         dimensions.clear();
     }
+    crate::held::charge(total, 0)?;
     let mut elements = Vec::new();
+    let mut steps = crate::interrupt::Steps::default();
     for _ in 0..total {
+        steps.step()?;
         let length = r.i32()?;
         elements.push(if length == -1 {
             Datum::Null

@@ -13,6 +13,8 @@
 //! # How to use
 //! - [`check`] at least once a millisecond of work; it costs a few nanoseconds.
 //! - [`Steps`] in a loop of cheap steps: it looks once in a thousand.
+//! - [`check_long`] before a step that itself takes milliseconds: it looks at the clock and the socket every time.
+//! - [`sort`] in the place of a sort of as many values as data says.
 //! - [`pace`] in a loop that may await: it looks and, now and then, gives way to other tasks.
 //! - [`computes`] before what may compute for long, from async code: the statement goes on where that holds up nobody.
 //!
@@ -39,6 +41,7 @@ use std::time::Duration;
 use futures::Stream;
 use parking_lot::Mutex;
 use telesto_common::env::Clock;
+use telesto_common::limits::{MemoryBudget, Reservation};
 use tokio::sync::Notify;
 
 use crate::error::{Error, Result, SqlState};
@@ -88,6 +91,10 @@ pub struct Shared {
     computes: AtomicBool,
     clock: Option<Arc<dyn Clock>>,
     probe: Mutex<Option<(Probe, Duration)>>,
+    /// What the values that the statement makes take ([`crate::held`]); `None`: nobody counts.
+    values: Option<Mutex<Reservation>>,
+    /// Whether it is more than nothing.
+    charged: AtomicBool,
     notify: Notify,
 }
 
@@ -98,9 +105,16 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Of a session that has begun no statement yet.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock: Some(clock), ..Self::default() }
+    /// Of a session that has begun no statement yet; what its values take is charged to `memory`.
+    pub fn new(clock: Arc<dyn Clock>, memory: &Arc<MemoryBudget>) -> Self {
+        Self { clock: Some(clock), ..Self::with_memory(memory) }
+    }
+
+    /// Whose statements have no time limit.
+    pub fn with_memory(memory: &Arc<MemoryBudget>) -> Self {
+        // Nothing is reserved yet, so nothing can be refused.
+        let values = memory.reserve("the values of a statement", 0).ok().map(Mutex::new);
+        Self { values, ..Self::default() }
     }
 
     /// A statement begins, with this much time; `None`: without a limit.
@@ -109,6 +123,7 @@ impl Shared {
             (Some(clock), Some(limit)) => micros(clock.monotonic().saturating_add(limit)).max(1),
             _ => 0,
         };
+        self.give_back(0);
         self.deadline_micros.store(deadline, Ordering::Relaxed);
         self.turns.store(0, Ordering::Relaxed);
         self.statement.store(number, Ordering::SeqCst);
@@ -116,8 +131,21 @@ impl Shared {
 
     /// The statement has ended.
     pub fn finish(&self) {
+        self.give_back(0);
         self.statement.store(0, Ordering::SeqCst);
         self.deadline_micros.store(0, Ordering::Relaxed);
+    }
+
+    /// Gives back what values took beyond `left` bytes.
+    fn give_back(&self, left: u64) {
+        if let Some(values) = &self.values
+            && self.charged.load(Ordering::Relaxed)
+        {
+            let mut values = values.lock();
+            let over = values.bytes().saturating_sub(left);
+            values.shrink(over);
+            self.charged.store(left > 0, Ordering::Relaxed);
+        }
     }
 
     /// Stops the statement under way.
@@ -283,6 +311,112 @@ pub fn check() -> Result<()> {
     looked.unwrap_or(Ok(()))
 }
 
+/// [`check`] before a step that takes milliseconds: the clock and the socket are looked at each time.
+///
+/// # Errors
+/// Those of [`check`].
+pub fn check_long() -> Result<()> {
+    let looked = CURRENT.try_with(|current| match &*current.borrow() {
+        Some(shared) => {
+            let number = shared.number();
+            shared.look(number).and_then(|()| shared.long_look(number))
+        }
+        None => Ok(()),
+    });
+    // A thread that ends runs no statement.
+    looked.unwrap_or(Ok(()))
+}
+
+/// Takes `bytes` for values of the statement that this thread runs. Outside of a statement nothing is counted.
+pub fn charge(bytes: u64) -> telesto_common::Result<()> {
+    with_shared(|shared| match &shared.values {
+        Some(values) => {
+            shared.charged.store(true, Ordering::Relaxed);
+            values.lock().grow(bytes)
+        }
+        None => Ok(()),
+    })
+    .unwrap_or(Ok(()))
+}
+
+/// What the values of the statement take now, bytes.
+pub fn charged() -> u64 {
+    let bytes = |shared: &Shared| match &shared.values {
+        Some(values) if shared.charged.load(Ordering::Relaxed) => values.lock().bytes(),
+        _ => 0,
+    };
+    with_shared(bytes).unwrap_or(0)
+}
+
+/// Gives back what the values of the statement take beyond `left` bytes.
+pub fn give_back(left: u64) {
+    with_shared(|shared| shared.give_back(left));
+}
+
+/// What `work` makes of the session whose statement this thread runs; `None`: there is none.
+fn with_shared<T>(work: impl FnOnce(&Shared) -> T) -> Option<T> {
+    // A thread that ends runs no statement.
+    CURRENT.try_with(|current| current.borrow().as_deref().map(work)).ok().flatten()
+}
+
+/// How many values are sorted between two looks.
+const SORTED_A_LOOK: usize = 4096;
+
+/// A stable sort that looks now and then: pieces are sorted one by one, and merged pair by pair.
+///
+/// # Errors
+/// Those of [`check`]; then the values are gone.
+pub fn sort<T>(
+    values: Vec<T>,
+    mut order: impl FnMut(&T, &T) -> std::cmp::Ordering,
+) -> Result<Vec<T>> {
+    let mut pieces = Vec::with_capacity(values.len().div_ceil(SORTED_A_LOOK));
+    let mut left = values.into_iter();
+    loop {
+        let mut piece: Vec<T> = left.by_ref().take(SORTED_A_LOOK).collect();
+        if piece.is_empty() {
+            break;
+        }
+        check()?;
+        piece.sort_by(&mut order);
+        pieces.push(piece);
+    }
+    let mut steps = Steps::default();
+    while pieces.len() > 1 {
+        let mut merged = Vec::with_capacity(pieces.len().div_ceil(2));
+        let mut pairs = pieces.into_iter();
+        while let Some(first) = pairs.next() {
+            merged.push(match pairs.next() {
+                Some(second) => merge(first, second, &mut order, &mut steps)?,
+                None => first,
+            });
+        }
+        pieces = merged;
+    }
+    Ok(pieces.pop().unwrap_or_default())
+}
+
+/// Two sorted lists as one; of equals, those of the first come first.
+fn merge<T>(
+    first: Vec<T>,
+    second: Vec<T>,
+    order: &mut impl FnMut(&T, &T) -> std::cmp::Ordering,
+    steps: &mut Steps,
+) -> Result<Vec<T>> {
+    let mut out = Vec::with_capacity(first.len() + second.len());
+    let (mut first, mut second) = (first.into_iter().peekable(), second.into_iter().peekable());
+    loop {
+        steps.step()?;
+        let from_second = match (first.peek(), second.peek()) {
+            (Some(a), Some(b)) => order(b, a).is_lt(),
+            (None, Some(_)) => true,
+            (Some(_), None) => false,
+            (None, None) => return Ok(out),
+        };
+        out.extend(if from_second { second.next() } else { first.next() });
+    }
+}
+
 /// Looks once in a thousand steps, for loops whose steps cost nanoseconds.
 #[derive(Debug, Default)]
 pub struct Steps(u32);
@@ -308,6 +442,8 @@ pub async fn pace() -> Result<()> {
     check()?;
     let long = CURRENT.with_borrow(|current| {
         let Some(shared) = current else { return false };
+        // The row before is done; whoever keeps its values counts them.
+        shared.give_back(0);
         let turns = shared.turns.load(Ordering::Relaxed).wrapping_add(1);
         shared.turns.store(turns, Ordering::Relaxed);
         turns == SHORT_TURNS && !shared.is_computing()
@@ -406,7 +542,7 @@ mod tests {
     use super::*;
 
     fn shared() -> Arc<Shared> {
-        Arc::new(Shared::new(telesto_runtime_clock()))
+        Arc::new(Shared::new(telesto_runtime_clock(), &MemoryBudget::new(1 << 20)))
     }
 
     fn telesto_runtime_clock() -> Arc<dyn Clock> {
@@ -471,6 +607,36 @@ mod tests {
         });
         assert_eq!(stopped.code().0, "08006");
         assert_eq!(shared.ending(), Some(Ending::ClientGone));
+    }
+
+    #[test]
+    fn sort_is_stable_and_ends_when_told() {
+        let values: Vec<(u64, usize)> =
+            (0..20_000).map(|at| ((at as u64).wrapping_mul(0x9E37_79B9) % 50, at)).collect();
+        let mut expected = values.clone();
+        expected.sort_by_key(|value| value.0);
+        let by_key = |a: &(u64, usize), b: &(u64, usize)| a.0.cmp(&b.0);
+        assert_eq!(sort(values.clone(), by_key).ok(), Some(expected));
+        assert_eq!(sort(Vec::<u8>::new(), Ord::cmp).ok(), Some(Vec::new()));
+        let shared = shared();
+        shared.begin(1, None);
+        let mut compared = 0_u32;
+        let sorted = within(&shared, || {
+            sort(values, |a, b| {
+                compared += 1;
+                shared.cancel();
+                a.cmp(b)
+            })
+        });
+        assert_eq!(code(sorted.map(|_| ())), Some("57014"));
+        assert!(compared < 200_000, "{compared}");
+    }
+
+    #[test]
+    fn long_look_sees_the_deadline_at_once() {
+        let shared = shared();
+        shared.begin(1, Some(Duration::ZERO));
+        assert_eq!(code(within(&shared, check_long)), Some("57014"));
     }
 
     #[test]

@@ -36,7 +36,8 @@ fn too_deep() -> Error {
 /// # Errors
 /// 22P02 when it is not valid after all, 54001 when it is nested too deep.
 pub fn document(text: &str) -> Result<Value> {
-    let mut reader = Reader { text, at: 0, depth: 0, steps: crate::interrupt::Steps::default() };
+    let (steps, made) = (crate::interrupt::Steps::default(), crate::held::Growing::default());
+    let mut reader = Reader { text, at: 0, depth: 0, steps, made };
     let value = reader.value()?;
     reader.blanks();
     if reader.at == text.len() { Ok(value) } else { Err(reader.broken()) }
@@ -57,11 +58,16 @@ pub fn shallow(value: &Value) -> Result<()> {
     if within(value, MAX_DEPTH) { Ok(()) } else { Err(too_deep()) }
 }
 
+/// What a value of a document takes beside its text, and a field beside its value: its place, and the heads of allocations, bytes.
+const VALUE_BYTES: usize = 72;
+
 struct Reader<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
     steps: crate::interrupt::Steps,
+    /// What the document takes in memory.
+    made: crate::held::Growing,
 }
 
 impl Reader<'_> {
@@ -89,6 +95,7 @@ impl Reader<'_> {
 
     fn value(&mut self) -> Result<Value> {
         self.steps.step()?;
+        self.made.add(VALUE_BYTES)?;
         self.blanks();
         let Some(first) = self.peek() else { return Err(self.broken()) };
         Ok(match first {
@@ -136,6 +143,7 @@ impl Reader<'_> {
             if !self.takes(b':') {
                 return Err(self.broken());
             }
+            self.made.add(VALUE_BYTES)?;
             fields.insert(key, self.value()?);
             if self.takes(b'}') {
                 return Ok(Value::Object(fields));
@@ -180,6 +188,7 @@ impl Reader<'_> {
             }
         }
         let quoted = &self.text[self.at..=end];
+        self.made.add(quoted.len())?;
         let text = if escapes {
             serde_json::from_str::<String>(quoted).map_err(|error| invalid(&error))?
         } else {

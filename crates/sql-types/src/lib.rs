@@ -22,6 +22,7 @@ pub mod datum;
 pub mod domains;
 pub mod enums;
 pub mod error;
+pub mod held;
 pub mod identifier;
 pub mod interrupt;
 pub mod interval;

@@ -72,7 +72,7 @@ impl Numeric {
         if body.eq_ignore_ascii_case("inf") || body.eq_ignore_ascii_case("infinity") {
             return Some(if negative { Self::NegInfinity } else { Self::Infinity });
         }
-        let (mantissa, exponent) = match body.find(['e', 'E']) {
+        let (mantissa, exponent) = match memchr::memchr2(b'e', b'E', body.as_bytes()) {
             Some(at) => {
                 let digits = &body[at + 1..];
                 let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
@@ -83,6 +83,11 @@ impl Numeric {
             }
             None => (body, 0),
         };
+        // What has more digits is out of range whatever its exponent; to make a number of it takes the square of its length.
+        let most = (MAX_INTEGER_DIGITS + MAX_SCALE) as usize;
+        if mantissa.trim_start_matches(['0', '.']).len() > most + 1 {
+            return None;
+        }
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         if (whole.is_empty() && fraction.is_empty())
             || !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit())
@@ -491,6 +496,16 @@ mod tests {
 
     fn n(text: &str) -> Numeric {
         Numeric::parse(text).expect(text)
+    }
+
+    #[test]
+    fn text_of_far_too_many_digits_is_refused_before_it_is_a_number() {
+        let begun = std::time::Instant::now();
+        assert_eq!(Numeric::parse(&"9".repeat(20_000_000)), None);
+        assert_eq!(Numeric::parse(&format!("{}e-1000000", "9".repeat(20_000_000))), None);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+        let zeros = format!("{}7", "0".repeat(1_000_000));
+        assert_eq!(Numeric::parse(&zeros), Some(Numeric::from(7)));
     }
 
     #[test]

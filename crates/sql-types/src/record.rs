@@ -67,21 +67,37 @@ fn split(text: &str) -> Vec<Option<String>> {
 }
 
 /// Appends a field that is not NULL, in quotes where they are needed.
-pub fn push_field(out: &mut String, text: &str) {
+///
+/// # Errors
+/// 54000 before the text is longer than `most` bytes; those of [`crate::interrupt::check`].
+pub fn push_field(out: &mut String, text: &str, most: usize) -> Result<()> {
+    crate::interrupt::check_long()?;
+    let doubled = memchr::memchr2_iter(b'"', b'\\', text.as_bytes()).count();
+    if out.len() + text.len() + doubled > most {
+        return Err(Error::new(
+            SqlState::PROGRAM_LIMIT_EXCEEDED,
+            format!(
+                "a row written out is longer than {most} bytes; rows in rows double their quotes"
+            ),
+        ));
+    }
     let special =
         |c: char| c.is_ascii_whitespace() || matches!(c, '"' | '(' | ')' | ',' | '\\' | '\u{b}');
     if !text.is_empty() && !text.contains(special) {
         out.push_str(text);
-        return;
+        return Ok(());
     }
     out.push('"');
-    for c in text.chars() {
-        if matches!(c, '"' | '\\') {
-            out.push(c);
-        }
-        out.push(c);
+    let (mut steps, mut from) = (crate::interrupt::Steps::default(), 0);
+    for at in memchr::memchr2_iter(b'"', b'\\', text.as_bytes()) {
+        steps.step()?;
+        // The sign itself begins the next piece.
+        out.push_str(&text[from..=at]);
+        from = at;
     }
+    out.push_str(&text[from..]);
     out.push('"');
+    Ok(())
 }
 
 /// Of each field of a record's text whether it is NULL.

@@ -38,7 +38,7 @@ pub use telesto_sql_parser::sqlparser;
 pub(crate) use telesto_sql_parser::{definition, stack, syntax};
 pub use telesto_sql_types as types;
 pub use telesto_sql_types::error;
-pub(crate) use telesto_sql_types::{identifier, interrupt};
+pub(crate) use telesto_sql_types::{held, identifier, interrupt};
 
 pub use error::{Error, Result, SqlState};
 pub use notify::{Lost, Notification};

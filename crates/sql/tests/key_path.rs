@@ -416,6 +416,37 @@ async fn statement_of_several_parts_is_run_again_as_a_whole_after_a_conflict() {
 }
 
 #[tokio::test]
+async fn values_that_do_not_fit_the_memory_are_refused_and_charged_no_longer_than_they_live() {
+    let options = SqlOptions { memory_bytes: 24 << 20, ..SqlOptions::default() };
+    let (mut a, _) = two_sessions(options).await;
+    run(&mut a, "create table t (id int primary key, v text)").await;
+    run(&mut a, "insert into t values (1, 'x')").await;
+    let large = [
+        "('[' || repeat('1,', 1000000) || '1]')::jsonb",
+        "('{' || repeat('1,', 1500000) || '1}')::int[]",
+        "string_to_array(repeat(',', 1500000), ',')",
+        "repeat('x', 30000000)",
+    ];
+    for value in large {
+        for sql in [
+            format!("select {value} is null"),
+            format!("select {value} is null from t where id = 1"),
+        ] {
+            let answer = run(&mut a, &sql).await;
+            assert!(answer.starts_with("!53200"), "{sql}: {answer}");
+        }
+    }
+    // Each fits; all together they would not.
+    for _ in 0..20 {
+        let sql =
+            "select cardinality(string_to_array(repeat(',', 200000), ',')) from t where id = 1";
+        assert_eq!(run(&mut a, sql).await, "200001");
+    }
+    let sql = "select sum(cardinality(string_to_array(repeat(',', 20000 + g), ','))) from generate_series(1, 300) g";
+    assert_eq!(run(&mut a, sql).await, "6045450");
+}
+
+#[tokio::test]
 async fn rows_of_a_part_that_do_not_fit_the_memory_are_refused_and_nothing_is_written() {
     let options = SqlOptions { memory_bytes: 4 << 20, ..SqlOptions::default() };
     let (mut a, _) = two_sessions(options).await;

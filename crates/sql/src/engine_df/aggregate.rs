@@ -4,6 +4,9 @@
 //! - Arguments arrive in the order the aggregate's ORDER BY asks for; NULLs are skipped where PostgreSQL skips them.
 //! - DISTINCT is done here, on values.
 //! - What an accumulator holds is reported to the query's memory pool.
+//! - Every loop over rows looks whether the statement is to end: a result may be made of millions of them.
+
+mod aside;
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -21,6 +24,7 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, Signature, Volatility,
 };
 
+use self::aside::state_types;
 use super::evaluate::Evaluation;
 use super::fault;
 use super::json_folds;
@@ -28,6 +32,8 @@ use super::sort_key::key_of;
 use super::totals::{Total, Totals, average};
 use super::types::{arrow_type, datum_at, scalar};
 use crate::error::{Error, Result, SqlState};
+use crate::held as memory;
+use crate::interrupt::{self, Steps};
 use crate::types::{ArrayValue, Datum, Interval, Numeric, SqlType};
 
 /// What is computed over the rows of a group.
@@ -234,22 +240,6 @@ impl AggregateUDFImpl for FoldFunction {
     }
 }
 
-/// Types of the intermediate state (what is spilled): the number of rows, then either the running value or the
-/// values kept, one list an argument.
-fn state_types(fold: Fold, args: &[SqlType], distinct: bool) -> Vec<SqlType> {
-    let mut types = vec![SqlType::Int8];
-    match fold {
-        _ if distinct => types.extend(args.iter().map(|ty| ty.clone().array_of())),
-        Fold::SumNumeric | Fold::AvgNumeric => types.push(SqlType::Numeric(None)),
-        Fold::SumInterval | Fold::AvgInterval => {
-            types.push(SqlType::Numeric(None).array_of());
-        }
-        Fold::Least | Fold::Greatest => types.extend(args.iter().cloned()),
-        _ => types.extend(args.iter().map(|ty| ty.clone().array_of())),
-    }
-    types
-}
-
 #[derive(Clone, Debug)]
 struct FoldState {
     fold: Fold,
@@ -299,13 +289,14 @@ impl FoldState {
     }
 
     /// Puts the rows kept in the order asked for.
-    fn sort(&mut self) {
+    fn sort(&mut self) -> Result<()> {
         if self.keys.len() != self.items.len() || self.keys.is_empty() {
-            return;
+            return Ok(());
         }
-        let mut rows: Vec<_> = self.keys.drain(..).zip(self.items.drain(..)).collect();
-        rows.sort_by(|a, b| a.0.cmp(&b.0));
+        let rows = self.keys.drain(..).zip(self.items.drain(..)).collect();
+        let rows: Vec<(Vec<u8>, Vec<Datum>)> = interrupt::sort(rows, |a, b| a.0.cmp(&b.0))?;
         (self.keys, self.items) = rows.into_iter().unzip();
+        Ok(())
     }
 
     fn add(&mut self, values: Vec<Datum>, sign: i64) -> Result<()> {
@@ -350,9 +341,12 @@ impl FoldState {
     }
 
     fn finish(&self) -> Result<Datum> {
+        interrupt::check()?;
         if self.seen.is_some() {
-            let mut plain = Self { seen: None, items: Vec::new(), ..self.clone() };
+            let mut plain = self.without_rows();
+            let mut steps = Steps::default();
             for row in &self.items {
+                steps.step()?;
                 plain.add(row.clone(), 1)?;
             }
             return plain.finish();
@@ -375,10 +369,7 @@ impl FoldState {
             Fold::Least | Fold::Greatest => self.best.clone(),
             Fold::Joined if !self.items.is_empty() => self.joined()?,
             Fold::Array if self.items.is_empty() => Datum::Null,
-            Fold::Array | Fold::ArrayOrEmpty => {
-                let items = self.items.iter().map(|row| row[0].clone()).collect();
-                Datum::Array(Arc::new(ArrayValue::new(self.args[0].clone(), items)))
-            }
+            Fold::Array | Fold::ArrayOrEmpty => self.column(0, &self.args[0])?,
             Fold::JsonArray if !self.items.is_empty() => {
                 json_folds::array(&self.items, &self.args, &self.evaluation, &self.returns)?
             }
@@ -390,9 +381,41 @@ impl FoldState {
         })
     }
 
+    /// The same state before its first row, of values that are distinct already.
+    fn without_rows(&self) -> Self {
+        Self {
+            fold: self.fold,
+            args: self.args.clone(),
+            returns: self.returns.clone(),
+            evaluation: self.evaluation.clone(),
+            order: None,
+            keys: Vec::new(),
+            seen: None,
+            count: 0,
+            sum: Total::default(),
+            interval: (0, 0, 0),
+            best: Datum::Null,
+            items: Vec::new(),
+            held_bytes: 0,
+            moves: self.moves,
+        }
+    }
+
+    /// Argument `at` of the rows kept, as one array.
+    fn column(&self, at: usize, ty: &SqlType) -> Result<Datum> {
+        memory::charge(self.items.len(), 0)?;
+        let mut steps = Steps::default();
+        let items = self.items.iter().map(|row| steps.step().map(|()| row[at].clone()));
+        let items = items.collect::<Result<_>>()?;
+        Ok(Datum::Array(Arc::new(ArrayValue::new(ty.clone(), items))))
+    }
+
     fn joined(&self) -> Result<Datum> {
+        memory::charge(0, self.held_bytes)?;
         let mut out: Vec<u8> = Vec::new();
+        let mut steps = Steps::default();
         for (at, row) in self.items.iter().enumerate() {
+            steps.step()?;
             let part = |value: &Datum, out: &mut Vec<u8>| match value {
                 Datum::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Datum::Bytea(bytes) => out.extend_from_slice(bytes),
@@ -446,7 +469,11 @@ impl Accumulator for FoldState {
             Some(order) => Some(order.convert_columns(&values[self.args.len()..])?),
             None => None,
         };
+        interrupt::check().map_err(fault::to_datafusion)?;
+        let _values = memory::scope();
+        let mut steps = Steps::default();
         for row in 0..rows {
+            steps.step().map_err(fault::to_datafusion)?;
             let mut datums = Vec::with_capacity(self.args.len());
             for (array, ty) in values.iter().zip(&self.args) {
                 datums.push(datum_at(array.as_ref(), row, ty).map_err(fault::to_datafusion)?);
@@ -459,6 +486,8 @@ impl Accumulator for FoldState {
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
         let rows = values.first().map_or(0, |array| array.len());
+        interrupt::check().map_err(fault::to_datafusion)?;
+        let _values = memory::scope();
         for row in 0..rows {
             let value =
                 datum_at(values[0].as_ref(), row, &self.args[0]).map_err(fault::to_datafusion)?;
@@ -481,7 +510,8 @@ impl Accumulator for FoldState {
     }
 
     fn evaluate(&mut self) -> DfResult<ScalarValue> {
-        self.sort();
+        let _values = memory::scope();
+        self.sort().map_err(fault::to_datafusion)?;
         self.finish().and_then(|value| scalar(&value, &self.returns)).map_err(fault::to_datafusion)
     }
 
@@ -505,10 +535,11 @@ impl Accumulator for FoldState {
                 out.push(Datum::Array(Arc::new(list)));
             }
             Fold::Least | Fold::Greatest if compact => out.push(self.best.clone()),
-            _ => out.extend(self.args.iter().enumerate().map(|(at, ty)| {
-                let items = self.items.iter().map(|row| row[at].clone()).collect();
-                Datum::Array(Arc::new(ArrayValue::new(ty.clone(), items)))
-            })),
+            _ => {
+                for (at, ty) in self.args.iter().enumerate() {
+                    out.push(self.column(at, ty).map_err(fault::to_datafusion)?);
+                }
+            }
         }
         let mut types = state_types(self.fold, &self.args, self.seen.is_some());
         if self.order.is_some() {
@@ -527,6 +558,7 @@ impl Accumulator for FoldState {
         if self.order.is_some() {
             types.push(SqlType::Bytea.array_of());
         }
+        let _values = memory::scope();
         for row in 0..states.first().map_or(0, |array| array.len()) {
             let parts = states
                 .iter()
@@ -535,58 +567,6 @@ impl Accumulator for FoldState {
                 .collect::<Result<Vec<_>>>()
                 .and_then(|parts| self.merge(&parts));
             parts.map_err(fault::to_datafusion)?;
-        }
-        Ok(())
-    }
-}
-
-impl FoldState {
-    /// Takes in a state that was put aside.
-    fn merge(&mut self, parts: &[Datum]) -> Result<()> {
-        let count = parts[0].as_i64().unwrap_or(0);
-        let compact = self.seen.is_none();
-        match (self.fold, &parts[1]) {
-            (Fold::SumNumeric | Fold::AvgNumeric, Datum::Numeric(sum)) if compact => {
-                self.count += count;
-                self.sum.add(sum, false);
-            }
-            (Fold::SumInterval | Fold::AvgInterval, Datum::Array(list)) if compact => {
-                self.count += count;
-                let part = |at: usize| match list.elements.get(at) {
-                    Some(Datum::Numeric(n)) => n.to_string().parse::<i128>().unwrap_or(0),
-                    _ => 0,
-                };
-                let narrow = |value: i128| {
-                    i64::try_from(value).map_err(|_| {
-                        Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "interval out of range")
-                    })
-                };
-                self.interval.0 += narrow(part(0))?;
-                self.interval.1 += narrow(part(1))?;
-                self.interval.2 += part(2);
-            }
-            (Fold::Least | Fold::Greatest, best) if compact => {
-                if !best.is_null() {
-                    self.add(vec![best.clone()], 1)?;
-                }
-            }
-            _ => {
-                let lists: Vec<&[Datum]> = parts[1..]
-                    .iter()
-                    .map(|part| match part {
-                        Datum::Array(list) => list.elements.as_slice(),
-                        _ => &[],
-                    })
-                    .collect();
-                for at in 0..lists.first().map_or(0, |list| list.len()) {
-                    let values = lists.iter().take(self.args.len()).map(|list| list[at].clone());
-                    let key = match lists.get(self.args.len()).map(|keys| &keys[at]) {
-                        Some(Datum::Bytea(key)) => Some(key.to_vec()),
-                        _ => None,
-                    };
-                    self.row(values.collect(), key)?;
-                }
-            }
         }
         Ok(())
     }

@@ -45,6 +45,7 @@ impl<'n> TreeNodeVisitor<'n> for Measure {
     type Node = LogicalPlan;
 
     fn f_down(&mut self, node: &'n LogicalPlan) -> DfResult<TreeNodeRecursion> {
+        crate::interrupt::check().map_err(super::fault::to_datafusion)?;
         self.nodes += 1;
         self.level += 1;
         self.levels = self.levels.max(self.level);

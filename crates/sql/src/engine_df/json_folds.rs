@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::evaluate::Evaluation;
 use crate::error::{Error, Result, SqlState};
+use crate::interrupt::Steps;
 use crate::types::{Datum, SqlType};
 
 /// An array of the first values of `rows`.
@@ -19,12 +20,19 @@ pub(super) fn array(
     evaluation: &Evaluation,
     returns: &SqlType,
 ) -> Result<Datum> {
+    let mut steps = Steps::default();
     if *returns == SqlType::Json {
-        let items = rows.iter().map(|row| evaluation.to_json_text(&row[0], &args[0]));
+        let items = rows.iter().map(|row| {
+            steps.step()?;
+            evaluation.to_json_text(&row[0], &args[0])
+        });
         let items = items.collect::<Result<Vec<_>>>()?;
         return Ok(Datum::Json(format!("[{}]", items.join(", ")).into()));
     }
-    let items = rows.iter().map(|row| evaluation.to_json(&row[0], &args[0]));
+    let items = rows.iter().map(|row| {
+        steps.step()?;
+        evaluation.to_json(&row[0], &args[0])
+    });
     Ok(crate::expr::value::jsonb(Value::Array(items.collect::<Result<Vec<_>>>()?)))
 }
 
@@ -38,8 +46,10 @@ pub(super) fn object(
     evaluation: &Evaluation,
     returns: &SqlType,
 ) -> Result<Datum> {
+    let mut steps = Steps::default();
     if *returns == SqlType::Json {
         let field = |row: &Vec<Datum>| {
+            steps.step()?;
             let name = Value::from(name(&row[0])?);
             Ok(format!("{name} : {}", evaluation.to_json_text(&row[1], &args[1])?))
         };
@@ -48,6 +58,7 @@ pub(super) fn object(
     }
     let mut map = Map::new();
     for row in rows {
+        steps.step()?;
         let value = evaluation.to_json(&row[1], &args[1])?;
         map.insert(name(&row[0])?.to_owned(), value);
     }

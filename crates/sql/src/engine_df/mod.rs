@@ -32,6 +32,7 @@ mod fault;
 mod given;
 mod guards;
 mod json_folds;
+mod looking;
 mod named_filters;
 mod opaque;
 mod outer;
@@ -285,6 +286,7 @@ fn bind_query(
     let binder = Binder::new(&tables, Evaluation::executing(context), given);
     let binder = binder.applying(state, row_by_row);
     let relation = binder.statement(query, wanted)?;
+    interrupt::check_long()?;
     if binder.met_refused() {
         return bind_query(query, parameters, wanted, context, state, true);
     }
@@ -386,13 +388,16 @@ async fn operators(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let plan =
         state.optimize(plan).and_then(apply::awaited_last).map_err(fault::from_datafusion)?;
+    interrupt::check_long()?;
     let plan = guards::in_order(plan).map_err(fault::from_datafusion)?;
+    interrupt::check_long()?;
     waiting::check(&plan, waiting)?;
     if apply::misplaced(&plan).map_err(fault::from_datafusion)? {
         return Err(fault::unsupported(
             "a subquery in a join condition, or one that needs two levels of outer rows,",
         ));
     }
+    interrupt::check_long()?;
     let planned = state.query_planner().create_physical_plan(&plan, state).await;
     planned.map_err(fault::from_datafusion)
 }
@@ -459,6 +464,7 @@ fn stream(physical: &Physical, context: &ExecContext) -> Result<RowStream> {
     });
     Ok(Box::pin(pieces.map(move |batch| {
         context.check_cancelled()?;
+        let _values = crate::held::scope();
         let batch = batch?;
         let mut rows: Vec<Row> =
             (0..batch.num_rows()).map(|_| Vec::with_capacity(types.len())).collect();

@@ -34,11 +34,20 @@ pub(super) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Syn
             name if name.starts_with("FilterPushdown") => where_names_tell,
             name if name == ProjectionPushdown::new().name() => but_for_guards,
             name if name == SanityCheckPlan::new().name() => and_mended,
-            _ => return rule,
+            _ => as_it_is,
         };
         Arc::new(Wrapped { rule, how }) as Arc<dyn PhysicalOptimizerRule + Send + Sync>
     };
     PhysicalOptimizer::new().rules.into_iter().map(wrapped).collect()
+}
+
+/// By itself.
+fn as_it_is(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    rule.optimize(plan, config)
 }
 
 /// How a rule is applied to a plan.
@@ -48,7 +57,7 @@ type How = fn(
     &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>>;
 
-/// A rule of DataFusion, applied another way than by itself.
+/// A rule of DataFusion that looks whether its statement is to end, and may be applied another way than by itself.
 #[derive(Debug)]
 struct Wrapped {
     rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>,
@@ -61,6 +70,7 @@ impl PhysicalOptimizerRule for Wrapped {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        crate::interrupt::check_long().map_err(super::fault::to_datafusion)?;
         (self.how)(self.rule.as_ref(), plan, config)
     }
 

@@ -12,6 +12,7 @@
 //! twice in a filter below it, unless something stands before it that may decide.
 //!
 //! # Invariants
+//! - Before each step of a rule the statement looks whether it is to end: data and constants decide how many steps there are.
 //! - No condition passes an aggregate without groups, or one with grouping sets, on its way down.
 //! - Where conditions on one column are made one, all have the column on the left.
 //! - A condition that may fail is looked at for rows of the side of a join that it names, or for rows that the join puts together.
@@ -35,18 +36,27 @@ pub(super) fn logical_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         let how = match rule.name() {
             "push_down_filter" => pushed_down,
             "common_sub_expression_eliminate" => steady_first,
-            _ => return rule,
+            _ => as_it_is,
         };
         Arc::new(Wrapped { rule, how }) as Arc<dyn OptimizerRule + Send + Sync>
     };
     rules.into_iter().map(wrapped).collect()
 }
 
+/// By itself.
+fn as_it_is(
+    rule: &dyn OptimizerRule,
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    rule.rewrite(plan, config)
+}
+
 /// How a rule is applied to a plan.
 type How =
     fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
 
-/// A rule of DataFusion, applied another way than by itself.
+/// A rule of DataFusion that looks whether its statement is to end, and may be applied another way than by itself.
 #[derive(Debug)]
 struct Wrapped {
     rule: Arc<dyn OptimizerRule + Send + Sync>,
@@ -67,6 +77,8 @@ impl OptimizerRule for Wrapped {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
+        // A step over one node takes milliseconds where it holds a list of thousands.
+        crate::interrupt::check_long().map_err(super::fault::to_datafusion)?;
         (self.how)(self.rule.as_ref(), plan, config)
     }
 }

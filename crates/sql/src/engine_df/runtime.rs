@@ -102,6 +102,7 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     let mut physical_rules = super::named_filters::physical_rules();
     physical_rules.insert(0, Arc::new(super::opaque::HideKnownValues));
     Ok(SessionStateBuilder::new()
+        .with_analyzer_rules(super::looking::analyzer_rules())
         .with_optimizer_rules(super::push_down::logical_rules())
         .with_physical_optimizer_rules(physical_rules)
         .with_config(SessionConfig::from(options).with_batch_size(batch_rows))

@@ -11,6 +11,7 @@ use crate::expr::context::EvalContext;
 use crate::expr::json_raw;
 use crate::expr::registry::registry;
 use crate::expr::ty::common_type;
+use crate::held::Growing;
 use crate::session::Row;
 use crate::types::{Datum, SqlType};
 
@@ -19,6 +20,9 @@ use super::types::TypeShape;
 
 /// Rows one call gives at most.
 pub(crate) const MAX_ROWS: usize = 10_000_000;
+
+/// What a row that a call gives takes: the value, as part of a row and of a list, bytes.
+const ROW_BYTES: usize = size_of::<Row>() + 3 * size_of::<Datum>();
 
 /// A set-returning function resolved for argument types.
 pub(crate) struct SetFunction {
@@ -225,10 +229,11 @@ fn series(args: &[SqlType], values: &[Datum], context: &EvalContext<'_>) -> Resu
     let add = registry()
         .resolve("+", &[ty.clone(), step_type])
         .map_err(|_| Error::internal("generate_series adds its step"))?;
-    let mut out = Vec::new();
+    let (mut out, mut made) = (Vec::new(), Growing::default());
     let mut at = values[0].clone();
     while inside(&at) {
         crate::interrupt::check()?;
+        made.add(ROW_BYTES)?;
         if out.len() == MAX_ROWS {
             return Err(too_many());
         }

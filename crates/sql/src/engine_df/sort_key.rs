@@ -18,7 +18,9 @@ use crate::types::{Datum, SqlType, record};
 /// Sort keys of a column.
 pub(super) fn sort_keys(array: &ArrayRef, ty: &SqlType) -> Result<ArrayRef> {
     let mut builder = arrow::array::BinaryBuilder::new();
+    let mut steps = crate::interrupt::Steps::default();
     for row in 0..array.len() {
+        steps.step()?;
         if array.is_null(row) {
             builder.append_null();
             continue;

@@ -152,10 +152,12 @@ pub(crate) fn array_of<'a>(
 ) -> Result<ArrayRef> {
     use SqlType as T;
     let len = values.len();
+    let mut steps = crate::interrupt::Steps::default();
     macro_rules! build {
         ($builder:expr, $($pattern:pat => $value:expr),+) => {{
             let mut builder = $builder;
             for value in values {
+                steps.step()?;
                 match value {
                     Datum::Null => builder.append_null(),
                     $($pattern => builder.append_value($value),)+
@@ -360,7 +362,9 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         T::Array(element) => {
             let items = array.as_list_opt::<i32>().ok_or_else(wrong)?.value(row);
             let mut out = Vec::with_capacity(items.len());
+            let mut steps = crate::interrupt::Steps::default();
             for at in 0..items.len() {
+                steps.step()?;
                 out.push(datum_at(&items, at, element)?);
             }
             Datum::Array(Arc::new(ArrayValue::new((**element).clone(), out)))

@@ -23,7 +23,7 @@ pub(crate) use super::evaluate::Evaluation;
 use super::evaluate::call;
 use super::fault;
 use super::sort_key::sort_keys;
-use super::types::{array_of, arrow_type, datum_at};
+use super::types::{array_of, arrow_type, datum_at, datum_of};
 use crate::error::{Error, Result};
 use crate::expr::cast;
 use crate::expr::context::EvalContext;
@@ -183,23 +183,35 @@ impl Function {
 
     fn row_of(
         &self,
-        arrays: &[ArrayRef],
+        arguments: &[Argument],
         row: usize,
         values: &mut Vec<Datum>,
         context: Option<&EvalContext<'_>>,
     ) -> Result<Datum> {
         values.clear();
-        for (array, ty) in arrays.iter().zip(&self.args) {
-            values.push(datum_at(array.as_ref(), row, ty)?);
+        for (argument, ty) in arguments.iter().zip(&self.args) {
+            values.push(match argument {
+                Argument::Same(value) => value.clone(),
+                Argument::Column(array) => datum_at(array.as_ref(), row, ty)?,
+            });
         }
         if self.strict && values.iter().any(Datum::is_null) {
             return Ok(Datum::Null);
         }
-        crate::interrupt::check()?;
+        look(arguments)?;
         self.row(values, context)
     }
 
+    fn arguments(&self, args: &ScalarFunctionArgs) -> Result<Vec<Argument>> {
+        let argument = |(arg, ty): (&ColumnarValue, &SqlType)| match arg {
+            ColumnarValue::Array(array) => Ok(Argument::Column(Arc::clone(array))),
+            ColumnarValue::Scalar(value) => datum_of(value, ty).map(Argument::Same),
+        };
+        args.args.iter().zip(&self.args).map(argument).collect()
+    }
+
     fn compute(&self, args: &ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let held = crate::held::scope();
         let context = self.evaluation.as_ref().map(Evaluation::context);
         let scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
             && self.signature.volatility != Volatility::Volatile;
@@ -207,24 +219,31 @@ impl Function {
         if let (Some(arithmetic), false) = (self.arithmetic, scalar) {
             let (mut made, mut values) = (None, Vec::new());
             let out = arithmetic::compute(arithmetic, &args.args, rows, |row| {
-                let arrays = match &made {
-                    Some(arrays) => arrays,
-                    None => made.insert(arrays_of(args, rows)?),
+                let arguments = match &made {
+                    Some(arguments) => arguments,
+                    None => made.insert(self.arguments(args)?),
                 };
-                self.row_of(arrays, row, &mut values, context.as_ref())
+                self.row_of(arguments, row, &mut values, context.as_ref())
             })?;
             return Ok(ColumnarValue::Array(out));
         }
-        let arrays = arrays_of(args, rows)?;
         let out: ArrayRef = match &self.work {
-            Work::SortKey { ty } => sort_keys(&arrays[0], ty)?,
+            Work::SortKey { ty } => {
+                sort_keys(&args.args[0].to_array(rows).map_err(fault::from_datafusion)?, ty)?
+            }
             _ => {
-                let mut out = Vec::with_capacity(rows);
-                let mut values = Vec::with_capacity(arrays.len());
+                let arguments = self.arguments(args)?;
+                let (mut out, mut pieces) = (Vec::with_capacity(rows), Vec::new());
+                let mut values = Vec::with_capacity(arguments.len());
                 for row in 0..rows {
-                    out.push(self.row_of(&arrays, row, &mut values, context.as_ref())?);
+                    out.push(self.row_of(&arguments, row, &mut values, context.as_ref())?);
+                    if held.bytes() > PIECE_BYTES {
+                        pieces.push(array_of(&self.returns, out.iter())?);
+                        out.clear();
+                        held.restart();
+                    }
                 }
-                array_of(&self.returns, out.iter())?
+                joined(array_of(&self.returns, out.iter())?, pieces)?
             }
         };
         if scalar {
@@ -236,8 +255,34 @@ impl Function {
     }
 }
 
-fn arrays_of(args: &ScalarFunctionArgs, rows: usize) -> Result<Vec<ArrayRef>> {
-    args.args.iter().map(|arg| arg.to_array(rows).map_err(fault::from_datafusion)).collect()
+/// Looks whether the statement is to end; without columns the call is a constant's, of which a plan computes few that may be large.
+fn look(arguments: &[Argument]) -> Result<()> {
+    if arguments.iter().any(|argument| matches!(argument, Argument::Column(_))) {
+        crate::interrupt::check()
+    } else {
+        crate::interrupt::check_long()
+    }
+}
+
+/// Results of a batch that are more than this are packed before the next are computed, bytes.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// The pieces of a result, and the last of them.
+fn joined(last: ArrayRef, mut pieces: Vec<ArrayRef>) -> Result<ArrayRef> {
+    if pieces.is_empty() {
+        return Ok(last);
+    }
+    pieces.push(last);
+    let pieces: Vec<&dyn arrow::array::Array> = pieces.iter().map(AsRef::as_ref).collect();
+    arrow::compute::concat(&pieces).map_err(|error| fault::from_datafusion(error.into()))
+}
+
+/// An argument of a call over a batch.
+enum Argument {
+    /// A value for each row.
+    Column(ArrayRef),
+    /// The same value for every row: a long one is neither repeated nor decoded for each.
+    Same(Datum),
 }
 
 impl PartialEq for Function {

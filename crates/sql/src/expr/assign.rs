@@ -168,6 +168,7 @@ fn extend(array: &mut ArrayValue, low: i64, high: i64) -> Result<()> {
     if length > MAX_ELEMENTS {
         return Err(too_large());
     }
+    crate::held::charge(length, 0)?;
     let before = usize::try_from(first - low).unwrap_or(0);
     array.elements.splice(0..0, std::iter::repeat_n(Datum::Null, before));
     array.elements.resize(length, Datum::Null);
@@ -293,6 +294,7 @@ fn made(path: &[String], value: Value) -> Result<Value> {
     if at >= MAX_ELEMENTS {
         return Err(too_large());
     }
+    crate::held::charge(at, 0)?;
     let mut items = vec![Value::Null; at];
     items.push(inner);
     Ok(Value::Array(items))
@@ -329,6 +331,7 @@ fn put(document: &mut Value, path: &[String], level: usize, value: Value) -> Res
             if place >= MAX_ELEMENTS {
                 return Err(too_large());
             }
+            crate::held::charge(place, 0)?;
             if place < items.len() {
                 return put(&mut items[place], rest, level + 1, value);
             }

@@ -15,6 +15,7 @@ use telesto_txn::{LogKind, Outcome};
 
 use super::calendar::Zone;
 use super::fault;
+use super::search::Search;
 use crate::advisory::{LockKey, LockMode, LockRequest};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result, SqlState};
@@ -72,7 +73,7 @@ pub struct EvalContext<'a> {
     pub exec: Option<&'a ExecContext>,
     zone: OnceLock<Zone>,
     replay: Mutex<Replay>,
-    regex: Mutex<Option<(String, &'static str, regex::Regex)>>,
+    regex: Mutex<Option<(String, &'static str, Search)>>,
 }
 
 /// Marks the private error of [`EvalContext::request`].
@@ -143,8 +144,8 @@ impl<'a> EvalContext<'a> {
         &self,
         pattern: &str,
         flags: &'static str,
-        compile: impl FnOnce(&str) -> Result<regex::Regex>,
-    ) -> Result<regex::Regex> {
+        compile: impl FnOnce(&str) -> Result<Search>,
+    ) -> Result<Search> {
         let mut cached = self.regex.lock();
         if let Some((text, own_flags, regex)) = cached.as_ref()
             && text == pattern

@@ -12,7 +12,7 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 
 use super::fault;
 use crate::error::Result;
-use crate::interrupt::check;
+use crate::interrupt::check_long;
 use crate::types::numeric::pow10;
 use crate::types::{Numeric, SqlType};
 
@@ -72,49 +72,66 @@ fn negative_root() -> crate::error::Error {
     fault::error("2201F", "cannot take square root of a negative number")
 }
 
-/// `e^value` in fixed point; the argument has `digits` after the point too.
+/// About how many bits so many decimal digits take; never too few.
+fn bits_of(digits: u32) -> u64 {
+    u64::from(digits) * 3_322 / 1_000 + 1
+}
+
+/// Halvings, or square roots, that make a series of so many bits short: as many as terms are left then.
+fn steps_for(bits: u64) -> u64 {
+    (bits as f64).sqrt() as u64
+}
+
+/// `e^value` in fixed point; the argument has `digits` after the point too. Inside it counts in powers of two: a shift in the place
+/// of a division for every term.
 fn exp_fixed(value: &BigInt, digits: u32) -> Result<BigInt> {
     // e^x = (e^(x / 2^k))^(2^k) with x / 2^k small enough for the series.
-    let halvings: u32 =
-        32 + u32::try_from(value.bits().saturating_sub(u64::from(digits) * 10 / 3)).unwrap_or(0);
-    let extra = digits + halvings / 3 + 10;
-    let one = pow10(extra);
-    let x = (value * pow10(extra - digits)) >> halvings;
-    let (mut sum, mut term, mut n) = (one.clone() + &x, x.clone(), 2_u32);
+    let halvings = steps_for(bits_of(digits)).max(32)
+        + value.bits().saturating_sub(u64::from(digits) * 10 / 3);
+    let extra = bits_of(digits) + halvings + 34;
+    let mut x: BigInt = (value << extra) / pow10(digits);
+    x >>= halvings;
+    let (mut sum, mut term, mut n) = ((BigInt::one() << extra) + &x, x.clone(), 2_u32);
     while !term.is_zero() {
-        check()?;
-        term = &term * &x / &one / n;
+        check_long()?;
+        // Cut towards zero, so that a negative term ends too.
+        let (sign, product) = (&term * &x).into_parts();
+        term = BigInt::from_biguint(sign, product >> extra) / n;
         sum += &term;
         n += 1;
-        if term.abs() <= BigInt::one() {
+        if term.magnitude().bits() <= 1 {
             break;
         }
     }
     for _ in 0..halvings {
-        check()?;
-        sum = &sum * &sum / &one;
+        check_long()?;
+        sum = (&sum * &sum) >> extra;
     }
-    Ok(sum / pow10(extra - digits))
+    Ok((sum * pow10(digits)) >> extra)
 }
 
 /// The natural logarithm of a positive fixed-point number.
 fn ln_fixed(value: &BigInt, digits: u32) -> Result<BigInt> {
-    let extra = digits + 16;
-    let one = pow10(extra);
-    let mut x = value * pow10(extra - digits);
+    let bits = bits_of(digits);
     // Square roots bring x near 1, where 2 * atanh((x - 1) / (x + 1)) converges fast.
+    let near_bits = (steps_for(bits) / 4).max(4);
+    let extra = bits + near_bits + 64;
+    let one = BigInt::one() << extra;
+    let mut x: BigInt = (value << extra) / pow10(digits);
     let mut doublings = 0_u32;
-    let near = &one / 10;
+    let near = &one >> near_bits;
     while (&x - &one).abs() > near {
-        x = whole_root(&(&x * &one))?;
+        check_long()?;
+        x = whole_root(&(x << extra))?;
         doublings += 1;
     }
-    let t = (&x - &one) * &one / (&x + &one);
-    let square = &t * &t / &one;
+    let t: BigInt = ((&x - &one) << extra) / (&x + &one);
+    let square: BigInt = (&t * &t) >> extra;
     let (mut sum, mut power, mut n) = (t.clone(), t, 3_u32);
     loop {
-        check()?;
-        power = &power * &square / &one;
+        check_long()?;
+        let (sign, product) = (&power * &square).into_parts();
+        power = BigInt::from_biguint(sign, product >> extra);
         let term = &power / n;
         if term.is_zero() {
             break;
@@ -122,7 +139,7 @@ fn ln_fixed(value: &BigInt, digits: u32) -> Result<BigInt> {
         sum += term;
         n += 2;
     }
-    Ok(((sum * 2) << doublings) / pow10(extra - digits))
+    Ok((((sum * 2) << doublings) * pow10(digits)) >> extra)
 }
 
 /// `e^value`.
@@ -218,7 +235,7 @@ fn whole_power(
     let mut result = (BigInt::one(), 0_i64);
     let mut left = n.unsigned_abs();
     while left > 0 {
-        check()?;
+        check_long()?;
         if left & 1 == 1 {
             result = cut(&result.0 * &square.0, result.1 + square.1);
         }
@@ -250,7 +267,7 @@ fn whole_power(
 /// The whole square root: that of the upper half of the bits, and one step of Newton's from there. Each step doubles the digits,
 /// so that all together cost little more than the last.
 fn whole_root(value: &BigInt) -> Result<BigInt> {
-    check()?;
+    check_long()?;
     let bits = value.bits();
     if bits < 4_096 {
         return Ok(value.sqrt());

@@ -40,6 +40,7 @@ pub mod registry;
 mod remap;
 mod same;
 pub mod scope;
+pub mod search;
 mod steady;
 pub(crate) mod text_form;
 mod to_char;

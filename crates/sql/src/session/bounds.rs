@@ -31,6 +31,7 @@ use super::result::CopyInTarget;
 use super::settings::Settings;
 use super::{Rows, Session, StatementResult};
 use crate::error::{Error, Result};
+use crate::held;
 use crate::interrupt::{self, ScopedStream, timed_out};
 
 /// The time a statement has. Makes a timer only for a statement that has a limit.
@@ -182,6 +183,8 @@ impl BoundedCopy {
     ) -> Result<T> {
         let work = pin!(async {
             interrupt::computes().await;
+            // The rows of one message are counted by who keeps them, once it is done.
+            let _values = held::scope();
             work.await
         });
         match bounded(timer, token, work).await {

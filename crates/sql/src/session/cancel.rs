@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_common::env::Clock;
+use telesto_common::limits::MemoryBudget;
 
 use super::activity::{Activity, Shown};
 use crate::error::Result;
@@ -20,10 +21,10 @@ pub use crate::interrupt::{Ending, Probe};
 pub struct CancelHandle(Arc<Shared>);
 
 impl CancelHandle {
-    /// Of a session whose statements have time limits by `clock`.
+    /// Of a session whose statements have time limits by `clock` and make their values within `memory`.
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Shared::new(clock)))
+    pub fn new(clock: Arc<dyn Clock>, memory: &Arc<MemoryBudget>) -> Self {
+        Self(Arc::new(Shared::new(clock, memory)))
     }
 
     /// Makes the statement running now fail with 57014; without one, does nothing.

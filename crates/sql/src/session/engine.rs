@@ -182,7 +182,7 @@ impl SqlEngine {
             engine: Arc::clone(self),
             defaults: Arc::clone(&settings),
             settings,
-            cancel: CancelHandle::new(Arc::clone(&self.env.clock)),
+            cancel: CancelHandle::new(Arc::clone(&self.env.clock), &self.memory),
             statement: 0,
             committing: None,
             shown,

@@ -26,6 +26,7 @@ use super::{Binder, Typed};
 use crate::engine_df::aggregate::{Fold, folding};
 use crate::engine_df::apply::Shape;
 use crate::engine_df::fault;
+use crate::engine_df::looking::looking;
 use crate::engine_df::types::{TypeShape, arrow_type};
 use crate::error::Result;
 use crate::expr::is_void_parameter;
@@ -498,7 +499,10 @@ impl Binder<'_> {
             _ => self.aggregate_named(name, &args, star)?,
         };
         let (fun, args, ty, recast) = match aggregate {
-            Some(a) => (WindowFunctionDefinition::AggregateUDF(a.function), a.args, a.ty, a.recast),
+            Some(a) => {
+                let function = WindowFunctionDefinition::AggregateUDF(looking(a.function));
+                (function, a.args, a.ty, a.recast)
+            }
             None => {
                 let function =
                     window_function(name).ok_or_else(|| self.no_function(name, &args))?;

@@ -66,9 +66,10 @@ impl Binder<'_> {
         let padded = types.iter().any(|ty| matches!(ty, SqlType::Char(_)));
         let ty = ty.filter(|ty| padded || !matches!(ty, SqlType::Varchar(_)));
         let Some(ty) = ty else { return Ok(items) };
-        let items = items
-            .into_iter()
-            .map(|item| if steady(&item) { self.coerce(item, &ty, "IN") } else { Ok(item) });
+        let items = items.into_iter().map(|item| {
+            crate::interrupt::check()?;
+            if steady(&item) { self.coerce(item, &ty, "IN") } else { Ok(item) }
+        });
         items.collect()
     }
 }

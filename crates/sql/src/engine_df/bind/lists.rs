@@ -31,7 +31,10 @@ impl Binder<'_> {
         };
         // One list, which is a set to the operators and a look-up a row; a chain of comparisons would be walked for each.
         let value = self.comparable(self.coerce(left, &ty, "IN")?)?;
-        let items = items.into_iter().map(|item| self.comparable(self.coerce(item, &ty, "IN")?));
+        let items = items.into_iter().map(|item| {
+            crate::interrupt::check()?;
+            self.comparable(self.coerce(item, &ty, "IN")?)
+        });
         Ok(Some(value.in_list(items.collect::<Result<_>>()?, false)))
     }
 }

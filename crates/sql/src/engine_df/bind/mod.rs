@@ -264,10 +264,13 @@ impl<'a> Binder<'a> {
     }
 
     fn enter(&self) -> Result<Depth<'_>> {
+        crate::interrupt::check()?;
         Self::deeper_by(&self.depth, MAX_DEPTH)
     }
 
     fn enter_query(&self) -> Result<Depth<'_>> {
+        // What a query is bound to is walked several times: that of a deep one takes milliseconds.
+        crate::interrupt::check_long()?;
         Self::deeper_by(&self.queries, MAX_QUERIES)
     }
 

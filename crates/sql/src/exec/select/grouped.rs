@@ -280,7 +280,7 @@ impl SelectPlan {
                 Ok((keys.collect::<Result<Vec<_>>>()?, row))
             })
             .collect::<Result<Vec<_>>>()?;
-        self.order(&mut keyed);
+        self.order(&mut keyed)?;
         let rows = keyed.iter().skip(skip).take(take);
         rows.map(|(_, row)| self.project(row, context)).collect()
     }

@@ -96,7 +96,7 @@ impl SelectPlan {
                         rows.push((keys, found));
                     }
                 }
-                self.order(&mut rows);
+                self.order(&mut rows)?;
                 let sorted: Vec<Found> = rows.into_iter().map(|(_, found)| found).collect();
                 Candidates::Sorted(sorted.into_iter())
             }

@@ -257,7 +257,7 @@ impl SelectPlan {
         let sort = |rows: Vec<Row>| {
             let keyed = rows.into_iter().map(|row| Ok((self.sort_values(&row, context)?, row)));
             let mut rows = keyed.collect::<Result<Vec<_>>>()?;
-            self.order(&mut rows);
+            self.order(&mut rows)?;
             Ok(rows.into_iter().map(|(_, row)| row).collect())
         };
         reader.sort_driver(sort, exec, context).await
@@ -287,12 +287,12 @@ impl SelectPlan {
             }
             // Of a short result only the best are kept.
             if keep.is_some_and(|keep| rows.len() >= keep.saturating_mul(2).max(2 * BATCH)) {
-                self.order(&mut rows);
+                self.order(&mut rows)?;
                 let dropped = rows.drain(keep.unwrap_or(0)..);
                 held.shrink(dropped.map(|(keys, row)| row_bytes(&row) + row_bytes(&keys)).sum());
             }
         }
-        self.order(&mut rows);
+        self.order(&mut rows)?;
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let take = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
         Ok(rows.into_iter().skip(skip).take(take).map(|(_, row)| row).collect())
@@ -304,8 +304,12 @@ impl SelectPlan {
     }
 
     /// Sorts rows by their keys; equal ones stay as they came.
-    pub(super) fn order<T>(&self, rows: &mut [(Vec<Datum>, T)]) {
-        rows.sort_by(|(a, _), (b, _)| {
+    ///
+    /// # Errors
+    /// Those of [`crate::interrupt::check`]; then the rows are gone.
+    pub(super) fn order<T>(&self, rows: &mut Vec<(Vec<Datum>, T)>) -> Result<()> {
+        let unordered = std::mem::take(rows);
+        *rows = crate::interrupt::sort(unordered, |(a, _), (b, _)| {
             for ((x, y), key) in a.iter().zip(b).zip(&self.sort) {
                 let order = match (x.is_null(), y.is_null()) {
                     (true, true) => std::cmp::Ordering::Equal,
@@ -321,7 +325,8 @@ impl SelectPlan {
                 }
             }
             std::cmp::Ordering::Equal
-        });
+        })?;
+        Ok(())
     }
 
     async fn aggregate(

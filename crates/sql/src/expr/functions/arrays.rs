@@ -10,6 +10,8 @@ use crate::expr::fault;
 use crate::expr::registry::{Function, Returns, function, function_returning};
 use crate::expr::ty::Tag::{Any, AnyArray, AnyElement, Bool, Int4, Text};
 use crate::expr::value::{array, array_of, bool_datum, i32_datum, i64_of, text};
+use crate::held;
+use crate::interrupt::{self, Steps};
 use crate::types::{ArrayValue, Datum, SqlType};
 
 const fn building(
@@ -43,8 +45,8 @@ pub const TABLE: &[Function] = &[
     function("<@", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[1], &a[0])),
     function("&&", &[AnyArray, AnyArray], Bool, |a, _| {
         let (x, y) = (array_of(&a[0])?, array_of(&a[1])?);
-        let there = Members::of(y, x.elements.len());
-        Ok(bool_datum(x.elements.iter().any(|v| !v.is_null() && there.has(v))))
+        let there = Members::of(y, x.elements.len())?;
+        there.any(&x.elements, true).map(bool_datum)
     }),
     // `a[low:high]` outside of the key path.
     building("array#slice", &[AnyArray, Int4, Int4], |a, _| {
@@ -161,6 +163,7 @@ fn rebuilt(value: &Datum, change: impl FnOnce(&[Datum]) -> Vec<Datum>) -> Result
     }
     let value = array_of(value)?;
     one_dimension(value)?;
+    held::charge(value.elements.len(), 0)?;
     Ok(array(value.element.clone(), change(&value.elements)))
 }
 
@@ -172,6 +175,7 @@ fn concat(a: &Datum, b: &Datum) -> Result<Datum> {
     }
     let other = array_of(b)?;
     one_dimension(other)?;
+    held::charge(other.elements.len(), 0)?;
     rebuilt(a, |items| items.iter().chain(&other.elements).cloned().collect())
 }
 
@@ -199,8 +203,10 @@ fn element_type(call: &Call<'_>) -> SqlType {
 
 fn contains(outer: &Datum, inner: &Datum) -> Result<Datum> {
     let (outer, inner) = (array_of(outer)?, array_of(inner)?);
-    let there = Members::of(outer, inner.elements.len());
-    Ok(bool_datum(inner.elements.iter().all(|v| !v.is_null() && there.has(v))))
+    let there = Members::of(outer, inner.elements.len())?;
+    Ok(bool_datum(
+        !inner.elements.iter().any(Datum::is_null) && !there.any(&inner.elements, false)?,
+    ))
 }
 
 /// The type of an array's elements; of NULL it does not matter.
@@ -224,14 +230,25 @@ struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// For so many look-ups.
-    fn of(array: &'a ArrayValue, lookups: usize) -> Self {
+    fn of(array: &'a ArrayValue, lookups: usize) -> Result<Self> {
         let much = array.elements.len().saturating_mul(lookups) > MUCH_WORK;
         let ordered = much.then(|| {
-            let mut found: Vec<_> = array.elements.iter().filter(|e| !e.is_null()).collect();
-            found.sort_unstable_by(|a, b| a.cmp_typed(b, &array.element));
-            found
+            let found = array.elements.iter().filter(|e| !e.is_null()).collect();
+            interrupt::sort(found, |a: &&Datum, b| a.cmp_typed(b, &array.element))
         });
-        Self { array, ordered }
+        Ok(Self { array, ordered: ordered.transpose()? })
+    }
+
+    /// Whether any of the values that are not NULL is among them, or, when not `wanted`, is not.
+    fn any(&self, values: &[Datum], wanted: bool) -> Result<bool> {
+        let mut steps = Steps::default();
+        for value in values.iter().filter(|value| !value.is_null()) {
+            steps.step()?;
+            if self.has(value) == wanted {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a value that is not NULL is among them.

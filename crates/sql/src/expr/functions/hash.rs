@@ -2,13 +2,27 @@
 //!
 //! MD5 (RFC 1321) and SHA-256 (FIPS 180-4) are small and fixed; they are here so that the layer needs no further
 //! dependency. Neither guards anything: passwords are the server's affair.
+//!
+//! # On failure
+//! Data may have hundreds of megabytes: the errors are those of the look whether the statement is to end.
+
+use std::sync::LazyLock;
+
+use crate::error::Result;
+use crate::interrupt::Steps;
+
+/// The sines of whole radians, scaled (RFC 1321, section 3.4).
+static SINES: LazyLock<[u32; 64]> = LazyLock::new(|| {
+    std::array::from_fn(|round| (((round + 1) as f64).sin().abs() * 4_294_967_296.0) as u32)
+});
 
 /// MD5, as 32 hexadecimal digits.
-#[must_use]
-pub fn md5_hex(data: &[u8]) -> String {
+pub fn md5_hex(data: &[u8]) -> Result<String> {
+    let (sines, mut steps) = (&*SINES, Steps::default());
     const SHIFTS: [u32; 16] = [7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21];
     let mut state: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
     for block in padded(data, false).chunks_exact(64) {
+        steps.step()?;
         let word = |at: usize| {
             u32::from_le_bytes([
                 block[at * 4],
@@ -25,9 +39,7 @@ pub fn md5_hex(data: &[u8]) -> String {
                 2 => (b ^ c ^ d, (3 * round + 5) % 16),
                 _ => (c ^ (b | !d), (7 * round) % 16),
             };
-            // The constants are the sines of whole radians, scaled (RFC 1321, section 3.4).
-            let constant = ((round + 1) as f64).sin().abs() * 4_294_967_296.0;
-            let sum = a.wrapping_add(mix).wrapping_add(constant as u32).wrapping_add(word(at));
+            let sum = a.wrapping_add(mix).wrapping_add(sines[round]).wrapping_add(word(at));
             (a, d, c) = (d, c, b);
             b = b.wrapping_add(sum.rotate_left(SHIFTS[round / 16 * 4 + round % 4]));
         }
@@ -39,11 +51,12 @@ pub fn md5_hex(data: &[u8]) -> String {
 }
 
 /// SHA-256.
-#[must_use]
-pub fn sha256(data: &[u8]) -> [u8; 32] {
+pub fn sha256(data: &[u8]) -> Result<[u8; 32]> {
+    let mut steps = Steps::default();
     let constants = fractional_roots(64, f64::cbrt);
     let mut state: [u32; 8] = std::array::from_fn(|at| fractional_roots(8, f64::sqrt)[at]);
     for block in padded(data, true).chunks_exact(64) {
+        steps.step()?;
         let mut w = [0_u32; 64];
         for (at, word) in block.chunks_exact(4).enumerate() {
             w[at] = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
@@ -74,7 +87,7 @@ pub fn sha256(data: &[u8]) -> [u8; 32] {
     for (at, byte) in state.iter().flat_map(|word| word.to_be_bytes()).enumerate() {
         out[at] = byte;
     }
-    out
+    Ok(out)
 }
 
 /// The first 32 bits of the fractional parts of the roots of the first primes.
@@ -100,32 +113,42 @@ fn padded(data: &[u8], big_endian: bool) -> Vec<u8> {
 }
 
 /// Lower-case hexadecimal.
-#[must_use]
-pub fn hex(data: &[u8]) -> String {
-    data.iter().map(|byte| format!("{byte:02x}")).collect()
+pub fn hex(data: &[u8]) -> Result<String> {
+    let (mut out, mut steps) = (String::with_capacity(data.len() * 2), Steps::default());
+    let digit = |digit: u8| char::from(b"0123456789abcdef"[usize::from(digit & 15)]);
+    for byte in data {
+        steps.step()?;
+        out.push(digit(byte >> 4));
+        out.push(digit(*byte));
+    }
+    Ok(out)
 }
 
 /// Bytes of hexadecimal text; blanks are skipped; `None` when malformed.
-#[must_use]
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text
-        .chars()
-        .filter(|c| !c.is_ascii_whitespace())
-        .map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok()))
-        .collect::<Option<_>>()?;
-    digits
-        .len()
-        .is_multiple_of(2)
-        .then(|| digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+pub fn unhex(text: &str) -> Result<Option<Vec<u8>>> {
+    let (mut out, mut high) = (Vec::with_capacity(text.len() / 2), None);
+    let mut steps = Steps::default();
+    for c in text.chars().filter(|c| !c.is_ascii_whitespace()) {
+        steps.step()?;
+        let Some(digit) = c.to_digit(16).and_then(|d| u8::try_from(d).ok()) else {
+            return Ok(None);
+        };
+        match high.take() {
+            Some(high) => out.push(high << 4 | digit),
+            None => high = Some(digit),
+        }
+    }
+    Ok(high.is_none().then_some(out))
 }
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Base64 with a line break after 76 characters, as PostgreSQL writes it.
-#[must_use]
-pub fn base64(data: &[u8]) -> String {
+pub fn base64(data: &[u8]) -> Result<String> {
     let mut out = String::with_capacity(data.len() / 3 * 4 + 8);
+    let mut steps = Steps::default();
     for (at, chunk) in data.chunks(3).enumerate() {
+        steps.step()?;
         if at > 0 && at % 19 == 0 {
             out.push('\n');
         }
@@ -139,31 +162,33 @@ pub fn base64(data: &[u8]) -> String {
             }
         }
     }
-    out
+    Ok(out)
 }
 
 /// Bytes of base64 text; white space is skipped; `None` when malformed.
-#[must_use]
-pub fn unbase64(text: &str) -> Option<Vec<u8>> {
+pub fn unbase64(text: &str) -> Result<Option<Vec<u8>>> {
     let clean: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     if !clean.len().is_multiple_of(4) {
-        return None;
+        return Ok(None);
     }
+    let mut steps = Steps::default();
     let mut out = Vec::with_capacity(clean.len() / 4 * 3);
     let blocks = clean.len() / 4;
     for (at, block) in clean.chunks_exact(4).enumerate() {
+        steps.step()?;
         let pad = block.iter().rev().take_while(|b| **b == b'=').count();
         if pad > 2 || (pad > 0 && at + 1 != blocks) {
-            return None;
+            return Ok(None);
         }
         let mut word = 0_u32;
         for byte in &block[..4 - pad] {
-            word = word << 6 | u32::try_from(BASE64.iter().position(|b| b == byte)?).ok()?;
+            let Some(digit) = BASE64.iter().position(|b| b == byte) else { return Ok(None) };
+            word = word << 6 | digit as u32;
         }
         word <<= 6 * pad;
         out.extend_from_slice(&word.to_be_bytes()[1..4 - pad]);
     }
-    Some(out)
+    Ok(Some(out))
 }
 
 #[cfg(test)]
@@ -172,24 +197,24 @@ mod tests {
 
     #[test]
     fn digests_of_published_messages_are_the_published_ones() {
-        assert_eq!(md5_hex(b""), "d41d8cd98f00b204e9800998ecf8427e");
-        assert_eq!(md5_hex(b"message digest"), "f96b697d7cb7938d525a2f31aaf161d0");
+        assert_eq!(md5_hex(b"").unwrap(), "d41d8cd98f00b204e9800998ecf8427e");
+        assert_eq!(md5_hex(b"message digest").unwrap(), "f96b697d7cb7938d525a2f31aaf161d0");
         assert_eq!(
-            hex(&sha256(b"abc")),
+            hex(&sha256(b"abc").unwrap()).unwrap(),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         let long = vec![b'a'; 200];
-        assert_eq!(md5_hex(&long), "887f30b43b2867f4a9accceee7d16e6c");
+        assert_eq!(md5_hex(&long).unwrap(), "887f30b43b2867f4a9accceee7d16e6c");
     }
 
     #[test]
     fn base64_and_hex_round_trip_every_length() {
         for length in 0..130_usize {
             let data: Vec<u8> = (0..length).map(|i| (i * 37 % 256) as u8).collect();
-            assert_eq!(unbase64(&base64(&data)), Some(data.clone()));
-            assert_eq!(unhex(&hex(&data)), Some(data));
+            assert_eq!(unbase64(&base64(&data).unwrap()).unwrap(), Some(data.clone()));
+            assert_eq!(unhex(&hex(&data).unwrap()).unwrap(), Some(data));
         }
-        assert_eq!(unbase64("ab=c"), None);
-        assert_eq!(unhex("abc"), None);
+        assert_eq!(unbase64("ab=c").unwrap(), None);
+        assert_eq!(unhex("abc").unwrap(), None);
     }
 }

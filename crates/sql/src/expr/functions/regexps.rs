@@ -3,22 +3,26 @@
 //! # Invariants
 //! Positions count characters from 1. Flags are those of PostgreSQL's `regexp_match`; `g` is refused (22023), as there.
 
+use std::ops::Range;
+
 use crate::error::Result;
 use crate::expr::context::Call;
 use crate::expr::fault;
 use crate::expr::registry::{Function, function};
+use crate::expr::search::{Found, Search};
 use crate::expr::ty::Tag::{Bool, Int4, Text, TextArray};
 use crate::expr::value::{bool_datum, i32_datum, i64_of, str_of, text, text_array};
 use crate::types::Datum;
 
 use super::text::{checked_len, compile, within_work};
+use crate::held::Growing;
 use crate::interrupt::check;
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     function("regexp_like", &[Text, Text, Text], Bool, |a, _| {
         let regex = compile_for(a, flags(a, 2, "regexp_like")?)?;
-        Ok(bool_datum(regex.is_match(str_of(&a[0])?)))
+        Ok(bool_datum(regex.is_match(str_of(&a[0])?)?))
     }),
     function("regexp_count", &[Text, Text], Int4, count),
     function("regexp_count", &[Text, Text, Int4], Int4, count),
@@ -66,7 +70,7 @@ fn flags<'a>(args: &'a [Datum], at: usize, function: &str) -> Result<&'a str> {
 }
 
 /// The pattern of a call whose first argument is the text.
-fn compile_for(args: &[Datum], flags: &str) -> Result<regex::Regex> {
+fn compile_for(args: &[Datum], flags: &str) -> Result<Search> {
     let pattern = str_of(&args[1])?;
     within_work(pattern, str_of(&args[0])?)?;
     compile(pattern, flags)
@@ -94,12 +98,14 @@ pub fn all(args: &[Datum]) -> Result<Vec<Datum>> {
     let flags = args.get(2).map_or(Ok(""), str_of)?;
     let regex = compile_for(args, &flags.replace('g', ""))?;
     let limit = if flags.contains('g') { usize::MAX } else { 1 };
-    let groups = |captures: regex::Captures<'_>| {
-        let from = usize::from(captures.len() > 1);
-        text_array(captures.iter().skip(from).map(|m| m.map(|m| m.as_str().to_owned())))
-    };
-    let found = found_from(&regex, str_of(&args[0])?, 0).take(limit);
-    found.map(|captures| check().map(|()| groups(captures))).collect()
+    let value = str_of(&args[0])?;
+    let mut made = Growing::default();
+    let found = found_from(&regex, value, 0).take(limit).map(|found| {
+        let found = found?;
+        made.add(found.groups().count() * 3 * size_of::<Datum>() + found.whole().len())?;
+        Ok(text_array(found.groups().map(|span| span.map(|span| value[span].to_owned()))))
+    });
+    found.collect()
 }
 
 fn count(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
@@ -108,8 +114,8 @@ fn count(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let start = number(args, 2, "start", 1, 1)?;
     let Some(from) = byte_of(value, start) else { return Ok(Datum::Int4(0)) };
     let mut count = 0;
-    for _ in found_from(&regex, value, from) {
-        check()?;
+    for found in found_from(&regex, value, from) {
+        found?;
         count += 1;
     }
     i32_datum(count)
@@ -117,34 +123,38 @@ fn count(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
 
 /// Matches at or behind a byte, one after the other.
 fn found_from<'t>(
-    regex: &'t regex::Regex,
+    regex: &'t Search,
     value: &'t str,
     from: usize,
-) -> impl Iterator<Item = regex::Captures<'t>> {
+) -> impl Iterator<Item = Result<Found>> + 't {
     let mut at = Some(from);
     std::iter::from_fn(move || {
-        let found = regex.captures_at(value, at?)?;
-        let (start, end) = found.get(0).map_or((0, 0), |m| (m.start(), m.end()));
-        at = if end > start {
-            Some(end)
-        } else {
-            // An empty match: go on one character later.
-            value[end..].chars().next().map(|c| end + c.len_utf8())
+        let from = at?;
+        let found = check().and_then(|()| regex.find(value, from)).transpose();
+        at = match &found {
+            Some(Ok(found)) => {
+                let Range { start, end } = found.whole();
+                // After an empty match: go on one character later.
+                let empty = || value[end..].chars().next().map(|c| end + c.len_utf8());
+                if end > start { Some(end) } else { empty() }
+            }
+            _ => None,
         };
-        Some(found)
+        found
     })
 }
 
-/// The `n`th match from `start`, and the part of it that group `subexpr` is.
-fn part<'t>(
-    regex: &'t regex::Regex,
-    value: &'t str,
+/// What group `subexpr` of the `n`th match from `start` spans.
+fn part(
+    regex: &Search,
+    value: &str,
     start: usize,
     n: usize,
     group: usize,
-) -> Option<regex::Match<'t>> {
-    let from = byte_of(value, start)?;
-    found_from(regex, value, from).nth(n - 1)?.get(group)
+) -> Result<Option<Range<usize>>> {
+    let Some(from) = byte_of(value, start) else { return Ok(None) };
+    let found = found_from(regex, value, from).nth(n - 1).transpose()?;
+    Ok(found.and_then(|found| found.get(group)))
 }
 
 fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
@@ -161,8 +171,8 @@ fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let group = number(args, 6, "subexpr", 0, 0)?;
     let regex = compile_for(args, flags)?;
     let value = str_of(&args[0])?;
-    let Some(found) = part(&regex, value, start, n, group) else { return Ok(Datum::Int4(0)) };
-    let at = if end == 1 { found.end() } else { found.start() };
+    let Some(found) = part(&regex, value, start, n, group)? else { return Ok(Datum::Int4(0)) };
+    let at = if end == 1 { found.end } else { found.start };
     i32_datum(value[..at].chars().count() + 1)
 }
 
@@ -171,57 +181,78 @@ fn split(args: &[Datum], flags: &str) -> Result<Datum> {
     let regex = compile_for(args, flags)?;
     let value = str_of(&args[0])?;
     let (mut parts, mut from, mut before) = (Vec::new(), 0, 0);
-    for whole in found_from(&regex, value, 0).filter_map(|found| found.get(0)) {
-        check()?;
-        if whole.start() < value.len() && whole.end() > before {
-            parts.push(Some(value[from..whole.start()].to_owned()));
-            from = whole.end();
+    let mut made = Growing::default();
+    for found in found_from(&regex, value, 0) {
+        let whole = found?.whole();
+        if whole.start < value.len() && whole.end > before {
+            made.add(2 * size_of::<Datum>() + 2 * (whole.start - from))?;
+            parts.push(Some(value[from..whole.start].to_owned()));
+            from = whole.end;
         }
-        before = whole.end();
+        before = whole.end;
     }
     parts.push(Some(value[from..].to_owned()));
     Ok(text_array(parts.into_iter()))
 }
 
-/// PostgreSQL's `\1` and `\&` as the engine's references; a `$` is literal.
-fn template(replacement: &str) -> String {
-    let mut template = String::new();
+/// A piece of a replacement.
+enum Piece {
+    Text(String),
+    /// What a group matched; 0 is the whole match.
+    Group(usize),
+}
+
+/// A replacement with PostgreSQL's `\1` and `\&`, in pieces.
+fn pieces(replacement: &str) -> Vec<Piece> {
+    let (mut pieces, mut literal) = (Vec::new(), String::new());
     let mut chars = replacement.chars();
     while let Some(c) = chars.next() {
-        match c {
+        let group = match c {
             '\\' => match chars.next() {
-                Some(d @ '1'..='9') => {
-                    template.push_str("${");
-                    template.push(d);
-                    template.push('}');
+                Some('&') => 0,
+                Some(d @ '1'..='9') => d as usize - '0' as usize,
+                other => {
+                    literal.push(other.unwrap_or('\\'));
+                    continue;
                 }
-                Some('&') => template.push_str("${0}"),
-                Some(other) => template.push(other),
-                None => template.push('\\'),
             },
-            '$' => template.push_str("$$"),
-            other => template.push(other),
-        }
+            other => {
+                literal.push(other);
+                continue;
+            }
+        };
+        pieces.push(Piece::Text(std::mem::take(&mut literal)));
+        pieces.push(Piece::Group(group));
     }
-    template
+    pieces.push(Piece::Text(literal));
+    pieces
 }
 
 /// The text with the `n`th match from `start` replaced; 0: with all of them.
 fn replace(args: &[Datum], flags: &str, start: usize, n: usize) -> Result<Datum> {
     let regex = compile_for(args, flags)?;
     let value = str_of(&args[0])?;
-    let template = template(str_of(&args[2])?);
+    let pieces = pieces(str_of(&args[2])?);
     let Some(from) = byte_of(value, start) else { return Ok(args[0].clone()) };
-    let mut replaced = String::with_capacity(value.len());
-    let mut copied = 0;
+    let (mut replaced, mut copied) = (String::with_capacity(value.len()), 0);
     let (skip, take) = if n == 0 { (0, usize::MAX) } else { (n - 1, 1) };
-    for found in found_from(&regex, value, from).skip(skip).take(take) {
-        check()?;
-        let Some(whole) = found.get(0) else { continue };
+    for (at, found) in found_from(&regex, value, from).take(skip.saturating_add(take)).enumerate() {
+        let found = found?;
+        if at < skip {
+            continue;
+        }
+        let whole = found.whole();
         checked_len(replaced.len())?;
-        replaced.push_str(&value[copied..whole.start()]);
-        found.expand(&template, &mut replaced);
-        copied = whole.end();
+        replaced.push_str(&value[copied..whole.start]);
+        for piece in &pieces {
+            match piece {
+                Piece::Text(text) => replaced.push_str(text),
+                Piece::Group(at) => {
+                    replaced.push_str(found.get(*at).map_or("", |span| &value[span]));
+                }
+            }
+        }
+        copied = whole.end;
     }
     replaced.push_str(&value[copied..]);
     Ok(text(replaced))
@@ -233,6 +264,7 @@ fn substr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let flags = flags(args, 4, "regexp_substr")?;
     let group = number(args, 5, "subexpr", 0, 0)?;
     let regex = compile_for(args, flags)?;
-    let found = part(&regex, str_of(&args[0])?, start, n, group);
-    Ok(found.map_or(Datum::Null, |m| text(m.as_str())))
+    let value = str_of(&args[0])?;
+    let found = part(&regex, value, start, n, group)?;
+    Ok(found.map_or(Datum::Null, |span| text(&value[span])))
 }

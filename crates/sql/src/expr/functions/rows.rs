@@ -50,13 +50,7 @@ fn written(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
             SqlType::Float4 | SqlType::Float8 => value.to_text(ty, &TextStyle::default()),
             _ => cast::output(value, ty, call.context)?,
         };
-        crate::interrupt::check()?;
-        record::push_field(&mut out, &shown);
-        if out.len() > MAX_ROW_BYTES {
-            return Err(fault::program_limit(format!(
-                "a row written out is longer than {MAX_ROW_BYTES} bytes; rows in rows double their quotes"
-            )));
-        }
+        record::push_field(&mut out, &shown, MAX_ROW_BYTES)?;
     }
     out.push(')');
     Ok(text(out))

@@ -9,6 +9,7 @@
 mod matching;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use crate::error::Result;
 use crate::expr::Tag::{AnyArray, Bytea, Int4, Int8, Name, Text, TextArray};
@@ -19,12 +20,14 @@ use crate::expr::pattern::{self, PatternError};
 use crate::expr::registry::{Function, Returns, function, function_returning};
 use crate::expr::ty::Tag;
 use crate::expr::value::{
-    array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array, to_text,
+    array, array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array,
+    to_text,
 };
+use crate::held;
 use crate::identifier::{quote_ident, quote_literal};
 use crate::interrupt::Steps;
-use crate::types::Datum;
 use crate::types::array_text::MAX_ELEMENTS;
+use crate::types::{Datum, SqlType};
 
 use matching::*;
 pub(super) use matching::{compile, within_work};
@@ -45,9 +48,9 @@ pub const TABLE: &[Function] = &[
     function("octet_length", &[Bytea], Int4, |a, _| i32_datum(bytes_of(&a[0])?.len())),
     function("bit_length", &[Text], Int4, |a, _| i32_datum(str_of(&a[0])?.len() * 8)),
     function("bit_length", &[Bytea], Int4, |a, _| i32_datum(bytes_of(&a[0])?.len() * 8)),
-    function("upper", &[Text], Text, |a, _| Ok(text(str_of(&a[0])?.to_uppercase()))),
-    function("lower", &[Text], Text, |a, _| Ok(text(str_of(&a[0])?.to_lowercase()))),
-    function("initcap", &[Text], Text, |a, _| Ok(text(initcap(str_of(&a[0])?)))),
+    function("upper", &[Text], Text, |a, _| cased(str_of(&a[0])?, |piece| piece.to_uppercase())),
+    function("lower", &[Text], Text, |a, _| cased(str_of(&a[0])?, |piece| piece.to_lowercase())),
+    function("initcap", &[Text], Text, |a, _| initcap(str_of(&a[0])?)),
     function("substring", &[Text, Int4], Text, |a, _| substring(&a[0], i64_of(&a[1])?, None)),
     function("substring", &[Text, Int4, Int4], Text, |a, _| {
         substring(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))
@@ -77,7 +80,9 @@ pub const TABLE: &[Function] = &[
     function("rtrim", &[Text, Text], Text, |a, _| trim(&a[0], &a[1], false, true)),
     function("replace", &[Text, Text, Text], Text, |a, _| replace(&a[0], &a[1], &a[2])),
     function("reverse", &[Text], Text, |a, _| {
-        Ok(text(str_of(&a[0])?.chars().rev().collect::<String>()))
+        let mut steps = Steps::default();
+        let turned = str_of(&a[0])?.chars().rev().map(|c| steps.step().map(|()| c));
+        Ok(text(turned.collect::<Result<String>>()?))
     }),
     function("repeat", &[Text, Int4], Text, |a, _| repeat(str_of(&a[0])?, i64_of(&a[1])?)),
     function("split_part", &[Text, Text, Int4], Text, |a, _| split_part(a)),
@@ -86,9 +91,9 @@ pub const TABLE: &[Function] = &[
         Ok(Datum::Int4(str_of(&a[0])?.chars().next().map_or(0, |c| c as i32)))
     }),
     function("chr", &[Int4], Text, |a, _| chr(i64_of(&a[0])?)),
-    function("md5", &[Text], Text, |a, _| Ok(text(hash::md5_hex(str_of(&a[0])?.as_bytes())))),
-    function("md5", &[Bytea], Text, |a, _| Ok(text(hash::md5_hex(bytes_of(&a[0])?)))),
-    function("sha256", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha256(bytes_of(&a[0])?).to_vec()))),
+    function("md5", &[Text], Text, |a, _| Ok(text(hash::md5_hex(str_of(&a[0])?.as_bytes())?))),
+    function("md5", &[Bytea], Text, |a, _| Ok(text(hash::md5_hex(bytes_of(&a[0])?)?))),
+    function("sha256", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha256(bytes_of(&a[0])?)?.to_vec()))),
     function("overlay", &[Text, Text, Int4], Text, |a, _| overlay(a, None)),
     function("overlay", &[Text, Text, Int4, Int4], Text, |a, _| overlay(a, Some(i64_of(&a[3])?))),
     function("starts_with", &[Text, Text], Tag::Bool, |a, _| starts_with(a)),
@@ -179,18 +184,51 @@ pub(super) fn checked_len(bytes: usize) -> Result<()> {
     Ok(())
 }
 
+/// Takes the memory of a text of so many bytes that is made next.
+fn room(bytes: usize) -> Result<()> {
+    checked_len(bytes)?;
+    held::charge(0, bytes)
+}
+
 fn join(a: &str, b: &str) -> Result<Datum> {
-    checked_len(a.len() + b.len())?;
+    room(a.len() + b.len())?;
     let mut out = String::with_capacity(a.len() + b.len());
     out.push_str(a);
     out.push_str(b);
     Ok(text(out))
 }
 
-fn initcap(value: &str) -> String {
+/// Bytes of a text between two looks, about.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The text with its letters as `change` makes them, piece by piece; a piece ends behind a blank, where what a letter becomes does not
+/// depend on what follows, or where there is none for long.
+fn cased(value: &str, change: fn(&str) -> String) -> Result<Datum> {
+    if value.len() <= PIECE_BYTES {
+        return Ok(text(change(value)));
+    }
+    room(value.len())?;
+    let (mut out, mut rest) = (String::with_capacity(value.len()), value);
+    while !rest.is_empty() {
+        crate::interrupt::check()?;
+        let mut end = rest.len().min(PIECE_BYTES);
+        while !rest.is_char_boundary(end) {
+            end += 1;
+        }
+        let (piece, _) = rest.split_at(end);
+        let cut = if end < rest.len() { piece.rfind(' ').map_or(end, |at| at + 1) } else { end };
+        let (piece, behind) = rest.split_at(cut);
+        out.push_str(&change(piece));
+        rest = behind;
+    }
+    Ok(text(out))
+}
+
+fn initcap(value: &str) -> Result<Datum> {
     let mut out = String::with_capacity(value.len());
-    let mut inside = false;
+    let (mut inside, mut steps) = (false, Steps::default());
     for c in value.chars() {
+        steps.step()?;
         if inside {
             out.extend(c.to_lowercase());
         } else {
@@ -198,7 +236,7 @@ fn initcap(value: &str) -> String {
         }
         inside = c.is_alphanumeric();
     }
-    out
+    Ok(text(out))
 }
 
 /// First (from 0) and past-the-end position for `FROM start FOR length`; start may lie before the text.
@@ -260,8 +298,10 @@ fn pad(value: &Datum, length: &Datum, fill: &str, on_left: bool) -> Result<Datum
     if own >= length || fill.is_empty() {
         return Ok(text(value.chars().take(length).collect::<String>()));
     }
-    checked_len(length.saturating_mul(4))?;
-    let padding: String = fill.chars().cycle().take(length - own).collect();
+    room(length.saturating_mul(4))?;
+    let mut steps = Steps::default();
+    let padding = fill.chars().cycle().take(length - own).map(|c| steps.step().map(|()| c));
+    let padding = padding.collect::<Result<String>>()?;
     Ok(text(if on_left { format!("{padding}{value}") } else { format!("{value}{padding}") }))
 }
 
@@ -288,7 +328,7 @@ fn replace(value: &Datum, from: &Datum, to: &Datum) -> Result<Datum> {
         found += 1;
     }
     let length = (value.len() - found * from.len()).saturating_add(found.saturating_mul(to.len()));
-    checked_len(length)?;
+    room(length)?;
     let (mut out, mut rest) = (String::with_capacity(length), 0);
     for (at, _) in value.match_indices(from) {
         steps.step()?;
@@ -302,7 +342,7 @@ fn replace(value: &Datum, from: &Datum, to: &Datum) -> Result<Datum> {
 
 fn repeat(value: &str, count: i64) -> Result<Datum> {
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
-    checked_len(value.len().saturating_mul(count))?;
+    room(value.len().saturating_mul(count))?;
     Ok(text(value.repeat(count)))
 }
 
@@ -311,24 +351,35 @@ fn split_part(args: &[Datum]) -> Result<Datum> {
     if field == 0 {
         return Err(fault::error("22023", "field position must not be zero"));
     }
-    let mut steps = Steps::default();
-    let step = |part| steps.step().map(|()| part);
+    let (mut steps, mut made) = (Steps::default(), held::Growing::default());
+    let mut step = |part| {
+        steps.step()?;
+        made.add(size_of::<&str>())?;
+        Ok(part)
+    };
     let parts: Vec<&str> = if separator.is_empty() {
         vec![value]
     } else {
-        value.split(separator).map(step).collect::<Result<_>>()?
+        value.split(separator).map(&mut step).collect::<Result<_>>()?
     };
     let at = if field > 0 { field - 1 } else { parts.len() as i64 + field };
     Ok(text(usize::try_from(at).ok().and_then(|at| parts.get(at)).copied().unwrap_or("")))
 }
 
 fn translate(args: &[Datum]) -> Result<Datum> {
-    let from: Vec<char> = str_of(&args[1])?.chars().collect();
-    let to: Vec<char> = str_of(&args[2])?.chars().collect();
-    let out: String = str_of(&args[0])?
-        .chars()
-        .filter_map(|c| from.iter().position(|f| *f == c).map_or(Some(c), |at| to.get(at).copied()))
-        .collect();
+    let (mut out, mut steps) = (String::new(), Steps::default());
+    // Of a letter that is there twice the first counts.
+    let mut becomes: BTreeMap<char, Option<char>> = BTreeMap::new();
+    let mut to = str_of(&args[2])?.chars();
+    for from in str_of(&args[1])?.chars() {
+        steps.step()?;
+        let to = to.next();
+        becomes.entry(from).or_insert(to);
+    }
+    for c in str_of(&args[0])?.chars() {
+        steps.step()?;
+        out.extend(becomes.get(&c).copied().unwrap_or(Some(c)));
+    }
     Ok(text(out))
 }
 
@@ -467,22 +518,42 @@ fn string_to_array(args: &[Datum]) -> Result<Datum> {
         None | Some(Datum::Null) => None,
         Some(null) => Some(str_of(null)?),
     };
-    let item = |part: &str| if Some(part) == null { None } else { Some(part.to_owned()) };
-    if value.is_empty() {
-        return Ok(text_array(std::iter::empty()));
-    }
-    Ok(match &args[1] {
-        Datum::Null => text_array(value.chars().map(|c| item(&c.to_string()))),
+    let mut steps = Steps::default();
+    let mut item = |part: &str| -> Result<Datum> {
+        steps.step()?;
+        Ok(if Some(part) == null { Datum::Null } else { text(part) })
+    };
+    let items: Vec<Datum> = match &args[1] {
+        _ if value.is_empty() => Vec::new(),
+        Datum::Null => {
+            let count = at_most(value.chars(), MAX_ELEMENTS)?;
+            held::charge(count, 0)?;
+            let mut room = [0; 4];
+            value.chars().map(|c| item(c.encode_utf8(&mut room))).collect::<Result<_>>()?
+        }
         separator => match str_of(separator)? {
-            "" => text_array(std::iter::once(item(value))),
+            "" => vec![item(value)?],
             separator => {
-                if value.matches(separator).nth(MAX_ELEMENTS - 1).is_some() {
-                    return Err(fault::program_limit("array size exceeds the maximum allowed"));
-                }
-                text_array(value.split(separator).map(item))
+                let count = at_most(value.matches(separator), MAX_ELEMENTS - 1)?;
+                held::charge(count + 1, value.len())?;
+                value.split(separator).map(item).collect::<Result<_>>()?
             }
         },
-    })
+    };
+    Ok(array(SqlType::Text, items))
+}
+
+/// How many there are; an array of more than `most` elements is refused before it is made.
+fn at_most<T>(items: impl Iterator<Item = T>, most: usize) -> Result<usize> {
+    let (mut count, mut steps) = (0, Steps::default());
+    for _ in items {
+        steps.step()?;
+        count += 1;
+        if count > most {
+            return Err(fault::program_limit("array size exceeds the maximum allowed"));
+        }
+    }
+    Ok(count)
 }
 
 fn array_to_string(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
@@ -494,8 +565,11 @@ fn array_to_string(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         None | Some(Datum::Null) => None,
         Some(null) => Some(str_of(null)?.to_owned()),
     };
-    let mut parts = Vec::new();
+    let (mut parts, mut made) = (Vec::new(), held::Growing::default());
+    let mut steps = Steps::default();
     for item in array_of(&args[0])?.elements.iter() {
+        steps.step()?;
+        made.add(parts.last().map_or(0, String::len) * 2 + size_of::<String>())?;
         match item {
             Datum::Null => parts.extend(null.clone()),
             item => parts.push(to_text(item, call, 0)?.into_owned()),

@@ -4,8 +4,9 @@
 //! A malformed pattern is the statement's error (22025, 2201B, 0A000), never a mismatch.
 
 use super::*;
+use crate::expr::search::Search;
 
-pub(in crate::expr::functions) fn compile(pattern: &str, flags: &str) -> Result<regex::Regex> {
+pub(in crate::expr::functions) fn compile(pattern: &str, flags: &str) -> Result<Search> {
     pattern::regex(pattern, flags).map_err(pattern_fault)
 }
 
@@ -26,11 +27,7 @@ pub(super) fn pattern_fault(error: PatternError) -> crate::error::Error {
 pub(in crate::expr::functions) fn within_work(pattern: &str, text: &str) -> Result<()> {
     let states = pattern::states(pattern);
     if states > pattern::FEW_STATES && states.saturating_mul(text.len() as u64) > MAX_SEARCH {
-        return Err(fault::error(
-            "2201B",
-            "invalid regular expression: regular expression is too complex",
-        )
-        .hint("Its counted repetitions multiply; search shorter texts, or repeat less."));
+        return Err(crate::expr::search::too_complex());
     }
     Ok(())
 }
@@ -42,10 +39,8 @@ pub(super) fn substring_regex(value: &Datum, pattern: &Datum) -> Result<Datum> {
     let regex = compile(str_of(pattern)?, "")?;
     let value = str_of(value)?;
     within_work(str_of(pattern)?, value)?;
-    Ok(regex
-        .captures(value)
-        .and_then(|c| c.get(usize::from(c.len() > 1)))
-        .map_or(Datum::Null, |m| text(m.as_str())))
+    let found = regex.find(value, 0)?.and_then(|found| found.groups().next().flatten());
+    Ok(found.map_or(Datum::Null, |span| text(&value[span])))
 }
 
 pub(super) fn escape_of(args: &[Datum]) -> Result<Option<char>> {
@@ -82,7 +77,7 @@ pub(super) fn similar_to_escape(args: &[Datum]) -> Result<Datum> {
 
 pub(super) fn similar(args: &[Datum]) -> Result<Datum> {
     let source = pattern::similar(str_of(&args[1])?, escape_of(args)?).map_err(pattern_fault)?;
-    Ok(bool_datum(compile(&source, "")?.is_match(str_of(&args[0])?)))
+    Ok(bool_datum(compile(&source, "")?.is_match(str_of(&args[0])?)?))
 }
 
 pub(super) fn matches(
@@ -94,25 +89,28 @@ pub(super) fn matches(
     let pattern = str_of(&args[1])?;
     within_work(pattern, str_of(&args[0])?)?;
     let found =
-        call.context.regex(pattern, flags, |p| compile(p, flags))?.is_match(str_of(&args[0])?);
+        call.context.regex(pattern, flags, |p| compile(p, flags))?.is_match(str_of(&args[0])?)?;
     Ok(bool_datum(found != negated))
 }
 
 pub(super) fn regexp_match(args: &[Datum], flags: &str) -> Result<Datum> {
     let regex = compile(str_of(&args[1])?, flags)?;
-    Ok(regex.captures(str_of(&args[0])?).map_or(Datum::Null, |captures| {
-        let from = usize::from(captures.len() > 1);
-        text_array(captures.iter().skip(from).map(|m| m.map(|m| m.as_str().to_owned())))
+    let value = str_of(&args[0])?;
+    Ok(regex.find(value, 0)?.map_or(Datum::Null, |found| {
+        text_array(found.groups().map(|span| span.map(|span| value[span].to_owned())))
     }))
 }
 
 pub(super) fn encode(value: &[u8], format: &str) -> Result<Datum> {
+    room(value.len().saturating_mul(2))?;
     Ok(text(match format {
-        "hex" => hash::hex(value),
-        "base64" => hash::base64(value),
+        "hex" => hash::hex(value)?,
+        "base64" => hash::base64(value)?,
         "escape" => {
             let mut out = String::new();
+            let mut steps = Steps::default();
             for byte in value {
+                steps.step()?;
                 match byte {
                     b'\\' => out.push_str("\\\\"),
                     0 | 0x80..=0xFF => out.push_str(&format!("\\{byte:03o}")),
@@ -127,8 +125,8 @@ pub(super) fn encode(value: &[u8], format: &str) -> Result<Datum> {
 
 pub(super) fn decode(value: &str, format: &str) -> Result<Datum> {
     let decoded = match format {
-        "hex" => hash::unhex(value),
-        "base64" => hash::unbase64(value),
+        "hex" => hash::unhex(value)?,
+        "base64" => hash::unbase64(value)?,
         "escape" => Some(value.as_bytes().to_vec()),
         other => return Err(fault::error("22023", format!("unrecognized encoding: \"{other}\""))),
     };
