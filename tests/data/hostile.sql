@@ -128,3 +128,36 @@ SELECT cardinality(array_fill(0, ARRAY[10000, 10000]))
 
 -- name: sleep
 SELECT pg_sleep(600)
+
+-- name: least over a moving frame
+SELECT max(s) FROM (SELECT min(i::numeric) OVER (ORDER BY i ROWS BETWEEN 50000 PRECEDING AND 50000 FOLLOWING) AS s FROM generate_series(1, 200000) i) q
+
+-- name: string_agg in an order of its own
+SELECT length(string_agg(i::text, ',' ORDER BY md5(i::text))) FROM generate_series(1, 3000000) i
+
+-- name: array_agg of 5 million
+SELECT cardinality(array_agg(i)) FROM generate_series(1, 5000000) i
+
+-- name: sort of 3 million
+SELECT md5(i::text) AS x FROM generate_series(1, 3000000) i ORDER BY x OFFSET 2999999
+
+-- name: one search of 100 MB
+SELECT repeat('ab', 50000000) ~ '[ab]*a[ab]{12}c'
+
+-- name: match of 40 MB with groups
+SELECT length((regexp_match(repeat('ab ', 13000000), '(.*)(a.*)$'))[1])
+
+-- name: upper case of 200 MB
+SELECT length(upper(repeat('ß', 100000000)))
+
+-- name: 10 MB cut by letters that are translated
+SELECT length(translate(repeat('abc', 30000000), 'abc', 'xyz'))
+
+-- name: number of 100 million digits
+SELECT repeat('9', 100000000)::numeric
+
+-- name: logarithm of a long number
+SELECT ln(repeat('7', 130000)::numeric)
+
+-- name: rows in rows to a great length
+SELECT ROW(ROW(ROW(repeat('"', 1000000))))

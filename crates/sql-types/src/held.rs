@@ -18,7 +18,7 @@
 //! 53200, before the value is made.
 //!
 //! # Limits
-//! An estimate. What outlives its scope is counted by whoever keeps it.
+//! An estimate: pieces of a sort that are computed at once may give back what another was charged. What outlives its scope is counted by whoever keeps it.
 
 use crate::error::{Error, Result, SqlState};
 use crate::interrupt;
@@ -30,13 +30,15 @@ const FREE_BYTES: u64 = 64 << 10;
 /// Takes the memory of `elements` values and of `bytes` beside them.
 ///
 /// # Errors
-/// 53200.
+/// 53200; those of [`interrupt::check`].
 pub fn charge(elements: usize, bytes: usize) -> Result<()> {
     let of_elements = elements.saturating_mul(size_of::<Datum>());
     let total = u64::try_from(of_elements.saturating_add(bytes)).unwrap_or(u64::MAX);
     if total < FREE_BYTES {
         return Ok(());
     }
+    // Such a value takes a while to make.
+    interrupt::check_long()?;
     interrupt::charge(total).map_err(|error| {
         Error::new(SqlState::OUT_OF_MEMORY, error.to_string())
             .hint("Make shorter values, or give the server more with --memory.")

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! session ── scoped(future) ──> each poll:  thread-local := this session ── check() ──> cancelled? timed out? ended?
-//!                                           thread-local := what it was                  every 16th look: clock, socket
+//!                                           thread-local := what it was                  every 4th look: clock, socket
 //! ```
 //!
 //! # How to use
@@ -27,8 +27,8 @@
 //! 57014 for a cancelled or timed-out statement, 57P01 or 08006 when the session is to end.
 //!
 //! # Limits
-//! Time and the client's socket are looked at every 16th look. Tasks that a library spawns by itself do not
-//! inherit the statement: nothing of length may run there.
+//! Time and the client's socket are looked at every [`LONG_LOOK_EVERY`] looks. Tasks that a library spawns by itself
+//! inherit the statement where they are made [`inheriting`]; else nothing of length may run there.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -38,7 +38,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::Stream;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, Stream};
 use parking_lot::Mutex;
 use telesto_common::env::Clock;
 use telesto_common::limits::{MemoryBudget, Reservation};
@@ -47,7 +48,7 @@ use tokio::sync::Notify;
 use crate::error::{Error, Result, SqlState};
 
 /// How many looks lie between two looks at the clock and the socket.
-const LONG_LOOK_EVERY: u32 = 16;
+const LONG_LOOK_EVERY: u32 = 4;
 /// How many steps of [`Steps`] lie between two looks.
 const STEPS_A_LOOK: u32 = 1024;
 /// Turns of [`pace`] after which a statement counts as one that computes.
@@ -503,6 +504,25 @@ pub async fn scoped<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     .await
 }
 
+/// `future` as a part of the statement under way, for a library that spawns it. When the statement is to end it is not polled any more:
+/// whoever waits for it is dropped too, and drops it.
+pub fn inheriting<T: Send + 'static>(
+    mut future: BoxFuture<'static, T>,
+) -> BoxFuture<'static, T> {
+    // A thread that ends runs no statement.
+    let current = CURRENT.try_with(|current| current.borrow().clone()).ok().flatten();
+    let Some(shared) = current else { return future };
+    let number = shared.number();
+    poll_fn(move |context| {
+        if shared.is_over(number) {
+            return Poll::Pending;
+        }
+        let _entered = enter(Some(Arc::clone(&shared)));
+        future.as_mut().poll(context)
+    })
+    .boxed()
+}
+
 /// Runs `work` as a part of the session's statement.
 #[cfg(test)]
 pub fn within<T>(shared: &Arc<Shared>, work: impl FnOnce() -> T) -> T {
@@ -648,6 +668,20 @@ mod tests {
         assert!(caught.is_err());
         shared.end(Ending::Terminated);
         assert_eq!(code(check()), None);
+    }
+
+    #[test]
+    fn spawned_work_looks_and_is_left_when_its_statement_ends() {
+        let shared = shared();
+        shared.begin(1, None);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let work =
+            |shared: &Arc<Shared>| within(shared, || inheriting(async { check().is_ok() }.boxed()));
+        assert!(runtime.block_on(work(&shared)));
+        let left = work(&shared);
+        shared.cancel();
+        assert_eq!(left.now_or_never(), None);
+        assert!(runtime.block_on(inheriting(async { check().is_ok() }.boxed())), "of nobody");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What DataFusion does for long in one poll, made to look whether its statement is to end: its own aggregates over a window, and the
-//! rules of its analyzer. (Its optimisers' rules: [`super::push_down`], [`super::named_filters`].)
+//! rules of its analyzer, and what it spawns. (Its optimisers' rules: [`super::push_down`], [`super::named_filters`].)
 //!
 //! A window's operator computes the rows of a batch, and at the end of its input all that are left, in one poll: each row has its
 //! accumulator take in what enters the frame and give back what leaves it.
@@ -10,11 +10,13 @@
 //! # On failure
 //! Those of [`interrupt::check`].
 
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, Once};
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::ScalarValue;
+use datafusion::common::runtime::{JoinSetTracer, set_join_set_tracer};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::WindowFunctionParams;
@@ -25,6 +27,8 @@ use datafusion::logical_expr::{
     Signature,
 };
 use datafusion::optimizer::{Analyzer, AnalyzerRule};
+
+use futures::future::BoxFuture;
 
 use super::fault;
 use crate::interrupt;
@@ -46,6 +50,36 @@ impl AnalyzerRule for LookingRule {
 
     fn name(&self) -> &str {
         self.0.name()
+    }
+}
+
+/// Has what DataFusion spawns, the runs of a sort above all, be a part of the statement that it is spawned for.
+pub(super) fn install() {
+    static INHERITS: Inherits = Inherits;
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if set_join_set_tracer(&INHERITS).is_err() {
+            tracing::warn!("another tracer is installed: what DataFusion spawns cannot be ended");
+        }
+    });
+}
+
+struct Inherits;
+
+impl JoinSetTracer for Inherits {
+    fn trace_future(
+        &self,
+        future: BoxFuture<'static, Box<dyn Any + Send>>,
+    ) -> BoxFuture<'static, Box<dyn Any + Send>> {
+        interrupt::inheriting(future)
+    }
+
+    fn trace_block(
+        &self,
+        block: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send>,
+    ) -> Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> {
+        // Files are written and read there.
+        block
     }
 }
 

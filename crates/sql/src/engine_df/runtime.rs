@@ -65,6 +65,7 @@ const ROW_SHARE_BYTES: usize = 32 << 10;
 
 /// A state for one query.
 pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
+    super::looking::install();
     let mut options = ConfigOptions::new();
     options.execution.target_partitions = 1;
     // The optimiser knows of more expressions than operators do that they are never NULL: CASE, and what becomes one.

@@ -215,6 +215,10 @@ impl Function {
         let context = self.evaluation.as_ref().map(Evaluation::context);
         let scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
             && self.signature.volatility != Volatility::Volatile;
+        if scalar {
+            // The optimiser takes an error for "no constant", and goes on to the next: not even the arguments are copied then.
+            crate::interrupt::check_long()?;
+        }
         let rows = if scalar { 1 } else { args.number_rows };
         if let (Some(arithmetic), false) = (self.arithmetic, scalar) {
             let (mut made, mut values) = (None, Vec::new());

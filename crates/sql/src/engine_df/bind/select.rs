@@ -498,6 +498,8 @@ impl Binder<'_> {
 
 /// Puts a filter on a plan.
 pub(crate) fn filter(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
+    // DataFusion walks the condition several times: one that holds a list of thousands takes a while each time.
+    crate::interrupt::check_long()?;
     LogicalPlanBuilder::from(plan)
         .filter(condition)
         .and_then(LogicalPlanBuilder::build)
@@ -514,6 +516,7 @@ pub(crate) fn all_columns(plan: &LogicalPlan) -> Vec<Expr> {
 
 /// A plan that computes expressions.
 pub(crate) fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
+    crate::interrupt::check_long()?;
     LogicalPlanBuilder::from(plan)
         .project(exprs)
         .and_then(LogicalPlanBuilder::build)

@@ -468,7 +468,7 @@ fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         }
         if !digits.is_empty() {
             width = digits.parse().map_err(|_| bad("number is out of range".into()))?;
-            checked_len(width)?;
+            room(width)?;
         }
         let kind =
             chars.next().ok_or_else(|| bad("unterminated format() type specifier".into()))?;
@@ -498,11 +498,11 @@ fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         };
         let missing = width.saturating_sub(shown.chars().count());
         if !left_align {
-            out.extend(std::iter::repeat_n(' ', missing));
+            out.push_str(&" ".repeat(missing));
         }
         out.push_str(&shown);
         if left_align {
-            out.extend(std::iter::repeat_n(' ', missing));
+            out.push_str(&" ".repeat(missing));
         }
         checked_len(out.len())?;
     }
