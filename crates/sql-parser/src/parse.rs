@@ -74,7 +74,7 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
     for token in tokens.into_iter().flat_map(signs_apart) {
         match token.token {
             Token::SemiColon => {
-                crate::interrupt::check()?;
+                telesto_sql_types::interrupt::check()?;
                 finish(sql, std::mem::take(&mut current), &mut out)?;
             }
             Token::EOF => {}
