@@ -144,8 +144,10 @@ impl BufferScan {
             }
             self.push_head(head.layer).await?;
             if self.generation.is_none() {
-                // Comes to the key under way once more; merging it again changes nothing.
+                // From the last key returned on: keys without a visible write, which were passed before, may come again
+                // in front of the one under way.
                 self.position().await?;
+                found = None;
             }
         }
         if let Some(found) = &found {
