@@ -43,6 +43,9 @@ pub use numeric::Numeric;
 pub use sql_type::{NumericMod, SqlType, oid};
 pub use text::TextStyle;
 
+/// A row: its values by column.
+pub type Row = Vec<Datum>;
+
 /// Seconds from 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps begin.
 pub const PG_EPOCH_SECONDS: i64 = 946_684_800;
 

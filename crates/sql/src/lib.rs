@@ -18,8 +18,6 @@
 //! `docs/sql.md` lists what differs from PostgreSQL 15.
 
 mod advisory;
-pub mod catalog;
-pub mod codec;
 pub mod copy;
 mod ddl;
 pub mod engine_df;
@@ -32,8 +30,10 @@ mod online;
 pub mod plan;
 pub mod session;
 pub mod system;
-mod temp;
 
+pub use telesto_sql_catalog as catalog;
+pub use telesto_sql_catalog::codec;
+pub(crate) use telesto_sql_catalog::temp;
 pub use telesto_sql_parser::sqlparser;
 pub(crate) use telesto_sql_parser::{definition, stack, syntax};
 pub use telesto_sql_types as types;

@@ -31,6 +31,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-geo", 7),
     ("telesto-sql-types", 8),
     ("telesto-sql-parser", 9),
+    ("telesto-sql-catalog", 10),
     ("telesto-sql", 17),
     ("telesto-server", 18),
     ("telesto-mediawiki", 18),

@@ -14,8 +14,7 @@ use super::Settings;
 use crate::error::{Error, Result, SqlState};
 use crate::types::{Datum, SqlType};
 
-/// A row.
-pub type Row = Vec<Datum>;
+pub use crate::types::Row;
 
 /// A stream of batches of rows.
 pub type RowStream = Pin<Box<dyn Stream<Item = Result<Vec<Row>>> + Send>>;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 
-use crate::error::{Error, Result};
-use crate::types::json::{document, shallow};
-use crate::types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::json::{document, shallow};
+use telesto_sql_types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
 
 /// Appends a varint (LEB128).
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -247,7 +247,7 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
                 NUMERIC_FINITE => {
                     let scale = u32::try_from(inner.varint()?)
                         .ok()
-                        .filter(|s| *s <= crate::types::numeric::MAX_SCALE)
+                        .filter(|s| *s <= telesto_sql_types::numeric::MAX_SCALE)
                         .ok_or_else(|| Error::corrupt("the scale of a numeric"))?;
                     Numeric::Finite { unscaled: BigInt::from_signed_bytes_le(inner.0), scale }
                 }

@@ -21,11 +21,11 @@ use num_bigint::{BigInt, Sign};
 use num_traits::Zero;
 use telesto_common::key::{Direction, KeyReader, KeyWriter};
 
-use crate::catalog::{IndexColumn, Table};
-use crate::error::{Error, Result};
-use crate::types::datum::DAY_MICROS;
-use crate::types::numeric::pow10;
-use crate::types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
+use crate::{IndexColumn, Table};
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::datum::DAY_MICROS;
+use telesto_sql_types::numeric::pow10;
+use telesto_sql_types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
 
 /// Whether values of `ty` can be in keys.
 #[must_use]
@@ -337,7 +337,7 @@ mod tests {
 
         #[test]
         fn key_of_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            for ty in crate::types::sql_type::SCALARS {
+            for ty in telesto_sql_types::sql_type::SCALARS {
                 let _ = read_datum_key(&mut KeyReader::new(&bytes), ty, Direction::Ascending);
             }
         }

@@ -17,8 +17,8 @@
 //! # Limits
 //! Rows are held in memory, not on disk. One transaction at a time, as a session has.
 
-pub(crate) mod catalog;
-pub(crate) mod transaction;
+pub mod catalog;
+pub mod transaction;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,24 +30,24 @@ use telesto_common::DatabaseId;
 use telesto_common::key::KeyRange;
 use telesto_common::limits::{MemoryBudget, Reservation};
 
-use crate::catalog::CatalogSnapshot;
-use crate::error::{Error, Result, SqlState};
+use crate::CatalogSnapshot;
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// The database id in keys of temporary things.
-pub(crate) const TEMP_DATABASE: DatabaseId = DatabaseId(u32::MAX);
+pub const TEMP_DATABASE: DatabaseId = DatabaseId(u32::MAX);
 /// OIDs from here on are those of temporary objects.
-pub(crate) const TEMP_FIRST_OID: u32 = 0xC000_0000;
+pub const TEMP_FIRST_OID: u32 = 0xC000_0000;
 
 /// Numbers the sessions of a process, for the names of their schemas.
 static NUMBERS: AtomicU32 = AtomicU32::new(1);
 
 /// Whether an OID is that of a temporary object.
-pub(crate) fn is_temporary(oid: u32) -> bool {
+pub fn is_temporary(oid: u32) -> bool {
     oid >= TEMP_FIRST_OID
 }
 
 /// Whether a key belongs to a store.
-pub(crate) fn is_temporary_key(key: &[u8]) -> bool {
+pub fn is_temporary_key(key: &[u8]) -> bool {
     key.starts_with(&TEMP_DATABASE.0.to_be_bytes())
 }
 
@@ -92,7 +92,7 @@ impl Inner {
 
 /// The temporary keys of one session.
 #[derive(Debug)]
-pub(crate) struct TempStore {
+pub struct TempStore {
     number: u32,
     inner: Mutex<Inner>,
     /// The catalog made last, by the stamps it was made of.
@@ -101,7 +101,7 @@ pub(crate) struct TempStore {
 
 impl TempStore {
     /// An empty store.
-    pub(crate) fn new(memory: &Arc<MemoryBudget>) -> Result<Arc<Self>> {
+    pub fn new(memory: &Arc<MemoryBudget>) -> Result<Arc<Self>> {
         let held = memory.reserve("temporary tables", 0).map_err(out_of_memory)?;
         Ok(Arc::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -111,16 +111,16 @@ impl TempStore {
     }
 
     /// The schema's name.
-    pub(crate) fn schema_name(&self) -> String {
+    pub fn schema_name(&self) -> String {
         format!("pg_temp_{}", self.number)
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Bytes> {
+    pub fn get(&self, key: &[u8]) -> Option<Bytes> {
         self.inner.lock().rows.get(key).cloned()
     }
 
     /// The rows of a range as they are now.
-    pub(crate) fn range(&self, range: &KeyRange) -> Vec<(Bytes, Bytes)> {
+    pub fn range(&self, range: &KeyRange) -> Vec<(Bytes, Bytes)> {
         let inner = self.inner.lock();
         inner
             .rows
@@ -131,7 +131,7 @@ impl TempStore {
     }
 
     /// Writes a key; the transaction under way can undo it.
-    pub(crate) fn set(
+    pub fn set(
         &self,
         key: Bytes,
         value: Option<Bytes>,
@@ -144,12 +144,12 @@ impl TempStore {
     }
 
     /// How many writes can be undone.
-    pub(crate) fn mark(&self) -> usize {
+    pub fn mark(&self) -> usize {
         self.inner.lock().undo.len()
     }
 
     /// The values of keys before the writes after `mark`.
-    pub(crate) fn get_before(&self, keys: &[&[u8]], mark: usize) -> Vec<Option<Bytes>> {
+    pub fn get_before(&self, keys: &[&[u8]], mark: usize) -> Vec<Option<Bytes>> {
         let inner = self.inner.lock();
         // The first write after the mark knows what was there.
         let mut first: BTreeMap<&[u8], &Option<Bytes>> = BTreeMap::new();
@@ -165,7 +165,7 @@ impl TempStore {
     }
 
     /// The rows of a range before the writes after `mark`.
-    pub(crate) fn range_before(&self, range: &KeyRange, mark: usize) -> Vec<(Bytes, Bytes)> {
+    pub fn range_before(&self, range: &KeyRange, mark: usize) -> Vec<(Bytes, Bytes)> {
         let mut rows: BTreeMap<Bytes, Bytes> = self.range(range).into_iter().collect();
         let inner = self.inner.lock();
         for (key, before) in inner.undo.iter().skip(mark).rev() {
@@ -180,7 +180,7 @@ impl TempStore {
     }
 
     /// Undoes the writes after `mark`.
-    pub(crate) fn undo_to(&self, mark: usize) {
+    pub fn undo_to(&self, mark: usize) {
         let mut inner = self.inner.lock();
         while inner.undo.len() > mark {
             let Some((key, before)) = inner.undo.pop() else { break };
@@ -193,7 +193,7 @@ impl TempStore {
     }
 
     /// Keeps what was written.
-    pub(crate) fn keep(&self) {
+    pub fn keep(&self) {
         let mut inner = self.inner.lock();
         let kept: u64 = inner
             .undo
@@ -206,7 +206,7 @@ impl TempStore {
     }
 
     /// Removes everything (DISCARD TEMP); the transaction under way, if there is one, can undo it.
-    pub(crate) fn clear(&self, in_transaction: bool) -> Result<()> {
+    pub fn clear(&self, in_transaction: bool) -> Result<()> {
         let keys: Vec<Bytes> = self.inner.lock().rows.keys().cloned().collect();
         for key in keys {
             self.set(key, None).map_err(out_of_memory)?;
@@ -219,7 +219,7 @@ impl TempStore {
 }
 
 /// 53200.
-pub(crate) fn out_of_memory(error: telesto_common::Error) -> Error {
+pub fn out_of_memory(error: telesto_common::Error) -> Error {
     Error::new(SqlState::OUT_OF_MEMORY, error.to_string())
         .hint("Temporary tables are held in memory: keep less in them, or use an ordinary table.")
 }

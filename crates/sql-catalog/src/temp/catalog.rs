@@ -9,15 +9,15 @@ use std::sync::Arc;
 use telesto_common::key::KeyRange;
 
 use super::{TEMP_FIRST_OID, TempStore, out_of_memory};
-use crate::catalog::model::OnCommit;
-use crate::catalog::snapshot::{Stamp, TempPart};
-use crate::catalog::store::{Object, StoredObject};
-use crate::catalog::{CatalogSnapshot, Schema};
+use crate::model::OnCommit;
+use crate::snapshot::{Stamp, TempPart};
+use crate::store::{Object, StoredObject};
+use crate::{CatalogSnapshot, Schema};
 use crate::codec::index_prefix;
-use crate::error::Result;
+use telesto_sql_types::error::Result;
 
 /// The shared catalog with the session's temporary objects over it.
-pub(crate) fn merged(
+pub fn merged(
     shared: Arc<CatalogSnapshot>,
     store: &TempStore,
     owner: &str,
@@ -52,7 +52,7 @@ pub(crate) fn merged(
 }
 
 /// What ON COMMIT asks for, in the transaction about to commit.
-pub(crate) fn on_commit(store: &TempStore) -> Result<()> {
+pub fn on_commit(store: &TempStore) -> Result<()> {
     let mut dropped = Vec::new();
     for (key, bytes) in store.range(&KeyRange::with_prefix(&StoredObject::temp_prefix())) {
         let Object::Table(table) = StoredObject::decode(&bytes)? else { continue };

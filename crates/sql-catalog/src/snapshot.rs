@@ -7,8 +7,8 @@ use telesto_common::{DatabaseId, TableId};
 
 use super::model::{BuildState, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table, View};
 use super::types::UserType;
-use crate::types::EnumType;
-use crate::types::domains::DomainType;
+use telesto_sql_types::EnumType;
+use telesto_sql_types::domains::DomainType;
 
 /// Names one content of the catalog: 16 random bytes drawn by the change that made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,14 +29,14 @@ pub enum Relation {
 
 /// The temporary part of a session's catalog.
 #[derive(Clone, Debug)]
-pub(crate) struct TempPart {
+pub struct TempPart {
     /// OID of its schema.
-    pub(crate) schema: u32,
+    pub schema: u32,
     /// The shared part's stamp.
-    pub(crate) shared_stamp: Stamp,
+    pub shared_stamp: Stamp,
     /// The temporary part's stamp; 0: there is nothing yet.
-    pub(crate) stamp: Stamp,
-    pub(crate) next_oid: u32,
+    pub stamp: Stamp,
+    pub next_oid: u32,
 }
 
 /// The catalog as one transaction sees it. Lookups by name take the names as stored (folded).
@@ -50,7 +50,7 @@ pub struct CatalogSnapshot {
     pub database_name: String,
     pub(super) next_oid: u32,
     /// What this session has of its own.
-    pub(crate) temp: Option<TempPart>,
+    pub temp: Option<TempPart>,
     pub(super) schemas: BTreeMap<u32, Arc<Schema>>,
     pub(super) tables: BTreeMap<u32, Arc<Table>>,
     pub(super) sequences: BTreeMap<u32, Arc<Sequence>>,
@@ -62,7 +62,7 @@ pub struct CatalogSnapshot {
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
     /// The domains with all they inherit, by OID.
     pub(super) domains: BTreeMap<u32, Arc<DomainType>>,
-    /// Whether there is something for [`crate::online`] to look after.
+    /// Whether an online build or a sweep of dropped keys has something left to do.
     pub(super) unfinished: bool,
     pub(super) schema_names: BTreeMap<String, u32>,
     pub(super) relation_names: BTreeMap<(u32, String), Relation>,
@@ -134,7 +134,7 @@ impl CatalogSnapshot {
     }
 
     /// The relation called `name`, in `schema` if given, else in the first schema of `search_path` that has it.
-    /// System tables (`pg_catalog`, `information_schema`) are not here but in [`crate::system`].
+    /// System tables (`pg_catalog`, `information_schema`) are not among them.
     #[must_use]
     pub fn resolve(
         &self,
@@ -181,7 +181,7 @@ impl CatalogSnapshot {
 
     /// Whether an index is being filled, or keys are to be swept.
     #[must_use]
-    pub(crate) fn is_unfinished(&self) -> bool {
+    pub fn is_unfinished(&self) -> bool {
         self.unfinished
     }
 

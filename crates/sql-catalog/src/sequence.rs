@@ -21,7 +21,7 @@ use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 use super::model::Sequence;
 use super::snapshot::CatalogSnapshot;
 use super::store::sequence_key;
-use crate::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Values taken at once.
 pub const BLOCK: i64 = 32;
@@ -144,7 +144,7 @@ async fn advance(
 }
 
 /// Where a sequence stands, as `txn` sees it.
-pub(crate) async fn read_position(
+pub async fn read_position(
     txn: &Arc<dyn Transaction>,
     database: DatabaseId,
     sequence: &Sequence,
@@ -156,7 +156,7 @@ pub(crate) async fn read_position(
 }
 
 /// Writes a sequence's position in `txn` (TRUNCATE … RESTART IDENTITY, ALTER SEQUENCE RESTART).
-pub(crate) async fn write_position(
+pub async fn write_position(
     txn: &Arc<dyn Transaction>,
     database: DatabaseId,
     oid: u32,
@@ -179,11 +179,11 @@ enum Work {
 
 /// What a session is inside of: set by the session before each statement.
 #[derive(Clone, Debug)]
-pub(crate) struct SequenceScope {
-    pub(crate) catalog: Arc<CatalogSnapshot>,
+pub struct SequenceScope {
+    pub catalog: Arc<CatalogSnapshot>,
     /// The transaction, and the catalog before it changed anything (`None`: it has changed nothing).
-    pub(crate) txn: Arc<dyn Transaction>,
-    pub(crate) base: Option<Arc<CatalogSnapshot>>,
+    pub txn: Arc<dyn Transaction>,
+    pub base: Option<Arc<CatalogSnapshot>>,
 }
 
 /// Sequence values of one session (`nextval`, `currval`, `setval`, `lastval`).
@@ -205,7 +205,7 @@ impl SequenceSession {
     /// A row id for a table without primary key. A process counts up from a number drawn at random: rows lie in the order in which
     /// they came, and ids of two processes are equal only if the stretches they have used overlap, which for N rows
     /// and P starts of processes is as likely as N * P to 2^62. Numbers drawn one by one would be equal as likely as N * N.
-    pub(crate) fn row_id(&self) -> i64 {
+    pub fn row_id(&self) -> i64 {
         let mut next = self.cache.next_row_id.lock();
         if *next <= 0 {
             // Half of the numbers are kept for other uses: ids are positive.
@@ -216,15 +216,15 @@ impl SequenceSession {
         id
     }
 
-    pub(crate) fn new(database: Arc<dyn Database>, env: Env, cache: Arc<SequenceCache>) -> Self {
+    pub fn new(database: Arc<dyn Database>, env: Env, cache: Arc<SequenceCache>) -> Self {
         Self { database, env, cache, scope: Mutex::default(), given: Mutex::default() }
     }
 
-    pub(crate) fn enter(&self, scope: SequenceScope) {
+    pub fn enter(&self, scope: SequenceScope) {
         *self.scope.lock() = Some(scope);
     }
 
-    pub(crate) fn discard(&self) {
+    pub fn discard(&self) {
         *self.given.lock() = (BTreeMap::new(), None);
     }
 

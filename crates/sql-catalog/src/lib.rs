@@ -1,5 +1,10 @@
 //! The catalog: what schemas, tables, indexes, constraints and sequences there are.
 //!
+//! # Purpose
+//! Descriptions of a database's objects ([`model`], [`types`]), where they are kept and changed ([`store`]), what a
+//! statement sees of them ([`snapshot`]), the positions of sequences ([`sequence`]), the bytes of rows and keys that
+//! follow from a description ([`codec`]), and a session's temporary objects with their rows ([`temp`]).
+//!
 //! # Invariants
 //! - The catalog is ordinary data in the system key space (database 0), changed by ordinary
 //!   transactions.
@@ -7,12 +12,20 @@
 //!   one: data definition conflicts with everything that ran against the older catalog.
 //! - A [`CatalogSnapshot`] is immutable and named by its stamp, 16 random bytes: the same stamp always
 //!   means the same content, committed or not.
+//!
+//! # On failure
+//! Stored bytes that do not decode give XX001 and name what they belong to; nothing panics on them.
+//!
+//! # Limits
+//! A catalog is decoded and kept in memory whole.
 
+pub mod codec;
 pub mod model;
 pub mod sequence;
 pub mod sizes;
 pub mod snapshot;
 pub mod store;
+pub mod temp;
 pub mod types;
 
 pub use model::{
@@ -25,7 +38,7 @@ pub use snapshot::{CatalogSnapshot, Relation, Stamp};
 pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
 pub use types::{Domain, TypeKind, UserType};
 
-pub use crate::types::PUBLIC;
+pub use telesto_sql_types::PUBLIC;
 
 /// Name of the default database.
 pub const DEFAULT_DATABASE: &str = "telesto";

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{CheckConstraint, Owner, Table, View};
 use super::snapshot::CatalogSnapshot;
-use crate::types::domains::DomainType;
-use crate::types::{EnumLabel, EnumType, SqlType};
+use telesto_sql_types::domains::DomainType;
+use telesto_sql_types::{EnumLabel, EnumType, SqlType};
 
 /// What a user's type is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl UserType {
     /// The name of its array type.
     #[must_use]
     pub fn array_name(&self) -> String {
-        crate::types::text::cut_name(&format!("_{}", self.name)).to_owned()
+        telesto_sql_types::text::cut_name(&format!("_{}", self.name)).to_owned()
     }
 }
 

@@ -18,9 +18,9 @@ use telesto_common::DatabaseId;
 use telesto_common::key::{Direction, KeyRange, KeyWriter, PREFIX_LEN};
 
 use super::key::write_index_key;
-use crate::catalog::{Index, Table};
-use crate::error::Result;
-use crate::types::Datum;
+use crate::{Index, Table};
+use telesto_sql_types::error::Result;
+use telesto_sql_types::Datum;
 
 /// The 12-byte prefix of all keys of an index.
 #[must_use]

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::value::{Input, get_value, put_value, put_varint, skip_value};
-use crate::catalog::Table;
-use crate::error::{Error, Result};
-use crate::session::Row;
-use crate::types::{Datum, SqlType, TextStyle};
+use crate::Table;
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::Row;
+use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 const VERSION: u8 = 1;
 

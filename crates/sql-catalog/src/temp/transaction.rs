@@ -25,7 +25,7 @@ const OURS: u64 = 1 << 63;
 
 /// A transaction and a store.
 #[derive(Debug)]
-pub(crate) struct WithTemp {
+pub struct WithTemp {
     below: Arc<dyn Transaction>,
     store: Arc<TempStore>,
     savepoints: Mutex<Vec<(Savepoint, usize)>>,
@@ -34,7 +34,7 @@ pub(crate) struct WithTemp {
 
 impl WithTemp {
     /// `below`, with the keys of `store`.
-    pub(crate) fn over(below: Arc<dyn Transaction>, store: Arc<TempStore>) -> Arc<dyn Transaction> {
+    pub fn over(below: Arc<dyn Transaction>, store: Arc<TempStore>) -> Arc<dyn Transaction> {
         Arc::new(Self { below, store, savepoints: Mutex::default(), ended: AtomicBool::new(false) })
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use telesto_common::TableId;
 use telesto_common::key::Direction;
 
-use crate::types::SqlType;
+use telesto_sql_types::SqlType;
 
 /// The role that owns an object.
 pub type Owner = String;
@@ -227,7 +227,7 @@ pub struct IndexBuild {
     pub replaces: Option<u32>,
 }
 
-/// Keys that nothing names any more, until they are swept (`crate::online`).
+/// Keys that nothing names any more, until they are swept in the background.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     /// OID of this note.

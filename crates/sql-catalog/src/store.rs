@@ -22,9 +22,9 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 use super::model::{Dropped, Role, Schema, Sequence, Table, View};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::types::{TypeKind, UserType};
-use crate::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::temp::{TEMP_DATABASE, is_temporary};
-use crate::types::SqlType;
+use telesto_sql_types::SqlType;
 
 /// The database every bucket has.
 pub const DEFAULT_DATABASE_ID: DatabaseId = DatabaseId(1);
@@ -48,7 +48,7 @@ const CACHED: usize = 16;
 /// One stored object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way to bytes or from them")]
-pub(crate) enum Object {
+pub enum Object {
     Schema(Schema),
     Table(Table),
     Sequence(Sequence),
@@ -113,12 +113,12 @@ fn object_key(database: DatabaseId, oid: u32) -> Bytes {
 }
 
 /// What the keys of the records of index builds begin with.
-pub(crate) fn builds_prefix(database: DatabaseId) -> Bytes {
+pub fn builds_prefix(database: DatabaseId) -> Bytes {
     system_key(BUILDS, database).finish()
 }
 
 /// The key of the record of an index build.
-pub(crate) fn build_key(database: DatabaseId, table: TableId, index: u32) -> Bytes {
+pub fn build_key(database: DatabaseId, table: TableId, index: u32) -> Bytes {
     let mut key = system_key(BUILDS, database);
     key.u64(u64::from(table.0), Direction::Ascending);
     key.u64(u64::from(index), Direction::Ascending);
@@ -126,7 +126,7 @@ pub(crate) fn build_key(database: DatabaseId, table: TableId, index: u32) -> Byt
 }
 
 /// The key that holds a sequence's position.
-pub(crate) fn sequence_key(database: DatabaseId, oid: u32) -> Bytes {
+pub fn sequence_key(database: DatabaseId, oid: u32) -> Bytes {
     let mut key = if is_temporary(oid) {
         KeyWriter::prefix(TEMP_DATABASE, SEQUENCES, 0)
     } else {
@@ -137,16 +137,16 @@ pub(crate) fn sequence_key(database: DatabaseId, oid: u32) -> Bytes {
 }
 
 /// How temporary objects are kept: as shared ones are, under keys of their own.
-pub(crate) struct StoredObject;
+pub struct StoredObject;
 
 impl StoredObject {
     /// What the keys of all temporary objects begin with.
-    pub(crate) fn temp_prefix() -> Bytes {
+    pub fn temp_prefix() -> Bytes {
         KeyWriter::prefix(TEMP_DATABASE, OBJECTS, 0).finish()
     }
 
     /// The key of the temporary part's header.
-    pub(crate) fn temp_header_key() -> Bytes {
+    pub fn temp_header_key() -> Bytes {
         KeyWriter::prefix(TEMP_DATABASE, HEADERS, 0).finish()
     }
 
@@ -157,17 +157,17 @@ impl StoredObject {
     }
 
     /// A header's bytes.
-    pub(crate) fn header(stamp: Stamp, next_oid: u32) -> Bytes {
+    pub fn header(stamp: Stamp, next_oid: u32) -> Bytes {
         encode_header(stamp, next_oid)
     }
 
     /// Reads a header.
-    pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
+    pub fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
         decode_header(bytes)
     }
 
     /// Reads an object.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Object> {
+    pub fn decode(bytes: &[u8]) -> Result<Object> {
         decode_object(bytes)
     }
 }
@@ -222,8 +222,8 @@ fn decode_object(bytes: &[u8]) -> Result<Object> {
     }
 }
 
-/// For `crate::fuzz`: a stored header and a stored object.
-pub(crate) fn fuzz_stored(bytes: &[u8]) {
+/// For fuzzing: a stored header and a stored object.
+pub fn fuzz_stored(bytes: &[u8]) {
     if let Ok((stamp, next_oid)) = decode_header(bytes) {
         assert_eq!(encode_header(stamp, next_oid), bytes);
     }
@@ -244,7 +244,7 @@ impl CatalogCache {
         cached.iter().rev().find(|c| c.stamp == stamp && c.database == database).cloned()
     }
 
-    pub(crate) fn remember(&self, catalog: Arc<CatalogSnapshot>) {
+    pub fn remember(&self, catalog: Arc<CatalogSnapshot>) {
         let mut cached = self.0.lock();
         cached.retain(|other| other.stamp != catalog.stamp);
         if cached.len() >= CACHED {
@@ -315,7 +315,7 @@ impl CatalogCache {
 ///
 /// # Errors
 /// Those of the transaction.
-pub(crate) async fn forget_dropped(
+pub async fn forget_dropped(
     txn: &Arc<dyn Transaction>,
     catalog: &CatalogSnapshot,
     oid: u32,
@@ -331,7 +331,7 @@ pub(crate) async fn forget_dropped(
 }
 
 /// A change of the catalog inside a transaction.
-pub(crate) struct CatalogChange {
+pub struct CatalogChange {
     txn: Arc<dyn Transaction>,
     catalog: CatalogSnapshot,
     touched: Vec<u32>,
@@ -340,27 +340,27 @@ pub(crate) struct CatalogChange {
 }
 
 impl CatalogChange {
-    pub(crate) fn new(txn: Arc<dyn Transaction>, catalog: &CatalogSnapshot) -> Self {
+    pub fn new(txn: Arc<dyn Transaction>, catalog: &CatalogSnapshot) -> Self {
         Self { txn, catalog: catalog.clone(), touched: Vec::new(), temporary: false }
     }
 
     /// The catalog with the changes so far.
-    pub(crate) fn catalog(&self) -> &CatalogSnapshot {
+    pub fn catalog(&self) -> &CatalogSnapshot {
         &self.catalog
     }
 
     /// Whether anything is to be written.
-    pub(crate) fn is_changed(&self) -> bool {
+    pub fn is_changed(&self) -> bool {
         !self.touched.is_empty()
     }
 
     /// Says whether what is defined from here on is temporary.
-    pub(crate) fn define_temporary(&mut self, temporary: bool) {
+    pub fn define_temporary(&mut self, temporary: bool) {
         self.temporary = temporary;
     }
 
     /// A fresh OID.
-    pub(crate) fn oid(&mut self) -> u32 {
+    pub fn oid(&mut self) -> u32 {
         if let (true, Some(temp)) = (self.temporary, &mut self.catalog.temp) {
             temp.next_oid += 1;
             return temp.next_oid - 1;
@@ -371,21 +371,21 @@ impl CatalogChange {
     }
 
     /// Adds or replaces an object.
-    pub(crate) fn put(&mut self, object: Object) {
+    pub fn put(&mut self, object: Object) {
         self.touched.push(object.oid());
         self.catalog.insert(object);
         self.catalog.index();
     }
 
     /// Removes an object.
-    pub(crate) fn remove(&mut self, oid: u32) {
+    pub fn remove(&mut self, oid: u32) {
         self.touched.push(oid);
         self.catalog.forget(oid);
         self.catalog.index();
     }
 
     /// Writes the changes and new headers, of what was changed. The catalog of this session, and the shared part of it.
-    pub(crate) async fn finish(
+    pub async fn finish(
         mut self,
         env: &Env,
     ) -> Result<(Arc<CatalogSnapshot>, Arc<CatalogSnapshot>)> {
@@ -428,7 +428,7 @@ impl CatalogChange {
 
 impl CatalogSnapshot {
     /// Makes the stamp of a catalog with a temporary part from those of its parts.
-    pub(crate) fn restamp(&mut self) {
+    pub fn restamp(&mut self) {
         if let Some(temp) = &self.temp {
             let own = temp.stamp.0.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
             self.stamp = Stamp(temp.shared_stamp.0 ^ own);
@@ -457,7 +457,7 @@ impl CatalogSnapshot {
         Some(shared)
     }
 
-    pub(crate) fn insert(&mut self, object: Object) {
+    pub fn insert(&mut self, object: Object) {
         match object {
             Object::Schema(o) => drop(self.schemas.insert(o.oid, Arc::new(o))),
             Object::Table(o) => drop(self.tables.insert(o.id.0, Arc::new(o))),
@@ -491,7 +491,7 @@ impl CatalogSnapshot {
             .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
     }
 
-    pub(crate) fn index(&mut self) {
+    pub fn index(&mut self) {
         use super::snapshot::Relation;
         self.schema_names = self.schemas.values().map(|s| (s.name.clone(), s.oid)).collect();
         if let Some(temp) = &self.temp {
@@ -531,7 +531,7 @@ impl CatalogSnapshot {
 ///
 /// # Errors
 /// Those of the transaction; a conflict means that another process was faster.
-pub(crate) async fn bootstrap(
+pub async fn bootstrap(
     txn: &Arc<dyn Transaction>,
     database: DatabaseId,
     env: &Env,
@@ -571,9 +571,9 @@ pub(crate) async fn bootstrap(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::types::TypeKind;
-    use crate::catalog::{Column, TableKind};
-    use crate::types::{EnumLabel, EnumType, SqlType};
+    use crate::types::TypeKind;
+    use crate::{Column, TableKind};
+    use telesto_sql_types::{EnumLabel, EnumType, SqlType};
 
     #[test]
     fn column_of_an_enum_is_stored_by_oid_and_read_back_with_its_labels() {
@@ -615,7 +615,7 @@ mod tests {
             foreign_keys: Vec::new(),
             comment: None,
             type_oid: 91,
-            on_commit: crate::catalog::model::OnCommit::default(),
+            on_commit: crate::model::OnCommit::default(),
             constraint_comments: Vec::new(),
         };
         let mut catalog = CatalogSnapshot::default();
