@@ -3,7 +3,7 @@
 //! # Purpose
 //! Descriptions of a database's objects ([`model`], [`types`]), where they are kept and changed ([`store`]), what a
 //! statement sees of them ([`snapshot`]), the positions of sequences ([`sequence`]), the bytes of rows and keys that
-//! follow from a description ([`codec`]), and a session's temporary objects with their rows ([`temp`]).
+//! follow from a description ([`codec`]), what is there in every database ([`builtin`]), and a session's temporary objects with their rows ([`temp`]).
 //!
 //! # Invariants
 //! - The catalog is ordinary data in the system key space (database 0), changed by ordinary
@@ -19,6 +19,7 @@
 //! # Limits
 //! A catalog is decoded and kept in memory whole.
 
+pub mod builtin;
 pub mod codec;
 pub mod model;
 pub mod sequence;

@@ -23,6 +23,7 @@ pub mod parse;
 pub mod rewrite;
 pub mod stack;
 pub mod statement_kind;
+pub mod stored;
 pub mod syntax;
 
 pub use sqlparser;

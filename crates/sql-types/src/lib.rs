@@ -14,6 +14,7 @@
 //! Every error carries an SQLSTATE and PostgreSQL's message where it has one; nothing panics on what a client or a stored
 //! byte says.
 
+pub mod advisory;
 pub mod array_text;
 pub mod binary;
 pub mod datetime;

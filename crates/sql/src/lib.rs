@@ -22,7 +22,6 @@ pub mod copy;
 mod ddl;
 pub mod engine_df;
 pub mod exec;
-pub mod expr;
 #[doc(hidden)]
 pub mod fuzz;
 mod notify;
@@ -33,6 +32,7 @@ pub mod system;
 
 pub use telesto_sql_catalog as catalog;
 pub use telesto_sql_catalog::codec;
+pub use telesto_sql_expr as expr;
 pub(crate) use telesto_sql_catalog::temp;
 pub use telesto_sql_parser::sqlparser;
 pub(crate) use telesto_sql_parser::{definition, stack, syntax};

@@ -32,6 +32,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-sql-types", 8),
     ("telesto-sql-parser", 9),
     ("telesto-sql-catalog", 10),
+    ("telesto-sql-expr", 11),
     ("telesto-sql", 17),
     ("telesto-server", 18),
     ("telesto-mediawiki", 18),

@@ -292,5 +292,5 @@ impl Ddl<'_> {
 
 /// Parses an expression of the catalog.
 fn parse_expr(text: &str) -> Result<Expr> {
-    crate::exec::info::parse_stored(text)
+    telesto_sql_parser::stored::parse_stored(text)
 }

@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use super::imply::implies;
-use super::info::{parse_stored, relation};
+use super::info::relation;
+use telesto_sql_parser::stored::parse_stored;
 use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::error::Result;
 use crate::expr::deparse::{Deparse, looks_like_function};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use telesto_common::{DatabaseId, Timestamp};
+use telesto_sql_parser::stored::parse_stored;
 use telesto_txn::Put;
 
 use crate::catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
@@ -16,7 +17,6 @@ use crate::exec::forms::IndexForms;
 use crate::expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
 use crate::plan::ParameterTypes;
 use crate::session::Settings;
-use crate::sqlparser::{parser::Parser, tokenizer::Token};
 use crate::types::Datum;
 use crate::types::domains::DomainType;
 
@@ -76,35 +76,6 @@ pub fn relation(table: &Table, name: &str, offset: usize, unqualified: bool) -> 
             })
             .collect(),
     }
-}
-
-/// Parses stored SQL text of an expression.
-///
-/// # Errors
-/// XX001 when it does not parse: it did when it was stored. 54001 when it is too deep for this version.
-pub fn parse_stored(text: &str) -> Result<crate::sqlparser::ast::Expr> {
-    let corrupt = |e| Error::corrupt(format!("the stored expression {text:?} does not parse: {e}"));
-    crate::syntax::read(text, |parser| {
-        let mut expr = parser.parse_expr()?;
-        crate::syntax::balance_expr(&mut expr);
-        Ok(expr)
-    })
-    .map_err(|unread| unread.or_else(corrupt))
-}
-
-/// Parses stored SQL text of one or more expressions, separated by commas.
-///
-/// # Errors
-/// As [`parse_stored`].
-pub fn parse_stored_list(text: &str) -> Result<Vec<crate::sqlparser::ast::Expr>> {
-    let corrupt = |e| Error::corrupt(format!("the stored expressions {text:?} do not parse: {e}"));
-    crate::syntax::read(text, |parser| {
-        let mut list = parser.parse_comma_separated(Parser::parse_expr)?;
-        parser.expect_token(&Token::EOF)?;
-        list.iter_mut().for_each(crate::syntax::balance_expr);
-        Ok(list)
-    })
-    .map_err(|unread| unread.or_else(corrupt))
 }
 
 impl TableInfo {

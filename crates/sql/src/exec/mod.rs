@@ -43,7 +43,6 @@ pub mod storage;
 mod with;
 pub mod write;
 
-pub(crate) use info::parse_stored;
 
 use std::sync::Arc;
 

@@ -11,9 +11,11 @@
 //!   its sequences. `now()` is the start of this try of the transaction.
 
 mod below;
+mod execution;
 pub mod given;
 pub(crate) mod initial;
 
+pub use crate::expr::ParameterTypes;
 pub(crate) use below::{Below, below, written_columns};
 
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::exec::deferred::Deferred;
 use crate::notify::session::Channels;
 use crate::session::cancel::CancelToken;
-use crate::session::settings::{ConfigQueue, Executor, Settings};
+use crate::expr::settings::{ConfigQueue, Executor, Settings};
 use crate::session::{
     Live, NoticeQueue, ResultColumn, Rows, SequenceSession, StatementCost, StatementResult,
 };
@@ -50,56 +52,6 @@ pub struct PlanContext<'a> {
     pub env: &'a Env,
     /// What earlier parts of the statement leave.
     pub earlier: Arc<Earlier>,
-}
-
-/// Types of a statement's parameters, filled in while planning.
-#[derive(Clone, Debug, Default)]
-pub struct ParameterTypes(Vec<Option<SqlType>>);
-
-impl ParameterTypes {
-    /// Types known before planning; `None` is "infer".
-    #[must_use]
-    pub fn new(known: &[Option<SqlType>]) -> Self {
-        Self(known.to_vec())
-    }
-
-    /// The type of `$number` (1-based), if known yet.
-    #[must_use]
-    pub fn get(&self, number: usize) -> Option<&SqlType> {
-        self.0.get(number.checked_sub(1)?)?.as_ref()
-    }
-
-    /// Notes that `$number` exists, of a type not known yet.
-    pub fn mention(&mut self, number: usize) {
-        if self.0.len() < number {
-            self.0.resize(number, None);
-        }
-    }
-
-    /// Gives `$number` the type `ty` if it has none yet.
-    pub fn infer(&mut self, number: usize, ty: SqlType) {
-        self.mention(number);
-        if let Some(slot) = number.checked_sub(1).and_then(|i| self.0.get_mut(i)) {
-            slot.get_or_insert(ty);
-        }
-    }
-
-    /// Replaces the known types.
-    ///
-    /// # Errors
-    /// Those of `change`.
-    pub(crate) fn relink(&mut self, change: impl Fn(&SqlType) -> Result<SqlType>) -> Result<()> {
-        for ty in self.0.iter_mut().flatten() {
-            *ty = change(ty)?;
-        }
-        Ok(())
-    }
-
-    /// The types after planning; a parameter nothing is known of is text.
-    #[must_use]
-    pub fn resolved(&self) -> Vec<SqlType> {
-        self.0.iter().map(|ty| ty.clone().unwrap_or(SqlType::Text)).collect()
-    }
 }
 
 /// What execution sees. Cheap to clone; a row stream keeps one.
@@ -148,12 +100,6 @@ pub struct ExecContext {
 }
 
 impl ExecContext {
-    /// `clock_timestamp()`: microseconds since 2000-01-01 UTC.
-    #[must_use]
-    pub fn clock_micros(&self) -> i64 {
-        crate::session::pg_micros(self.env.clock.wall_micros())
-    }
-
     /// Fails with 57014 when the statement is being cancelled.
     ///
     /// # Errors
@@ -161,19 +107,6 @@ impl ExecContext {
     pub fn check_cancelled(&self) -> Result<()> {
         crate::interrupt::check()?;
         self.cancel.check()
-    }
-
-    /// The value of `$number` (1-based).
-    ///
-    /// # Errors
-    /// 42P02 when there is none.
-    pub fn parameter(&self, number: usize) -> Result<&Datum> {
-        number.checked_sub(1).and_then(|i| self.parameters.get(i)).ok_or_else(|| {
-            Error::new(
-                crate::SqlState::UNDEFINED_PARAMETER,
-                format!("there is no parameter ${number}"),
-            )
-        })
     }
 }
 

@@ -28,7 +28,6 @@ mod prepare;
 pub mod result;
 mod run;
 mod seen;
-pub mod settings;
 mod tame;
 mod transaction;
 mod utility;
@@ -52,7 +51,6 @@ use telesto_common::limits::Reservation;
 pub use crate::catalog::SequenceSession;
 pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
 pub use cancel::{CancelHandle, CancelToken, Ending, Probe};
-pub(crate) use control::level_name;
 pub use cost::StatementCost;
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
 pub use live::Live;
@@ -61,7 +59,7 @@ pub use result::{
     CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, Row,
     RowStream, Rows, StatementResult,
 };
-pub use settings::Settings;
+pub use crate::expr::settings::{self, Settings};
 
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::{CatalogSnapshot, Stamp};

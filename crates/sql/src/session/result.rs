@@ -183,38 +183,15 @@ pub struct Notice {
     pub hint: Option<String>,
 }
 
-/// The levels of `client_min_messages`, from the one that shows most.
-pub(crate) const LEVELS: &[&str] =
-    &["debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning", "error"];
-
-/// Checks a value, if the parameter is `client_min_messages`.
-///
-/// # Errors
-/// 22023.
-pub(crate) fn check_level(parameter: &str, value: &str) -> Result<()> {
-    let is = |level: &&str| level.eq_ignore_ascii_case(value);
-    if parameter != "client_min_messages"
-        || LEVELS.iter().any(is)
-        || ["debug", "info"].iter().any(is)
-    {
-        return Ok(());
-    }
-    let error = Error::new(
-        SqlState::INVALID_PARAMETER_VALUE,
-        format!("invalid value for parameter \"client_min_messages\": \"{value}\""),
-    );
-    Err(error.hint(format!("Available values: {}.", LEVELS.join(", "))))
-}
-
 fn rank(level: &str) -> Option<usize> {
-    LEVELS.iter().position(|known| known.eq_ignore_ascii_case(level))
+    crate::expr::settings::LEVELS.iter().position(|known| known.eq_ignore_ascii_case(level))
 }
 
 /// Notices of the statement under way, until the server takes them.
 #[derive(Debug, Default)]
 pub struct NoticeQueue {
     queued: Mutex<Vec<Notice>>,
-    /// What is below this place of [`LEVELS`] is not kept.
+    /// What is below this place of `LEVELS` is not kept.
     least: AtomicUsize,
 }
 

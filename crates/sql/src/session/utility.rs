@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::constraints::SetConstraints;
-use super::control::level_name;
+use crate::expr::settings::level_name;
 use super::cost::LAST_COST;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
@@ -288,7 +288,7 @@ impl Session {
             ));
         };
         if name.eq_ignore_ascii_case("transaction_isolation") {
-            block.options.level = super::control::level_named(&value).ok_or_else(|| {
+            block.options.level = crate::expr::settings::level_named(&value).ok_or_else(|| {
                 Error::new(
                     SqlState::INVALID_PARAMETER_VALUE,
                     format!("invalid value for parameter \"{name}\": \"{value}\""),

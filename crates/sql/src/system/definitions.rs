@@ -6,57 +6,11 @@ use crate::catalog::{
     CatalogSnapshot, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, IndexColumn, Table, View,
 };
 use crate::exec::forms;
-use crate::exec::info::parse_stored;
+use telesto_sql_parser::stored::parse_stored;
 use crate::expr::EvalContext;
+use crate::expr::shown_names::{is_visible, relation_name};
 use crate::identifier::quote_ident;
 use crate::session::Settings;
-
-/// The table's name, with its schema unless that is `public` or the session's own.
-pub(crate) fn table_name(catalog: &CatalogSnapshot, table: &Table) -> String {
-    name_in(catalog, table.schema, &table.name)
-}
-
-/// A relation's name, as [`table_name`].
-pub(crate) fn name_in(catalog: &CatalogSnapshot, schema: u32, name: &str) -> String {
-    match catalog.schema_name(schema) {
-        crate::catalog::PUBLIC => quote_ident(name),
-        _ if crate::temp::is_temporary(schema) => quote_ident(name),
-        schema => format!("{}.{}", quote_ident(schema), quote_ident(name)),
-    }
-}
-
-/// The relation's name, with its schema unless the search path makes that unnecessary.
-pub(crate) fn relation_name(
-    catalog: &CatalogSnapshot,
-    settings: &Settings,
-    oid: u32,
-) -> Option<String> {
-    let (schema, name) = catalog
-        .sequences()
-        .find(|s| s.oid == oid)
-        .map(|s| (s.schema, s.name.as_str()))
-        .or_else(|| catalog.tables().find(|t| t.id.0 == oid).map(|t| (t.schema, t.name.as_str())))
-        .or_else(|| catalog.views().find(|v| v.oid == oid).map(|v| (v.schema, v.name.as_str())))?;
-    let within = catalog.schema_name(schema);
-    if is_visible(catalog, settings, within, name) {
-        return Some(quote_ident(name));
-    }
-    Some(format!("{}.{}", quote_ident(within), quote_ident(name)))
-}
-
-/// Whether the name alone means the relation of this schema.
-pub(crate) fn is_visible(
-    catalog: &CatalogSnapshot,
-    settings: &Settings,
-    schema: &str,
-    name: &str,
-) -> bool {
-    if schema == "pg_catalog" {
-        return true;
-    }
-    let first = catalog.visible_in(name, &settings.effective_search_path());
-    first.is_some() && first == catalog.schema(schema).map(|s| s.oid)
-}
 
 /// A stored expression as it is shown: relations by their names, where the catalog has OIDs.
 pub(crate) fn shown_expression(

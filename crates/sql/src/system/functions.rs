@@ -4,7 +4,7 @@
 //! An OID that names nothing gives NULL, as in PostgreSQL, not an error.
 
 use super::definitions::{
-    constraint_definition, index_column, index_definition, name_in, shown_expression,
+    constraint_definition, index_column, index_definition, shown_expression,
     view_definition,
 };
 use super::objects::{DATABASE_OID, role_oid, row_types};
@@ -12,6 +12,7 @@ use super::shown::{Over, Reader};
 use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::error::Result;
 use crate::expr::context::Call;
+use crate::expr::shown_names::name_in;
 use crate::expr::registry::{Function, function};
 use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, InternalChar, Name, Oid, Reg, Text, TextArray};
 use crate::expr::value::i64_of;
@@ -67,7 +68,7 @@ pub const TABLE: &[Function] = &[
     // There are no functions of users.
     function("pg_get_functiondef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_function_result", &[Oid], Text, |a, _| {
-        let found = super::procedures::signature(oid_of(&a[0]));
+        let found = crate::catalog::builtin::procedures::signature(oid_of(&a[0]));
         text_or_null(found.map(|(_, result, set)| {
             format!("{}{}", if set { "SETOF " } else { "" }, builtin_type(result))
         }))
@@ -169,13 +170,13 @@ fn text_or_null(text: Option<String>) -> Result<Datum> {
 
 /// The SQL name of a type that is no user's.
 fn builtin_type(oid: u32) -> String {
-    let pseudo = super::pseudo_types::name(oid).map(str::to_owned);
+    let pseudo = crate::catalog::builtin::pseudo_types::name(oid).map(str::to_owned);
     pseudo.or_else(|| SqlType::from_oid(oid).map(|ty| ty.to_string())).unwrap_or("???".to_owned())
 }
 
 /// The types of a function's arguments, as its declaration lists them.
 fn function_arguments(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
-    let found = super::procedures::signature(oid_of(&args[0]));
+    let found = crate::catalog::builtin::procedures::signature(oid_of(&args[0]));
     text_or_null(found.map(|(arguments, ..)| {
         arguments.into_iter().map(builtin_type).collect::<Vec<_>>().join(", ")
     }))
@@ -290,11 +291,11 @@ fn format_type(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
     let typmod = args[1].as_i64().and_then(|v| i32::try_from(v).ok()).unwrap_or(-1);
     let (catalog, settings) = (call.context.catalog, call.context.settings);
-    if let Some(shown) = super::user_types::shown_name(catalog, settings, oid) {
+    if let Some(shown) = crate::expr::shown_names::user_type_name(catalog, settings, oid) {
         return Ok(Datum::text(shown));
     }
     let Some(ty) = SqlType::from_oid(oid) else {
-        if let Some(name) = super::pseudo_types::name(oid) {
+        if let Some(name) = crate::catalog::builtin::pseudo_types::name(oid) {
             return Ok(Datum::text(name));
         }
         let row = row_types(catalog).find(|row| row.oid == oid);
@@ -341,7 +342,7 @@ fn with_modifier(ty: SqlType, typmod: i32) -> SqlType {
 fn type_visible(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
     let context = call.context;
-    let found = super::user_types::visible(context.catalog, context.settings, oid);
+    let found = crate::expr::shown_names::type_visible(context.catalog, context.settings, oid);
     let row = || row_types(context.catalog).any(|row| row.oid == oid);
     Ok(match found {
         Some(visible) => Datum::Bool(visible),

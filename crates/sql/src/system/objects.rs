@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::definitions::index_definition;
 use super::procedures;
 use super::relations::{
-    BTREE, HEAP, align_of, attributes, classes, collation_of, default_oid, defaults, indexes,
+    HEAP, align_of, attributes, classes, collation_of, default_oid, defaults, indexes,
     numbers, storage_of,
 };
 use super::rows::RowSet;
@@ -267,12 +267,12 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
             .set("typdelim", ",")
             .set("typelem", element)
             .set("typarray", ty.array_oid())
-            .set("typinput", procedures::of_type(functions, "in"))
-            .set("typoutput", procedures::of_type(functions, "out"))
-            .set("typreceive", procedures::of_type(functions, "recv"))
-            .set("typsend", procedures::of_type(functions, "send"))
-            .set("typmodin", procedures::of_type(modifiers, "typmodin"))
-            .set("typmodout", procedures::of_type(modifiers, "typmodout"))
+            .set("typinput", crate::catalog::builtin::procedures::of_type(functions, "in"))
+            .set("typoutput", crate::catalog::builtin::procedures::of_type(functions, "out"))
+            .set("typreceive", crate::catalog::builtin::procedures::of_type(functions, "recv"))
+            .set("typsend", crate::catalog::builtin::procedures::of_type(functions, "send"))
+            .set("typmodin", crate::catalog::builtin::procedures::of_type(modifiers, "typmodin"))
+            .set("typmodout", crate::catalog::builtin::procedures::of_type(modifiers, "typmodout"))
             .set("typsubscript", if element > 0 { "array_subscript_handler" } else { "" })
             .set("typanalyze", if element > 0 { "array_typanalyze" } else { "" })
             .set("typalign", align_of(ty))

@@ -1,7 +1,7 @@
 //! `pg_opclass`: by which order an index keeps a type. PostgreSQL's numbers and names; each type has one, the default.
 
 use super::objects::OWNER_OID;
-use super::relations::BTREE;
+use crate::catalog::builtin::BTREE;
 use super::rows::RowSet;
 use crate::catalog::{Index, PG_CATALOG_OID, Table};
 use crate::types::SqlType;

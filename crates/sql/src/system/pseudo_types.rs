@@ -1,8 +1,4 @@
-//! PostgreSQL's pseudo-types, by name only: what the functions in `pg_proc` take and give.
-//!
-//! # Invariants
-//! OIDs, names, lengths, alignment and storage are PostgreSQL 15's (`pseudo_types.txt`). Those that Telesto has as types
-//! of its own (record, void, unknown) are not among them.
+//! The rows of `pg_type` for PostgreSQL's pseudo-types.
 //!
 //! # Limits
 //! No value has such a type: casts to them are refused.
@@ -10,24 +6,7 @@
 use super::objects::OWNER_OID;
 use super::rows::RowSet;
 use crate::catalog::PG_CATALOG_OID;
-
-const TYPES: &str = include_str!("pseudo_types.txt");
-/// The OIDs of `cstring` and of its array, which only `pg_type` and `pg_proc` name.
-const CSTRING: u32 = 2275;
-const CSTRING_ARRAY: u32 = 1263;
-
-/// A line: OID, name, length, whether by value, alignment, storage, OID of the array type.
-fn all() -> impl Iterator<Item = (u32, [&'static str; 6])> {
-    TYPES.lines().filter_map(|line| {
-        let mut parts = line.split(' ');
-        let oid = parts.next()?.parse().ok()?;
-        let mut rest = [""; 6];
-        for place in &mut rest {
-            *place = parts.next()?;
-        }
-        Some((oid, rest))
-    })
-}
+use crate::catalog::builtin::pseudo_types::{CSTRING, CSTRING_ARRAY, all};
 
 /// Their rows of `pg_type`.
 pub(super) fn rows(out: &mut RowSet<'_>) {
@@ -76,14 +55,4 @@ fn array_of_cstring(out: &mut RowSet<'_>) {
         .set("typalign", "d")
         .set("typstorage", "x")
         .set("typtypmod", -1);
-}
-
-/// The name that the pseudo-type with that OID is shown by.
-pub(crate) fn name(oid: u32) -> Option<&'static str> {
-    if oid == CSTRING_ARRAY {
-        return Some("cstring[]");
-    }
-    let (_, [name, ..]) = all().find(|(known, _)| *known == oid)?;
-    // A keyword otherwise.
-    Some(if name == "any" { "\"any\"" } else { name })
 }

@@ -14,8 +14,6 @@ use crate::types::SqlType;
 
 /// OID of the heap access method.
 pub(super) const HEAP: u32 = 2;
-/// OID of the btree access method.
-pub(crate) const BTREE: u32 = 403;
 
 /// One row of pg_class; the columns that differ come as arguments.
 struct Class<'a> {

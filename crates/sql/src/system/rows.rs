@@ -28,7 +28,7 @@ impl IntoDatum for &str {
             SqlType::InternalChar => {
                 Datum::InternalChar(self.as_bytes().first().copied().unwrap_or(0))
             }
-            SqlType::RegProc => Datum::Oid(super::procedures::oid(self).unwrap_or(0)),
+            SqlType::RegProc => Datum::Oid(crate::catalog::builtin::procedures::oid(self).unwrap_or(0)),
             _ => Datum::text(self),
         }
     }

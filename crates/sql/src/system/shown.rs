@@ -16,7 +16,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::definitions::shown_expression;
 use crate::catalog::{CatalogSnapshot, CheckConstraint, Table, TypeKind};
-use crate::exec::info::{parse_stored_list, relation};
+use crate::exec::info::relation;
+use telesto_sql_parser::stored::parse_stored_list;
 use crate::expr::deparse::Deparse;
 use crate::expr::domain::value_scope;
 use crate::expr::{Binder, CastContext, EvalContext, Expr, Node, Scope};

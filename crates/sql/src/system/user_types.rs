@@ -12,43 +12,6 @@ use crate::session::Settings;
 use crate::types::SqlType;
 use crate::types::enums::quoted;
 
-/// Whether the type is what its bare name means.
-fn is_visible(catalog: &CatalogSnapshot, settings: &Settings, ty: &UserType) -> bool {
-    let first = settings.effective_search_path().into_iter().find(|schema| {
-        catalog.schema(schema).is_some_and(|s| catalog.user_type_named(s.oid, &ty.name).is_some())
-    });
-    first.as_deref() == Some(catalog.schema_name(ty.schema))
-}
-
-/// The name of a type as `format_type` writes it, without a modifier; `None` when it is not a user's.
-pub(crate) fn shown_name(
-    catalog: &CatalogSnapshot,
-    settings: &Settings,
-    oid: u32,
-) -> Option<String> {
-    let array = |ty: &&std::sync::Arc<UserType>| oid != 0 && ty.array_oid == oid;
-    let found = catalog.user_type(oid).or_else(|| catalog.user_types().find(array))?;
-    let mut shown = quoted(&found.name);
-    if !is_visible(catalog, settings, found) {
-        shown = format!("{}.{shown}", quoted(catalog.schema_name(found.schema)));
-    }
-    if found.oid != oid {
-        shown.push_str("[]");
-    }
-    Some(shown)
-}
-
-/// Whether the type with this OID is found by its bare name; `None`: there is none.
-pub(super) fn visible(catalog: &CatalogSnapshot, settings: &Settings, oid: u32) -> Option<bool> {
-    if let Some(ty) = catalog.user_type(oid) {
-        return Some(is_visible(catalog, settings, ty));
-    }
-    if let Some(ty) = catalog.user_types().find(|ty| ty.array_oid == oid) {
-        return Some(is_visible(catalog, settings, ty));
-    }
-    SqlType::from_oid(oid).map(|_| true)
-}
-
 /// Rows of `pg_type`.
 pub(super) fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, reader: &Reader<'_>) {
     for ty in catalog.user_types() {
