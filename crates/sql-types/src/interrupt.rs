@@ -523,8 +523,8 @@ pub fn inheriting<T: Send + 'static>(
     .boxed()
 }
 
-/// Runs `work` as a part of the session's statement.
-#[cfg(test)]
+/// Runs `work` as a part of the session's statement, for tests of what looks at its limits.
+#[doc(hidden)]
 pub fn within<T>(shared: &Arc<Shared>, work: impl FnOnce() -> T) -> T {
     let _entered = enter(Some(Arc::clone(shared)));
     work()
