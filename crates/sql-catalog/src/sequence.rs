@@ -180,9 +180,11 @@ enum Work {
 /// What a session is inside of: set by the session before each statement.
 #[derive(Clone, Debug)]
 pub struct SequenceScope {
+    /// The catalog of the statement.
     pub catalog: Arc<CatalogSnapshot>,
     /// The transaction, and the catalog before it changed anything (`None`: it has changed nothing).
     pub txn: Arc<dyn Transaction>,
+    /// The catalog the transaction began with, where it has changed it since.
     pub base: Option<Arc<CatalogSnapshot>>,
 }
 
@@ -216,14 +218,17 @@ impl SequenceSession {
         id
     }
 
+    /// The sequences of a new session, over those of its process.
     pub fn new(database: Arc<dyn Database>, env: Env, cache: Arc<SequenceCache>) -> Self {
         Self { database, env, cache, scope: Mutex::default(), given: Mutex::default() }
     }
 
+    /// Statements from now on see this scope.
     pub fn enter(&self, scope: SequenceScope) {
         *self.scope.lock() = Some(scope);
     }
 
+    /// Forgets what `currval` and `lastval` know (DISCARD SEQUENCES).
     pub fn discard(&self) {
         *self.given.lock() = (BTreeMap::new(), None);
     }

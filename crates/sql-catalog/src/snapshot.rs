@@ -36,6 +36,7 @@ pub struct TempPart {
     pub shared_stamp: Stamp,
     /// The temporary part's stamp; 0: there is nothing yet.
     pub stamp: Stamp,
+    /// The OID that the next temporary object gets.
     pub next_oid: u32,
 }
 

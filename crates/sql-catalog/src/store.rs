@@ -49,12 +49,19 @@ const CACHED: usize = 16;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way to bytes or from them")]
 pub enum Object {
+    /// A schema.
     Schema(Schema),
+    /// A table with its columns, indexes and constraints.
     Table(Table),
+    /// A sequence.
     Sequence(Sequence),
+    /// A view.
     View(View),
+    /// A role.
     Role(Role),
+    /// A user's type.
     Type(UserType),
+    /// Keys of something dropped, until they are swept.
     Dropped(Dropped),
 }
 
@@ -244,6 +251,7 @@ impl CatalogCache {
         cached.iter().rev().find(|c| c.stamp == stamp && c.database == database).cloned()
     }
 
+    /// Keeps a decoded catalog under its stamp.
     pub fn remember(&self, catalog: Arc<CatalogSnapshot>) {
         let mut cached = self.0.lock();
         cached.retain(|other| other.stamp != catalog.stamp);
@@ -340,6 +348,7 @@ pub struct CatalogChange {
 }
 
 impl CatalogChange {
+    /// No change yet, of the catalog that the transaction sees.
     pub fn new(txn: Arc<dyn Transaction>, catalog: &CatalogSnapshot) -> Self {
         Self { txn, catalog: catalog.clone(), touched: Vec::new(), temporary: false }
     }
@@ -457,6 +466,7 @@ impl CatalogSnapshot {
         Some(shared)
     }
 
+    /// Puts an object in the place of the one with its OID, if there is one.
     pub fn insert(&mut self, object: Object) {
         match object {
             Object::Schema(o) => drop(self.schemas.insert(o.oid, Arc::new(o))),
@@ -491,6 +501,7 @@ impl CatalogSnapshot {
             .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
     }
 
+    /// Computes what follows from the objects: names, who references whom, links to types.
     pub fn index(&mut self) {
         use super::snapshot::Relation;
         self.schema_names = self.schemas.values().map(|s| (s.name.clone(), s.oid)).collect();

@@ -15,7 +15,7 @@ use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 /// What is said of a subscript of another type (42804).
-pub(crate) const NO_POSITION: &str = "array subscript must have type integer";
+pub const NO_POSITION: &str = "array subscript must have type integer";
 
 /// Dimensions that an array may have.
 pub const MAX_DIMENSIONS: usize = 6;

@@ -19,7 +19,7 @@ use telesto_sql_types::domains::DomainType;
 use telesto_sql_types::{Datum, SqlType};
 
 /// The scope of a domain's conditions: VALUE, of the type `base`.
-pub(crate) fn value_scope(base: &SqlType) -> Scope {
+pub fn value_scope(base: &SqlType) -> Scope {
     let value = ScopeColumn { name: "value".to_owned(), ty: base.clone(), position: 0 };
     let columns = vec![value];
     let relation =

@@ -57,7 +57,7 @@ pub trait Execution: Debug + Send + Sync {
     fn transaction_id(&self) -> TxnId;
 
     /// The options of the transaction (level, read-only).
-    fn transaction_options(&self) -> TxnOptions;
+    fn transaction_options(&self) -> &TxnOptions;
 
     /// Positions of sequences that this session has seen.
     fn sequences(&self) -> &SequenceSession;
@@ -67,6 +67,9 @@ pub trait Execution: Debug + Send + Sync {
     /// # Errors
     /// 22023 for a channel or a payload that is too long, 54000 for a full queue.
     fn notify(&self, channel: &str, payload: &str) -> Result<()>;
+
+    /// The channels that the session listens to.
+    fn listening(&self) -> Vec<String>;
 
     /// How full the queue of messages is: 0 to 1.
     fn notify_queue_usage(&self) -> f64;

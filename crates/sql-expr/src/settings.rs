@@ -144,7 +144,9 @@ pub struct ConfigQueue(Mutex<Vec<Configured>>);
 /// One call of `set_config`.
 #[derive(Clone, Debug)]
 pub struct Configured {
+    /// The parameter.
     pub name: String,
+    /// What it is set to.
     pub values: Vec<String>,
     /// Until the end of the transaction.
     pub local: bool,

@@ -9,7 +9,8 @@ use telesto_sql_types::datetime::TimeZone;
 use telesto_sql_types::text::TextStyle;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
-pub(crate) fn style(context: &EvalContext<'_>) -> TextStyle {
+/// How the session writes values as text.
+pub fn style(context: &EvalContext<'_>) -> TextStyle {
     TextStyle {
         zone: TimeZone::parse(&context.settings.time_zone, false).unwrap_or_default(),
         now_micros: context.exec.map_or(0, |e| e.transaction_micros()),

@@ -21,14 +21,22 @@ const FUNCTIONS: &str = include_str!("functions.txt");
 /// A row of `pg_proc`.
 #[derive(Debug)]
 pub struct Procedure {
-    oid: u32,
-    name: &'static str,
-    strict: bool,
-    volatile: &'static str,
-    kind: &'static str,
-    gives_set: bool,
-    result: u32,
-    arguments: Vec<u32>,
+    /// OID.
+    pub oid: u32,
+    /// Name.
+    pub name: &'static str,
+    /// Whether NULL for an argument gives NULL without a call.
+    pub strict: bool,
+    /// `i`, `s` or `v`: immutable, stable, volatile.
+    pub volatile: &'static str,
+    /// `f`, `a`, `w` or `p`: function, aggregate, window function, procedure.
+    pub kind: &'static str,
+    /// Whether it gives a set.
+    pub gives_set: bool,
+    /// OID of the result's type.
+    pub result: u32,
+    /// OIDs of the arguments' types.
+    pub arguments: Vec<u32>,
 }
 
 /// A line of `procedures.txt`, or, `callable`, of `functions.txt`.
@@ -47,6 +55,7 @@ fn support() -> impl Iterator<Item = Procedure> {
     PROCEDURES.lines().filter_map(|line| parse(line, false))
 }
 
+/// All of them: those behind types and access methods, then those that can be called.
 pub fn all() -> impl Iterator<Item = Procedure> {
     support().chain(FUNCTIONS.lines().filter_map(|line| parse(line, true)))
 }

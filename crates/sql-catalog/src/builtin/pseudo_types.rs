@@ -10,6 +10,7 @@
 const TYPES: &str = include_str!("pseudo_types.txt");
 /// The OIDs of `cstring` and of its array, which only `pg_type` and `pg_proc` name.
 pub const CSTRING: u32 = 2275;
+/// OID of the array of `cstring`.
 pub const CSTRING_ARRAY: u32 = 1263;
 
 /// A line: OID, name, length, whether by value, alignment, storage, OID of the array type.

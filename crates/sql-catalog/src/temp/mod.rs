@@ -115,6 +115,7 @@ impl TempStore {
         format!("pg_temp_{}", self.number)
     }
 
+    /// The value of a key now.
     pub fn get(&self, key: &[u8]) -> Option<Bytes> {
         self.inner.lock().rows.get(key).cloned()
     }

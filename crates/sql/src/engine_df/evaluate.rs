@@ -52,7 +52,7 @@ impl Evaluation {
     /// The context for one batch.
     pub fn context(&self) -> EvalContext<'_> {
         match &self.exec {
-            Some(exec) => EvalContext::executing(exec),
+            Some(exec) => EvalContext::executing(exec.as_ref()),
             None => EvalContext::planning(&self.settings, &self.catalog),
         }
     }

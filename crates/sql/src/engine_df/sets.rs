@@ -167,7 +167,7 @@ pub(crate) fn rows(
         (_, [Datum::Json(text)]) => raw_rows(name, text)?,
         ("pg_partition_ancestors", [_]) => Vec::new(),
         ("pg_listening_channels", []) => {
-            single(context.execution()?.channels.listening().into_iter().map(Datum::text).collect())
+            single(context.execution()?.listening().into_iter().map(Datum::text).collect())
         }
         _ => Vec::new(),
     })

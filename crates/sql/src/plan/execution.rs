@@ -65,7 +65,7 @@ impl Execution for ExecContext {
         self.txn.id()
     }
 
-    fn transaction_options(&self) -> TxnOptions {
+    fn transaction_options(&self) -> &TxnOptions {
         self.txn.options()
     }
 
@@ -75,6 +75,10 @@ impl Execution for ExecContext {
 
     fn notify(&self, channel: &str, payload: &str) -> Result<()> {
         self.channels.notify(channel, payload)
+    }
+
+    fn listening(&self) -> Vec<String> {
+        self.channels.listening()
     }
 
     fn notify_queue_usage(&self) -> f64 {

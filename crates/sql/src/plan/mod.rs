@@ -35,7 +35,7 @@ use crate::session::{
     Live, NoticeQueue, ResultColumn, Rows, SequenceSession, StatementCost, StatementResult,
 };
 use crate::sqlparser::ast::Statement;
-use crate::types::{Datum, SqlType};
+use crate::types::Datum;
 
 /// What planning sees.
 #[derive(Debug)]

@@ -98,6 +98,7 @@ impl SqlEngine {
         env: Env,
         options: SqlOptions,
     ) -> Result<Arc<Self>> {
+        crate::expr::registry::install(&[crate::system::FUNCTIONS])?;
         // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
         let mut attempt = 0;
         loop {

@@ -11,8 +11,8 @@ use futures::Stream;
 use parking_lot::Mutex;
 
 use super::Settings;
-use crate::error::{Error, Result, SqlState};
-use crate::types::{Datum, SqlType};
+use crate::error::{Result, SqlState};
+use crate::types::SqlType;
 
 pub use crate::types::Row;
 

@@ -66,7 +66,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                 .set("amhandler", "heap_tableam_handler")
                 .set("amtype", "t");
             out.row()
-                .set("oid", BTREE)
+                .set("oid", crate::catalog::builtin::BTREE)
                 .set("amname", "btree")
                 .set("amhandler", "bthandler")
                 .set("amtype", "i");

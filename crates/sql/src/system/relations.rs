@@ -31,7 +31,7 @@ struct Class<'a> {
 fn class(out: &mut RowSet<'_>, class: &Class<'_>) {
     let method = match class.kind {
         "r" => HEAP,
-        "i" => BTREE,
+        "i" => crate::catalog::builtin::BTREE,
         _ => 0,
     };
     out.row()

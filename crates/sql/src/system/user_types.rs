@@ -7,10 +7,7 @@ use super::objects::{category, role_oid};
 use super::relations::{align_of, collation_of, storage_of};
 use super::rows::RowSet;
 use super::shown::{Over, Reader};
-use crate::catalog::{CatalogSnapshot, TypeKind, UserType};
-use crate::session::Settings;
-use crate::types::SqlType;
-use crate::types::enums::quoted;
+use crate::catalog::{CatalogSnapshot, TypeKind};
 
 /// Rows of `pg_type`.
 pub(super) fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, reader: &Reader<'_>) {
