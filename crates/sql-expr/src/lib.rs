@@ -44,6 +44,7 @@ mod remap;
 mod same;
 pub mod scope;
 pub mod search;
+pub mod set_functions;
 pub mod settings;
 pub mod shown_names;
 mod steady;
@@ -53,6 +54,7 @@ pub mod ty;
 pub mod type_name;
 pub mod types;
 pub mod value;
+pub mod whole_row;
 
 pub use bind::{Binder, known_collation};
 pub use bind_calls::{is_aggregate, is_void_parameter, nullif_type};

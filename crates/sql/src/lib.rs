@@ -17,16 +17,13 @@
 //! # Limits
 //! `docs/sql.md` lists what differs from PostgreSQL 15.
 
-mod advisory;
 pub mod copy;
 mod ddl;
 pub mod engine_df;
 pub mod exec;
 #[doc(hidden)]
 pub mod fuzz;
-mod notify;
 mod online;
-pub mod plan;
 pub mod session;
 pub mod system;
 
@@ -35,6 +32,8 @@ pub use telesto_sql_catalog::codec;
 pub use telesto_sql_expr as expr;
 pub(crate) use telesto_sql_catalog::temp;
 pub use telesto_sql_parser::sqlparser;
+pub use telesto_sql_plan as plan;
+pub(crate) use telesto_sql_plan::{advisory, notify};
 pub(crate) use telesto_sql_parser::{definition, stack, syntax};
 pub use telesto_sql_types as types;
 pub use telesto_sql_types::error;

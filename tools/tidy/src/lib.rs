@@ -33,6 +33,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-sql-parser", 9),
     ("telesto-sql-catalog", 10),
     ("telesto-sql-expr", 11),
+    ("telesto-sql-plan", 12),
     ("telesto-sql", 17),
     ("telesto-server", 18),
     ("telesto-mediawiki", 18),

@@ -8,7 +8,7 @@ use telesto_txn::{ReadFor, ScanOptions};
 use crate::catalog::{Index, Table};
 use crate::codec::{RowCodec, encode_row, index_prefix};
 use crate::error::{Error, Result, SqlState};
-use crate::exec::info::TableInfo;
+use crate::plan::compiled_table::CompiledTable;
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
 use crate::session::Row;
@@ -17,7 +17,7 @@ use crate::types::Datum;
 const BATCH: usize = 1000;
 
 /// What is built, moved or removed must be every row there is at the commit, at every isolation level: a row that another
-/// transaction adds or removes meanwhile would have no entry, or an entry would have no row. Below SERIALIZABLE only such reads are validated.
+/// transaction adds or removes meanwhile would have no entry, or an entry would have no row. UpdatableView SERIALIZABLE only such reads are validated.
 const EVERY_ROW: ScanOptions =
     ScanOptions { reverse: false, limit: None, read_for: ReadFor::Constraint };
 
@@ -45,7 +45,7 @@ impl RowReader {
 
 /// 23505 for rows that are there already.
 pub(crate) fn duplicate(
-    info: &TableInfo,
+    info: &CompiledTable,
     index: &Index,
     row: &[Datum],
     eval: &EvalContext<'_>,
@@ -61,7 +61,7 @@ pub(crate) fn duplicate(
 
 async fn put_entry(
     context: &ExecContext,
-    info: &TableInfo,
+    info: &CompiledTable,
     index: &Index,
     row: &[Datum],
     primary: &Bytes,
@@ -77,9 +77,9 @@ async fn put_entry(
 }
 
 /// A table ready to be written.
-pub(super) fn compiled(context: &ExecContext, table: TableId) -> Result<TableInfo> {
+pub(super) fn compiled(context: &ExecContext, table: TableId) -> Result<CompiledTable> {
     let table = context.catalog.table(table).ok_or_else(|| Error::internal("a table is gone"))?;
-    TableInfo::new(&context.catalog, &context.settings, table)
+    CompiledTable::new(&context.catalog, &context.settings, table)
 }
 
 /// Fills a new index from the rows of its table.
@@ -101,7 +101,7 @@ pub(super) async fn fill_index(context: &ExecContext, table: TableId, index: u32
 /// Writes one new row with all its index entries.
 pub(super) async fn insert_row(
     context: &ExecContext,
-    info: &TableInfo,
+    info: &CompiledTable,
     row: &[Datum],
 ) -> Result<()> {
     let table = &info.table;

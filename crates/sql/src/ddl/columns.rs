@@ -7,7 +7,7 @@ use crate::catalog::store::Object;
 use crate::catalog::{Generated, Table};
 use crate::definition::{ColumnChange, SequenceOption};
 use crate::error::{Error, Result, SqlState};
-use crate::exec::info::relation;
+use crate::plan::compiled_table::relation;
 use crate::expr::bound::Node;
 use crate::expr::ty::castable;
 use crate::expr::type_name::sql_type;

@@ -11,7 +11,7 @@ use super::Ddl;
 use super::names::fold;
 use crate::catalog::{Generated, Table};
 use crate::error::{Error, Result, SqlState};
-use crate::exec::info::relation;
+use crate::plan::compiled_table::relation;
 use telesto_sql_parser::stored::parse_stored;
 use crate::expr::bound::Node;
 use crate::expr::context::EvalContext;

@@ -20,7 +20,7 @@ use crate::catalog::store::Object;
 use crate::catalog::{Index, IndexColumn, IndexExpression, Table};
 use crate::codec::key::is_key_type;
 use crate::error::{Error, Result, SqlState};
-use crate::exec::forms::{bind_over, condition_over, is_bare, stored_text};
+use crate::plan::index_expressions::{bind_over, condition_over, is_bare, stored_text};
 use telesto_sql_parser::stored::parse_stored;
 use crate::expr::{EvalContext, Expr as Bound, Node};
 use crate::sqlparser::ast::{

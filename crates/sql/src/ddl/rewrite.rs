@@ -11,7 +11,7 @@ use telesto_common::TableId;
 use super::build::{RowReader, delete_rows, insert_row};
 use crate::catalog::{Generated, Table};
 use crate::error::{Error, Result};
-use crate::exec::info::{TableInfo, relation};
+use crate::plan::compiled_table::{CompiledTable, relation};
 use crate::exec::write::Statement;
 use crate::expr::cast::cast;
 use crate::expr::{Binder, CastContext, EvalContext, Expr as Bound, Scope};
@@ -36,7 +36,7 @@ pub(super) async fn rewrite(
     let table = context.catalog.table(id).ok_or_else(|| Error::internal("a table is gone"))?;
     let style = context.settings.text_style(context.transaction_micros);
     let eval = EvalContext::executing(context);
-    let info = Arc::new(TableInfo::new(&context.catalog, &context.settings, table)?);
+    let info = Arc::new(CompiledTable::new(&context.catalog, &context.settings, table)?);
     let statement = Statement::new(context, &eval, &info);
     let using = bind_using(context, table, old, using)?;
     let mut reader = RowReader::new(context, old)?;

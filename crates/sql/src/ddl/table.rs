@@ -289,7 +289,7 @@ impl Ddl<'_> {
         query: &Query,
     ) -> Result<()> {
         let mut parameters = crate::plan::ParameterTypes::default();
-        let plan = crate::session::plan_statement(
+        let plan = self.context.planner.plan(
             &Statement::Query(Box::new(query.clone())),
             &mut PlanContext {
                 catalog: &self.context.catalog,
@@ -298,6 +298,7 @@ impl Ddl<'_> {
                 txn: Some(&self.context.txn),
                 env: &self.context.env,
                 earlier: std::sync::Arc::default(),
+                planner: &self.context.planner,
             },
         )
         .await?;

@@ -428,7 +428,7 @@ impl Ddl<'_> {
         if let Some(within) = &self.within {
             Arc::make_mut(&mut settings).search_path.insert(0, within.clone());
         }
-        let plan = crate::session::plan_statement(
+        let plan = self.context.planner.plan(
             &Statement::Query(Box::new(query.clone())),
             &mut PlanContext {
                 catalog: &catalog,
@@ -437,6 +437,7 @@ impl Ddl<'_> {
                 txn: Some(&self.context.txn),
                 env: &self.context.env,
                 earlier: std::sync::Arc::default(),
+                planner: &self.context.planner,
             },
         )
         .await?;

@@ -1,7 +1,7 @@
 //! EXPLAIN and EXPLAIN ANALYZE: which path a statement takes and why.
 //!
 //! # Invariants
-//! - EXPLAIN never runs the statement, only subqueries whose one value decides what is read ([`crate::plan::initial`]);
+//! - EXPLAIN never runs the statement, only subqueries whose one value decides what is read ([`crate::session::init_plan`]);
 //!   EXPLAIN ANALYZE runs it whole and throws its rows away.
 //! - What is shown is the plan that is run: the same planners are asked.
 //!
@@ -25,7 +25,8 @@ use telesto_bucket::Cost;
 use super::{physical, stream};
 use crate::error::{Error, Result};
 use crate::exec::Choice;
-use crate::plan::{ExecContext, ParameterTypes, Plan, PlanContext};
+use crate::plan::{ExecContext, ExecutablePlan as _, ParameterTypes, Plan, PlanContext};
+use crate::session::init_plan::InitialPlan;
 use crate::session::settings::Executor;
 use crate::session::{ResultColumn, Row, StatementResult};
 use crate::sqlparser::ast::{
@@ -123,7 +124,7 @@ async fn explain(
     let mut wanted = Wanted::of(statement)?;
     let started = context.env.clock.monotonic();
     let mut types = known(parameters);
-    let planned = crate::session::plan_statement(
+    let planned = context.planner.plan(
         wanted.statement,
         &mut PlanContext {
             catalog: &context.catalog,
@@ -132,6 +133,7 @@ async fn explain(
             txn: Some(&context.txn),
             env: &context.env,
             earlier: Arc::default(),
+            planner: &context.planner,
         },
     )
     .await;
@@ -143,7 +145,7 @@ async fn explain(
     let (mut context, mut parameters) = (context, parameters);
     let mut first = Vec::new();
     let valued;
-    if let Some(Plan::Initial(plan)) = &planned
+    if let Some(plan) = planned.as_ref().and_then(Plan::downcast::<InitialPlan>)
         && let Some(with_values) = plan.with_values(context).await?
     {
         first = plan.describe_values();
@@ -161,6 +163,7 @@ async fn explain(
             txn: Some(&context.txn),
             env: &context.env,
             earlier: Arc::default(),
+            planner: &context.planner,
         },
     )
     .await?;

@@ -21,7 +21,7 @@ use super::fault;
 use super::source::{RowReader, Rows, SourceExec};
 use super::virtual_table::batch_of;
 use crate::error::Error;
-use crate::plan::given::GivenRows;
+use crate::plan::with_rows::PartRows;
 use crate::types::SqlType;
 
 /// The relation a part leaves.
@@ -29,12 +29,12 @@ use crate::types::SqlType;
 pub(crate) struct GivenTable {
     types: Vec<SqlType>,
     schema: SchemaRef,
-    rows: Option<Arc<GivenRows>>,
+    rows: Option<Arc<PartRows>>,
 }
 
 impl GivenTable {
     /// Over these rows; without them it only has a shape.
-    pub fn new(types: Vec<SqlType>, schema: SchemaRef, rows: Option<Arc<GivenRows>>) -> Self {
+    pub fn new(types: Vec<SqlType>, schema: SchemaRef, rows: Option<Arc<PartRows>>) -> Self {
         Self { types, schema, rows }
     }
 }
@@ -72,7 +72,7 @@ impl TableProvider for GivenTable {
 
 #[derive(Clone, Debug)]
 struct GivenSource {
-    rows: Arc<GivenRows>,
+    rows: Arc<PartRows>,
     positions: Vec<usize>,
     types: Vec<SqlType>,
     schema: SchemaRef,

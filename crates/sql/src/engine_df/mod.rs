@@ -54,10 +54,12 @@ mod udf;
 mod virtual_table;
 mod waiting;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use datafusion::common::tree_node::{Transformed, TreeNode as _};
 use datafusion::execution::TaskContext;
 use datafusion::execution::session_state::SessionState;
@@ -68,17 +70,14 @@ use futures::{FutureExt as _, StreamExt};
 use telesto_bucket::Cost;
 use telesto_txn::ReadFor;
 
-pub(crate) use bind::row_as_json;
 pub use runtime::QueryBounds;
-pub(crate) use sets::is_set_function;
-pub(crate) use tables::{HIDDEN_PREFIX, KEY_COLUMN, KEYED_SCHEMA};
 
 use self::bind::{Binder, Parameters, Relation, ScopeColumn};
 use self::evaluate::Evaluation;
 use self::tables::CatalogTables;
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::plan::{ExecContext, PlanContext};
+use crate::plan::{ExecContext, ExecutablePlan, PlanContext};
 use crate::session::{ResultColumn, Row, RowStream, Rows, StatementResult};
 use crate::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
 use crate::stack::Need;
@@ -94,18 +93,35 @@ pub struct DfPlan {
     wanted: Vec<SqlType>,
 }
 
-impl DfPlan {
-    /// The result columns; empty for COPY.
-    #[must_use]
-    pub fn columns(&self) -> &Arc<[ResultColumn]> {
-        &self.columns
+#[async_trait]
+impl ExecutablePlan for DfPlan {
+    /// Empty for COPY.
+    fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
+        Some(&self.columns)
     }
 
-    /// Runs it once; the rows come as a stream.
-    ///
-    /// # Errors
-    /// Whatever the query runs into.
-    pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+    fn is_by_key(&self) -> bool {
+        false
+    }
+
+    fn is_read_only(&self) -> bool {
+        !matches!(self.statement, Statement::Copy { .. })
+    }
+
+    fn writes(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn describe(&self) -> String {
+        "DataFusion".to_owned()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    /// The rows come as a stream.
+    async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
         interrupt::computes().await;
         match &self.statement {
             Statement::Query(query) => {

@@ -34,34 +34,6 @@ pub(crate) struct SetFunction {
     pub named: bool,
 }
 
-/// The names of the set-returning functions.
-pub(crate) const NAMES: &[&str] = &[
-    "generate_series",
-    "unnest",
-    "generate_subscripts",
-    "regexp_split_to_table",
-    "regexp_matches",
-    "string_to_table",
-    "json_array_elements",
-    "jsonb_array_elements",
-    "json_array_elements_text",
-    "jsonb_array_elements_text",
-    "json_object_keys",
-    "jsonb_object_keys",
-    "json_each",
-    "jsonb_each",
-    "json_each_text",
-    "jsonb_each_text",
-    "pg_partition_ancestors",
-    "pg_options_to_table",
-    "pg_listening_channels",
-];
-
-/// Whether a function of this name returns a set.
-pub(crate) fn is_set_function(name: &str) -> bool {
-    NAMES.contains(&name)
-}
-
 /// The function of this name for these argument types; `None` when it does not take them.
 pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
     let one = |args: Vec<SqlType>, ty: SqlType| {

@@ -13,23 +13,17 @@ use super::types::arrow_type;
 use super::virtual_table::VirtualTable;
 use crate::catalog::{CatalogSnapshot, Relation};
 use crate::error::{Error, Result, SqlState};
-use crate::plan::given::{Earlier, given_number};
+use crate::plan::with_rows::{Earlier, part_number};
+use crate::plan::hidden::{HIDDEN_PREFIX, KEY_COLUMN, KEYED_SCHEMA};
 use crate::plan::{ExecContext, PlanContext};
 use crate::session::Settings;
 use crate::sqlparser::ast;
 use crate::system;
 use crate::types::SqlType;
 
-/// Name of the hidden column of a stored table that holds its rows' keys.
-pub(crate) const KEY_COLUMN: &str = "\0key";
 /// The hidden columns of a system table: the table's OID, which pg_dump asks for, and what its rows are as of, the catalog's
 /// stamp, which DataGrip asks for.
 const HIDDEN: [&str; 2] = ["tableoid", "xmin"];
-/// In front of a hidden column's name in a plan: no column of a user's table or view is called so, whatever it is called.
-pub(crate) const HIDDEN_PREFIX: char = '\0';
-/// In front of schema and name of a stored table: the table with its hidden column.
-pub(crate) const KEYED_SCHEMA: &str = "\0keyed";
-
 /// The catalog as the binder sees it.
 pub(crate) struct CatalogTables {
     catalog: Arc<CatalogSnapshot>,
@@ -141,7 +135,7 @@ impl Tables for CatalogTables {
             [.., schema, relation] => (Some(schema.as_str()), relation),
             [] => return Err(Error::syntax("a table needs a name")),
         };
-        if let (None, Some(number)) = (schema, given_number(relation)) {
+        if let (None, Some(number)) = (schema, part_number(relation)) {
             return Ok(Found::Table(self.given(number, unique)?));
         }
         let called = relation.strip_suffix("()").and_then(|name| system::find_call(schema, name));

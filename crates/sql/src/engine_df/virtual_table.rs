@@ -20,7 +20,8 @@ use super::source::{RowReader, Rows, SourceExec};
 use super::types::array_of;
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
-use crate::session::{Live, Row, Settings};
+use crate::plan::SessionView;
+use crate::session::{Row, Settings};
 use crate::system::{self, SystemTable};
 use crate::types::{Datum, SqlType};
 
@@ -31,7 +32,7 @@ pub(crate) struct VirtualTable {
     schema: SchemaRef,
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
-    live: Arc<Live>,
+    live: Arc<SessionView>,
 }
 
 impl VirtualTable {
@@ -41,7 +42,7 @@ impl VirtualTable {
         schema: SchemaRef,
         catalog: Arc<CatalogSnapshot>,
         settings: Arc<Settings>,
-        live: Arc<Live>,
+        live: Arc<SessionView>,
     ) -> Self {
         Self { table, schema, catalog, settings, live }
     }
@@ -88,7 +89,7 @@ struct VirtualRows {
     schema: SchemaRef,
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
-    live: Arc<Live>,
+    live: Arc<SessionView>,
 }
 
 impl Rows for VirtualRows {

@@ -6,8 +6,8 @@
 //! - Values are converted to the column's own type before they become key bytes; a value outside that type matches
 //!   nothing (equality) or widens to no bound (range).
 //! - Entries of an index whose values rows may share end in the primary key: its columns narrow and order as the index's own do.
-//! - A partial index is used only when the condition implies its predicate ([`super::imply`]); an expression that an index
-//!   holds counts as a column behind the table's own ([`IndexForms`]).
+//! - A partial index is used only when the condition implies its predicate ([`crate::plan::implication`]); an expression that an index
+//!   holds counts as a column behind the table's own ([`IndexExpressions`]).
 //! - NULL never matches a comparison: a NULL value makes the path empty, and open ranges stop before the NULLs.
 //! - What a LIKE pattern starts with is known when it runs; a pattern that starts with a wildcard reads everything
 //!   ([`Access::effective`]).
@@ -25,7 +25,7 @@ use std::ops::Range;
 use telesto_common::key::Direction;
 
 use crate::catalog::{Index, IndexColumn, Table};
-use crate::exec::forms::IndexForms;
+use crate::plan::index_expressions::IndexExpressions;
 use crate::expr::{Comparison, EvalContext, Expr, Node, Volatility};
 use crate::types::SqlType;
 
@@ -146,7 +146,7 @@ pub struct Conditions {
     prefixes: Vec<(usize, Prefix)>,
     /// All conjuncts; those a path proves are dropped by [`Conditions::choose`].
     conjuncts: Vec<Expr>,
-    forms: IndexForms,
+    forms: IndexExpressions,
 }
 
 /// The conjuncts of a condition.
@@ -183,12 +183,12 @@ impl Conditions {
     /// Takes a condition apart, for indexes on columns.
     #[must_use]
     pub fn new(condition: Option<Expr>) -> Self {
-        Self::over(condition, &IndexForms::default())
+        Self::over(condition, &IndexExpressions::default())
     }
 
     /// Takes a condition apart, for a table with such indexes. Columns of the table are at their positions.
     #[must_use]
-    pub fn over(condition: Option<Expr>, forms: &IndexForms) -> Self {
+    pub fn over(condition: Option<Expr>, forms: &IndexExpressions) -> Self {
         let known = |value: &Expr| !value.uses_columns();
         Self::taken(conjuncts(condition), 0..usize::MAX, &known, forms)
     }
@@ -201,14 +201,14 @@ impl Conditions {
         columns: Range<usize>,
         known: &dyn Fn(&Expr) -> bool,
     ) -> Self {
-        Self::taken(conjuncts, columns, known, &IndexForms::default())
+        Self::taken(conjuncts, columns, known, &IndexExpressions::default())
     }
 
     fn taken(
         conjuncts: Vec<Expr>,
         columns: Range<usize>,
         known: &dyn Fn(&Expr) -> bool,
-        forms: &IndexForms,
+        forms: &IndexExpressions,
     ) -> Self {
         let mut found = Self { forms: forms.clone(), ..Self::default() };
         for (at, conjunct) in conjuncts.iter().enumerate() {
@@ -238,7 +238,7 @@ impl Conditions {
         at: usize,
         columns: &Range<usize>,
         usable: &dyn Fn(&Expr) -> bool,
-        forms: &IndexForms,
+        forms: &IndexExpressions,
     ) {
         let key_column = |expr: &Expr| {
             key_or_form(expr, forms)
@@ -559,7 +559,7 @@ fn flatten(expr: Expr) -> Vec<Expr> {
 }
 
 /// The key column, or expression of an index, under a comparison.
-fn key_or_form(expr: &Expr, forms: &IndexForms) -> Option<(usize, SqlType)> {
+fn key_or_form(expr: &Expr, forms: &IndexExpressions) -> Option<(usize, SqlType)> {
     if let Some(found) = key_column(expr) {
         return Some(found);
     }

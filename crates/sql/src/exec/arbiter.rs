@@ -7,7 +7,7 @@
 //! # On failure
 //! 42P10 when no index serves.
 
-use super::forms::{IndexForms, bind_over, condition_over};
+use crate::plan::index_expressions::{IndexExpressions, bind_over, condition_over};
 use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::{EvalContext, Expr, Node, fold};
@@ -36,7 +36,7 @@ pub(super) fn infer(
         }
         None => (columns.iter().cloned().map(ast::Expr::Identifier).collect::<Vec<_>>(), None),
     };
-    let forms = IndexForms::bind(context.catalog, context.settings, table)?;
+    let forms = IndexExpressions::bind(context.catalog, context.settings, table)?;
     let mut wanted: Vec<usize> = Vec::with_capacity(items.len());
     for item in &items {
         let place = match item {

@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use super::foreign::Pending;
-use super::info::TableInfo;
+use crate::plan::foreign_keys::Pending;
+use crate::plan::compiled_table::CompiledTable;
 use super::read::BATCH;
 use super::write::{OnConflict, Statement};
 use crate::catalog::Table;
@@ -43,7 +43,7 @@ impl<T> From<Error> for Refused<T> {
 #[derive(Debug)]
 pub struct BulkInsert<T> {
     exec: ExecContext,
-    info: Arc<TableInfo>,
+    info: Arc<CompiledTable>,
     /// Columns given, by position.
     targets: Vec<usize>,
     /// Columns that get their defaults.
@@ -61,7 +61,7 @@ impl<T> BulkInsert<T> {
     /// # Errors
     /// XX001 when a stored expression does not bind.
     pub fn new(exec: &ExecContext, table: &Arc<Table>, targets: Vec<usize>) -> Result<Self> {
-        let info = Arc::new(TableInfo::new(&exec.catalog, &exec.settings, table)?);
+        let info = Arc::new(CompiledTable::new(&exec.catalog, &exec.settings, table)?);
         let others = table.visible_columns().map(|(at, _)| at);
         let others = others.filter(|at| !targets.contains(at)).collect();
         Ok(Self {

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use telesto_common::TableId;
 use telesto_txn::{ReadFor, ScanOptions};
 
-use super::info::TableInfo;
+use crate::plan::compiled_table::CompiledTable;
 use super::read::{BATCH, get_many};
 use super::storage;
 use crate::catalog::Index;
@@ -38,7 +38,7 @@ pub async fn check_table(exec: &ExecContext, oid: u32) -> Result<u64> {
         Error::new(SqlState::WRONG_OBJECT_TYPE, format!("there is no table with OID {oid}"))
             .hint("telesto_check_table takes the name of a stored table.")
     })?;
-    let info = TableInfo::new(&exec.catalog, &exec.settings, table)?;
+    let info = CompiledTable::new(&exec.catalog, &exec.settings, table)?;
     let check = Check { exec, info: &info, eval: EvalContext::executing(exec) };
     let rows = check.rows().await?;
     for index in table.maintained_indexes().filter(|index| index.id != 0) {
@@ -49,7 +49,7 @@ pub async fn check_table(exec: &ExecContext, oid: u32) -> Result<u64> {
 
 struct Check<'a> {
     exec: &'a ExecContext,
-    info: &'a TableInfo,
+    info: &'a CompiledTable,
     eval: EvalContext<'a>,
 }
 

@@ -19,7 +19,7 @@ mod view;
 use std::sync::Arc;
 
 use super::access::{Access, Conditions};
-use super::info::{TableInfo, relation};
+use crate::plan::compiled_table::{CompiledTable, relation};
 use super::select::{describe_access, plain_wildcard, result_column};
 use super::source::QuerySource;
 use super::write::OnConflict;
@@ -68,7 +68,7 @@ pub(super) enum Rows {
 /// An INSERT.
 #[derive(Debug)]
 pub(super) struct InsertPlan {
-    pub info: Arc<TableInfo>,
+    pub info: Arc<CompiledTable>,
     /// Columns given, by position.
     pub targets: Vec<usize>,
     pub rows: Rows,
@@ -91,7 +91,7 @@ pub(super) enum Target {
 /// An UPDATE.
 #[derive(Debug)]
 pub(super) struct UpdatePlan {
-    pub info: Arc<TableInfo>,
+    pub info: Arc<CompiledTable>,
     pub target: Target,
     /// Columns and their new values: over the old row, or over the columns of the query.
     pub set: Vec<(usize, Given)>,
@@ -103,7 +103,7 @@ pub(super) struct UpdatePlan {
 /// A DELETE.
 #[derive(Debug)]
 pub(super) struct DeletePlan {
-    pub info: Arc<TableInfo>,
+    pub info: Arc<CompiledTable>,
     pub target: Target,
     pub returning: Option<Vec<Expr>>,
 }
@@ -134,7 +134,7 @@ impl DeletePlan {
 }
 
 impl Target {
-    fn describe(&self, info: &TableInfo) -> String {
+    fn describe(&self, info: &CompiledTable) -> String {
         match self {
             Self::Path(access, filter) => describe_access(&info.table, access, filter.is_some()),
             Self::Query(..) => format!("Key path: rows of {} by a query", info.table.name),
@@ -186,7 +186,7 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     };
     let alias = insert.table_alias.as_ref().map(|alias| &alias.alias);
     let written = Written::named(name, alias, Doing::Insert, context)?;
-    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &written.table)?);
+    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
     // What the statement names, be it a view's.
     let table = &written.face;
     let (overriding, named) = overriding(&insert.columns);

@@ -26,13 +26,14 @@ use telesto_txn::{ReadFor, ScanOptions};
 use crate::catalog::{ForeignKey, ForeignKeyAction, ForeignKeyMatch};
 use crate::codec;
 use crate::error::{Error, Result, SqlState};
-use crate::exec::info::{DefaultValue, TableInfo};
+use crate::plan::compiled_table::{DefaultValue, CompiledTable};
 use crate::exec::key_types::{KeyTypes, to_child, to_parent};
 use crate::exec::read::{BATCH, eval_waiting, get_many};
 use crate::exec::storage;
 use crate::exec::write::{Change, Statement, same};
 use crate::expr::CastContext;
 use crate::expr::cast::cast;
+use crate::plan::foreign_keys::{LostParent, MissingParent, Pending};
 use crate::session::Row;
 use crate::types::{Datum, SqlType};
 
@@ -43,39 +44,11 @@ const LOOK_UP_AT: usize = 4096;
 /// Parents that may still be missing before the end of a statement.
 const MAX_MISSING: usize = 1_000_000;
 
-/// A key some written row needs in another table.
-#[derive(Clone, Debug)]
-pub struct MissingParent {
-    pub(super) child: Arc<TableInfo>,
-    constraint: usize,
-    pub(super) key: Bytes,
-    pub(super) values: Vec<Datum>,
-    /// Looked up once and not found: settled at the end.
-    late: bool,
-}
-
-impl MissingParent {
-    pub(super) fn foreign_key(&self) -> &ForeignKey {
-        &self.child.table.foreign_keys[self.constraint]
-    }
-}
-
-/// A key that a row had which was removed or changed.
-#[derive(Clone, Debug)]
-pub struct LostParent {
-    parent: Arc<TableInfo>,
-    child: TableId,
-    pub(super) constraint: Arc<ForeignKey>,
-    pub(super) values: Vec<Datum>,
-    /// What the columns are now, for an update.
-    pub(super) new_values: Option<Vec<Datum>>,
-}
-
 impl Statement<'_> {
     /// Notes the parents a written row needs.
     pub(super) fn need_parents(
         &mut self,
-        info: &Arc<TableInfo>,
+        info: &Arc<CompiledTable>,
         old: Option<&Row>,
         row: &Row,
     ) -> Result<()> {
@@ -115,7 +88,7 @@ impl Statement<'_> {
     }
 
     /// Notes the keys other tables may reference that this row no longer has.
-    pub(super) fn lose_keys(&mut self, info: &Arc<TableInfo>, old: &Row, new: Option<&Row>) {
+    pub(super) fn lose_keys(&mut self, info: &Arc<CompiledTable>, old: &Row, new: Option<&Row>) {
         for (child, constraint) in self.exec.catalog.referencing(info.table.id) {
             let columns = &constraint.referenced_columns;
             if columns.iter().any(|c| old[*c].is_null()) {
@@ -302,7 +275,7 @@ impl Statement<'_> {
     ///
     /// # Errors
     /// Those of its expression.
-    pub async fn default_value(&self, info: &TableInfo, column: usize) -> Result<Datum> {
+    pub async fn default_value(&self, info: &CompiledTable, column: usize) -> Result<Datum> {
         match &info.defaults[column] {
             DefaultValue::Null => Ok(Datum::Null),
             DefaultValue::Expr(expr) => eval_waiting(expr, &[], self.context).await,
@@ -355,8 +328,8 @@ impl Statement<'_> {
     /// What a referencing row's values are among the referenced ones: NULL, which no key holds, where none equals them.
     fn parent_values(
         &self,
-        child: &TableInfo,
-        parent: &TableInfo,
+        child: &CompiledTable,
+        parent: &CompiledTable,
         constraint: &ForeignKey,
         values: &[Datum],
     ) -> Result<Vec<Datum>> {
@@ -370,9 +343,9 @@ impl Statement<'_> {
     /// The rows whose referencing columns equal each of `keys`: values of the table `of`, without one of the referencing columns.
     pub(super) async fn children(
         &self,
-        info: &TableInfo,
+        info: &CompiledTable,
         constraint: &ForeignKey,
-        of: Option<&TableInfo>,
+        of: Option<&CompiledTable>,
         keys: &[Vec<Datum>],
     ) -> Result<Vec<Vec<(Bytes, Row)>>> {
         let mut out = vec![Vec::new(); keys.len()];
@@ -485,8 +458,8 @@ impl Statement<'_> {
 
 /// The types of the pairs of columns, referencing and referenced.
 fn key_types<'a>(
-    child: &'a TableInfo,
-    parent: &'a TableInfo,
+    child: &'a CompiledTable,
+    parent: &'a CompiledTable,
     constraint: &'a ForeignKey,
 ) -> impl Iterator<Item = (&'a SqlType, &'a SqlType)> {
     let pairs = constraint.columns.iter().zip(&constraint.referenced_columns);
@@ -495,8 +468,8 @@ fn key_types<'a>(
 
 /// The key of the referenced row, or of its entry in the referenced unique index; `values` are of the referenced types.
 fn parent_key(
-    child: &TableInfo,
-    parent: &TableInfo,
+    child: &CompiledTable,
+    parent: &CompiledTable,
     constraint: &ForeignKey,
     values: &[Datum],
 ) -> Result<Bytes> {
@@ -514,14 +487,6 @@ fn parent_key(
         storage::append_key(&mut key, &values[at], ty, column.direction)?;
     }
     Ok(key.finish())
-}
-
-/// Foreign keys still to be settled, kept between the batches of one statement.
-#[derive(Debug, Default)]
-pub struct Pending {
-    missing: Vec<MissingParent>,
-    lost: Vec<LostParent>,
-    infos: std::collections::BTreeMap<TableId, Arc<TableInfo>>,
 }
 
 impl Statement<'_> {

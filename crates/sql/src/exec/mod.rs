@@ -3,8 +3,7 @@
 //! # Parts
 //! - [`access`] chooses keys and ranges for a condition, [`read`] reads rows along them.
 //! - `select` plans and runs queries, [`join`] those of several tables; `dml` plans INSERT, UPDATE, DELETE, `run` executes them.
-//! - [`forms`] are predicates and expressions of indexes, [`imply`] tells when a query may use a partial one.
-//! - [`info`] is a table compiled for writing; [`mod@write`] writes rows with their index entries; [`foreign`] settles
+//! - [`mod@write`] writes rows with their index entries; [`foreign`] settles
 //!   foreign keys; [`bulk`] takes the rows of COPY; [`check`] compares a table with its indexes.
 //!
 //! # Invariants
@@ -26,16 +25,14 @@ pub mod access;
 mod arbiter;
 pub mod bulk;
 pub mod check;
-pub mod deferred;
+mod deferred;
 mod dml;
 pub mod foreign;
-pub mod forms;
-pub mod imply;
-pub mod info;
 pub mod join;
 pub mod key_types;
 mod merge;
 pub mod read;
+pub mod row_writes;
 mod run;
 mod select;
 mod source;
@@ -43,13 +40,15 @@ pub mod storage;
 mod with;
 pub mod write;
 
-
+use std::any::Any;
 use std::sync::Arc;
+
+use async_trait::async_trait;
 
 use crate::catalog::{Relation, Table};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
-use crate::plan::{ExecContext, PlanContext};
+use crate::plan::{ExecContext, ExecutablePlan, PlanContext};
 use crate::session::settings::{Executor, Settings};
 use crate::session::{ResultColumn, StatementResult};
 use crate::sqlparser::ast::{ObjectName, Statement};
@@ -72,22 +71,21 @@ enum Kind {
     With(Box<with::WithPlan>),
 }
 
-impl KeyPlan {
-    /// The result columns; `None` when the statement returns no rows.
-    #[must_use]
-    pub fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
+#[async_trait]
+impl ExecutablePlan for KeyPlan {
+    fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
         self.columns.as_ref()
     }
 
-    /// Whether it only reads (and calls no function that writes, such as nextval).
-    #[must_use]
-    pub fn read_only(&self) -> bool {
+    fn is_by_key(&self) -> bool {
+        true
+    }
+
+    fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// One line for EXPLAIN: what is read, and how.
-    #[must_use]
-    pub fn describe(&self) -> String {
+    fn describe(&self) -> String {
         match &self.kind {
             Kind::Select(plan) => plan.describe(),
             Kind::Insert(plan) => plan.describe(),
@@ -98,7 +96,6 @@ impl KeyPlan {
         }
     }
 
-    /// The command it is, if it writes or locks.
     fn writes(&self) -> Option<&'static str> {
         match &self.kind {
             Kind::Select(plan) => plan.locks_rows().then_some("SELECT FOR UPDATE"),
@@ -110,11 +107,7 @@ impl KeyPlan {
         }
     }
 
-    /// Runs it once.
-    ///
-    /// # Errors
-    /// Whatever the statement runs into; its writes are then undone by the caller (a savepoint).
-    pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+    async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
         if context.txn.options().read_only
             && let Some(word) = self.writes()
         {
@@ -131,6 +124,10 @@ impl KeyPlan {
             Kind::Merge(plan) => plan.execute(context).await,
             Kind::With(plan) => plan.execute(context).await,
         }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 

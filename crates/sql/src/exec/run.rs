@@ -13,9 +13,10 @@ use telesto_common::limits::Reservation;
 use telesto_txn::ReadFor;
 
 use super::dml::{DeletePlan, Given, InsertPlan, Rows as InsertRows, Target, UpdatePlan};
-use super::info::TableInfo;
+use crate::plan::compiled_table::CompiledTable;
 use super::read::{BATCH, Found, Reader, eval_all, eval_waiting, get_many};
-use super::source::{Batches, out_of_memory, row_bytes};
+use super::source::Batches;
+use crate::held::{out_of_memory, row_bytes};
 use super::write::{Change, Statement};
 use crate::error::{Error, Result};
 use crate::expr::{EvalContext, Expr};
@@ -183,7 +184,7 @@ enum Rowset {
 impl Rowset {
     async fn open(
         target: &Target,
-        info: &TableInfo,
+        info: &CompiledTable,
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<Self> {
@@ -209,7 +210,7 @@ impl Rowset {
     /// The next rows, each with the row that the new values are computed over.
     async fn next(
         &mut self,
-        info: &TableInfo,
+        info: &CompiledTable,
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<Vec<(Found, Option<Row>)>> {
@@ -227,7 +228,7 @@ impl Rowset {
 
     async fn found(
         &mut self,
-        info: &TableInfo,
+        info: &CompiledTable,
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<Vec<(Found, Option<Row>)>> {

@@ -22,13 +22,14 @@ use std::sync::Arc;
 use telesto_txn::ReadFor;
 
 use super::access::{Access, Conditions, Keys, Order};
-use super::forms::IndexForms;
+use crate::plan::index_expressions::IndexExpressions;
 use super::join::from;
 use super::join::run::JoinReader;
 use super::join::{JoinPlan, Sources};
 use super::read::{BATCH, CLAIMED, Reader, eval_all, eval_waiting, get_many};
-use super::source::{out_of_memory, row_bytes};
-use super::{KeyPlan, Kind, find_table, info, storage};
+use crate::held::{out_of_memory, row_bytes};
+use super::{KeyPlan, Kind, find_table, storage};
+use crate::plan::compiled_table;
 use crate::catalog::Table;
 use crate::codec::RowCodec;
 use crate::error::{Error, Result, SqlState};
@@ -159,7 +160,7 @@ fn shape(
     let scope = match &sources {
         Some(sources) => sources.scope.clone(),
         None => Scope {
-            relations: table.iter().map(|(t, name)| info::relation(t, name, 0, true)).collect(),
+            relations: table.iter().map(|(t, name)| compiled_table::relation(t, name, 0, true)).collect(),
         },
     };
     let filter = match &select.selection {
@@ -245,8 +246,8 @@ fn shape(
     let (limit, offset) = limits(query, context, &eval)?;
 
     let forms = match &table {
-        Some((table, _)) => IndexForms::bind(context.catalog, context.settings, table)?,
-        None => IndexForms::default(),
+        Some((table, _)) => IndexExpressions::bind(context.catalog, context.settings, table)?,
+        None => IndexExpressions::default(),
     };
     let extremum = aggregate::extremum(&aggregates.found, group.is_some());
     let order: Option<Order> = match (&group, &extremum) {

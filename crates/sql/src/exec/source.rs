@@ -3,13 +3,10 @@
 //! # Invariants
 //! - The query reads through a view of the transaction, so that it can be read while the statement writes.
 
-use std::sync::Arc;
-
 use futures::TryStreamExt;
 
-use crate::engine_df::DfPlan;
 use crate::error::{Error, Result};
-use crate::plan::{ExecContext, PlanContext};
+use crate::plan::{ExecContext, Plan, PlanContext};
 use crate::session::{Row, RowStream, Rows, StatementResult};
 use crate::sqlparser::ast::{Query, SetExpr, Statement, With};
 use crate::types::SqlType;
@@ -17,7 +14,7 @@ use crate::types::SqlType;
 /// A query as a source of rows.
 #[derive(Debug)]
 pub struct QuerySource {
-    plan: Arc<DfPlan>,
+    plan: Plan,
 }
 
 /// The query with the CTEs of `with` in view.
@@ -68,13 +65,14 @@ impl QuerySource {
     ) -> Result<Self> {
         let query = enclosed(query, context.earlier.with.as_ref());
         let statement = Statement::Query(Box::new(query));
-        Ok(Self { plan: crate::engine_df::plan_into(&statement, wanted, context)? })
+        let plan = context.planner.plan_query(&statement, wanted, context)?;
+        Ok(Self { plan })
     }
 
     /// The types of its columns.
     #[must_use]
     pub fn types(&self) -> Vec<SqlType> {
-        self.plan.columns().iter().map(|c| c.ty.clone()).collect()
+        self.plan.columns().map_or(&[][..], |columns| columns).iter().map(|c| c.ty.clone()).collect()
     }
 
     /// Runs it.
@@ -112,29 +110,4 @@ impl Batches {
             },
         }
     }
-}
-
-/// Bytes a row holds in memory, roughly.
-#[must_use]
-pub fn row_bytes(row: &Row) -> u64 {
-    use crate::types::Datum;
-    let long: usize = row
-        .iter()
-        .map(|value| match value {
-            Datum::Text(t) | Datum::Json(t) => t.len() + 16,
-            Datum::Bytea(b) => b.len() + 16,
-            Datum::Numeric(_) => 64,
-            Datum::Jsonb(_) => 256,
-            Datum::Array(a) => a.elements.len() * 40 + 64,
-            _ => 0,
-        })
-        .sum();
-    (long + row.len() * size_of::<Datum>() + 48) as u64
-}
-
-/// 53200 with the next step.
-#[must_use]
-pub fn out_of_memory(error: telesto_common::Error) -> Error {
-    Error::new(crate::SqlState::OUT_OF_MEMORY, error.to_string())
-        .hint("Raise --memory, or do the work in smaller statements.")
 }

@@ -7,7 +7,7 @@
 //! ```
 //! Parts run in the order they are written, each once and to its end, whether or not it is referred to; then foreign keys
 //! are settled; then the main statement gives its rows. A later part sees an earlier one as `SELECT * FROM` the relation
-//! its rows are in ([`crate::plan::given`]).
+//! its rows are in ([`crate::plan::with_rows`]).
 //!
 //! # Invariants
 //! - Every part reads through one view of the transaction: the state at the statement's start.
@@ -23,12 +23,13 @@ use std::sync::Arc;
 use futures::TryStreamExt as _;
 use telesto_common::limits::Reservation;
 
-use super::source::{enclosed, out_of_memory, row_bytes};
+use super::source::enclosed;
+use crate::held::{out_of_memory, row_bytes};
 use super::write::Statement;
 use super::{Choice, KeyPlan, Kind};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::{EvalContext, fold};
-use crate::plan::given::{Earlier, GivenRows, Parts, given_name};
+use crate::plan::with_rows::{Earlier, PartRows, Parts, part_name};
 use crate::plan::{ExecContext, Plan, PlanContext};
 use crate::session::{ResultColumn, Row, Rows, StatementResult};
 use crate::sqlparser::ast::{self, Cte, Ident, ObjectName, Query, SetExpr};
@@ -44,7 +45,7 @@ impl WithPlan {
     /// The command it is, if a part of it writes or locks.
     pub fn writes(&self) -> Option<&'static str> {
         let of = |plan: &Plan| match plan {
-            Plan::Key(plan) => plan.writes(),
+            Plan::Run(plan) => plan.writes(),
             _ => None,
         };
         of(&self.main).or_else(|| self.parts.iter().find_map(of).map(|_| "SELECT"))
@@ -137,7 +138,7 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
                     ));
                 }
                 let mut known = cte.clone();
-                known.query = Box::new(all_of(&given_name(parts.len()))?);
+                known.query = Box::new(all_of(&part_name(parts.len()))?);
                 if !writes && mentions(&cte.query, &name) > 0 {
                     // Its columns have the names of the alias already.
                     known.alias.columns.clear();
@@ -227,21 +228,22 @@ async fn under(query: &Query, earlier: Earlier, context: &mut PlanContext<'_>) -
         txn: context.txn,
         env: context.env,
         earlier: Arc::new(earlier),
+        planner: context.planner,
     };
     match writing(query) {
         None => {
             let query = enclosed(query.clone(), with.as_ref());
             let statement = ast::Statement::Query(Box::new(query));
-            Box::pin(crate::session::plan_statement(&statement, &mut inner)).await
+            inner.planner.plan(&statement, &mut inner).await
         }
         Some(statement) => {
             if with.is_some() {
                 // What nothing refers to must be right all the same.
                 let unused = enclosed(all_of_nothing()?, with.as_ref());
-                crate::engine_df::describe_query(&unused, &mut inner)?;
+                inner.planner.describe_query(&unused, &mut inner)?;
             }
             match Box::pin(super::plan(statement, &mut inner)).await? {
-                Choice::Key(plan) => Ok(Plan::Key(plan)),
+                Choice::Key(plan) => Ok(Plan::of(plan)),
                 Choice::Declined(_) => Err(Error::unsupported("this statement in WITH")),
             }
         }
@@ -286,7 +288,7 @@ impl WithPlan {
             parts.push(rows);
         }
         let result = match &self.main {
-            Plan::Key(main) if !main.read_only() => {
+            Plan::Run(main) if main.is_by_key() && !main.is_read_only() => {
                 let result = Box::pin(main.execute(&exec)).await?;
                 settle(&exec, &parts).await?;
                 result
@@ -302,8 +304,8 @@ impl WithPlan {
 
 fn describe(plan: &Plan) -> String {
     match plan {
-        Plan::Key(plan) => plan.describe(),
-        Plan::DataFusion(_) | Plan::Initial(_) => "a query".to_owned(),
+        Plan::Run(plan) if plan.is_by_key() => plan.describe(),
+        Plan::Run(_) => "a query".to_owned(),
         Plan::Session => String::new(),
     }
 }
@@ -325,7 +327,7 @@ async fn settle(exec: &ExecContext, parts: &Parts) -> Result<()> {
 }
 
 /// Reads rows to their end, counted against the statement's memory.
-async fn keep(columns: Arc<[ResultColumn]>, rows: Rows, exec: &ExecContext) -> Result<GivenRows> {
+async fn keep(columns: Arc<[ResultColumn]>, rows: Rows, exec: &ExecContext) -> Result<PartRows> {
     let mut held: Reservation =
         exec.memory.reserve("rows of RETURNING", 0).map_err(out_of_memory)?;
     let mut all: Vec<Row> = Vec::new();
@@ -341,5 +343,5 @@ async fn keep(columns: Arc<[ResultColumn]>, rows: Rows, exec: &ExecContext) -> R
             }
         }
     }
-    Ok(GivenRows { columns, rows: all, held })
+    Ok(PartRows { columns, rows: all, held })
 }

@@ -20,8 +20,8 @@ use telesto_txn::{Looked, ReadFor};
 
 use crate::catalog::Index;
 use crate::error::{Error, Result, SqlState};
-use crate::exec::foreign::{LostParent, MissingParent};
-use crate::exec::info::{self, TableInfo};
+use crate::plan::foreign_keys::{LostParent, MissingParent};
+use crate::plan::compiled_table::{self, CompiledTable};
 use crate::exec::read::get_many;
 use crate::exec::storage;
 use crate::expr::{EvalContext, Expr};
@@ -65,7 +65,7 @@ pub struct Statement<'a> {
     /// For evaluation.
     pub context: &'a EvalContext<'a>,
     /// Tables met, compiled.
-    pub(super) infos: BTreeMap<TableId, Arc<TableInfo>>,
+    pub(super) infos: BTreeMap<TableId, Arc<CompiledTable>>,
     /// Keys that referencing rows need.
     pub(super) missing: Vec<MissingParent>,
     /// Keys that referenced rows had.
@@ -88,7 +88,7 @@ impl<'a> Statement<'a> {
     pub fn new(
         exec: &'a ExecContext,
         context: &'a EvalContext<'a>,
-        table: &Arc<TableInfo>,
+        table: &Arc<CompiledTable>,
     ) -> Self {
         let mut new = Self::over(exec, context);
         new.infos.insert(table.table.id, Arc::clone(table));
@@ -116,7 +116,7 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// XX000 when the catalog has none.
-    pub fn info(&mut self, id: TableId) -> Result<Arc<TableInfo>> {
+    pub fn info(&mut self, id: TableId) -> Result<Arc<CompiledTable>> {
         if let Some(found) = self.infos.get(&id) {
             return Ok(Arc::clone(found));
         }
@@ -124,7 +124,7 @@ impl<'a> Statement<'a> {
         let table = catalog
             .table(id)
             .ok_or_else(|| Error::internal(format!("no table {id} in the catalog")))?;
-        let info = Arc::new(TableInfo::new(catalog, &self.exec.settings, table)?);
+        let info = Arc::new(CompiledTable::new(catalog, &self.exec.settings, table)?);
         self.infos.insert(id, Arc::clone(&info));
         Ok(info)
     }
@@ -133,7 +133,7 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// Those of their expressions.
-    pub fn generate(&self, info: &TableInfo, row: &mut Row) -> Result<()> {
+    pub fn generate(&self, info: &CompiledTable, row: &mut Row) -> Result<()> {
         for (at, expr) in &info.generated {
             row[*at] = expr.eval(row, self.context)?;
         }
@@ -153,7 +153,7 @@ impl<'a> Statement<'a> {
     /// 23502, 23505, 23514, 21000 and those of evaluation.
     pub async fn insert(
         &mut self,
-        info: &Arc<TableInfo>,
+        info: &Arc<CompiledTable>,
         rows: Vec<Row>,
         conflict: &OnConflict,
     ) -> Result<Vec<(Row, bool)>> {
@@ -255,7 +255,7 @@ impl<'a> Statement<'a> {
                 own.extend(looked.iter().cloned());
             }
             let absent = |key: &Bytes| absent.filter(|_| looked.contains(key));
-            info::puts(info, &key, &row, self.context, absent, &mut puts)?;
+            super::row_writes::puts(info, &key, &row, self.context, absent, &mut puts)?;
             if !together {
                 self.exec.txn.put_all(std::mem::take(&mut puts)).await?;
             }
@@ -278,7 +278,7 @@ impl<'a> Statement<'a> {
     }
 
     /// What a new row must be before its keys are looked up; its key.
-    fn checked_key(&self, info: &TableInfo, row: &mut Row) -> Result<Bytes> {
+    fn checked_key(&self, info: &CompiledTable, row: &mut Row) -> Result<Bytes> {
         self.generate(info, row)?;
         info.check_row(row, self.context)?;
         info.new_key(row, &self.exec.sequences)
@@ -286,7 +286,7 @@ impl<'a> Statement<'a> {
 
     async fn upsert(
         &mut self,
-        info: &Arc<TableInfo>,
+        info: &Arc<CompiledTable>,
         key: Bytes,
         proposed: &Row,
         set: &[(usize, Option<Expr>)],
@@ -335,7 +335,7 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// 23502, 23505, 23514.
-    pub async fn update(&mut self, info: &Arc<TableInfo>, changes: Vec<Change>) -> Result<()> {
+    pub async fn update(&mut self, info: &Arc<CompiledTable>, changes: Vec<Change>) -> Result<()> {
         for change in &changes {
             info.check_row(&change.new, self.context)?;
         }
@@ -345,7 +345,7 @@ impl<'a> Statement<'a> {
                 self.rewrite(info, &change).await?;
                 self.note_update(info, &change)?;
             } else {
-                info::remove_row(info, &change.key, &change.old, self.exec, self.context).await?;
+                super::row_writes::remove_row(info, &change.key, &change.old, self.exec, self.context).await?;
                 moved.push(change);
             }
         }
@@ -354,7 +354,7 @@ impl<'a> Statement<'a> {
     }
 
     /// Whether primary and unique keys stay as they are.
-    fn keeps_keys(&self, info: &TableInfo, change: &Change) -> Result<bool> {
+    fn keeps_keys(&self, info: &CompiledTable, change: &Change) -> Result<bool> {
         for index in &info.unique {
             let kept = if index.id != 0 && info.forms.has(index) {
                 info.entry(index, &change.old, &change.key, self.context)?
@@ -373,16 +373,16 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// Those of the transaction.
-    pub async fn remove_old(&self, info: &TableInfo, change: &Change) -> Result<()> {
+    pub async fn remove_old(&self, info: &CompiledTable, change: &Change) -> Result<()> {
         info.check_row(&change.new, self.context)?;
-        info::remove_row(info, &change.key, &change.old, self.exec, self.context).await
+        super::row_writes::remove_row(info, &change.key, &change.old, self.exec, self.context).await
     }
 
     /// Puts the new rows of changes whose old ones are removed, checking uniqueness.
     ///
     /// # Errors
     /// 23505.
-    pub async fn put_moved(&mut self, info: &Arc<TableInfo>, changes: Vec<Change>) -> Result<()> {
+    pub async fn put_moved(&mut self, info: &Arc<CompiledTable>, changes: Vec<Change>) -> Result<()> {
         for change in changes {
             let key = match &info.table.primary {
                 Some(_) => info.new_key(&change.new, &self.exec.sequences)?,
@@ -403,14 +403,14 @@ impl<'a> Statement<'a> {
                     return Err(info.duplicate(index, &change.new, self.context));
                 }
             }
-            info::put_row(info, &key, &change.new, self.exec, self.context).await?;
+            super::row_writes::put_row(info, &key, &change.new, self.exec, self.context).await?;
             self.note_update(info, &change)?;
         }
         Ok(())
     }
 
     /// Puts a row under its old key and moves the entries that differ.
-    async fn rewrite(&self, info: &TableInfo, change: &Change) -> Result<()> {
+    async fn rewrite(&self, info: &CompiledTable, change: &Change) -> Result<()> {
         let value = crate::codec::encode_row(&info.table, &change.new)?;
         self.exec.txn.put(change.key.clone(), value).await?;
         for index in &info.plain {
@@ -420,7 +420,7 @@ impl<'a> Statement<'a> {
                 continue;
             }
             if let Some((entry, value)) = old {
-                info::remove_entry(info, index, entry, &value, self.exec).await?;
+                super::row_writes::remove_entry(info, index, entry, &value, self.exec).await?;
             }
             if let Some((entry, value)) = new {
                 self.exec.txn.put(entry, value).await?;
@@ -429,7 +429,7 @@ impl<'a> Statement<'a> {
         Ok(())
     }
 
-    fn note_update(&mut self, info: &Arc<TableInfo>, change: &Change) -> Result<()> {
+    fn note_update(&mut self, info: &Arc<CompiledTable>, change: &Change) -> Result<()> {
         if info.has_foreign_keys {
             if !info.table.foreign_keys.is_empty() {
                 self.need_parents(info, Some(&change.old), &change.new)?;
@@ -443,9 +443,9 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// Those of the transaction.
-    pub async fn delete(&mut self, info: &Arc<TableInfo>, rows: Vec<(Bytes, Row)>) -> Result<()> {
+    pub async fn delete(&mut self, info: &Arc<CompiledTable>, rows: Vec<(Bytes, Row)>) -> Result<()> {
         for (key, row) in rows {
-            info::remove_row(info, &key, &row, self.exec, self.context).await?;
+            super::row_writes::remove_row(info, &key, &row, self.exec, self.context).await?;
             if info.has_foreign_keys {
                 self.lose_keys(info, &row, None);
             }

@@ -23,7 +23,7 @@ use crate::catalog::{BuildState, Table};
 use crate::codec;
 use crate::ddl;
 use crate::error::{Error, Result, SqlState};
-use crate::exec::info::TableInfo;
+use crate::plan::compiled_table::CompiledTable;
 use crate::exec::read::get_many;
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
@@ -344,7 +344,7 @@ impl Builder {
             read_for: ReadFor::Constraint,
             ..ScanOptions::default()
         };
-        let info = TableInfo::new(&context.catalog, &context.settings, table)?;
+        let info = CompiledTable::new(&context.catalog, &context.settings, table)?;
         let build = table.build(index).ok_or_else(|| Error::internal("a build is gone"))?;
         let eval = EvalContext::executing(context);
         let mut scan = txn.scan(range, options);

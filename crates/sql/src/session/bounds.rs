@@ -26,8 +26,8 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt as _};
 use telesto_common::Env;
 
-use super::cancel::CancelToken;
-use super::result::CopyInTarget;
+use crate::plan::cancel::CancelToken;
+use crate::plan::CopyInTarget;
 use super::settings::Settings;
 use super::{Rows, Session, StatementResult};
 use crate::error::{Error, Result};

@@ -10,11 +10,12 @@ use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
 
-use super::cancel::Backends;
-use super::cost::Spending;
+use crate::plan::cancel::Backends;
+use crate::plan::cost::Spending;
 use super::settings::Settings;
 use super::writes::Writes;
-use super::{CancelHandle, Live, Session};
+use super::planner::BothExecutors;
+use super::{CancelHandle, Session};
 use crate::advisory::registry::AdvisoryLocks;
 use crate::advisory::remote::Remote;
 use crate::advisory::session::AdvisorySession;
@@ -26,6 +27,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::notify::hub::Hub;
 use crate::notify::session::Channels;
 use crate::online::Upkeep;
+use crate::plan::{Planner, SessionView};
 
 /// Options of an engine.
 #[derive(Clone, Debug)]
@@ -83,6 +85,7 @@ pub struct SqlEngine {
     advisory: Arc<AdvisoryLocks>,
     backends: Arc<Backends>,
     hub: Arc<Hub>,
+    pub(super) planner: Arc<dyn Planner>,
     pub(crate) upkeep: Upkeep,
     pub(super) writes: Writes,
     sessions: AtomicU64,
@@ -137,6 +140,7 @@ impl SqlEngine {
             advisory,
             backends: Arc::default(),
             hub,
+            planner: Arc::new(BothExecutors),
             upkeep: Upkeep::default(),
             writes: Writes::default(),
             sessions: AtomicU64::new(0),
@@ -172,7 +176,7 @@ impl SqlEngine {
         }
         let settings = Arc::new(settings);
         let now = super::pg_micros(self.env.clock.wall_micros());
-        let shown = Arc::new(super::activity::Shown::of(&settings.session_user, now));
+        let shown = Arc::new(crate::plan::activity::Shown::of(&settings.session_user, now));
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             sequences: Arc::new(SequenceSession::new(
@@ -199,12 +203,12 @@ impl SqlEngine {
             spending: Spending::new(self.options.meter.clone()),
             temp: None,
             cursors: super::cursor::Cursors::default(),
-            live: Arc::new(Live {
+            live: Arc::new(SessionView {
                 locks: Some(Arc::clone(&self.advisory)),
                 sizes: Arc::clone(&self.sizes),
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
-                ..Live::default()
+                ..SessionView::default()
             }),
             advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
             deferred: Arc::default(),

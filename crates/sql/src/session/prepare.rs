@@ -27,7 +27,8 @@ use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::{Choice, must_be_key};
 use crate::interrupt;
-use crate::plan::{ParameterTypes, Plan, PlanContext, initial};
+use super::init_plan;
+use crate::plan::{ParameterTypes, Plan, PlanContext};
 use crate::session::settings::Executor;
 use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::types::SqlType;
@@ -89,15 +90,15 @@ async fn plan_whole(statement: &Statement, context: &mut PlanContext<'_>) -> Res
                 || error.code() == SqlState::FEATURE_NOT_SUPPORTED =>
         {
             // It may plan, or be by key, once its subqueries are values: in RETURNING, ON CONFLICT and MERGE there are no others.
-            return match initial::plan(statement, None, context).await {
-                Some(plan) => Ok(Plan::Initial(plan)),
+            return match init_plan::plan(statement, None, context).await {
+                Some(plan) => Ok(Plan::Run(plan)),
                 None => Err(error),
             };
         }
         Err(error) => return Err(error),
     };
-    match initial::plan(statement, Some(&plan), context).await {
-        Some(first) if first.columns() == plan.columns() => Ok(Plan::Initial(first)),
+    match init_plan::plan(statement, Some(&plan), context).await {
+        Some(first) if first.columns() == plan.columns() => Ok(Plan::Run(first)),
         _ => Ok(plan),
     }
 }
@@ -108,11 +109,11 @@ pub(crate) async fn plan_as_written(
     context: &mut PlanContext<'_>,
 ) -> Result<Plan> {
     match Box::pin(crate::exec::plan(statement, context)).await? {
-        Choice::Key(plan) => return Ok(Plan::Key(plan)),
+        Choice::Key(plan) => return Ok(Plan::of(plan)),
         Choice::Declined(reason) => must_be_key(statement, context.settings, &reason)?,
     }
     interrupt::computes().await;
-    Ok(Plan::DataFusion(Box::pin(engine_df::plan(statement, context)).await?))
+    Ok(Plan::of(Box::pin(engine_df::plan(statement, context)).await?))
 }
 
 impl Session {
@@ -152,6 +153,7 @@ impl Session {
                 txn: Some(txn),
                 env: &self.engine.env,
                 earlier: Arc::default(),
+                planner: &self.engine.planner,
             },
         )
         .await?;
@@ -206,6 +208,7 @@ impl Session {
                 txn: Some(&txn),
                 env: &self.engine.env,
                 earlier: Arc::default(),
+                planner: &self.engine.planner,
             },
         )
         .await;

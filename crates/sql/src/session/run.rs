@@ -371,9 +371,7 @@ impl Session {
         let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
         let work = async {
             match plan {
-                Plan::Key(plan) => plan.execute(&context).await,
-                Plan::DataFusion(plan) => plan.execute(&context).boxed().await,
-                Plan::Initial(plan) => plan.execute(&context).boxed().await,
+                Plan::Run(plan) => plan.execute(&context).await,
                 Plan::Session => {
                     if context.deferred.any() {
                         refuse_while_waiting(statement)?;
@@ -434,6 +432,7 @@ impl Session {
             advisory: Arc::clone(&self.advisory),
             channels: Arc::clone(&self.channels),
             deferred: Arc::clone(&self.deferred),
+            planner: Arc::clone(&self.engine.planner),
         }
     }
 

@@ -13,7 +13,8 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128, SipHasher};
 
-use super::result::{ResultColumn, Row, RowStream, Rows, StatementResult};
+use crate::plan::{ResultColumn, RowStream, Rows, StatementResult};
+use crate::types::Row;
 use crate::error::{Error, Result};
 
 /// Digest of one statement's outcome.

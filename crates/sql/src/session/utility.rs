@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::constraints::SetConstraints;
 use crate::expr::settings::level_name;
-use super::cost::LAST_COST;
+use crate::plan::cost::LAST_COST;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};

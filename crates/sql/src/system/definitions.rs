@@ -5,7 +5,7 @@ use telesto_common::key::Direction;
 use crate::catalog::{
     CatalogSnapshot, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, IndexColumn, Table, View,
 };
-use crate::exec::forms;
+use crate::plan::index_expressions;
 use telesto_sql_parser::stored::parse_stored;
 use crate::expr::EvalContext;
 use crate::expr::shown_names::{is_visible, relation_name};
@@ -83,8 +83,8 @@ pub(crate) fn expression_text(
 ) -> String {
     let pretty = eval.and_then(|eval| {
         let written = parse_stored(stored).ok()?;
-        let bound = forms::bind_over(table, eval, &written, "INDEX").ok()?;
-        Some(forms::text_over(table, &bound, true))
+        let bound = index_expressions::bind_over(table, eval, &written, "INDEX").ok()?;
+        Some(index_expressions::text_over(table, &bound, true))
     });
     pretty.unwrap_or_else(|| stored.to_owned())
 }

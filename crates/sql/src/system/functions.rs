@@ -17,7 +17,7 @@ use crate::expr::registry::{Function, function};
 use crate::expr::ty::Tag::{Bool, Int2, Int4, Int8, InternalChar, Name, Oid, Reg, Text, TextArray};
 use crate::expr::value::i64_of;
 use crate::identifier::quote_ident;
-use crate::plan::written_columns;
+use crate::plan::updatable_view::written_columns;
 use crate::types::{Datum, SqlType};
 
 /// The functions of this module.

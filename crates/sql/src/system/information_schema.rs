@@ -8,7 +8,7 @@ use super::shown::{Over, Reader};
 use crate::catalog::{
     CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Table, TypeKind, View,
 };
-use crate::plan::written_columns;
+use crate::plan::updatable_view::written_columns;
 use crate::session::Settings;
 use crate::types::{Datum, SqlType};
 

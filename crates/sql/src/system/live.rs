@@ -7,11 +7,12 @@ use super::rows::RowSet;
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
 use crate::online::progress;
-use crate::session::{Live, Row, Settings};
+use crate::plan::SessionView;
+use crate::session::{Row, Settings};
 use crate::types::Datum;
 
 /// Fills the table if it is one of these; whether it is.
-pub(super) fn fill(out: &mut RowSet<'_>, live: &Live) -> bool {
+pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
     match out.name() {
         "pg_cursors" => {
             for cursor in &live.cursors {
@@ -59,7 +60,7 @@ pub(crate) async fn read(
     table: &SystemTable,
     catalog: &CatalogSnapshot,
     settings: &Settings,
-    live: &Live,
+    live: &SessionView,
 ) -> Result<Vec<Row>> {
     const BLOCK: u64 = 8192;
     let mut out = RowSet::new(table);

@@ -32,14 +32,15 @@ pub(crate) use crate::catalog::builtin::tables::{SystemTable, all, find, find_ca
 
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
-use crate::session::{Live, Row, Settings};
+use crate::plan::SessionView;
+use crate::session::{Row, Settings};
 
 /// The rows of a system table.
 pub(crate) fn rows(
     table: &SystemTable,
     catalog: &Arc<CatalogSnapshot>,
     settings: &Settings,
-    live: &Live,
+    live: &SessionView,
 ) -> Result<Vec<Row>> {
     let mut out = rows::RowSet::new(table);
     if table.name == "pg_stat_activity" {

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::definitions::shown_expression;
 use crate::catalog::{CatalogSnapshot, CheckConstraint, Table, TypeKind};
-use crate::exec::info::relation;
+use crate::plan::compiled_table::relation;
 use telesto_sql_parser::stored::parse_stored_list;
 use crate::expr::deparse::Deparse;
 use crate::expr::domain::value_scope;

@@ -9,8 +9,9 @@
 use super::objects::{DATABASE_OID, role_oid};
 use super::rows::RowSet;
 use crate::catalog::CatalogSnapshot;
-use crate::session::activity::Activity;
-use crate::session::{Live, Settings};
+use crate::plan::activity::Activity;
+use crate::plan::SessionView;
+use crate::session::Settings;
 use crate::types::Datum;
 
 /// Fills the rows of one of these views; of any other table, none.
@@ -50,7 +51,7 @@ pub(super) fn activity(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,
     settings: &Settings,
-    live: &Live,
+    live: &SessionView,
 ) {
     let mut sessions = live.backends.shown();
     if sessions.is_empty() {

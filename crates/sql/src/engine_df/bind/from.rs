@@ -15,7 +15,8 @@ use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
 use super::select::{all_columns, project};
 use super::{Binder, Found, Typed};
-use crate::engine_df::{HIDDEN_PREFIX, fault, outer};
+use crate::engine_df::{fault, outer};
+use crate::plan::hidden::HIDDEN_PREFIX;
 use crate::error::Result;
 
 /// Which columns a join merges.

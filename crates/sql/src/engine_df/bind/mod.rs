@@ -56,7 +56,6 @@ use crate::types::{Datum, SqlType};
 
 pub(crate) use operators::natively_ordered;
 pub(crate) use scope::{Relation, ScopeColumn};
-pub(crate) use whole::row_as_json;
 
 /// Nesting of expressions and queries that is accepted, with the views they name.
 pub(crate) const MAX_DEPTH: usize = crate::syntax::depth::MAX_CHAINED + 1_000;

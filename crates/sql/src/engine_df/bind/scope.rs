@@ -15,7 +15,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr};
 use telesto_common::TableId;
 
 use super::super::fault;
-use super::super::tables::{HIDDEN_PREFIX, KEY_COLUMN};
+use crate::plan::hidden::{HIDDEN_PREFIX, KEY_COLUMN};
 use super::super::types::arrow_type;
 pub(crate) use telesto_sql_parser::names::fold;
 

@@ -29,7 +29,7 @@ pub(super) struct TableSet {
 impl Binder<'_> {
     /// Whether a function of this name returns a set.
     pub(super) fn is_set_function(&self, name: &str) -> bool {
-        sets::is_set_function(name)
+        crate::expr::set_functions::is_set_function(name)
     }
 
     /// Resolves a call in FROM.

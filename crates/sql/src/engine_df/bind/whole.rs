@@ -16,42 +16,12 @@ use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Scope, ScopeColumn, fold};
 use super::{Binder, Typed};
-use crate::engine_df::{KEY_COLUMN, fault};
+use crate::engine_df::fault;
+use crate::expr::whole_row::{Field, WholeRow, literal, parsed, quoted};
+use crate::plan::hidden::KEY_COLUMN;
 use crate::error::{Error, Result};
 use crate::expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 use crate::types::{SqlType, record};
-
-/// A field: its name, its expression as SQL.
-struct Field {
-    name: String,
-    sql: String,
-}
-
-/// A row.
-struct Row {
-    fields: Vec<Field>,
-    /// It may be NULL as a whole.
-    nullable: bool,
-    /// It is written out, `ROW(…)`.
-    written: bool,
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
-
-/// SQL made here, parsed.
-fn parsed(sql: &str) -> Result<ast::Expr> {
-    crate::syntax::read(sql, |parser| parser.parse_expr()).map_err(|unread| {
-        unread.or_else(|error| {
-            Error::internal(format!("an expression made here does not parse: {error}"))
-        })
-    })
-}
 
 fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
     let ast::FunctionArguments::List(list) = &mut call.args else { return None };
@@ -59,71 +29,6 @@ fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
         Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr))) => Some(expr),
         _ => None,
     }
-}
-
-impl Row {
-    fn all(&self, test: &str) -> String {
-        let tests: Vec<String> =
-            self.fields.iter().map(|field| format!("({}) {test}", field.sql)).collect();
-        if tests.is_empty() { "true".to_owned() } else { tests.join(" AND ") }
-    }
-
-    /// `sql`, or NULL when the whole row is.
-    fn unless_null(&self, sql: String) -> String {
-        if self.nullable {
-            format!("CASE WHEN {} THEN NULL ELSE {sql} END", self.all("IS NULL"))
-        } else {
-            sql
-        }
-    }
-
-    /// The row as a JSON object, text.
-    fn json_text(&self) -> Result<String> {
-        let mut parts = vec!["'{'".to_owned()];
-        for (at, field) in self.fields.iter().enumerate() {
-            let name = serde_json::to_string(&field.name)
-                .map_err(|error| Error::internal(format!("a name as JSON: {error}")))?;
-            let comma = if at == 0 { "" } else { "," };
-            parts.push(literal(&format!("{comma}{name}:")));
-            let value = format!("CAST(to_json({}) AS text)", field.sql);
-            parts.push(format!("coalesce({value}, 'null')"));
-        }
-        parts.push("'}'".to_owned());
-        Ok(self.unless_null(format!("concat({})", parts.join(", "))))
-    }
-
-    fn json(&self) -> Result<String> {
-        Ok(format!("CAST({} AS json)", self.json_text()?))
-    }
-
-    /// The row as PostgreSQL writes it: `(1,"a b",)`.
-    fn text(&self) -> String {
-        self.unless_null(self.written_out(&quoted(ROW_TEXT)))
-    }
-
-    /// A call of `function` over the fields.
-    fn written_out(&self, function: &str) -> String {
-        let fields: Vec<&str> = self.fields.iter().map(|field| field.sql.as_str()).collect();
-        format!("{function}({})", fields.join(", "))
-    }
-}
-
-/// The row of a relation that is never NULL, with these columns, as JSON.
-///
-/// # Errors
-/// None but internal ones.
-pub(crate) fn row_as_json(
-    relation: &str,
-    columns: Vec<String>,
-    json: &SqlType,
-) -> Result<ast::Expr> {
-    let field = |name: String| {
-        let sql = format!("{}.{}", quoted(relation), quoted(&name));
-        Field { name, sql }
-    };
-    let fields = columns.into_iter().map(field).collect();
-    let row = Row { fields, nullable: false, written: false };
-    parsed(&format!("CAST({} AS {json})", row.json_text()?))
 }
 
 impl Binder<'_> {
@@ -142,7 +47,7 @@ impl Binder<'_> {
         found
     }
 
-    fn row_of_relation(&self, name: &str, scope: &Scope<'_>) -> Option<Row> {
+    fn row_of_relation(&self, name: &str, scope: &Scope<'_>) -> Option<WholeRow> {
         let columns = self.relation(name, scope);
         if columns.is_empty() {
             return None;
@@ -153,11 +58,11 @@ impl Binder<'_> {
             name: column.name.clone(),
             sql: format!("{}.{}", quoted(name), quoted(&column.name)),
         });
-        Some(Row { fields: fields.collect(), nullable, written: false })
+        Some(WholeRow { fields: fields.collect(), nullable, written: false })
     }
 
     /// The row an expression stands for, if it does for one.
-    fn row(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Option<Row> {
+    fn row(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Option<WholeRow> {
         let of_values = |values: Vec<&ast::Expr>| {
             let fields = values.into_iter().enumerate().map(|(at, value)| {
                 let text = matches!(value, ast::Expr::Value(v) if matches!(v.value, ast::Value::SingleQuotedString(_)));
@@ -167,7 +72,7 @@ impl Binder<'_> {
                     sql: if text { format!("CAST({sql} AS text)") } else { format!("({sql})") },
                 }
             });
-            Some(Row { fields: fields.collect(), nullable: false, written: true })
+            Some(WholeRow { fields: fields.collect(), nullable: false, written: true })
         };
         match expr {
             ast::Expr::Identifier(ident) => {
@@ -194,7 +99,7 @@ impl Binder<'_> {
     /// The text form of an expression that is a relation's row, or `ROW(…)` as a value.
     pub(super) fn row_text(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
         match self.row(expr, scope) {
-            Some(Row { written: true, .. }) => self.row_value(expr, scope),
+            Some(WholeRow { written: true, .. }) => self.row_value(expr, scope),
             Some(row) => Ok(Some(self.expr(&parsed(&row.text())?, scope)?)),
             None => Ok(None),
         }

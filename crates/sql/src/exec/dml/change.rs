@@ -17,7 +17,7 @@ pub(super) fn written(target: &TableWithJoins) -> Result<(&ObjectName, Option<&a
 }
 
 /// Whether setting these columns may change a primary or unique key.
-pub(super) fn moves_keys(info: &TableInfo, set: &[(usize, Given)]) -> bool {
+pub(super) fn moves_keys(info: &CompiledTable, set: &[(usize, Given)]) -> bool {
     let changes = |column: usize| {
         set.iter().any(|(at, _)| *at == column)
             || info.generated.iter().any(|(at, _)| *at == column)
@@ -39,7 +39,7 @@ pub(in crate::exec) async fn update(
     let (name, alias) = written(&update.table)?;
     let written = Written::named(name, alias, Doing::Update, context)?;
     written.may_write(assigned(&update.assignments), Doing::Update)?;
-    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &written.table)?);
+    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
     let table = &written.face;
     let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
@@ -188,7 +188,7 @@ pub(in crate::exec) async fn delete(
     };
     let (name, alias) = written(target)?;
     let written = Written::named(name, alias, Doing::Delete, context)?;
-    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &written.table)?);
+    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
     let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
     let bound = if delete.using.is_some() {

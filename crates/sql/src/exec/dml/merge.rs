@@ -40,7 +40,7 @@ pub(in crate::exec) struct MergeWhen {
 /// A MERGE.
 #[derive(Debug)]
 pub(in crate::exec) struct MergePlan {
-    pub info: Arc<TableInfo>,
+    pub info: Arc<CompiledTable>,
     pub source: QuerySource,
     /// Columns of the source.
     pub width: usize,
@@ -79,7 +79,7 @@ pub(in crate::exec) async fn merge(
     }
     let table = find_table(name, context)?;
     let shown = alias.map_or_else(|| table.name.clone(), fold);
-    let info = Arc::new(TableInfo::new(context.catalog, context.settings, &table)?);
+    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &table)?);
     let source = TableWithJoins { relation: merge.source.clone(), joins: Vec::new() };
     let others = relations(std::slice::from_ref(&source), 0, table.columns.len(), context)?;
     if others.iter().any(|other| other.name == shown) {

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::engine_df::row_as_json;
+use crate::expr::whole_row::row_as_json;
 use crate::exec::name_parts;
 use crate::sqlparser::ast::visit_expressions_mut;
 

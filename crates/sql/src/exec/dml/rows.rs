@@ -12,7 +12,7 @@
 //! - The written table is named with its schema: a CTE of the same name is not what is written.
 
 use super::*;
-use crate::engine_df::{KEY_COLUMN, KEYED_SCHEMA};
+use crate::plan::hidden::{KEY_COLUMN, KEYED_SCHEMA};
 use crate::sqlparser::ast::{Ident, Query, WildcardAdditionalOptions};
 
 /// A name that is taken as it is.
@@ -200,7 +200,7 @@ pub(super) fn relations(
     context: &mut PlanContext<'_>,
 ) -> Result<Vec<ScopeRelation>> {
     let mut out: Vec<ScopeRelation> = Vec::new();
-    let columns = crate::engine_df::describe_from(from, context)?;
+    let columns = context.planner.describe_from(from, context)?;
     for (position, (relation, name, ty)) in columns.into_iter().enumerate().skip(skip) {
         // Columns that USING merged belong to no relation: they are found without one only.
         let relation = relation.unwrap_or_default();

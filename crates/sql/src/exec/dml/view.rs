@@ -18,9 +18,9 @@
 use super::rows::{keyed, quoted, select};
 use super::*;
 use crate::catalog::Relation;
-use crate::engine_df::KEY_COLUMN;
+use crate::plan::hidden::KEY_COLUMN;
 use crate::exec::access::conjunction;
-use crate::plan::{Below, below};
+use crate::plan::updatable_view::{UpdatableView, below};
 use crate::sqlparser::ast::Ident;
 
 /// What is done to a view, for errors.
@@ -53,7 +53,7 @@ pub(super) struct Written {
     pub face: Arc<Table>,
     /// What the statement calls it.
     pub shown: String,
-    below: Option<Below>,
+    below: Option<UpdatableView>,
     columns: Vec<(String, Place)>,
     /// What the views' rows fulfil; `None`: it needs a query.
     conditions: Option<Vec<Expr>>,
@@ -336,7 +336,7 @@ fn put_in(expr: &mut Expr, columns: &[(String, Place)]) {
 }
 
 /// The table with the view's names, without what the view has not.
-fn face(below: &Below, name: &str) -> Table {
+fn face(below: &UpdatableView, name: &str) -> Table {
     let mut table = Table::clone(&below.table);
     name.clone_into(&mut table.name);
     for (at, column) in table.columns.iter_mut().enumerate() {

@@ -18,7 +18,8 @@ use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::access::conjuncts;
 use crate::exec::select::decline;
-use crate::exec::{find_table, info, name_parts};
+use crate::exec::{find_table, name_parts};
+use crate::plan::compiled_table;
 use crate::expr::bound::Comparison;
 use crate::expr::{Binder, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation, fold};
 use crate::plan::PlanContext;
@@ -136,7 +137,7 @@ impl Sources {
         if self.tables.len() == MAX_TABLES {
             return Err(decline("more tables than a key join takes"));
         }
-        let relation = info::relation(&table, &name, self.width, true);
+        let relation = compiled_table::relation(&table, &name, self.width, true);
         let first = self.width;
         self.width += table.columns.len();
         self.tables.push(Source { table, name, first, kind, on: Vec::new() });

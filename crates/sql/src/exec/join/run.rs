@@ -28,7 +28,7 @@ use super::{JoinKind, JoinPlan, Step};
 use crate::error::Result;
 use crate::exec::access::Keys;
 use crate::exec::read::{BATCH, Reader, fetch, get_many};
-use crate::exec::source::{out_of_memory, row_bytes};
+use crate::held::{out_of_memory, row_bytes};
 use crate::exec::storage;
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;

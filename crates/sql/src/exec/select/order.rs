@@ -67,7 +67,7 @@ pub(super) fn sort_keys(
 }
 
 /// The order as table columns, when it is only of those with the usual place of NULLs.
-pub(super) fn order_columns(sort: &[SortKey], forms: &IndexForms) -> Option<Order> {
+pub(super) fn order_columns(sort: &[SortKey], forms: &IndexExpressions) -> Option<Order> {
     if sort.is_empty() {
         return None;
     }

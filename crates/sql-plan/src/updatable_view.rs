@@ -10,9 +10,9 @@
 
 use std::sync::Arc;
 
-use crate::catalog::{CatalogSnapshot, Relation, Table, View};
-use crate::expr::{fold, is_aggregate};
-use crate::sqlparser::ast::{
+use telesto_sql_catalog::{CatalogSnapshot, Relation, Table, View};
+use telesto_sql_expr::{fold, is_aggregate};
+use telesto_sql_parser::sqlparser::ast::{
     self, Expr, GroupByExpr, Ident, ObjectName, Query, Select, SelectItem,
     SelectItemQualifiedWildcardKind, SetExpr, TableAliasColumnDef, TableFactor,
 };
@@ -22,7 +22,8 @@ const MAX_LEVELS: usize = 64;
 
 /// A column that a query over the table, or over the view, sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ViewColumn {
+pub struct ViewColumn {
+    /// Its name.
     pub name: String,
     /// Its position in the table; `None`: it is computed.
     pub place: Option<usize>,
@@ -30,7 +31,7 @@ pub(crate) struct ViewColumn {
 
 /// One view's query, over the table or over the view before it.
 #[derive(Clone, Debug)]
-pub(crate) struct Level {
+pub struct Level {
     /// What it calls the relation it reads.
     pub alias: Ident,
     /// What it calls that relation's columns.
@@ -45,13 +46,14 @@ pub(crate) struct Level {
 
 /// What is below a view.
 #[derive(Clone, Debug)]
-pub(crate) struct Below {
+pub struct UpdatableView {
+    /// The table.
     pub table: Arc<Table>,
     /// From the table outwards; the last one is the view.
     pub levels: Vec<Level>,
 }
 
-impl Below {
+impl UpdatableView {
     /// The view's columns.
     pub fn columns(&self) -> impl Iterator<Item = &ViewColumn> {
         self.levels
@@ -65,16 +67,16 @@ impl Below {
 ///
 /// # Errors
 /// Why rows of the view cannot be written, in PostgreSQL's words.
-pub(crate) fn below(
+pub fn below(
     view: &View,
     catalog: &CatalogSnapshot,
     path: &[String],
-) -> Result<Below, &'static str> {
+) -> Result<UpdatableView, &'static str> {
     level(view, catalog, path, MAX_LEVELS)
 }
 
 /// Which columns of `view` can be written; `None`: its rows cannot.
-pub(crate) fn written_columns(
+pub fn written_columns(
     view: &View,
     catalog: &CatalogSnapshot,
     path: &[String],
@@ -88,7 +90,7 @@ fn level(
     catalog: &CatalogSnapshot,
     path: &[String],
     left: usize,
-) -> Result<Below, &'static str> {
+) -> Result<UpdatableView, &'static str> {
     const NOT_ONE: &str =
         "Views that do not select from a single table or view are not automatically updatable.";
     let query = query_of(view).ok_or(NOT_ONE)?;
@@ -107,7 +109,7 @@ fn level(
             let seen = table.visible_columns();
             let seen = seen.map(|(at, c)| ViewColumn { name: c.name.clone(), place: Some(at) });
             let seen = seen.collect();
-            (Below { table, levels: Vec::new() }, seen)
+            (UpdatableView { table, levels: Vec::new() }, seen)
         }
         Some(Relation::View(inner)) if left > 0 => {
             let below = level(inner, catalog, path, left - 1)?;
@@ -139,7 +141,7 @@ fn level(
 }
 
 fn query_of(view: &View) -> Option<Query> {
-    crate::syntax::read_query(&view.query).ok()
+    telesto_sql_parser::syntax::read_query(&view.query).ok()
 }
 
 fn parts(name: &ObjectName) -> Option<(Option<String>, String)> {
@@ -242,7 +244,7 @@ fn by_row(expr: &Expr) -> Result<(), &'static str> {
             } else if is_aggregate(&name) {
                 reason =
                     Some("Views that return aggregate functions are not automatically updatable.");
-            } else if crate::engine_df::is_set_function(&name) {
+            } else if telesto_sql_expr::set_functions::is_set_function(&name) {
                 reason = Some(
                     "Views that return set-returning functions are not automatically updatable.",
                 );

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
 
-use super::Settings;
-use crate::error::{Result, SqlState};
-use crate::types::SqlType;
+use telesto_sql_expr::Settings;
+use telesto_sql_types::error::{Result, SqlState};
+use telesto_sql_types::SqlType;
 
-pub use crate::types::Row;
+pub use telesto_sql_types::Row;
 
 /// A stream of batches of rows.
 pub type RowStream = Pin<Box<dyn Stream<Item = Result<Vec<Row>>> + Send>>;
@@ -184,7 +184,7 @@ pub struct Notice {
 }
 
 fn rank(level: &str) -> Option<usize> {
-    crate::expr::settings::LEVELS.iter().position(|known| known.eq_ignore_ascii_case(level))
+    telesto_sql_expr::settings::LEVELS.iter().position(|known| known.eq_ignore_ascii_case(level))
 }
 
 /// Notices of the statement under way, until the server takes them.
@@ -197,7 +197,7 @@ pub struct NoticeQueue {
 
 impl NoticeQueue {
     /// The queue, from now on without what these settings do not let through.
-    pub(crate) fn reaching(self: &Arc<Self>, settings: &Settings) -> Arc<Self> {
+    pub fn reaching(self: &Arc<Self>, settings: &Settings) -> Arc<Self> {
         let least = settings.others.get("client_min_messages").and_then(|level| rank(level));
         self.least.store(least.unwrap_or(0), Ordering::Relaxed);
         Arc::clone(self)

@@ -2,7 +2,7 @@
 //!
 //! # Protocol
 //! Planning knows the parts by [`Earlier`]: the WITH list that later parts see, in which each part that writes is
-//! `SELECT * FROM` a relation of a name no user can write ([`given_name`]). Execution puts the rows of each part into
+//! `SELECT * FROM` a relation of a name no user can write ([`part_name`]). Execution puts the rows of each part into
 //! [`Parts`], from which that relation reads them.
 //!
 //! # Invariants
@@ -18,9 +18,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use telesto_common::limits::Reservation;
 
-use crate::exec::foreign::Pending;
-use crate::session::{ResultColumn, Row};
-use crate::sqlparser::ast::With;
+use crate::foreign_keys::Pending;
+use crate::ResultColumn;
+use telesto_sql_types::Row;
+use telesto_sql_parser::sqlparser::ast::With;
 
 /// Begin of the names of relations that parts of a statement leave. No client can send it: the protocol's strings end
 /// at a NUL.
@@ -28,13 +29,13 @@ const PREFIX: &str = "\0part ";
 
 /// The name of the relation that part `number` leaves.
 #[must_use]
-pub fn given_name(number: usize) -> String {
+pub fn part_name(number: usize) -> String {
     format!("{PREFIX}{number}")
 }
 
 /// The part that leaves the relation of this name.
 #[must_use]
-pub fn given_number(name: &str) -> Option<usize> {
+pub fn part_number(name: &str) -> Option<usize> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
@@ -49,7 +50,7 @@ pub struct Earlier {
 
 /// Rows that a part left.
 #[derive(Debug)]
-pub struct GivenRows {
+pub struct PartRows {
     /// Their columns.
     pub columns: Arc<[ResultColumn]>,
     /// The rows.
@@ -61,19 +62,19 @@ pub struct GivenRows {
 /// The execution of a statement of several parts.
 #[derive(Debug, Default)]
 pub struct Parts {
-    rows: Mutex<Vec<Arc<GivenRows>>>,
+    rows: Mutex<Vec<Arc<PartRows>>>,
     pending: Mutex<Pending>,
 }
 
 impl Parts {
     /// Adds the rows of the next part.
-    pub fn push(&self, rows: GivenRows) {
+    pub fn push(&self, rows: PartRows) {
         self.rows.lock().push(Arc::new(rows));
     }
 
     /// The rows of a part.
     #[must_use]
-    pub fn rows(&self, number: usize) -> Option<Arc<GivenRows>> {
+    pub fn rows(&self, number: usize) -> Option<Arc<PartRows>> {
         self.rows.lock().get(number).cloned()
     }
 

@@ -20,10 +20,10 @@ use tokio::sync::Notify;
 
 use super::remote::{BEAT, Remote, RemoteError};
 use super::{LockKey, LockMode};
-use crate::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// How long a session that holds an advisory lock waits for one that another process has.
-pub(crate) const REMOTE_WAIT: Duration = Duration::from_secs(60);
+pub const REMOTE_WAIT: Duration = Duration::from_secs(60);
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -100,10 +100,14 @@ struct State {
 
 /// A row of pg_locks.
 #[derive(Clone, Debug)]
-pub(crate) struct LockShown {
+pub struct LockShown {
+    /// The lock.
     pub key: LockKey,
+    /// How it is held or wanted.
     pub mode: LockMode,
+    /// The session, by the process id it shows.
     pub pid: i32,
+    /// Whether the session has it, or waits.
     pub granted: bool,
 }
 
@@ -142,12 +146,13 @@ impl Drop for Asking<'_> {
 }
 
 impl AdvisoryLocks {
-    pub(crate) fn new(remote: Remote, env: Env) -> Arc<Self> {
+    /// Of a process that tells the others by `remote`.
+    pub fn new(remote: Remote, env: Env) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), changed: Notify::new(), remote, env })
     }
 
     /// Takes `key` for a session that does not have it in that mode; false: `attempt`, and it is taken.
-    pub(crate) async fn take(
+    pub async fn take(
         self: &Arc<Self>,
         key: LockKey,
         mode: LockMode,
@@ -231,7 +236,7 @@ impl AdvisoryLocks {
     }
 
     /// Gives up a hold.
-    pub(crate) fn give(self: &Arc<Self>, key: LockKey, mode: LockMode, session: u64) {
+    pub fn give(self: &Arc<Self>, key: LockKey, mode: LockMode, session: u64) {
         if let Some(entry) = self.state.lock().locks.get_mut(&key) {
             entry.holds.retain(|hold| hold.session != session || hold.mode != mode);
         }
@@ -240,7 +245,7 @@ impl AdvisoryLocks {
     }
 
     /// Waits until the bucket knows what was given up.
-    pub(crate) async fn settled(&self, key: LockKey) {
+    pub async fn settled(&self, key: LockKey) {
         loop {
             let notified = self.changed.notified();
             let mut notified = std::pin::pin!(notified);
@@ -259,7 +264,7 @@ impl AdvisoryLocks {
     }
 
     /// Whether the session's locks were lost since the last call.
-    pub(crate) fn take_lost(&self, session: u64) -> bool {
+    pub fn take_lost(&self, session: u64) -> bool {
         let mut state = self.state.lock();
         !state.lost.is_empty() && state.lost.remove(&session)
     }
@@ -268,7 +273,7 @@ impl AdvisoryLocks {
     ///
     /// # Errors
     /// 55000 when they were.
-    pub(crate) async fn fence(self: &Arc<Self>, txn: &Arc<dyn Transaction>) -> Result<()> {
+    pub async fn fence(self: &Arc<Self>, txn: &Arc<dyn Transaction>) -> Result<()> {
         if self.remote.fence(txn).await? {
             return Ok(());
         }
@@ -277,7 +282,7 @@ impl AdvisoryLocks {
     }
 
     /// What pg_locks shows.
-    pub(crate) fn shown(&self) -> Vec<LockShown> {
+    pub fn shown(&self) -> Vec<LockShown> {
         let state = self.state.lock();
         let mut out = Vec::new();
         for (key, entry) in &state.locks {
@@ -433,7 +438,7 @@ fn deadlock() -> Error {
 }
 
 /// What a session is told whose locks were taken over.
-pub(crate) fn lost() -> Error {
+pub fn lost() -> Error {
     Error::new(
         SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
         "this process's advisory locks were taken over by another, which had heard nothing of it for too long",

@@ -21,21 +21,31 @@ use parking_lot::Mutex;
 
 use super::hub::{Hub, Listener};
 use super::{Lost, MAX_PENDING_BYTES, Notification, OVERHEAD, channel_of, check};
-use crate::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// LISTEN or UNLISTEN.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub enum Change {
+    /// LISTEN to a channel.
     Listen(String),
+    /// UNLISTEN a channel.
     Unlisten(String),
+    /// UNLISTEN *.
     UnlistenAll,
 }
 
 /// What is asked for by a statement of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub enum Asked {
+    /// LISTEN or UNLISTEN.
     Change(Change),
-    Notify { channel: String, payload: String },
+    /// NOTIFY.
+    Notify {
+        /// The channel.
+        channel: String,
+        /// What is said.
+        payload: String,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +69,8 @@ pub struct Channels {
 }
 
 impl Channels {
-    pub(crate) fn new(hub: Arc<Hub>, id: u64) -> Self {
+    /// Of the session with this number.
+    pub fn new(hub: Arc<Hub>, id: u64) -> Self {
         Self {
             hub,
             id,
@@ -73,7 +84,7 @@ impl Channels {
     ///
     /// # Errors
     /// 22023; 54000.
-    pub(crate) fn notify(&self, channel: &str, payload: &str) -> Result<()> {
+    pub fn notify(&self, channel: &str, payload: &str) -> Result<()> {
         check(channel, payload)?;
         let mut pending = self.pending.lock();
         let both = (channel.to_owned(), payload.to_owned());
@@ -98,7 +109,7 @@ impl Channels {
     ///
     /// # Errors
     /// As [`Channels::notify`].
-    pub(crate) fn ask(&self, asked: &Asked) -> Result<()> {
+    pub fn ask(&self, asked: &Asked) -> Result<()> {
         match asked {
             Asked::Notify { channel, payload } => self.notify(channel_of(channel), payload),
             Asked::Change(change) => {
@@ -109,7 +120,7 @@ impl Channels {
     }
 
     /// There are `count` savepoints now; `undone`: what was asked for after the last of them is forgotten.
-    pub(crate) fn savepoints(&self, count: usize, undone: bool) {
+    pub fn savepoints(&self, count: usize, undone: bool) {
         let pending = &mut *self.pending.lock();
         pending.savepoints.truncate(count);
         let now = (pending.changes.len(), pending.notifications.len());
@@ -126,7 +137,7 @@ impl Channels {
     }
 
     /// Forgets what the transaction asked for: it ended without a commit, or is executed again.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         let asked = std::mem::take(&mut *self.pending.lock());
         if asked.changes.iter().any(|change| matches!(change, Change::Listen(_))) {
             self.hub.only(self.id, &self.listening.lock());
@@ -134,18 +145,18 @@ impl Channels {
     }
 
     /// Whether the transaction has something to say.
-    pub(crate) fn tells(&self) -> bool {
+    pub fn tells(&self) -> bool {
         !self.pending.lock().notifications.is_empty()
     }
 
     /// Whether the transaction asked for anything.
-    pub(crate) fn asked(&self) -> bool {
+    pub fn asked(&self) -> bool {
         let pending = self.pending.lock();
         !(pending.notifications.is_empty() && pending.changes.is_empty())
     }
 
     /// Just before the commit: the hub learns what will be listened to.
-    pub(crate) fn prepare(&self) {
+    pub fn prepare(&self) {
         for change in &self.pending.lock().changes {
             if let Change::Listen(channel) = change {
                 self.hub.listen(channel, self.id, &self.listener);
@@ -154,7 +165,7 @@ impl Channels {
     }
 
     /// What the transaction says.
-    pub(crate) fn messages(&self, pid: i32) -> Vec<Bytes> {
+    pub fn messages(&self, pid: i32) -> Vec<Bytes> {
         let pending = self.pending.lock();
         let of = self.hub.database_id();
         let encode = |(channel, payload): &(String, String)| {
@@ -164,7 +175,7 @@ impl Channels {
     }
 
     /// The transaction has committed.
-    pub(crate) fn committed(&self) {
+    pub fn committed(&self) {
         let asked = std::mem::take(&mut *self.pending.lock());
         if asked.changes.is_empty() {
             return;
@@ -185,7 +196,7 @@ impl Channels {
     }
 
     /// UNLISTEN *, at once: DISCARD ALL, or the session's end.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         let mut listening = self.listening.lock();
         if !listening.is_empty() {
             listening.clear();
@@ -194,16 +205,20 @@ impl Channels {
     }
 
     /// What the session listens to.
-    pub(crate) fn listening(&self) -> Vec<String> {
+    pub fn listening(&self) -> Vec<String> {
         self.listening.lock().iter().cloned().collect()
     }
 
     /// `pg_notification_queue_usage`.
-    pub(crate) fn usage(&self) -> f64 {
+    pub fn usage(&self) -> f64 {
         self.hub.usage()
     }
 
-    pub(crate) fn take(&self) -> std::result::Result<Vec<Arc<Notification>>, Lost> {
+    /// What has come for the channels listened to.
+    ///
+    /// # Errors
+    /// [`Lost`]: more came than is kept.
+    pub fn take(&self) -> std::result::Result<Vec<Arc<Notification>>, Lost> {
         let listening = self.listening.lock();
         if listening.is_empty() {
             // What is left of channels given up, or lost with them.
@@ -216,11 +231,12 @@ impl Channels {
     }
 
     /// Whether it listens to anything.
-    pub(crate) fn listens(&self) -> bool {
+    pub fn listens(&self) -> bool {
         !self.listening.lock().is_empty()
     }
 
-    pub(crate) async fn woken(&self) {
+    /// Resolves when there may be something to [`Channels::take`].
+    pub async fn woken(&self) {
         self.listener.woken().await;
     }
 }

@@ -6,19 +6,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use telesto_common::{DatabaseId, Timestamp};
+use telesto_common::DatabaseId;
 use telesto_sql_parser::stored::parse_stored;
-use telesto_txn::Put;
 
-use crate::catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
-use crate::codec::{self, RowCodec};
-use crate::error::{Error, Result, SqlState};
-use crate::exec::forms::IndexForms;
-use crate::expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
-use crate::plan::ParameterTypes;
-use crate::session::Settings;
-use crate::types::Datum;
-use crate::types::domains::DomainType;
+use telesto_sql_catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
+use telesto_sql_catalog::codec::{self, RowCodec};
+use telesto_sql_types::error::{Error, Result, SqlState};
+use crate::index_expressions::IndexExpressions;
+use telesto_sql_expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
+use telesto_sql_expr::ParameterTypes;
+use telesto_sql_expr::Settings;
+use telesto_sql_types::Datum;
+use telesto_sql_types::domains::DomainType;
 
 /// How a column gets a value the statement does not give.
 #[derive(Clone, Debug)]
@@ -33,7 +32,7 @@ pub enum DefaultValue {
 
 /// A table, compiled.
 #[derive(Debug)]
-pub struct TableInfo {
+pub struct CompiledTable {
     /// The database it is in.
     pub database: DatabaseId,
     /// Its description.
@@ -51,7 +50,7 @@ pub struct TableInfo {
     /// Domains of columns, by their positions.
     pub domains: Vec<(usize, Arc<DomainType>)>,
     /// Predicates and expressions of indexes.
-    pub forms: IndexForms,
+    pub forms: IndexExpressions,
     /// Indexes with unique keys, the primary key first.
     pub unique: Vec<Arc<Index>>,
     /// Other indexes.
@@ -78,7 +77,7 @@ pub fn relation(table: &Table, name: &str, offset: usize, unqualified: bool) -> 
     }
 }
 
-impl TableInfo {
+impl CompiledTable {
     /// Compiles a table.
     ///
     /// # Errors
@@ -145,7 +144,7 @@ impl TableInfo {
             generated,
             checks,
             domains,
-            forms: IndexForms::bind(catalog, settings, table)?,
+            forms: IndexExpressions::bind(catalog, settings, table)?,
             unique: table
                 .maintained_indexes()
                 .filter(|i| i.unique || i.id == 0)
@@ -186,10 +185,10 @@ impl TableInfo {
         Ok(self.exclusive_entry(index, row, primary, context)?.map(|(key, value, _)| (key, value)))
     }
 
-    /// [`TableInfo::entry`], and whether no other row may have it.
+    /// [`CompiledTable::entry`], and whether no other row may have it.
     ///
     /// # Errors
-    /// As [`TableInfo::entry`].
+    /// As [`CompiledTable::entry`].
     pub fn exclusive_entry(
         &self,
         index: &Index,
@@ -215,7 +214,7 @@ impl TableInfo {
     /// 23502, 23514.
     pub fn check_row(&self, row: &[Datum], context: &EvalContext<'_>) -> Result<()> {
         for (at, domain) in &self.domains {
-            crate::expr::domain::check(row.get(*at).unwrap_or(&Datum::Null), domain, context)?;
+            telesto_sql_expr::domain::check(row.get(*at).unwrap_or(&Datum::Null), domain, context)?;
         }
         for (column, value) in self.table.columns.iter().zip(row) {
             if column.not_null && value.is_null() && !column.dropped {
@@ -309,104 +308,24 @@ pub fn column_text(table: &Table, column: &IndexColumn, context: &EvalContext<'_
         return table.columns[column.column].name.clone();
     };
     let bound = parse_stored(&expression.sql)
-        .and_then(|e| super::forms::bind_over(table, context, &e, "INDEX"));
+        .and_then(|e| crate::index_expressions::bind_over(table, context, &e, "INDEX"));
     match bound {
         Ok(bound) => {
-            let text = super::forms::text_over(table, &bound, true);
+            let text = crate::index_expressions::text_over(table, &bound, true);
             if expression.bare || text.starts_with('(') { text } else { format!("({text})") }
         }
         Err(_) => expression.sql.clone(),
     }
 }
 
-fn shown(value: &Datum, ty: &crate::types::SqlType, context: &EvalContext<'_>) -> String {
+fn shown(value: &Datum, ty: &telesto_sql_types::SqlType, context: &EvalContext<'_>) -> String {
     if value.is_null() {
         return "null".to_owned();
     }
-    let text = crate::expr::cast::output(value, ty, context).unwrap_or_default();
+    let text = telesto_sql_expr::cast::output(value, ty, context).unwrap_or_default();
     if text.chars().count() > 64 {
         text.chars().take(64).chain("...".chars()).collect()
     } else {
         text
     }
-}
-
-/// Removes a row and its entries.
-///
-/// # Errors
-/// Those of the transaction.
-pub async fn remove_row(
-    info: &TableInfo,
-    key: &Bytes,
-    row: &[Datum],
-    exec: &crate::plan::ExecContext,
-    context: &EvalContext<'_>,
-) -> Result<()> {
-    exec.txn.delete(key.clone()).await?;
-    for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {
-        if let Some((entry, value)) = info.entry(index, row, key, context)? {
-            remove_entry(info, index, entry, &value, exec).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes a row's entry from an index.
-///
-/// # Errors
-/// Those of the transaction.
-pub async fn remove_entry(
-    info: &TableInfo,
-    index: &Index,
-    entry: Bytes,
-    value: &Bytes,
-    exec: &crate::plan::ExecContext,
-) -> Result<()> {
-    // An index being filled may have no entry of this row yet, but another row's under the same key.
-    if index.unique && info.table.is_filling(index.id) {
-        let there = exec.txn.get(&entry, telesto_txn::ReadFor::Constraint).await?;
-        if there.as_ref() != Some(value) {
-            return Ok(());
-        }
-    }
-    Ok(exec.txn.delete(entry).await?)
-}
-
-/// Writes a row and its index entries; nothing is checked.
-///
-/// # Errors
-/// Those of the transaction.
-pub async fn put_row(
-    info: &TableInfo,
-    key: &Bytes,
-    row: &[Datum],
-    exec: &crate::plan::ExecContext,
-    context: &EvalContext<'_>,
-) -> Result<()> {
-    let mut writes = Vec::new();
-    puts(info, key, row, context, |_| None, &mut writes)?;
-    Ok(exec.txn.put_all(writes).await?)
-}
-
-/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when.
-///
-/// # Errors
-/// Those of the indexes' expressions.
-pub fn puts(
-    info: &TableInfo,
-    key: &Bytes,
-    row: &[Datum],
-    context: &EvalContext<'_>,
-    absent: impl Fn(&Bytes) -> Option<Timestamp>,
-    into: &mut Vec<Put>,
-) -> Result<()> {
-    let value = codec::encode_row(&info.table, row)?;
-    into.push(Put { key: key.clone(), value, absent: absent(key) });
-    for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {
-        if let Some((key, value)) = info.entry(index, row, key, context)? {
-            let absent = absent(&key);
-            into.push(Put { key, value, absent });
-        }
-    }
-    Ok(())
 }

@@ -23,15 +23,15 @@ use bytes::Bytes;
 use telesto_bucket::meter::{ScopedStream, scoped};
 use telesto_bucket::{Cause, Cost, Meter, ScopeMeter};
 
-use super::result::{CopyInTarget, Rows, StatementResult};
-use crate::error::Result;
+use crate::result::{CopyInTarget, Rows, StatementResult};
+use telesto_sql_types::error::Result;
 
 /// What SHOW calls the cost of the last statement.
-pub(super) const LAST_COST: &str = "telesto.last_statement_cost";
+pub const LAST_COST: &str = "telesto.last_statement_cost";
 
 /// A session's counts.
 #[derive(Debug)]
-pub(super) struct Spending {
+pub struct Spending {
     scope: Arc<ScopeMeter>,
     meter: Option<Arc<Meter>>,
     /// What had been counted when the last statement began.
@@ -45,7 +45,9 @@ pub(super) struct Spending {
 }
 
 impl Spending {
-    pub(super) fn new(meter: Option<Arc<Meter>>) -> Self {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new(meter: Option<Arc<Meter>>) -> Self {
         Self {
             scope: ScopeMeter::for_cause(Cause::Read),
             meter,
@@ -57,19 +59,19 @@ impl Spending {
     }
 
     /// The scope the session works in.
-    pub(super) fn scope(&self) -> Arc<ScopeMeter> {
+    pub fn scope(&self) -> Arc<ScopeMeter> {
         Arc::clone(&self.scope)
     }
 
     /// Something is planned ahead.
-    pub(super) fn prepares(&mut self) {
+    pub fn prepares(&mut self) {
         if self.over {
             self.ahead.get_or_insert_with(|| self.scope.totals());
         }
     }
 
     /// Something runs, as a statement of its own or as a part of the one under way.
-    pub(super) fn runs(&mut self) {
+    pub fn runs(&mut self) {
         self.execution = self.scope.totals();
         if std::mem::take(&mut self.over) {
             self.begun = self.ahead.take().unwrap_or(self.execution);
@@ -77,23 +79,23 @@ impl Spending {
     }
 
     /// The statement is over.
-    pub(super) fn ends(&mut self) {
+    pub fn ends(&mut self) {
         self.over = true;
     }
 
     /// What the last statement has cost; whoever asks has planned nothing ahead but the question.
-    pub(super) fn last(&mut self) -> Cost {
+    pub fn last(&mut self) -> Cost {
         self.ahead = None;
         self.scope.totals() - self.begun
     }
 
     /// What the session has cost so far.
-    pub(super) fn total(&self) -> Cost {
+    pub fn total(&self) -> Cost {
         self.scope.totals()
     }
 
     /// What executions see.
-    pub(super) fn of_execution(&self) -> StatementCost {
+    pub fn of_execution(&self) -> StatementCost {
         StatementCost {
             scope: Arc::clone(&self.scope),
             before: self.execution,
@@ -125,7 +127,7 @@ impl StatementCost {
 }
 
 /// Makes what is pulled or pushed after the statement returned count for the session.
-pub(super) fn counted(result: StatementResult, scope: Arc<ScopeMeter>) -> StatementResult {
+pub fn counted(result: StatementResult, scope: Arc<ScopeMeter>) -> StatementResult {
     match result {
         StatementResult::Rows { columns, rows: Rows::Stream(stream), tag } => {
             let rows = Rows::Stream(Box::pin(ScopedStream::new(stream, scope)));

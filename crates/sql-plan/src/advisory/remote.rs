@@ -23,12 +23,12 @@ use telesto_common::{DatabaseId, Env, TableId};
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 
 use super::{LockKey, LockMode};
-use crate::error::{Error, Result};
+use telesto_sql_types::error::{Error, Result};
 
 /// How often a process that has locks says that it lives.
-pub(crate) const BEAT: Duration = Duration::from_secs(5);
+pub const BEAT: Duration = Duration::from_secs(5);
 /// A process that has not said so for so long is taken for dead.
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub const LEASE: Duration = Duration::from_secs(30);
 
 const SYSTEM: DatabaseId = DatabaseId(0);
 const LOCKS: TableId = TableId(16);
@@ -38,7 +38,7 @@ const VERSION: u8 = 1;
 
 /// What went wrong.
 #[derive(Debug)]
-pub(crate) enum RemoteError {
+pub enum RemoteError {
     /// Another process has taken this one for dead.
     Lost,
     /// The database's error.
@@ -70,7 +70,7 @@ struct Watched {
 
 /// This process among those of the bucket.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub struct Remote {
     database: Arc<dyn Database>,
     env: Env,
     of: DatabaseId,
@@ -113,6 +113,7 @@ fn beat_bytes(beat: u64) -> Bytes {
 }
 
 impl Remote {
+    /// The locks of a database as they are kept in the bucket.
     pub fn new(database: Arc<dyn Database>, env: Env, of: DatabaseId) -> Self {
         let me = Mutex::new(env.random_u128());
         Self { database, env, of, me, known: Mutex::default(), watched: Mutex::default() }

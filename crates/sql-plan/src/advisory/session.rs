@@ -16,7 +16,7 @@ use telesto_txn::Transaction;
 
 use super::registry::{AdvisoryLocks, lost};
 use super::{LockKey, LockMode, LockRequest};
-use crate::error::Result;
+use telesto_sql_types::error::Result;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -46,7 +46,8 @@ pub struct AdvisorySession {
 }
 
 impl AdvisorySession {
-    pub(crate) fn new(locks: Arc<AdvisoryLocks>, id: u64) -> Self {
+    /// Of the session with this number.
+    pub fn new(locks: Arc<AdvisoryLocks>, id: u64) -> Self {
         let savepoints = AtomicUsize::new(0);
         Self { locks, id, held: Mutex::default(), savepoints, took: AtomicBool::new(false) }
     }
@@ -55,7 +56,7 @@ impl AdvisorySession {
     ///
     /// # Errors
     /// 40P01; those of the database.
-    pub(crate) async fn lock(&self, request: LockRequest, pid: i32) -> Result<bool> {
+    pub async fn lock(&self, request: LockRequest, pid: i32) -> Result<bool> {
         let LockRequest { key, mode, local, attempt } = request;
         if !self.held.lock().contains_key(&(key, mode))
             && !self.locks.take(key, mode, (self.id, pid), attempt).await?
@@ -74,7 +75,7 @@ impl AdvisorySession {
     }
 
     /// `pg_advisory_unlock`; false: this session has it not, or only for its transaction.
-    pub(crate) async fn unlock(&self, key: LockKey, mode: LockMode) -> bool {
+    pub async fn unlock(&self, key: LockKey, mode: LockMode) -> bool {
         {
             let mut held = self.held.lock();
             let Some(counts) = held.get_mut(&(key, mode)) else { return false };
@@ -92,7 +93,7 @@ impl AdvisorySession {
     }
 
     /// `pg_advisory_unlock_all`.
-    pub(crate) fn unlock_all(&self) {
+    pub fn unlock_all(&self) {
         for counts in self.held.lock().values_mut() {
             counts.before = 0;
             counts.block = 0;
@@ -101,7 +102,7 @@ impl AdvisorySession {
     }
 
     /// The transaction has ended, whatever became of it.
-    pub(crate) fn end_transaction(&self) {
+    pub fn end_transaction(&self) {
         self.savepoints.store(0, Ordering::Relaxed);
         self.change(|counts| {
             counts.before += std::mem::take(&mut counts.block);
@@ -111,7 +112,7 @@ impl AdvisorySession {
     }
 
     /// So many savepoints are left; `undone`: what was taken after the last of them is given up.
-    pub(crate) fn savepoints(&self, count: usize, undone: bool) {
+    pub fn savepoints(&self, count: usize, undone: bool) {
         self.savepoints.store(count, Ordering::Relaxed);
         self.change(|counts| {
             if undone {
@@ -123,7 +124,7 @@ impl AdvisorySession {
     }
 
     /// The block is about to be executed again.
-    pub(crate) fn begin_again(&self) {
+    pub fn begin_again(&self) {
         self.savepoints.store(0, Ordering::Relaxed);
         self.change(|counts| {
             counts.block = 0;
@@ -133,7 +134,7 @@ impl AdvisorySession {
     }
 
     /// The block was executed again.
-    pub(crate) fn executed_again(&self) {
+    pub fn executed_again(&self) {
         self.change(|counts| counts.kept = false);
     }
 
@@ -160,7 +161,7 @@ impl AdvisorySession {
     }
 
     /// Whether a lock was taken since the last call.
-    pub(crate) fn took(&self) -> bool {
+    pub fn took(&self) -> bool {
         self.took.swap(false, Ordering::Relaxed)
     }
 
@@ -168,7 +169,7 @@ impl AdvisorySession {
     ///
     /// # Errors
     /// 55000.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if self.held.lock().is_empty() || !self.locks.take_lost(self.id) {
             return Ok(());
         }
@@ -180,7 +181,7 @@ impl AdvisorySession {
     ///
     /// # Errors
     /// 55000.
-    pub(crate) async fn fence(&self, txn: &Arc<dyn Transaction>) -> Result<()> {
+    pub async fn fence(&self, txn: &Arc<dyn Transaction>) -> Result<()> {
         if self.held.lock().is_empty() || txn.options().read_only {
             return Ok(());
         }

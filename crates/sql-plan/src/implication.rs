@@ -9,8 +9,8 @@
 //! one expression with constants; IN lists; OR in the predicate (one arm) and in the condition (all arms). A parameter
 //! is no constant here, because a plan serves all its values.
 
-use crate::expr::{Comparison, EvalContext, Expr, Node};
-use crate::types::Datum;
+use telesto_sql_expr::{Comparison, EvalContext, Expr, Node};
+use telesto_sql_types::Datum;
 
 /// Whether rows that fulfil all `conjuncts` fulfil `predicate`.
 #[must_use]
@@ -29,7 +29,7 @@ pub fn equivalent(a: &Expr, b: &Expr, context: &EvalContext<'_>) -> bool {
         return false;
     }
     a.same_as(b)
-        || a.ty == crate::types::SqlType::Bool
+        || a.ty == telesto_sql_types::SqlType::Bool
             && implies(std::slice::from_ref(a), b, context)
             && implies(std::slice::from_ref(b), a, context)
 }
@@ -72,7 +72,7 @@ fn truth(expr: &Expr) -> Option<(&Expr, bool)> {
             (Node::Const(Datum::Bool(wanted)), _) => truth(b).map(|(e, v)| (e, v == *wanted)),
             _ => None,
         },
-        Node::Column(_) | Node::Call(..) if expr.ty == crate::types::SqlType::Bool => {
+        Node::Column(_) | Node::Call(..) if expr.ty == telesto_sql_types::SqlType::Bool => {
             Some((expr, true))
         }
         _ => None,

@@ -22,7 +22,7 @@ use super::{Lost, MAX_WAITING_BYTES, Notification, Stored};
 
 /// One session's queue.
 #[derive(Debug, Default)]
-pub(crate) struct Listener {
+pub struct Listener {
     queue: Mutex<Queue>,
     woken: Notify,
 }
@@ -56,7 +56,7 @@ impl Listener {
     }
 
     /// Takes what waits. After an error it begins anew.
-    pub(crate) fn take(&self) -> Result<Vec<Arc<Notification>>, Lost> {
+    pub fn take(&self) -> Result<Vec<Arc<Notification>>, Lost> {
         let mut queue = self.queue.lock();
         if let Some(lost) = queue.lost.take() {
             return Err(lost);
@@ -66,7 +66,7 @@ impl Listener {
     }
 
     /// Waits until something waits, or may wait.
-    pub(crate) async fn woken(&self) {
+    pub async fn woken(&self) {
         self.woken.notified().await;
     }
 
@@ -94,7 +94,7 @@ struct State {
 
 /// The listeners of one process.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub struct Hub {
     database: Arc<dyn Database>,
     env: Env,
     of: DatabaseId,
@@ -104,7 +104,7 @@ pub(crate) struct Hub {
 
 impl Hub {
     /// Hears what `database` applies.
-    pub(crate) fn open(
+    pub fn open(
         database: Arc<dyn Database>,
         env: Env,
         of: DatabaseId,
@@ -117,12 +117,14 @@ impl Hub {
         hub
     }
 
-    pub(crate) fn database_id(&self) -> DatabaseId {
+    /// The database whose messages it spreads.
+    #[must_use]
+    pub fn database_id(&self) -> DatabaseId {
         self.of
     }
 
     /// From now on `listener` gets what is said on `channel`.
-    pub(crate) fn listen(self: &Arc<Self>, channel: &str, id: u64, listener: &Arc<Listener>) {
+    pub fn listen(self: &Arc<Self>, channel: &str, id: u64, listener: &Arc<Listener>) {
         let mut state = self.state.lock();
         let sessions = state.channels.entry(channel.to_owned()).or_default();
         sessions.insert(id, Arc::clone(listener));
@@ -132,7 +134,7 @@ impl Hub {
     }
 
     /// The session of this number listens to these channels and no others.
-    pub(crate) fn only(&self, id: u64, channels: &BTreeSet<String>) {
+    pub fn only(&self, id: u64, channels: &BTreeSet<String>) {
         self.state.lock().channels.retain(|channel, sessions| {
             if !channels.contains(channel) {
                 sessions.remove(&id);
@@ -142,7 +144,7 @@ impl Hub {
     }
 
     /// How full the fullest queue is, from 0 to 1.
-    pub(crate) fn usage(&self) -> f64 {
+    pub fn usage(&self) -> f64 {
         let state = self.state.lock();
         state.channels.values().flat_map(Sessions::values).map(|l| l.used()).fold(0.0, f64::max)
     }

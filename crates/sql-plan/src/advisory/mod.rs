@@ -25,8 +25,8 @@
 //! Deadlocks are found among sessions of one process (40P01, at once). Across processes a session that holds a lock
 //! waits at most [`registry::REMOTE_WAIT`] for another. A waiter looks at the row every second at least.
 
-pub(crate) mod registry;
-pub(crate) mod remote;
-pub(crate) mod session;
+pub mod registry;
+pub mod remote;
+pub mod session;
 
-pub(crate) use crate::types::advisory::{LockKey, LockMode, LockRequest};
+pub use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};

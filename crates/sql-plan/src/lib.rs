@@ -1,41 +1,68 @@
-//! The seam between the session and the two executors.
+//! The contract between a session and what runs its statements.
 //!
-//! A statement is parsed, then planned ([`PlanContext`]) into a [`Plan`], then executed any number of times
-//! ([`ExecContext`]). `exec` is asked first; a query it declines goes to `engine_df`; what neither takes
-//! (definitions, transaction control, SET) the session does itself.
+//! # Purpose
+//! A statement is parsed, then planned ([`PlanContext`], by a [`Planner`]) into a [`Plan`], then executed any number of
+//! times ([`ExecContext`]). Executors, definitions and sessions know these words and not each other.
+//!
+//! # Parts
+//! - [`result`]: what a statement gives back. [`cancel`]: how it is stopped. [`cost`]: what it asked of the bucket.
+//! - [`compiled_table`], [`index_expressions`], [`implication`]: a table and its indexes ready to be written and chosen.
+//! - [`foreign_keys`], [`deferred`]: what is still to be settled. [`with_rows`]: what earlier parts of a statement leave.
+//! - [`advisory`], [`notify`]: locks and messages between sessions. [`session_view`]: what a session shows of itself.
 //!
 //! # Invariants
 //! - A plan holds for one catalog stamp and the settings it was planned under
 //!   ([`PlanContext::settings`]); the session plans again when either changes.
 //! - Everything non-deterministic a statement may see is in the [`ExecContext`]: its time, its randomness,
 //!   its sequences. `now()` is the start of this try of the transaction.
+//!
+//! # On failure
+//! Errors of planning and execution carry PostgreSQL's SQLSTATE and reach the client as they are.
+//!
+//! # Limits
+//! Nothing here plans or executes.
 
-mod below;
+pub mod activity;
+pub mod advisory;
+pub mod cancel;
+pub mod compiled_table;
+pub mod cost;
+pub mod deferred;
 mod execution;
-pub mod given;
-pub(crate) mod initial;
+pub mod foreign_keys;
+pub mod hidden;
+pub mod implication;
+pub mod index_expressions;
+pub mod notify;
+mod planner;
+pub mod result;
+pub mod session_view;
+pub mod updatable_view;
+pub mod with_rows;
 
-pub use crate::expr::ParameterTypes;
-pub(crate) use below::{Below, below, written_columns};
+pub use planner::{ExecutablePlan, Plan, Planner};
+pub use result::{
+    CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, RowStream,
+    Rows, StatementResult,
+};
+pub use session_view::SessionView;
+pub use telesto_sql_expr::ParameterTypes;
 
 use std::sync::Arc;
 
 use telesto_common::Env;
+use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
+use telesto_sql_expr::settings::{ConfigQueue, Executor, Settings};
+use telesto_sql_parser::sqlparser::ast::Statement;
+use telesto_sql_types::{Datum, Error, Result};
 use telesto_txn::{Database, ReadFor, Transaction};
 
-use self::given::{Earlier, Parts};
-use crate::advisory::session::AdvisorySession;
-use crate::catalog::CatalogSnapshot;
-use crate::error::{Error, Result};
-use crate::exec::deferred::Deferred;
-use crate::notify::session::Channels;
-use crate::session::cancel::CancelToken;
-use crate::expr::settings::{ConfigQueue, Executor, Settings};
-use crate::session::{
-    Live, NoticeQueue, ResultColumn, Rows, SequenceSession, StatementCost, StatementResult,
-};
-use crate::sqlparser::ast::Statement;
-use crate::types::Datum;
+use self::advisory::session::AdvisorySession;
+use self::cancel::CancelToken;
+use self::cost::StatementCost;
+use self::deferred::Deferred;
+use self::notify::session::Channels;
+use self::with_rows::{Earlier, Parts};
 
 /// What planning sees.
 #[derive(Debug)]
@@ -52,6 +79,8 @@ pub struct PlanContext<'a> {
     pub env: &'a Env,
     /// What earlier parts of the statement leave.
     pub earlier: Arc<Earlier>,
+    /// Who plans statements inside this one.
+    pub planner: &'a Arc<dyn Planner>,
 }
 
 /// What execution sees. Cheap to clone; a row stream keeps one.
@@ -88,7 +117,7 @@ pub struct ExecContext {
     /// What the statement has cost so far.
     pub cost: StatementCost,
     /// What the session shows of itself in system tables.
-    pub live: Arc<Live>,
+    pub live: Arc<SessionView>,
     /// Of a statement with several parts that write.
     pub parts: Option<Arc<Parts>>,
     /// The session's advisory locks.
@@ -97,6 +126,8 @@ pub struct ExecContext {
     pub deferred: Arc<Deferred>,
     /// What the session listens to and is going to say.
     pub channels: Arc<Channels>,
+    /// Who plans statements inside this one.
+    pub planner: Arc<dyn Planner>,
 }
 
 impl ExecContext {
@@ -105,47 +136,8 @@ impl ExecContext {
     /// # Errors
     /// 57014.
     pub fn check_cancelled(&self) -> Result<()> {
-        crate::interrupt::check()?;
+        telesto_sql_types::interrupt::check()?;
         self.cancel.check()
-    }
-}
-
-/// A statement ready to run.
-#[derive(Clone, Debug)]
-pub enum Plan {
-    /// By the key path.
-    Key(Arc<crate::exec::KeyPlan>),
-    /// By DataFusion.
-    DataFusion(Arc<crate::engine_df::DfPlan>),
-    /// Over the values of subqueries, which run first.
-    Initial(Arc<initial::InitialPlan>),
-    /// By the session itself.
-    Session,
-}
-
-impl Plan {
-    /// The result columns; `None` when the statement returns no rows.
-    #[must_use]
-    pub fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
-        match self {
-            Self::Key(plan) => plan.columns(),
-            Self::DataFusion(plan) => Some(plan.columns()),
-            Self::Initial(plan) => plan.columns(),
-            Self::Session => None,
-        }
-    }
-
-    /// Runs it once, inside another statement.
-    ///
-    /// # Errors
-    /// Those of the statement; 0A000 for what the session does itself.
-    pub(crate) async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
-        match self {
-            Self::Key(plan) => plan.execute(context).await,
-            Self::DataFusion(plan) => plan.execute(context).await,
-            Self::Initial(plan) => plan.execute(context).await,
-            Self::Session => Err(Error::unsupported("this inner statement")),
-        }
     }
 }
 
@@ -172,18 +164,18 @@ pub async fn query_statement(
     let mut parameters = ParameterTypes::default();
     // Which executor the client asks for concerns its own queries.
     let settings = Arc::new(Settings { executor: Executor::Auto, ..(*context.settings).clone() });
-    let plan = crate::session::plan_statement(
-        statement,
-        &mut PlanContext {
+    let plan = context
+        .planner
+        .plan(statement, &mut PlanContext {
             catalog: &context.catalog,
             settings: &settings,
             parameters: &mut parameters,
             txn: Some(&context.txn),
             env: &context.env,
             earlier: Arc::default(),
-        },
-    )
-    .await?;
+            planner: &context.planner,
+        })
+        .await?;
     match plan.execute(context).await? {
         StatementResult::Rows { columns, rows, .. } => Ok((columns, rows)),
         _ => Ok((Arc::from([]), Rows::Ready(Vec::new()))),

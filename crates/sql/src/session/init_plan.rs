@@ -22,17 +22,19 @@
 //! None of a statement with WITH in it: its names could mean something else inside. Not EXISTS, ANY and ALL. A list of more than
 //! [`MAX_LIST`] values makes the statement run as it is written, this time and from then on.
 
+use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_trait::async_trait;
 use futures::TryStreamExt as _;
 
 use crate::error::{Error, Result, SqlState};
 use crate::expr::registry::registry;
 use crate::expr::{fold, output_name};
-use crate::plan::{ExecContext, ParameterTypes, Plan, PlanContext};
-use crate::session::settings::Executor;
+use crate::plan::{ExecContext, ExecutablePlan, ParameterTypes, Plan, PlanContext};
+use crate::expr::settings::Executor;
 use crate::session::{ResultColumn, Rows, StatementResult, plan_as_written, plan_statement};
 use crate::sqlparser::ast::{
     BinaryOperator, Expr, Ident, Query, Select, SelectItem, Statement, Value, Visit, VisitMut,
@@ -74,7 +76,7 @@ pub(crate) async fn plan(
     statement: &Statement,
     written: Option<&Plan>,
     context: &PlanContext<'_>,
-) -> Option<Arc<InitialPlan>> {
+) -> Option<Arc<dyn ExecutablePlan>> {
     if !concerns(statement, context) {
         return None;
     }
@@ -96,13 +98,13 @@ pub(crate) async fn plan(
     if main.is_none() && written.is_some() {
         return None;
     }
-    if !matches!(main.as_ref().or(written), Some(Plan::Key(_))) {
+    if !matches!(main.as_ref().or(written), Some(plan) if plan.is_by_key()) {
         let before = (found.types.clone(), found.rest.clone(), found.values.len());
         found.take_out(Gives::List, context).await;
         let listed = match found.values.len() > before.2 {
             true => {
                 let planned = found.plan(context).await;
-                planned.filter(|plan| matches!(plan, Plan::Key(_)) || main.is_none())
+                planned.filter(|plan| plan.is_by_key() || main.is_none())
             }
             false => None,
         };
@@ -178,6 +180,7 @@ async fn as_written(
         txn: context.txn,
         env: context.env,
         earlier: Arc::default(),
+        planner: context.planner,
     };
     let planned = Box::pin(plan_as_written(statement, &mut inner)).await;
     planned.ok().filter(|plan| !matches!(plan, Plan::Session))
@@ -224,6 +227,7 @@ async fn value(
         txn: context.txn,
         env: context.env,
         earlier: Arc::default(),
+        planner: context.planner,
     };
     let statement = Statement::Query(Box::new(query.clone()));
     let plan = Box::pin(plan_statement(&statement, &mut inner)).await.ok()?;
@@ -236,13 +240,48 @@ async fn value(
     }
 }
 
-impl InitialPlan {
-    /// The result columns.
-    #[must_use]
-    pub fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
+#[async_trait]
+impl ExecutablePlan for InitialPlan {
+    fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
         self.main.columns()
     }
 
+    fn is_by_key(&self) -> bool {
+        false
+    }
+
+    fn is_read_only(&self) -> bool {
+        matches!(&self.main, Plan::Run(main) if main.is_read_only())
+    }
+
+    fn writes(&self) -> Option<&'static str> {
+        match &self.main {
+            Plan::Run(main) => main.writes(),
+            Plan::Session => None,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let mut lines = self.describe_values();
+        if let Plan::Run(main) = &self.main {
+            lines.push(main.describe());
+        }
+        lines.join("\n")
+    }
+
+    async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        match self.with_values(context).await? {
+            Some(context) => Box::pin(self.main.execute(&context)).await,
+            None => self.as_written(context).await,
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl InitialPlan {
     /// The statement over the values, and the types of all its parameters.
     pub(crate) fn rest(&self) -> (&Statement, &[SqlType]) {
         (&self.rest, &self.types)
@@ -258,23 +297,12 @@ impl InitialPlan {
     pub fn describe_values(&self) -> Vec<String> {
         let lines = self.values.iter().enumerate().map(|(at, (plan, _))| {
             let what = match plan {
-                Plan::Key(plan) => plan.describe(),
+                Plan::Run(plan) if plan.is_by_key() => plan.describe(),
                 _ => "DataFusion".to_owned(),
             };
             format!("First ${}: {what}", self.own() + at + 1)
         });
         lines.collect()
-    }
-
-    /// Runs it once.
-    ///
-    /// # Errors
-    /// Whatever the statement runs into; its writes are then undone by the caller.
-    pub async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
-        match self.with_values(context).await? {
-            Some(context) => Box::pin(self.main.execute(&context)).await,
-            None => self.as_written(context).await,
-        }
     }
 
     /// The context with the values behind the statement's own parameters; `None`: one of them fails.

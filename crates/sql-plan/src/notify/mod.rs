@@ -25,22 +25,22 @@
 //! [`MAX_PAYLOAD`] and [`MAX_CHANNEL`] as in PostgreSQL; [`MAX_PENDING_BYTES`] a transaction; [`MAX_WAITING_BYTES`] wait for a
 //! session that does not take them, then it is ended.
 
-pub(crate) mod hub;
-pub(crate) mod session;
+pub mod hub;
+pub mod session;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::DatabaseId;
 
-use crate::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// A payload is shorter than this, bytes.
-pub(crate) const MAX_PAYLOAD: usize = 8000;
+pub const MAX_PAYLOAD: usize = 8000;
 /// A channel's name is shorter than this, bytes.
-pub(crate) const MAX_CHANNEL: usize = 64;
+pub const MAX_CHANNEL: usize = 64;
 /// Notifications of one transaction, encoded, bytes.
-pub(crate) const MAX_PENDING_BYTES: usize = 4 << 20;
+pub const MAX_PENDING_BYTES: usize = 4 << 20;
 /// Notifications that wait for one session, bytes.
-pub(crate) const MAX_WAITING_BYTES: usize = 16 << 20;
+pub const MAX_WAITING_BYTES: usize = 16 << 20;
 /// Counted for each that waits beside its texts, bytes.
 const OVERHEAD: usize = 100;
 const VERSION: u8 = 1;
@@ -76,16 +76,18 @@ impl Notification {
 
 /// A stored notification, read as far as is needed to know whether anybody wants it.
 #[derive(Debug)]
-pub(crate) struct Stored<'a> {
-    pub(crate) database: DatabaseId,
-    pub(crate) channel: &'a str,
+pub struct Stored<'a> {
+    /// The database it belongs to.
+    pub database: DatabaseId,
+    /// Its channel.
+    pub channel: &'a str,
     pid: i32,
     payload: &'a [u8],
 }
 
 impl<'a> Stored<'a> {
     /// `None`: of a version this process does not know, or damaged.
-    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
         if version != VERSION {
             return None;
@@ -103,7 +105,7 @@ impl<'a> Stored<'a> {
     }
 
     /// `None`: its payload is no text.
-    pub(crate) fn notification(&self) -> Option<Notification> {
+    pub fn notification(&self) -> Option<Notification> {
         Some(Notification {
             pid: self.pid,
             channel: self.channel.to_owned(),
@@ -151,7 +153,7 @@ impl Lost {
 ///
 /// # Errors
 /// 22023.
-pub(crate) fn check(channel: &str, payload: &str) -> Result<()> {
+pub fn check(channel: &str, payload: &str) -> Result<()> {
     let wrong = |text: &str| Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, text));
     if channel.is_empty() {
         return wrong("channel name cannot be empty");
@@ -166,7 +168,7 @@ pub(crate) fn check(channel: &str, payload: &str) -> Result<()> {
 }
 
 /// The channel an identifier names: cut to what a name may be, as PostgreSQL cuts identifiers.
-pub(crate) fn channel_of(name: &str) -> &str {
+pub fn channel_of(name: &str) -> &str {
     let mut end = name.len().min(MAX_CHANNEL - 1);
     while !name.is_char_boundary(end) {
         end -= 1;

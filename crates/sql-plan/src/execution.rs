@@ -16,11 +16,11 @@ use telesto_txn::{Outcome, TxnOptions};
 
 use super::ExecContext;
 use crate::advisory::LockRequest;
-use crate::catalog::{CatalogSnapshot, SequenceSession};
-use crate::error::{Error, Result, SqlState};
-use crate::expr::context::Request;
-use crate::expr::{Execution, Settings};
-use crate::types::Datum;
+use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
+use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_expr::context::Request;
+use telesto_sql_expr::{Execution, Settings};
+use telesto_sql_types::Datum;
 
 #[async_trait]
 impl Execution for ExecContext {
@@ -50,7 +50,7 @@ impl Execution for ExecContext {
     }
 
     fn clock_micros(&self) -> i64 {
-        crate::session::pg_micros(self.env.clock.wall_micros())
+        telesto_sql_types::pg_micros(self.env.clock.wall_micros())
     }
 
     fn random_u64(&self) -> u64 {
@@ -130,7 +130,7 @@ impl Execution for ExecContext {
                 Datum::Int8(self.sequences.set(oid, value, called).await?)
             }
             Request::CheckTable(oid) => {
-                let rows = Box::pin(crate::exec::check::check_table(self, oid)).await?;
+                let rows = self.planner.check_table(self, oid).await?;
                 Datum::Int8(i64::try_from(rows).unwrap_or(i64::MAX))
             }
             Request::SwitchLog(to) => {
@@ -164,7 +164,7 @@ impl Execution for ExecContext {
 
 /// Waits for an advisory lock, at most as long as `lock_timeout` says.
 async fn take_lock(exec: &ExecContext, request: LockRequest) -> Result<bool> {
-    let pid = crate::expr::functions::system::pid_in(&exec.settings);
+    let pid = telesto_sql_expr::functions::system::pid_in(&exec.settings);
     let taking = exec.advisory.lock(request, pid);
     let limit = exec.settings.lock_timeout()?;
     if limit.is_zero() {

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use telesto_common::env::Clock;
 use telesto_common::limits::MemoryBudget;
 
-use super::activity::{Activity, Shown};
-use crate::error::Result;
-use crate::interrupt::Shared;
-pub use crate::interrupt::{Ending, Probe};
+use crate::activity::{Activity, Shown};
+use telesto_sql_types::error::Result;
+use telesto_sql_types::interrupt::Shared;
+pub use telesto_sql_types::interrupt::{Ending, Probe};
 
 /// Stops the statement a session is running, or the session, from any task.
 #[derive(Clone, Debug, Default)]
@@ -67,29 +67,31 @@ impl CancelHandle {
     }
 
     /// Starts a statement that may take `limit`.
-    pub(crate) fn begin(&self, number: u64, limit: Option<Duration>) -> CancelToken {
+    pub fn begin(&self, number: u64, limit: Option<Duration>) -> CancelToken {
         self.0.begin(number, limit);
         self.token(number)
     }
 
     /// The token of statement `number`.
-    pub(crate) fn token(&self, number: u64) -> CancelToken {
+    pub fn token(&self, number: u64) -> CancelToken {
         CancelToken { shared: Arc::clone(&self.0), statement: number }
     }
 
     /// Ends the statement under way.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         self.0.finish();
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    /// What computing code looks at.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
 }
 
 /// The sessions of this process by the process id each shows, for `pg_cancel_backend` and its kin.
 #[derive(Debug, Default)]
-pub(crate) struct Backends(Mutex<BTreeMap<i32, Backend>>);
+pub struct Backends(Mutex<BTreeMap<i32, Backend>>);
 
 #[derive(Clone, Debug)]
 struct Backend {
@@ -99,12 +101,12 @@ struct Backend {
 
 impl Backends {
     /// Enters a session.
-    pub(crate) fn enter(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) {
+    pub fn enter(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) {
         self.0.lock().insert(pid, Backend { handle, shown });
     }
 
     /// Takes a session out, if the process id is still its own.
-    pub(crate) fn leave(&self, pid: i32, handle: &CancelHandle) {
+    pub fn leave(&self, pid: i32, handle: &CancelHandle) {
         let mut sessions = self.0.lock();
         if sessions.get(&pid).is_some_and(|there| Arc::ptr_eq(&there.handle.0, &handle.0)) {
             sessions.remove(&pid);
@@ -112,17 +114,17 @@ impl Backends {
     }
 
     /// Cancels what the session is running; false: there is none.
-    pub(crate) fn cancel(&self, pid: i32) -> bool {
+    pub fn cancel(&self, pid: i32) -> bool {
         self.with(pid, CancelHandle::cancel)
     }
 
     /// Ends the session; false: there is none.
-    pub(crate) fn terminate(&self, pid: i32) -> bool {
+    pub fn terminate(&self, pid: i32) -> bool {
         self.with(pid, |handle| handle.end(Ending::Terminated))
     }
 
     /// What every session is doing, by process id.
-    pub(crate) fn shown(&self) -> Vec<(i32, Activity)> {
+    pub fn shown(&self) -> Vec<(i32, Activity)> {
         let sessions = self.0.lock();
         sessions.iter().map(|(pid, backend)| (*pid, backend.shown.get())).collect()
     }
@@ -150,11 +152,13 @@ impl CancelToken {
     }
 
     /// The time of the statement is over: every look at it fails from now on.
-    pub(crate) fn time_out(&self) {
+    pub fn time_out(&self) {
         self.shared.time_out(self.statement);
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    /// What computing code looks at.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 

@@ -3,28 +3,28 @@
 //! # Invariants
 //! - A row has an entry in an index if and only if the index's predicate holds for it; the entry's values are those of
 //!   columns and expressions. Every writer and the checker ask here.
-//! - Planners see an expression as a column behind the table's own ([`IndexForms::position`]); expressions that are the
+//! - Planners see an expression as a column behind the table's own ([`IndexExpressions::position`]); expressions that are the
 //!   same share one place.
-//! - A table without such indexes has an empty [`IndexForms`], which costs its writers and planners nothing.
+//! - A table without such indexes has an empty [`IndexExpressions`], which costs its writers and planners nothing.
 
 use std::sync::Arc;
 
-use super::imply::implies;
-use super::info::relation;
+use crate::implication::implies;
+use crate::compiled_table::relation;
 use telesto_sql_parser::stored::parse_stored;
-use crate::catalog::{CatalogSnapshot, Index, Table};
-use crate::error::Result;
-use crate::expr::deparse::{Deparse, looks_like_function};
-use crate::expr::{Binder, Comparison, EvalContext, Expr, Node, Scope};
-use crate::identifier::quote_ident;
-use crate::plan::ParameterTypes;
-use crate::session::Settings;
-use crate::sqlparser::ast;
-use crate::types::{Datum, SqlType};
+use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
+use telesto_sql_types::error::Result;
+use telesto_sql_expr::deparse::{Deparse, looks_like_function};
+use telesto_sql_expr::{Binder, Comparison, EvalContext, Expr, Node, Scope};
+use telesto_sql_types::identifier::quote_ident;
+use telesto_sql_expr::ParameterTypes;
+use telesto_sql_expr::Settings;
+use telesto_sql_parser::sqlparser::ast;
+use telesto_sql_types::{Datum, SqlType};
 
 /// Predicates and expressions of a table's indexes.
 #[derive(Clone, Debug, Default)]
-pub struct IndexForms {
+pub struct IndexExpressions {
     /// Columns of the table.
     width: usize,
     /// `Index::id` and its predicate.
@@ -84,7 +84,7 @@ pub fn stored_text(
     let text = text_over(table, expr, false);
     let again = parse_stored(&text).and_then(|e| bind_over(table, context, &e, "INDEX"));
     match again {
-        Ok(again) if super::imply::equivalent(&again, expr, context) => text,
+        Ok(again) if crate::implication::equivalent(&again, expr, context) => text,
         _ => written.to_string(),
     }
 }
@@ -97,7 +97,7 @@ pub fn is_bare(expr: &Expr) -> bool {
         && !matches!(&expr.node, Node::Call(function, ..) if function.name == "timezone")
 }
 
-impl IndexForms {
+impl IndexExpressions {
     /// Binds them.
     ///
     /// # Errors
