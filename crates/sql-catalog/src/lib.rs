@@ -19,6 +19,7 @@
 //! # Limits
 //! A catalog is decoded and kept in memory whole.
 
+pub mod build_record;
 pub mod builtin;
 pub mod codec;
 pub mod model;

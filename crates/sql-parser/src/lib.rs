@@ -25,5 +25,6 @@ pub mod stack;
 pub mod statement_kind;
 pub mod stored;
 pub mod syntax;
+pub mod view_query;
 
 pub use sqlparser;

@@ -64,6 +64,9 @@ use self::deferred::Deferred;
 use self::notify::session::Channels;
 use self::with_rows::{Earlier, Parts};
 
+/// Most values of a list on a column of the primary key behind an index.
+pub const MAX_BEHIND: usize = 32;
+
 /// What planning sees.
 #[derive(Debug)]
 pub struct PlanContext<'a> {

@@ -89,3 +89,12 @@ impl Parts {
         *self.pending.lock() = pending;
     }
 }
+
+/// The error for a part that writes anywhere else.
+#[must_use]
+pub fn not_at_the_top() -> telesto_sql_types::Error {
+    telesto_sql_types::Error::new(
+        telesto_sql_types::SqlState::FEATURE_NOT_SUPPORTED,
+        "WITH clause containing a data-modifying statement must be at the top level",
+    )
+}

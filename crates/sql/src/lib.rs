@@ -21,6 +21,7 @@ pub mod copy;
 mod ddl;
 pub mod engine_df;
 pub mod exec;
+mod explain;
 #[doc(hidden)]
 pub mod fuzz;
 mod online;

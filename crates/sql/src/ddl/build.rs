@@ -11,7 +11,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::plan::compiled_table::CompiledTable;
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::Datum;
 
 const BATCH: usize = 1000;

@@ -1,7 +1,7 @@
 //! What depends on something about to go, and how PostgreSQL says so.
 
 use crate::error::{Error, Result, SqlState};
-use crate::session::NoticeQueue;
+use crate::plan::NoticeQueue;
 
 /// The objects that depend on one or several others.
 pub(super) struct Dependents {

@@ -32,7 +32,6 @@ mod types;
 mod views;
 
 pub(crate) use build::duplicate;
-pub(crate) use views::{relations_in, shown_query};
 
 use std::sync::Arc;
 
@@ -43,7 +42,7 @@ use crate::catalog::{CatalogCache, CatalogSnapshot};
 use crate::definition::Definition;
 use crate::error::{Error, Result};
 use crate::plan::ExecContext;
-use crate::session::StatementResult;
+use crate::plan::StatementResult;
 use crate::sqlparser::ast::{Expr, ObjectName, SchemaName, Statement};
 
 /// Something to do once the new catalog is written.

@@ -16,10 +16,15 @@ use crate::catalog::store::Object;
 use crate::catalog::{BuildState, CatalogCache, Dropped, Index, IndexBuild, Relation, Table};
 use crate::codec;
 use crate::error::{Error, Result, SqlState};
-use crate::online::{BuildRecord, SMALL_ROWS, forget_record};
+use crate::catalog::build_record::{BuildRecord, forget_record};
 use crate::plan::ExecContext;
 use crate::sqlparser::ast::{CreateIndex, ObjectName, ObjectType};
 use crate::temp::is_temporary;
+
+/// Tables of more rows, or bytes, are worked on in several transactions.
+const SMALL_ROWS: usize = 4000;
+/// See [`SMALL_ROWS`].
+const SMALL_BYTES: usize = 4 << 20;
 
 /// A build that has begun.
 pub(crate) type Started = (TableId, u32);
@@ -345,7 +350,7 @@ pub(crate) async fn is_large(
         }
         rows += batch.len();
         bytes += batch.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-        if rows > SMALL_ROWS || bytes > crate::online::SMALL_BYTES {
+        if rows > SMALL_ROWS || bytes > SMALL_BYTES {
             return Ok(true);
         }
     }

@@ -12,7 +12,7 @@ use crate::definition::Like;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::type_name::{DeclaredType, declared_type};
 use crate::plan::{ExecContext, PlanContext, query_statement};
-use crate::session::Rows;
+use crate::plan::Rows;
 use crate::sqlparser::ast;
 use crate::sqlparser::ast::helpers::stmt_create_table::CreateTableBuilder;
 use crate::sqlparser::ast::{

@@ -17,53 +17,13 @@ use crate::catalog::{CatalogSnapshot, Relation, Table, View};
 use crate::error::{Error, Result, SqlState};
 use crate::plan::{ParameterTypes, PlanContext};
 use crate::sqlparser::ast::{
-    CreateView, Expr, Ident, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
+    CreateView, Expr, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
     SelectItemQualifiedWildcardKind, SetExpr, Statement, TableAlias, TableFactor, TableWithJoins,
     VisitMut, Visitor, VisitorMut, visit_relations, visit_relations_mut,
 };
 use crate::types::SqlType;
 use telesto_sql_parser::names::ident;
-use telesto_sql_parser::parse::parse;
-
-/// The statement a view's text is.
-fn query_of(text: &str) -> Option<Box<Query>> {
-    match parse(text).ok()?.pop()?.statement.take()? {
-        Statement::Query(query) => Some(query),
-        _ => None,
-    }
-}
-
-fn parts(name: &ObjectName) -> Vec<String> {
-    name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect()
-}
-
-/// Whether the name means the relation; one without a schema is taken for it (views of older catalogs have such).
-fn names(name: &ObjectName, schema: &str, relation: &str) -> bool {
-    match parts(name).as_slice() {
-        [.., within, name] => within == schema && name == relation,
-        [name] => name == relation,
-        [] => false,
-    }
-}
-
-fn uses(query: &Query, schema: &str, relation: &str) -> bool {
-    visit_relations(query, |name| match names(name, schema, relation) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    })
-    .is_break()
-}
-
-/// Whether each relation, given by schema and name, is named in a view's text.
-pub(crate) fn relations_in<'n>(
-    text: &str,
-    relations: impl Iterator<Item = (&'n str, &'n str)>,
-) -> Vec<bool> {
-    match query_of(text) {
-        Some(query) => relations.map(|(schema, name)| uses(&query, schema, name)).collect(),
-        None => Vec::new(),
-    }
-}
+use telesto_sql_parser::view_query::{names, parts, query_of, uses};
 
 /// Looks for a column's name, or a `*` that was not written out.
 struct Mentions<'a> {
@@ -227,7 +187,7 @@ impl VisitorMut for Pin<'_> {
         }
         let within = match &schema {
             Some(schema) => Some(schema.clone()),
-            None if crate::system::find(None, &relation).is_some() => None,
+            None if crate::catalog::builtin::tables::find(None, &relation).is_some() => None,
             None => self
                 .catalog
                 .visible_in(&relation, self.path)
@@ -553,34 +513,4 @@ fn may_replace(before: &[(String, SqlType)], after: &[(String, SqlType)]) -> Res
         }
     }
     Ok(())
-}
-
-/// For the texts that psql and pg_dump show: schemas that the search path makes unnecessary are left out.
-pub(crate) fn shown_query(text: &str, visible: impl Fn(&str, &str) -> bool) -> String {
-    let Some(mut query) = query_of(text) else { return text.to_owned() };
-    struct Short<F>(F);
-    impl<F: Fn(&str, &str) -> bool> VisitorMut for Short<F> {
-        type Break = ();
-        fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-            if let TableFactor::Table { name, alias, .. } = factor
-                && let [schema, relation] = parts(name).as_slice()
-            {
-                let shown: Vec<Ident> = if (self.0)(schema, relation) {
-                    vec![ident(relation)]
-                } else {
-                    vec![ident(schema), ident(relation)]
-                };
-                *name = ObjectName::from(shown);
-                if alias
-                    .as_ref()
-                    .is_some_and(|a| a.columns.is_empty() && fold(&a.name) == *relation)
-                {
-                    *alias = None;
-                }
-            }
-            ControlFlow::Continue(())
-        }
-    }
-    let _ = VisitMut::visit(&mut *query, &mut Short(visible));
-    query.to_string()
 }

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::expr::context::{Call, EvalContext};
 use crate::expr::registry::Resolved;
 use crate::plan::ExecContext;
-use crate::session::Settings;
+use crate::expr::Settings;
 use crate::types::{Datum, SqlType};
 
 /// An owned evaluation context.

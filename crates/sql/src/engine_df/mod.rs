@@ -6,7 +6,7 @@
 //!                                                                        |
 //!     rows out <-- Datum <-- Arrow batches <-- operators <-- SourceExec: transaction scans, system tables
 //! ```
-//! Planning ([`plan`]) binds the statement once for its result columns and parameter types. Each execution binds
+//! Planning ([`plan_into`]) binds the statement once for its result columns and parameter types. Each execution binds
 //! again with the parameter values as constants, so that DataFusion plans for what is asked.
 //!
 //! # Invariants
@@ -26,8 +26,6 @@ mod decimal;
 mod depth;
 mod dynamic;
 mod evaluate;
-mod explain;
-mod explain_tree;
 mod fault;
 mod given;
 mod guards;
@@ -65,9 +63,9 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
-use futures::{FutureExt as _, StreamExt};
-use telesto_bucket::Cost;
+use futures::{FutureExt as _, StreamExt, TryStreamExt as _};
 use telesto_txn::ReadFor;
 
 pub use runtime::QueryBounds;
@@ -78,7 +76,8 @@ use self::tables::CatalogTables;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::plan::{ExecContext, ExecutablePlan, PlanContext};
-use crate::session::{ResultColumn, Row, RowStream, Rows, StatementResult};
+use crate::plan::{ResultColumn, RowStream, Rows, StatementResult};
+use crate::types::Row;
 use crate::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
 use crate::stack::Need;
 use crate::types::SqlType;
@@ -86,7 +85,7 @@ use crate::types::SqlType;
 /// A query planned for DataFusion. Immutable; used by many executions.
 #[derive(Debug)]
 pub struct DfPlan {
-    statement: Statement,
+    query: Box<Query>,
     columns: Arc<[ResultColumn]>,
     parameters: Vec<SqlType>,
     /// What untyped output columns become, by position.
@@ -95,7 +94,6 @@ pub struct DfPlan {
 
 #[async_trait]
 impl ExecutablePlan for DfPlan {
-    /// Empty for COPY.
     fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
         Some(&self.columns)
     }
@@ -105,7 +103,7 @@ impl ExecutablePlan for DfPlan {
     }
 
     fn is_read_only(&self) -> bool {
-        !matches!(self.statement, Statement::Copy { .. })
+        true
     }
 
     fn writes(&self) -> Option<&'static str> {
@@ -123,84 +121,34 @@ impl ExecutablePlan for DfPlan {
     /// The rows come as a stream.
     async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
         interrupt::computes().await;
-        match &self.statement {
-            Statement::Query(query) => {
-                let physical = physical(query, &self.parameters, &self.wanted, context).await?;
-                let rows = stream(&physical, context)?;
-                Ok(StatementResult::Rows {
-                    columns: Arc::clone(&self.columns),
-                    rows: Rows::Stream(rows),
-                    tag: "SELECT",
-                })
-            }
-            Statement::Explain { .. } => {
-                let rows = explain::run(&self.statement, &self.parameters, context).await?;
-                Ok(StatementResult::Rows {
-                    columns: Arc::clone(&self.columns),
-                    rows: Rows::Ready(rows),
-                    tag: "EXPLAIN",
-                })
-            }
-            Statement::Copy { .. } => {
-                crate::copy::execute(&self.statement, &self.parameters, context).await
-            }
-            _ => Err(Error::unsupported("this statement")),
-        }
+        let physical = physical(&self.query, &self.parameters, &self.wanted, context).await?;
+        let rows = stream(&physical, context)?;
+        Ok(StatementResult::Rows {
+            columns: Arc::clone(&self.columns),
+            rows: Rows::Stream(rows),
+            tag: "SELECT",
+        })
     }
 }
 
-/// The result of an `EXPLAIN ANALYZE` that wrote, once its commit's share is known; any other unchanged.
-///
-/// # Errors
-/// XX000 when the result is not one of EXPLAIN's.
-pub(crate) fn with_commit_cost(
-    statement: Option<&Statement>,
-    result: StatementResult,
-    commit: Cost,
-) -> Result<StatementResult> {
-    match (statement, result) {
-        (Some(Statement::Explain { .. }), StatementResult::Rows { columns, rows, tag }) => {
-            let rows = match rows {
-                Rows::Ready(rows) => Rows::Ready(explain::committed(rows, commit)?),
-                stream @ Rows::Stream(_) => stream,
-            };
-            Ok(StatementResult::Rows { columns, rows, tag })
-        }
-        (_, result) => Ok(result),
-    }
-}
-
-/// Plans a query, `EXPLAIN` or `COPY` for DataFusion.
+/// Plans a query, with untyped literals and parameters in the select list of the types `wanted`, by position.
 ///
 /// # Errors
 /// Errors of the statement: unknown names, types that do not fit, …
-pub async fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Arc<DfPlan>> {
-    plan_into(statement, Vec::new(), context)
-}
-
-/// [`plan`], with untyped literals and parameters in the select list of the types `wanted`, by position.
-///
-/// # Errors
-/// Those of [`plan`].
-pub(crate) fn plan_into(
+pub fn plan_into(
     statement: &Statement,
     wanted: Vec<SqlType>,
     context: &mut PlanContext<'_>,
 ) -> Result<Arc<DfPlan>> {
-    let columns: Vec<ResultColumn> = match statement {
-        Statement::Query(query) => described(context, |binder, tables| {
-            let relation = binder.statement(query, &wanted)?;
-            Ok(result_columns(&relation.columns, tables))
-        })?,
-        Statement::Explain { .. } => explain::describe(statement, context)?,
-        Statement::Copy { .. } => {
-            crate::copy::check(statement, context)?;
-            Vec::new()
-        }
-        _ => return Err(Error::unsupported("this statement")),
+    let Statement::Query(query) = statement else {
+        return Err(Error::unsupported("this statement"));
     };
+    let columns = described(context, |binder, tables| {
+        let relation = binder.statement(query, &wanted)?;
+        Ok(result_columns(&relation.columns, tables))
+    })?;
     Ok(Arc::new(DfPlan {
-        statement: statement.clone(),
+        query: query.clone(),
         columns: columns.into(),
         parameters: context.parameters.resolved(),
         wanted,
@@ -225,7 +173,7 @@ type FromColumns = Vec<(Option<String>, String, SqlType)>;
 ///
 /// # Errors
 /// Errors of the clause.
-pub(crate) fn describe_from(
+pub fn describe_from(
     from: &[crate::sqlparser::ast::TableWithJoins],
     context: &mut PlanContext<'_>,
 ) -> Result<FromColumns> {
@@ -430,6 +378,33 @@ fn cooperative(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Arc<d
         Ok(Transformed::yes(node))
     })?;
     Ok(wrapped.data)
+}
+
+/// What EXPLAIN shows of a query: its operators, a line each. With `analyze` it runs, its rows are thrown away, and their number
+/// comes with the lines, which tell what each operator counted.
+///
+/// # Errors
+/// Those of the query.
+pub async fn explain_query(
+    query: &Query,
+    parameters: &[SqlType],
+    context: &ExecContext,
+    analyze: bool,
+) -> Result<(String, Option<u64>)> {
+    let physical = physical(query, parameters, &[], context).await?;
+    if !analyze {
+        let shown = |plan: &dyn ExecutionPlan| {
+            DisplayableExecutionPlan::new(plan).indent(false).to_string()
+        };
+        return Ok((physical.shown(shown)?, None));
+    }
+    let counted = stream(&physical, context)?
+        .try_fold(0_u64, |rows, batch| async move { Ok(rows + batch.len() as u64) });
+    let rows = counted.await?;
+    let shown = |plan: &dyn ExecutionPlan| {
+        DisplayableExecutionPlan::with_metrics(plan).indent(false).to_string()
+    };
+    Ok((physical.shown(shown)?, Some(rows)))
 }
 
 /// Runs a query and gives its rows as they come. Parameters have the given types; their values are the context's.

@@ -21,7 +21,7 @@ use super::types::datum_of;
 use crate::catalog::{Index, IndexColumn, Table};
 use crate::codec;
 use crate::error::Result;
-use crate::exec::access::MAX_BEHIND;
+use crate::plan::MAX_BEHIND;
 use crate::types::Datum;
 
 /// Ranges one scan reads at most; longer IN lists read the range around them.

@@ -24,7 +24,7 @@ use super::fault;
 use super::source::{RowReader, Rows, SourceExec};
 use super::tables::schema_of;
 use super::virtual_table::batch_of;
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
 /// From, from + step, … to a bound.

@@ -12,7 +12,7 @@ use crate::expr::json_raw;
 use crate::expr::registry::registry;
 use crate::expr::ty::common_type;
 use crate::held::Growing;
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
 use super::evaluate::call;

@@ -16,7 +16,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::plan::with_rows::{Earlier, part_number};
 use crate::plan::hidden::{HIDDEN_PREFIX, KEY_COLUMN, KEYED_SCHEMA};
 use crate::plan::{ExecContext, PlanContext};
-use crate::session::Settings;
+use crate::expr::Settings;
 use crate::sqlparser::ast;
 use crate::system;
 use crate::types::SqlType;

@@ -21,7 +21,8 @@ use super::types::array_of;
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
 use crate::plan::SessionView;
-use crate::session::{Row, Settings};
+use crate::expr::Settings;
+use crate::types::Row;
 use crate::system::{self, SystemTable};
 use crate::types::{Datum, SqlType};
 

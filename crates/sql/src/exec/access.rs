@@ -15,7 +15,7 @@
 //! # Limits
 //! Equality and IN on leading columns of the entries, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
 //! later IN conditions stay in the filter. Of the primary key behind an index, a list narrows only where none did before, and only
-//! up to [`MAX_BEHIND`] constants: its ranges could be more than the rows.
+//! up to [`MAX_BEHIND`](crate::plan::MAX_BEHIND) constants: its ranges could be more than the rows.
 
 mod keys;
 mod prefix;
@@ -34,8 +34,6 @@ pub use keys::Keys;
 /// Most key combinations one path may name by constants.
 pub const MAX_POINTS: usize = 10_000;
 
-/// Most values of a list on a column of the primary key behind an index.
-pub const MAX_BEHIND: usize = 32;
 
 /// How the value of a comparison becomes a key element.
 #[derive(Clone, Debug)]
@@ -518,7 +516,7 @@ fn narrows_behind(part: &Part, before: &[Part]) -> bool {
     match part {
         Part::Eq(_) => true,
         Part::In(values) => {
-            values.len() <= MAX_BEHIND && before.iter().all(|part| matches!(part, Part::Eq(_)))
+            values.len() <= crate::plan::MAX_BEHIND && before.iter().all(|part| matches!(part, Part::Eq(_)))
         }
         Part::Any(_) => false,
     }

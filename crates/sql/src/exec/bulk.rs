@@ -18,7 +18,7 @@ use crate::catalog::Table;
 use crate::error::{Error, Result};
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::Datum;
 
 /// Size of the rows that are written together at most, bytes as they came.

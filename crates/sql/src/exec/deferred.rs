@@ -50,7 +50,7 @@ impl Statement<'_> {
     ///
     /// # Errors
     /// 23503 for the first that is still there.
-    pub(crate) async fn settle(&mut self, waiting: &[Arc<Waiting>]) -> Result<()> {
+    pub async fn settle(&mut self, waiting: &[Arc<Waiting>]) -> Result<()> {
         for chunk in waiting.chunks(BATCH) {
             let mut keys: Vec<Bytes> = Vec::new();
             for waiting in chunk {

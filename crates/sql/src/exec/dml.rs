@@ -31,7 +31,7 @@ use crate::expr::{
     output_name,
 };
 use crate::plan::PlanContext;
-use crate::session::ResultColumn;
+use crate::plan::ResultColumn;
 use crate::sqlparser::ast::{
     self, AssignmentTarget, ConflictTarget, FromTable, Insert, ObjectName, OnConflictAction,
     OnInsert, SelectItem, SetExpr, TableFactor, TableObject, TableWithJoins, UpdateTableFromKind,
@@ -142,7 +142,9 @@ impl Target {
     }
 }
 
-pub(crate) fn no_column(table: &Table, name: &str) -> Error {
+/// 42703: the table has no column of this name.
+#[must_use]
+pub fn no_column(table: &Table, name: &str) -> Error {
     Error::new(
         SqlState::UNDEFINED_COLUMN,
         format!("column \"{name}\" of relation \"{}\" does not exist", table.name),

@@ -34,7 +34,7 @@ use crate::exec::write::{Change, Statement, same};
 use crate::expr::CastContext;
 use crate::expr::cast::cast;
 use crate::plan::foreign_keys::{LostParent, MissingParent, Pending};
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
 /// Rounds of cascading before the statement is refused.

@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::CatalogSnapshot;
-    use crate::session::Settings;
+    use crate::expr::Settings;
     use crate::types::Numeric;
 
     #[test]

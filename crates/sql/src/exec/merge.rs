@@ -17,7 +17,8 @@ use super::write::{Change, OnConflict, Statement};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
-use crate::session::{Row, StatementResult};
+use crate::plan::StatementResult;
+use crate::types::Row;
 use crate::types::Datum;
 
 /// Changes of one kind that are written together.

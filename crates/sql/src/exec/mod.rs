@@ -18,8 +18,8 @@
 //! Queries that are not of this shape are declined, with the reason (EXPLAIN shows it). Rows of RETURNING are held in
 //! memory, counted against the statement's budget.
 
-pub(crate) use dml::no_column;
-pub(crate) use with::{concerns as writes_inside, not_at_the_top};
+pub use dml::no_column;
+pub use with::concerns as writes_inside;
 
 pub mod access;
 mod arbiter;
@@ -49,8 +49,8 @@ use crate::catalog::{Relation, Table};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
 use crate::plan::{ExecContext, ExecutablePlan, PlanContext};
-use crate::session::settings::{Executor, Settings};
-use crate::session::{ResultColumn, StatementResult};
+use crate::expr::settings::{Executor, Settings};
+use crate::plan::{ResultColumn, StatementResult};
 use crate::sqlparser::ast::{ObjectName, Statement};
 
 /// A statement planned for the key path. Immutable; used by many executions.

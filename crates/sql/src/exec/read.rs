@@ -18,7 +18,7 @@ use crate::exec::access::{Access, Keys};
 use crate::exec::storage;
 use crate::expr::{EvalContext, Expr};
 use crate::plan::ExecContext;
-use crate::session::Row;
+use crate::types::Row;
 
 /// Rows a batch holds at most.
 pub const BATCH: usize = 512;

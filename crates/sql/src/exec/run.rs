@@ -21,7 +21,8 @@ use super::write::{Change, Statement};
 use crate::error::{Error, Result};
 use crate::expr::{EvalContext, Expr};
 use crate::plan::ExecContext;
-use crate::session::{ResultColumn, Row, Rows, StatementResult};
+use crate::plan::{ResultColumn, Rows, StatementResult};
+use crate::types::Row;
 use crate::types::Datum;
 
 /// What the client gets: rows of RETURNING, or a count.

@@ -36,7 +36,8 @@ use crate::error::{Error, Result, SqlState};
 use crate::expr::bind::CallHook;
 use crate::expr::{Binder, EvalContext, Expr, Node, Scope, Volatility, fault, fold, output_name};
 use crate::plan::{ExecContext, PlanContext};
-use crate::session::{ResultColumn, Row, Rows, StatementResult};
+use crate::plan::{ResultColumn, Rows, StatementResult};
+use crate::types::Row;
 use crate::sqlparser::ast::{
     self, GroupByExpr, LimitClause, OrderByKind, Query, SelectItem,
     SelectItemQualifiedWildcardKind, SetExpr, TableFactor,

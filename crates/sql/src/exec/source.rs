@@ -7,7 +7,8 @@ use futures::TryStreamExt;
 
 use crate::error::{Error, Result};
 use crate::plan::{ExecContext, Plan, PlanContext};
-use crate::session::{Row, RowStream, Rows, StatementResult};
+use crate::plan::{RowStream, Rows, StatementResult};
+use crate::types::Row;
 use crate::sqlparser::ast::{Query, SetExpr, Statement, With};
 use crate::types::SqlType;
 

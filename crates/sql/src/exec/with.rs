@@ -31,7 +31,8 @@ use crate::error::{Error, Result, SqlState};
 use crate::expr::{EvalContext, fold};
 use crate::plan::with_rows::{Earlier, PartRows, Parts, part_name};
 use crate::plan::{ExecContext, Plan, PlanContext};
-use crate::session::{ResultColumn, Row, Rows, StatementResult};
+use crate::plan::{ResultColumn, Rows, StatementResult};
+use crate::types::Row;
 use crate::sqlparser::ast::{self, Cte, Ident, ObjectName, Query, SetExpr};
 
 /// A statement of several parts.
@@ -64,7 +65,8 @@ fn writing(query: &Query) -> Option<&ast::Statement> {
 }
 
 /// Whether a query is a statement of several parts: one that writes, inside its WITH or as a whole, or locks inside its WITH.
-pub(crate) fn concerns(query: &Query) -> bool {
+#[must_use]
+pub fn concerns(query: &Query) -> bool {
     let parts = query.with.iter().flat_map(|with| &with.cte_tables);
     writing(query).is_some() || parts.into_iter().any(|cte| acts(&cte.query))
 }
@@ -189,7 +191,7 @@ async fn part(
     let mut query = (*cte.query).clone();
     if let Some(own) = query.with.take() {
         if own.cte_tables.iter().any(|inner| writing(&inner.query).is_some()) {
-            return Err(not_at_the_top());
+            return Err(crate::plan::with_rows::not_at_the_top());
         }
         let mut with = earlier
             .with
@@ -253,14 +255,6 @@ async fn under(query: &Query, earlier: Earlier, context: &mut PlanContext<'_>) -
 /// `SELECT 1`.
 fn all_of_nothing() -> Result<Query> {
     made_here("SELECT 1")
-}
-
-/// The error for a part that writes anywhere else.
-pub(crate) fn not_at_the_top() -> Error {
-    Error::new(
-        SqlState::FEATURE_NOT_SUPPORTED,
-        "WITH clause containing a data-modifying statement must be at the top level",
-    )
 }
 
 impl WithPlan {

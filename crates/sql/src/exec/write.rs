@@ -21,12 +21,12 @@ use telesto_txn::{Looked, ReadFor};
 use crate::catalog::Index;
 use crate::error::{Error, Result, SqlState};
 use crate::plan::foreign_keys::{LostParent, MissingParent};
-use crate::plan::compiled_table::{self, CompiledTable};
+use crate::plan::compiled_table::CompiledTable;
 use crate::exec::read::get_many;
 use crate::exec::storage;
 use crate::expr::{EvalContext, Expr};
 use crate::plan::ExecContext;
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::Datum;
 
 /// What an INSERT does about a row that is there.

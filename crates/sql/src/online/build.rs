@@ -16,7 +16,7 @@ use telesto_common::{Label, TableId};
 use telesto_txn::{Level, ReadFor, ScanOptions, TxnOptions};
 use tokio::sync::oneshot;
 
-use super::record::{BuildRecord, Command, forget_record};
+use crate::catalog::build_record::{BuildRecord, Command, forget_record};
 use super::{LEASE, LOOK};
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::catalog::{BuildState, Table};

@@ -113,7 +113,11 @@ pub(crate) async fn plan_as_written(
         Choice::Declined(reason) => must_be_key(statement, context.settings, &reason)?,
     }
     interrupt::computes().await;
-    Ok(Plan::of(Box::pin(engine_df::plan(statement, context)).await?))
+    Ok(match statement {
+        Statement::Explain { .. } => Plan::of(crate::explain::plan(statement, context)?),
+        Statement::Copy { .. } => Plan::of(crate::copy::plan(statement, context)?),
+        query => Plan::of(engine_df::plan_into(query, Vec::new(), context)?),
+    })
 }
 
 impl Session {

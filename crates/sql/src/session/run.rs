@@ -19,7 +19,7 @@ use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
-use crate::engine_df;
+use crate::explain;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::reg_input;
 use crate::expr::context::EvalContext;
@@ -71,7 +71,7 @@ impl Session {
                     match self.commit_bounded().boxed().await {
                         Ok(()) => {
                             let commit = self.spending.total() - before;
-                            return engine_df::with_commit_cost(
+                            return explain::with_commit_cost(
                                 prepared.statement.as_ref(),
                                 result,
                                 commit,

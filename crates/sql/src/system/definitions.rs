@@ -10,7 +10,7 @@ use telesto_sql_parser::stored::parse_stored;
 use crate::expr::EvalContext;
 use crate::expr::shown_names::{is_visible, relation_name};
 use crate::identifier::quote_ident;
-use crate::session::Settings;
+use crate::expr::Settings;
 
 /// A stored expression as it is shown: relations by their names, where the catalog has OIDs.
 pub(crate) fn shown_expression(
@@ -52,7 +52,7 @@ pub(crate) fn view_definition(
 ) -> String {
     let visible = |schema: &str, name: &str| is_visible(catalog, settings, schema, name);
     // pg_dump cuts the last character off: it is always this.
-    format!("{};", crate::ddl::shown_query(&view.query, visible))
+    format!("{};", telesto_sql_parser::view_query::shown_query(&view.query, visible))
 }
 
 fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String {

@@ -9,7 +9,7 @@ use crate::catalog::{
     CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Table, TypeKind, View,
 };
 use crate::plan::updatable_view::written_columns;
-use crate::session::Settings;
+use crate::expr::Settings;
 use crate::types::{Datum, SqlType};
 
 /// Fills the rows of one table of `information_schema`.

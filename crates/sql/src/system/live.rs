@@ -6,9 +6,10 @@ use super::objects::DATABASE_OID;
 use super::rows::RowSet;
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
-use crate::online::progress;
+use crate::catalog::build_record::progress;
 use crate::plan::SessionView;
-use crate::session::{Row, Settings};
+use crate::expr::Settings;
+use crate::types::Row;
 use crate::types::Datum;
 
 /// Fills the table if it is one of these; whether it is.

@@ -33,7 +33,8 @@ pub(crate) use crate::catalog::builtin::tables::{SystemTable, all, find, find_ca
 use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
 use crate::plan::SessionView;
-use crate::session::{Row, Settings};
+use crate::expr::Settings;
+use crate::types::Row;
 
 /// The rows of a system table.
 pub(crate) fn rows(

@@ -19,7 +19,7 @@ use crate::catalog::{
     CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, INFORMATION_SCHEMA_OID, Index,
     PG_CATALOG_OID, Table,
 };
-use crate::session::Settings;
+use crate::expr::Settings;
 use crate::types::sql_type::SCALARS;
 use crate::types::{Datum, SqlType};
 
@@ -502,7 +502,7 @@ fn view_dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for view in catalog.views() {
         depends(view.oid, view.oid, "i");
         let named = relations.iter().map(|(_, schema, name)| (catalog.schema_name(*schema), *name));
-        let found = crate::ddl::relations_in(&view.query, named);
+        let found = telesto_sql_parser::view_query::relations_in(&view.query, named);
         for ((oid, ..), used) in relations.iter().zip(found) {
             if used && *oid != view.oid {
                 depends(view.oid, *oid, "n");

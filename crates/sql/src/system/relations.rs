@@ -9,7 +9,7 @@ use super::shown::{Over, Reader};
 use crate::catalog::{
     BuildState, CatalogSnapshot, Generated, INFORMATION_SCHEMA_OID, PG_CATALOG_OID, Table,
 };
-use crate::session::Settings;
+use crate::expr::Settings;
 use crate::types::SqlType;
 
 /// OID of the heap access method.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::SystemTable;
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::{ArrayValue, Datum, SqlType};
 
 /// Rows being collected.

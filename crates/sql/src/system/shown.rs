@@ -23,7 +23,7 @@ use crate::expr::domain::value_scope;
 use crate::expr::{Binder, CastContext, EvalContext, Expr, Node, Scope};
 use crate::identifier::quote_ident;
 use crate::plan::ParameterTypes;
-use crate::session::Settings;
+use crate::expr::Settings;
 use crate::types::{Datum, SqlType};
 
 /// What the names in an expression mean.

@@ -11,7 +11,7 @@ use super::rows::RowSet;
 use crate::catalog::CatalogSnapshot;
 use crate::plan::activity::Activity;
 use crate::plan::SessionView;
-use crate::session::Settings;
+use crate::expr::Settings;
 use crate::types::Datum;
 
 /// Fills the rows of one of these views; of any other table, none.

@@ -329,7 +329,7 @@ impl Binder<'_> {
     fn is_system_call(name: &ast::ObjectName) -> bool {
         let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
         let Some((name, schema)) = parts.split_last() else { return false };
-        crate::system::find_call(schema.last().map(String::as_str), name).is_some()
+        crate::catalog::builtin::tables::find_call(schema.last().map(String::as_str), name).is_some()
     }
 
     /// All columns of a table, a CTE or a system catalog, under an alias of its own.

@@ -238,7 +238,7 @@ impl Binder<'_> {
             ast::SetExpr::Insert(_)
             | ast::SetExpr::Update(_)
             | ast::SetExpr::Delete(_)
-            | ast::SetExpr::Merge(_) => Err(crate::exec::not_at_the_top()),
+            | ast::SetExpr::Merge(_) => Err(crate::plan::with_rows::not_at_the_top()),
         }
     }
 

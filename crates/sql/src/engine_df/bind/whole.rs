@@ -17,9 +17,9 @@ use datafusion::sql::sqlparser::ast;
 use super::scope::{Scope, ScopeColumn, fold};
 use super::{Binder, Typed};
 use crate::engine_df::fault;
-use crate::expr::whole_row::{Field, WholeRow, literal, parsed, quoted};
+use crate::expr::whole_row::{Field, WholeRow, parsed, quoted};
 use crate::plan::hidden::KEY_COLUMN;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 use crate::types::{SqlType, record};
 

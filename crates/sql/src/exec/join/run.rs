@@ -32,7 +32,7 @@ use crate::held::{out_of_memory, row_bytes};
 use crate::exec::storage;
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::Datum;
 
 /// Keys a level looks up at once, unless one row alone needs more.

@@ -1,7 +1,7 @@
 //! EXPLAIN and EXPLAIN ANALYZE: which path a statement takes and why.
 //!
 //! # Invariants
-//! - EXPLAIN never runs the statement, only subqueries whose one value decides what is read ([`crate::session::init_plan`]);
+//! - EXPLAIN never runs the statement, only subqueries whose one value decides what is read (`session::init_plan`);
 //!   EXPLAIN ANALYZE runs it whole and throws its rows away.
 //! - What is shown is the plan that is run: the same planners are asked.
 //!
@@ -13,22 +13,26 @@
 //! EXPLAIN without ANALYZE shows no cost: what a statement requests depends on what is cached when it runs.
 //! `session::cost` says what belongs to no statement.
 
+mod tree;
+
+use std::any::Any;
 use std::sync::Arc;
 
-use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::display::DisplayableExecutionPlan;
+use async_trait::async_trait;
 use futures::future::BoxFuture;
-use futures::{FutureExt, TryStreamExt};
+use futures::FutureExt as _;
 use serde_json::{Value as Json, json};
 use telesto_bucket::Cost;
 
-use super::{physical, stream};
+use crate::engine_df;
 use crate::error::{Error, Result};
 use crate::exec::Choice;
-use crate::plan::{ExecContext, ExecutablePlan as _, ParameterTypes, Plan, PlanContext};
+use crate::interrupt;
+use crate::plan::{ExecContext, ExecutablePlan, ParameterTypes, Plan, PlanContext};
 use crate::session::init_plan::InitialPlan;
-use crate::session::settings::Executor;
-use crate::session::{ResultColumn, Row, StatementResult};
+use crate::expr::settings::Executor;
+use crate::plan::{ResultColumn, Rows, StatementResult};
+use crate::types::Row;
 use crate::sqlparser::ast::{
     AnalyzeFormat, AnalyzeFormatKind, Expr, Statement, UtilityOption, Value,
 };
@@ -94,21 +98,100 @@ impl<'a> Wanted<'a> {
     }
 }
 
+/// An EXPLAIN, planned.
+#[derive(Debug)]
+pub(crate) struct ExplainPlan {
+    statement: Statement,
+    columns: Arc<[ResultColumn]>,
+    parameters: Vec<SqlType>,
+}
+
+/// Plans an EXPLAIN.
+///
+/// # Errors
+/// Those of the statement inside.
+pub(crate) fn plan(
+    statement: &Statement,
+    context: &mut PlanContext<'_>,
+) -> Result<Arc<ExplainPlan>> {
+    let columns = describe(statement, context)?.into();
+    let parameters = context.parameters.resolved();
+    Ok(Arc::new(ExplainPlan { statement: statement.clone(), columns, parameters }))
+}
+
+#[async_trait]
+impl ExecutablePlan for ExplainPlan {
+    fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
+        Some(&self.columns)
+    }
+
+    fn is_by_key(&self) -> bool {
+        false
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn writes(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn describe(&self) -> String {
+        "EXPLAIN".to_owned()
+    }
+
+    async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        interrupt::computes().await;
+        let rows = run(&self.statement, &self.parameters, context).await?;
+        Ok(StatementResult::Rows {
+            columns: Arc::clone(&self.columns),
+            rows: Rows::Ready(rows),
+            tag: "EXPLAIN",
+        })
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The result of an `EXPLAIN ANALYZE` that wrote, once its commit's share is known; any other unchanged.
+///
+/// # Errors
+/// XX000 when the result is not one of EXPLAIN's.
+pub(crate) fn with_commit_cost(
+    statement: Option<&Statement>,
+    result: StatementResult,
+    commit: Cost,
+) -> Result<StatementResult> {
+    match (statement, result) {
+        (Some(Statement::Explain { .. }), StatementResult::Rows { columns, rows, tag }) => {
+            let rows = match rows {
+                Rows::Ready(rows) => Rows::Ready(committed(rows, commit)?),
+                stream @ Rows::Stream(_) => stream,
+            };
+            Ok(StatementResult::Rows { columns, rows, tag })
+        }
+        (_, result) => Ok(result),
+    }
+}
+
 /// The result columns of an EXPLAIN; plans the statement inside.
-pub(super) fn describe(
+fn describe(
     statement: &Statement,
     context: &mut PlanContext<'_>,
 ) -> Result<Vec<ResultColumn>> {
     let wanted = Wanted::of(statement)?;
     if let Statement::Query(query) = wanted.statement {
-        super::describe_query(query, context)?;
+        engine_df::describe_query(query, context)?;
     }
     let ty = if wanted.json { SqlType::Json } else { SqlType::Text };
     Ok(vec![ResultColumn::new("QUERY PLAN", ty)])
 }
 
 /// Runs an EXPLAIN. Boxed: the statement inside may have a query of its own.
-pub(super) fn run<'a>(
+fn run<'a>(
     statement: &'a Statement,
     parameters: &'a [SqlType],
     context: &'a ExecContext,
@@ -176,21 +259,10 @@ async fn explain(
             ("key path", plan.describe())
         }
         (Choice::Declined(_), Statement::Query(query)) => {
-            let physical = physical(query, parameters, &[], context).await?;
-            if wanted.analyze {
-                let counted = stream(&physical, context)?
-                    .try_fold(0_u64, |rows, batch| async move { Ok(rows + batch.len() as u64) });
-                rows = Some(counted.await?);
-                let shown = |plan: &dyn ExecutionPlan| {
-                    DisplayableExecutionPlan::with_metrics(plan).indent(false).to_string()
-                };
-                ("DataFusion", physical.shown(shown)?)
-            } else {
-                let shown = |plan: &dyn ExecutionPlan| {
-                    DisplayableExecutionPlan::new(plan).indent(false).to_string()
-                };
-                ("DataFusion", physical.shown(shown)?)
-            }
+            let (lines, counted) =
+                engine_df::explain_query(query, parameters, context, wanted.analyze).await?;
+            rows = counted;
+            ("DataFusion", lines)
         }
         _ => return Err(Error::unsupported("EXPLAIN of this statement")),
     };
@@ -206,7 +278,7 @@ async fn explain(
     let lines: Vec<&str> =
         lines.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     if wanted.json {
-        let tree = super::explain_tree::tree(matches!(key, Choice::Key(_)), &lines);
+        let tree = tree::tree(matches!(key, Choice::Key(_)), &lines);
         let mut plan = json!({ "Plan": tree, "Path": path });
         if let (Some(map), Some(why)) = (plan.as_object_mut(), why) {
             map.insert("Why Not Key".to_owned(), json!(why));
@@ -263,7 +335,7 @@ fn cost_json(cost: Cost) -> Json {
 }
 
 /// The rows of an EXPLAIN ANALYZE of a write after its commit: with the commit's share.
-pub(super) fn committed(mut rows: Vec<Row>, commit: Cost) -> Result<Vec<Row>> {
+fn committed(mut rows: Vec<Row>, commit: Cost) -> Result<Vec<Row>> {
     let Some(last) = rows.last_mut().and_then(|row| row.first_mut()) else { return Ok(rows) };
     match last {
         Datum::Json(text) => {

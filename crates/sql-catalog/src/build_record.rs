@@ -8,24 +8,29 @@ use telesto_common::key::KeyRange;
 use telesto_common::{DatabaseId, TableId};
 use telesto_txn::{Database, ReadFor, ScanOptions, Transaction, TxnOptions};
 
-use crate::catalog::CatalogSnapshot;
-use crate::catalog::store::{build_key, builds_prefix};
-use crate::error::{Error, Result};
+use crate::CatalogSnapshot;
+use crate::store::{build_key, builds_prefix};
+use telesto_sql_types::error::{Error, Result};
 
 const VERSION: u8 = 1;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Command {
+pub enum Command {
+    /// CREATE INDEX.
     Create,
+    /// CREATE INDEX CONCURRENTLY.
     CreateConcurrently,
+    /// REINDEX.
     Reindex,
+    /// REINDEX CONCURRENTLY.
     ReindexConcurrently,
 }
 
 impl Command {
     /// As `pg_stat_progress_create_index` shows it.
-    pub(crate) fn name(self) -> &'static str {
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE INDEX",
             Self::CreateConcurrently => "CREATE INDEX CONCURRENTLY",
@@ -35,33 +40,39 @@ impl Command {
     }
 
     /// Whether a failed build leaves an invalid index.
-    pub(crate) fn leaves_invalid(self) -> bool {
+    #[must_use]
+    pub fn leaves_invalid(self) -> bool {
         matches!(self, Self::CreateConcurrently | Self::ReindexConcurrently)
     }
 }
 
 /// How far a build is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BuildRecord {
-    pub(crate) command: Command,
+pub struct BuildRecord {
+    /// What was asked for.
+    pub command: Command,
     /// The driver.
-    pub(crate) holder: u128,
+    pub holder: u128,
     /// Process id of the driver's session.
-    pub(crate) pid: i32,
+    pub pid: i32,
     /// Grows with each of the driver's transactions.
-    pub(crate) beat: u64,
+    pub beat: u64,
     /// Where the table's rows were when the build began. Rows elsewhere were put there by writers that keep the index up.
-    pub(crate) storage: u32,
+    pub storage: u32,
     /// The key of the last row when the build began; empty: not looked up yet. Rows behind it are the writers' own.
-    pub(crate) last: Vec<u8>,
+    pub last: Vec<u8>,
     /// The key of the last row counted; empty: none yet.
-    pub(crate) counted: Vec<u8>,
+    pub counted: Vec<u8>,
     /// The key of the last row done; empty: none yet.
-    pub(crate) cursor: Vec<u8>,
-    pub(crate) rows_done: u64,
-    pub(crate) rows_total: u64,
-    pub(crate) bytes_done: u64,
-    pub(crate) bytes_total: u64,
+    pub cursor: Vec<u8>,
+    /// Rows with their entries.
+    pub rows_done: u64,
+    /// Rows counted.
+    pub rows_total: u64,
+    /// Bytes of rows with their entries.
+    pub bytes_done: u64,
+    /// Bytes of rows counted.
+    pub bytes_total: u64,
 }
 
 fn decode(bytes: &[u8]) -> Result<BuildRecord> {
@@ -76,7 +87,8 @@ fn decode(bytes: &[u8]) -> Result<BuildRecord> {
 
 impl BuildRecord {
     /// A build that has done nothing yet.
-    pub(crate) fn new(command: Command, storage: TableId, holder: u128, pid: i32) -> Self {
+    #[must_use]
+    pub fn new(command: Command, storage: TableId, holder: u128, pid: i32) -> Self {
         Self {
             command,
             holder,
@@ -93,7 +105,11 @@ impl BuildRecord {
         }
     }
 
-    pub(crate) async fn read(
+    /// The record of a build; `None`: it has ended.
+    ///
+    /// # Errors
+    /// Those of the transaction; XX001.
+    pub async fn read(
         txn: &dyn Transaction,
         database: DatabaseId,
         table: TableId,
@@ -103,7 +119,11 @@ impl BuildRecord {
         found.map(|bytes| decode(&bytes)).transpose()
     }
 
-    pub(crate) async fn write(
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub async fn write(
         &self,
         txn: &dyn Transaction,
         database: DatabaseId,
@@ -121,7 +141,7 @@ impl BuildRecord {
 ///
 /// # Errors
 /// Those of the transaction.
-pub(crate) async fn forget_record(
+pub async fn forget_record(
     txn: &dyn Transaction,
     database: DatabaseId,
     table: TableId,
@@ -131,17 +151,21 @@ pub(crate) async fn forget_record(
 }
 
 /// A row of `pg_stat_progress_create_index`.
-pub(crate) struct Progress {
-    pub(crate) table: TableId,
-    pub(crate) index_oid: u32,
-    pub(crate) record: BuildRecord,
+#[derive(Debug)]
+pub struct Progress {
+    /// The table.
+    pub table: TableId,
+    /// OID of the index.
+    pub index_oid: u32,
+    /// How far its build is.
+    pub record: BuildRecord,
 }
 
 /// The builds under way in all processes, as of now.
 ///
 /// # Errors
 /// Those of the database; XX001.
-pub(crate) async fn progress(
+pub async fn progress(
     database: &Arc<dyn Database>,
     catalog: &CatalogSnapshot,
 ) -> Result<Vec<Progress>> {
