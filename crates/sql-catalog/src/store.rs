@@ -22,9 +22,9 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 use super::model::{Dropped, Role, Schema, Sequence, Table, View};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::types::{TypeKind, UserType};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::temp::{TEMP_DATABASE, is_temporary};
 use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// The database every bucket has.
 pub const DEFAULT_DATABASE_ID: DatabaseId = DatabaseId(1);

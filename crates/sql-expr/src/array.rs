@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::fault;
 use super::value::{array, i64_of};
-use telesto_sql_types::error::{Error, Result};
 use telesto_sql_parser::sqlparser::ast;
+use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 /// What is said of a subscript of another type (42804).

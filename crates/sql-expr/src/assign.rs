@@ -21,9 +21,9 @@ use super::fault;
 use super::registry::{Function, Returns, Volatility};
 use super::ty::{CastContext, Tag};
 use super::value::{i64_of, jsonb};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_parser::sqlparser::ast::{self, Subscript};
 use telesto_sql_types::array_text::MAX_ELEMENTS;
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 const fn part(name: &'static str, body: super::registry::Body) -> Function {

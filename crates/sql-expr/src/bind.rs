@@ -20,9 +20,9 @@ use super::context::EvalContext;
 use super::fault;
 use super::scope::{Scope, fold};
 use super::ty::{CastContext, castable};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::parameters::ParameterTypes;
 use telesto_sql_parser::sqlparser::ast::{self, Ident, Value};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, Numeric, SqlType};
 
 /// Deepest nesting of an expression.

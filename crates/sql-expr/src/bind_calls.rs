@@ -11,8 +11,8 @@ use super::fault;
 use super::registry::{ResolveError, registry};
 use super::scope::fold;
 use super::ty::CastContext;
-use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_parser::sqlparser::ast;
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, SqlType};
 
 impl Binder<'_> {

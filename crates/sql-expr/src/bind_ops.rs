@@ -5,8 +5,8 @@ use super::bound::{Comparison, Expr, Node};
 use super::fault;
 use super::registry::registry;
 use super::ty::{Category, Tag, common_type, tag};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_parser::sqlparser::ast::{self, BinaryOperator, UnaryOperator, Value};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, SqlType};
 
 const NO_OPERATOR_HINT: &str = "No operator matches the given name and argument types. You might need to add explicit type casts.";

@@ -352,9 +352,9 @@ pub fn jsonb_text(value: &serde_json::Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use telesto_sql_catalog::CatalogSnapshot;
-    use crate::ty::castable;
     use crate::settings::Settings;
+    use crate::ty::castable;
+    use telesto_sql_catalog::CatalogSnapshot;
     use telesto_sql_types::TextStyle;
     use telesto_sql_types::sql_type::NumericMod;
 

@@ -16,11 +16,11 @@ use telesto_txn::LogKind;
 use super::calendar::Zone;
 use super::fault;
 use super::search::Search;
-use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
-use telesto_sql_catalog::CatalogSnapshot;
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::execution::Execution;
 use crate::settings::Settings;
+use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, SqlType};
 
 /// One call of a function body.

@@ -13,9 +13,9 @@ use super::bind::Binder;
 use super::bound::Expr;
 use super::context::EvalContext;
 use super::scope::{Scope, ScopeColumn, ScopeRelation};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::parameters::ParameterTypes;
 use telesto_sql_types::domains::DomainType;
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, SqlType};
 
 /// The scope of a domain's conditions: VALUE, of the type `base`.

@@ -1,7 +1,7 @@
 //! The errors of expressions, in PostgreSQL's words.
 
-use telesto_sql_types::error::{Error, SqlState};
 use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, SqlState};
 
 /// An error with this SQLSTATE.
 pub fn error(code: &'static str, message: impl Into<String>) -> Error {

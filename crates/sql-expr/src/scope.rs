@@ -3,8 +3,8 @@
 //! # Invariants
 //! A name that two relations have is an error (42702), never a guess.
 
-use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 pub use telesto_sql_parser::names::fold;
 

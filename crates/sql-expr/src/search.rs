@@ -27,8 +27,8 @@ use regex_automata::hybrid::regex::Regex as Automata;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, hybrid, meta};
 
-use telesto_sql_types::error::Result;
 use crate::fault;
+use telesto_sql_types::error::Result;
 use telesto_sql_types::interrupt;
 
 /// Bytes times states that the engine may search in one call: some 50 ms without luck.

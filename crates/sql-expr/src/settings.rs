@@ -157,13 +157,7 @@ impl ConfigQueue {
     ///
     /// # Errors
     /// Those of [`Settings::set`].
-    pub fn push(
-        &self,
-        now: &Settings,
-        name: &str,
-        value: &str,
-        local: bool,
-    ) -> Result<String> {
+    pub fn push(&self, now: &Settings, name: &str, value: &str, local: bool) -> Result<String> {
         let values: Vec<String> = if name.eq_ignore_ascii_case("search_path") {
             names_in(value)
         } else {

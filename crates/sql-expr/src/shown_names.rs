@@ -29,11 +29,7 @@ pub fn name_in(catalog: &CatalogSnapshot, schema: u32, name: &str) -> String {
 }
 
 /// The relation's name, with its schema unless the search path makes that unnecessary.
-pub fn relation_name(
-    catalog: &CatalogSnapshot,
-    settings: &Settings,
-    oid: u32,
-) -> Option<String> {
+pub fn relation_name(catalog: &CatalogSnapshot, settings: &Settings, oid: u32) -> Option<String> {
     let (schema, name) = catalog
         .sequences()
         .find(|s| s.oid == oid)
@@ -70,11 +66,7 @@ fn is_type_visible(catalog: &CatalogSnapshot, settings: &Settings, ty: &UserType
 }
 
 /// The name of a type as `format_type` writes it, without a modifier; `None` when it is not a user's.
-pub fn user_type_name(
-    catalog: &CatalogSnapshot,
-    settings: &Settings,
-    oid: u32,
-) -> Option<String> {
+pub fn user_type_name(catalog: &CatalogSnapshot, settings: &Settings, oid: u32) -> Option<String> {
     let array = |ty: &&Arc<UserType>| oid != 0 && ty.array_oid == oid;
     let found = catalog.user_type(oid).or_else(|| catalog.user_types().find(array))?;
     let mut shown = quoted(&found.name);
@@ -120,7 +112,11 @@ pub fn reg_name(oid: u32, ty: &SqlType, catalog: &CatalogSnapshot) -> Option<Str
                 let view = catalog.views().find(|view| view.oid == oid)?;
                 Some(name_in(catalog, view.schema, &view.name))
             })
-            .or_else(|| builtin::tables::all().find(|table| table.oid == oid).map(|table| table.name.to_owned())),
+            .or_else(|| {
+                builtin::tables::all()
+                    .find(|table| table.oid == oid)
+                    .map(|table| table.name.to_owned())
+            }),
         SqlType::RegNamespace => match oid {
             telesto_sql_catalog::PG_CATALOG_OID => Some("pg_catalog".to_owned()),
             telesto_sql_catalog::INFORMATION_SCHEMA_OID => Some("information_schema".to_owned()),

@@ -3,9 +3,9 @@
 use super::cast::{cast, reg_input};
 use super::context::EvalContext;
 use super::ty::CastContext;
-use telesto_sql_types::error::Result;
 use telesto_sql_types::array_text::array_text;
 use telesto_sql_types::datetime::TimeZone;
+use telesto_sql_types::error::Result;
 use telesto_sql_types::text::TextStyle;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 

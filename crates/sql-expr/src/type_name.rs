@@ -1,10 +1,10 @@
 //! Type names: from the parser's tree and from text.
 
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::types::UserTypes;
 use telesto_sql_parser::sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
 };
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::sql_type::SCALARS;
 use telesto_sql_types::{NumericMod, SqlType};
 

@@ -7,15 +7,15 @@
 //! # Limits
 //! Types that are not in [`SqlType`] give 42704, or 0A000 where PostgreSQL has them.
 
-use telesto_sql_catalog::CatalogSnapshot;
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::fault;
 use crate::scope::fold;
 use crate::settings::Settings;
+use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_parser::sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
 };
 use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::sql_type::NumericMod;
 
 /// Where users' types are looked up.
@@ -133,8 +133,8 @@ pub fn named(data_type: &DataType, users: &UserTypes<'_>) -> Result<SqlType> {
 /// # Errors
 /// As [`named`]; 42601 when the text is no type name.
 pub fn parse_name(text: &str, users: &UserTypes<'_>) -> Result<SqlType> {
-    let parsed =
-        telesto_sql_parser::syntax::read_type(text).map_err(|unread| unread.or_else(|_| no_such(text)))?;
+    let parsed = telesto_sql_parser::syntax::read_type(text)
+        .map_err(|unread| unread.or_else(|_| no_such(text)))?;
     named(&parsed, users)
 }
 

@@ -118,11 +118,7 @@ impl WholeRow {
 ///
 /// # Errors
 /// None but internal ones.
-pub fn row_as_json(
-    relation: &str,
-    columns: Vec<String>,
-    json: &SqlType,
-) -> Result<ast::Expr> {
+pub fn row_as_json(relation: &str, columns: Vec<String>, json: &SqlType) -> Result<ast::Expr> {
     let field = |name: String| {
         let sql = format!("{}.{}", quoted(relation), quoted(&name));
         Field { name, sql }

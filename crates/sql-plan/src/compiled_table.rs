@@ -9,15 +9,15 @@ use bytes::Bytes;
 use telesto_common::DatabaseId;
 use telesto_sql_parser::stored::parse_stored;
 
-use telesto_sql_catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
-use telesto_sql_catalog::codec::{self, RowCodec};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::index_expressions::IndexExpressions;
-use telesto_sql_expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
+use telesto_sql_catalog::codec::{self, RowCodec};
+use telesto_sql_catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
 use telesto_sql_expr::ParameterTypes;
 use telesto_sql_expr::Settings;
+use telesto_sql_expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
 use telesto_sql_types::Datum;
 use telesto_sql_types::domains::DomainType;
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// How a column gets a value the statement does not give.
 #[derive(Clone, Debug)]

@@ -96,12 +96,7 @@ impl Deferred {
     ///
     /// # Errors
     /// 53200.
-    pub fn keep(
-        &self,
-        waiting: Waiting,
-        key: Bytes,
-        memory: &Arc<MemoryBudget>,
-    ) -> Result<()> {
+    pub fn keep(&self, waiting: Waiting, key: Bytes, memory: &Arc<MemoryBudget>) -> Result<()> {
         let state = &mut *self.0.lock();
         let name = (waiting.constraint(), matches!(waiting, Waiting::Child(_)), key);
         if state.known.contains(&name) {

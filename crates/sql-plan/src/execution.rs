@@ -17,10 +17,10 @@ use telesto_txn::{Outcome, TxnOptions};
 use super::ExecContext;
 use crate::advisory::LockRequest;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_expr::context::Request;
 use telesto_sql_expr::{Execution, Settings};
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 #[async_trait]
 impl Execution for ExecContext {
@@ -34,10 +34,7 @@ impl Execution for ExecContext {
 
     fn parameter(&self, number: usize) -> Result<&Datum> {
         number.checked_sub(1).and_then(|i| self.parameters.get(i)).ok_or_else(|| {
-            Error::new(
-                SqlState::UNDEFINED_PARAMETER,
-                format!("there is no parameter ${number}"),
-            )
+            Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter ${number}"))
         })
     }
 

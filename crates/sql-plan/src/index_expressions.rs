@@ -9,17 +9,17 @@
 
 use std::sync::Arc;
 
-use crate::implication::implies;
 use crate::compiled_table::relation;
-use telesto_sql_parser::stored::parse_stored;
+use crate::implication::implies;
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
-use telesto_sql_types::error::Result;
-use telesto_sql_expr::deparse::{Deparse, looks_like_function};
-use telesto_sql_expr::{Binder, Comparison, EvalContext, Expr, Node, Scope};
-use telesto_sql_types::identifier::quote_ident;
 use telesto_sql_expr::ParameterTypes;
 use telesto_sql_expr::Settings;
+use telesto_sql_expr::deparse::{Deparse, looks_like_function};
+use telesto_sql_expr::{Binder, Comparison, EvalContext, Expr, Node, Scope};
 use telesto_sql_parser::sqlparser::ast;
+use telesto_sql_parser::stored::parse_stored;
+use telesto_sql_types::error::Result;
+use telesto_sql_types::identifier::quote_ident;
 use telesto_sql_types::{Datum, SqlType};
 
 /// Predicates and expressions of a table's indexes.

@@ -169,15 +169,18 @@ pub async fn query_statement(
     let settings = Arc::new(Settings { executor: Executor::Auto, ..(*context.settings).clone() });
     let plan = context
         .planner
-        .plan(statement, &mut PlanContext {
-            catalog: &context.catalog,
-            settings: &settings,
-            parameters: &mut parameters,
-            txn: Some(&context.txn),
-            env: &context.env,
-            earlier: Arc::default(),
-            planner: &context.planner,
-        })
+        .plan(
+            statement,
+            &mut PlanContext {
+                catalog: &context.catalog,
+                settings: &settings,
+                parameters: &mut parameters,
+                txn: Some(&context.txn),
+                env: &context.env,
+                earlier: Arc::default(),
+                planner: &context.planner,
+            },
+        )
         .await?;
     match plan.execute(context).await? {
         StatementResult::Rows { columns, rows, .. } => Ok((columns, rows)),

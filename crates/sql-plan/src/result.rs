@@ -11,8 +11,8 @@ use futures::Stream;
 use parking_lot::Mutex;
 
 use telesto_sql_expr::Settings;
-use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Result, SqlState};
 
 pub use telesto_sql_types::Row;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::cancel::Backends;
 use crate::advisory::registry::AdvisoryLocks;
+use crate::cancel::Backends;
 
 /// What pg_cursors shows of a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use telesto_common::limits::Reservation;
 
-use crate::foreign_keys::Pending;
 use crate::ResultColumn;
-use telesto_sql_types::Row;
+use crate::foreign_keys::Pending;
 use telesto_sql_parser::sqlparser::ast::With;
+use telesto_sql_types::Row;
 
 /// Begin of the names of relations that parts of a statement leave. No client can send it: the protocol's strings end
 /// at a NUL.

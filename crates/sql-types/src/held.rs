@@ -20,9 +20,9 @@
 //! # Limits
 //! An estimate: pieces of a sort that are computed at once may give back what another was charged. What outlives its scope is counted by whoever keeps it.
 
+use crate::Datum;
 use crate::error::{Error, Result, SqlState};
 use crate::interrupt;
-use crate::Datum;
 
 /// Values that are smaller are not counted, bytes.
 const FREE_BYTES: u64 = 64 << 10;

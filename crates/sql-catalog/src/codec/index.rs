@@ -19,8 +19,8 @@ use telesto_common::key::{Direction, KeyRange, KeyWriter, PREFIX_LEN};
 
 use super::key::write_index_key;
 use crate::{Index, Table};
-use telesto_sql_types::error::Result;
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
 
 /// The 12-byte prefix of all keys of an index.
 #[must_use]

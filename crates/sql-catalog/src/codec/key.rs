@@ -22,8 +22,8 @@ use num_traits::Zero;
 use telesto_common::key::{Direction, KeyReader, KeyWriter};
 
 use crate::{IndexColumn, Table};
-use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::datum::DAY_MICROS;
+use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::numeric::pow10;
 use telesto_sql_types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
 

@@ -15,8 +15,8 @@ use bytes::Bytes;
 
 use super::value::{Input, get_value, put_value, put_varint, skip_value};
 use crate::Table;
-use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::Row;
+use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 const VERSION: u8 = 1;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use telesto_common::key::KeyRange;
 
 use super::{TEMP_FIRST_OID, TempStore, out_of_memory};
+use crate::codec::index_prefix;
 use crate::model::OnCommit;
 use crate::snapshot::{Stamp, TempPart};
 use crate::store::{Object, StoredObject};
 use crate::{CatalogSnapshot, Schema};
-use crate::codec::index_prefix;
 use telesto_sql_types::error::Result;
 
 /// The shared catalog with the session's temporary objects over it.

@@ -9,8 +9,8 @@
 
 use super::{Deparse, is_word_call};
 use crate::bound::{Expr, Node};
-use crate::ty::CastContext;
 use crate::shown_names::{relation_name, user_type_name};
+use crate::ty::CastContext;
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 impl Deparse<'_> {
@@ -74,9 +74,7 @@ impl Deparse<'_> {
             (Some(reader), Datum::Oid(oid), SqlType::RegClass) => {
                 relation_name(reader.catalog, reader.settings, *oid)
             }
-            (Some(reader), Datum::Oid(_), _) => {
-                crate::text_form::output(value, ty, reader).ok()
-            }
+            (Some(reader), Datum::Oid(_), _) => crate::text_form::output(value, ty, reader).ok(),
             _ => None,
         };
         name.unwrap_or_else(|| value.to_text(ty, &TextStyle::default()))

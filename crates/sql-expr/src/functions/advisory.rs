@@ -1,13 +1,13 @@
 //! Advisory locks: the functions that take, try and give them up.
 
-use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
-use telesto_sql_types::error::Result;
 use crate::context::{Call, Request};
 use crate::registry::{Function, function};
 use crate::ty::Tag::{Bool, Int4, Int8, Void};
 use crate::value::{i64_of, text};
-use telesto_sql_types::Datum;
 use LockMode::{Exclusive, Shared};
+use telesto_sql_types::Datum;
+use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
+use telesto_sql_types::error::Result;
 
 const ONE: &[crate::ty::Tag] = &[Int8];
 const TWO: &[crate::ty::Tag] = &[Int4, Int4];

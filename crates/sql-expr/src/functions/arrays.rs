@@ -4,12 +4,12 @@
 //! Functions that build arrays give one-dimensional ones with lower bound 1; slices and element access understand any
 //! lower bound of one dimension.
 
-use telesto_sql_types::error::Result;
 use crate::context::Call;
 use crate::fault;
 use crate::registry::{Function, Returns, function, function_returning};
 use crate::ty::Tag::{Any, AnyArray, AnyElement, Bool, Int4, Text};
 use crate::value::{array, array_of, bool_datum, i32_datum, i64_of, text};
+use telesto_sql_types::error::Result;
 use telesto_sql_types::held;
 use telesto_sql_types::interrupt::{self, Steps};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};

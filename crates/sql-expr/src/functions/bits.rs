@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use telesto_sql_types::error::Result;
 use crate::fault;
 use crate::registry::{Function, function};
 use crate::ty::Tag::{Bytea, Int4, Int8, Json, Jsonb, Text, TextArray};
 use crate::value::{array_of, bytea, bytes_of, i64_of, jsonb, str_of};
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[

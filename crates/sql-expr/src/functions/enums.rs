@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use telesto_sql_types::error::Result;
 use crate::context::Call;
 use crate::fault;
 use crate::registry::{Function, Returns, function_returning};
 use crate::ty::Tag::AnyEnum;
 use crate::value::array;
+use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, EnumLabel, SqlType};
 
 /// The functions of this module.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use telesto_sql_types::error::Result;
 use crate::cast;
 use crate::context::Call;
 use crate::fault;
@@ -18,6 +17,7 @@ use crate::ty::Tag::{Any, Bool, Int4, Json, Jsonb, Text, TextArray};
 use crate::value::{
     array_of, bool_datum, bool_of, i32_datum, i64_of, json_of, jsonb, str_of, text, to_text,
 };
+use telesto_sql_types::error::Result;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 /// The functions of this module.

@@ -6,13 +6,13 @@
 //! # Limits
 //! `sqrt`, `ln`, `log`, `exp` and `power` of numeric are computed with guard digits in `expr::decimal`.
 
-use telesto_sql_types::error::Result;
 use crate::context::Call;
 use crate::decimal;
 use crate::fault;
 use crate::registry::{Function, function};
 use crate::ty::Tag::{Float4, Float8, Int2, Int4, Int8, Numeric as Num};
 use crate::value::{f64_of, i64_of, numeric_of};
+use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, Numeric, SqlType};
 
 /// Integers and numeric.

@@ -3,11 +3,11 @@
 //! # Limits
 //! A cidr given where an inet is asked for is one, as in PostgreSQL: the implicit cast.
 
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::fault;
 use crate::registry::{Function, function};
 use crate::ty::Tag::{Bool, Cidr, Inet, Int4, Int8, Text};
 use crate::value::{i64_of, network_of, text};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, Network};
 
 /// The functions of this module.

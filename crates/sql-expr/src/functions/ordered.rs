@@ -7,12 +7,12 @@
 //! # Limits
 //! One fraction, not an array of them.
 
-use telesto_sql_types::error::Result;
 use crate::fault;
 use crate::registry::{Function, Returns, function, function_returning};
 use crate::ty::Tag::{AnyArray, Float8};
 use crate::value::{array_of, f64_of};
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
 
 /// `percentile_disc` of gathered values.
 pub const DISCRETE: &str = "percentile_disc of";

@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use telesto_sql_types::error::Result;
 use crate::context::Call;
 use crate::fault;
 use crate::registry::{Function, function};
@@ -13,6 +12,7 @@ use crate::search::{Found, Search};
 use crate::ty::Tag::{Bool, Int4, Text, TextArray};
 use crate::value::{bool_datum, i32_datum, i64_of, str_of, text, text_array};
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
 
 use super::text::{checked_len, compile, within_work};
 use telesto_sql_types::held::Growing;

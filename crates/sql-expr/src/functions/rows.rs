@@ -4,13 +4,13 @@
 //! The text of a row is PostgreSQL's, and reads back as its fields ([`telesto_sql_types::record`]): floating point numbers have all
 //! their digits, whatever `extra_float_digits` is.
 
-use telesto_sql_types::error::Result;
 use crate::cast;
 use crate::context::Call;
 use crate::fault;
 use crate::registry::{Function, function};
 use crate::ty::Tag::{Any, Bool, Int4, Record, Text};
 use crate::value::{bool_datum, i64_of, str_of, text};
+use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType, TextStyle, record};
 
 /// Longest text of a row, bytes.

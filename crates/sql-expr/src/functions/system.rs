@@ -8,19 +8,19 @@ use std::time::Duration;
 use telesto_common::TxnId;
 use telesto_txn::LogKind;
 
-use telesto_sql_types::error::{Error, Result, SqlState};
 use crate::cast::reg_input;
 use crate::context::{Call, Request};
+use crate::execution::Execution;
 use crate::fault;
 use crate::registry::{Function, Returns, function, function_returning};
+use crate::settings::{BACKEND_PID, Settings, level_name};
 use crate::ty::Tag::{
     Any, Bool, Float8, Int4, Int8, Json, Name, Oid, Reg, RegType, Text, Uuid, Void,
 };
 use crate::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
-use telesto_sql_types::identifier::quote_ident;
-use crate::execution::Execution;
-use crate::settings::{BACKEND_PID, Settings, level_name};
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::identifier::quote_ident;
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
@@ -233,12 +233,15 @@ fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
     let settings = call.context.settings;
     let value = match name.to_ascii_lowercase().as_str() {
         "transaction_isolation" => {
-            let level = call.context.exec.map_or(settings.default_level, |e| e.transaction_options().level);
+            let level =
+                call.context.exec.map_or(settings.default_level, |e| e.transaction_options().level);
             Ok(level_name(level).to_owned())
         }
         "transaction_read_only" => {
-            let only =
-                call.context.exec.map_or(settings.default_read_only, |e| e.transaction_options().read_only);
+            let only = call
+                .context
+                .exec
+                .map_or(settings.default_read_only, |e| e.transaction_options().read_only);
             Ok(if only { "on" } else { "off" }.to_owned())
         }
         _ => settings.show(name),
@@ -289,7 +292,8 @@ fn serial_sequence(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
         {
             return missing(&view.name);
         }
-        if let Some(table) = telesto_sql_catalog::builtin::tables::all().find(|table| table.oid == oid)
+        if let Some(table) =
+            telesto_sql_catalog::builtin::tables::all().find(|table| table.oid == oid)
             && !table.columns.iter().any(|(name, _)| *name == column)
         {
             return missing(table.name);

@@ -11,7 +11,6 @@ mod matching;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use telesto_sql_types::error::Result;
 use crate::Tag::{AnyArray, Bytea, Int4, Int8, Name, Text, TextArray};
 use crate::context::Call;
 use crate::fault;
@@ -23,10 +22,11 @@ use crate::value::{
     array, array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array,
     to_text,
 };
+use telesto_sql_types::array_text::MAX_ELEMENTS;
+use telesto_sql_types::error::Result;
 use telesto_sql_types::held;
 use telesto_sql_types::identifier::{quote_ident, quote_literal};
 use telesto_sql_types::interrupt::Steps;
-use telesto_sql_types::array_text::MAX_ELEMENTS;
 use telesto_sql_types::{Datum, SqlType};
 
 use matching::*;

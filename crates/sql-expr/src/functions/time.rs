@@ -7,7 +7,6 @@
 
 mod compute;
 
-use telesto_sql_types::error::Result;
 use crate::calendar::{self, DAY, Field, SECOND, Scaled, Source, Zone};
 use crate::context::Call;
 use crate::fault;
@@ -21,6 +20,7 @@ use crate::ty::Tag::{
 use crate::value::{
     EPOCH_DAYS, f64_of, i64_of, interval_of, numeric_of, stored_micros, str_of, text, unix_micros,
 };
+use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, Interval, Numeric};
 
 use compute::*;

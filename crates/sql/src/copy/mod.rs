@@ -33,13 +33,13 @@ use self::lines::encode;
 use self::options::Options;
 use crate::catalog::{Generated, Relation, Table};
 use crate::error::{Error, Result, SqlState};
-use crate::expr::context::EvalContext;
-use crate::plan::{ExecContext, PlanContext};
 use crate::expr::Settings;
+use crate::expr::context::EvalContext;
 use crate::interrupt;
 use crate::plan::{CopyFormat, CopyPiece, ExecutablePlan, ResultColumn, StatementResult};
-use crate::types::Row;
+use crate::plan::{ExecContext, PlanContext};
 use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
+use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
 /// A COPY, planned.

@@ -19,23 +19,23 @@ use std::any::Any;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::future::BoxFuture;
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 use telesto_bucket::Cost;
 
 use crate::engine_df;
 use crate::error::{Error, Result};
 use crate::exec::Choice;
+use crate::expr::settings::Executor;
 use crate::interrupt;
 use crate::plan::{ExecContext, ExecutablePlan, ParameterTypes, Plan, PlanContext};
-use crate::session::init_plan::InitialPlan;
-use crate::expr::settings::Executor;
 use crate::plan::{ResultColumn, Rows, StatementResult};
-use crate::types::Row;
+use crate::session::init_plan::InitialPlan;
 use crate::sqlparser::ast::{
     AnalyzeFormat, AnalyzeFormatKind, Expr, Statement, UtilityOption, Value,
 };
+use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
 /// Begin of the line, and name of the field, that tells the commit's share.
@@ -178,10 +178,7 @@ pub(crate) fn with_commit_cost(
 }
 
 /// The result columns of an EXPLAIN; plans the statement inside.
-fn describe(
-    statement: &Statement,
-    context: &mut PlanContext<'_>,
-) -> Result<Vec<ResultColumn>> {
+fn describe(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Vec<ResultColumn>> {
     let wanted = Wanted::of(statement)?;
     if let Statement::Query(query) = wanted.statement {
         engine_df::describe_query(query, context)?;
@@ -207,19 +204,21 @@ async fn explain(
     let mut wanted = Wanted::of(statement)?;
     let started = context.env.clock.monotonic();
     let mut types = known(parameters);
-    let planned = context.planner.plan(
-        wanted.statement,
-        &mut PlanContext {
-            catalog: &context.catalog,
-            settings: &context.settings,
-            parameters: &mut types,
-            txn: Some(&context.txn),
-            env: &context.env,
-            earlier: Arc::default(),
-            planner: &context.planner,
-        },
-    )
-    .await;
+    let planned = context
+        .planner
+        .plan(
+            wanted.statement,
+            &mut PlanContext {
+                catalog: &context.catalog,
+                settings: &context.settings,
+                parameters: &mut types,
+                txn: Some(&context.txn),
+                env: &context.env,
+                earlier: Arc::default(),
+                planner: &context.planner,
+            },
+        )
+        .await;
     let planned = match planned {
         // Only running it by key alone is refused.
         Err(_) if context.settings.executor == Executor::Key => None,

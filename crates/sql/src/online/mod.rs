@@ -36,8 +36,8 @@ mod upkeep;
 
 use std::time::Duration;
 
-pub(crate) use build::{Builder, End};
 pub(crate) use crate::catalog::build_record::Command;
+pub(crate) use build::{Builder, End};
 pub(crate) use upkeep::Upkeep;
 
 /// A driver that has not beaten for so long is taken for dead.

@@ -10,11 +10,9 @@ use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
 
-use crate::plan::cancel::Backends;
-use crate::plan::cost::Spending;
+use super::planner::BothExecutors;
 use super::settings::Settings;
 use super::writes::Writes;
-use super::planner::BothExecutors;
 use super::{CancelHandle, Session};
 use crate::advisory::registry::AdvisoryLocks;
 use crate::advisory::remote::Remote;
@@ -27,6 +25,8 @@ use crate::error::{Error, Result, SqlState};
 use crate::notify::hub::Hub;
 use crate::notify::session::Channels;
 use crate::online::Upkeep;
+use crate::plan::cancel::Backends;
+use crate::plan::cost::Spending;
 use crate::plan::{Planner, SessionView};
 
 /// Options of an engine.

@@ -32,9 +32,9 @@ use futures::TryStreamExt as _;
 
 use crate::error::{Error, Result, SqlState};
 use crate::expr::registry::registry;
+use crate::expr::settings::Executor;
 use crate::expr::{fold, output_name};
 use crate::plan::{ExecContext, ExecutablePlan, ParameterTypes, Plan, PlanContext};
-use crate::expr::settings::Executor;
 use crate::session::{ResultColumn, Rows, StatementResult, plan_as_written, plan_statement};
 use crate::sqlparser::ast::{
     BinaryOperator, Expr, Ident, Query, Select, SelectItem, Statement, Value, Visit, VisitMut,

@@ -47,25 +47,25 @@ use telesto_common::Label;
 use telesto_common::limits::Reservation;
 
 pub use crate::catalog::SequenceSession;
-pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
+pub use crate::expr::settings::{self, Settings};
 pub use crate::plan::cancel::{CancelHandle, CancelToken, Ending, Probe};
 pub use crate::plan::cost::StatementCost;
-pub use engine::{SessionOptions, SqlEngine, SqlOptions};
-pub(crate) use prepare::{plan_as_written, plan_statement};
 pub use crate::plan::{
     CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, RowStream,
     Rows, StatementResult,
 };
 pub use crate::types::Row;
-pub use crate::expr::settings::{self, Settings};
+pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
+pub use engine::{SessionOptions, SqlEngine, SqlOptions};
+pub(crate) use prepare::{plan_as_written, plan_statement};
 
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::{CatalogSnapshot, Stamp};
 use crate::error::{Error, Result, SqlState};
-use crate::plan::deferred::Deferred;
 use crate::interrupt;
 use crate::notify::session::Channels;
 use crate::notify::{Lost, Notification};
+use crate::plan::deferred::Deferred;
 use crate::plan::{ParameterTypes, Plan};
 use crate::sqlparser::ast::Statement;
 use crate::stack::Need;

@@ -20,6 +20,7 @@ use telesto_common::limits::Reservation;
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::conflict::says_nothing;
+use super::init_plan;
 use super::run::failed_transaction;
 use super::{Prepared, Session, parse, tame};
 use crate::catalog::CatalogSnapshot;
@@ -27,7 +28,6 @@ use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::{Choice, must_be_key};
 use crate::interrupt;
-use super::init_plan;
 use crate::plan::{ParameterTypes, Plan, PlanContext};
 use crate::session::settings::Executor;
 use crate::sqlparser::ast::{SetExpr, Statement};

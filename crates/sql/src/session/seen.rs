@@ -13,9 +13,9 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128, SipHasher};
 
+use crate::error::{Error, Result};
 use crate::plan::{ResultColumn, RowStream, Rows, StatementResult};
 use crate::types::Row;
-use crate::error::{Error, Result};
 
 /// Digest of one statement's outcome.
 #[derive(Clone, Debug, Default)]

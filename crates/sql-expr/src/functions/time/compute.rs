@@ -200,7 +200,10 @@ pub(super) fn scale(value: Interval, by: f64) -> Result<Datum> {
 }
 
 pub(super) fn local_now(call: &Call<'_>) -> Result<Datum> {
-    to_local(&Datum::TimestampTz(call.context.execution()?.transaction_micros()), call.context.zone())
+    to_local(
+        &Datum::TimestampTz(call.context.execution()?.transaction_micros()),
+        call.context.zone(),
+    )
 }
 
 pub(super) fn midnight(call: &Call<'_>) -> Result<Datum> {

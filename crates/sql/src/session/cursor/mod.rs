@@ -31,8 +31,8 @@ use telesto_common::limits::MemoryBudget;
 use tokio::sync::Mutex;
 
 use super::{Prepared, ResultColumn, Row, RowStream, Rows, Session, StatementResult, pg_micros};
-use crate::plan::session_view::CursorShown;
 use crate::error::{Error, Result, SqlState};
+use crate::plan::session_view::CursorShown;
 use crate::sqlparser::ast::{
     CloseCursor, Declare, FetchDirection, Ident, Statement, ValueWithSpan,
 };
