@@ -23,6 +23,8 @@ pub mod parse;
 pub mod rewrite;
 pub mod stack;
 pub mod statement_kind;
+pub mod stored;
 pub mod syntax;
+pub mod view_query;
 
 pub use sqlparser;

@@ -20,9 +20,9 @@
 //! # Limits
 //! An estimate: pieces of a sort that are computed at once may give back what another was charged. What outlives its scope is counted by whoever keeps it.
 
+use crate::Datum;
 use crate::error::{Error, Result, SqlState};
 use crate::interrupt;
-use crate::Datum;
 
 /// Values that are smaller are not counted, bytes.
 const FREE_BYTES: u64 = 64 << 10;
@@ -85,6 +85,30 @@ impl Drop for Scope {
     fn drop(&mut self) {
         interrupt::give_back(self.0);
     }
+}
+
+/// Bytes a row holds in memory, roughly.
+#[must_use]
+pub fn row_bytes(row: &crate::Row) -> u64 {
+    let long: usize = row
+        .iter()
+        .map(|value| match value {
+            Datum::Text(t) | Datum::Json(t) => t.len() + 16,
+            Datum::Bytea(b) => b.len() + 16,
+            Datum::Numeric(_) => 64,
+            Datum::Jsonb(_) => 256,
+            Datum::Array(a) => a.elements.len() * 40 + 64,
+            _ => 0,
+        })
+        .sum();
+    (long + row.len() * size_of::<Datum>() + 48) as u64
+}
+
+/// 53200 with the next step.
+#[must_use]
+pub fn out_of_memory(error: telesto_common::Error) -> Error {
+    Error::new(SqlState::OUT_OF_MEMORY, error.to_string())
+        .hint("Raise --memory, or do the work in smaller statements.")
 }
 
 #[cfg(test)]

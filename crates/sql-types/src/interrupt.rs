@@ -506,9 +506,7 @@ pub async fn scoped<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 
 /// `future` as a part of the statement under way, for a library that spawns it. When the statement is to end it is not polled any more:
 /// whoever waits for it is dropped too, and drops it.
-pub fn inheriting<T: Send + 'static>(
-    mut future: BoxFuture<'static, T>,
-) -> BoxFuture<'static, T> {
+pub fn inheriting<T: Send + 'static>(mut future: BoxFuture<'static, T>) -> BoxFuture<'static, T> {
     // A thread that ends runs no statement.
     let current = CURRENT.try_with(|current| current.borrow().clone()).ok().flatten();
     let Some(shared) = current else { return future };

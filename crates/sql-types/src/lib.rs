@@ -14,6 +14,7 @@
 //! Every error carries an SQLSTATE and PostgreSQL's message where it has one; nothing panics on what a client or a stored
 //! byte says.
 
+pub mod advisory;
 pub mod array_text;
 pub mod binary;
 pub mod datetime;
@@ -42,6 +43,9 @@ pub use network::Network;
 pub use numeric::Numeric;
 pub use sql_type::{NumericMod, SqlType, oid};
 pub use text::TextStyle;
+
+/// A row: its values by column.
+pub type Row = Vec<Datum>;
 
 /// Seconds from 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps begin.
 pub const PG_EPOCH_SECONDS: i64 = 946_684_800;

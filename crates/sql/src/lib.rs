@@ -17,28 +17,28 @@
 //! # Limits
 //! `docs/sql.md` lists what differs from PostgreSQL 15.
 
-mod advisory;
-pub mod catalog;
-pub mod codec;
 pub mod copy;
-mod ddl;
-pub mod engine_df;
-pub mod exec;
-pub mod expr;
+mod explain;
 #[doc(hidden)]
 pub mod fuzz;
-mod notify;
 mod online;
-pub mod plan;
 pub mod session;
-pub mod system;
-mod temp;
 
+pub use telesto_sql_catalog as catalog;
+pub use telesto_sql_catalog::codec;
+pub(crate) use telesto_sql_catalog::temp;
+pub use telesto_sql_datafusion as engine_df;
+pub(crate) use telesto_sql_ddl as ddl;
+pub use telesto_sql_expr as expr;
+pub use telesto_sql_keypath as exec;
 pub use telesto_sql_parser::sqlparser;
 pub(crate) use telesto_sql_parser::{definition, stack, syntax};
+pub use telesto_sql_pgcatalog as system;
+pub use telesto_sql_plan as plan;
+pub(crate) use telesto_sql_plan::{advisory, notify};
 pub use telesto_sql_types as types;
 pub use telesto_sql_types::error;
-pub(crate) use telesto_sql_types::{held, identifier, interrupt};
+pub(crate) use telesto_sql_types::{held, interrupt};
 
 pub use error::{Error, Result, SqlState};
 pub use notify::{Lost, Notification};

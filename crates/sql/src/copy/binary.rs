@@ -13,7 +13,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::lines::{MAX_ROW_BYTES, malformed};
 use crate::error::{Error, Result};
-use crate::session::Row;
+use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
 const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";

@@ -13,7 +13,8 @@ use super::binary::{self, BinaryDecoder};
 use super::lines::{Decoder, Field, encode, owned};
 use super::options::Options;
 use crate::error::Result;
-use crate::session::{CopyFormat, Row};
+use crate::plan::CopyFormat;
+use crate::types::Row;
 use crate::types::SqlType;
 
 /// The options that the first bytes stand for; `None` where COPY would refuse them.

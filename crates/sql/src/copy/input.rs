@@ -32,7 +32,8 @@ use crate::exec::bulk::{BulkInsert, Refused};
 use crate::expr::context::EvalContext;
 use crate::expr::text_form::style as text_style;
 use crate::plan::ExecContext;
-use crate::session::{CopyFormat, CopyInTarget, Row};
+use crate::plan::{CopyFormat, CopyInTarget};
+use crate::types::Row;
 use crate::types::text::TextStyle;
 use crate::types::{Datum, SqlType};
 

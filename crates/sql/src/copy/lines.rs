@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 
 use crate::error::{Error, Result, SqlState};
-use crate::session::CopyFormat;
+use crate::plan::CopyFormat;
 
 use super::options::Options;
 

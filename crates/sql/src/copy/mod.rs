@@ -21,28 +21,83 @@ mod input;
 mod lines;
 mod options;
 
+use std::any::Any;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::BytesMut;
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt as _;
 
 use self::input::CopyIn;
 use self::lines::encode;
 use self::options::Options;
 use crate::catalog::{Generated, Relation, Table};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::Settings;
 use crate::expr::context::EvalContext;
+use crate::interrupt;
+use crate::plan::{CopyFormat, CopyPiece, ExecutablePlan, ResultColumn, StatementResult};
 use crate::plan::{ExecContext, PlanContext};
-use crate::session::{CopyFormat, CopyPiece, Row, Settings, StatementResult};
 use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
+use crate::types::Row;
 use crate::types::{Datum, SqlType};
+
+/// A COPY, planned.
+#[derive(Debug)]
+pub(crate) struct CopyPlan {
+    statement: Statement,
+    columns: Arc<[ResultColumn]>,
+    parameters: Vec<SqlType>,
+}
+
+/// Plans a COPY.
+///
+/// # Errors
+/// Those of the statement.
+pub(crate) fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Arc<CopyPlan>> {
+    check(statement, context)?;
+    let parameters = context.parameters.resolved();
+    Ok(Arc::new(CopyPlan { statement: statement.clone(), columns: Arc::from([]), parameters }))
+}
+
+#[async_trait]
+impl ExecutablePlan for CopyPlan {
+    /// None of them: COPY has a protocol of its own.
+    fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
+        Some(&self.columns)
+    }
+
+    fn is_by_key(&self) -> bool {
+        false
+    }
+
+    fn is_read_only(&self) -> bool {
+        matches!(self.statement, Statement::Copy { to: true, .. })
+    }
+
+    fn writes(&self) -> Option<&'static str> {
+        (!self.is_read_only()).then_some("COPY FROM")
+    }
+
+    fn describe(&self) -> String {
+        "COPY".to_owned()
+    }
+
+    async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
+        interrupt::computes().await;
+        run(&self.statement, &self.parameters, context).await
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
 
 /// Checks a COPY while it is planned: its names and options.
 ///
 /// # Errors
 /// Those of the statement.
-pub(crate) fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
+fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
     let Statement::Copy { source, target, options, legacy_options, to, .. } = statement else {
         return Err(Error::internal("COPY was expected"));
     };
@@ -70,18 +125,6 @@ pub(crate) fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Res
         }
     }
     Ok(())
-}
-
-/// Runs a COPY. Boxed: the INSERT inside may have a query of its own.
-///
-/// # Errors
-/// Those of the statement.
-pub(crate) fn execute<'a>(
-    statement: &'a Statement,
-    parameters: &'a [SqlType],
-    context: &'a ExecContext,
-) -> BoxFuture<'a, Result<StatementResult>> {
-    run(statement, parameters, context).boxed()
 }
 
 async fn run(

@@ -3,7 +3,7 @@
 use crate::catalog::Table;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
-use crate::session::CopyFormat;
+use crate::plan::CopyFormat;
 use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption, Ident};
 
 /// How the data is written.

@@ -16,17 +16,17 @@ use telesto_common::{Label, TableId};
 use telesto_txn::{Level, ReadFor, ScanOptions, TxnOptions};
 use tokio::sync::oneshot;
 
-use super::record::{BuildRecord, Command, forget_record};
 use super::{LEASE, LOOK};
+use crate::catalog::build_record::{BuildRecord, Command, forget_record};
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::catalog::{BuildState, Table};
 use crate::codec;
 use crate::ddl;
 use crate::error::{Error, Result, SqlState};
-use crate::exec::info::TableInfo;
 use crate::exec::read::get_many;
 use crate::expr::EvalContext;
 use crate::plan::ExecContext;
+use crate::plan::compiled_table::CompiledTable;
 use crate::session::SqlEngine;
 use crate::types::Datum;
 
@@ -344,7 +344,7 @@ impl Builder {
             read_for: ReadFor::Constraint,
             ..ScanOptions::default()
         };
-        let info = TableInfo::new(&context.catalog, &context.settings, table)?;
+        let info = CompiledTable::new(&context.catalog, &context.settings, table)?;
         let build = table.build(index).ok_or_else(|| Error::internal("a build is gone"))?;
         let eval = EvalContext::executing(context);
         let mut scan = txn.scan(range, options);

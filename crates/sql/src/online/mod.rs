@@ -31,21 +31,16 @@
 //! One driver a build. A row that others change all the time is met one claim at a time.
 
 mod build;
-mod record;
 mod sweep;
 mod upkeep;
 
 use std::time::Duration;
 
+pub(crate) use crate::catalog::build_record::Command;
 pub(crate) use build::{Builder, End};
-pub(crate) use record::{BuildRecord, Command, forget_record, progress};
 pub(crate) use upkeep::Upkeep;
 
 /// A driver that has not beaten for so long is taken for dead.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// How often the beats of another driver are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// Tables of more rows, or bytes, are worked on in several transactions.
-pub(crate) const SMALL_ROWS: usize = 4000;
-/// See [`SMALL_ROWS`].
-pub(crate) const SMALL_BYTES: usize = 4 << 20;

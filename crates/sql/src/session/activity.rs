@@ -6,45 +6,10 @@
 //! # Limits
 //! [`QUERY_BYTES`] of a statement's text. The sessions of this process only.
 
-use parking_lot::Mutex;
-
 use super::{Session, TransactionStatus, pg_micros};
 
 /// Bytes kept of a statement's text, PostgreSQL's default.
 const QUERY_BYTES: usize = 1024;
-
-/// One session, as others see it. Times are microseconds since 2000-01-01 UTC.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Activity {
-    pub(crate) user: String,
-    pub(crate) application_name: String,
-    pub(crate) backend_start: i64,
-    pub(crate) xact_start: Option<i64>,
-    pub(crate) query_start: Option<i64>,
-    pub(crate) state_change: i64,
-    pub(crate) state: &'static str,
-    pub(crate) query: String,
-}
-
-/// A session's activity, shared with the others.
-#[derive(Debug, Default)]
-pub(crate) struct Shown(Mutex<Activity>);
-
-impl Shown {
-    pub(super) fn of(user: &str, now: i64) -> Self {
-        Self(Mutex::new(Activity {
-            user: user.to_owned(),
-            backend_start: now,
-            state_change: now,
-            state: "idle",
-            ..Activity::default()
-        }))
-    }
-
-    pub(crate) fn get(&self) -> Activity {
-        self.0.lock().clone()
-    }
-}
 
 impl Session {
     fn now(&self) -> i64 {
@@ -54,7 +19,7 @@ impl Session {
     /// A statement of this text begins.
     pub(super) fn shows_query(&self, sql: &str) {
         let now = self.now();
-        let mut shown = self.shown.0.lock();
+        let mut shown = self.shown.change();
         shown.state = "active";
         shown.state_change = now;
         shown.query_start = Some(now);
@@ -74,7 +39,7 @@ impl Session {
             TransactionStatus::Failed => "idle in transaction (aborted)",
         };
         let now = self.now();
-        let mut shown = self.shown.0.lock();
+        let mut shown = self.shown.change();
         shown.state = state;
         shown.state_change = now;
         shown.xact_start = self.block.as_ref().map(|block| block.started_micros);

@@ -26,13 +26,13 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt as _};
 use telesto_common::Env;
 
-use super::cancel::CancelToken;
-use super::result::CopyInTarget;
 use super::settings::Settings;
 use super::{Rows, Session, StatementResult};
 use crate::error::{Error, Result};
 use crate::held;
 use crate::interrupt::{self, ScopedStream, timed_out};
+use crate::plan::CopyInTarget;
+use crate::plan::cancel::CancelToken;
 
 /// The time a statement has. Makes a timer only for a statement that has a limit.
 pub(super) struct Timer(Option<BoxFuture<'static, ()>>);

@@ -23,31 +23,6 @@ fn level_of(level: TransactionIsolationLevel) -> Level {
     }
 }
 
-/// PostgreSQL's name of an isolation level.
-#[must_use]
-pub(crate) fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Serializable => "serializable",
-        Level::Snapshot => "repeatable read",
-        Level::ReadCommitted => "read committed",
-        Level::ReadUncommitted => "read uncommitted",
-        Level::Session => "session",
-        Level::Eventual => "eventual",
-    }
-}
-
-/// The isolation level PostgreSQL calls `name`.
-#[must_use]
-pub(crate) fn level_named(name: &str) -> Option<Level> {
-    Some(match name.to_ascii_lowercase().as_str() {
-        "serializable" => Level::Serializable,
-        "repeatable read" | "snapshot" => Level::Snapshot,
-        "read committed" => Level::ReadCommitted,
-        "read uncommitted" => Level::ReadUncommitted,
-        _ => return None,
-    })
-}
-
 fn done(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })
 }

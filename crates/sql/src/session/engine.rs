@@ -10,11 +10,10 @@ use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
 
-use super::cancel::Backends;
-use super::cost::Spending;
+use super::planner::BothExecutors;
 use super::settings::Settings;
 use super::writes::Writes;
-use super::{CancelHandle, Live, Session};
+use super::{CancelHandle, Session};
 use crate::advisory::registry::AdvisoryLocks;
 use crate::advisory::remote::Remote;
 use crate::advisory::session::AdvisorySession;
@@ -26,6 +25,9 @@ use crate::error::{Error, Result, SqlState};
 use crate::notify::hub::Hub;
 use crate::notify::session::Channels;
 use crate::online::Upkeep;
+use crate::plan::cancel::Backends;
+use crate::plan::cost::Spending;
+use crate::plan::{Planner, SessionView};
 
 /// Options of an engine.
 #[derive(Clone, Debug)]
@@ -83,6 +85,7 @@ pub struct SqlEngine {
     advisory: Arc<AdvisoryLocks>,
     backends: Arc<Backends>,
     hub: Arc<Hub>,
+    pub(super) planner: Arc<dyn Planner>,
     pub(crate) upkeep: Upkeep,
     pub(super) writes: Writes,
     sessions: AtomicU64,
@@ -98,6 +101,7 @@ impl SqlEngine {
         env: Env,
         options: SqlOptions,
     ) -> Result<Arc<Self>> {
+        crate::expr::registry::install(&[crate::system::FUNCTIONS])?;
         // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
         let mut attempt = 0;
         loop {
@@ -136,6 +140,7 @@ impl SqlEngine {
             advisory,
             backends: Arc::default(),
             hub,
+            planner: Arc::new(BothExecutors),
             upkeep: Upkeep::default(),
             writes: Writes::default(),
             sessions: AtomicU64::new(0),
@@ -171,7 +176,7 @@ impl SqlEngine {
         }
         let settings = Arc::new(settings);
         let now = super::pg_micros(self.env.clock.wall_micros());
-        let shown = Arc::new(super::activity::Shown::of(&settings.session_user, now));
+        let shown = Arc::new(crate::plan::activity::Shown::of(&settings.session_user, now));
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             sequences: Arc::new(SequenceSession::new(
@@ -198,12 +203,12 @@ impl SqlEngine {
             spending: Spending::new(self.options.meter.clone()),
             temp: None,
             cursors: super::cursor::Cursors::default(),
-            live: Arc::new(Live {
+            live: Arc::new(SessionView {
                 locks: Some(Arc::clone(&self.advisory)),
                 sizes: Arc::clone(&self.sizes),
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
-                ..Live::default()
+                ..SessionView::default()
             }),
             advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
             deferred: Arc::default(),

@@ -13,22 +13,19 @@
 //! - An error in an explicit transaction puts it in the failed state; only ROLLBACK (or to a
 //!   savepoint) leaves it (25P02).
 
-pub(crate) mod activity;
+mod activity;
 mod bounds;
-pub mod cancel;
 mod conflict;
 mod constraints;
 mod control;
-mod cost;
 pub(crate) mod cursor;
 mod engine;
-mod live;
+pub(crate) mod init_plan;
 mod online;
+mod planner;
 mod prepare;
-pub mod result;
 mod run;
 mod seen;
-pub mod settings;
 mod tame;
 mod transaction;
 mod utility;
@@ -50,26 +47,25 @@ use telesto_common::Label;
 use telesto_common::limits::Reservation;
 
 pub use crate::catalog::SequenceSession;
-pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
-pub use cancel::{CancelHandle, CancelToken, Ending, Probe};
-pub(crate) use control::level_name;
-pub use cost::StatementCost;
-pub use engine::{SessionOptions, SqlEngine, SqlOptions};
-pub use live::Live;
-pub(crate) use prepare::{plan_as_written, plan_statement};
-pub use result::{
-    CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, Row,
-    RowStream, Rows, StatementResult,
+pub use crate::expr::settings::{self, Settings};
+pub use crate::plan::cancel::{CancelHandle, CancelToken, Ending, Probe};
+pub use crate::plan::cost::StatementCost;
+pub use crate::plan::{
+    CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, RowStream,
+    Rows, StatementResult,
 };
-pub use settings::Settings;
+pub use crate::types::Row;
+pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
+pub use engine::{SessionOptions, SqlEngine, SqlOptions};
+pub(crate) use prepare::{plan_as_written, plan_statement};
 
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::{CatalogSnapshot, Stamp};
 use crate::error::{Error, Result, SqlState};
-use crate::exec::deferred::Deferred;
 use crate::interrupt;
 use crate::notify::session::Channels;
 use crate::notify::{Lost, Notification};
+use crate::plan::deferred::Deferred;
 use crate::plan::{ParameterTypes, Plan};
 use crate::sqlparser::ast::Statement;
 use crate::stack::Need;
@@ -186,10 +182,10 @@ pub struct Session {
     /// Prepared statements by name: those of PREPARE and those of the protocol's Parse.
     prepared: BTreeMap<String, Arc<Prepared>>,
     reported: BTreeMap<&'static str, String>,
-    spending: cost::Spending,
+    spending: crate::plan::cost::Spending,
     cursors: cursor::Cursors,
-    live: Arc<Live>,
-    shown: Arc<activity::Shown>,
+    live: Arc<crate::plan::SessionView>,
+    shown: Arc<crate::plan::activity::Shown>,
     advisory: Arc<AdvisorySession>,
     channels: Arc<Channels>,
     deferred: Arc<Deferred>,
@@ -378,7 +374,7 @@ impl Session {
         self.cancel.shared().set_computes(false);
         let scope = self.spending.scope();
         let result = scoped(scope, self.run(prepared, parameters)).await?;
-        Ok(cost::counted(result, self.spending.scope()))
+        Ok(crate::plan::cost::counted(result, self.spending.scope()))
     }
 
     /// Sync: commits the implicit transaction, if one is open.

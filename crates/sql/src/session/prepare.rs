@@ -20,6 +20,7 @@ use telesto_common::limits::Reservation;
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::conflict::says_nothing;
+use super::init_plan;
 use super::run::failed_transaction;
 use super::{Prepared, Session, parse, tame};
 use crate::catalog::CatalogSnapshot;
@@ -27,7 +28,7 @@ use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::{Choice, must_be_key};
 use crate::interrupt;
-use crate::plan::{ParameterTypes, Plan, PlanContext, initial};
+use crate::plan::{ParameterTypes, Plan, PlanContext};
 use crate::session::settings::Executor;
 use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::types::SqlType;
@@ -89,15 +90,15 @@ async fn plan_whole(statement: &Statement, context: &mut PlanContext<'_>) -> Res
                 || error.code() == SqlState::FEATURE_NOT_SUPPORTED =>
         {
             // It may plan, or be by key, once its subqueries are values: in RETURNING, ON CONFLICT and MERGE there are no others.
-            return match initial::plan(statement, None, context).await {
-                Some(plan) => Ok(Plan::Initial(plan)),
+            return match init_plan::plan(statement, None, context).await {
+                Some(plan) => Ok(Plan::Run(plan)),
                 None => Err(error),
             };
         }
         Err(error) => return Err(error),
     };
-    match initial::plan(statement, Some(&plan), context).await {
-        Some(first) if first.columns() == plan.columns() => Ok(Plan::Initial(first)),
+    match init_plan::plan(statement, Some(&plan), context).await {
+        Some(first) if first.columns() == plan.columns() => Ok(Plan::Run(first)),
         _ => Ok(plan),
     }
 }
@@ -108,11 +109,15 @@ pub(crate) async fn plan_as_written(
     context: &mut PlanContext<'_>,
 ) -> Result<Plan> {
     match Box::pin(crate::exec::plan(statement, context)).await? {
-        Choice::Key(plan) => return Ok(Plan::Key(plan)),
+        Choice::Key(plan) => return Ok(Plan::of(plan)),
         Choice::Declined(reason) => must_be_key(statement, context.settings, &reason)?,
     }
     interrupt::computes().await;
-    Ok(Plan::DataFusion(Box::pin(engine_df::plan(statement, context)).await?))
+    Ok(match statement {
+        Statement::Explain { .. } => Plan::of(crate::explain::plan(statement, context)?),
+        Statement::Copy { .. } => Plan::of(crate::copy::plan(statement, context)?),
+        query => Plan::of(engine_df::plan_into(query, Vec::new(), context)?),
+    })
 }
 
 impl Session {
@@ -152,6 +157,7 @@ impl Session {
                 txn: Some(txn),
                 env: &self.engine.env,
                 earlier: Arc::default(),
+                planner: &self.engine.planner,
             },
         )
         .await?;
@@ -206,6 +212,7 @@ impl Session {
                 txn: Some(&txn),
                 env: &self.engine.env,
                 earlier: Arc::default(),
+                planner: &self.engine.planner,
             },
         )
         .await;

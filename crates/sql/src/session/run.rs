@@ -19,8 +19,8 @@ use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
-use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
+use crate::explain;
 use crate::expr::cast::reg_input;
 use crate::expr::context::EvalContext;
 use crate::interrupt;
@@ -71,7 +71,7 @@ impl Session {
                     match self.commit_bounded().boxed().await {
                         Ok(()) => {
                             let commit = self.spending.total() - before;
-                            return engine_df::with_commit_cost(
+                            return explain::with_commit_cost(
                                 prepared.statement.as_ref(),
                                 result,
                                 commit,
@@ -371,9 +371,7 @@ impl Session {
         let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
         let work = async {
             match plan {
-                Plan::Key(plan) => plan.execute(&context).await,
-                Plan::DataFusion(plan) => plan.execute(&context).boxed().await,
-                Plan::Initial(plan) => plan.execute(&context).boxed().await,
+                Plan::Run(plan) => plan.execute(&context).await,
                 Plan::Session => {
                     if context.deferred.any() {
                         refuse_while_waiting(statement)?;
@@ -434,6 +432,7 @@ impl Session {
             advisory: Arc::clone(&self.advisory),
             channels: Arc::clone(&self.channels),
             deferred: Arc::clone(&self.deferred),
+            planner: Arc::clone(&self.engine.planner),
         }
     }
 

@@ -13,8 +13,9 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128, SipHasher};
 
-use super::result::{ResultColumn, Row, RowStream, Rows, StatementResult};
 use crate::error::{Error, Result};
+use crate::plan::{ResultColumn, RowStream, Rows, StatementResult};
+use crate::types::Row;
 
 /// Digest of one statement's outcome.
 #[derive(Clone, Debug, Default)]

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use super::constraints::SetConstraints;
-use super::control::level_name;
-use super::cost::LAST_COST;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::cast;
+use crate::expr::settings::level_name;
 use crate::expr::type_name::sql_type;
 use crate::expr::{CastContext, EvalContext};
 use crate::notify::channel_of;
 use crate::notify::session::{Asked, Change};
+use crate::plan::cost::LAST_COST;
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
     ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
@@ -288,7 +288,7 @@ impl Session {
             ));
         };
         if name.eq_ignore_ascii_case("transaction_isolation") {
-            block.options.level = super::control::level_named(&value).ok_or_else(|| {
+            block.options.level = crate::expr::settings::level_named(&value).ok_or_else(|| {
                 Error::new(
                     SqlState::INVALID_PARAMETER_VALUE,
                     format!("invalid value for parameter \"{name}\": \"{value}\""),

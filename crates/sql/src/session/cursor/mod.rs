@@ -32,6 +32,7 @@ use tokio::sync::Mutex;
 
 use super::{Prepared, ResultColumn, Row, RowStream, Rows, Session, StatementResult, pg_micros};
 use crate::error::{Error, Result, SqlState};
+use crate::plan::session_view::CursorShown;
 use crate::sqlparser::ast::{
     CloseCursor, Declare, FetchDirection, Ident, Statement, ValueWithSpan,
 };
@@ -53,17 +54,6 @@ struct SqlCursor {
     rows: Arc<Mutex<CursorRows>>,
     /// Savepoints there were; `None`: its transaction has committed.
     depth: Option<usize>,
-}
-
-/// What pg_cursors shows of a cursor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CursorShown {
-    pub name: String,
-    pub statement: String,
-    pub hold: bool,
-    pub binary: bool,
-    pub scroll: bool,
-    pub created_micros: i64,
 }
 
 /// A session's cursors.

@@ -1,0 +1,345 @@
+//! Datums as key elements.
+//!
+//! Types that `telesto_common::key` has an element for use it. The others go through its bytes element:
+//!
+//! | type | bytes inside the element |
+//! | --- | --- |
+//! | numeric | class (0 -inf, 1 negative, 2 zero, 3 positive, 4 +inf, 5 NaN); for 1 and 3: exponent, i32 with flipped sign bit, big endian, of `0.d1d2… × 10^exponent`; then the digits in pairs, each + 1 (1 to 100), trailing zeros dropped. Of negatives everything after the class is inverted and closed with `FF` |
+//! | interval | its span in microseconds (months of 30 days), i128 with flipped sign bit |
+//! | enum | the label's order bytes (`types::enums`) |
+//! | jsonb | refused (0A000) |
+//! | array | the elements as key elements, then number of dimensions (`00`, count) and each bound |
+//! | char(n) | the text without trailing blanks |
+//!
+//! # Limits
+//! Not everything comes back as it was: numeric loses its scale, interval its split, `char(n)` its padding. The
+//! row holds the exact value.
+
+use std::sync::Arc;
+
+use num_bigint::{BigInt, Sign};
+use num_traits::Zero;
+use telesto_common::key::{Direction, KeyReader, KeyWriter};
+
+use crate::{IndexColumn, Table};
+use telesto_sql_types::datum::DAY_MICROS;
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::numeric::pow10;
+use telesto_sql_types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
+
+/// Whether values of `ty` can be in keys.
+#[must_use]
+pub fn is_key_type(ty: &SqlType) -> bool {
+    match ty {
+        SqlType::Json
+        | SqlType::Jsonb
+        | SqlType::Record(_)
+        | SqlType::Void
+        | SqlType::Unknown
+        | SqlType::Int2Vector
+        | SqlType::OidVector => false,
+        SqlType::Array(element) => is_key_type(element),
+        _ => true,
+    }
+}
+
+/// Appends `value` of type `ty` to a key.
+///
+/// # Errors
+/// 0A000 for types without an order; XX000 when the value is not of the type.
+pub fn write_datum_key(
+    key: &mut KeyWriter,
+    value: &Datum,
+    ty: &SqlType,
+    direction: Direction,
+) -> Result<()> {
+    match (value, ty) {
+        (Datum::Null, _) => key.null(direction),
+        (Datum::Bool(v), SqlType::Bool) => key.bool(*v, direction),
+        (Datum::Int2(v), SqlType::Int2) => key.i16(*v, direction),
+        (Datum::Int4(v), SqlType::Int4) | (Datum::Date(v), SqlType::Date) => key.i32(*v, direction),
+        (Datum::Int8(v), SqlType::Int8)
+        | (Datum::Time(v), SqlType::Time(_))
+        | (Datum::Timestamp(v), SqlType::Timestamp(_))
+        | (Datum::TimestampTz(v), SqlType::TimestampTz(_)) => key.i64(*v, direction),
+        (Datum::Float4(v), SqlType::Float4) => key.f32(*v, direction),
+        (Datum::Float8(v), SqlType::Float8) => key.f64(*v, direction),
+        (Datum::Text(v), SqlType::Char(_)) => key.text(v.trim_end_matches(' '), direction),
+        (Datum::Text(v), ty) if ty.is_string() => key.text(v, direction),
+        (Datum::InternalChar(v), SqlType::InternalChar) => key.bytes(&[*v], direction),
+        (Datum::Bytea(v), SqlType::Bytea) => key.bytes(v, direction),
+        (Datum::Uuid(v), SqlType::Uuid) => key.raw16(*v, direction),
+        (Datum::Network(v), ty) if ty.is_network() => key.bytes(&v.order_bytes(), direction),
+        (Datum::Enum(v), SqlType::Enum(_)) => key.bytes(&v.order, direction),
+        (Datum::Oid(v), ty) if ty.is_oid_like() => key.u64(u64::from(*v), direction),
+        (Datum::Numeric(v), SqlType::Numeric(_)) => key.bytes(&numeric_bytes(v), direction),
+        (Datum::Interval(v), SqlType::Interval) => {
+            key.raw16((v.span() as u128 ^ (1 << 127)).to_be_bytes(), direction)
+        }
+        (Datum::Array(v), SqlType::Array(element)) => {
+            let mut inner = KeyWriter::new();
+            for datum in &v.elements {
+                write_datum_key(&mut inner, datum, element, Direction::Ascending)?;
+            }
+            let mut bytes = inner.as_slice().to_vec();
+            bytes.push(0);
+            bytes.push(v.dimensions.len() as u8);
+            for (length, lower) in &v.dimensions {
+                for bound in [length, lower] {
+                    bytes.extend_from_slice(&(*bound as u32 ^ (1 << 31)).to_be_bytes());
+                }
+            }
+            key.bytes(&bytes, direction)
+        }
+        (Datum::Json(_) | Datum::Jsonb(_), _) => {
+            return Err(Error::unsupported(format!("a key of type {ty}")));
+        }
+        _ => return Err(Error::internal(format!("value {value:?} in a key of type {ty}"))),
+    };
+    Ok(())
+}
+
+/// Appends a value of an index's column: as [`write_datum_key`], with NULL where the column has it.
+///
+/// # Errors
+/// As [`write_datum_key`].
+pub fn write_index_key(
+    key: &mut KeyWriter,
+    value: &Datum,
+    table: &Table,
+    column: &IndexColumn,
+) -> Result<()> {
+    if value.is_null() {
+        key.null(null_direction(column));
+        return Ok(());
+    }
+    write_datum_key(key, value, column.ty(table), column.direction)
+}
+
+/// Reads what [`write_index_key`] wrote.
+///
+/// # Errors
+/// XX001.
+pub fn read_index_key(
+    key: &mut KeyReader<'_>,
+    table: &Table,
+    column: &IndexColumn,
+) -> Result<Datum> {
+    if column.nulls_first.is_some() && key.clone().take_null(null_direction(column)) == Ok(true) {
+        key.take_null(null_direction(column))?;
+        return Ok(Datum::Null);
+    }
+    read_datum_key(key, column.ty(table), column.direction)
+}
+
+/// A NULL is before every tag of a value when descending, after it when ascending.
+fn null_direction(column: &IndexColumn) -> Direction {
+    if column.nulls_first() { Direction::Descending } else { Direction::Ascending }
+}
+
+/// Reads a value of type `ty` from a key, as far as the key holds it.
+///
+/// # Errors
+/// XX001.
+pub fn read_datum_key(
+    key: &mut KeyReader<'_>,
+    ty: &SqlType,
+    direction: Direction,
+) -> Result<Datum> {
+    if key.take_null(direction)? {
+        return Ok(Datum::Null);
+    }
+    Ok(match ty {
+        SqlType::Bool => Datum::Bool(key.bool(direction)?),
+        SqlType::Int2 => Datum::Int2(key.i16(direction)?),
+        SqlType::Int4 => Datum::Int4(key.i32(direction)?),
+        SqlType::Date => Datum::Date(key.i32(direction)?),
+        SqlType::Int8 => Datum::Int8(key.i64(direction)?),
+        SqlType::Time(_) => Datum::Time(key.i64(direction)?),
+        SqlType::Timestamp(_) => Datum::Timestamp(key.i64(direction)?),
+        SqlType::TimestampTz(_) => Datum::TimestampTz(key.i64(direction)?),
+        SqlType::Float4 => Datum::Float4(key.f32(direction)?),
+        SqlType::Float8 => Datum::Float8(key.f64(direction)?),
+        ty if ty.is_string() => Datum::text(key.text(direction)?),
+        SqlType::InternalChar => {
+            Datum::InternalChar(key.bytes(direction)?.first().copied().unwrap_or(0))
+        }
+        SqlType::Bytea => Datum::bytea(key.bytes(direction)?),
+        SqlType::Uuid => Datum::Uuid(key.raw16(direction)?),
+        ty if ty.is_network() => Datum::Network(
+            Network::from_order_bytes(&key.bytes(direction)?)
+                .ok_or_else(|| Error::corrupt("a network address in a key"))?,
+        ),
+        SqlType::Enum(ty) => Datum::Enum(Arc::clone(ty.by_order(&key.bytes(direction)?)?)),
+        ty if ty.is_oid_like() => Datum::Oid(
+            u32::try_from(key.u64(direction)?).map_err(|_| Error::corrupt("an oid in a key"))?,
+        ),
+        SqlType::Numeric(_) => Datum::numeric(read_numeric(&key.bytes(direction)?)?),
+        SqlType::Interval => {
+            let span = (u128::from_be_bytes(key.raw16(direction)?) ^ (1 << 127)) as i128;
+            let days = span.div_euclid(i128::from(DAY_MICROS));
+            Datum::Interval(Interval {
+                months: 0,
+                days: i32::try_from(days).unwrap_or(i32::MAX),
+                micros: span.rem_euclid(i128::from(DAY_MICROS)) as i64,
+            })
+        }
+        SqlType::Array(element) => {
+            let bytes = key.bytes(direction)?;
+            let mut inner = KeyReader::new(&bytes);
+            let mut elements = Vec::new();
+            // An element starts with 01 or FF, the end with 00.
+            while inner.clone().take_null(Direction::Ascending).is_ok() {
+                elements.push(read_datum_key(&mut inner, element, Direction::Ascending)?);
+            }
+            Datum::Array(Arc::new(ArrayValue::new((**element).clone(), elements)))
+        }
+        _ => return Err(Error::corrupt(format!("a key of type {ty}"))),
+    })
+}
+
+fn numeric_bytes(value: &Numeric) -> Vec<u8> {
+    let (unscaled, scale) = match value {
+        Numeric::NegInfinity => return vec![0],
+        Numeric::Infinity => return vec![4],
+        Numeric::NaN => return vec![5],
+        Numeric::Finite { unscaled, .. } if unscaled.is_zero() => return vec![2],
+        Numeric::Finite { unscaled, scale } => (unscaled, *scale),
+    };
+    let digits = unscaled.magnitude().to_string();
+    let exponent = digits.len() as i32 - scale as i32;
+    let digits = digits.trim_end_matches('0').as_bytes();
+    let mut out = Vec::with_capacity(6 + digits.len() / 2);
+    out.extend_from_slice(&(exponent as u32 ^ (1 << 31)).to_be_bytes());
+    for pair in digits.chunks(2) {
+        let tens = pair[0] - b'0';
+        let ones = pair.get(1).map_or(0, |b| b - b'0');
+        out.push(tens * 10 + ones + 1);
+    }
+    if unscaled.sign() == Sign::Minus {
+        for byte in &mut out {
+            *byte = !*byte;
+        }
+        out.push(0xFF);
+        out.insert(0, 1);
+    } else {
+        out.insert(0, 3);
+    }
+    out
+}
+
+fn read_numeric(bytes: &[u8]) -> Result<Numeric> {
+    let corrupt = || Error::corrupt("a numeric in a key");
+    let (class, rest) = bytes.split_first().ok_or_else(corrupt)?;
+    let (negative, body) = match class {
+        0 => return Ok(Numeric::NegInfinity),
+        2 => return Ok(Numeric::zero()),
+        4 => return Ok(Numeric::Infinity),
+        5 => return Ok(Numeric::NaN),
+        1 => (
+            true,
+            rest.strip_suffix(&[0xFF]).ok_or_else(corrupt)?.iter().map(|b| !b).collect::<Vec<u8>>(),
+        ),
+        3 => (false, rest.to_vec()),
+        _ => return Err(corrupt()),
+    };
+    let (exponent, pairs) = body.split_first_chunk::<4>().ok_or_else(corrupt)?;
+    let exponent = i64::from((u32::from_be_bytes(*exponent) ^ (1 << 31)) as i32);
+    let mut unscaled = BigInt::zero();
+    for pair in pairs {
+        if !(1..=100).contains(pair) {
+            return Err(corrupt());
+        }
+        unscaled = unscaled * 100 + (pair - 1);
+    }
+    if negative {
+        unscaled = -unscaled;
+    }
+    let scale = pairs.len() as i64 * 2 - exponent;
+    if scale.abs() > 150_000 {
+        return Err(corrupt());
+    }
+    let number = if scale >= 0 {
+        Numeric::new(unscaled, scale as u32).normalized()
+    } else {
+        Numeric::new(unscaled * pow10(scale.unsigned_abs() as u32), 0)
+    };
+    Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key_of(value: &Datum, ty: &SqlType, direction: Direction) -> Vec<u8> {
+        let mut key = KeyWriter::new();
+        write_datum_key(&mut key, value, ty, direction).expect("key");
+        key.finish().to_vec()
+    }
+
+    fn numerics() -> impl Strategy<Value = Numeric> {
+        prop_oneof![
+            (any::<i128>(), 0_u32..40).prop_map(|(n, s)| Numeric::new(n, s)),
+            (-2000_i64..2000, 0_u32..6).prop_map(|(n, s)| Numeric::new(n, s)),
+            (any::<i64>(), 0_u32..60)
+                .prop_map(|(n, z)| Numeric::new(BigInt::from(n) * pow10(z), 0)),
+            Just(Numeric::NaN),
+            Just(Numeric::Infinity),
+            Just(Numeric::NegInfinity),
+        ]
+    }
+
+    fn datums() -> impl Strategy<Value = (Datum, Datum, SqlType)> {
+        let interval = || {
+            (-50_i32..50, -2000_i32..2000, any::<i32>()).prop_map(|(months, days, m)| {
+                Datum::Interval(Interval { months, days, micros: i64::from(m) * 1000 })
+            })
+        };
+        let numeric = || numerics().prop_map(Datum::numeric);
+        let text = || "[a-c\u{0} é]{0,4}".prop_map(Datum::text);
+        let array = || {
+            proptest::collection::vec(
+                prop_oneof![Just(Datum::Null), (0_i32..4).prop_map(Datum::Int4)],
+                0..4,
+            )
+            .prop_map(|v| Datum::Array(Arc::new(ArrayValue::new(SqlType::Int4, v))))
+        };
+        prop_oneof![
+            (numeric(), numeric(), Just(SqlType::Numeric(None))),
+            (interval(), interval(), Just(SqlType::Interval)),
+            (text(), text(), Just(SqlType::Text)),
+            (text(), text(), Just(SqlType::Char(None))),
+            (array(), array(), Just(SqlType::Int4.array_of())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn key_bytes_order_as_the_values_do((a, b, ty) in datums()) {
+            let want = a.cmp_typed(&b, &ty);
+            let up = key_of(&a, &ty, Direction::Ascending).cmp(&key_of(&b, &ty, Direction::Ascending));
+            let down = key_of(&a, &ty, Direction::Descending).cmp(&key_of(&b, &ty, Direction::Descending));
+            prop_assert_eq!(up, want);
+            prop_assert_eq!(down, want.reverse());
+        }
+
+        #[test]
+        fn key_gives_an_equal_value_back((a, _, ty) in datums()) {
+            for direction in [Direction::Ascending, Direction::Descending] {
+                let bytes = key_of(&a, &ty, direction);
+                let mut reader = KeyReader::new(&bytes);
+                let back = read_datum_key(&mut reader, &ty, direction).expect("decode");
+                prop_assert!(back.cmp_typed(&a, &ty).is_eq(), "{:?} {:?}", a, back);
+                prop_assert!(reader.is_empty());
+            }
+        }
+
+        #[test]
+        fn key_of_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            for ty in telesto_sql_types::sql_type::SCALARS {
+                let _ = read_datum_key(&mut KeyReader::new(&bytes), ty, Direction::Ascending);
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Bytes of a row: the value under a table's primary key.
+//!
+//! ```text
+//! version 1 (1 byte) | columns n (varint) | presence bitmap (n bits, bit i of byte i/8, 1 = not NULL) | present values in order
+//! ```
+//! All columns are stored, those of the key too: a key does not give a numeric's scale or a float's `-0` back.
+//!
+//! # Invariants
+//! Column i of the row is the column with id i + 1, whatever the table looked like when the row was written:
+//! columns added later read as their `missing` value, dropped ones as NULL.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::value::{Input, get_value, put_value, put_varint, skip_value};
+use crate::Table;
+use telesto_sql_types::Row;
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::{Datum, SqlType, TextStyle};
+
+const VERSION: u8 = 1;
+
+/// Encodes a full row of `table` (one datum for each entry of `columns`).
+///
+/// # Errors
+/// XX000 when a value is not of its column's type.
+pub fn encode_row(table: &Table, row: &[Datum]) -> Result<Bytes> {
+    if row.len() != table.columns.len() {
+        return Err(Error::internal(format!(
+            "a row of {} values for table {} with {} columns",
+            row.len(),
+            table.name,
+            table.columns.len()
+        )));
+    }
+    let mut out = Vec::with_capacity(16 + row.len() * 8);
+    out.push(VERSION);
+    put_varint(&mut out, row.len() as u64);
+    let bitmap = out.len();
+    out.resize(bitmap + row.len().div_ceil(8), 0);
+    for (i, (datum, column)) in row.iter().zip(&table.columns).enumerate() {
+        if datum.is_null() || column.dropped {
+            continue;
+        }
+        out[bitmap + i / 8] |= 1 << (i % 8);
+        put_value(&mut out, datum, &column.ty)?;
+    }
+    Ok(Bytes::from(out))
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    ty: SqlType,
+    missing: Datum,
+    wanted: bool,
+}
+
+/// Decodes rows of one table, all columns or some. Made once a plan.
+#[derive(Clone, Debug)]
+pub struct RowCodec {
+    slots: Arc<[Slot]>,
+    /// Gives the wanted columns alone, in their order.
+    compact: bool,
+    /// Columns of what it gives.
+    width: usize,
+    /// Nothing is wanted from here on.
+    end: usize,
+}
+
+impl RowCodec {
+    /// Decodes all columns.
+    ///
+    /// # Errors
+    /// XX001 when a stored default does not parse.
+    pub fn new(table: &Table) -> Result<Self> {
+        Self::projected(table, |_| true)
+    }
+
+    /// Decodes the columns (positions in `Table::columns`) for which `wanted` holds; others are left NULL.
+    ///
+    /// # Errors
+    /// XX001 when a stored default does not parse.
+    pub fn projected(table: &Table, wanted: impl Fn(usize) -> bool) -> Result<Self> {
+        let style = TextStyle::default();
+        let slots = table
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(i, column)| {
+                let missing = match &column.missing {
+                    Some(text) if !column.dropped => Datum::from_text(text, &column.ty, &style)
+                        .map_err(|error| Error::corrupt(format!("a column default: {error}")))?,
+                    _ => Datum::Null,
+                };
+                Ok(Slot { ty: column.ty.clone(), missing, wanted: !column.dropped && wanted(i) })
+            })
+            .collect::<Result<Arc<[Slot]>>>()?;
+        let width = table.columns.len();
+        let end = slots.iter().rposition(|slot| slot.wanted).map_or(0, |last| last + 1);
+        Ok(Self { slots, compact: false, width, end })
+    }
+
+    /// Decodes the columns for which `wanted` holds, and gives only these.
+    ///
+    /// # Errors
+    /// XX001 when a stored default does not parse.
+    pub fn compact(table: &Table, wanted: impl Fn(usize) -> bool) -> Result<Self> {
+        let all = Self::projected(table, wanted)?;
+        let width = all.slots.iter().filter(|slot| slot.wanted).count();
+        Ok(Self { compact: true, width, ..all })
+    }
+
+    /// How many columns it gives.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Decodes a row, as far as something is wanted of it.
+    ///
+    /// # Errors
+    /// XX001.
+    pub fn decode(&self, bytes: &[u8]) -> Result<Row> {
+        let mut row = Vec::with_capacity(self.width);
+        self.walk(bytes, |at, ty, cell| {
+            if !self.compact {
+                row.resize(at, Datum::Null);
+            }
+            row.push(match cell {
+                Cell::Stored(input) => get_value(input, ty)?,
+                Cell::Missing(value) => value.clone(),
+                Cell::Null => Datum::Null,
+            });
+            Ok(())
+        })?;
+        if !self.compact {
+            row.resize(self.width, Datum::Null);
+        }
+        Ok(row)
+    }
+
+    /// Shows the wanted columns of a row to `take`, in their order: position, type and what the row has there. `take` reads
+    /// a stored value whole.
+    ///
+    /// # Errors
+    /// XX001 and those of `take`.
+    pub fn walk<'a>(
+        &'a self,
+        bytes: &[u8],
+        mut take: impl FnMut(usize, &'a SqlType, Cell<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut input = Input(bytes);
+        let version = input.take(1)?[0];
+        if version != VERSION {
+            return Err(Error::corrupt(format!(
+                "row format {version}, this version reads {VERSION}; use a newer telesto"
+            )));
+        }
+        let stored = usize::try_from(input.varint()?).unwrap_or(usize::MAX);
+        if stored > self.slots.len() {
+            return Err(Error::corrupt(format!(
+                "a row has {stored} columns, its table {}",
+                self.slots.len()
+            )));
+        }
+        let bitmap = input.take(stored.div_ceil(8))?;
+        for (i, slot) in self.slots[..self.end].iter().enumerate() {
+            let present = i < stored && bitmap[i / 8] & (1 << (i % 8)) != 0;
+            match (slot.wanted, present) {
+                (true, true) => take(i, &slot.ty, Cell::Stored(&mut input))?,
+                (true, false) if i >= stored => take(i, &slot.ty, Cell::Missing(&slot.missing))?,
+                (true, false) => take(i, &slot.ty, Cell::Null)?,
+                (false, true) => skip_value(&mut input, &slot.ty)?,
+                (false, false) => {}
+            }
+        }
+        if self.end == self.slots.len() && !input.0.is_empty() {
+            return Err(Error::corrupt("a row is longer than its columns"));
+        }
+        Ok(())
+    }
+}
+
+/// What a row has in a column.
+#[derive(Debug)]
+pub enum Cell<'r, 'b> {
+    /// A value, next in the input.
+    Stored(&'r mut Input<'b>),
+    /// Nothing: the row is older than the column, which reads as this value.
+    Missing(&'r Datum),
+    /// NULL.
+    Null,
+}

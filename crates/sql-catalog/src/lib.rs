@@ -1,0 +1,54 @@
+//! The catalog: what schemas, tables, indexes, constraints and sequences there are.
+//!
+//! # Purpose
+//! Descriptions of a database's objects ([`model`], [`types`]), where they are kept and changed ([`store`]), what a
+//! statement sees of them ([`snapshot`]), the positions of sequences ([`sequence`]), the bytes of rows and keys that
+//! follow from a description ([`codec`]), what is there in every database ([`builtin`]), and a session's temporary objects with their rows ([`temp`]).
+//!
+//! # Invariants
+//! - The catalog is ordinary data in the system key space (database 0), changed by ordinary
+//!   transactions.
+//! - Every transaction reads the catalog stamp with `ReadFor::Constraint` and every change writes a new
+//!   one: data definition conflicts with everything that ran against the older catalog.
+//! - A [`CatalogSnapshot`] is immutable and named by its stamp, 16 random bytes: the same stamp always
+//!   means the same content, committed or not.
+//!
+//! # On failure
+//! Stored bytes that do not decode give XX001 and name what they belong to; nothing panics on them.
+//!
+//! # Limits
+//! A catalog is decoded and kept in memory whole.
+
+pub mod build_record;
+pub mod builtin;
+pub mod codec;
+pub mod model;
+pub mod sequence;
+pub mod sizes;
+pub mod snapshot;
+pub mod store;
+pub mod temp;
+pub mod types;
+
+pub use model::{
+    BuildState, CheckConstraint, Column, Dropped, ForeignKey, ForeignKeyAction, ForeignKeyMatch,
+    Generated, Index, IndexBuild, IndexColumn, IndexExpression, Owner, Role, Schema, Sequence,
+    Table, TableKind, View,
+};
+pub use sequence::SequenceSession;
+pub use snapshot::{CatalogSnapshot, Relation, Stamp};
+pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
+pub use types::{Domain, TypeKind, UserType};
+
+pub use telesto_sql_types::PUBLIC;
+
+/// Name of the default database.
+pub const DEFAULT_DATABASE: &str = "telesto";
+/// OID of the schema `pg_catalog`.
+pub const PG_CATALOG_OID: u32 = 11;
+/// OID of the schema `public`.
+pub const PUBLIC_OID: u32 = 2200;
+/// OID of the schema `information_schema`.
+pub const INFORMATION_SCHEMA_OID: u32 = 13_000;
+/// First OID given to users' objects.
+pub const FIRST_USER_OID: u32 = 16_384;

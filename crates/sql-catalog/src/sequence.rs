@@ -1,0 +1,405 @@
+//! Sequences: positions and cached allocation.
+//!
+//! # Invariants
+//! - Values are handed out by small transactions of their own, never rolled back: gaps, no repetitions.
+//! - A sequence made in a transaction not yet committed is advanced in that transaction itself: nobody else
+//!   can see it, and what it gave is rolled back with it.
+//! - Every process takes a block of at least [`BLOCK`] values at once; values of different processes interleave.
+//!
+//! # Limits
+//! `CACHE 1` (the default) takes blocks too: consecutive values of one process, gaps after a restart.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_common::{DatabaseId, Env};
+use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
+
+use super::model::Sequence;
+use super::snapshot::CatalogSnapshot;
+use super::store::sequence_key;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// Values taken at once.
+pub const BLOCK: i64 = 32;
+const ATTEMPTS: u32 = 50;
+const VERSION: u8 = 1;
+
+/// Where a sequence stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The value given last, or the one to give first.
+    pub last: i64,
+    /// Whether `last` has been given.
+    pub called: bool,
+}
+
+fn encode(position: Position) -> Bytes {
+    let mut out = vec![VERSION, u8::from(position.called)];
+    out.extend_from_slice(&position.last.to_be_bytes());
+    Bytes::from(out)
+}
+
+fn decode(bytes: &[u8]) -> Result<Position> {
+    match bytes {
+        [VERSION, called, rest @ ..] => {
+            let last = rest.try_into().map_err(|_| Error::corrupt("a sequence's position"))?;
+            Ok(Position { last: i64::from_be_bytes(last), called: *called != 0 })
+        }
+        _ => Err(Error::corrupt("a sequence's position")),
+    }
+}
+
+/// The value after `position`, if the sequence has one left.
+fn following(sequence: &Sequence, position: Position) -> Option<i64> {
+    if !position.called {
+        return Some(position.last);
+    }
+    let next = position
+        .last
+        .checked_add(sequence.increment)
+        .filter(|n| (sequence.min..=sequence.max).contains(n));
+    match next {
+        Some(next) => Some(next),
+        None if sequence.cycle && sequence.increment > 0 => Some(sequence.min),
+        None if sequence.cycle => Some(sequence.max),
+        None => None,
+    }
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    values: std::collections::VecDeque<i64>,
+}
+
+/// Values taken from the store and not yet given, of all sessions of a process.
+#[derive(Debug, Default)]
+pub struct SequenceCache {
+    /// By sequence and by the catalog object's content, so that ALTER SEQUENCE starts a new block.
+    blocks: Mutex<BTreeMap<(DatabaseId, u32), (Sequence, Block)>>,
+    /// The next row id of tables without primary key; 0: none was drawn yet.
+    next_row_id: Mutex<i64>,
+}
+
+impl SequenceCache {
+    fn take(&self, database: DatabaseId, sequence: &Sequence) -> Option<i64> {
+        let mut blocks = self.blocks.lock();
+        let (known, block) = blocks.get_mut(&(database, sequence.oid))?;
+        if known != sequence {
+            blocks.remove(&(database, sequence.oid));
+            return None;
+        }
+        block.values.pop_front()
+    }
+
+    fn fill(&self, database: DatabaseId, sequence: &Sequence, values: Vec<i64>) {
+        let mut blocks = self.blocks.lock();
+        let entry = blocks
+            .entry((database, sequence.oid))
+            .or_insert_with(|| (sequence.clone(), Block::default()));
+        entry.0 = sequence.clone();
+        entry.1.values.extend(values);
+    }
+
+    fn forget(&self, database: DatabaseId, oid: u32) {
+        self.blocks.lock().remove(&(database, oid));
+    }
+}
+
+fn exhausted(sequence: &Sequence) -> Error {
+    let (word, bound) =
+        if sequence.increment > 0 { ("maximum", sequence.max) } else { ("minimum", sequence.min) };
+    Error::new(
+        SqlState::SEQUENCE_LIMIT_EXCEEDED,
+        format!("nextval: reached {word} value of sequence \"{}\" ({bound})", sequence.name),
+    )
+}
+
+/// Advances `sequence` by `count` values in `txn`.
+async fn advance(
+    txn: &Arc<dyn Transaction>,
+    database: DatabaseId,
+    sequence: &Sequence,
+    count: i64,
+) -> Result<Vec<i64>> {
+    let key = sequence_key(database, sequence.oid);
+    let mut position = match txn.get(&key, ReadFor::Constraint).await? {
+        Some(bytes) => decode(&bytes)?,
+        None => Position { last: sequence.start, called: false },
+    };
+    let mut values = Vec::new();
+    while (values.len() as i64) < count {
+        let Some(next) = following(sequence, position) else { break };
+        values.push(next);
+        position = Position { last: next, called: true };
+    }
+    if values.is_empty() {
+        return Err(exhausted(sequence));
+    }
+    txn.put(key, encode(position)).await?;
+    Ok(values)
+}
+
+/// Where a sequence stands, as `txn` sees it.
+pub async fn read_position(
+    txn: &Arc<dyn Transaction>,
+    database: DatabaseId,
+    sequence: &Sequence,
+) -> Result<Position> {
+    Ok(match txn.get(&sequence_key(database, sequence.oid), ReadFor::Constraint).await? {
+        Some(bytes) => decode(&bytes)?,
+        None => Position { last: sequence.start, called: false },
+    })
+}
+
+/// Writes a sequence's position in `txn` (TRUNCATE … RESTART IDENTITY, ALTER SEQUENCE RESTART).
+pub async fn write_position(
+    txn: &Arc<dyn Transaction>,
+    database: DatabaseId,
+    oid: u32,
+    position: Option<Position>,
+) -> Result<()> {
+    let key = sequence_key(database, oid);
+    match position {
+        Some(position) => txn.put(key, encode(position)).await?,
+        None => txn.delete(key).await?,
+    }
+    Ok(())
+}
+
+/// What a transaction of its own does to a sequence.
+#[derive(Clone, Copy)]
+enum Work {
+    Take(i64),
+    Set(Option<Position>),
+}
+
+/// What a session is inside of: set by the session before each statement.
+#[derive(Clone, Debug)]
+pub struct SequenceScope {
+    /// The catalog of the statement.
+    pub catalog: Arc<CatalogSnapshot>,
+    /// The transaction, and the catalog before it changed anything (`None`: it has changed nothing).
+    pub txn: Arc<dyn Transaction>,
+    /// The catalog the transaction began with, where it has changed it since.
+    pub base: Option<Arc<CatalogSnapshot>>,
+}
+
+/// Sequence values of one session (`nextval`, `currval`, `setval`, `lastval`).
+pub struct SequenceSession {
+    database: Arc<dyn Database>,
+    env: Env,
+    cache: Arc<SequenceCache>,
+    scope: Mutex<Option<SequenceScope>>,
+    given: Mutex<(BTreeMap<u32, i64>, Option<u32>)>,
+}
+
+impl fmt::Debug for SequenceSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SequenceSession")
+    }
+}
+
+impl SequenceSession {
+    /// A row id for a table without primary key. A process counts up from a number drawn at random: rows lie in the order in which
+    /// they came, and ids of two processes are equal only if the stretches they have used overlap, which for N rows
+    /// and P starts of processes is as likely as N * P to 2^62. Numbers drawn one by one would be equal as likely as N * N.
+    pub fn row_id(&self) -> i64 {
+        let mut next = self.cache.next_row_id.lock();
+        if *next <= 0 {
+            // Half of the numbers are kept for other uses: ids are positive.
+            *next = i64::try_from(self.env.random.next_u64() >> 2).unwrap_or(0).max(1);
+        }
+        let id = *next;
+        *next = next.checked_add(1).unwrap_or(0);
+        id
+    }
+
+    /// The sequences of a new session, over those of its process.
+    pub fn new(database: Arc<dyn Database>, env: Env, cache: Arc<SequenceCache>) -> Self {
+        Self { database, env, cache, scope: Mutex::default(), given: Mutex::default() }
+    }
+
+    /// Statements from now on see this scope.
+    pub fn enter(&self, scope: SequenceScope) {
+        *self.scope.lock() = Some(scope);
+    }
+
+    /// Forgets what `currval` and `lastval` know (DISCARD SEQUENCES).
+    pub fn discard(&self) {
+        *self.given.lock() = (BTreeMap::new(), None);
+    }
+
+    fn find(&self, oid: u32) -> Result<(SequenceScope, Arc<Sequence>)> {
+        let scope = self
+            .scope
+            .lock()
+            .clone()
+            .ok_or_else(|| Error::internal("a sequence outside a statement"))?;
+        let sequence = scope.catalog.sequence(oid).cloned().ok_or_else(|| {
+            Error::new(SqlState::UNDEFINED_TABLE, format!("relation with OID {oid} does not exist"))
+        })?;
+        Ok((scope, sequence))
+    }
+
+    /// Whether the sequence as it is here is known only to the transaction under way.
+    fn is_private(scope: &SequenceScope, sequence: &Sequence) -> bool {
+        // A temporary one is in this session's transactions only.
+        crate::temp::is_temporary(sequence.oid)
+            || scope
+                .base
+                .as_ref()
+                .is_some_and(|base| base.sequence(sequence.oid).map(|s| &**s) != Some(sequence))
+    }
+
+    /// `nextval`: the next value of the sequence with this OID. Never rolled back.
+    ///
+    /// # Errors
+    /// 42P01 for no such sequence, 2200H at its end.
+    pub async fn next(&self, oid: u32) -> Result<i64> {
+        let (scope, sequence) = self.find(oid)?;
+        let database = scope.catalog.database;
+        let value = if Self::is_private(&scope, &sequence) {
+            let values = advance(&scope.txn, database, &sequence, 1).await?;
+            values.first().copied().ok_or_else(|| exhausted(&sequence))?
+        } else if let Some(value) = self.cache.take(database, &sequence) {
+            value
+        } else {
+            let count = sequence.cache.max(BLOCK);
+            let mut values = self.alone(database, &sequence, Work::Take(count)).await?;
+            let first = values.remove(0);
+            self.cache.fill(database, &sequence, values);
+            first
+        };
+        let mut given = self.given.lock();
+        given.0.insert(oid, value);
+        given.1 = Some(oid);
+        Ok(value)
+    }
+
+    /// Runs `work` in a transaction of its own until it does not conflict.
+    async fn alone(
+        &self,
+        database: DatabaseId,
+        sequence: &Sequence,
+        work: Work,
+    ) -> Result<Vec<i64>> {
+        let mut attempt = 0;
+        loop {
+            let txn = self.database.begin(TxnOptions::default()).await?;
+            let done = match work {
+                Work::Take(count) => advance(&txn, database, sequence, count).await,
+                Work::Set(position) => write_position(&txn, database, sequence.oid, position)
+                    .await
+                    .map(|()| Vec::new()),
+            };
+            let result = match done {
+                Ok(value) => txn.commit().await.map(|_| value).map_err(Error::from),
+                Err(error) => {
+                    txn.rollback();
+                    Err(error)
+                }
+            };
+            match result {
+                Err(error) if error.conflict().is_some() && attempt < ATTEMPTS => {
+                    attempt += 1;
+                    let pause = std::time::Duration::from_millis(u64::from(attempt.min(20)));
+                    self.env.clock.sleep(self.env.jitter(pause)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// `currval`: the value [`SequenceSession::next`] gave last in this session.
+    ///
+    /// # Errors
+    /// 55000 when there was none.
+    pub fn current(&self, oid: u32) -> Result<i64> {
+        let (_, sequence) = self.find(oid)?;
+        self.given.lock().0.get(&oid).copied().ok_or_else(|| {
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!(
+                    "currval of sequence \"{}\" is not yet defined in this session",
+                    sequence.name
+                ),
+            )
+        })
+    }
+
+    /// `lastval`.
+    ///
+    /// # Errors
+    /// 55000 when there was none.
+    pub fn last(&self) -> Result<i64> {
+        let given = self.given.lock();
+        given.1.and_then(|oid| given.0.get(&oid).copied()).ok_or_else(|| {
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "lastval is not yet defined in this session",
+            )
+        })
+    }
+
+    /// `setval`. Never rolled back.
+    ///
+    /// # Errors
+    /// 22003 when out of the sequence's bounds.
+    pub async fn set(&self, oid: u32, value: i64, is_called: bool) -> Result<i64> {
+        let (scope, sequence) = self.find(oid)?;
+        if !(sequence.min..=sequence.max).contains(&value) {
+            return Err(Error::new(
+                SqlState::NUMERIC_OUT_OF_RANGE,
+                format!(
+                    "setval: value {value} is out of bounds for sequence \"{}\" ({}..{})",
+                    sequence.name, sequence.min, sequence.max
+                ),
+            ));
+        }
+        let database = scope.catalog.database;
+        let position = Some(Position { last: value, called: is_called });
+        if Self::is_private(&scope, &sequence) {
+            write_position(&scope.txn, database, oid, position).await?;
+        } else {
+            self.alone(database, &sequence, Work::Set(position)).await?;
+            self.cache.forget(database, oid);
+        }
+        if is_called {
+            self.given.lock().0.insert(oid, value);
+        }
+        Ok(value)
+    }
+
+    /// The position as stored: (`last_value`, `is_called`). Blocks taken and not yet given count as given.
+    ///
+    /// # Errors
+    /// 42P01 for no such sequence.
+    pub async fn position(&self, oid: u32) -> Result<(i64, bool)> {
+        let (scope, sequence) = self.find(oid)?;
+        let key = sequence_key(scope.catalog.database, oid);
+        Ok(match scope.txn.get(&key, ReadFor::Query).await? {
+            Some(bytes) => {
+                let position = decode(&bytes)?;
+                (position.last, position.called)
+            }
+            None => (sequence.start, false),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_bytes_round_trip_and_damage_is_an_error() {
+        let position = Position { last: -3, called: true };
+        assert_eq!(decode(&encode(position)), Ok(position));
+        assert!(decode(&encode(position)[..5]).is_err());
+        assert!(decode(&[9, 1, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
+    }
+}

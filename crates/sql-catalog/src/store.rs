@@ -1,0 +1,657 @@
+//! The catalog's bytes, its cache, and its changes (`docs/reference/formats/sql.md`).
+//!
+//! # Invariants
+//! - The header (stamp and next OID) is read with `ReadFor::Constraint` by every transaction and written
+//!   by every change, together with the changed objects.
+//! - The cache is keyed by stamp, so uncommitted content may be in it: only a transaction that reads that
+//!   stamp gets it.
+//!
+//! # Limits
+//! A change rebuilds the name maps: linear in the number of objects.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use telesto_common::key::{Direction, KeyRange, KeyWriter};
+use telesto_common::{DatabaseId, Env, TableId};
+use telesto_txn::{ReadFor, ScanOptions, Transaction};
+
+use super::model::{Dropped, Role, Schema, Sequence, Table, View};
+use super::snapshot::{CatalogSnapshot, Stamp};
+use super::types::{TypeKind, UserType};
+use crate::temp::{TEMP_DATABASE, is_temporary};
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// The database every bucket has.
+pub const DEFAULT_DATABASE_ID: DatabaseId = DatabaseId(1);
+
+const SYSTEM: DatabaseId = DatabaseId(0);
+const OBJECTS: TableId = TableId(1);
+const HEADERS: TableId = TableId(2);
+const SEQUENCES: TableId = TableId(3);
+const BUILDS: TableId = TableId(4);
+const HEADER_VERSION: u8 = 1;
+const OBJECT_VERSION: u8 = 1;
+/// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index being built: a version that does not know them
+/// must not touch such a table.
+const INDEX_FORMS_VERSION: u8 = 2;
+/// A note of dropped keys: a version that does not know it would leave them for ever.
+const DROPPED_VERSION: u8 = 3;
+/// Columns of inet or cidr: a version that does not know these types cannot read the object.
+const NETWORK_VERSION: u8 = 4;
+const CACHED: usize = 16;
+
+/// One stored object.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, on its way to bytes or from them")]
+pub enum Object {
+    /// A schema.
+    Schema(Schema),
+    /// A table with its columns, indexes and constraints.
+    Table(Table),
+    /// A sequence.
+    Sequence(Sequence),
+    /// A view.
+    View(View),
+    /// A role.
+    Role(Role),
+    /// A user's type.
+    Type(UserType),
+    /// Keys of something dropped, until they are swept.
+    Dropped(Dropped),
+}
+
+/// Whether a type is, or is made of, inet or cidr.
+fn has_networks(ty: &SqlType) -> bool {
+    ty.element_type().unwrap_or(ty).is_network()
+}
+
+impl Object {
+    /// The types it is stored with: of columns, of expressions that indexes keep, below a domain.
+    fn types(&self) -> Box<dyn Iterator<Item = &SqlType> + '_> {
+        match self {
+            Self::Table(table) => {
+                let keys = table.known_indexes().flat_map(|index| &index.columns);
+                let computed = keys.filter_map(|key| key.expression.as_ref().map(|e| &e.ty));
+                Box::new(table.columns.iter().map(|column| &column.ty).chain(computed))
+            }
+            Self::View(view) => Box::new(view.columns.iter().map(|(_, ty)| ty)),
+            Self::Type(ty) => match &ty.kind {
+                TypeKind::Domain(domain) => Box::new(std::iter::once(&domain.base)),
+                TypeKind::Enum(_) => Box::new(std::iter::empty()),
+            },
+            Self::Schema(_) | Self::Sequence(_) | Self::Role(_) | Self::Dropped(_) => {
+                Box::new(std::iter::empty())
+            }
+        }
+    }
+
+    fn oid(&self) -> u32 {
+        match self {
+            Self::Schema(o) => o.oid,
+            Self::Table(o) => o.id.0,
+            Self::Sequence(o) => o.oid,
+            Self::View(o) => o.oid,
+            Self::Role(o) => o.oid,
+            Self::Type(o) => o.oid,
+            Self::Dropped(o) => o.oid,
+        }
+    }
+}
+
+fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
+    let mut key = KeyWriter::prefix(SYSTEM, table, 0);
+    key.u64(u64::from(database.0), Direction::Ascending);
+    key
+}
+
+fn header_key(database: DatabaseId) -> Bytes {
+    system_key(HEADERS, database).finish()
+}
+
+fn object_key(database: DatabaseId, oid: u32) -> Bytes {
+    let mut key = system_key(OBJECTS, database);
+    key.u64(u64::from(oid), Direction::Ascending);
+    key.finish()
+}
+
+/// What the keys of the records of index builds begin with.
+pub fn builds_prefix(database: DatabaseId) -> Bytes {
+    system_key(BUILDS, database).finish()
+}
+
+/// The key of the record of an index build.
+pub fn build_key(database: DatabaseId, table: TableId, index: u32) -> Bytes {
+    let mut key = system_key(BUILDS, database);
+    key.u64(u64::from(table.0), Direction::Ascending);
+    key.u64(u64::from(index), Direction::Ascending);
+    key.finish()
+}
+
+/// The key that holds a sequence's position.
+pub fn sequence_key(database: DatabaseId, oid: u32) -> Bytes {
+    let mut key = if is_temporary(oid) {
+        KeyWriter::prefix(TEMP_DATABASE, SEQUENCES, 0)
+    } else {
+        system_key(SEQUENCES, database)
+    };
+    key.u64(u64::from(oid), Direction::Ascending);
+    key.finish()
+}
+
+/// How temporary objects are kept: as shared ones are, under keys of their own.
+pub struct StoredObject;
+
+impl StoredObject {
+    /// What the keys of all temporary objects begin with.
+    pub fn temp_prefix() -> Bytes {
+        KeyWriter::prefix(TEMP_DATABASE, OBJECTS, 0).finish()
+    }
+
+    /// The key of the temporary part's header.
+    pub fn temp_header_key() -> Bytes {
+        KeyWriter::prefix(TEMP_DATABASE, HEADERS, 0).finish()
+    }
+
+    fn temp_key(oid: u32) -> Bytes {
+        let mut key = KeyWriter::prefix(TEMP_DATABASE, OBJECTS, 0);
+        key.u64(u64::from(oid), Direction::Ascending);
+        key.finish()
+    }
+
+    /// A header's bytes.
+    pub fn header(stamp: Stamp, next_oid: u32) -> Bytes {
+        encode_header(stamp, next_oid)
+    }
+
+    /// Reads a header.
+    pub fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
+        decode_header(bytes)
+    }
+
+    /// Reads an object.
+    pub fn decode(bytes: &[u8]) -> Result<Object> {
+        decode_object(bytes)
+    }
+}
+
+fn encode_header(stamp: Stamp, next_oid: u32) -> Bytes {
+    let mut out = Vec::with_capacity(21);
+    out.push(HEADER_VERSION);
+    out.extend_from_slice(&stamp.0.to_be_bytes());
+    out.extend_from_slice(&next_oid.to_be_bytes());
+    Bytes::from(out)
+}
+
+fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
+    let bad = || Error::corrupt("the catalog header");
+    let (version, rest) = bytes.split_first().ok_or_else(bad)?;
+    if *version != HEADER_VERSION {
+        return Err(Error::corrupt(format!(
+            "catalog format {version}, this version reads {HEADER_VERSION}; use a newer telesto"
+        )));
+    }
+    let (stamp, rest) = rest.split_first_chunk::<16>().ok_or_else(bad)?;
+    let oid: [u8; 4] = rest.try_into().map_err(|_| bad())?;
+    Ok((Stamp(u128::from_be_bytes(*stamp)), u32::from_be_bytes(oid)))
+}
+
+fn encode_object(object: &Object) -> Result<Bytes> {
+    let version = match object {
+        object if object.types().any(has_networks) => NETWORK_VERSION,
+        Object::Table(table)
+            if !table.building.is_empty()
+                || table.known_indexes().any(super::model::Index::is_extended) =>
+        {
+            INDEX_FORMS_VERSION
+        }
+        Object::Dropped(_) => DROPPED_VERSION,
+        _ => OBJECT_VERSION,
+    };
+    let mut out = vec![version];
+    serde_json::to_writer(&mut out, object)
+        .map_err(|error| Error::internal(format!("encoding a catalog object: {error}")))?;
+    Ok(Bytes::from(out))
+}
+
+fn decode_object(bytes: &[u8]) -> Result<Object> {
+    match bytes.split_first() {
+        Some((&(OBJECT_VERSION..=NETWORK_VERSION), json)) => serde_json::from_slice(json)
+            .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
+        Some((version, _)) => Err(Error::corrupt(format!(
+            "catalog object format {version}, this version reads up to {NETWORK_VERSION}; use a newer telesto"
+        ))),
+        None => Err(Error::corrupt("an empty catalog object")),
+    }
+}
+
+/// For fuzzing: a stored header and a stored object.
+pub fn fuzz_stored(bytes: &[u8]) {
+    if let Ok((stamp, next_oid)) = decode_header(bytes) {
+        assert_eq!(encode_header(stamp, next_oid), bytes);
+    }
+    if let Ok(object) = decode_object(bytes) {
+        let again = encode_object(&object).expect("an object that was read can be written");
+        let back = decode_object(&again).expect("what was written can be read");
+        assert_eq!(encode_object(&back).ok(), Some(again), "one form only");
+    }
+}
+
+/// Decoded catalogs by stamp, shared by all sessions of an engine.
+#[derive(Debug, Default)]
+pub struct CatalogCache(Mutex<Vec<Arc<CatalogSnapshot>>>);
+
+impl CatalogCache {
+    fn find(&self, database: DatabaseId, stamp: Stamp) -> Option<Arc<CatalogSnapshot>> {
+        let cached = self.0.lock();
+        cached.iter().rev().find(|c| c.stamp == stamp && c.database == database).cloned()
+    }
+
+    /// Keeps a decoded catalog under its stamp.
+    pub fn remember(&self, catalog: Arc<CatalogSnapshot>) {
+        let mut cached = self.0.lock();
+        cached.retain(|other| other.stamp != catalog.stamp);
+        if cached.len() >= CACHED {
+            cached.remove(0);
+        }
+        cached.push(catalog);
+    }
+
+    /// The catalog as `txn` sees it now, its own changes included.
+    ///
+    /// # Errors
+    /// 3D000 when the database has none; XX001; those of the transaction.
+    pub async fn read(
+        &self,
+        txn: &Arc<dyn Transaction>,
+        database: DatabaseId,
+    ) -> Result<Arc<CatalogSnapshot>> {
+        let key = header_key(database);
+        let header = match txn.try_get(&key, ReadFor::Constraint) {
+            Some(found) => found?,
+            None => txn.get(&key, ReadFor::Constraint).await?,
+        };
+        let header = header.ok_or_else(|| {
+            Error::new(SqlState::INVALID_CATALOG_NAME, "the database has no catalog at this time")
+        })?;
+        let (stamp, next_oid) = decode_header(&header)?;
+        match self.find(database, stamp) {
+            Some(found) => Ok(found),
+            None => self.load(txn, database, stamp, next_oid).boxed().await,
+        }
+    }
+
+    async fn load(
+        &self,
+        txn: &Arc<dyn Transaction>,
+        database: DatabaseId,
+        stamp: Stamp,
+        next_oid: u32,
+    ) -> Result<Arc<CatalogSnapshot>> {
+        let mut catalog = CatalogSnapshot {
+            stamp,
+            database,
+            database_name: super::DEFAULT_DATABASE.to_owned(),
+            next_oid,
+            ..CatalogSnapshot::default()
+        };
+        let range = KeyRange::with_prefix(system_key(OBJECTS, database).as_slice());
+        // The header covers the objects: no need to validate this range as well.
+        let mut scan = txn.scan(range, ScanOptions::default());
+        loop {
+            let batch = scan.next_batch(1000).await?;
+            if batch.is_empty() {
+                break;
+            }
+            for (_, bytes) in batch {
+                catalog.insert(decode_object(&bytes)?);
+            }
+        }
+        catalog.index();
+        let catalog = Arc::new(catalog);
+        self.remember(Arc::clone(&catalog));
+        Ok(catalog)
+    }
+}
+
+/// Deletes the note of a dropped object whose keys are gone. No new stamp: the note means nothing to anybody but who sweeps,
+/// and a stamp would fail every transaction under way. Who knows the catalog from before finds no keys and no note.
+///
+/// # Errors
+/// Those of the transaction.
+pub async fn forget_dropped(
+    txn: &Arc<dyn Transaction>,
+    catalog: &CatalogSnapshot,
+    oid: u32,
+) -> Result<Arc<CatalogSnapshot>> {
+    let key = object_key(catalog.database, oid);
+    if txn.get(&key, ReadFor::Constraint).await?.is_some() {
+        txn.delete(key).await?;
+    }
+    let mut without = catalog.clone();
+    without.forget(oid);
+    without.index();
+    Ok(Arc::new(without))
+}
+
+/// A change of the catalog inside a transaction.
+pub struct CatalogChange {
+    txn: Arc<dyn Transaction>,
+    catalog: CatalogSnapshot,
+    touched: Vec<u32>,
+    /// What is being defined is temporary: OIDs are drawn from the session's own.
+    temporary: bool,
+}
+
+impl CatalogChange {
+    /// No change yet, of the catalog that the transaction sees.
+    pub fn new(txn: Arc<dyn Transaction>, catalog: &CatalogSnapshot) -> Self {
+        Self { txn, catalog: catalog.clone(), touched: Vec::new(), temporary: false }
+    }
+
+    /// The catalog with the changes so far.
+    pub fn catalog(&self) -> &CatalogSnapshot {
+        &self.catalog
+    }
+
+    /// Whether anything is to be written.
+    pub fn is_changed(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Says whether what is defined from here on is temporary.
+    pub fn define_temporary(&mut self, temporary: bool) {
+        self.temporary = temporary;
+    }
+
+    /// A fresh OID.
+    pub fn oid(&mut self) -> u32 {
+        if let (true, Some(temp)) = (self.temporary, &mut self.catalog.temp) {
+            temp.next_oid += 1;
+            return temp.next_oid - 1;
+        }
+        let oid = self.catalog.next_oid;
+        self.catalog.next_oid += 1;
+        oid
+    }
+
+    /// Adds or replaces an object.
+    pub fn put(&mut self, object: Object) {
+        self.touched.push(object.oid());
+        self.catalog.insert(object);
+        self.catalog.index();
+    }
+
+    /// Removes an object.
+    pub fn remove(&mut self, oid: u32) {
+        self.touched.push(oid);
+        self.catalog.forget(oid);
+        self.catalog.index();
+    }
+
+    /// Writes the changes and new headers, of what was changed. The catalog of this session, and the shared part of it.
+    pub async fn finish(
+        mut self,
+        env: &Env,
+    ) -> Result<(Arc<CatalogSnapshot>, Arc<CatalogSnapshot>)> {
+        let database = self.catalog.database;
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        let shared = self.touched.iter().any(|oid| !is_temporary(*oid));
+        let own = self.touched.iter().any(|oid| is_temporary(*oid));
+        for oid in &self.touched {
+            let key = if is_temporary(*oid) {
+                StoredObject::temp_key(*oid)
+            } else {
+                object_key(database, *oid)
+            };
+            match self.catalog.object(*oid) {
+                Some(object) => self.txn.put(key, encode_object(&object)?).await?,
+                None => self.txn.delete(key).await?,
+            }
+        }
+        if own && let Some(temp) = &mut self.catalog.temp {
+            temp.stamp = Stamp(env.random_u128());
+            let header = encode_header(temp.stamp, temp.next_oid);
+            self.txn.put(StoredObject::temp_header_key(), header).await?;
+        }
+        if shared {
+            let stamp = Stamp(env.random_u128());
+            let header = encode_header(stamp, self.catalog.next_oid);
+            self.txn.put(header_key(database), header).await?;
+            match &mut self.catalog.temp {
+                Some(temp) => temp.shared_stamp = stamp,
+                None => self.catalog.stamp = stamp,
+            }
+        }
+        self.catalog.restamp();
+        let whole = Arc::new(self.catalog);
+        let shared = whole.shared_part().map_or_else(|| Arc::clone(&whole), Arc::new);
+        Ok((whole, shared))
+    }
+}
+
+impl CatalogSnapshot {
+    /// Makes the stamp of a catalog with a temporary part from those of its parts.
+    pub fn restamp(&mut self) {
+        if let Some(temp) = &self.temp {
+            let own = temp.stamp.0.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+            self.stamp = Stamp(temp.shared_stamp.0 ^ own);
+        }
+    }
+
+    /// The catalog without this session's own; `None`: there is nothing of its own.
+    fn shared_part(&self) -> Option<Self> {
+        let temp = self.temp.as_ref()?;
+        let mut shared = self.clone();
+        shared.stamp = temp.shared_stamp;
+        shared.temp = None;
+        let own: Vec<u32> = shared
+            .schemas
+            .keys()
+            .chain(shared.tables.keys())
+            .chain(shared.sequences.keys())
+            .chain(shared.views.keys())
+            .copied()
+            .filter(|oid| is_temporary(*oid))
+            .collect();
+        for oid in own {
+            shared.forget(oid);
+        }
+        shared.index();
+        Some(shared)
+    }
+
+    /// Puts an object in the place of the one with its OID, if there is one.
+    pub fn insert(&mut self, object: Object) {
+        match object {
+            Object::Schema(o) => drop(self.schemas.insert(o.oid, Arc::new(o))),
+            Object::Table(o) => drop(self.tables.insert(o.id.0, Arc::new(o))),
+            Object::Sequence(o) => drop(self.sequences.insert(o.oid, Arc::new(o))),
+            Object::View(o) => drop(self.views.insert(o.oid, Arc::new(o))),
+            Object::Role(o) => drop(self.roles.insert(o.oid, Arc::new(o))),
+            Object::Type(o) => drop(self.types.insert(o.oid, Arc::new(o))),
+            Object::Dropped(o) => drop(self.dropped.insert(o.oid, Arc::new(o))),
+        }
+    }
+
+    fn forget(&mut self, oid: u32) {
+        self.schemas.remove(&oid);
+        self.tables.remove(&oid);
+        self.sequences.remove(&oid);
+        self.views.remove(&oid);
+        self.roles.remove(&oid);
+        self.types.remove(&oid);
+        self.dropped.remove(&oid);
+    }
+
+    fn object(&self, oid: u32) -> Option<Object> {
+        self.schemas
+            .get(&oid)
+            .map(|o| Object::Schema((**o).clone()))
+            .or_else(|| self.tables.get(&oid).map(|o| Object::Table((**o).clone())))
+            .or_else(|| self.sequences.get(&oid).map(|o| Object::Sequence((**o).clone())))
+            .or_else(|| self.views.get(&oid).map(|o| Object::View((**o).clone())))
+            .or_else(|| self.roles.get(&oid).map(|o| Object::Role((**o).clone())))
+            .or_else(|| self.types.get(&oid).map(|o| Object::Type((**o).clone())))
+            .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
+    }
+
+    /// Computes what follows from the objects: names, who references whom, links to types.
+    pub fn index(&mut self) {
+        use super::snapshot::Relation;
+        self.schema_names = self.schemas.values().map(|s| (s.name.clone(), s.oid)).collect();
+        if let Some(temp) = &self.temp {
+            self.schema_names.insert("pg_temp".to_owned(), temp.schema);
+        }
+        self.link_types();
+        self.unfinished = !self.dropped.is_empty() || self.filling().next().is_some();
+        self.relation_names.clear();
+        self.referencing.clear();
+        for table in self.tables.values() {
+            for index in table.known_indexes() {
+                self.relation_names.insert(
+                    (table.schema, index.name.clone()),
+                    Relation::Index(Arc::clone(table), Arc::new(index.clone())),
+                );
+            }
+            for key in &table.foreign_keys {
+                self.referencing
+                    .entry(key.referenced.0)
+                    .or_default()
+                    .push((table.id, Arc::new(key.clone())));
+            }
+            self.relation_names
+                .insert((table.schema, table.name.clone()), Relation::Table(Arc::clone(table)));
+        }
+        for o in self.sequences.values() {
+            self.relation_names
+                .insert((o.schema, o.name.clone()), Relation::Sequence(Arc::clone(o)));
+        }
+        for o in self.views.values() {
+            self.relation_names.insert((o.schema, o.name.clone()), Relation::View(Arc::clone(o)));
+        }
+    }
+}
+
+/// Writes the catalog of a fresh database; does nothing when there is one.
+///
+/// # Errors
+/// Those of the transaction; a conflict means that another process was faster.
+pub async fn bootstrap(
+    txn: &Arc<dyn Transaction>,
+    database: DatabaseId,
+    env: &Env,
+) -> Result<bool> {
+    if txn.get(&header_key(database), ReadFor::Constraint).await?.is_some() {
+        return Ok(false);
+    }
+    let base =
+        CatalogSnapshot { database, next_oid: super::FIRST_USER_OID, ..CatalogSnapshot::default() };
+    let mut change = CatalogChange::new(Arc::clone(txn), &base);
+    let owner = super::DEFAULT_DATABASE.to_owned();
+    for (oid, name) in [
+        (super::PG_CATALOG_OID, "pg_catalog"),
+        (super::PUBLIC_OID, super::PUBLIC),
+        (super::INFORMATION_SCHEMA_OID, "information_schema"),
+    ] {
+        change.put(Object::Schema(Schema {
+            oid,
+            name: name.to_owned(),
+            owner: owner.clone(),
+            comment: None,
+        }));
+    }
+    change.put(Object::Role(Role {
+        oid: 10,
+        name: owner,
+        superuser: true,
+        login: true,
+        create_db: true,
+        create_role: true,
+        password: None,
+    }));
+    change.finish(env).await?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::TypeKind;
+    use crate::{Column, TableKind};
+    use telesto_sql_types::{EnumLabel, EnumType, SqlType};
+
+    #[test]
+    fn column_of_an_enum_is_stored_by_oid_and_read_back_with_its_labels() {
+        let label = EnumLabel { oid: 102, sort: 1.0, order: vec![8], label: "sad".to_owned() };
+        let ty = UserType {
+            oid: 100,
+            array_oid: 101,
+            schema: 2200,
+            name: "mood".to_owned(),
+            owner: "o".to_owned(),
+            kind: TypeKind::Enum(vec![Arc::new(label)]),
+            comment: None,
+        };
+        let column = Column {
+            id: 1,
+            name: "m".to_owned(),
+            ty: SqlType::Enum(Arc::new(EnumType::unlinked(100))).array_of(),
+            not_null: false,
+            default: None,
+            generated: None,
+            missing: None,
+            dropped: false,
+            domain: None,
+            comment: None,
+        };
+        let table = Table {
+            id: TableId(90),
+            storage: TableId(90),
+            schema: 2200,
+            name: "t".to_owned(),
+            owner: "o".to_owned(),
+            kind: TableKind::Ordinary,
+            columns: vec![column],
+            primary: None,
+            indexes: Vec::new(),
+            building: Vec::new(),
+            next_index: 1,
+            checks: Vec::new(),
+            foreign_keys: Vec::new(),
+            comment: None,
+            type_oid: 91,
+            on_commit: crate::model::OnCommit::default(),
+            constraint_comments: Vec::new(),
+        };
+        let mut catalog = CatalogSnapshot::default();
+        // The table comes first: its OID is the lesser.
+        for object in [Object::Table(table), Object::Type(ty)] {
+            let bytes = encode_object(&object).expect("encoded");
+            catalog.insert(decode_object(&bytes).expect("decoded"));
+        }
+        catalog.index();
+        let table = catalog.table(TableId(90)).expect("the table");
+        let SqlType::Array(element) = &table.columns[0].ty else { panic!("an array") };
+        let SqlType::Enum(ty) = &**element else { panic!("an enum") };
+        assert_eq!(ty.by_oid(102).map(|label| label.label.as_str()), Ok("sad"));
+        assert_eq!(table.columns[0].ty.oid(), 101);
+    }
+
+    #[test]
+    fn header_round_trips_and_refuses_other_versions() {
+        let bytes = encode_header(Stamp(7), 9);
+        assert_eq!(decode_header(&bytes), Ok((Stamp(7), 9)));
+        let mut newer = bytes.to_vec();
+        newer[0] = 9;
+        assert_eq!(decode_header(&newer).expect_err("version").code(), SqlState::DATA_CORRUPTED);
+        for cut in 0..bytes.len() {
+            assert!(decode_header(&bytes[..cut]).is_err());
+        }
+    }
+}

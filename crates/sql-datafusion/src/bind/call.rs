@@ -1,0 +1,590 @@
+//! Calls: scalar functions, aggregates, window functions, set-returning functions, and the forms with a syntax
+//! of their own (COALESCE, NULLIF, GREATEST, LEAST, ARRAY(subquery)).
+//!
+//! # Invariants
+//! Aggregates return PostgreSQL's types: `count` bigint, `sum(int)` bigint, `sum(bigint)` and averages of whole
+//! numbers numeric.
+
+use datafusion::common::ScalarValue;
+use datafusion::functions_aggregate as fa;
+use datafusion::functions_window as fw;
+use datafusion::logical_expr::expr::{
+    AggregateFunction, NullTreatment, Unnest, WindowFunction, WindowFunctionParams,
+};
+use datafusion::logical_expr::{
+    AggregateUDF, Expr, LogicalPlanBuilder, SortExpr, WindowFunctionDefinition, cast,
+};
+use datafusion::sql::sqlparser::ast;
+
+use super::frames::Window;
+use super::from::coalesce;
+use super::group::{refuse_aggregates, refuse_windows};
+use super::levels::refuse_inside;
+use super::row_order::shows_order;
+use super::scope::{Scope, fold};
+use super::{Binder, Typed};
+use crate::aggregate::{Fold, folding};
+use crate::apply::Shape;
+use crate::fault;
+use crate::looking::looking;
+use crate::types::{TypeShape, arrow_type};
+use telesto_sql_expr::is_void_parameter;
+use telesto_sql_expr::nullif_type;
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::Result;
+
+/// A resolved aggregate: the function, its arguments cast as it wants them, what it returns.
+pub(super) struct Aggregate {
+    pub function: std::sync::Arc<AggregateUDF>,
+    pub args: Vec<Expr>,
+    pub ty: SqlType,
+    /// Cast what the plan's function returns to this.
+    pub recast: bool,
+}
+
+impl Binder<'_> {
+    pub(super) fn function(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Typed> {
+        let name = call
+            .name
+            .0
+            .last()
+            .and_then(|part| part.as_ident())
+            .map(fold)
+            .ok_or_else(|| fault::syntax("a function needs a name"))?;
+        if name == "row"
+            && let Some(row) = self.row_value(&ast::Expr::Function(call.clone()), scope)?
+        {
+            return Ok(row);
+        }
+        if let Some(over) = self.over_rows(&name, call, scope)? {
+            return Ok(over);
+        }
+        let list = match &call.args {
+            ast::FunctionArguments::Subquery(query) if name == "array" => {
+                return self.array_subquery(query, scope);
+            }
+            ast::FunctionArguments::Subquery(query) => {
+                let arg = self.expr(&ast::Expr::Subquery(query.clone()), scope)?;
+                return self.call(&name, vec![arg]);
+            }
+            ast::FunctionArguments::None => None,
+            ast::FunctionArguments::List(list) => Some(list),
+        };
+        let mut star = false;
+        let mut args = Vec::new();
+        for arg in list.iter().flat_map(|list| &list.args) {
+            match arg {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
+                    let bound = self.expr(expr, scope)?;
+                    if !is_void_parameter(expr, &bound.ty) {
+                        args.push(bound);
+                    }
+                }
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard) => star = true,
+                _ => return Err(fault::unsupported("named function arguments")),
+            }
+        }
+        let distinct = list.is_some_and(|list| {
+            list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct)
+        });
+        let mut order: Vec<SortExpr> = Vec::new();
+        let mut nulls = call.null_treatment;
+        for clause in list.iter().flat_map(|list| &list.clauses) {
+            match clause {
+                ast::FunctionArgumentClause::OrderBy(items) => order = self.sorts(items, scope)?,
+                ast::FunctionArgumentClause::IgnoreOrRespectNulls(treatment) => {
+                    nulls = Some(*treatment);
+                }
+                _ => return Err(fault::unsupported("this clause inside a function call")),
+            }
+        }
+        let filter = match &call.filter {
+            None => None,
+            Some(filter) => {
+                let filter = self.condition(filter, scope, "FILTER")?;
+                refuse_aggregates(&filter, "FILTER")?;
+                Some(Box::new(filter))
+            }
+        };
+        let within = self.sorts(&call.within_group, scope)?;
+        let aggregate = match &call.over {
+            None if within.is_empty() => self.aggregate_named(&name, &args, star)?,
+            _ => None,
+        };
+        if aggregate.is_some() || call.over.is_none() && !within.is_empty() {
+            let sorted = order.iter().chain(&within).map(|sort| &sort.expr);
+            let mut parts: Vec<Expr> =
+                args.iter().map(|arg| &arg.expr).chain(sorted).cloned().collect();
+            refuse_inside(&parts)?;
+            parts.extend(filter.as_deref().cloned());
+            if let Some(outer) = self.outer_fold(call, &parts, scope)? {
+                return Ok(outer);
+            }
+        }
+        if order.is_empty() && !distinct && call.over.is_none() && shows_order(&name) {
+            order = scope.order.to_vec();
+        }
+        if !within.is_empty() {
+            return self.ordered_set(&name, call, args, scope);
+        }
+        if let Some(over) = &call.over {
+            return self.window_call(&name, args, star, distinct, nulls, filter, over, scope);
+        }
+        if let Some(mut aggregate) = aggregate {
+            if distinct
+                && name == "count"
+                && !star
+                && let [arg] = &args[..]
+            {
+                // Equal values that do not look so count once.
+                let ty = if arg.ty.is_unknown() { &SqlType::Text } else { &arg.ty };
+                for arg in &mut aggregate.args {
+                    *arg = self.orderable(std::mem::take(arg), ty)?;
+                }
+            }
+            let call = Expr::AggregateFunction(AggregateFunction::new_udf(
+                aggregate.function,
+                aggregate.args,
+                distinct,
+                filter,
+                order,
+                None,
+            ));
+            return Ok(shaped(call, aggregate.ty, aggregate.recast));
+        }
+        if filter.is_some() || distinct || !order.is_empty() {
+            return Err(fault::new(
+                "42809",
+                format!(
+                    "DISTINCT, ORDER BY or FILTER specified, but {name} is not an aggregate function"
+                ),
+            ));
+        }
+        if window_function(&name).is_some() {
+            return Err(fault::new(
+                "42P20",
+                format!("window function {name} requires an OVER clause"),
+            ));
+        }
+        match name.as_str() {
+            "coalesce" => self.coalesced(args),
+            "nullif" => {
+                let [a, b] = two(args, &name)?;
+                let ty = match nullif_type(&a.ty, &b.ty) {
+                    Some(ty) => ty,
+                    None if a.ty.is_unknown() => SqlType::Text,
+                    None => a.ty.clone(),
+                };
+                let equal = self.binary("=", a.clone(), b)?.expr;
+                let a = self.coerce(a, &ty, "NULLIF")?;
+                let null =
+                    ScalarValue::try_from(&arrow_type(&ty)).map_err(fault::from_datafusion)?;
+                let chosen = datafusion::logical_expr::when(equal, Expr::Literal(null, None))
+                    .otherwise(a.expr)
+                    .map_err(fault::from_datafusion)?;
+                Ok(Typed::of(chosen, ty))
+            }
+            "greatest" => self.extreme(args, ">", &name),
+            "least" => self.extreme(args, "<", &name),
+            _ => {
+                if self.is_set_function(&name) {
+                    if name == "unnest" && args.len() > 1 {
+                        // Several arrays go side by side in FROM only.
+                        return Err(self.no_function(&name, &args));
+                    }
+                    let set = self.table_call(&name, args)?;
+                    let [(_, ty, expr)] = <[_; 1]>::try_from(set.columns).map_err(|_| {
+                        fault::unsupported(
+                            "a function with several result columns in the select list",
+                        )
+                    })?;
+                    let unnest = Unnest { expr: Box::new(expr), outer: false };
+                    return Ok(Typed::of(Expr::Unnest(unnest), ty));
+                }
+                self.call(&name, args)
+            }
+        }
+    }
+
+    fn coalesced(&self, args: Vec<Typed>) -> Result<Typed> {
+        let types: Vec<_> = args.iter().map(|a| a.ty.clone()).collect();
+        let ty = self.common_type(&types, "COALESCE")?;
+        let mut whole: Option<Expr> = None;
+        for arg in args.into_iter().rev() {
+            let arg = self.coerce(arg, &ty, "COALESCE")?.expr;
+            whole = Some(match whole {
+                None => arg,
+                Some(rest) => coalesce(arg, rest)?,
+            });
+        }
+        let expr = whole.ok_or_else(|| fault::syntax("COALESCE needs at least one argument"))?;
+        Ok(Typed::of(expr, ty))
+    }
+
+    fn extreme(&self, args: Vec<Typed>, op: &str, name: &str) -> Result<Typed> {
+        let types: Vec<_> = args.iter().map(|a| a.ty.clone()).collect();
+        let ty = self.common_type(&types, name)?;
+        let mut whole: Option<Typed> = None;
+        for arg in args {
+            let arg = self.coerce(arg, &ty, name)?;
+            whole = Some(match whole {
+                None => arg,
+                Some(best) => {
+                    // Nulls are passed over.
+                    let better = self.binary(op, best.clone(), arg.clone())?.expr;
+                    let keep = better.or(arg.expr.clone().is_null());
+                    let chosen = datafusion::logical_expr::when(keep, best.expr)
+                        .otherwise(arg.expr)
+                        .map_err(fault::from_datafusion)?;
+                    Typed::of(chosen, ty.clone())
+                }
+            });
+        }
+        whole.ok_or_else(|| fault::syntax("GREATEST and LEAST need at least one argument"))
+    }
+
+    /// `ARRAY(SELECT …)`: the subquery's column gathered in its order, `{}` when it has no rows.
+    fn array_subquery(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Typed> {
+        let relation = self.query(query, Some(scope))?;
+        let [column] = relation.columns.as_slice() else {
+            return Err(fault::syntax("subquery must return only one column"));
+        };
+        let element = column.ty.clone();
+        let ty = element.clone().array_of();
+        if query.order_by.is_some()
+            && let Some(call) =
+                self.applied(Shape::Array, &relation, &arrow_type(&ty), None, false, scope)?
+        {
+            return Ok(Typed::of(call, ty));
+        }
+        let value = Expr::Column(column.column.clone());
+        let gather = folding(Fold::ArrayOrEmpty, &[element], &ty, &self.evaluation());
+        let call = Expr::AggregateFunction(AggregateFunction::new_udf(
+            gather,
+            vec![value],
+            false,
+            None,
+            Vec::new(),
+            None,
+        ));
+        let mut relation = relation;
+        let name = self.unique("array#");
+        relation.plan = LogicalPlanBuilder::from(relation.plan)
+            .aggregate(Vec::<Expr>::new(), vec![call.alias(&name)])
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        relation.columns.clear();
+        // A correlated subquery without matching rows comes back as null from the join it is turned into.
+        let empty = ScalarValue::List(ScalarValue::new_list_nullable(
+            &[],
+            &arrow_type(ty.element().unwrap_or(&SqlType::Text)),
+        ));
+        let gathered = self.scalar_of(relation, &ty, scope)?;
+        let whole = coalesce(gathered, Expr::Literal(empty, None))?;
+        Ok(Typed::of(whole, ty))
+    }
+
+    /// The aggregate of this name for these arguments; `None` when the name is no aggregate's.
+    pub(super) fn aggregate_named(
+        &self,
+        name: &str,
+        args: &[Typed],
+        star: bool,
+    ) -> Result<Option<Aggregate>> {
+        let cx = self.evaluation();
+        let ready = |function, args: Vec<Expr>, ty| {
+            Ok(Some(Aggregate { function, args, ty, recast: false }))
+        };
+        if star {
+            if name != "count" {
+                return Err(fault::new("42883", format!("function {name}(*) does not exist")));
+            }
+            let one = Expr::Literal(ScalarValue::Int64(Some(1)), None);
+            return ready(fa::count::count_udaf(), vec![one], SqlType::Int8);
+        }
+        let arity = |n: usize| {
+            if args.len() == n { Ok(()) } else { Err(self.no_function(name, args)) }
+        };
+        let first = || -> Result<(Expr, SqlType)> {
+            let arg = args.first().cloned().ok_or_else(|| self.no_function(name, args))?;
+            let ty = if arg.ty.is_unknown() { SqlType::Text } else { arg.ty.clone() };
+            Ok((self.coerce(arg, &ty, name)?.expr, ty))
+        };
+        let folded = |fold, args: Vec<Expr>, types: &[SqlType], ty: SqlType| {
+            let function = folding(fold, types, &ty, &cx);
+            Ok(Some(Aggregate { function, args, ty, recast: false }))
+        };
+        match name {
+            "count" => {
+                arity(1)?;
+                let (arg, _) = first()?;
+                ready(fa::count::count_udaf(), vec![arg], SqlType::Int8)
+            }
+            "sum" | "avg" => {
+                arity(1)?;
+                if args[0].ty.is_unknown() {
+                    let message = format!("function {name}(unknown) is not unique");
+                    return Err(fault::new("42725", message));
+                }
+                let (mut arg, mut ty) = first()?;
+                if matches!(ty, SqlType::Time(_)) {
+                    // There are none for time: interval's are taken.
+                    let typed = Typed::of(arg, ty);
+                    arg = self.coerce(typed, &SqlType::Interval, name)?.expr;
+                    ty = SqlType::Interval;
+                }
+                let sum = name == "sum";
+                match &ty {
+                    SqlType::Int2 | SqlType::Int4 if sum => ready(
+                        fa::sum::sum_udaf(),
+                        vec![cast(arg, arrow_type(&SqlType::Int8))],
+                        SqlType::Int8,
+                    ),
+                    SqlType::Float4 if sum => Ok(Some(Aggregate {
+                        function: fa::sum::sum_udaf(),
+                        args: vec![cast(arg, arrow_type(&SqlType::Float8))],
+                        ty: SqlType::Float4,
+                        recast: true,
+                    })),
+                    SqlType::Float8 if sum => ready(fa::sum::sum_udaf(), vec![arg], ty),
+                    SqlType::Float4 | SqlType::Float8 => ready(
+                        fa::average::avg_udaf(),
+                        vec![cast(arg, arrow_type(&SqlType::Float8))],
+                        SqlType::Float8,
+                    ),
+                    SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(..) => {
+                        let fold = if sum { Fold::SumNumeric } else { Fold::AvgNumeric };
+                        folded(fold, vec![arg], &[ty], SqlType::Numeric(None))
+                    }
+                    SqlType::Interval => {
+                        let fold = if sum { Fold::SumInterval } else { Fold::AvgInterval };
+                        folded(fold, vec![arg], std::slice::from_ref(&ty), ty.clone())
+                    }
+                    _ => Err(self.no_function(name, args)),
+                }
+            }
+            "min" | "max" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                if matches!(ty, SqlType::Bool | SqlType::Jsonb | SqlType::Uuid | SqlType::Record(_))
+                {
+                    return Err(self.no_function(name, args));
+                }
+                // There is none for varchar and cidr: text's and inet's are taken.
+                let ty = match ty {
+                    SqlType::Varchar(_) => SqlType::Text,
+                    SqlType::Cidr => SqlType::Inet,
+                    ty => ty,
+                };
+                let function =
+                    if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() };
+                if super::operators::natively_ordered(&ty) {
+                    ready(function, vec![arg], ty)
+                } else {
+                    let fold = if name == "min" { Fold::Least } else { Fold::Greatest };
+                    folded(fold, vec![arg], std::slice::from_ref(&ty), ty.clone())
+                }
+            }
+            "bool_and" | "every" | "bool_or" => {
+                arity(1)?;
+                let arg = self.coerce(args[0].clone(), &SqlType::Bool, name)?.expr;
+                let function = if name == "bool_or" {
+                    fa::bool_and_or::bool_or_udaf()
+                } else {
+                    fa::bool_and_or::bool_and_udaf()
+                };
+                ready(function, vec![arg], SqlType::Bool)
+            }
+            "bit_and" | "bit_or" | "bit_xor" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                let function = match name {
+                    "bit_and" => fa::bit_and_or_xor::bit_and_udaf(),
+                    "bit_or" => fa::bit_and_or_xor::bit_or_udaf(),
+                    _ => fa::bit_and_or_xor::bit_xor_udaf(),
+                };
+                ready(function, vec![arg], ty)
+            }
+            "array_agg" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                if ty.element().is_some() {
+                    return Err(fault::unsupported("array_agg of arrays"));
+                }
+                folded(Fold::Array, vec![arg], std::slice::from_ref(&ty), ty.clone().array_of())
+            }
+            "string_agg" => {
+                arity(2)?;
+                let (arg, ty) = first()?;
+                let ty = if ty == SqlType::Bytea { ty } else { SqlType::Text };
+                let arg = self.coerce(Typed::of(arg, args[0].ty.clone()), &ty, name)?.expr;
+                let separator = self.coerce(args[1].clone(), &ty, name)?.expr;
+                folded(Fold::Joined, vec![arg, separator], &[ty.clone(), ty.clone()], ty)
+            }
+            "json_agg" | "jsonb_agg" => {
+                arity(1)?;
+                let (arg, ty) = first()?;
+                folded(Fold::JsonArray, vec![arg], &[ty], json_type(name))
+            }
+            "json_object_agg" | "jsonb_object_agg" => {
+                arity(2)?;
+                let (key, key_type) = first()?;
+                let key = self.cast(Typed::of(key, key_type), &SqlType::Text)?.expr;
+                let value = args[1].clone();
+                let ty = if value.ty.is_unknown() { SqlType::Text } else { value.ty.clone() };
+                let value = self.coerce(value, &ty, name)?.expr;
+                folded(Fold::JsonObject, vec![key, value], &[SqlType::Text, ty], json_type(name))
+            }
+            "stddev" | "stddev_samp" | "stddev_pop" | "variance" | "var_samp" | "var_pop" => {
+                arity(1)?;
+                let arg = self.coerce(args[0].clone(), &SqlType::Float8, name)?.expr;
+                let function = match name {
+                    "stddev" | "stddev_samp" => fa::stddev::stddev_udaf(),
+                    "stddev_pop" => fa::stddev::stddev_pop_udaf(),
+                    "var_pop" => fa::variance::var_pop_udaf(),
+                    _ => fa::variance::var_samp_udaf(),
+                };
+                ready(function, vec![arg], SqlType::Float8)
+            }
+            "regr_slope" | "regr_intercept" | "regr_avgx" | "regr_avgy" | "regr_sxx"
+            | "regr_syy" | "regr_sxy" | "regr_r2" | "regr_count" | "corr" | "covar_pop"
+            | "covar_samp" => self.of_pairs(name, args),
+            "grouping" => {
+                let args = args.iter().map(|a| a.expr.clone()).collect();
+                Ok(Some(Aggregate {
+                    function: fa::grouping::grouping_udaf(),
+                    args,
+                    ty: SqlType::Int4,
+                    recast: true,
+                }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one call as the syntax has them")]
+    fn window_call(
+        &self,
+        name: &str,
+        args: Vec<Typed>,
+        star: bool,
+        distinct: bool,
+        nulls: Option<ast::NullTreatment>,
+        filter: Option<Box<Expr>>,
+        over: &ast::WindowType,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        if nulls.is_some() {
+            return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
+        }
+        let Window { partition_by, order_by, frame: window_frame } = self.window(over, scope)?;
+        for expr in partition_by.iter().chain(order_by.iter().map(|sort| &sort.expr)) {
+            refuse_windows(expr, "window definitions")?;
+        }
+        if args.iter().any(|arg| refuse_windows(&arg.expr, "arguments").is_err()) {
+            return Err(fault::new("42P20", "window function calls cannot be nested"));
+        }
+        if distinct {
+            return Err(fault::unsupported("DISTINCT for window functions"));
+        }
+        let aggregate = match (name, &args[..]) {
+            // The least and the greatest of false and true: DataFusion's own do not move with a frame.
+            ("bool_and" | "every" | "bool_or", [arg]) => {
+                let fold = if name == "bool_or" { Fold::Greatest } else { Fold::Least };
+                let arg = self.coerce(arg.clone(), &SqlType::Bool, name)?.expr;
+                let ty = SqlType::Bool;
+                let function = folding(fold, std::slice::from_ref(&ty), &ty, &self.evaluation());
+                Some(Aggregate { function, args: vec![arg], ty, recast: false })
+            }
+            _ => self.aggregate_named(name, &args, star)?,
+        };
+        let (fun, args, ty, recast) = match aggregate {
+            Some(a) => {
+                let function = WindowFunctionDefinition::AggregateUDF(looking(a.function));
+                (function, a.args, a.ty, a.recast)
+            }
+            None => {
+                let function =
+                    window_function(name).ok_or_else(|| self.no_function(name, &args))?;
+                let int8 = |at: usize| -> Result<Expr> {
+                    let typed = self.coerce(args[at].clone(), &SqlType::Int8, name)?;
+                    Ok(Expr::Literal(self.constant(typed, name)?, None))
+                };
+                let mut out = Vec::new();
+                let ty = match name {
+                    "row_number" | "rank" | "dense_rank" => SqlType::Int8,
+                    "percent_rank" | "cume_dist" => SqlType::Float8,
+                    "ntile" if args.len() == 1 => {
+                        out.push(int8(0)?);
+                        SqlType::Int4
+                    }
+                    "lag" | "lead" | "first_value" | "last_value" | "nth_value"
+                        if !args.is_empty() =>
+                    {
+                        let ty = if args[0].ty.is_unknown() {
+                            SqlType::Text
+                        } else {
+                            args[0].ty.clone()
+                        };
+                        out.push(self.coerce(args[0].clone(), &ty, name)?.expr);
+                        if args.len() > 1 {
+                            out.push(int8(1)?);
+                        }
+                        if args.len() > 2 {
+                            let default = self.coerce(args[2].clone(), &ty, name)?;
+                            out.push(Expr::Literal(self.constant(default, name)?, None));
+                        }
+                        ty
+                    }
+                    _ => return Err(self.no_function(name, &args)),
+                };
+                (WindowFunctionDefinition::WindowUDF(function), out, ty, true)
+            }
+        };
+        let call = Expr::WindowFunction(Box::new(WindowFunction {
+            fun,
+            params: WindowFunctionParams {
+                args,
+                partition_by,
+                order_by,
+                window_frame,
+                filter,
+                null_treatment: None::<NullTreatment>,
+                distinct,
+            },
+        }));
+        Ok(shaped(call, ty, recast))
+    }
+}
+
+fn window_function(name: &str) -> Option<std::sync::Arc<datafusion::logical_expr::WindowUDF>> {
+    Some(match name {
+        "row_number" => fw::row_number::row_number_udwf(),
+        "rank" => fw::rank::rank_udwf(),
+        "dense_rank" => fw::rank::dense_rank_udwf(),
+        "percent_rank" => fw::rank::percent_rank_udwf(),
+        "cume_dist" => fw::cume_dist::cume_dist_udwf(),
+        "ntile" => fw::ntile::ntile_udwf(),
+        "lag" => fw::lead_lag::lag_udwf(),
+        "lead" => fw::lead_lag::lead_udwf(),
+        "first_value" => fw::nth_value::first_value_udwf(),
+        "last_value" => fw::nth_value::last_value_udwf(),
+        "nth_value" => fw::nth_value::nth_value_udwf(),
+        _ => return None,
+    })
+}
+
+pub(super) fn shaped(call: Expr, ty: SqlType, recast: bool) -> Typed {
+    let expr = if recast { cast(call, arrow_type(&ty)) } else { call };
+    Typed::of(expr, ty)
+}
+
+fn two(args: Vec<Typed>, name: &str) -> Result<[Typed; 2]> {
+    <[Typed; 2]>::try_from(args)
+        .map_err(|args| fault::syntax(&format!("{name} takes two arguments, not {}", args.len())))
+}
+
+/// What an aggregate of JSON gives.
+fn json_type(name: &str) -> SqlType {
+    if name.starts_with("jsonb") { SqlType::Jsonb } else { SqlType::Json }
+}

@@ -1,0 +1,286 @@
+//! Windows: what OVER names, and the frame of rows a window function sees.
+//!
+//! # Invariants
+//! A bound is a constant of the execution: an expression without columns, perhaps over parameters. It is of the type that the
+//! column in ORDER BY is moved by (PostgreSQL 15 manual, 4.2.8).
+//!
+//! # Limits
+//! No EXCLUDE. RANGE with an offset over numeric, time and other types whose sort keys are no numbers is refused (0A000).
+
+use arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::{
+    Expr, SortExpr, WindowFrame, WindowFrameBound, WindowFrameUnits, cast,
+};
+use datafusion::sql::sqlparser::ast;
+
+use super::Binder;
+use super::scope::{Scope, fold};
+use crate::fault;
+use crate::types::TypeShape;
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result};
+
+/// What integers in ORDER BY are carried in where a frame's bound is a distance from them: no sum leaves it.
+const WIDE: DataType = DataType::Decimal128(38, 0);
+
+/// Whether a frame's bound is a distance from the value in ORDER BY.
+fn moves(frame: &WindowFrame) -> bool {
+    let far = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::CurrentRow => false,
+        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => !by.is_null(),
+    };
+    frame.units == WindowFrameUnits::Range && (far(&frame.start_bound) || far(&frame.end_bound))
+}
+
+/// What a window function is computed over.
+pub(super) struct Window {
+    /// Rows go together by these.
+    pub partition_by: Vec<Expr>,
+    /// They are in this order.
+    pub order_by: Vec<SortExpr>,
+    /// Of them, each sees these.
+    pub frame: WindowFrame,
+}
+
+/// A window as it is written.
+#[derive(Default)]
+struct Spec {
+    partition_by: Vec<Expr>,
+    order_by: Vec<SortExpr>,
+    order_types: Vec<SqlType>,
+    frame: Option<ast::WindowFrame>,
+}
+
+fn windowing(message: &str) -> Error {
+    fault::new("42P20", message.to_owned())
+}
+
+impl Binder<'_> {
+    /// The window of an OVER.
+    pub(super) fn window(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Window> {
+        let Spec { partition_by, mut order_by, order_types, frame } = self.spec(over, scope)?;
+        let frame = match frame {
+            Some(frame) => {
+                let frame = self.frame(&frame, &order_types, scope)?;
+                if let (true, [order], [ty]) =
+                    (moves(&frame), order_by.as_mut_slice(), order_types.as_slice())
+                    && ty.is_integer()
+                {
+                    order.expr = cast(std::mem::take(&mut order.expr), WIDE);
+                }
+                frame
+            }
+            None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
+        };
+        frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
+        Ok(Window { partition_by, order_by, frame: of_peers(frame) })
+    }
+
+    fn spec(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Spec> {
+        let written = match over {
+            ast::WindowType::WindowSpec(spec) => spec.clone(),
+            ast::WindowType::NamedWindow(name) => self.named_window(name)?,
+        };
+        let mut spec = Spec::default();
+        if let Some(base) = &written.window_name {
+            let base = ast::WindowType::WindowSpec(self.named_window(base)?);
+            spec = self.spec(&base, scope)?;
+        }
+        for expr in &written.partition_by {
+            let typed = self.expr(expr, scope)?;
+            let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
+            let typed = self.coerce(typed, &ty, "PARTITION BY")?;
+            spec.partition_by.push(self.orderable(typed.expr, &ty)?);
+        }
+        if !written.order_by.is_empty() {
+            spec.order_by = self.sorts(&written.order_by, scope)?;
+            spec.order_types = written
+                .order_by
+                .iter()
+                .map(|item| Ok(self.expr(&item.expr, scope)?.ty))
+                .collect::<Result<_>>()?;
+        }
+        spec.frame = written.window_frame;
+        Ok(spec)
+    }
+
+    fn frame(
+        &self,
+        frame: &ast::WindowFrame,
+        order: &[SqlType],
+        scope: &Scope<'_>,
+    ) -> Result<WindowFrame> {
+        use ast::WindowFrameBound as B;
+        let units = match frame.units {
+            ast::WindowFrameUnits::Rows => WindowFrameUnits::Rows,
+            ast::WindowFrameUnits::Range => WindowFrameUnits::Range,
+            ast::WindowFrameUnits::Groups => WindowFrameUnits::Groups,
+        };
+        let end = frame.end_bound.as_ref().unwrap_or(&B::CurrentRow);
+        match (&frame.start_bound, end) {
+            (B::Following(None), _) => {
+                return Err(windowing("frame start cannot be UNBOUNDED FOLLOWING"));
+            }
+            (_, B::Preceding(None)) => {
+                return Err(windowing("frame end cannot be UNBOUNDED PRECEDING"));
+            }
+            (B::CurrentRow, B::Preceding(_)) => {
+                let message = "frame starting from current row cannot have preceding rows";
+                return Err(windowing(message));
+            }
+            (B::Following(_), B::Preceding(_) | B::CurrentRow) => {
+                let message = "frame starting from following row cannot have preceding rows";
+                return Err(windowing(message));
+            }
+            _ => {}
+        }
+        if units == WindowFrameUnits::Groups && order.is_empty() {
+            return Err(windowing("GROUPS mode requires an ORDER BY clause"));
+        }
+        let bound = |bound: &B, which: &str| -> Result<WindowFrameBound> {
+            let unbounded = ScalarValue::Null;
+            Ok(match bound {
+                B::CurrentRow => WindowFrameBound::CurrentRow,
+                B::Preceding(None) => WindowFrameBound::Preceding(unbounded),
+                B::Following(None) => WindowFrameBound::Following(unbounded),
+                B::Preceding(Some(by)) => {
+                    WindowFrameBound::Preceding(self.offset(by, units, order, which, scope)?)
+                }
+                B::Following(Some(by)) => {
+                    WindowFrameBound::Following(self.offset(by, units, order, which, scope)?)
+                }
+            })
+        };
+        // Without an offset, values need no arithmetic, which DataFusion asks of the first column of ORDER BY for RANGE.
+        let units = match (units, &frame.start_bound, end) {
+            (WindowFrameUnits::Range, B::Preceding(None), B::Following(None)) => {
+                WindowFrameUnits::Rows
+            }
+            (WindowFrameUnits::Range, B::CurrentRow, B::CurrentRow | B::Following(None))
+                if !order.is_empty() =>
+            {
+                WindowFrameUnits::Groups
+            }
+            (units, ..) => units,
+        };
+        let (start, end) = (bound(&frame.start_bound, "starting")?, bound(end, "ending")?);
+        Ok(WindowFrame::new_bounds(units, start, end))
+    }
+
+    /// How far a bound is from the current row.
+    fn offset(
+        &self,
+        by: &ast::Expr,
+        units: WindowFrameUnits,
+        order: &[SqlType],
+        which: &str,
+        scope: &Scope<'_>,
+    ) -> Result<ScalarValue> {
+        let typed = self.expr(by, scope)?;
+        let clause = units.to_string();
+        let (ty, wide) = match (units, order) {
+            (WindowFrameUnits::Rows | WindowFrameUnits::Groups, _) => (SqlType::Int8, false),
+            (WindowFrameUnits::Range, [order]) => (moved_by(order, &typed.ty)?, order.is_integer()),
+            (WindowFrameUnits::Range, _) => {
+                return Err(windowing(
+                    "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column",
+                ));
+            }
+        };
+        let described = self.parameters.borrow().values.is_none();
+        let value = self.constant(self.coerce(typed, &ty, &clause)?, &clause)?;
+        if value.is_null() {
+            if described {
+                // A parameter has no value yet, and its frame is not computed.
+                return Ok(ScalarValue::UInt64(Some(0)));
+            }
+            return Err(fault::new("22004", format!("frame {which} offset must not be null")));
+        }
+        let negative = match &value {
+            ScalarValue::Int64(Some(by)) => *by < 0,
+            ScalarValue::Float64(Some(by)) => by.is_nan() || by.is_sign_negative(),
+            ScalarValue::Float32(Some(by)) => by.is_nan() || by.is_sign_negative(),
+            ScalarValue::IntervalMonthDayNano(Some(by)) => {
+                (i128::from(by.months) * 30 + i128::from(by.days)) * 86_400_000_000_000
+                    + i128::from(by.nanoseconds)
+                    < 0
+            }
+            _ => false,
+        };
+        if negative {
+            return Err(match units {
+                WindowFrameUnits::Range => fault::new(
+                    "22013",
+                    "invalid preceding or following size in window function".to_owned(),
+                ),
+                _ => fault::new("22013", format!("frame {which} offset must not be negative")),
+            });
+        }
+        match (value, wide) {
+            (value, true) => value.cast_to(&WIDE).map_err(fault::from_datafusion),
+            (ScalarValue::Int64(Some(by)), false) => {
+                Ok(ScalarValue::UInt64(Some(by.unsigned_abs())))
+            }
+            (value, false) => Ok(value),
+        }
+    }
+
+    fn named_window(&self, name: &ast::Ident) -> Result<ast::WindowSpec> {
+        let wanted = fold(name);
+        let windows = self.windows.borrow().clone();
+        for ast::NamedWindowDefinition(ident, definition) in windows {
+            if fold(&ident) == wanted {
+                return match definition {
+                    ast::NamedWindowExpr::WindowSpec(spec) => Ok(spec),
+                    ast::NamedWindowExpr::NamedWindow(other) => self.named_window(&other),
+                };
+            }
+        }
+        Err(fault::new("42704", format!("window \"{wanted}\" does not exist")))
+    }
+}
+
+/// The type of what values of type `order` are moved by, when `given` is what is written.
+fn moved_by(order: &SqlType, given: &SqlType) -> Result<SqlType> {
+    let by = match order {
+        SqlType::Int2 | SqlType::Int4 | SqlType::Int8
+            if given.is_integer() || given.is_unknown() =>
+        {
+            Some(SqlType::Int8)
+        }
+        SqlType::Float4 | SqlType::Float8 if given.is_number() || given.is_unknown() => {
+            Some(order.clone())
+        }
+        SqlType::Date | SqlType::Timestamp(_) | SqlType::TimestampTz(_)
+            if *given == SqlType::Interval || given.is_unknown() =>
+        {
+            Some(SqlType::Interval)
+        }
+        _ => None,
+    };
+    by.ok_or_else(|| {
+        let offset = if given.is_unknown() { order } else { given };
+        fault::unsupported(&format!(
+            "RANGE with offset PRECEDING/FOLLOWING for column type {order} and offset type {offset}"
+        ))
+    })
+}
+
+/// A RANGE frame without offsets as the GROUPS frame of the same rows: DataFusion computes ranges of few types only.
+fn of_peers(frame: WindowFrame) -> WindowFrame {
+    let whole = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::CurrentRow => true,
+        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => by.is_null(),
+    };
+    if frame.units == WindowFrameUnits::Range
+        && whole(&frame.start_bound)
+        && whole(&frame.end_bound)
+        && (frame.start_bound == WindowFrameBound::CurrentRow
+            || frame.end_bound == WindowFrameBound::CurrentRow)
+    {
+        WindowFrame::new_bounds(WindowFrameUnits::Groups, frame.start_bound, frame.end_bound)
+    } else {
+        frame
+    }
+}

@@ -1,0 +1,573 @@
+//! FROM: tables, joins, derived tables, table functions, LATERAL.
+//!
+//! # Invariants
+//! Every relation instance is aliased uniquely in the plan. A later item sees the columns of the earlier ones
+//! where SQL lets it (LATERAL, functions).
+
+use std::collections::BTreeMap;
+
+use datafusion::common::{Column, JoinType};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
+use datafusion::sql::sqlparser::ast;
+
+use super::lateral::Beside;
+use super::query::rename;
+use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
+use super::select::{all_columns, project};
+use super::{Binder, Found, Typed};
+use crate::{fault, outer};
+use telesto_sql_plan::hidden::HIDDEN_PREFIX;
+use telesto_sql_types::error::Result;
+
+/// Which columns a join merges.
+enum Merge {
+    Nothing,
+    Names(Vec<String>),
+}
+
+/// The column that USING or NATURAL make of two.
+enum Merged {
+    /// That of one side.
+    Side(ScopeColumn),
+    /// A value of both, or of one in the common type.
+    Computed(Expr),
+}
+
+impl Binder<'_> {
+    /// Binds a FROM clause; none at all is one row without columns.
+    pub(crate) fn from(
+        &self,
+        items: &[ast::TableWithJoins],
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let mut whole: Option<Relation> = None;
+        for item in items {
+            whole = Some(match whole {
+                None => self.joined(item, None, outer)?,
+                Some(left) => self.joined(item, Some(left), outer)?,
+            });
+        }
+        Ok(match whole {
+            Some(relation) => relation,
+            None => Relation {
+                plan: LogicalPlanBuilder::empty(true).build().map_err(fault::from_datafusion)?,
+                columns: Vec::new(),
+            },
+        })
+    }
+
+    /// The columns in view of a FROM clause, with the CTEs of `with` in view.
+    pub(crate) fn columns_of_from(
+        &self,
+        with: Option<&ast::With>,
+        items: &[ast::TableWithJoins],
+    ) -> Result<Vec<ScopeColumn>> {
+        if let Some(with) = with {
+            self.with(with, None)?;
+        }
+        Ok(self.from(items, None)?.columns)
+    }
+
+    /// One comma-separated item with its joins, beside what stands left of it.
+    fn joined(
+        &self,
+        item: &ast::TableWithJoins,
+        left: Option<Relation>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let mut relation = match left {
+            None => self.factor(&item.relation, None, outer)?,
+            Some(left) if needs_left(&item.relation) || item.joins.is_empty() => {
+                self.join_factor(left, &item.relation, JoinType::Inner, None, outer)?
+            }
+            Some(left) => {
+                // a, (b JOIN c): b's joins bind before the comma does.
+                let right = self.joined(item, None, outer)?;
+                return self.join(left, right, JoinType::Inner, None, Merge::Nothing, outer);
+            }
+        };
+        for join in &item.joins {
+            use ast::JoinOperator as J;
+            let (kind, constraint) = match &join.join_operator {
+                J::Join(c) | J::Inner(c) => (JoinType::Inner, Some(c)),
+                J::Left(c) | J::LeftOuter(c) => (JoinType::Left, Some(c)),
+                J::Right(c) | J::RightOuter(c) => (JoinType::Right, Some(c)),
+                J::FullOuter(c) => (JoinType::Full, Some(c)),
+                J::CrossJoin(_) => (JoinType::Inner, None),
+                _ => return Err(fault::unsupported("this kind of join")),
+            };
+            relation = self.join_factor(relation, &join.relation, kind, constraint, outer)?;
+        }
+        Ok(relation)
+    }
+
+    fn join_factor(
+        &self,
+        left: Relation,
+        factor: &ast::TableFactor,
+        kind: JoinType,
+        constraint: Option<&ast::JoinConstraint>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        if let Some(call) = TableCall::of(factor) {
+            let scope = Scope::new(&left.columns, outer);
+            if self.call_uses(&call, &scope)? {
+                return self.lateral_call(left, &call, kind, constraint, outer);
+            }
+        }
+        let left = match self.lateral_query(left, factor, kind, constraint, outer)? {
+            Beside::Joined(relation) => return Ok(relation),
+            Beside::Left(left) => left,
+        };
+        let right = self.factor(factor, Some(&left), outer)?;
+        let (on, merge) = match constraint {
+            None | Some(ast::JoinConstraint::None) => (None, Merge::Nothing),
+            Some(ast::JoinConstraint::On(expr)) => (Some(expr), Merge::Nothing),
+            Some(ast::JoinConstraint::Using(names)) => {
+                let names = names
+                    .iter()
+                    .filter_map(|name| name.0.last().and_then(|p| p.as_ident()).map(fold))
+                    .collect();
+                (None, Merge::Names(names))
+            }
+            Some(ast::JoinConstraint::Natural) => {
+                let names = left
+                    .columns
+                    .iter()
+                    .filter(|l| !l.merged)
+                    .filter(|l| right.columns.iter().any(|r| !r.merged && r.name == l.name))
+                    .map(|l| l.name.clone())
+                    .collect();
+                (None, Merge::Names(names))
+            }
+        };
+        self.join(left, right, kind, on, merge, outer)
+    }
+
+    fn join(
+        &self,
+        left: Relation,
+        right: Relation,
+        kind: JoinType,
+        on: Option<&ast::Expr>,
+        merge: Merge,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let mut extended = Vec::new();
+        if matches!(kind, JoinType::Left | JoinType::Full) {
+            extended.extend(&right.columns);
+        }
+        if matches!(kind, JoinType::Right | JoinType::Full) {
+            extended.extend(&left.columns);
+        }
+        self.null_extended.borrow_mut().extend(extended.iter().map(|c| c.column.relation.clone()));
+        let mut columns: Vec<ScopeColumn> = Vec::new();
+        let mut condition = None;
+        let mut merged: Vec<Expr> = Vec::new();
+        match merge {
+            Merge::Nothing => {
+                columns.extend(left.columns);
+                columns.extend(right.columns);
+                if let Some(on) = on {
+                    let scope = Scope::new(&columns, outer);
+                    condition = Some(self.condition(on, &scope, "JOIN/ON")?);
+                }
+            }
+            Merge::Names(names) => {
+                let (mut lefts, mut rights) = (left.columns, right.columns);
+                for name in &names {
+                    let l = merge_side(&lefts, name, "left")?;
+                    let r = merge_side(&rights, name, "right")?;
+                    let (lc, rc) = (lefts[l].clone(), rights[r].clone());
+                    let typed =
+                        |c: &ScopeColumn| Typed::of(Expr::Column(c.column.clone()), c.ty.clone());
+                    let equal = self.binary("=", typed(&lc), typed(&rc))?.expr;
+                    condition = Some(match condition {
+                        None => equal,
+                        Some(before) => Expr::and(before, equal),
+                    });
+                    lefts[l].merged = true;
+                    rights[r].merged = true;
+                    let ty = self.common_type(&[lc.ty.clone(), rc.ty.clone()], "JOIN/USING")?;
+                    let common = |c: &ScopeColumn| c.ty.same_base(&ty);
+                    let computed = match kind {
+                        JoinType::Right if common(&rc) => Merged::Side(rc),
+                        JoinType::Right => {
+                            Merged::Computed(self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr)
+                        }
+                        JoinType::Full => {
+                            let l = self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr;
+                            let r = self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr;
+                            Merged::Computed(coalesce(l, r)?)
+                        }
+                        _ if common(&lc) => Merged::Side(lc),
+                        // Both sides have the value: that of the side is taken that has the type, too.
+                        JoinType::Inner if common(&rc) => Merged::Side(rc),
+                        _ => Merged::Computed(self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr),
+                    };
+                    let kept = match computed {
+                        Merged::Side(column) => ScopeColumn { table: None, ..column },
+                        Merged::Computed(expr) => {
+                            let unique = self.unique(&format!("{name}#merged"));
+                            merged.push(expr.alias(&unique));
+                            ScopeColumn {
+                                table: None,
+                                name: name.clone(),
+                                ty,
+                                column: Column::new_unqualified(unique),
+                                merged: false,
+                                scalar: false,
+                                origin: None,
+                            }
+                        }
+                    };
+                    columns.push(ScopeColumn { merged: false, ..kept });
+                }
+                columns.extend(lefts);
+                columns.extend(rights);
+            }
+        }
+        let mut plan = self.join_plans(left.plan, right.plan, kind, condition)?;
+        if !merged.is_empty() {
+            let mut exprs = all_columns(&plan);
+            exprs.extend(merged);
+            plan = project(plan, exprs)?;
+        }
+        Ok(Relation { plan, columns })
+    }
+
+    /// One table factor. `left` is what a LATERAL item may refer to.
+    fn factor(
+        &self,
+        factor: &ast::TableFactor,
+        left: Option<&Relation>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        match factor {
+            ast::TableFactor::Table { name, alias, args: None, sample, .. } => {
+                if sample.is_some() {
+                    return Err(fault::unsupported("TABLESAMPLE"));
+                }
+                let relation = self.whole_table(name)?;
+                let table = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
+                self.aliased(relation, alias.as_ref(), &table)
+            }
+            ast::TableFactor::Derived { sample: Some(_), .. } => {
+                Err(fault::syntax("syntax error at or near \"TABLESAMPLE\""))
+            }
+            ast::TableFactor::Derived { lateral, subquery, alias, .. } => {
+                let name = alias.as_ref().map_or_else(|| "subquery".to_owned(), |a| fold(&a.name));
+                let relation = match left.filter(|_| *lateral) {
+                    Some(left) => {
+                        let scope = Scope::new(&left.columns, outer);
+                        let mut relation = self.query(subquery, Some(&scope))?;
+                        let references =
+                            outer::references(&relation.plan).map_err(fault::from_datafusion)?;
+                        if references.iter().any(|(used, _)| scope.level_of(used) == Some(0)) {
+                            let outer_ref_columns = relation.plan.all_out_ref_exprs();
+                            self.correlated.set(true);
+                            relation.plan = LogicalPlan::Subquery(Subquery {
+                                subquery: std::sync::Arc::new(relation.plan),
+                                outer_ref_columns,
+                                spans: datafusion::common::Spans::new(),
+                            });
+                        }
+                        relation
+                    }
+                    None => self.query(subquery, outer)?,
+                };
+                let mut relation = self.aliased(relation, alias.as_ref(), &name)?;
+                if alias.is_none() {
+                    for column in &mut relation.columns {
+                        column.table = None;
+                    }
+                }
+                Ok(relation)
+            }
+            ast::TableFactor::NestedJoin { table_with_joins, alias } => {
+                let relation = self.joined(table_with_joins, None, outer)?;
+                match alias {
+                    None => Ok(relation),
+                    Some(alias) => {
+                        let flat = self.flatten(relation)?;
+                        self.aliased(flat, Some(alias), &fold(&alias.name))
+                    }
+                }
+            }
+            ast::TableFactor::Table {
+                name,
+                alias,
+                args: Some(args),
+                with_ordinality: false,
+                ..
+            } if args.args.is_empty() && Self::is_system_call(name) => {
+                let called = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
+                let table = ast::ObjectName::from(vec![ast::Ident::new(format!("{called}()"))]);
+                self.aliased(self.whole_table(&table)?, alias.as_ref(), &called)
+            }
+            factor => match TableCall::of(factor) {
+                Some(call) => {
+                    call.has_columns_of_its_own()?;
+                    let one = Relation {
+                        plan: LogicalPlanBuilder::empty(true)
+                            .build()
+                            .map_err(fault::from_datafusion)?,
+                        columns: Vec::new(),
+                    };
+                    let relation = match self.series_call(&call, outer)? {
+                        Some(series) => series,
+                        None => self.lateral_call(one, &call, JoinType::Inner, None, outer)?,
+                    };
+                    Ok(relation)
+                }
+                None => Err(fault::unsupported("this kind of FROM item")),
+            },
+        }
+    }
+
+    /// Whether a call without arguments gives the rows of a system table.
+    fn is_system_call(name: &ast::ObjectName) -> bool {
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        let Some((name, schema)) = parts.split_last() else { return false };
+        telesto_sql_catalog::builtin::tables::find_call(schema.last().map(String::as_str), name)
+            .is_some()
+    }
+
+    /// All columns of a table, a CTE or a system catalog, under an alias of its own.
+    pub(crate) fn whole_table(&self, name: &ast::ObjectName) -> Result<Relation> {
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        if let [single] = parts.as_slice() {
+            let cte = self.ctes.borrow().iter().rev().find(|c| c.name == *single).cloned();
+            if let Some(cte) = cte {
+                return self.aliased(cte.relation, None, single);
+            }
+        }
+        let table = match self.find_table(&parts)? {
+            Found::Table(table) => table,
+            Found::View(query, names, need) => {
+                // A view's names mean what they meant when it was made: nothing of this statement is in its view.
+                let outside = self.ctes.take();
+                let relation = need.provide(move || self.query(&query, None));
+                self.ctes.replace(outside);
+                let mut relation = relation?;
+                crate::depth::need(&relation.plan)?;
+                for (column, name) in relation.columns.iter_mut().zip(names) {
+                    column.name = name;
+                    column.origin = None;
+                }
+                return self.aliased(relation, None, parts.last().map_or("", String::as_str));
+            }
+        };
+        let alias = self.unique(parts.last().map_or("", String::as_str));
+        let instance = self.next_instance();
+        let plan = LogicalPlanBuilder::scan(alias.as_str(), table.source, None)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let columns = table
+            .columns
+            .into_iter()
+            .enumerate()
+            .map(|(position, (name, plan_name, ty))| ScopeColumn {
+                table: parts.last().cloned(),
+                name,
+                ty,
+                merged: plan_name.starts_with(HIDDEN_PREFIX),
+                scalar: false,
+                column: Column::new(Some(alias.clone()), plan_name),
+                origin: table.id.map(|id| Origin { table: id, position, instance }),
+            })
+            .collect();
+        Ok(Relation { plan, columns })
+    }
+
+    /// The relation under a plan alias of its own, visible as `alias` (or `default`).
+    fn aliased(
+        &self,
+        relation: Relation,
+        alias: Option<&ast::TableAlias>,
+        default: &str,
+    ) -> Result<Relation> {
+        let name = alias.map_or_else(|| default.to_owned(), |alias| fold(&alias.name));
+        let relation = match alias {
+            Some(alias) => rename(relation, &alias.columns)?,
+            None => relation,
+        };
+        if matches!(relation.plan, LogicalPlan::TableScan(_)) {
+            let columns = relation
+                .columns
+                .into_iter()
+                .map(|column| ScopeColumn { table: Some(name.clone()), ..column })
+                .collect();
+            return Ok(Relation { plan: relation.plan, columns });
+        }
+        let unique = self.unique(&name);
+        let relation = self.names_of_its_own(relation)?;
+        let plan = LogicalPlanBuilder::from(relation.plan)
+            .alias(unique.as_str())
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let columns = relation
+            .columns
+            .into_iter()
+            .map(|column| ScopeColumn {
+                table: Some(name.clone()),
+                column: Column::new(Some(unique.clone()), column.column.name.clone()),
+                ..column
+            })
+            .collect();
+        Ok(Relation { plan, columns })
+    }
+
+    /// The relation with columns whose names no other relation's columns have in the plan.
+    fn names_of_its_own(&self, mut relation: Relation) -> Result<Relation> {
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        for column in &relation.columns {
+            let name = &column.column.name;
+            if !names.contains_key(name) {
+                names.insert(name.clone(), self.unique(name));
+            }
+        }
+        if names.iter().all(|(old, new)| old == new) {
+            return Ok(relation);
+        }
+        let plan_columns = relation.plan.schema().columns();
+        let renamed = plan_columns.into_iter().map(|column| match names.get(&column.name) {
+            Some(new) => Expr::Column(column).alias(new),
+            None => Expr::Column(column),
+        });
+        relation.plan = project(relation.plan, renamed.collect())?;
+        for column in &mut relation.columns {
+            if let Some(new) = names.get(&column.column.name) {
+                column.column = Column::new_unqualified(new);
+            }
+        }
+        Ok(relation)
+    }
+
+    /// Projects a join's columns to unqualified unique names, so that one alias fits over all.
+    pub(super) fn flatten(&self, relation: Relation) -> Result<Relation> {
+        let mut exprs = Vec::new();
+        let mut columns = Vec::new();
+        for column in relation.columns.into_iter().filter(|c| !c.merged) {
+            let name = self.unique(&column.name);
+            exprs.push(Expr::Column(column.column.clone()).alias(&name));
+            let column = ScopeColumn { column: Column::new_unqualified(name), ..column };
+            columns.push(ScopeColumn { scalar: false, ..column });
+        }
+        Ok(Relation { plan: project(relation.plan, exprs)?, columns })
+    }
+
+    fn call_uses(&self, call: &TableCall<'_>, scope: &Scope<'_>) -> Result<bool> {
+        for arg in &call.args {
+            let typed = self.expr(arg, scope)?;
+            if !typed.expr.column_refs().is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A call that can be computed as it is read.
+    fn series_call(
+        &self,
+        call: &TableCall<'_>,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Option<Relation>> {
+        if call.ordinality {
+            return Ok(None);
+        }
+        let scope = Scope::new(&[], outer);
+        let args = call.args.iter().map(|arg| self.expr(arg, &scope)).collect::<Result<_>>()?;
+        let table = call.alias.map_or_else(|| call.name.clone(), |alias| fold(&alias.name));
+        let named = call.alias.and_then(|alias| alias.columns.first());
+        let column = named.map_or_else(|| table.clone(), |column| fold(&column.name));
+        self.series(&call.name, args, (&table, &column))
+    }
+}
+
+/// A function call that stands as a FROM item.
+pub(super) struct TableCall<'a> {
+    pub name: String,
+    pub args: Vec<&'a ast::Expr>,
+    pub alias: Option<&'a ast::TableAlias>,
+    pub ordinality: bool,
+}
+
+impl<'a> TableCall<'a> {
+    /// Only `json_to_record` and its kin are told their columns' types, and those are written otherwise by now.
+    pub(super) fn has_columns_of_its_own(&self) -> Result<()> {
+        let columns = self.alias.map_or(&[][..], |alias| &alias.columns);
+        if columns.iter().any(|column| column.data_type.is_some()) {
+            return Err(fault::syntax(
+                "a column definition list is only allowed for functions returning \"record\"",
+            ));
+        }
+        Ok(())
+    }
+
+    fn of(factor: &'a ast::TableFactor) -> Option<Self> {
+        let plain = |args: &'a [ast::FunctionArg]| {
+            args.iter()
+                .map(|arg| match arg {
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+                    _ => None,
+                })
+                .collect::<Option<Vec<_>>>()
+        };
+        let last = |name: &ast::ObjectName| name.0.last().and_then(|p| p.as_ident()).map(fold);
+        match factor {
+            ast::TableFactor::Table { name, alias, args: Some(args), with_ordinality, .. } => {
+                Some(Self {
+                    name: last(name)?,
+                    args: plain(&args.args)?,
+                    alias: alias.as_ref(),
+                    ordinality: *with_ordinality,
+                })
+            }
+            ast::TableFactor::Function { name, args, alias, with_ordinality, .. } => Some(Self {
+                name: last(name)?,
+                args: plain(args)?,
+                alias: alias.as_ref(),
+                ordinality: *with_ordinality,
+            }),
+            ast::TableFactor::UNNEST { alias, array_exprs, with_ordinality, .. } => Some(Self {
+                name: "unnest".to_owned(),
+                args: array_exprs.iter().collect(),
+                alias: alias.as_ref(),
+                ordinality: *with_ordinality,
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn needs_left(factor: &ast::TableFactor) -> bool {
+    matches!(factor, ast::TableFactor::Derived { lateral: true, .. })
+        || TableCall::of(factor).is_some()
+}
+
+pub(super) fn is_true(expr: &ast::Expr) -> bool {
+    matches!(expr, ast::Expr::Value(v) if v.value == ast::Value::Boolean(true))
+}
+
+fn merge_side(columns: &[ScopeColumn], name: &str, side: &str) -> Result<usize> {
+    let mut hits = columns.iter().enumerate().filter(|(_, c)| !c.merged && c.name == name);
+    match (hits.next(), hits.next()) {
+        (Some((at, _)), None) => Ok(at),
+        (None, _) => Err(fault::new(
+            "42703",
+            format!("column \"{name}\" specified in USING clause does not exist in {side} table"),
+        )),
+        (Some(_), Some(_)) => Err(fault::new(
+            "42702",
+            format!("common column name \"{name}\" appears more than once in {side} table"),
+        )),
+    }
+}
+
+/// `a`, or `b` when `a` is null.
+pub(crate) fn coalesce(a: Expr, b: Expr) -> Result<Expr> {
+    datafusion::logical_expr::when(a.clone().is_not_null(), a)
+        .otherwise(b)
+        .map_err(fault::from_datafusion)
+}

@@ -1,0 +1,359 @@
+//! The binder: from a parsed query to a DataFusion plan with PostgreSQL's names, types and meaning.
+//!
+//! # Why not DataFusion's own SQL planner
+//! Its types, literals, operators and functions are not PostgreSQL's: it would have to be corrected after the fact in
+//! every place. Here names and types are resolved the way PostgreSQL does it, with the registry the key path uses,
+//! and DataFusion gets a plan in which nothing is left to coerce.
+//!
+//! # Invariants
+//! - Every expression handed on carries the [`SqlType`] it has in PostgreSQL, and its Arrow type is the one
+//!   [`super::types::arrow_type`] gives for it.
+//! - Depth of nesting is bounded ([`MAX_DEPTH`], [`MAX_QUERIES`]), and the stack grows with it.
+
+mod access;
+mod arguments;
+mod call;
+mod case;
+mod equal;
+mod expr;
+mod frames;
+mod from;
+mod group;
+mod join_condition;
+mod lateral;
+mod levels;
+mod lists;
+mod locks;
+mod operators;
+mod ordered;
+mod pairs;
+mod query;
+mod row_order;
+mod scope;
+mod select;
+mod set_operations;
+mod sets;
+mod statement;
+mod subquery;
+mod whole;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use datafusion::common::{ScalarValue, TableReference};
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::{Expr, TableSource};
+use datafusion::sql::sqlparser::ast;
+use telesto_common::TableId;
+
+use super::fault;
+use super::types::{TypeShape, arrow_type, scalar};
+use super::udf::Evaluation;
+use super::waiting::BoundCalls;
+use telesto_sql_types::error::Result;
+use telesto_sql_types::{Datum, SqlType};
+
+pub(crate) use operators::natively_ordered;
+pub(crate) use scope::{Relation, ScopeColumn};
+
+/// Nesting of expressions and queries that is accepted, with the views they name.
+pub(crate) const MAX_DEPTH: usize = telesto_sql_parser::syntax::depth::MAX_CHAINED + 1_000;
+
+/// Nesting of queries that is accepted: each is several operators, which DataFusion's planning walks again and again.
+pub(crate) const MAX_QUERIES: usize = 224;
+
+/// An expression with its PostgreSQL type.
+#[derive(Clone, Debug)]
+pub(crate) struct Typed {
+    /// The plan expression.
+    pub expr: Expr,
+    /// Its type; unknown for untyped literals and parameters.
+    pub ty: SqlType,
+    /// The untyped parameter it is, by position from 0.
+    pub parameter: Option<usize>,
+}
+
+impl Typed {
+    /// An expression of a known type.
+    pub fn of(expr: Expr, ty: SqlType) -> Self {
+        Self { expr, ty, parameter: None }
+    }
+
+    /// A condition.
+    pub fn bool(expr: Expr) -> Self {
+        Self::of(expr, SqlType::Bool)
+    }
+
+    /// An untyped NULL.
+    pub fn null() -> Self {
+        Self::of(Expr::Literal(ScalarValue::Null, None), SqlType::Unknown)
+    }
+
+    /// An untyped string literal.
+    pub fn unknown(text: String) -> Self {
+        Self::of(Expr::Literal(ScalarValue::Utf8(Some(text)), None), SqlType::Unknown)
+    }
+
+    /// A text constant.
+    pub fn text(text: String) -> Self {
+        Self::of(Expr::Literal(ScalarValue::Utf8(Some(text)), None), SqlType::Text)
+    }
+
+    /// An integer constant.
+    pub fn int(value: i32) -> Self {
+        Self::of(Expr::Literal(ScalarValue::Int32(Some(value)), None), SqlType::Int4)
+    }
+
+    /// The text of an untyped literal.
+    pub fn literal(&self) -> Option<&str> {
+        match &self.expr {
+            Expr::Literal(ScalarValue::Utf8(Some(text)), _) if self.ty.is_unknown() => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// A common table expression in view.
+#[derive(Clone, Debug)]
+pub(crate) struct CteEntry {
+    name: String,
+    relation: Relation,
+}
+
+/// A table as the binder needs it.
+pub(crate) struct BoundTable {
+    /// Its rows.
+    pub source: Arc<dyn TableSource>,
+    /// Its columns: name, name in the plan, type.
+    pub columns: Vec<(String, String, SqlType)>,
+    /// Its id, for stored tables.
+    pub id: Option<TableId>,
+}
+
+/// What a relation's name stands for.
+pub(crate) enum Found {
+    /// A table.
+    Table(BoundTable),
+    /// A view: its query, its columns' names, and the stack that the query takes.
+    View(Box<ast::Query>, Vec<String>, telesto_sql_parser::stack::Need),
+}
+
+/// Where the binder finds tables.
+pub(crate) trait Tables {
+    /// The relation of that (possibly schema-qualified) name. `unique` makes its columns' names in the plan from their own.
+    fn table(&self, name: &[String], unique: &dyn Fn(&str) -> String) -> Result<Found>;
+    /// Positions of the primary key's columns; empty when there is none.
+    fn primary_key(&self, table: TableId) -> Result<Vec<usize>>;
+    /// The type a syntax names.
+    fn type_named(&self, ty: &ast::DataType) -> Result<SqlType>;
+}
+
+/// Parameters of the statement: their types as far as known, their values when it is executed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parameters {
+    /// Types by position.
+    pub types: BTreeMap<usize, SqlType>,
+    /// Values, when executing.
+    pub values: Option<Arc<[Datum]>>,
+    /// How many the statement mentions.
+    pub count: usize,
+}
+
+/// Binds one statement.
+pub(crate) struct Binder<'a> {
+    tables: &'a dyn Tables,
+    evaluation: Evaluation,
+    parameters: RefCell<Parameters>,
+    names: RefCell<BTreeMap<String, usize>>,
+    instances: Cell<usize>,
+    depth: Cell<usize>,
+    queries: Cell<usize>,
+    ctes: RefCell<Vec<CteEntry>>,
+    apply: Option<Arc<SessionState>>,
+    row_by_row: bool,
+    correlated: Cell<bool>,
+    /// Whether a subquery that is run row by row has one inside that DataFusion finds no join for.
+    refused: Cell<bool>,
+    waiting: Cell<Option<BoundCalls>>,
+    /// Where the next expression stands, until it is begun.
+    place: Cell<Place>,
+    keep_unknown: Cell<bool>,
+    /// What untyped outputs of the query to be bound next become.
+    wanted: RefCell<Vec<SqlType>>,
+    windows: RefCell<Vec<ast::NamedWindowDefinition>>,
+    /// Relations that an outer join fills up with NULLs.
+    null_extended: RefCell<BTreeSet<Option<TableReference>>>,
+}
+
+/// Where an expression stands: which subqueries may become joins there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// In a WHERE, below nothing but AND, OR and NOT: a join can tell whether there is a row.
+    exists: bool,
+    /// In a WHERE, below nothing but AND and OR: false does what NULL does.
+    inside: bool,
+}
+
+/// One level of nesting; leaves it when dropped.
+struct Depth<'a>(&'a Cell<usize>);
+
+impl Drop for Depth<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl<'a> Binder<'a> {
+    /// A binder over `tables` whose functions run with `evaluation`.
+    pub fn new(tables: &'a dyn Tables, evaluation: Evaluation, parameters: Parameters) -> Self {
+        Self {
+            tables,
+            evaluation,
+            parameters: RefCell::new(parameters),
+            names: RefCell::default(),
+            instances: Cell::new(0),
+            depth: Cell::new(0),
+            queries: Cell::new(0),
+            ctes: RefCell::default(),
+            apply: None,
+            row_by_row: false,
+            correlated: Cell::new(false),
+            refused: Cell::new(false),
+            waiting: Cell::new(None),
+            place: Cell::default(),
+            keep_unknown: Cell::new(false),
+            wanted: RefCell::default(),
+            windows: RefCell::default(),
+            null_extended: RefCell::default(),
+        }
+    }
+
+    /// Runs subqueries that joins would get wrong as calls, with plans made by `state`; all correlated ones when
+    /// `row_by_row`.
+    pub fn applying(mut self, state: &Arc<SessionState>, row_by_row: bool) -> Self {
+        self.apply = Some(Arc::clone(state));
+        self.row_by_row = row_by_row;
+        self
+    }
+
+    /// Whether a correlated subquery was met.
+    pub fn met_correlated(&self) -> bool {
+        self.correlated.get()
+    }
+
+    /// Whether it is known by now that correlated subqueries must be run row by row.
+    pub fn met_refused(&self) -> bool {
+        self.refused.get()
+    }
+
+    /// The calls that wait that were met.
+    pub fn met_waiting(&self) -> Option<BoundCalls> {
+        self.waiting.get()
+    }
+
+    fn waits(&self, name: &'static str) {
+        let before = self.waiting.get().unwrap_or(BoundCalls { name, count: 0 });
+        self.waiting.set(Some(BoundCalls { count: before.count + 1, ..before }));
+    }
+
+    /// What is known of the parameters after binding.
+    pub fn into_parameters(self) -> Parameters {
+        self.parameters.into_inner()
+    }
+
+    fn enter(&self) -> Result<Depth<'_>> {
+        telesto_sql_types::interrupt::check()?;
+        Self::deeper_by(&self.depth, MAX_DEPTH)
+    }
+
+    fn enter_query(&self) -> Result<Depth<'_>> {
+        // What a query is bound to is walked several times: that of a deep one takes milliseconds.
+        telesto_sql_types::interrupt::check_long()?;
+        Self::deeper_by(&self.queries, MAX_QUERIES)
+    }
+
+    fn deeper_by(count: &Cell<usize>, most: usize) -> Result<Depth<'_>> {
+        let depth = count.get() + 1;
+        if depth > most {
+            return Err(telesto_sql_parser::syntax::too_deep());
+        }
+        count.set(depth);
+        Ok(Depth(count))
+    }
+
+    /// A name no other part of the plan has.
+    fn unique(&self, base: &str) -> String {
+        let mut names = self.names.borrow_mut();
+        loop {
+            let count = names.entry(base.to_owned()).or_insert(0);
+            *count += 1;
+            if *count == 1 {
+                return base.to_owned();
+            }
+            let name = format!("{base}#{count}");
+            // A column may be called so by its user.
+            if !names.contains_key(&name) {
+                names.insert(name.clone(), 1);
+                return name;
+            }
+        }
+    }
+
+    fn next_instance(&self) -> usize {
+        let next = self.instances.get();
+        self.instances.set(next + 1);
+        next
+    }
+
+    fn evaluation(&self) -> Evaluation {
+        self.evaluation.clone()
+    }
+
+    fn find_table(&self, name: &[String]) -> Result<Found> {
+        self.tables.table(name, &|column| self.unique(column))
+    }
+
+    fn primary_key(&self, table: TableId) -> Result<Vec<usize>> {
+        self.tables.primary_key(table)
+    }
+
+    fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
+        self.tables.type_named(ty)
+    }
+
+    /// `$n`.
+    fn parameter(&self, name: &str) -> Result<Typed> {
+        let number: usize = name.strip_prefix('$').and_then(|n| n.parse().ok()).unwrap_or(0);
+        let at = number
+            .checked_sub(1)
+            .filter(|at| *at < 65_535)
+            .ok_or_else(|| fault::new("42P02", format!("there is no parameter {name}")))?;
+        let mut parameters = self.parameters.borrow_mut();
+        parameters.count = parameters.count.max(number);
+        match parameters.types.get(&at).cloned() {
+            None => Ok(Typed { parameter: Some(at), ..Typed::null() }),
+            Some(ty) => {
+                let value = match &parameters.values {
+                    None => Datum::Null,
+                    Some(values) => values.get(at).cloned().ok_or_else(|| {
+                        fault::new("08P01", format!("parameter {name} has no value"))
+                    })?,
+                };
+                Ok(Typed::of(Expr::Literal(scalar(&value, &ty)?, None), ty))
+            }
+        }
+    }
+
+    /// Fixes the type of an untyped parameter.
+    fn decide_parameter(&self, at: usize, ty: &SqlType) -> Result<Typed> {
+        self.parameters.borrow_mut().types.insert(at, ty.clone());
+        self.parameter(&format!("${}", at + 1))
+    }
+
+    /// The null of a type.
+    fn null_of(ty: &SqlType) -> Result<Expr> {
+        let null = ScalarValue::try_from(&arrow_type(ty)).map_err(fault::from_datafusion)?;
+        Ok(Expr::Literal(null, None))
+    }
+}

@@ -1,0 +1,218 @@
+//! Subqueries in expressions: as plan nodes that DataFusion turns into joins, or as calls
+//! ([`crate::apply`]).
+//!
+//! # Invariants
+//! A join is chosen only where it gives the same answer: its marks are true or false, never NULL, so `IN` may be one below
+//! AND and OR of a WHERE alone, and EXISTS below NOT too.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::{Column, Spans};
+use datafusion::logical_expr::expr::InSubquery;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, Subquery};
+use datafusion::sql::sqlparser::ast;
+
+use super::expr::negate;
+use super::query::has_subquery;
+use super::scope::{Relation, Scope};
+use super::select::{collect, substitute};
+use super::{Binder, Typed};
+use crate::apply::{self, Shape};
+use crate::fault;
+use crate::outer;
+use crate::types::arrow_type;
+use telesto_sql_expr::comparison_type;
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::Result;
+
+impl Binder<'_> {
+    pub(super) fn scalar_subquery(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Typed> {
+        let relation = self.query(query, Some(scope))?;
+        let [column] = relation.columns.as_slice() else {
+            return Err(fault::syntax("subquery must return only one column"));
+        };
+        let ty = column.ty.clone();
+        let relation = self.at_most_one_row(relation)?;
+        Ok(Typed::of(self.scalar_of(relation, &ty, scope)?, ty))
+    }
+
+    /// The only value of a one-column relation of at most one row.
+    pub(super) fn scalar_of(
+        &self,
+        relation: Relation,
+        ty: &SqlType,
+        scope: &Scope<'_>,
+    ) -> Result<Expr> {
+        // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
+        let nullable = relation.plan.schema().field(0).is_nullable();
+        let call =
+            self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope)?;
+        Ok(call.unwrap_or_else(|| Expr::ScalarSubquery(subquery_of(relation))))
+    }
+
+    /// The subquery as a call: when no join gives what it gives (`joins`), or when correlated ones are run row by row.
+    pub(super) fn applied(
+        &self,
+        shape: Shape,
+        relation: &Relation,
+        returns: &DataType,
+        left: Option<&Expr>,
+        joins: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Option<Expr>> {
+        let mut outer: Vec<(Column, Expr)> = Vec::new();
+        let mut args: Vec<Expr> = Vec::new();
+        let references = outer::references(&relation.plan).map_err(fault::from_datafusion)?;
+        for (column, reference) in references {
+            // A column of this level, or of one further out: then it is an outer reference here as well.
+            let value = match scope.level_of(&column) {
+                Some(0) => Expr::Column(column.clone()),
+                Some(_) => reference.clone(),
+                None => continue,
+            };
+            args.push(value);
+            outer.push((column, reference));
+        }
+        if !outer.is_empty() {
+            self.correlated.set(true);
+        }
+        let wrongly = || self.joins_wrongly(&relation.plan, scope);
+        if joins && (outer.is_empty() || !(self.row_by_row || wrongly()?)) {
+            return Ok(None);
+        }
+        // Without a state the statement is only described.
+        let Some(state) = self.apply.as_ref() else { return Ok(None) };
+        if !self.row_by_row && !apply::runs(&relation.plan, &outer, state) {
+            self.refused.set(true);
+        }
+        let columns = outer.into_iter().map(|(column, _)| column).collect();
+        args.extend(left.cloned());
+        let plan = relation.plan.clone();
+        let call = apply::call(self.next_instance(), shape, plan, columns, returns.clone(), state);
+        Ok(Some(call.call(args)))
+    }
+
+    /// Whether a join would not give what running the plan for each row of `scope` gives.
+    pub(super) fn joins_wrongly(&self, plan: &LogicalPlan, scope: &Scope<'_>) -> Result<bool> {
+        outer::joins_wrongly(plan, |column| scope.level_of(column).is_some())
+            .map_err(fault::from_datafusion)
+    }
+
+    /// The expressions with what must be awaited in them computed below, in a projection: operators other than that and
+    /// filters cannot wait. Subqueries too: DataFusion makes joins of them in these alone. And columns of outer rows: values in their
+    /// place would change the names of what is computed.
+    pub(super) fn awaited_below(
+        &self,
+        plan: LogicalPlan,
+        exprs: Vec<Expr>,
+    ) -> Result<(LogicalPlan, Vec<Expr>)> {
+        let mut calls = Vec::new();
+        for expr in &exprs {
+            collect(expr, &mut calls, |part| {
+                apply::is_awaited(part)
+                    || outer::subquery(part).is_some()
+                    || matches!(part, Expr::OuterReferenceColumn(..))
+            });
+        }
+        if calls.is_empty() {
+            return Ok((plan, exprs));
+        }
+        let mut below: Vec<Expr> = plan
+            .schema()
+            .iter()
+            .map(|(q, f)| Expr::Column(Column::new(q.cloned(), f.name().clone())))
+            .collect();
+        let mut replace = Vec::new();
+        for call in calls {
+            let name = self.unique("subquery");
+            below.push(call.clone().alias(&name));
+            replace.push((call, Expr::Column(Column::new_unqualified(name))));
+        }
+        let plan = LogicalPlanBuilder::from(plan)
+            .project(below)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let exprs =
+            exprs.into_iter().map(|expr| substitute(expr, &replace)).collect::<Result<Vec<_>>>()?;
+        Ok((plan, exprs))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one comparison, taken apart by the syntax")]
+    pub(super) fn in_subquery(
+        &self,
+        left: Typed,
+        op: &str,
+        all: bool,
+        query: &ast::Query,
+        negated: bool,
+        joins: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let relation = self.query(query, Some(scope))?;
+        let [column] = relation.columns.as_slice() else {
+            return Err(fault::syntax("subquery has too many columns"));
+        };
+        let ty = comparison_type(&left.ty, &column.ty).ok_or_else(|| {
+            let column = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
+            self.no_such(op, &[left.clone(), column], true)
+        })?;
+        let native = match super::operators::native(op) {
+            Some(native)
+                if !matches!(native, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom) =>
+            {
+                native
+            }
+            _ => return Err(fault::unsupported(&format!("{op} ANY (subquery)"))),
+        };
+        let relation = self.conform(relation, std::slice::from_ref(&ty), op)?;
+        let left = self.comparable(self.coerce(left, &ty, op)?)?;
+        let relation = self.comparable_relation(relation)?;
+        // A join's condition can neither wait nor hold another subquery.
+        let joins = joins && !one_whatever(&relation.plan) && !has_subquery(&left);
+        let shape = Shape::Quantified(native, all);
+        if let Some(call) =
+            self.applied(shape, &relation, &DataType::Boolean, Some(&left), joins, scope)?
+        {
+            return Ok(Typed::bool(negate(call, negated)));
+        }
+        // A join; or the statement is only described. Its column needs a relation's name: without one, DataFusion takes it for a
+        // second one beside the column of the join it makes below OR.
+        // Named by a projection: pulling correlated columns up leaves the schema of an alias behind.
+        let mut relation = relation;
+        let value = match relation.plan.schema().columns().as_slice() {
+            [column] => {
+                Expr::Column(column.clone()).alias_qualified(Some(self.unique("in")), "value")
+            }
+            _ => return Err(fault::syntax("subquery has too many columns")),
+        };
+        relation.plan = LogicalPlanBuilder::from(relation.plan)
+            .project(vec![value])
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        let subquery = subquery_of(relation);
+        Ok(Typed::bool(Expr::InSubquery(InSubquery::new(Box::new(left), subquery, negated))))
+    }
+}
+
+/// Whether what a plan gives hangs on more than which rows match: an aggregate without groups has a row when nothing does, and
+/// LIMIT and OFFSET count rows of one outer row. Joins get these wrong.
+pub(super) fn one_whatever(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::Limit(_) => true,
+        LogicalPlan::Projection(_)
+        | LogicalPlan::SubqueryAlias(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::Filter(_)
+        | LogicalPlan::Distinct(_)
+        | LogicalPlan::Union(_) => plan.inputs().into_iter().any(one_whatever),
+        _ => false,
+    }
+}
+
+/// A subquery node over a bound relation.
+pub(crate) fn subquery_of(relation: Relation) -> Subquery {
+    let outer_ref_columns = relation.plan.all_out_ref_exprs();
+    Subquery { subquery: Arc::new(relation.plan), outer_ref_columns, spans: Spans::new() }
+}

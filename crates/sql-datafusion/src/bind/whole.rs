@@ -1,0 +1,337 @@
+//! Whole rows: a relation's name, `t.*` or `ROW(…)` where a value is wanted.
+//!
+//! There are no composite types. What is asked of rows most is bound over their fields instead: JSON of them, counting them,
+//! testing them for NULL, looking for them in a subquery. A row that is written out is also a value of type `record`
+//! ([`record`]); a relation's row can be shown (as text).
+//!
+//! # Invariants
+//! A row that an outer join made up is NULL as a whole; it is told by all its fields being NULL.
+//!
+//! # Limits
+//! Elsewhere a relation's row is no value (0A000 or 42703); in the select list it is sent as text.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast;
+
+use super::scope::{Scope, ScopeColumn, fold};
+use super::{Binder, Typed};
+use crate::fault;
+use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
+use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
+use telesto_sql_plan::hidden::KEY_COLUMN;
+use telesto_sql_types::error::Result;
+use telesto_sql_types::{SqlType, record};
+
+fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
+    let ast::FunctionArguments::List(list) = &mut call.args else { return None };
+    match list.args.first_mut() {
+        Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr))) => Some(expr),
+        _ => None,
+    }
+}
+
+impl Binder<'_> {
+    /// The columns of the relation called `name`, of the innermost level that has it.
+    fn relation<'s>(&self, name: &str, scope: &Scope<'s>) -> Vec<&'s ScopeColumn> {
+        let of = |columns: &'s [ScopeColumn]| -> Vec<&'s ScopeColumn> {
+            let own = columns.iter().filter(|column| column.table.as_deref() == Some(name));
+            own.filter(|column| column.name != KEY_COLUMN && !column.hidden()).collect()
+        };
+        let mut found = of(scope.columns);
+        let mut level = scope.parent;
+        while let (true, Some(outer)) = (found.is_empty(), level) {
+            found = of(outer.columns);
+            level = outer.parent;
+        }
+        found
+    }
+
+    fn row_of_relation(&self, name: &str, scope: &Scope<'_>) -> Option<WholeRow> {
+        let columns = self.relation(name, scope);
+        if columns.is_empty() {
+            return None;
+        }
+        let extended = self.null_extended.borrow();
+        let nullable = columns.iter().any(|column| extended.contains(&column.column.relation));
+        let fields = columns.into_iter().map(|column| Field {
+            name: column.name.clone(),
+            sql: format!("{}.{}", quoted(name), quoted(&column.name)),
+        });
+        Some(WholeRow { fields: fields.collect(), nullable, written: false })
+    }
+
+    /// The row an expression stands for, if it does for one.
+    fn row(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Option<WholeRow> {
+        let of_values = |values: Vec<&ast::Expr>| {
+            let fields = values.into_iter().enumerate().map(|(at, value)| {
+                let text = matches!(value, ast::Expr::Value(v) if matches!(v.value, ast::Value::SingleQuotedString(_)));
+                let sql = value.to_string();
+                Field {
+                    name: format!("f{}", at + 1),
+                    sql: if text { format!("CAST({sql} AS text)") } else { format!("({sql})") },
+                }
+            });
+            Some(WholeRow { fields: fields.collect(), nullable: false, written: true })
+        };
+        match expr {
+            ast::Expr::Identifier(ident) => {
+                let name = fold(ident);
+                match scope.resolve(None, &name) {
+                    Ok(_) => None,
+                    Err(_) => self.row_of_relation(&name, scope),
+                }
+            }
+            ast::Expr::Nested(inner) => self.row(inner, scope),
+            ast::Expr::Tuple(values) => of_values(values.iter().collect()),
+            ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
+                let ast::FunctionArguments::List(list) = &call.args else { return None };
+                let values = list.args.iter().map(|arg| match arg {
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+                    _ => None,
+                });
+                of_values(values.collect::<Option<Vec<_>>>()?)
+            }
+            _ => None,
+        }
+    }
+
+    /// The text form of an expression that is a relation's row, or `ROW(…)` as a value.
+    pub(super) fn row_text(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
+        match self.row(expr, scope) {
+            Some(WholeRow { written: true, .. }) => self.row_value(expr, scope),
+            Some(row) => Ok(Some(self.expr(&parsed(&row.text())?, scope)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// `ROW(…)` or `(a, b)` as a value.
+    pub(super) fn row_value(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
+        let Some(row) = self.row(expr, scope) else { return Ok(None) };
+        // Each field is bound, and computed, once.
+        let fields = row
+            .fields
+            .iter()
+            .map(|field| self.expr(&parsed(&field.sql)?, scope))
+            .collect::<Result<Vec<_>>>()?;
+        let types = fields.iter().map(|field| record::field_type(&field.ty));
+        let ty = SqlType::Record(Some(types.collect()));
+        let text = self.call(ROW_TEXT, fields)?;
+        Ok(Some(Typed::of(text.expr, ty)))
+    }
+
+    /// `row IS [NOT] NULL`: whether all fields are.
+    pub(super) fn row_null(
+        &self,
+        expr: &ast::Expr,
+        not: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Option<Typed>> {
+        let Some(row) = self.row(expr, scope) else { return Ok(None) };
+        let test = row.all(if not { "IS NOT NULL" } else { "IS NULL" });
+        Ok(Some(self.expr(&parsed(&test)?, scope)?))
+    }
+
+    /// `value IS [NOT] NULL` of a record: whether all fields are.
+    pub(super) fn record_null(&self, value: Typed, not: bool) -> Result<Typed> {
+        self.call(if not { ROW_NOT_NULL } else { ROW_NULL }, vec![value])
+    }
+
+    /// A call over whole rows; `None` when it has none.
+    pub(super) fn over_rows(
+        &self,
+        name: &str,
+        call: &ast::Function,
+        scope: &Scope<'_>,
+    ) -> Result<Option<Typed>> {
+        let takes = matches!(
+            name,
+            "row_to_json"
+                | "to_json"
+                | "to_jsonb"
+                | "json_agg"
+                | "jsonb_agg"
+                | "count"
+                | "json_build_object"
+                | "jsonb_build_object"
+                | "json_build_array"
+                | "jsonb_build_array"
+                | "json_object_agg"
+                | "jsonb_object_agg"
+        );
+        let ast::FunctionArguments::List(list) = &call.args else { return Ok(None) };
+        if name == "array_to_json" {
+            return self.array_of_rows(call, scope);
+        }
+        if !takes {
+            return Ok(None);
+        }
+        let mut call = call.clone();
+        let distinct = list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct);
+        let ast::FunctionArguments::List(list) = &mut call.args else { return Ok(None) };
+        let mut found = false;
+        let mut newline = false;
+        for arg in &mut list.args {
+            let row = match &*arg {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
+                    self.row(expr, scope)
+                }
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(name)) => {
+                    let name = name.0.last().and_then(|part| part.as_ident()).map(fold);
+                    self.row_of_relation(&name.unwrap_or_default(), scope)
+                }
+                _ => None,
+            };
+            let Some(row) = row else { continue };
+            if name == "count" && distinct && row.written {
+                // A value like others.
+                continue;
+            }
+            found = true;
+            let sql = match name {
+                "json_agg" => {
+                    newline = true;
+                    format!("coalesce({}, 'null')", row.json_text()?)
+                }
+                "to_jsonb" | "jsonb_agg" => format!("CAST({} AS jsonb)", row.json_text()?),
+                "count" if distinct => row.unless_null(row.written_out("ROW")),
+                "count" => row.unless_null("1".to_owned()),
+                _ => row.json()?,
+            };
+            *arg = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(parsed(&sql)?));
+        }
+        // json keeps the text of what is in it, which the aggregate of jsonb would not.
+        let plain = name == "json_agg" && !distinct && call.over.is_none();
+        if let (false, true, [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value))]) =
+            (found, plain, &mut *list.args)
+        {
+            let mut json = parsed("coalesce(CAST(to_json(it) AS text), 'null')")?;
+            put(&mut json, "it", value);
+            *value = json;
+            return self.joined_json(call, "', '", scope).map(Some);
+        }
+        if !found {
+            return Ok(None);
+        }
+        match name {
+            // The value itself.
+            "row_to_json" | "to_json" | "to_jsonb" => {
+                let value = list.args.iter().find_map(|arg| match arg {
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+                    _ => None,
+                });
+                let value = value.ok_or_else(|| fault::syntax("a call without arguments"))?;
+                Ok(Some(self.expr(value, scope)?))
+            }
+            // PostgreSQL begins a line for each row.
+            "json_agg" if newline => self.joined_json(call, "', \n '", scope).map(Some),
+            _ => Ok(Some(self.function(&call, scope)?)),
+        }
+    }
+
+    /// `array_to_json(array_agg(row))`: the array holds the rows as JSON, since there are no arrays of rows.
+    fn array_of_rows(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Option<Typed>> {
+        let mut call = call.clone();
+        let Some(ast::Expr::Function(inner)) = first_argument(&mut call) else { return Ok(None) };
+        if !inner.name.to_string().eq_ignore_ascii_case("array_agg") {
+            return Ok(None);
+        }
+        let Some(value) = first_argument(inner) else { return Ok(None) };
+        let Some(row) = self.row(value, scope) else { return Ok(None) };
+        *value = parsed(&row.json()?)?;
+        self.function(&call, scope).map(Some)
+    }
+
+    /// `json_agg` of texts of json, with what stands between two.
+    fn joined_json(
+        &self,
+        mut call: ast::Function,
+        between: &str,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        if let ast::FunctionArguments::List(list) = &mut call.args {
+            let between = parsed(between)?;
+            list.args.push(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(between)));
+        }
+        call.name = ast::ObjectName::from(vec![ast::Ident::new("string_agg")]);
+        let mut whole = parsed("CAST('[' || (rows) || ']' AS json)")?;
+        put(&mut whole, "rows", &ast::Expr::Function(call));
+        self.expr(&whole, scope)
+    }
+
+    /// `(a, b) [NOT] IN (SELECT …)`; `only_true`: NULL does what false does.
+    pub(super) fn row_in_subquery(
+        &self,
+        values: &[ast::Expr],
+        subquery: &ast::Query,
+        negated: bool,
+        only_true: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        // Names that no user's column has.
+        let names: Vec<String> = (0..values.len()).map(|at| format!("in#{at}")).collect();
+        let columns: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+        let exists = |test: &str| -> Result<ast::Expr> {
+            let mut sql = format!(
+                "EXISTS (SELECT 1 FROM (SELECT 1) AS \"in#\" ({}) WHERE ",
+                columns.join(", ")
+            );
+            let equal: Vec<String> = (0..values.len())
+                .map(|at| format!("\"in#\".{} = (\"value#{at}\")", columns[at]))
+                .collect();
+            sql.push_str(&format!("({}) {test})", equal.join(" AND ")));
+            let mut expr = parsed(&sql)?;
+            let _ = ast::visit_expressions_mut(&mut expr, |node| {
+                if let ast::Expr::Identifier(ident) = &*node
+                    && let Some(at) = ident.value.strip_prefix("value#")
+                    && let Some(value) = at.parse().ok().and_then(|at: usize| values.get(at))
+                {
+                    *node = value.clone();
+                }
+                ControlFlow::<()>::Continue(())
+            });
+            if let ast::Expr::Exists { subquery: outer, .. } = &mut expr
+                && let ast::SetExpr::Select(select) = &mut *outer.body
+                && let Some(ast::TableWithJoins {
+                    relation: ast::TableFactor::Derived { subquery: place, .. },
+                    ..
+                }) = select.from.first_mut()
+            {
+                **place = subquery.clone();
+            }
+            Ok(expr)
+        };
+        let found = exists("IS TRUE")?;
+        let whole = if only_true && !negated {
+            found
+        } else {
+            let mut whole =
+                parsed("CASE WHEN found THEN true WHEN unknown THEN NULL ELSE false END")?;
+            let unknown = exists("IS NULL")?;
+            let _ = ast::visit_expressions_mut(&mut whole, |node| {
+                if let ast::Expr::Identifier(ident) = &*node {
+                    match ident.value.as_str() {
+                        "found" => *node = found.clone(),
+                        "unknown" => *node = unknown.clone(),
+                        _ => {}
+                    }
+                }
+                ControlFlow::<()>::Continue(())
+            });
+            whole
+        };
+        let typed = self.expr(&whole, scope)?;
+        Ok(Typed::bool(super::expr::negate(typed.expr, negated)))
+    }
+}
+
+/// Puts `value` in the place of the name `at`.
+fn put(expr: &mut ast::Expr, at: &str, value: &ast::Expr) {
+    let _ = ast::visit_expressions_mut(expr, |expr| {
+        if matches!(expr, ast::Expr::Identifier(ident) if ident.value == at) {
+            *expr = value.clone();
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+}

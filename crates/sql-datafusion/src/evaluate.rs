@@ -1,0 +1,88 @@
+//! What functions see while DataFusion runs them.
+//!
+//! # Invariants
+//! One batch is computed with one [`EvalContext`]: time zones and regular expressions are looked up once a batch.
+//!
+//! # Limits
+//! Functions that wait (nextval, setval) are [`super::waiting`]'s.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_expr::Settings;
+use telesto_sql_expr::context::{Call, EvalContext};
+use telesto_sql_expr::registry::Resolved;
+use telesto_sql_plan::ExecContext;
+use telesto_sql_types::error::Result;
+use telesto_sql_types::{Datum, SqlType};
+
+/// An owned evaluation context.
+#[derive(Clone)]
+pub(crate) struct Evaluation {
+    settings: Arc<Settings>,
+    catalog: Arc<CatalogSnapshot>,
+    exec: Option<Arc<ExecContext>>,
+}
+
+impl fmt::Debug for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Part of the identity of calls: nothing that differs from one statement to the next.
+        f.write_str("Evaluation")
+    }
+}
+
+impl Evaluation {
+    /// While planning.
+    pub fn planning(settings: &Arc<Settings>, catalog: &Arc<CatalogSnapshot>) -> Self {
+        Self { settings: Arc::clone(settings), catalog: Arc::clone(catalog), exec: None }
+    }
+
+    /// While executing.
+    pub fn executing(exec: &ExecContext) -> Self {
+        Self {
+            settings: Arc::clone(&exec.settings),
+            catalog: Arc::clone(&exec.catalog),
+            exec: Some(Arc::new(exec.clone())),
+        }
+    }
+
+    /// The context for one batch.
+    pub fn context(&self) -> EvalContext<'_> {
+        match &self.exec {
+            Some(exec) => EvalContext::executing(exec.as_ref()),
+            None => EvalContext::planning(&self.settings, &self.catalog),
+        }
+    }
+
+    /// A value as JSON.
+    pub fn to_json(&self, value: &Datum, ty: &SqlType) -> Result<Value> {
+        let context = self.context();
+        let args = std::slice::from_ref(ty);
+        let call = Call { context: &context, args, returns: &SqlType::Jsonb };
+        telesto_sql_expr::functions::jsons::to_json_value(value, ty, &call)
+    }
+
+    /// A value as JSON's text; what is json already keeps the text it has.
+    pub fn to_json_text(&self, value: &Datum, ty: &SqlType) -> Result<String> {
+        let context = self.context();
+        let args = std::slice::from_ref(ty);
+        let call = Call { context: &context, args, returns: &SqlType::Json };
+        telesto_sql_expr::functions::jsons::to_json_text(value, ty, &call)
+    }
+}
+
+/// Calls a resolved function whose arguments have the declared types.
+pub(crate) fn call(
+    resolved: &Resolved,
+    values: &[Datum],
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
+    if resolved.function.strict && values.iter().any(Datum::is_null) {
+        return Ok(Datum::Null);
+    }
+    let call = Call { context, args: &resolved.args, returns: &resolved.returns };
+    (resolved.function.body)(values, &call)
+}

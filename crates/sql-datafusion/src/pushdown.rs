@@ -1,0 +1,400 @@
+//! From filters to key ranges: which index a scan reads, and which part of it.
+//!
+//! # Invariants
+//! A range holds every row the filters let through; DataFusion checks the filters again on what comes. So a filter
+//! that is not understood only costs reads, never an answer.
+//!
+//! # Limits
+//! Understood are comparisons of a column with constants, IN lists and their OR form, on types that Arrow
+//! orders as PostgreSQL does. Partial indexes are not used.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
+use telesto_common::DatabaseId;
+use telesto_common::key::{Direction, KeyRange, successor};
+
+use super::bind::natively_ordered;
+use super::types::datum_of;
+use telesto_sql_catalog::codec;
+use telesto_sql_catalog::{Index, IndexColumn, Table};
+use telesto_sql_plan::MAX_BEHIND;
+use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
+
+/// Ranges one scan reads at most; longer IN lists read the range around them.
+pub(super) const MAX_RANGES: usize = 1000;
+
+/// One end of a range of values.
+type Bound = Option<(Datum, bool)>;
+
+/// What the filters say of one column.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Constraint {
+    /// The only values possible.
+    pub values: Option<Vec<Datum>>,
+    /// Lower end and whether it is inside.
+    pub lower: Bound,
+    /// Upper end and whether it is inside.
+    pub upper: Bound,
+}
+
+/// How a scan reads its table.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// Number of the index; 0 for the table itself.
+    pub index: u32,
+    /// What to read, in order.
+    pub ranges: Vec<KeyRange>,
+    /// Rows to look up by their whole primary keys, in order, instead of ranges.
+    pub points: Vec<Bytes>,
+    /// How much of the table that is.
+    pub part: Part,
+    /// What EXPLAIN shows.
+    pub shown: String,
+}
+
+/// How much of a table a scan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of it.
+    Whole,
+    /// A row for each range or point, at most.
+    One,
+    /// Some rows.
+    Some,
+}
+
+/// Whether the filter can narrow a scan of `table`.
+pub(crate) fn understands(table: &Table, filter: &Expr) -> bool {
+    let mut found = BTreeMap::new();
+    collect(table, filter, &mut found);
+    !found.is_empty()
+}
+
+/// What the filters say of the table's columns.
+pub(crate) fn constraints(table: &Table, filters: &[Expr]) -> BTreeMap<usize, Constraint> {
+    let mut constraints = BTreeMap::new();
+    for filter in filters {
+        collect(table, filter, &mut constraints);
+    }
+    constraints
+}
+
+/// The best way to read what is asked for.
+pub(crate) fn choose(
+    database: DatabaseId,
+    table: &Table,
+    constraints: &BTreeMap<usize, Constraint>,
+) -> Result<Access> {
+    let mut best: Option<(u32, &Index)> = None;
+    for index in table.all_indexes().filter(|index| index.predicate.is_none()) {
+        let score = score(table, index, constraints);
+        if score > 0 && best.is_none_or(|(other, _)| score > other) {
+            best = Some((score, index));
+        }
+    }
+    match best {
+        Some((_, index)) => bounded(database, table, index, constraints),
+        None => Ok(Access {
+            index: 0,
+            ranges: vec![codec::table_range(database, table, 0)],
+            points: Vec::new(),
+            part: Part::Whole,
+            shown: format!("Seq Scan on {}", table.name),
+        }),
+    }
+}
+
+/// How much an index narrows: equal leading columns, then a range; the whole of a unique key beats all.
+fn score(table: &Table, index: &Index, constraints: &BTreeMap<usize, Constraint>) -> u32 {
+    let (mut score, mut lists) = (0, false);
+    for (at, part) in table.entry_columns(index).enumerate() {
+        match constraints.get(&part.column) {
+            Some(Constraint { values: Some(values), .. }) => {
+                if !narrows(index, at, values, lists) {
+                    break;
+                }
+                lists |= values.len() > 1;
+                score += if repeats(index, at, part) { 0 } else { 20 };
+                if at + 1 == index.columns.len() && (index.unique || index.id == 0) {
+                    score += 1000;
+                }
+            }
+            Some(c) if c.lower.is_some() || c.upper.is_some() => {
+                score += 10;
+                break;
+            }
+            _ => break,
+        }
+    }
+    // Reading the table itself saves a look-up for each row.
+    if score > 0 && index.id == 0 { score + 5 } else { score }
+}
+
+/// Whether the values of the column at `at` of the entries narrow what is read. A list on a column of the primary key behind an index
+/// does only where none did before: its ranges could be more than the rows.
+fn narrows(index: &Index, at: usize, values: &[Datum], lists: bool) -> bool {
+    at < index.columns.len() || values.len() <= if lists { 1 } else { MAX_BEHIND }
+}
+
+/// Whether a column of the primary key behind an index is one of the index's own.
+fn repeats(index: &Index, at: usize, part: &IndexColumn) -> bool {
+    at >= index.columns.len() && index.columns.iter().any(|own| own.column == part.column)
+}
+
+fn bounded(
+    database: DatabaseId,
+    table: &Table,
+    index: &Index,
+    constraints: &BTreeMap<usize, Constraint>,
+) -> Result<Access> {
+    let mut prefixes: Vec<Vec<Datum>> = vec![Vec::new()];
+    let mut conditions = Vec::new();
+    let mut range: Option<(&Constraint, Direction)> = None;
+    for (at, part) in table.entry_columns(index).enumerate() {
+        let Some(constraint) = constraints.get(&part.column) else { break };
+        let name = &table.columns[part.column].name;
+        match &constraint.values {
+            Some(values)
+                if prefixes.len() * values.len() <= MAX_RANGES
+                    && narrows(index, at, values, prefixes.len() > 1) =>
+            {
+                if !repeats(index, at, part) {
+                    conditions.push(match values.len() {
+                        1 => format!("{name} ="),
+                        n => format!("{name} in {n} values"),
+                    });
+                }
+                prefixes = prefixes
+                    .into_iter()
+                    .flat_map(|prefix| {
+                        values.iter().map(move |value| {
+                            let mut longer = prefix.clone();
+                            longer.push(value.clone());
+                            longer
+                        })
+                    })
+                    .collect();
+            }
+            Some(_) => break,
+            None => {
+                let ends = [("from", &constraint.lower), ("to", &constraint.upper)];
+                let shown: Vec<&str> =
+                    ends.iter().filter(|(_, end)| end.is_some()).map(|(word, _)| *word).collect();
+                conditions.push(format!("{name} {}", shown.join(" ")));
+                range = Some((constraint, part.direction));
+                break;
+            }
+        }
+    }
+    let whole = range.is_none() && conditions.len() == index.columns.len();
+    let unique = whole && (index.id == 0 || index.unique);
+    let mut ranges = Vec::with_capacity(prefixes.len());
+    for prefix in &prefixes {
+        ranges.push(match range {
+            None => {
+                let key = codec::index_prefix_key(database, table, index, prefix)?;
+                KeyRange::with_prefix(key.as_slice())
+            }
+            Some((constraint, direction)) => {
+                ends(database, table, index, prefix, constraint, direction)?
+            }
+        });
+    }
+    ranges.sort_by(|a, b| a.start.cmp(&b.start));
+    ranges.dedup();
+    ranges.retain(|range| !range.is_empty());
+    // A row's key is the start of the range that holds only it.
+    let points = match whole && index.id == 0 {
+        true => std::mem::take(&mut ranges).into_iter().map(|range| range.start).collect(),
+        false => Vec::new(),
+    };
+    Ok(Access {
+        index: index.id,
+        ranges,
+        points,
+        part: if unique { Part::One } else { Part::Some },
+        shown: format!(
+            "Index Scan using {} on {}, bounds: {}",
+            index.name,
+            table.name,
+            conditions.join(", ")
+        ),
+    })
+}
+
+fn ends(
+    database: DatabaseId,
+    table: &Table,
+    index: &Index,
+    prefix: &[Datum],
+    constraint: &Constraint,
+    direction: Direction,
+) -> Result<KeyRange> {
+    let whole =
+        KeyRange::with_prefix(codec::index_prefix_key(database, table, index, prefix)?.as_slice());
+    let key = |end: &Datum| -> Result<Vec<u8>> {
+        let mut values = prefix.to_vec();
+        values.push(end.clone());
+        let key = codec::index_prefix_key(database, table, index, &values)?;
+        Ok(key.as_slice().to_vec())
+    };
+    // In a descending column the greatest value comes first.
+    let (first, last) = match direction {
+        Direction::Ascending => (&constraint.lower, &constraint.upper),
+        Direction::Descending => (&constraint.upper, &constraint.lower),
+    };
+    let start = match first {
+        None => whole.start,
+        Some((value, true)) => key(value)?.into(),
+        Some((value, false)) => successor(&key(value)?),
+    };
+    let end = match last {
+        None => whole.end,
+        Some((value, true)) => successor(&key(value)?),
+        Some((value, false)) => key(value)?.into(),
+    };
+    Ok(KeyRange::new(start, end))
+}
+
+fn collect(table: &Table, filter: &Expr, into: &mut BTreeMap<usize, Constraint>) {
+    match filter {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::And, right }) => {
+            collect(table, left, into);
+            collect(table, right, into);
+        }
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Or, .. }) => {
+            let mut column = None;
+            let mut values = Vec::new();
+            if equal_to_any(table, filter, &mut column, &mut values)
+                && let Some(column) = column
+            {
+                narrow(into.entry(column).or_default(), values);
+            }
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            if let Some((column, op, value)) = comparison(table, left, *op, right) {
+                let constraint = into.entry(column).or_default();
+                match op {
+                    Operator::Eq => narrow(constraint, vec![value]),
+                    Operator::Gt => raise(&mut constraint.lower, value, false),
+                    Operator::GtEq => raise(&mut constraint.lower, value, true),
+                    Operator::Lt => lower(&mut constraint.upper, value, false),
+                    Operator::LtEq => lower(&mut constraint.upper, value, true),
+                    _ => {}
+                }
+            }
+        }
+        Expr::InList(list) if !list.negated => {
+            let Expr::Column(column) = list.expr.as_ref() else { return };
+            let Some(position) = key_column(table, &column.name) else { return };
+            let values: Option<Vec<Datum>> =
+                list.list.iter().map(|item| constant(table, position, item)).collect();
+            if let Some(values) = values {
+                narrow(into.entry(position).or_default(), values);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `a = 1 OR a = 2 …` on one column.
+fn equal_to_any(
+    table: &Table,
+    filter: &Expr,
+    column: &mut Option<usize>,
+    values: &mut Vec<Datum>,
+) -> bool {
+    match filter {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Or, right }) => {
+            equal_to_any(table, left, column, values) && equal_to_any(table, right, column, values)
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            match comparison(table, left, *op, right) {
+                Some((position, Operator::Eq, value))
+                    if column.is_none_or(|column| column == position) =>
+                {
+                    *column = Some(position);
+                    values.push(value);
+                    true
+                }
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+fn comparison(
+    table: &Table,
+    left: &Expr,
+    op: Operator,
+    right: &Expr,
+) -> Option<(usize, Operator, Datum)> {
+    let supported =
+        matches!(op, Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq);
+    if !supported {
+        return None;
+    }
+    match (left, right) {
+        (Expr::Column(column), value) => {
+            let position = key_column(table, &column.name)?;
+            Some((position, op, constant(table, position, value)?))
+        }
+        (value, Expr::Column(column)) => {
+            let position = key_column(table, &column.name)?;
+            Some((position, op.swap()?, constant(table, position, value)?))
+        }
+        _ => None,
+    }
+}
+
+fn key_column(table: &Table, name: &str) -> Option<usize> {
+    let position = table.column_position(name)?;
+    natively_ordered(&table.columns[position].ty).then_some(position)
+}
+
+fn constant(table: &Table, position: usize, expr: &Expr) -> Option<Datum> {
+    let Expr::Literal(value, _) = expr else { return None };
+    let ty = &table.columns[position].ty;
+    if value.is_null() || value.data_type() != super::types::arrow_type(ty) {
+        return None;
+    }
+    let value: &ScalarValue = value;
+    datum_of(value, ty).ok()
+}
+
+pub(super) fn narrow(constraint: &mut Constraint, values: Vec<Datum>) {
+    constraint.values = Some(match constraint.values.take() {
+        None => {
+            let mut values = values;
+            values.sort_by(Datum::cmp_values);
+            values.dedup();
+            values
+        }
+        Some(before) => before.into_iter().filter(|value| values.contains(value)).collect(),
+    });
+}
+
+pub(super) fn raise(bound: &mut Bound, value: Datum, inside: bool) {
+    let tighter = bound.as_ref().is_none_or(|(old, old_inside)| {
+        let order = value.cmp_values(old);
+        order.is_gt() || (order.is_eq() && *old_inside && !inside)
+    });
+    if tighter {
+        *bound = Some((value, inside));
+    }
+}
+
+pub(super) fn lower(bound: &mut Bound, value: Datum, inside: bool) {
+    let tighter = bound.as_ref().is_none_or(|(old, old_inside)| {
+        let order = value.cmp_values(old);
+        order.is_lt() || (order.is_eq() && *old_inside && !inside)
+    });
+    if tighter {
+        *bound = Some((value, inside));
+    }
+}

@@ -1,0 +1,151 @@
+//! Bytes that are equal, and sort, as values of types do that Arrow does not order as PostgreSQL.
+//!
+//! # Invariants
+//! For two values of one type the bytes compare as [`Datum::cmp_typed`] does.
+//!
+//! # On failure
+//! 0A000 for rows of unknown fields.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+
+use super::types::datum_at;
+use super::{decimal, fault};
+use telesto_sql_types::error::Result;
+use telesto_sql_types::{Datum, SqlType, record};
+
+/// Sort keys of a column.
+pub(super) fn sort_keys(array: &ArrayRef, ty: &SqlType) -> Result<ArrayRef> {
+    let mut builder = arrow::array::BinaryBuilder::new();
+    let mut steps = telesto_sql_types::interrupt::Steps::default();
+    for row in 0..array.len() {
+        steps.step()?;
+        if array.is_null(row) {
+            builder.append_null();
+            continue;
+        }
+        builder.append_value(key_of(&datum_at(array.as_ref(), row, ty)?, ty)?);
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+/// One value's sort key.
+pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
+    Ok(match value {
+        Datum::Numeric(number) => decimal::value_part(&decimal::encode(number)).to_vec(),
+        Datum::Interval(interval) => {
+            let span = interval.span() as u128 ^ (1 << 127);
+            span.to_be_bytes().to_vec()
+        }
+        Datum::Text(text) if matches!(ty, SqlType::Char(_)) => {
+            text.trim_end_matches(' ').as_bytes().to_vec()
+        }
+        Datum::Text(text) if matches!(ty, SqlType::Record(_)) => {
+            let SqlType::Record(Some(types)) = ty else {
+                return Err(fault::unsupported("comparing rows of unknown fields"));
+            };
+            let fields = record::fields(text, types)?;
+            let mut out = Vec::new();
+            for (field, ty) in fields.iter().zip(types.iter()) {
+                if field.is_null() {
+                    out.push(2);
+                    continue;
+                }
+                out.push(1);
+                escaped(&key_of(field, ty)?, &mut out);
+            }
+            out
+        }
+        Datum::Text(text) | Datum::Json(text) => text.as_bytes().to_vec(),
+        Datum::InternalChar(byte) => vec![*byte],
+        Datum::Jsonb(value) => {
+            // PostgreSQL's quirk: an array without elements, by itself, is before everything.
+            let empty = matches!(&**value, serde_json::Value::Array(items) if items.is_empty());
+            let mut out = vec![u8::from(!empty)];
+            json_key(value, &mut out);
+            out
+        }
+        Datum::Array(array) => {
+            let mut out = Vec::new();
+            for item in &array.elements {
+                if item.is_null() {
+                    out.push(2);
+                    continue;
+                }
+                out.push(1);
+                escaped(&key_of(item, &array.element)?, &mut out);
+            }
+            out.push(0);
+            out
+        }
+        Datum::Bool(v) => vec![u8::from(*v)],
+        Datum::Int2(v) => (*v as u16 ^ (1 << 15)).to_be_bytes().to_vec(),
+        Datum::Int4(v) | Datum::Date(v) => (*v as u32 ^ (1 << 31)).to_be_bytes().to_vec(),
+        Datum::Int8(v) | Datum::Time(v) | Datum::Timestamp(v) | Datum::TimestampTz(v) => {
+            (*v as u64 ^ (1 << 63)).to_be_bytes().to_vec()
+        }
+        Datum::Float4(v) => float_key(f64::from(*v)),
+        Datum::Float8(v) => float_key(*v),
+        Datum::Uuid(bytes) => bytes.to_vec(),
+        Datum::Network(v) => v.order_bytes(),
+        Datum::Bytea(bytes) => bytes.to_vec(),
+        Datum::Oid(v) => v.to_be_bytes().to_vec(),
+        Datum::Enum(v) => v.order.clone(),
+        Datum::Null => Vec::new(),
+    })
+}
+
+fn float_key(value: f64) -> Vec<u8> {
+    let bits =
+        if value.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { (value + 0.0).to_bits() };
+    let bits = if bits >> 63 == 1 { !bits } else { bits ^ (1 << 63) };
+    bits.to_be_bytes().to_vec()
+}
+
+fn escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    for byte in bytes {
+        out.push(*byte);
+        if *byte == 0 {
+            out.push(0xFF);
+        }
+    }
+    out.extend_from_slice(&[0, 1]);
+}
+
+/// PostgreSQL's order of jsonb values: Object > Array > Boolean > Number > String > Null, fewer elements first.
+fn json_key(value: &serde_json::Value, out: &mut Vec<u8>) {
+    use serde_json::Value as V;
+    let count = |n: usize, out: &mut Vec<u8>| {
+        out.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes());
+    };
+    match value {
+        V::Null => out.push(0),
+        V::String(text) => {
+            out.push(1);
+            escaped(text.as_bytes(), out);
+        }
+        V::Number(number) => {
+            out.push(2);
+            let number = telesto_sql_types::Numeric::parse(number.as_str());
+            let number = number.unwrap_or(telesto_sql_types::Numeric::NaN);
+            escaped(decimal::value_part(&decimal::encode(&number)), out);
+        }
+        V::Bool(value) => out.extend_from_slice(&[3, u8::from(*value)]),
+        V::Array(items) => {
+            out.push(4);
+            count(items.len(), out);
+            for item in items {
+                json_key(item, out);
+            }
+        }
+        V::Object(map) => {
+            out.push(5);
+            count(map.len(), out);
+            for (key, item) in map {
+                escaped(key.as_bytes(), out);
+                json_key(item, out);
+            }
+        }
+    }
+}

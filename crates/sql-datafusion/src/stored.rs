@@ -1,0 +1,368 @@
+//! Stored tables as DataFusion sees them: scans of the transaction's keys.
+//!
+//! # Invariants
+//! - What is read is read through the statement's transaction, and so validated at commit as its level asks.
+//! - At most one batch of rows is held; a secondary index's rows are fetched a batch at a time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+use bytes::Bytes;
+use datafusion::catalog::Session;
+use datafusion::common::Column;
+use datafusion::common::tree_node::{Transformed, TreeNode as _};
+use datafusion::datasource::{TableProvider, TableType};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use telesto_common::DatabaseId;
+use telesto_common::key::{KeyRange, KeyReader};
+use telesto_txn::{Scan, ScanOptions};
+
+use super::columns::Columns;
+use super::dynamic;
+use super::fault;
+use super::pushdown::{self, Access, Constraint, Part};
+use super::source::{RowReader, Rows, SourceExec};
+use telesto_sql_catalog::codec::{self, RowCodec};
+use telesto_sql_catalog::{Index, Table};
+use telesto_sql_plan::ExecContext;
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result};
+
+/// A table of the catalog over one transaction.
+#[derive(Debug)]
+pub(crate) struct StoredTable {
+    table: Arc<Table>,
+    schema: SchemaRef,
+    database: DatabaseId,
+    exec: Option<ExecContext>,
+    /// Shows the rows' keys in a hidden column, the last one.
+    keyed: bool,
+}
+
+impl StoredTable {
+    /// The table as the statement sees it; without an execution it only has a shape.
+    pub fn new(
+        table: Arc<Table>,
+        schema: SchemaRef,
+        database: DatabaseId,
+        exec: Option<ExecContext>,
+        keyed: bool,
+    ) -> Self {
+        Self { table, schema, database, exec, keyed }
+    }
+
+    /// A condition on the plan's columns as one on the table's.
+    fn own_names(&self, condition: &Expr) -> DfResult<Expr> {
+        let named = condition.clone().transform(|expr| {
+            let Expr::Column(column) = &expr else { return Ok(Transformed::no(expr)) };
+            let at = self.schema.index_of(&column.name)?;
+            let Some((_, own)) = self.table.visible_columns().nth(at) else {
+                return Ok(Transformed::no(expr));
+            };
+            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(&own.name))))
+        })?;
+        Ok(named.data)
+    }
+}
+
+#[async_trait]
+impl TableProvider for StoredTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> DfResult<Vec<TableProviderFilterPushDown>> {
+        let understood = |filter: &&Expr| {
+            let filter = self.own_names(filter)?;
+            Ok(match pushdown::understands(&self.table, &filter) {
+                true => TableProviderFilterPushDown::Inexact,
+                false => TableProviderFilterPushDown::Unsupported,
+            })
+        };
+        filters.iter().map(understood).collect()
+    }
+
+    async fn scan(
+        &self,
+        _: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        let exec = self.exec.clone().ok_or_else(|| {
+            fault::to_datafusion(Error::internal("a table scanned while planning"))
+        })?;
+        let mut visible: Vec<usize> = self.table.visible_columns().map(|(at, _)| at).collect();
+        if self.keyed {
+            // Behind the columns of the row.
+            visible.push(self.table.columns.len());
+        }
+        let chosen: Vec<usize> = match projection {
+            Some(chosen) => chosen.clone(),
+            None => (0..visible.len()).collect(),
+        };
+        let schema = Arc::new(self.schema.project(&chosen)?);
+        let filters: Vec<Expr> =
+            filters.iter().map(|filter| self.own_names(filter)).collect::<DfResult<_>>()?;
+        let constraints = pushdown::constraints(&self.table, &filters);
+        let access = pushdown::choose(self.database, &self.table, &constraints)
+            .map_err(fault::to_datafusion)?;
+        let rows = StoredRows {
+            table: Arc::clone(&self.table),
+            database: self.database,
+            constraints,
+            access,
+            positions: chosen.iter().map(|at| visible[*at]).collect(),
+            schema: Arc::clone(&schema),
+            limit,
+            exec,
+        };
+        Ok(Arc::new(SourceExec::new(Arc::new(rows), schema, limit)))
+    }
+}
+
+#[derive(Debug)]
+struct StoredRows {
+    table: Arc<Table>,
+    database: DatabaseId,
+    /// What the query's filters say.
+    constraints: BTreeMap<usize, Constraint>,
+    /// How that is read.
+    access: Access,
+    positions: Vec<usize>,
+    schema: SchemaRef,
+    limit: Option<usize>,
+    exec: ExecContext,
+}
+
+impl Rows for StoredRows {
+    fn open(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
+        let ty = |at: &usize| self.table.columns.get(*at).map_or(SqlType::Bytea, |c| c.ty.clone());
+        let types = self.positions.iter().map(ty).collect();
+        let decoder = Decoder {
+            codec: RowCodec::projected(&self.table, |at| self.positions.contains(&at)),
+            index: None,
+            table: Arc::clone(&self.table),
+            database: self.database,
+            exec: self.exec.clone(),
+        };
+        Box::new(StoredReader {
+            decoder,
+            begun: None,
+            access: self.access.clone(),
+            constraints: self.constraints.clone(),
+            dynamic: dynamic.to_vec(),
+            limit: self.limit.and_then(|limit| u64::try_from(limit).ok()),
+            positions: self.positions.clone(),
+            types,
+            schema: Arc::clone(&self.schema),
+        })
+    }
+
+    fn narrows(&self) -> bool {
+        true
+    }
+
+    fn narrowed_by(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Option<String> {
+        let column = dynamic::leading(&self.table, &self.positions, dynamic)?;
+        Some(self.table.columns[column].name.clone())
+    }
+
+    fn expected(&self) -> Option<usize> {
+        let access = &self.access;
+        let rows = usize::try_from(self.exec.live.sizes.of(self.table.id)).unwrap_or(usize::MAX);
+        Some(match access.part {
+            Part::Whole => rows,
+            Part::One => access.points.len().max(access.ranges.len()),
+            // A guess, as PostgreSQL makes one without statistics.
+            Part::Some => rows / 10 + access.ranges.len(),
+        })
+    }
+
+    fn describe(&self) -> String {
+        self.access.shown.clone()
+    }
+}
+
+/// Turns entries into rows.
+struct Decoder {
+    codec: Result<RowCodec>,
+    index: Option<Index>,
+    table: Arc<Table>,
+    database: DatabaseId,
+    exec: ExecContext,
+}
+
+struct StoredReader {
+    decoder: Decoder,
+    access: Access,
+    constraints: BTreeMap<usize, Constraint>,
+    dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    begun: Option<Begun>,
+    limit: Option<u64>,
+    positions: Vec<usize>,
+    types: Vec<SqlType>,
+    schema: SchemaRef,
+}
+
+/// What is left to be read.
+struct Begun {
+    points: VecDeque<Bytes>,
+    ranges: VecDeque<KeyRange>,
+    scan: Option<Box<dyn Scan>>,
+    /// Rows of the whole table so far, if that is what is read.
+    seen: Option<u64>,
+}
+
+impl RowReader for StoredReader {
+    fn next(&mut self, max_rows: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>> {
+        self.batch(max_rows).map(|batch| batch.map_err(fault::to_datafusion)).boxed()
+    }
+}
+
+impl StoredReader {
+    /// Settles what is read: joins have filled their filters by now.
+    fn begin(&mut self) -> Result<Begun> {
+        let decoder = &mut self.decoder;
+        let mut access = self.access.clone();
+        let mut constraints = std::mem::take(&mut self.constraints);
+        let whole = access.part == Part::Whole;
+        let sizes = whole.then_some(&*decoder.exec.live.sizes);
+        let (table, positions) = (&decoder.table, &self.positions);
+        if dynamic::collect(table, positions, &self.dynamic, sizes, &mut constraints) {
+            access = pushdown::choose(decoder.database, &decoder.table, &constraints)?;
+        }
+        decoder.index = match access.index {
+            0 => None,
+            id => decoder.table.index(id).cloned(),
+        };
+        Ok(Begun {
+            points: access.points.into(),
+            ranges: access.ranges.into(),
+            scan: None,
+            seen: (access.part == Part::Whole && self.limit.is_none()).then_some(0),
+        })
+    }
+
+    async fn batch(&mut self, max_rows: usize) -> Result<Option<RecordBatch>> {
+        let mut begun = match self.begun.take() {
+            Some(begun) => begun,
+            None => self.begin()?,
+        };
+        let batch = self.more(&mut begun, max_rows).await;
+        self.begun = Some(begun);
+        batch
+    }
+
+    async fn more(&mut self, begun: &mut Begun, max_rows: usize) -> Result<Option<RecordBatch>> {
+        let width = self.decoder.table.columns.len();
+        loop {
+            telesto_sql_types::interrupt::pace().await?;
+            if !begun.points.is_empty() {
+                let most = begun.points.len().min(max_rows);
+                let keys: Vec<Bytes> = begun.points.drain(..most).collect();
+                let columns = Columns::new(&self.positions, &self.types, width, keys.len());
+                let columns = self.decoder.look_up(keys, columns).await?;
+                return columns.finish(&self.schema).map(Some);
+            }
+            let scan = match &mut begun.scan {
+                Some(scan) => scan,
+                None => {
+                    let Some(range) = begun.ranges.pop_front() else {
+                        if let Some(seen) = begun.seen.take() {
+                            self.decoder.exec.live.sizes.note(self.decoder.table.id, seen);
+                        }
+                        return Ok(None);
+                    };
+                    let options = ScanOptions {
+                        reverse: false,
+                        limit: self.limit,
+                        read_for: self.decoder.exec.read_for,
+                    };
+                    begun.scan.insert(self.decoder.exec.txn.scan(range, options))
+                }
+            };
+            let entries = scan.next_batch(max_rows).await?;
+            if entries.is_empty() {
+                begun.scan = None;
+                continue;
+            }
+            begun.seen = begun.seen.map(|seen| seen + entries.len() as u64);
+            let columns = Columns::new(&self.positions, &self.types, width, entries.len());
+            let columns = self.decoder.decode(entries, columns).await?;
+            return columns.finish(&self.schema).map(Some);
+        }
+    }
+}
+
+impl Decoder {
+    async fn decode(&self, entries: Vec<(Bytes, Bytes)>, mut columns: Columns) -> Result<Columns> {
+        let codec = self.codec.as_ref().map_err(Clone::clone)?;
+        let Some(index) = &self.index else {
+            for (key, value) in &entries {
+                columns.push(codec, key, value)?;
+            }
+            return Ok(columns);
+        };
+        let keys = entries
+            .iter()
+            .map(|(key, value)| self.primary_of(index, key, value))
+            .collect::<Result<Vec<Bytes>>>()?;
+        let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
+        for (value, key) in values.iter().zip(&keys) {
+            let Some(value) = value else {
+                return Err(Error::corrupt(format!(
+                    "index {} of table {} points at a row that is not there",
+                    index.name, self.table.name
+                )));
+            };
+            columns.push(codec, key, value)?;
+        }
+        Ok(columns)
+    }
+
+    /// The rows of these keys that are there.
+    async fn look_up(&self, keys: Vec<Bytes>, mut columns: Columns) -> Result<Columns> {
+        let codec = self.codec.as_ref().map_err(Clone::clone)?;
+        let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
+        for (key, value) in keys.iter().zip(&values) {
+            if let Some(value) = value {
+                columns.push(codec, key, value)?;
+            }
+        }
+        Ok(columns)
+    }
+
+    /// The row's key, from its entry in an index.
+    fn primary_of(&self, index: &Index, key: &Bytes, value: &Bytes) -> Result<Bytes> {
+        let elements = if value.is_empty() {
+            let mut reader = KeyReader::new(key);
+            reader.prefix()?;
+            for part in &index.columns {
+                codec::read_index_key(&mut reader, &self.table, part)?;
+            }
+            Bytes::copy_from_slice(reader.rest())
+        } else {
+            value.clone()
+        };
+        let prefix = codec::index_prefix(self.database, &self.table, 0);
+        let mut out = prefix.as_slice().to_vec();
+        out.extend_from_slice(&elements);
+        Ok(Bytes::from(out))
+    }
+}

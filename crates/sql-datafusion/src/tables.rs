@@ -1,0 +1,213 @@
+//! Where the binder finds relations: system tables, then the search path.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::datasource::{TableProvider, provider_as_source};
+use telesto_common::TableId;
+
+use super::bind::{BoundTable, Found, Tables};
+use super::given::GivenTable;
+use super::stored::StoredTable;
+use super::types::arrow_type;
+use super::virtual_table::VirtualTable;
+use telesto_sql_catalog::builtin::tables as system;
+use telesto_sql_catalog::{CatalogSnapshot, Relation};
+use telesto_sql_expr::Settings;
+use telesto_sql_parser::sqlparser::ast;
+use telesto_sql_plan::hidden::{HIDDEN_PREFIX, KEY_COLUMN, KEYED_SCHEMA};
+use telesto_sql_plan::with_rows::{Earlier, part_number};
+use telesto_sql_plan::{ExecContext, PlanContext};
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// The hidden columns of a system table: the table's OID, which pg_dump asks for, and what its rows are as of, the catalog's
+/// stamp, which DataGrip asks for.
+const HIDDEN: [&str; 2] = ["tableoid", "xmin"];
+/// The catalog as the binder sees it.
+pub(crate) struct CatalogTables {
+    catalog: Arc<CatalogSnapshot>,
+    settings: Arc<Settings>,
+    exec: Option<ExecContext>,
+    earlier: Arc<Earlier>,
+}
+
+impl CatalogTables {
+    /// For planning: the tables cannot be read.
+    pub fn planning(context: &PlanContext<'_>) -> Self {
+        Self {
+            catalog: Arc::clone(context.catalog),
+            settings: Arc::clone(context.settings),
+            exec: None,
+            earlier: Arc::clone(&context.earlier),
+        }
+    }
+
+    /// For execution.
+    pub fn executing(context: &ExecContext) -> Self {
+        Self {
+            catalog: Arc::clone(&context.catalog),
+            settings: Arc::clone(&context.settings),
+            exec: Some(context.clone()),
+            earlier: Arc::default(),
+        }
+    }
+
+    /// The attnum of a column by its position among the visible ones.
+    pub fn attribute_number(&self, table: TableId, position: usize) -> u16 {
+        self.catalog
+            .table(table)
+            .and_then(|table| table.visible_columns().nth(position))
+            .map_or(0, |(_, column)| column.id)
+    }
+
+    /// What an earlier part of the statement left.
+    fn given(&self, number: usize, unique: &dyn Fn(&str) -> String) -> Result<BoundTable> {
+        let parts = self.exec.as_ref().and_then(|exec| exec.parts.as_ref());
+        let rows = parts.and_then(|parts| parts.rows(number));
+        let columns = match (&rows, self.earlier.parts.get(number)) {
+            (Some(rows), _) => Arc::clone(&rows.columns),
+            (None, Some(columns)) => Arc::clone(columns),
+            (None, None) => return Err(Error::internal("a part that left nothing")),
+        };
+        let named: Vec<(String, SqlType)> =
+            columns.iter().map(|column| (column.name.clone(), column.ty.clone())).collect();
+        let types = columns.iter().map(|column| column.ty.clone()).collect();
+        let columns = planned(named, unique);
+        Ok(bound(GivenTable::new(types, schema_of(&columns), rows), columns, None))
+    }
+
+    fn system_table(
+        &self,
+        table: &'static system::SystemTable,
+        unique: &dyn Fn(&str) -> String,
+    ) -> BoundTable {
+        let mut columns: Vec<(String, SqlType)> =
+            table.columns.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
+        // A view may have a column of its own that is called so (pg_replication_slots).
+        let free = |name: &&str| table.columns.iter().all(|(own, _)| own != name);
+        let hidden = || HIDDEN.into_iter().filter(free);
+        columns.extend(hidden().map(|name| (format!("{HIDDEN_PREFIX}{name}"), SqlType::Oid)));
+        let columns = planned(columns, unique);
+        let provider = VirtualTable::new(
+            table,
+            schema_of(&columns),
+            Arc::clone(&self.catalog),
+            Arc::clone(&self.settings),
+            self.exec.as_ref().map_or_else(Arc::default, |exec| Arc::clone(&exec.live)),
+        );
+        let mut bound = bound(provider, columns, None);
+        for (known, name) in bound.columns.iter_mut().skip(table.columns.len()).zip(hidden()) {
+            name.clone_into(&mut known.0);
+        }
+        bound
+    }
+}
+
+/// Columns by name, name in the plan and type: the plan's names tell those of all its tables apart. DataFusion drops the
+/// tables' names where it makes joins of subqueries and where it hands filters down.
+fn planned(columns: Vec<(String, SqlType)>, unique: &dyn Fn(&str) -> String) -> Vec<PlanColumn> {
+    let unique = |(name, ty): (String, SqlType)| (name.clone(), unique(&name), ty);
+    columns.into_iter().map(unique).collect()
+}
+
+/// A column's name, its name in the plan, its type.
+pub(super) type PlanColumn = (String, String, SqlType);
+
+/// The Arrow schema of some columns, by their names in the plan.
+pub(super) fn schema_of(columns: &[PlanColumn]) -> SchemaRef {
+    let field = |(_, name, ty): &PlanColumn| Field::new(name, arrow_type(ty), true);
+    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+}
+
+fn bound(
+    provider: impl TableProvider + 'static,
+    columns: Vec<PlanColumn>,
+    id: Option<TableId>,
+) -> BoundTable {
+    BoundTable { source: provider_as_source(Arc::new(provider)), columns, id }
+}
+
+impl Tables for CatalogTables {
+    fn table(&self, name: &[String], unique: &dyn Fn(&str) -> String) -> Result<Found> {
+        let (schema, relation) = match name {
+            [relation] => (None, relation),
+            [.., schema, relation] => (Some(schema.as_str()), relation),
+            [] => return Err(Error::syntax("a table needs a name")),
+        };
+        if let (None, Some(number)) = (schema, part_number(relation)) {
+            return Ok(Found::Table(self.given(number, unique)?));
+        }
+        let called = relation.strip_suffix("()").and_then(|name| system::find_call(schema, name));
+        if let Some(table) = called.or_else(|| system::find(schema, relation)) {
+            return Ok(Found::Table(self.system_table(table, unique)));
+        }
+        let path = self.settings.effective_search_path();
+        match self.catalog.resolve(schema, relation, &path) {
+            Some(Relation::Table(table)) => {
+                let keyed = matches!(name, [first, _, _] if first == KEYED_SCHEMA);
+                let mut columns: Vec<(String, SqlType)> =
+                    table.visible_columns().map(|(_, c)| (c.name.clone(), c.ty.clone())).collect();
+                if keyed {
+                    columns.push((KEY_COLUMN.to_owned(), SqlType::Bytea));
+                }
+                let id = table.id;
+                let columns = planned(columns, unique);
+                let schema = schema_of(&columns);
+                let stored = StoredTable::new(
+                    Arc::clone(table),
+                    schema,
+                    self.catalog.database,
+                    self.exec.clone(),
+                    keyed,
+                );
+                Ok(Found::Table(bound(stored, columns, Some(id))))
+            }
+            Some(Relation::View(view)) => {
+                let (query, need) = parse_query(&view.query)?;
+                let names = view.columns.iter().map(|(name, _)| name.clone()).collect();
+                Ok(Found::View(query, names, need))
+            }
+            Some(Relation::Sequence(sequence)) => {
+                let columns = planned(super::sequence_table::columns(), unique);
+                let table = super::sequence_table::SequenceTable {
+                    sequence: Arc::clone(sequence),
+                    schema: schema_of(&columns),
+                    exec: self.exec.clone(),
+                };
+                Ok(Found::Table(bound(table, columns, None)))
+            }
+            Some(Relation::Index(..)) => {
+                Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{relation}\" is an index")))
+            }
+            None => Err(Error::new(
+                SqlState::UNDEFINED_TABLE,
+                format!("relation \"{}\" does not exist", name.join(".")),
+            )),
+        }
+    }
+
+    fn primary_key(&self, table: TableId) -> Result<Vec<usize>> {
+        let Some(table) = self.catalog.table(table) else { return Ok(Vec::new()) };
+        let Some(primary) = &table.primary else { return Ok(Vec::new()) };
+        // Positions among the visible columns, as the scope counts them.
+        Ok(primary
+            .columns
+            .iter()
+            .filter_map(|part| table.visible_columns().position(|(at, _)| at == part.column))
+            .collect())
+    }
+
+    fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
+        let users =
+            telesto_sql_expr::types::UserTypes { catalog: &self.catalog, settings: &self.settings };
+        telesto_sql_expr::types::named(ty, &users)
+    }
+}
+
+/// Parses the text of a view.
+fn parse_query(text: &str) -> Result<(Box<ast::Query>, telesto_sql_parser::stack::Need)> {
+    telesto_sql_parser::syntax::read_sized_query(text).map_err(|unread| {
+        unread.or_else(|error| Error::corrupt(format!("a view's query does not parse: {error}")))
+    })
+}

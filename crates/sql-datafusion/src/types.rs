@@ -1,0 +1,393 @@
+//! SQL values as Arrow arrays and back.
+//!
+//! | SQL | Arrow |
+//! | --- | --- |
+//! | boolean, smallint, integer, bigint, real, double precision | Boolean, Int16, Int32, Int64, Float32, Float64 |
+//! | numeric | LargeBinary: an order-preserving form with the display scale behind it ([`super::decimal`]) |
+//! | text, varchar, char, name, json, jsonb | Utf8 |
+//! | `"char"` | UInt8 |
+//! | bytea, uuid | Binary, FixedSizeBinary(16) |
+//! | date, time | Date32, Time64(µs) |
+//! | timestamp, timestamptz | Timestamp(µs), Timestamp(µs, UTC) |
+//! | interval | Interval(MonthDayNano) |
+//! | oid and the reg* types | UInt32 |
+//! | enum | Binary: the label's order bytes |
+//! | inet, cidr | Binary: their order bytes |
+//! | arrays | List |
+//!
+//! # Why numeric is not Decimal128
+//! PostgreSQL's numeric has a scale of its own in every value (`1.0`, `1.00`, quotients, averages) and no
+//! bound at 38 digits; a column of one fixed scale cannot carry that.
+//!
+//! # Invariants
+//! - The binder keeps the [`SqlType`] beside every expression: Arrow types need not tell `text` from `jsonb`.
+//! - Value → array → value gives an equal value, with the same display scale. Infinite dates and timestamps keep
+//!   their extreme integers.
+//!
+//! # Limits
+//! Arrays of several dimensions and intervals whose time part passes 292 years are refused (0A000, 22008).
+
+use std::sync::Arc;
+
+use arrow::array::AsArray;
+use arrow::array::{
+    Array, ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, FixedSizeBinaryBuilder,
+    Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder,
+    IntervalMonthDayNanoBuilder, LargeBinaryBuilder, ListArray, NullArray, StringBuilder,
+    Time64MicrosecondBuilder, TimestampMicrosecondBuilder, UInt8Builder, UInt32Builder,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::datatypes::{
+    DataType, Date32Type, Field, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
+    IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit,
+    TimestampMicrosecondType, UInt8Type, UInt32Type,
+};
+use datafusion::common::ScalarValue;
+
+use super::{decimal, fault};
+use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::{ArrayValue, Datum, Interval, Network, SqlType};
+
+/// Days from 1970-01-01 to 2000-01-01.
+const EPOCH_DAYS: i32 = 10_957;
+/// Microseconds of the same.
+const EPOCH_MICROS: i64 = EPOCH_DAYS as i64 * 86_400_000_000;
+
+/// What the binder asks of a type.
+pub(crate) trait TypeShape {
+    /// Whether the type is not decided yet.
+    fn is_unknown(&self) -> bool;
+    /// The element type of an array.
+    fn element(&self) -> Option<&SqlType>;
+}
+
+impl TypeShape for SqlType {
+    fn is_unknown(&self) -> bool {
+        matches!(self, SqlType::Unknown)
+    }
+
+    fn element(&self) -> Option<&SqlType> {
+        self.element_type()
+    }
+}
+
+/// The Arrow type that carries `ty`.
+pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
+    use SqlType as T;
+    match ty {
+        T::Bool => DataType::Boolean,
+        T::Int2 => DataType::Int16,
+        T::Int4 => DataType::Int32,
+        T::Int8 => DataType::Int64,
+        T::Float4 => DataType::Float32,
+        T::Float8 => DataType::Float64,
+        T::Numeric(_) => DataType::LargeBinary,
+        T::Text
+        | T::Varchar(_)
+        | T::Char(_)
+        | T::Name
+        | T::Json
+        | T::Jsonb
+        | T::Record(_)
+        | T::Void => DataType::Utf8,
+        T::InternalChar => DataType::UInt8,
+        T::Bytea | T::Enum(_) | T::Inet | T::Cidr => DataType::Binary,
+        T::Uuid => DataType::FixedSizeBinary(16),
+        T::Date => DataType::Date32,
+        T::Time(_) => DataType::Time64(TimeUnit::Microsecond),
+        T::Timestamp(_) => DataType::Timestamp(TimeUnit::Microsecond, None),
+        T::TimestampTz(_) => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+        T::Interval => DataType::Interval(IntervalUnit::MonthDayNano),
+        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
+            DataType::UInt32
+        }
+        T::Array(element) => DataType::List(element_field(element)),
+        T::Int2Vector => DataType::List(element_field(&T::Int2)),
+        T::OidVector => DataType::List(element_field(&T::Oid)),
+        T::Unknown => DataType::Null,
+        T::Domain(domain) => arrow_type(&domain.base),
+    }
+}
+
+/// The field of a list's elements.
+pub(crate) fn element_field(element: &SqlType) -> Arc<Field> {
+    Arc::new(Field::new_list_field(arrow_type(element), true))
+}
+
+fn days(value: i32, shift: i32) -> i32 {
+    if value == i32::MIN || value == i32::MAX { value } else { value.saturating_add(shift) }
+}
+
+fn micros(value: i64, shift: i64) -> i64 {
+    if value == i64::MIN || value == i64::MAX { value } else { value.saturating_add(shift) }
+}
+
+/// A date as Arrow counts it.
+pub(crate) fn epoch_days(value: i32) -> i32 {
+    days(value, EPOCH_DAYS)
+}
+
+/// A timestamp as Arrow counts it.
+///
+/// # Errors
+/// 22008 for the last thirty years of PostgreSQL's range: Arrow counts from 1970, and has no number for them.
+pub(crate) fn epoch_micros(value: i64) -> Result<i64> {
+    match micros(value, EPOCH_MICROS) {
+        i64::MAX if value != i64::MAX => Err(Error::new(
+            SqlState::DATETIME_FIELD_OVERFLOW,
+            "timestamp out of range: after 294247-01-10 only queries by key have it",
+        )),
+        micros => Ok(micros),
+    }
+}
+
+fn mismatch(value: &Datum, ty: &SqlType) -> Error {
+    Error::internal(format!("value {value:?} where {ty} was expected"))
+}
+
+/// Builds an array of `ty` from values.
+pub(crate) fn array_of<'a>(
+    ty: &SqlType,
+    values: impl ExactSizeIterator<Item = &'a Datum>,
+) -> Result<ArrayRef> {
+    use SqlType as T;
+    let len = values.len();
+    let mut steps = telesto_sql_types::interrupt::Steps::default();
+    macro_rules! build {
+        ($builder:expr, $($pattern:pat => $value:expr),+) => {{
+            let mut builder = $builder;
+            for value in values {
+                steps.step()?;
+                match value {
+                    Datum::Null => builder.append_null(),
+                    $($pattern => builder.append_value($value),)+
+                    #[allow(unreachable_patterns, reason = "a type with one kind of value and one with several share the macro")]
+                    other => return Err(mismatch(other, ty)),
+                }
+            }
+            Arc::new(builder.finish()) as ArrayRef
+        }};
+    }
+    Ok(match ty {
+        T::Bool => build!(BooleanBuilder::with_capacity(len), Datum::Bool(v) => *v),
+        T::Int2 => build!(Int16Builder::with_capacity(len), Datum::Int2(v) => *v),
+        T::Int4 => build!(Int32Builder::with_capacity(len), Datum::Int4(v) => *v),
+        T::Int8 => build!(Int64Builder::with_capacity(len), Datum::Int8(v) => *v),
+        T::Float4 => build!(Float32Builder::with_capacity(len), Datum::Float4(v) => *v + 0.0),
+        T::Float8 => build!(Float64Builder::with_capacity(len), Datum::Float8(v) => *v + 0.0),
+        T::Numeric(_) => {
+            build!(LargeBinaryBuilder::with_capacity(len, len * 12), Datum::Numeric(v) => decimal::encode(v))
+        }
+        T::Jsonb | T::Json => build!(
+            StringBuilder::with_capacity(len, len * 32),
+            json @ Datum::Jsonb(_) => text_of(json),
+            Datum::Json(v) => v.as_ref(),
+            Datum::Text(v) => v.as_ref()
+        ),
+        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Record(_) | T::Void => {
+            build!(StringBuilder::with_capacity(len, len * 16), Datum::Text(v) => v.as_ref())
+        }
+        T::InternalChar => {
+            build!(UInt8Builder::with_capacity(len), Datum::InternalChar(v) => *v, Datum::Text(v) => v.as_bytes().first().copied().unwrap_or(0))
+        }
+        T::Bytea => {
+            build!(BinaryBuilder::with_capacity(len, len * 16), Datum::Bytea(v) => v.as_ref())
+        }
+        T::Enum(_) => {
+            build!(BinaryBuilder::with_capacity(len, len * 4), Datum::Enum(v) => &v.order)
+        }
+        T::Inet | T::Cidr => build!(
+            BinaryBuilder::with_capacity(len, len * 16),
+            Datum::Network(v) => v.order_bytes()
+        ),
+        T::Uuid => {
+            let mut builder = FixedSizeBinaryBuilder::with_capacity(len, 16);
+            for value in values {
+                match value {
+                    Datum::Null => builder.append_null(),
+                    Datum::Uuid(v) => builder
+                        .append_value(v)
+                        .map_err(|e| Error::internal(format!("uuid of 16 bytes: {e}")))?,
+                    other => return Err(mismatch(other, ty)),
+                }
+            }
+            Arc::new(builder.finish())
+        }
+        T::Date => {
+            build!(Date32Builder::with_capacity(len), Datum::Date(v) => epoch_days(*v))
+        }
+        T::Time(_) => build!(Time64MicrosecondBuilder::with_capacity(len), Datum::Time(v) => *v),
+        T::Timestamp(_) => {
+            build!(TimestampMicrosecondBuilder::with_capacity(len), Datum::Timestamp(v) => epoch_micros(*v)?)
+        }
+        T::TimestampTz(_) => {
+            build!(TimestampMicrosecondBuilder::with_capacity(len).with_timezone("UTC"), Datum::TimestampTz(v) => epoch_micros(*v)?)
+        }
+        T::Interval => build!(
+            IntervalMonthDayNanoBuilder::with_capacity(len),
+            Datum::Interval(v) => month_day_nano(v)?
+        ),
+        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
+            build!(UInt32Builder::with_capacity(len), Datum::Oid(v) => *v)
+        }
+        T::Int2Vector => return array_of(&T::Int2.array_of(), values),
+        T::OidVector => return array_of(&T::Oid.array_of(), values),
+        T::Array(element) => {
+            let mut offsets = vec![0_i32];
+            let mut valid = Vec::with_capacity(len);
+            let mut items: Vec<&Datum> = Vec::new();
+            for value in values {
+                match value {
+                    Datum::Null => valid.push(false),
+                    Datum::Array(array) => {
+                        if array.dimensions.len() > 1 {
+                            return Err(fault::unsupported(
+                                "a query over multi-dimensional arrays",
+                            ));
+                        }
+                        valid.push(true);
+                        items.extend(array.elements.iter());
+                    }
+                    other => return Err(mismatch(other, ty)),
+                }
+                offsets.push(i32::try_from(items.len()).map_err(|_| {
+                    Error::new(
+                        SqlState::PROGRAM_LIMIT_EXCEEDED,
+                        "arrays of one batch hold more than 2^31 elements",
+                    )
+                })?);
+            }
+            let items = array_of(element, items.into_iter())?;
+            Arc::new(
+                ListArray::try_new(
+                    element_field(element),
+                    OffsetBuffer::new(offsets.into()),
+                    items,
+                    Some(NullBuffer::from(valid)),
+                )
+                .map_err(|e| Error::internal(format!("list: {e}")))?,
+            )
+        }
+        T::Unknown => Arc::new(NullArray::new(len)),
+        T::Domain(domain) => array_of(&domain.base, values)?,
+    })
+}
+
+/// The text form of a jsonb value.
+fn text_of(value: &Datum) -> String {
+    match value {
+        Datum::Jsonb(value) => telesto_sql_expr::cast::jsonb_text(value),
+        _ => String::new(),
+    }
+}
+
+fn month_day_nano(value: &Interval) -> Result<IntervalMonthDayNano> {
+    let nanos = value.micros.checked_mul(1000).ok_or_else(|| {
+        Error::new(
+            SqlState::DATETIME_FIELD_OVERFLOW,
+            "interval out of range: its time part passes 292 years",
+        )
+    })?;
+    Ok(IntervalMonthDayNano::new(value.months, value.days, nanos))
+}
+
+/// The value at `row` of an array that carries `ty`.
+pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Datum> {
+    use SqlType as T;
+    if array.is_null(row) || *array.data_type() == DataType::Null {
+        return Ok(Datum::Null);
+    }
+    let wrong =
+        || Error::internal(format!("array of {} where {ty} was expected", array.data_type()));
+    macro_rules! primitive {
+        ($kind:ty) => {
+            array.as_primitive_opt::<$kind>().ok_or_else(wrong)?.value(row)
+        };
+    }
+    Ok(match ty {
+        T::Domain(domain) => datum_at(array, row, &domain.base)?,
+        T::Bool => Datum::Bool(array.as_boolean_opt().ok_or_else(wrong)?.value(row)),
+        T::Int2 => Datum::Int2(primitive!(Int16Type)),
+        T::Int4 => Datum::Int4(primitive!(Int32Type)),
+        T::Int8 => Datum::Int8(primitive!(Int64Type)),
+        T::Float4 => Datum::Float4(primitive!(Float32Type)),
+        T::Float8 => Datum::Float8(primitive!(Float64Type)),
+        T::Numeric(_) => {
+            let bytes = array.as_binary_opt::<i64>().ok_or_else(wrong)?.value(row);
+            Datum::numeric(decimal::decode(bytes)?)
+        }
+        T::Jsonb => {
+            let text = array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row);
+            let value = telesto_sql_types::json::document(text)
+                .map_err(|e| Error::internal(format!("jsonb in a batch: {e}")))?;
+            Datum::Jsonb(Arc::new(value))
+        }
+        T::Json => Datum::Json(array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row).into()),
+        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Record(_) | T::Void | T::Unknown => {
+            Datum::text(array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row))
+        }
+        T::InternalChar => Datum::InternalChar(primitive!(UInt8Type)),
+        T::Bytea => Datum::bytea(array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row)),
+        T::Enum(ty) => {
+            let order = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
+            Datum::Enum(Arc::clone(ty.by_order(order)?))
+        }
+        T::Inet | T::Cidr => {
+            let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
+            Datum::Network(Network::from_order_bytes(bytes).ok_or_else(wrong)?)
+        }
+        T::Uuid => {
+            let bytes = array.as_fixed_size_binary_opt().ok_or_else(wrong)?.value(row);
+            Datum::Uuid(bytes.try_into().map_err(|_| wrong())?)
+        }
+        T::Date => Datum::Date(days(primitive!(Date32Type), -EPOCH_DAYS)),
+        T::Time(_) => Datum::Time(primitive!(Time64MicrosecondType)),
+        T::Timestamp(_) => {
+            Datum::Timestamp(micros(primitive!(TimestampMicrosecondType), -EPOCH_MICROS))
+        }
+        T::TimestampTz(_) => {
+            Datum::TimestampTz(micros(primitive!(TimestampMicrosecondType), -EPOCH_MICROS))
+        }
+        T::Interval => {
+            let value = primitive!(IntervalMonthDayNanoType);
+            Datum::Interval(Interval {
+                months: value.months,
+                days: value.days,
+                micros: value.nanoseconds / 1000,
+            })
+        }
+        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
+            Datum::Oid(primitive!(UInt32Type))
+        }
+        T::Array(element) => {
+            let items = array.as_list_opt::<i32>().ok_or_else(wrong)?.value(row);
+            let mut out = Vec::with_capacity(items.len());
+            let mut steps = telesto_sql_types::interrupt::Steps::default();
+            for at in 0..items.len() {
+                steps.step()?;
+                out.push(datum_at(&items, at, element)?);
+            }
+            Datum::Array(Arc::new(ArrayValue::new((**element).clone(), out)))
+        }
+        T::Int2Vector | T::OidVector => {
+            let element = ty.element_type().unwrap_or(&T::Int2);
+            let Datum::Array(items) = datum_at(array, row, &element.clone().array_of())? else {
+                return Err(wrong());
+            };
+            let vector = ArrayValue::vector(element.clone(), items.elements.clone());
+            Datum::Array(Arc::new(vector))
+        }
+    })
+}
+
+/// The value as a constant of a plan.
+pub(crate) fn scalar(value: &Datum, ty: &SqlType) -> Result<ScalarValue> {
+    let array = array_of(ty, std::iter::once(value))?;
+    ScalarValue::try_from_array(&array, 0).map_err(fault::from_datafusion)
+}
+
+/// The value of a constant of a plan.
+pub(crate) fn datum_of(value: &ScalarValue, ty: &SqlType) -> Result<Datum> {
+    let array = value.to_array_of_size(1).map_err(fault::from_datafusion)?;
+    datum_at(&array, 0, ty)
+}

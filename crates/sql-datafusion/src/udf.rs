@@ -1,0 +1,535 @@
+//! The registry's functions as DataFusion functions.
+//!
+//! # Invariants
+//! - A call carries its resolved overload: nothing is resolved or coerced again while the plan is optimised.
+//! - Two calls are equal when they compute the same thing on the same types, so that DataFusion may compute one
+//!   of them only.
+//! - Rows are computed one after the other, by the code the key path runs; but numeric arithmetic is computed a batch at a time
+//!   ([`super::arithmetic`]).
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::DataType;
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::interval_arithmetic::Interval;
+use datafusion::logical_expr::{
+    ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+
+use super::arithmetic::{self, Arithmetic};
+pub(crate) use super::evaluate::Evaluation;
+use super::evaluate::call;
+use super::fault;
+use super::sort_key::sort_keys;
+use super::types::{array_of, arrow_type, datum_at, datum_of};
+use telesto_sql_expr::cast;
+use telesto_sql_expr::context::EvalContext;
+use telesto_sql_expr::registry::{self, Resolved};
+use telesto_sql_expr::ty::CastContext;
+use telesto_sql_expr::{call_may_fail, cast_may_fail};
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::{ArrayValue, Datum, SqlType};
+
+/// How one element of an array is tested.
+#[derive(Clone, Debug)]
+pub(crate) enum Test {
+    /// By PostgreSQL's order of the type.
+    Compare(Operator),
+    /// By an operator of the registry.
+    Operator(Resolved),
+}
+
+/// What a call computes.
+#[derive(Clone, Debug)]
+enum Work {
+    /// A function or operator of the registry.
+    Call(Resolved),
+    /// A cast.
+    Cast { from: SqlType, to: SqlType },
+    /// `value op ANY (array)` or `ALL`.
+    Quantified { test: Test, element: SqlType, all: bool },
+    /// `ARRAY[…]`.
+    MakeArray { element: SqlType },
+    /// `array[i]`.
+    ElementAt,
+    /// Bytes that are equal, and sort, as the values do.
+    SortKey { ty: SqlType },
+    /// A set-returning function: its results as one list a row.
+    Set { name: String, args: Vec<SqlType>, element: SqlType, column: usize },
+    /// 1, 2, … for as many elements as a list has.
+    Ordinals,
+    /// An empty list as NULL.
+    NullIfEmpty,
+    /// A boolean as a number: 0 or 1.
+    NumberOfTruth,
+    /// What was made a number, as a boolean.
+    TruthOfNumber,
+}
+
+/// A call with everything it needs.
+#[derive(Debug)]
+struct Function {
+    name: String,
+    work: Work,
+    signature: Signature,
+    args: Vec<SqlType>,
+    returns: SqlType,
+    arrow: DataType,
+    strict: bool,
+    evaluation: Option<Evaluation>,
+    /// Computed a batch at a time, where that is possible.
+    arithmetic: Option<Arithmetic>,
+}
+
+impl Function {
+    fn udf(
+        name: impl Into<String>,
+        work: Work,
+        args: Vec<SqlType>,
+        returns: SqlType,
+        volatility: Volatility,
+        strict: bool,
+        evaluation: Option<Evaluation>,
+    ) -> Arc<ScalarUDF> {
+        let signature = if args.is_empty() {
+            Signature::nullary(volatility)
+        } else {
+            Signature::any(args.len(), volatility)
+        };
+        let arrow = match &work {
+            Work::SortKey { .. } => DataType::Binary,
+            _ => arrow_type(&returns),
+        };
+        let name = name.into();
+        let arithmetic = match &work {
+            Work::Call(_) if strict => arithmetic::operator(&name, &args, &returns),
+            Work::Cast { from, to } if strict => arithmetic::conversion(from, to),
+            _ => None,
+        };
+        Arc::new(ScalarUDF::new_from_impl(Self {
+            name,
+            work,
+            signature,
+            args,
+            returns,
+            arrow,
+            strict,
+            evaluation,
+            arithmetic,
+        }))
+    }
+
+    fn identity(&self) -> String {
+        format!("{}|{:?}", self.name, self.work)
+    }
+
+    fn row(&self, values: &[Datum], context: Option<&EvalContext<'_>>) -> Result<Datum> {
+        let context = || context.ok_or_else(|| Error::internal("a call without its context"));
+        match &self.work {
+            Work::Call(resolved) => call(resolved, values, context()?),
+            Work::Cast { from, to } => {
+                cast::cast(values[0].clone(), from, to, CastContext::Explicit, context()?)
+            }
+            Work::Quantified { test, element, all } => {
+                let item = |item: &Datum| match test {
+                    Test::Compare(op) => compare(*op, &values[0], item, element),
+                    Test::Operator(op) => call(op, &[values[0].clone(), item.clone()], context()?),
+                };
+                quantified_value(*all, values, item)
+            }
+            Work::MakeArray { element } => {
+                Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), values.to_vec()))))
+            }
+            Work::ElementAt => match (&values[0], &values[1]) {
+                (Datum::Array(array), Datum::Int4(at)) => Ok(usize::try_from(*at)
+                    .ok()
+                    .and_then(|at| at.checked_sub(1))
+                    .and_then(|at| array.elements.get(at).cloned())
+                    .unwrap_or(Datum::Null)),
+                _ => Ok(Datum::Null),
+            },
+            Work::SortKey { .. } => Err(Error::internal("sort keys are computed by column")),
+            Work::Set { name, args, element, column } => {
+                let items = super::sets::rows(name, args, values, context()?)?;
+                let items = items
+                    .into_iter()
+                    .filter_map(|mut row| (*column < row.len()).then(|| row.swap_remove(*column)));
+                Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), items.collect()))))
+            }
+            Work::Ordinals => match &values[0] {
+                Datum::Array(array) => {
+                    let count = i64::try_from(array.elements.len()).unwrap_or(i64::MAX);
+                    let numbers = (1..=count).map(Datum::Int8).collect();
+                    Ok(Datum::Array(Arc::new(ArrayValue::new(SqlType::Int8, numbers))))
+                }
+                _ => Ok(Datum::Null),
+            },
+            Work::NullIfEmpty => Ok(match &values[0] {
+                Datum::Array(array) if array.elements.is_empty() => Datum::Null,
+                other => other.clone(),
+            }),
+            Work::NumberOfTruth => Ok(match &values[0] {
+                Datum::Bool(truth) => Datum::Int2(i16::from(*truth)),
+                _ => Datum::Null,
+            }),
+            Work::TruthOfNumber => Ok(match &values[0] {
+                Datum::Int2(number) => Datum::Bool(*number != 0),
+                _ => Datum::Null,
+            }),
+        }
+    }
+
+    fn row_of(
+        &self,
+        arguments: &[Argument],
+        row: usize,
+        values: &mut Vec<Datum>,
+        context: Option<&EvalContext<'_>>,
+    ) -> Result<Datum> {
+        values.clear();
+        for (argument, ty) in arguments.iter().zip(&self.args) {
+            values.push(match argument {
+                Argument::Same(value) => value.clone(),
+                Argument::Column(array) => datum_at(array.as_ref(), row, ty)?,
+            });
+        }
+        if self.strict && values.iter().any(Datum::is_null) {
+            return Ok(Datum::Null);
+        }
+        look(arguments)?;
+        self.row(values, context)
+    }
+
+    fn arguments(&self, args: &ScalarFunctionArgs) -> Result<Vec<Argument>> {
+        let argument = |(arg, ty): (&ColumnarValue, &SqlType)| match arg {
+            ColumnarValue::Array(array) => Ok(Argument::Column(Arc::clone(array))),
+            ColumnarValue::Scalar(value) => datum_of(value, ty).map(Argument::Same),
+        };
+        args.args.iter().zip(&self.args).map(argument).collect()
+    }
+
+    fn compute(&self, args: &ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let held = telesto_sql_types::held::scope();
+        let context = self.evaluation.as_ref().map(Evaluation::context);
+        let scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
+            && self.signature.volatility != Volatility::Volatile;
+        if scalar {
+            // The optimiser takes an error for "no constant", and goes on to the next: not even the arguments are copied then.
+            telesto_sql_types::interrupt::check_long()?;
+        }
+        let rows = if scalar { 1 } else { args.number_rows };
+        if let (Some(arithmetic), false) = (self.arithmetic, scalar) {
+            let (mut made, mut values) = (None, Vec::new());
+            let out = arithmetic::compute(arithmetic, &args.args, rows, |row| {
+                let arguments = match &made {
+                    Some(arguments) => arguments,
+                    None => made.insert(self.arguments(args)?),
+                };
+                self.row_of(arguments, row, &mut values, context.as_ref())
+            })?;
+            return Ok(ColumnarValue::Array(out));
+        }
+        let out: ArrayRef = match &self.work {
+            Work::SortKey { ty } => {
+                sort_keys(&args.args[0].to_array(rows).map_err(fault::from_datafusion)?, ty)?
+            }
+            _ => {
+                let arguments = self.arguments(args)?;
+                let (mut out, mut pieces) = (Vec::with_capacity(rows), Vec::new());
+                let mut values = Vec::with_capacity(arguments.len());
+                for row in 0..rows {
+                    out.push(self.row_of(&arguments, row, &mut values, context.as_ref())?);
+                    if held.bytes() > PIECE_BYTES {
+                        pieces.push(array_of(&self.returns, out.iter())?);
+                        out.clear();
+                        held.restart();
+                    }
+                }
+                joined(array_of(&self.returns, out.iter())?, pieces)?
+            }
+        };
+        if scalar {
+            let value = datafusion::common::ScalarValue::try_from_array(&out, 0)
+                .map_err(fault::from_datafusion)?;
+            return Ok(ColumnarValue::Scalar(value));
+        }
+        Ok(ColumnarValue::Array(out))
+    }
+}
+
+/// Looks whether the statement is to end; without columns the call is a constant's, of which a plan computes few that may be large.
+fn look(arguments: &[Argument]) -> Result<()> {
+    if arguments.iter().any(|argument| matches!(argument, Argument::Column(_))) {
+        telesto_sql_types::interrupt::check()
+    } else {
+        telesto_sql_types::interrupt::check_long()
+    }
+}
+
+/// Results of a batch that are more than this are packed before the next are computed, bytes.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// The pieces of a result, and the last of them.
+fn joined(last: ArrayRef, mut pieces: Vec<ArrayRef>) -> Result<ArrayRef> {
+    if pieces.is_empty() {
+        return Ok(last);
+    }
+    pieces.push(last);
+    let pieces: Vec<&dyn arrow::array::Array> = pieces.iter().map(AsRef::as_ref).collect();
+    arrow::compute::concat(&pieces).map_err(|error| fault::from_datafusion(error.into()))
+}
+
+/// An argument of a call over a batch.
+enum Argument {
+    /// A value for each row.
+    Column(ArrayRef),
+    /// The same value for every row: a long one is neither repeated nor decoded for each.
+    Same(Datum),
+}
+
+impl PartialEq for Function {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+            && self.args == other.args
+            && self.returns == other.returns
+    }
+}
+
+impl Eq for Function {}
+
+impl Hash for Function {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Function {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        Ok(self.arrow.clone())
+    }
+
+    /// Without a type the bounds of a comparison over a call cannot be told, and an order by it is not found again.
+    fn evaluate_bounds(&self, _: &[&Interval]) -> DfResult<Interval> {
+        Interval::make_unbounded(&self.arrow)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        self.compute(&args).map_err(fault::to_datafusion)
+    }
+}
+
+/// A comparison by PostgreSQL's order.
+fn compare(op: Operator, left: &Datum, right: &Datum, ty: &SqlType) -> Result<Datum> {
+    let order = left.cmp_typed(right, ty);
+    Ok(Datum::Bool(match op {
+        Operator::Eq => order.is_eq(),
+        Operator::NotEq => order.is_ne(),
+        Operator::Lt => order.is_lt(),
+        Operator::LtEq => order.is_le(),
+        Operator::Gt => order.is_gt(),
+        Operator::GtEq => order.is_ge(),
+        other => return Err(Error::unsupported(format!("{other} with ANY or ALL"))),
+    }))
+}
+
+/// `value op ANY (array)` or `ALL`, with SQL's three values.
+fn quantified_value(
+    all: bool,
+    values: &[Datum],
+    test: impl Fn(&Datum) -> Result<Datum>,
+) -> Result<Datum> {
+    let Datum::Array(array) = &values[1] else { return Ok(Datum::Null) };
+    let mut unknown = false;
+    let mut steps = telesto_sql_types::interrupt::Steps::default();
+    for item in &array.elements {
+        steps.step()?;
+        if values[0].is_null() || item.is_null() {
+            unknown = true;
+            continue;
+        }
+        match test(item)? {
+            Datum::Bool(found) if found != all => return Ok(Datum::Bool(found)),
+            Datum::Bool(_) => {}
+            _ => unknown = true,
+        }
+    }
+    Ok(if unknown { Datum::Null } else { Datum::Bool(all) })
+}
+
+/// The value an untyped literal has as `ty`.
+pub(crate) fn input(text: &str, ty: &SqlType, evaluation: &Evaluation) -> Result<Datum> {
+    let context = evaluation.context();
+    let text = Datum::text(text);
+    cast::cast(text, &SqlType::Text, ty, CastContext::Explicit, &context)
+}
+
+fn volatility(of: registry::Volatility) -> Volatility {
+    match of {
+        registry::Volatility::Immutable => Volatility::Immutable,
+        registry::Volatility::Stable => Volatility::Stable,
+        registry::Volatility::Volatile => Volatility::Volatile,
+    }
+}
+
+/// A call of a function or operator.
+pub(crate) fn scalar_call(resolved: Resolved, evaluation: Evaluation) -> Arc<ScalarUDF> {
+    let (args, returns) = (resolved.args.clone(), resolved.returns.clone());
+    let (name, strict) = (resolved.function.name, resolved.function.strict);
+    let volatility = volatility(resolved.function.volatility);
+    Function::udf(name, Work::Call(resolved), args, returns, volatility, strict, Some(evaluation))
+}
+
+/// A cast.
+pub(crate) fn cast_call(from: &SqlType, to: &SqlType, evaluation: Evaluation) -> Arc<ScalarUDF> {
+    let work = Work::Cast { from: from.clone(), to: to.clone() };
+    // Casts that read the session's settings or the catalog are constant within a statement only.
+    let fixed = |ty: &SqlType| !ty.is_oid_like() && !matches!(ty, SqlType::TimestampTz(_));
+    // A domain may refuse NULL.
+    let strict = !matches!(to, SqlType::Domain(_));
+    let fixed = strict && fixed(from) && fixed(to);
+    let volatility = if fixed { Volatility::Immutable } else { Volatility::Stable };
+    Function::udf(
+        format!("cast_{}", to.internal_name()),
+        work,
+        vec![from.clone()],
+        to.clone(),
+        volatility,
+        strict,
+        Some(evaluation),
+    )
+}
+
+/// `value op ANY (array)` or `ALL`.
+pub(crate) fn quantified(
+    op: &str,
+    test: Test,
+    element: &SqlType,
+    all: bool,
+    evaluation: Evaluation,
+) -> Arc<ScalarUDF> {
+    let name = format!("{op}_{}", if all { "all" } else { "any" });
+    let volatility = match &test {
+        Test::Compare(_) => Volatility::Immutable,
+        Test::Operator(op) => volatility(op.function.volatility),
+    };
+    let args = vec![element.clone(), element.clone().array_of()];
+    let work = Work::Quantified { test, element: element.clone(), all };
+    Function::udf(name, work, args, SqlType::Bool, volatility, false, Some(evaluation))
+}
+
+/// `ARRAY[…]` of `count` items.
+pub(crate) fn make_array(element: &SqlType, count: usize) -> Arc<ScalarUDF> {
+    let args = vec![element.clone(); count];
+    let work = Work::MakeArray { element: element.clone() };
+    let returns = element.clone().array_of();
+    Function::udf("array", work, args, returns, Volatility::Immutable, false, None)
+}
+
+/// `array[i]`.
+pub(crate) fn element_at(element: &SqlType) -> Arc<ScalarUDF> {
+    let args = vec![element.clone().array_of(), SqlType::Int4];
+    let work = Work::ElementAt;
+    Function::udf("subscript", work, args, element.clone(), Volatility::Immutable, true, None)
+}
+
+/// Bytes that are equal, and sort, as the values do.
+pub(crate) fn sort_key(ty: &SqlType) -> Arc<ScalarUDF> {
+    let work = Work::SortKey { ty: ty.clone() };
+    Function::udf(
+        "sort_key",
+        work,
+        vec![ty.clone()],
+        SqlType::Bytea,
+        Volatility::Immutable,
+        true,
+        None,
+    )
+}
+
+/// Column `column` of what a set-returning function gives, as a list.
+pub(crate) fn set_call(
+    name: &str,
+    args: &[SqlType],
+    element: &SqlType,
+    column: usize,
+    evaluation: Evaluation,
+) -> Arc<ScalarUDF> {
+    let work =
+        Work::Set { name: name.to_owned(), args: args.to_vec(), element: element.clone(), column };
+    Function::udf(
+        name,
+        work,
+        args.to_vec(),
+        element.clone().array_of(),
+        Volatility::Stable,
+        true,
+        Some(evaluation),
+    )
+}
+
+/// 1, 2, … beside the elements of a list.
+pub(crate) fn ordinals(element: &SqlType) -> Arc<ScalarUDF> {
+    let work = Work::Ordinals;
+    let args = vec![element.clone().array_of()];
+    Function::udf(
+        "ordinals",
+        work,
+        args,
+        SqlType::Int8.array_of(),
+        Volatility::Immutable,
+        true,
+        None,
+    )
+}
+
+/// A boolean as a number, and back: a CASE of numbers stays one, where the optimiser makes AND and OR of one of booleans, which
+/// compute all their parts.
+pub(crate) fn number_of_truth() -> Arc<ScalarUDF> {
+    let args = vec![SqlType::Bool];
+    let (work, steady) = (Work::NumberOfTruth, Volatility::Immutable);
+    Function::udf("number_of_truth", work, args, SqlType::Int2, steady, true, None)
+}
+
+/// See [`number_of_truth`].
+pub(crate) fn truth_of_number() -> Arc<ScalarUDF> {
+    let args = vec![SqlType::Int2];
+    let (work, steady) = (Work::TruthOfNumber, Volatility::Immutable);
+    Function::udf("truth_of_number", work, args, SqlType::Bool, steady, true, None)
+}
+
+/// Whether a call may fail for some arguments. `pattern`: its second one differs from row to row.
+pub(crate) fn may_fail(call: &ScalarUDF, pattern: bool) -> bool {
+    let Some(function) = call.inner().downcast_ref::<Function>() else { return false };
+    match &function.work {
+        Work::Call(resolved) | Work::Quantified { test: Test::Operator(resolved), .. } => {
+            call_may_fail(resolved.function, pattern)
+        }
+        Work::Cast { from, to } => cast_may_fail(from, to),
+        Work::Set { .. } => true,
+        Work::Quantified { .. }
+        | Work::MakeArray { .. }
+        | Work::ElementAt
+        | Work::SortKey { .. }
+        | Work::Ordinals
+        | Work::NullIfEmpty
+        | Work::NumberOfTruth
+        | Work::TruthOfNumber => false,
+    }
+}
+
+/// An empty list as NULL.
+pub(crate) fn null_if_empty(element: &SqlType) -> Arc<ScalarUDF> {
+    let work = Work::NullIfEmpty;
+    let ty = element.clone().array_of();
+    Function::udf("null_if_empty", work, vec![ty.clone()], ty, Volatility::Immutable, true, None)
+}

@@ -1,0 +1,158 @@
+//! Filling indexes and moving rows, in batches.
+
+use bytes::Bytes;
+use telesto_common::TableId;
+use telesto_common::key::KeyRange;
+use telesto_txn::{ReadFor, ScanOptions};
+
+use telesto_sql_catalog::codec::{RowCodec, encode_row, index_prefix};
+use telesto_sql_catalog::{Index, Table};
+use telesto_sql_expr::EvalContext;
+use telesto_sql_plan::ExecContext;
+use telesto_sql_plan::compiled_table::CompiledTable;
+use telesto_sql_types::Datum;
+use telesto_sql_types::Row;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+const BATCH: usize = 1000;
+
+/// What is built, moved or removed must be every row there is at the commit, at every isolation level: a row that another
+/// transaction adds or removes meanwhile would have no entry, or an entry would have no row. UpdatableView SERIALIZABLE only such reads are validated.
+const EVERY_ROW: ScanOptions =
+    ScanOptions { reverse: false, limit: None, read_for: ReadFor::Constraint };
+
+/// Reads the stored rows of a table in batches.
+pub(super) struct RowReader {
+    codec: RowCodec,
+    scan: Box<dyn telesto_txn::Scan>,
+}
+
+impl RowReader {
+    pub(super) fn new(context: &ExecContext, table: &Table) -> Result<Self> {
+        let prefix = index_prefix(context.catalog.database, table, 0);
+        let range = KeyRange::with_prefix(prefix.as_slice());
+        let scan = context.txn.scan(range, EVERY_ROW);
+        Ok(Self { codec: RowCodec::new(table)?, scan })
+    }
+
+    /// The next rows with their keys; empty at the end.
+    pub(super) async fn next(&mut self) -> Result<Vec<(Bytes, Row)>> {
+        telesto_sql_types::interrupt::pace().await?;
+        let batch = self.scan.next_batch(BATCH).await?;
+        batch.into_iter().map(|(key, value)| Ok((key, self.codec.decode(&value)?))).collect()
+    }
+}
+
+/// 23505 for rows that are there already.
+pub fn duplicate(
+    info: &CompiledTable,
+    index: &Index,
+    row: &[Datum],
+    eval: &EvalContext<'_>,
+) -> Error {
+    Error::new(
+        SqlState::UNIQUE_VIOLATION,
+        format!("could not create unique index \"{}\"", index.name),
+    )
+    .detail(format!("Key {} is duplicated.", info.index_text(index, row, eval)))
+    .table(&info.schema, info.table.name.clone())
+    .constraint(index.name.clone())
+}
+
+async fn put_entry(
+    context: &ExecContext,
+    info: &CompiledTable,
+    index: &Index,
+    row: &[Datum],
+    primary: &Bytes,
+) -> Result<()> {
+    let eval = EvalContext::executing(context);
+    let Some((key, value, exclusive)) = info.exclusive_entry(index, row, primary, &eval)? else {
+        return Ok(());
+    };
+    if exclusive && context.txn.get(&key, ReadFor::Constraint).await?.is_some() {
+        return Err(duplicate(info, index, row, &eval));
+    }
+    Ok(context.txn.put(key, value).await?)
+}
+
+/// A table ready to be written.
+pub(super) fn compiled(context: &ExecContext, table: TableId) -> Result<CompiledTable> {
+    let table = context.catalog.table(table).ok_or_else(|| Error::internal("a table is gone"))?;
+    CompiledTable::new(&context.catalog, &context.settings, table)
+}
+
+/// Fills a new index from the rows of its table.
+pub(super) async fn fill_index(context: &ExecContext, table: TableId, index: u32) -> Result<()> {
+    let info = compiled(context, table)?;
+    let Some(index) = info.table.index(index) else { return Ok(()) };
+    let mut reader = RowReader::new(context, &info.table)?;
+    loop {
+        let batch = reader.next().await?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        for (key, row) in batch {
+            put_entry(context, &info, index, &row, &key).await?;
+        }
+    }
+}
+
+/// Writes one new row with all its index entries.
+pub(super) async fn insert_row(
+    context: &ExecContext,
+    info: &CompiledTable,
+    row: &[Datum],
+) -> Result<()> {
+    let table = &info.table;
+    for (datum, column) in row.iter().zip(&table.columns) {
+        if column.not_null && !column.dropped && datum.is_null() {
+            return Err(Error::new(
+                SqlState::NOT_NULL_VIOLATION,
+                format!(
+                    "column \"{}\" of relation \"{}\" contains null values",
+                    column.name, table.name
+                ),
+            )
+            .column(column.name.clone()));
+        }
+    }
+    let key = info.new_key(row, &context.sequences)?;
+    if let Some(primary) = &table.primary
+        && context.txn.get(&key, ReadFor::Constraint).await?.is_some()
+    {
+        return Err(duplicate(info, primary, row, &EvalContext::executing(context)));
+    }
+    context.txn.put(key.clone(), encode_row(table, row)?).await?;
+    for index in table.maintained_indexes().filter(|index| index.id != 0) {
+        put_entry(context, info, index, row, &key).await?;
+    }
+    Ok(())
+}
+
+/// Deletes every key of one index (0: the rows). Returns their number.
+pub(super) async fn delete_index(context: &ExecContext, table: &Table, index: u32) -> Result<u64> {
+    let prefix = index_prefix(context.catalog.database, table, index);
+    let range = KeyRange::with_prefix(prefix.as_slice());
+    let mut scan = context.txn.scan(range, EVERY_ROW);
+    let mut count = 0;
+    loop {
+        telesto_sql_types::interrupt::pace().await?;
+        let batch = scan.next_batch(BATCH).await?;
+        if batch.is_empty() {
+            return Ok(count);
+        }
+        for (key, _) in batch {
+            count += 1;
+            context.txn.delete(key).await?;
+        }
+    }
+}
+
+/// Deletes every key of a table: rows and index entries. Returns the number of rows.
+pub(super) async fn delete_rows(context: &ExecContext, table: &Table) -> Result<u64> {
+    for index in table.known_indexes().filter(|index| index.id != 0) {
+        delete_index(context, table, index.id).await?;
+    }
+    delete_index(context, table, 0).await
+}

@@ -1,0 +1,465 @@
+//! Constraints, for CREATE TABLE and ALTER TABLE.
+
+use super::index::{IndexOptions, not_distinct};
+use super::names::{fold, free_name, quote, split, undefined_column};
+use super::{After, Ddl};
+use telesto_sql_catalog::{
+    CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
+};
+use telesto_sql_keypath::key_types::KeyTypes;
+use telesto_sql_parser::sqlparser::ast::{
+    ConstraintCharacteristics, ConstraintReferenceMatchKind, DeferrableInitial, Expr,
+    ForeignKeyConstraint, Ident, ReferentialAction, TableConstraint,
+};
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+fn action(action: Option<ReferentialAction>) -> ForeignKeyAction {
+    match action {
+        None | Some(ReferentialAction::NoAction) => ForeignKeyAction::NoAction,
+        Some(ReferentialAction::Restrict) => ForeignKeyAction::Restrict,
+        Some(ReferentialAction::Cascade) => ForeignKeyAction::Cascade,
+        Some(ReferentialAction::SetNull) => ForeignKeyAction::SetNull,
+        Some(ReferentialAction::SetDefault) => ForeignKeyAction::SetDefault,
+    }
+}
+
+pub(super) fn has_constraint(table: &Table, name: &str) -> bool {
+    table.checks.iter().any(|c| c.name == name)
+        || table.foreign_keys.iter().any(|c| c.name == name)
+        || table.all_indexes().any(|i| i.constraint_oid.is_some() && i.name == name)
+}
+
+pub(super) fn column_of(table: &Table, name: &Ident) -> Result<usize> {
+    let name = fold(name);
+    table.column_position(&name).ok_or_else(|| {
+        Error::new(
+            SqlState::UNDEFINED_COLUMN,
+            format!("column \"{name}\" named in key does not exist"),
+        )
+    })
+}
+
+/// Only foreign keys are checked at the commit.
+fn refuse_deferrable(given: Option<ConstraintCharacteristics>, what: &str) -> Result<()> {
+    let deferred = |c: &ConstraintCharacteristics| {
+        c.deferrable == Some(true) || matches!(c.initially, Some(DeferrableInitial::Deferred))
+    };
+    if given.as_ref().is_some_and(deferred) {
+        return Err(Error::unsupported(format!("DEFERRABLE on {what}"))
+            .hint("It is checked at the end of each statement: an UPDATE may exchange keys. Leave DEFERRABLE out."));
+    }
+    Ok(())
+}
+
+impl Ddl<'_> {
+    /// Gives `table` a new place for its rows, to be filled from the old one when the catalog is written.
+    pub(super) fn rewrite(&mut self, table: &mut Table) {
+        self.rewrite_from(table, table.clone());
+    }
+
+    /// [`Self::rewrite`] of rows that have the shape of `before`.
+    pub(super) fn rewrite_from(&mut self, table: &mut Table, before: Table) {
+        let moved = |step: &After| matches!(step, After::Rewrite(id, _) if *id == table.id);
+        if !self.after.iter().any(moved) {
+            self.after.insert(0, After::Rewrite(table.id, Box::new(before)));
+            table.storage = telesto_common::TableId(self.change.oid());
+        }
+    }
+
+    fn constraint_name(
+        &self,
+        table: &Table,
+        given: Option<&Ident>,
+        (columns, label): (&str, &str),
+    ) -> Result<String> {
+        match given {
+            Some(name) => {
+                let name = fold(name);
+                if has_constraint(table, &name) {
+                    return Err(Error::new(
+                        SqlState::DUPLICATE_OBJECT,
+                        format!(
+                            "constraint \"{name}\" for relation \"{}\" already exists",
+                            table.name
+                        ),
+                    ));
+                }
+                Ok(name)
+            }
+            None => {
+                let taken = |name: &str| has_constraint(table, name);
+                Ok(free_name(taken, (&table.name, columns, label)))
+            }
+        }
+    }
+
+    /// Adds a constraint to `table`. `fresh`: the table has no rows yet.
+    pub(super) fn add_constraint(
+        &mut self,
+        table: &mut Table,
+        constraint: &TableConstraint,
+        fresh: bool,
+        not_valid: bool,
+    ) -> Result<()> {
+        match constraint {
+            TableConstraint::PrimaryKey(key) => {
+                refuse_deferrable(key.characteristics, "a primary key")?;
+                if table.primary.is_some() {
+                    return Err(Error::new(
+                        SqlState::INVALID_TABLE_DEFINITION,
+                        format!(
+                            "multiple primary keys for table \"{}\" are not allowed",
+                            table.name
+                        ),
+                    ));
+                }
+                let (columns, include) = self.key_columns(table, &key.columns)?;
+                let name = match key.name.as_ref() {
+                    Some(name) => self.constraint_name(table, Some(name), ("", "pkey"))?,
+                    None => {
+                        let own = [table.name.clone()];
+                        self.relation_name(table.schema, (&table.name, "", "pkey"), &own)
+                    }
+                };
+                self.check_free(table.schema, &name, false)?;
+                for column in &columns {
+                    table.columns[column.column].not_null = true;
+                }
+                let oid = self.change.oid();
+                let constraint_oid = Some(self.change.oid());
+                let index = Index {
+                    oid,
+                    id: 0,
+                    name,
+                    columns,
+                    unique: true,
+                    nulls_not_distinct: false,
+                    include,
+                    constraint_oid,
+                    predicate: None,
+                    comment: None,
+                };
+                if !fresh {
+                    // Every row and index entry gets another key.
+                    self.rewrite(table);
+                }
+                table.primary = Some(index);
+            }
+            TableConstraint::Unique(unique) => {
+                refuse_deferrable(unique.characteristics, "a unique constraint")?;
+                let (columns, include) = self.key_columns(table, &unique.columns)?;
+                let included = include.iter().map(|at| table.columns[*at].name.as_str());
+                let list: Vec<_> = columns.iter().map(|c| c.name(table)).chain(included).collect();
+                let list = list.join("_");
+                let name = match unique.name.as_ref() {
+                    Some(name) => self.constraint_name(table, Some(name), (&list, "key"))?,
+                    None => self.chosen_name(table, &list, "key"),
+                };
+                self.check_free(table.schema, &name, false)?;
+                let options = IndexOptions {
+                    unique: true,
+                    constraint: true,
+                    nulls_not_distinct: not_distinct(&unique.nulls_distinct),
+                    include,
+                    ..IndexOptions::default()
+                };
+                self.push_index(table, name, columns, options);
+            }
+            TableConstraint::Check(check) => {
+                let columns = columns_in(&check.expr, table);
+                let column = match columns.as_slice() {
+                    [one] => table.columns[*one].name.as_str(),
+                    _ => "",
+                };
+                let name = self.constraint_name(table, check.name.as_ref(), (column, "check"))?;
+                self.check_condition(table, &check.expr)?;
+                let expression = self.stored(&check.expr)?;
+                if !fresh && !not_valid {
+                    self.check_rows(table, &name, &expression);
+                }
+                let oid = self.change.oid();
+                table.checks.push(CheckConstraint { oid, name, expression, validated: !not_valid });
+            }
+            TableConstraint::ForeignKey(key) => {
+                self.add_foreign_key(table, key, fresh, not_valid)?;
+            }
+            TableConstraint::PrimaryKeyUsingIndex(using) => {
+                self.add_key_using_index(table, using, true)?;
+            }
+            TableConstraint::UniqueUsingIndex(using) => {
+                self.add_key_using_index(table, using, false)?;
+            }
+            other => return Err(Error::unsupported(format!("{other}"))),
+        }
+        Ok(())
+    }
+
+    /// Every row must fulfil a check in the end.
+    pub(super) fn check_rows(&mut self, table: &Table, name: &str, expression: &str) {
+        let target = self.qualified(table);
+        self.after.push(After::Empty(
+            format!("SELECT 1 FROM {target} WHERE NOT ({expression}) LIMIT 1"),
+            Error::new(
+                SqlState::CHECK_VIOLATION,
+                format!(
+                    "check constraint \"{name}\" of relation \"{}\" is violated by some row",
+                    table.name
+                ),
+            )
+            .constraint(name),
+        ));
+    }
+
+    pub(super) fn qualified(&self, table: &Table) -> String {
+        format!("{}.{}", quote(self.catalog().schema_name(table.schema)), quote(&table.name))
+    }
+
+    fn add_foreign_key(
+        &mut self,
+        table: &mut Table,
+        key: &ForeignKeyConstraint,
+        fresh: bool,
+        not_valid: bool,
+    ) -> Result<()> {
+        let columns = key
+            .columns
+            .iter()
+            .map(|name| {
+                column_of(table, name).map_err(|_| {
+                    Error::new(
+                        SqlState::UNDEFINED_COLUMN,
+                        format!(
+                            "column \"{}\" referenced in foreign key constraint does not exist",
+                            fold(name)
+                        ),
+                    )
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        // A table may refer to itself before it is in the catalog.
+        let itself = {
+            let (schema, name) = split(&key.foreign_table)?;
+            name == table.name
+                && schema.is_none_or(|s| self.catalog().schema_name(table.schema) == s)
+        };
+        let other = if itself { table.clone() } else { (*self.table(&key.foreign_table)?).clone() };
+        let referenced_columns: Vec<usize> = if key.referred_columns.is_empty() {
+            let primary = other.primary.as_ref().ok_or_else(|| {
+                Error::new(
+                    SqlState::UNDEFINED_OBJECT,
+                    format!("there is no primary key for referenced table \"{}\"", other.name),
+                )
+            })?;
+            primary.columns.iter().map(|c| c.column).collect()
+        } else {
+            key.referred_columns
+                .iter()
+                .map(|name| {
+                    let name = fold(name);
+                    other.column_position(&name).ok_or_else(|| undefined_column(&name, &other))
+                })
+                .collect::<Result<_>>()?
+        };
+        let temporary =
+            [&*table, &other].map(|table| telesto_sql_catalog::temp::is_temporary(table.id.0));
+        if temporary[0] != temporary[1] {
+            let word = if temporary[0] { "temporary" } else { "permanent" };
+            return Err(Error::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                format!("constraints on {word} tables may reference only {word} tables"),
+            ));
+        }
+        if columns.len() != referenced_columns.len() {
+            return Err(Error::new(
+                SqlState::INVALID_FOREIGN_KEY,
+                "number of referencing and referenced columns for foreign key disagree",
+            ));
+        }
+        let mut wanted = referenced_columns.clone();
+        wanted.sort_unstable();
+        let referenced_index = other
+            .all_indexes()
+            .filter(|index| index.unique && index.predicate.is_none())
+            .find(|index| {
+                let mut have: Vec<_> = index.columns.iter().map(|c| c.column).collect();
+                have.sort_unstable();
+                have == wanted
+            })
+            .map(|index| index.id)
+            .ok_or_else(|| {
+                Error::new(
+                    SqlState::INVALID_FOREIGN_KEY,
+                    format!(
+                        "there is no unique constraint matching given keys for referenced table \"{}\"",
+                        other.name
+                    ),
+                )
+            })?;
+        let list: Vec<_> = columns.iter().map(|c| table.columns[*c].name.as_str()).collect();
+        let list = list.join("_");
+        let name = self.constraint_name(table, key.name.as_ref(), (&list, "fkey"))?;
+        keys_compare(table, &other, &columns, &referenced_columns, &name)?;
+        if !fresh && !not_valid {
+            self.check_foreign_rows(table, &other, &columns, &referenced_columns, &name);
+        }
+        let characteristics = key.characteristics.as_ref();
+        let initially_deferred = characteristics
+            .is_some_and(|c| matches!(c.initially, Some(DeferrableInitial::Deferred)));
+        let oid = self.change.oid();
+        table.foreign_keys.push(ForeignKey {
+            oid,
+            name,
+            columns,
+            referenced: other.id,
+            referenced_columns,
+            referenced_index,
+            on_delete: action(key.on_delete),
+            on_update: action(key.on_update),
+            match_kind: match key.match_kind {
+                Some(ConstraintReferenceMatchKind::Full) => ForeignKeyMatch::Full,
+                Some(ConstraintReferenceMatchKind::Partial) => {
+                    return Err(Error::unsupported("MATCH PARTIAL"));
+                }
+                _ => ForeignKeyMatch::Simple,
+            },
+            deferrable: initially_deferred
+                || characteristics.is_some_and(|c| c.deferrable == Some(true)),
+            initially_deferred,
+            validated: !not_valid,
+        });
+        Ok(())
+    }
+
+    pub(super) fn check_foreign_rows(
+        &mut self,
+        table: &Table,
+        other: &Table,
+        columns: &[usize],
+        referenced: &[usize],
+        name: &str,
+    ) {
+        let joined: Vec<String> = columns
+            .iter()
+            .zip(referenced)
+            .map(|(a, b)| {
+                let (a, b) = (&table.columns[*a], &other.columns[*b]);
+                let mut left = format!("a.{}", quote(&a.name));
+                if KeyTypes::of(&a.ty, &b.ty) == KeyTypes::Cast {
+                    left = format!("{left}::{}", b.ty.without_modifier());
+                }
+                format!("{left} = b.{}", quote(&b.name))
+            })
+            .collect();
+        let present: Vec<String> = columns
+            .iter()
+            .map(|a| format!("a.{} IS NOT NULL", quote(&table.columns[*a].name)))
+            .collect();
+        let (from, to) = (self.qualified(table), self.qualified(other));
+        self.after.push(After::Empty(
+            format!(
+                "SELECT 1 FROM {from} AS a WHERE {} AND NOT EXISTS (SELECT 1 FROM {to} AS b WHERE {}) LIMIT 1",
+                present.join(" AND "),
+                joined.join(" AND ")
+            ),
+            Error::new(
+                SqlState::FOREIGN_KEY_VIOLATION,
+                format!(
+                    "insert or update on table \"{}\" violates foreign key constraint \"{name}\"",
+                    table.name
+                ),
+            )
+            .detail(format!("A row of \"{}\" has no match in table \"{}\".", table.name, other.name))
+            .table(self.catalog().schema_name(table.schema), table.name.clone())
+            .constraint(name),
+        ));
+    }
+}
+
+/// Checks that the values of a foreign key's columns can be compared.
+///
+/// # Errors
+/// 42804, 0A000.
+fn keys_compare(
+    table: &Table,
+    other: &Table,
+    columns: &[usize],
+    referenced: &[usize],
+    name: &str,
+) -> Result<()> {
+    for (column, referenced) in columns.iter().zip(referenced) {
+        let (column, referenced) = (&table.columns[*column], &other.columns[*referenced]);
+        let (from, to) = (&column.ty, &referenced.ty);
+        let text = format!("foreign key constraint \"{name}\" cannot be implemented");
+        let error = match KeyTypes::of(from, to) {
+            KeyTypes::Incompatible => Error::new(SqlState::DATATYPE_MISMATCH, text),
+            KeyTypes::Unsupported => Error::new(SqlState::FEATURE_NOT_SUPPORTED, text)
+                .hint("Give both columns the same type."),
+            KeyTypes::Same | KeyTypes::Exact | KeyTypes::Cast => continue,
+        };
+        return Err(error.detail(format!(
+            "Key columns \"{}\" and \"{}\" are of incompatible types: {from} and {to}.",
+            column.name, referenced.name
+        )));
+    }
+    Ok(())
+}
+
+impl Ddl<'_> {
+    /// Checks the foreign keys on either side of columns that have got another type: the types, and every row again, as a
+    /// USING expression may have changed any value.
+    ///
+    /// # Errors
+    /// 42804, 0A000.
+    pub(super) fn recheck_foreign_keys(&mut self, table: &Table, changed: &[usize]) -> Result<()> {
+        let mut pairs = Vec::new();
+        let touches = |columns: &[usize]| columns.iter().any(|c| changed.contains(c));
+        for key in &table.foreign_keys {
+            let itself = key.referenced == table.id;
+            if touches(&key.columns) || itself && touches(&key.referenced_columns) {
+                let other = if itself { table.clone() } else { self.table_of(key.referenced)? };
+                pairs.push((table.clone(), other, key.clone()));
+            }
+        }
+        for (child, key) in self.catalog().referencing(table.id) {
+            if *child != table.id && touches(&key.referenced_columns) {
+                pairs.push((self.table_of(*child)?, table.clone(), (**key).clone()));
+            }
+        }
+        for (child, parent, key) in &pairs {
+            let (columns, referenced) = (&key.columns, &key.referenced_columns);
+            keys_compare(child, parent, columns, referenced, &key.name)?;
+            if key.validated {
+                self.check_foreign_rows(child, parent, columns, referenced, &key.name);
+            }
+        }
+        Ok(())
+    }
+
+    fn table_of(&self, id: telesto_common::TableId) -> Result<Table> {
+        let found = self.catalog().table(id);
+        found
+            .map(|t| (**t).clone())
+            .ok_or_else(|| Error::internal("a table of a foreign key is gone"))
+    }
+}
+
+/// The columns of `table` an expression names.
+pub(super) fn columns_in(expr: &Expr, table: &Table) -> Vec<usize> {
+    use std::ops::ControlFlow;
+    use telesto_sql_parser::sqlparser::ast::visit_expressions;
+    let mut found = Vec::new();
+    let _ = visit_expressions(expr, |expr| {
+        let name = match expr {
+            Expr::Identifier(name) => Some(name),
+            Expr::CompoundIdentifier(parts) => parts.last(),
+            _ => None,
+        };
+        if let Some(position) = name.and_then(|name| table.column_position(&fold(name)))
+            && !found.contains(&position)
+        {
+            found.push(position);
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    found
+}

@@ -1,0 +1,289 @@
+//! CREATE DOMAIN, ALTER DOMAIN, DROP DOMAIN.
+//!
+//! # Invariants
+//! - What a domain newly demands holds for the rows of every column of it, and of domains made of it, before the statement
+//!   ends.
+//! - Statements come in the form of those about a table of one column `value` (`sql-parser::rewrite::spelling`).
+//!
+//! # Limits
+//! No arrays of domains.
+
+use telesto_common::TableId;
+
+use super::names::{fold, free_name, quote, split};
+use super::types::undefined_type;
+use super::{After, Ddl};
+use telesto_sql_catalog::store::Object;
+use telesto_sql_catalog::{CheckConstraint, Domain, TypeKind, UserType};
+use telesto_sql_expr::EvalContext;
+use telesto_sql_expr::domain::bind_check;
+use telesto_sql_expr::type_name::sql_type;
+use telesto_sql_parser::sqlparser::ast::{
+    AlterColumnOperation, AlterTable, AlterTableOperation, ColumnOption, CreateTable, DropBehavior,
+    DropDomain, Expr, Ident, ObjectName, TableConstraint, visit_expressions_mut,
+};
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// The condition with VALUE replaced by a column.
+fn over_column(text: &str, column: &str) -> Result<String> {
+    let mut expr = super::parse_expr(text)?;
+    let _ = visit_expressions_mut(&mut expr, |e| {
+        if matches!(e, Expr::Identifier(name) if fold(name) == "value") {
+            *e = Expr::Identifier(Ident::with_quote('"', column));
+        }
+        std::ops::ControlFlow::<()>::Continue(())
+    });
+    Ok(expr.to_string())
+}
+
+impl Ddl<'_> {
+    fn new_check(
+        &mut self,
+        ty: &str,
+        base: &SqlType,
+        checks: &mut Vec<CheckConstraint>,
+        (name, expr): (Option<&Ident>, &Expr),
+        validated: bool,
+    ) -> Result<()> {
+        let taken = |name: &str| checks.iter().any(|check| check.name == name);
+        let name = match name {
+            Some(name) => fold(name),
+            None => free_name(taken, (ty, "", "check")),
+        };
+        if taken(&name) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_OBJECT,
+                format!("constraint \"{name}\" for domain \"{ty}\" already exists"),
+            ));
+        }
+        let expression = expr.to_string();
+        bind_check(&expression, base, &EvalContext::executing(self.context))?;
+        let oid = self.change.oid();
+        checks.push(CheckConstraint { oid, name, expression, validated });
+        Ok(())
+    }
+
+    pub(super) fn create_domain(&mut self, create: &CreateTable) -> Result<()> {
+        let (schema, name) = split(&create.name)?;
+        let schema = self.creation_schema(schema.as_deref())?;
+        self.check_type_free(schema, &name)?;
+        let Some(value) = create.columns.first() else {
+            return Err(Error::internal("a domain without a type"));
+        };
+        let declared = sql_type(&value.data_type, Some(&self.user_types()))?;
+        let (oid, array_oid) = (self.change.oid(), self.change.oid());
+        let base = declared.of_values().clone();
+        let parent = match &declared {
+            SqlType::Domain(parent) => Some(parent.oid),
+            _ => None,
+        };
+        let mut domain =
+            Domain { base, parent, not_null: false, default: None, checks: Vec::new() };
+        for option in &value.options {
+            match &option.option {
+                ColumnOption::Null => {}
+                ColumnOption::NotNull => domain.not_null = true,
+                ColumnOption::Default(_) if domain.default.is_some() => {
+                    return Err(Error::syntax("multiple default expressions"));
+                }
+                ColumnOption::Default(expr) => domain.default = Some(expr.to_string()),
+                ColumnOption::Check(check) => {
+                    let of = option.name.as_ref().or(check.name.as_ref());
+                    let base = domain.base.clone();
+                    self.new_check(&name, &base, &mut domain.checks, (of, &check.expr), true)?;
+                }
+                ColumnOption::Collation(name)
+                    if matches!(
+                        name.to_string().replace('"', "").rsplit('.').next(),
+                        Some("C" | "POSIX" | "default" | "ucs_basic")
+                    ) => {}
+                ColumnOption::Collation(name) => {
+                    return Err(Error::unsupported(format!("collation {name}")));
+                }
+                ColumnOption::PrimaryKey(_) => {
+                    return Err(Error::syntax("primary key constraints not possible for domains"));
+                }
+                ColumnOption::Unique(_) => {
+                    return Err(Error::syntax("unique constraints not possible for domains"));
+                }
+                ColumnOption::ForeignKey(_) => {
+                    return Err(Error::syntax("foreign key constraints not possible for domains"));
+                }
+                other => return Err(Error::unsupported(format!("{other} of a domain"))),
+            }
+        }
+        // Copied, as in PostgreSQL: a later change there is not seen here.
+        if let (SqlType::Domain(parent), None) = (&declared, &domain.default) {
+            domain.default.clone_from(&parent.default);
+        }
+        self.change.put(Object::Type(UserType {
+            oid,
+            array_oid,
+            schema,
+            name,
+            owner: self.context.settings.current_user.clone(),
+            kind: TypeKind::Domain(domain),
+            comment: None,
+        }));
+        Ok(())
+    }
+
+    /// The columns of a domain, and of domains made of it.
+    fn columns_of_domain(&self, oid: u32) -> Vec<(TableId, usize)> {
+        let mut all = vec![oid];
+        let mut at = 0;
+        while let Some(oid) = all.get(at).copied() {
+            all.extend(self.catalog().user_types().filter_map(|ty| match &ty.kind {
+                TypeKind::Domain(domain) if domain.parent == Some(oid) => Some(ty.oid),
+                _ => None,
+            }));
+            at += 1;
+        }
+        let mut out = Vec::new();
+        for table in self.catalog().tables() {
+            for (at, column) in table.visible_columns() {
+                if column.domain.is_some_and(|domain| all.contains(&domain)) {
+                    out.push((table.id, at));
+                }
+            }
+        }
+        out
+    }
+
+    /// After the change no row may fulfil `violates` of a column.
+    fn require(
+        &mut self,
+        oid: u32,
+        violates: impl Fn(&str) -> Result<String>,
+        error: impl Fn(&str, &str) -> Error,
+    ) -> Result<()> {
+        for (table, position) in self.columns_of_domain(oid) {
+            let Some(table) = self.catalog().table(table).cloned() else { continue };
+            let column = &table.columns[position].name;
+            let target = self.qualified(&table);
+            let sql = format!("SELECT 1 FROM {target} WHERE {} LIMIT 1", violates(column)?);
+            self.after.push(After::Empty(sql, error(column, &table.name)));
+        }
+        Ok(())
+    }
+
+    fn require_check(&mut self, oid: u32, text: &str) -> Result<()> {
+        self.require(
+            oid,
+            |column| Ok(format!("NOT ({})", over_column(text, column)?)),
+            |column, table| {
+                Error::new(
+                    SqlState::CHECK_VIOLATION,
+                    format!(
+                        "column \"{column}\" of table \"{table}\" contains values that violate the new constraint"
+                    ),
+                )
+            },
+        )
+    }
+
+    pub(super) fn alter_domain(&mut self, alter: &AlterTable) -> Result<()> {
+        let found = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
+        let mut ty = (*found).clone();
+        let name = ty.name.clone();
+        let TypeKind::Domain(domain) = &mut ty.kind else {
+            return Err(no_domain(&telesto_sql_types::enums::quoted(&name)));
+        };
+        let missing = |constraint: &str| {
+            Error::new(
+                SqlState::UNDEFINED_OBJECT,
+                format!("constraint \"{constraint}\" of domain \"{name}\" does not exist"),
+            )
+        };
+        for operation in &alter.operations {
+            match operation {
+                AlterTableOperation::AlterColumn { op, .. } => match op {
+                    AlterColumnOperation::SetDefault { value } => {
+                        domain.default = Some(value.to_string());
+                    }
+                    AlterColumnOperation::DropDefault => domain.default = None,
+                    AlterColumnOperation::DropNotNull => domain.not_null = false,
+                    AlterColumnOperation::SetNotNull => {
+                        domain.not_null = true;
+                        self.require(
+                            found.oid,
+                            |column| Ok(format!("{} IS NULL", quote(column))),
+                            |column, table| {
+                                Error::new(
+                                    SqlState::NOT_NULL_VIOLATION,
+                                    format!(
+                                        "column \"{column}\" of table \"{table}\" contains null values"
+                                    ),
+                                )
+                            },
+                        )?;
+                    }
+                    other => return Err(Error::unsupported(format!("ALTER DOMAIN … {other}"))),
+                },
+                AlterTableOperation::AddConstraint {
+                    constraint: TableConstraint::Check(check),
+                    not_valid,
+                } => {
+                    let base = domain.base.clone();
+                    let new = (check.name.as_ref(), &*check.expr);
+                    self.new_check(&name, &base, &mut domain.checks, new, !not_valid)?;
+                    if !not_valid {
+                        self.require_check(found.oid, &check.expr.to_string())?;
+                    }
+                }
+                AlterTableOperation::DropConstraint { if_exists, name: constraint, .. } => {
+                    let constraint = fold(constraint);
+                    let before = domain.checks.len();
+                    domain.checks.retain(|check| check.name != constraint);
+                    if domain.checks.len() == before {
+                        if !if_exists {
+                            return Err(missing(&constraint));
+                        }
+                        let message = missing(&constraint).message().to_owned();
+                        self.context.notices.notice(format!("{message}, skipping"));
+                    }
+                }
+                AlterTableOperation::RenameConstraint { old_name, new_name } => {
+                    let (old, new) = (fold(old_name), fold(new_name));
+                    if domain.checks.iter().any(|check| check.name == new) {
+                        return Err(Error::new(
+                            SqlState::DUPLICATE_OBJECT,
+                            format!("constraint \"{new}\" for domain {name} already exists"),
+                        ));
+                    }
+                    let check = domain.checks.iter_mut().find(|check| check.name == old);
+                    check.ok_or_else(|| missing(&old))?.name = new;
+                }
+                AlterTableOperation::ValidateConstraint { name: constraint } => {
+                    let constraint = fold(constraint);
+                    let check = domain.checks.iter_mut().find(|check| check.name == constraint);
+                    let check = check.ok_or_else(|| missing(&constraint))?;
+                    if !check.validated {
+                        check.validated = true;
+                        let text = check.expression.clone();
+                        self.require_check(found.oid, &text)?;
+                    }
+                }
+                other => return Err(Error::unsupported(format!("ALTER DOMAIN … {other}"))),
+            }
+        }
+        self.change.put(Object::Type(ty));
+        Ok(())
+    }
+
+    pub(super) async fn drop_domain(&mut self, drop: &DropDomain) -> Result<()> {
+        let name: &ObjectName = &drop.name;
+        if let Some(found) = self.find_type(name)?
+            && !matches!(found.kind, TypeKind::Domain(_))
+        {
+            return Err(no_domain(&format!("\"{}\"", found.name)));
+        }
+        let cascade = matches!(drop.drop_behavior, Some(DropBehavior::Cascade));
+        self.drop_type(name, drop.if_exists, cascade).await
+    }
+}
+
+fn no_domain(name: &str) -> Error {
+    Error::new(SqlState::WRONG_OBJECT_TYPE, format!("{name} is not a domain"))
+}

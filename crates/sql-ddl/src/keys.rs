@@ -1,0 +1,169 @@
+//! ALTER CONSTRAINT, VALIDATE CONSTRAINT and constraints made of indexes that are there.
+
+use super::Ddl;
+use super::alter::no_constraint;
+use super::names::fold;
+use telesto_sql_catalog::Table;
+use telesto_sql_parser::sqlparser::ast::ConstraintUsingIndex;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+impl Ddl<'_> {
+    /// PRIMARY KEY or UNIQUE USING INDEX: the index becomes the constraint's and takes its name.
+    pub(super) fn add_key_using_index(
+        &mut self,
+        table: &mut Table,
+        using: &ConstraintUsingIndex,
+        primary: bool,
+    ) -> Result<()> {
+        let index_name = fold(&using.index_name);
+        if table.building.iter().any(|build| build.index.name == index_name) {
+            return Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("index \"{index_name}\" is not valid"),
+            ));
+        }
+        let index =
+            table.indexes.iter().find(|i| i.name == index_name).cloned().ok_or_else(|| {
+                Error::new(
+                    SqlState::UNDEFINED_OBJECT,
+                    format!("index \"{index_name}\" does not exist"),
+                )
+            })?;
+        let refused = |text: String| Err(Error::new(SqlState::WRONG_OBJECT_TYPE, text));
+        if index.constraint_oid.is_some() {
+            return Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("index \"{index_name}\" is already associated with a constraint"),
+            ));
+        }
+        let detail = "Cannot create a primary key or unique constraint using such an index.";
+        if !index.unique {
+            return refused(format!("\"{index_name}\" is not a unique index"))
+                .map_err(|error: Error| error.detail(detail));
+        }
+        if index.predicate.is_some() {
+            return refused(format!("\"{index_name}\" is a partial index"))
+                .map_err(|error: Error| error.detail(detail));
+        }
+        if index.has_expressions() {
+            return refused(format!("index \"{index_name}\" contains expressions"))
+                .map_err(|error: Error| error.detail(detail));
+        }
+        let unusual = |c: &telesto_sql_catalog::IndexColumn| {
+            c.direction == telesto_common::key::Direction::Descending || c.nulls_first.is_some()
+        };
+        if let Some(at) = index.columns.iter().position(unusual) {
+            let number = at + 1;
+            return refused(format!(
+                "index \"{index_name}\" column number {number} does not have default sorting behavior"
+            ))
+            .map_err(|error: Error| error.detail(detail));
+        }
+        let name = using.name.as_ref().map_or_else(|| index_name.clone(), fold);
+        if super::constraint::has_constraint(table, &name) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_OBJECT,
+                format!("constraint \"{name}\" for relation \"{}\" already exists", table.name),
+            ));
+        }
+        if name != index_name {
+            self.check_free(table.schema, &name, false)?;
+            self.context.notices.notice(format!(
+                "ALTER TABLE / ADD CONSTRAINT USING INDEX will rename index \"{index_name}\" to \"{name}\""
+            ));
+        }
+        let constraint_oid = Some(self.change.oid());
+        if primary {
+            if table.primary.is_some() {
+                return Err(Error::new(
+                    SqlState::INVALID_TABLE_DEFINITION,
+                    format!("multiple primary keys for table \"{}\" are not allowed", table.name),
+                ));
+            }
+            for column in &index.columns {
+                if !table.columns[column.column].not_null {
+                    table.columns[column.column].not_null = true;
+                    self.require_no_nulls(table, column.column);
+                }
+            }
+            // Rows lie in the order of their primary key: they move, and the index is theirs from then on.
+            self.rewrite(table);
+            self.release_key(table, index.id, true)?;
+            table.indexes.retain(|i| i.id != index.id);
+            table.primary =
+                Some(telesto_sql_catalog::Index { id: 0, name, constraint_oid, ..index });
+            return Ok(());
+        }
+        for found in &mut table.indexes {
+            if found.id == index.id {
+                found.name.clone_from(&name);
+                found.constraint_oid = constraint_oid;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn alter_constraint(
+        &mut self,
+        table: &mut Table,
+        name: &str,
+        deferrable: bool,
+        deferred: bool,
+    ) -> Result<()> {
+        if let Some(key) = table.foreign_keys.iter_mut().find(|key| key.name == name) {
+            key.deferrable = deferrable;
+            key.initially_deferred = deferred;
+            return Ok(());
+        }
+        if super::constraint::has_constraint(table, name) {
+            return Err(Error::new(
+                SqlState::WRONG_OBJECT_TYPE,
+                format!(
+                    "constraint \"{name}\" of relation \"{}\" is not a foreign key constraint",
+                    table.name
+                ),
+            ));
+        }
+        Err(no_constraint(name, table))
+    }
+
+    /// Checks the rows that were there when a constraint was added NOT VALID.
+    pub(super) fn validate_constraint(&mut self, table: &mut Table, name: &str) -> Result<()> {
+        if let Some(at) = table.foreign_keys.iter().position(|key| key.name == name) {
+            if table.foreign_keys[at].validated {
+                return Ok(());
+            }
+            let key = table.foreign_keys[at].clone();
+            let other = if key.referenced == table.id {
+                table.clone()
+            } else {
+                (**self
+                    .catalog()
+                    .table(key.referenced)
+                    .ok_or_else(|| Error::internal("a referenced table is gone"))?)
+                .clone()
+            };
+            self.check_foreign_rows(table, &other, &key.columns, &key.referenced_columns, name);
+            table.foreign_keys[at].validated = true;
+            return Ok(());
+        }
+        if let Some(check) = table.checks.iter_mut().find(|check| check.name == name) {
+            if !check.validated {
+                check.validated = true;
+                let expression = check.expression.clone();
+                self.check_rows(table, name, &expression);
+            }
+            return Ok(());
+        }
+        if super::constraint::has_constraint(table, name) {
+            return Err(Error::new(
+                SqlState::WRONG_OBJECT_TYPE,
+                format!(
+                    "constraint \"{name}\" of relation \"{}\" is not a foreign key or check constraint",
+                    table.name
+                ),
+            ));
+        }
+        Err(no_constraint(name, table))
+    }
+}

@@ -1,0 +1,298 @@
+//! Data definition: CREATE, ALTER, DROP, TRUNCATE, COMMENT.
+//!
+//! # Invariants
+//! - A definition changes the catalog and the data it concerns in one ordinary transaction; until it commits
+//!   only that transaction sees it, and it conflicts with everything that ran against the old catalog.
+//! - New constraints hold for the rows already there before the statement ends.
+//!
+//! # Limits
+//! Rewrites of tables, and index builds inside a transaction block, touch every row inside the transaction. What is built or
+//! swept in many transactions is driven by the engine; [`online`] has the changes of the catalog it makes.
+
+mod alter;
+mod build;
+mod columns;
+mod constraint;
+mod dependents;
+mod domain;
+mod drop;
+mod expressions;
+mod index;
+mod keys;
+mod like;
+mod names;
+pub mod online;
+mod other;
+mod rename;
+mod rewrite;
+mod sequence;
+mod table;
+mod type_text;
+mod types;
+mod views;
+
+pub use build::duplicate;
+
+use std::sync::Arc;
+
+use telesto_txn::ReadFor;
+
+use telesto_sql_catalog::store::CatalogChange;
+use telesto_sql_catalog::{CatalogCache, CatalogSnapshot};
+use telesto_sql_parser::definition::Definition;
+use telesto_sql_parser::sqlparser::ast::{Expr, ObjectName, SchemaName, Statement};
+use telesto_sql_plan::ExecContext;
+use telesto_sql_plan::StatementResult;
+use telesto_sql_types::error::{Error, Result};
+
+/// Something to do once the new catalog is written.
+enum After {
+    /// Move the rows of a table from where and what it was to where and what it is.
+    Rewrite(telesto_common::TableId, Box<telesto_sql_catalog::Table>),
+    /// Fill an index: table, index number.
+    Fill(telesto_common::TableId, u32),
+    /// Run a query that must return no row; else fail with the error.
+    Empty(String, Error),
+}
+
+/// One definition under way.
+struct Ddl<'a> {
+    context: &'a ExecContext,
+    change: CatalogChange,
+    after: Vec<After>,
+    /// New values of columns in rows that move.
+    using: Vec<rewrite::Using>,
+    /// The schema of CREATE SCHEMA's elements.
+    within: Option<String>,
+}
+
+/// Executes a definition.
+///
+/// # Errors
+/// Those of the definition; its writes are then undone by the caller (a savepoint).
+pub async fn execute(
+    statement: &Statement,
+    context: &ExecContext,
+    cache: &CatalogCache,
+    base: &mut Option<Arc<CatalogSnapshot>>,
+) -> Result<StatementResult> {
+    if context.txn.options().read_only || context.txn.options().as_of.is_some() {
+        let word = telesto_sql_parser::definition::text(statement)
+            .map_or_else(|| statement.to_string(), str::to_uppercase);
+        let word = word.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+        return Err(Error::new(
+            telesto_sql_types::SqlState::READ_ONLY_TRANSACTION,
+            format!("cannot execute {word} in a read-only transaction"),
+        ));
+    }
+    let into = match telesto_sql_parser::definition::read(statement)? {
+        Some(Definition::CreateTableAs(create)) => Some(Statement::CreateTable(*create)),
+        _ => table::select_into(statement),
+    };
+    let statement = into.as_ref().unwrap_or(statement);
+    let mut ddl = Ddl::over(context);
+    let tag = ddl.dispatch(statement).await?;
+    let Ddl { change, after, using, .. } = ddl;
+    base.get_or_insert_with(|| Arc::clone(&context.catalog));
+    let mut context = context.clone();
+    let changed = change.is_changed();
+    if changed {
+        let (catalog, shared) = change.finish(&context.env).await?;
+        cache.remember(shared);
+        context.catalog = catalog;
+        context.sequences.enter(telesto_sql_catalog::sequence::SequenceScope {
+            catalog: Arc::clone(&context.catalog),
+            txn: Arc::clone(&context.txn),
+            base: base.clone(),
+        });
+    }
+    let rewritten: Vec<_> = after
+        .iter()
+        .filter_map(|step| match step {
+            After::Rewrite(table, _) => Some(*table),
+            _ => None,
+        })
+        .collect();
+    for step in after {
+        match step {
+            After::Rewrite(table, old) => rewrite::rewrite(&context, table, &old, &using).await?,
+            // A rewrite fills all indexes.
+            After::Fill(table, _) if rewritten.contains(&table) => {}
+            After::Fill(table, index) => build::fill_index(&context, table, index).await?,
+            After::Empty(sql, error) => {
+                // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
+                let reading = ExecContext { read_for: ReadFor::Constraint, ..context.clone() };
+                let (_, rows) = telesto_sql_plan::query(&reading, &sql).await?;
+                if !rows.collect().await?.is_empty() {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    // Unchanged: the table was there already (IF NOT EXISTS).
+    if let (Statement::CreateTable(create), true) = (statement, changed)
+        && let Some(query) = &create.query
+    {
+        let count = table::fill_from_query(&context, create, query).await?;
+        return Ok(StatementResult::Command { tag: format!("SELECT {count}") });
+    }
+    Ok(StatementResult::Command { tag })
+}
+
+impl<'a> Ddl<'a> {
+    fn over(context: &'a ExecContext) -> Self {
+        Self {
+            context,
+            change: CatalogChange::new(Arc::clone(&context.txn), &context.catalog),
+            after: Vec::new(),
+            using: Vec::new(),
+            within: None,
+        }
+    }
+}
+
+impl Ddl<'_> {
+    async fn dispatch(&mut self, statement: &Statement) -> Result<String> {
+        let tag = match statement {
+            Statement::CreateTable(create) if create.external => {
+                self.create_domain(create)?;
+                "CREATE DOMAIN"
+            }
+            Statement::AlterTable(alter) if alter.table_type.is_some() => {
+                self.alter_domain(alter)?;
+                "ALTER DOMAIN"
+            }
+            Statement::CreateTable(create) => {
+                self.create_table(create, &[]).await?;
+                "CREATE TABLE"
+            }
+            Statement::CreateIndex(create) => {
+                self.create_index(create)?;
+                "CREATE INDEX"
+            }
+            Statement::Pragma { .. } => match telesto_sql_parser::definition::read(statement)? {
+                Some(definition) => return Box::pin(self.define(definition)).await,
+                None => return Err(Error::internal("a definition without text")),
+            },
+            Statement::CreateSchema { schema_name, if_not_exists, .. } => {
+                self.create_schema(schema_name, *if_not_exists)?;
+                "CREATE SCHEMA"
+            }
+            Statement::Drop { object_type, if_exists, names, cascade, .. } => {
+                return self.drop_objects(*object_type, names, *if_exists, *cascade).await;
+            }
+            Statement::Truncate(truncate) => {
+                self.truncate(truncate).await?;
+                "TRUNCATE TABLE"
+            }
+            Statement::Comment { object_type, object_name, comment, if_exists } => {
+                self.comment(*object_type, object_name, comment.as_deref(), *if_exists)?;
+                "COMMENT"
+            }
+            Statement::CreateView(create) => {
+                self.create_view(create).await?;
+                "CREATE VIEW"
+            }
+            Statement::CreateRole(create) => {
+                self.create_role(create)?;
+                "CREATE ROLE"
+            }
+            Statement::CreateExtension(create) => {
+                self.context.notices.notice(format!(
+                    "extension \"{}\" is not needed: Telesto has no extensions",
+                    create.name
+                ));
+                "CREATE EXTENSION"
+            }
+            Statement::CreateType { name, representation } => {
+                self.create_type(name, representation.as_ref())?;
+                "CREATE TYPE"
+            }
+            Statement::DropDomain(drop) => {
+                self.drop_domain(drop).await?;
+                "DROP DOMAIN"
+            }
+            Statement::AlterType(alter) => {
+                self.alter_type(alter)?;
+                "ALTER TYPE"
+            }
+            Statement::AlterCollation(alter) => self.place_type(alter)?,
+            Statement::Grant(_) => "GRANT",
+            Statement::Revoke(_) => "REVOKE",
+            other => {
+                let text = other.to_string();
+                let words = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+                return Err(Error::unsupported(words));
+            }
+        };
+        Ok(tag.to_owned())
+    }
+}
+
+impl Ddl<'_> {
+    async fn define(&mut self, definition: Definition) -> Result<String> {
+        let tag = match definition {
+            Definition::Alter { kind, if_exists, name, actions } => {
+                self.alter(kind, if_exists, &name, &actions).await?;
+                kind.tag()
+            }
+            Definition::AlterSequence { if_exists, name, options } => {
+                self.alter_sequence(if_exists, &name, &options).await?;
+                "ALTER SEQUENCE"
+            }
+            Definition::CreateSequence { temporary, if_not_exists, name, options } => {
+                self.create_sequence(temporary, if_not_exists, &name, &options)?;
+                "CREATE SEQUENCE"
+            }
+            Definition::AlterSchema { name, to } => {
+                match to {
+                    Some(to) => self.rename_schema(&name, &to)?,
+                    None => self.known_schema(&name)?,
+                }
+                "ALTER SCHEMA"
+            }
+            Definition::CreateSchema { if_not_exists, name, elements } => {
+                let simple = SchemaName::Simple(ObjectName::from(vec![name.clone()]));
+                self.create_schema(&simple, if_not_exists)?;
+                self.within = Some(names::fold(&name));
+                for element in elements {
+                    Box::pin(self.dispatch(&element)).await?;
+                }
+                "CREATE SCHEMA"
+            }
+            Definition::CreateTableLike { create, likes } => {
+                self.create_table(&create, &likes).await?;
+                "CREATE TABLE"
+            }
+            Definition::CreateTableEmpty(create) | Definition::CreateTableAs(create) => {
+                self.create_table(&create, &[]).await?;
+                "CREATE TABLE AS"
+            }
+            Definition::AlterRole { name, change } => {
+                self.alter_role(&name, &change)?;
+                "ALTER ROLE"
+            }
+            Definition::CommentOnConstraint { name, on, comment } => {
+                self.comment_on_constraint(&name, &on, comment)?;
+                "COMMENT"
+            }
+            Definition::DropIndexConcurrently { if_exists, names, cascade } => {
+                self.drop_concurrently(&names, if_exists, cascade).await?;
+                "DROP INDEX"
+            }
+            Definition::Reindex { table, concurrently, name } => {
+                for (table, index) in self.reindexed(table, concurrently, &name)? {
+                    self.reindex_here(table, index).await?;
+                }
+                "REINDEX"
+            }
+            Definition::Nothing(tag) => tag,
+        };
+        Ok(tag.to_owned())
+    }
+}
+
+/// Parses an expression of the catalog.
+fn parse_expr(text: &str) -> Result<Expr> {
+    telesto_sql_parser::stored::parse_stored(text)
+}

@@ -1,0 +1,105 @@
+//! Moving the rows of a table whose keys, types or computed columns change.
+//!
+//! # Invariants
+//! - Every row is read in its old shape, computed anew, and written to another place with all index entries.
+//! - USING expressions see the old row; defaults of added columns are computed for each row; generated columns come last.
+
+use std::sync::Arc;
+
+use telesto_common::TableId;
+
+use super::build::{RowReader, delete_rows, insert_row};
+use telesto_sql_catalog::{Generated, Table};
+use telesto_sql_expr::cast::cast;
+use telesto_sql_expr::{Binder, CastContext, EvalContext, Expr as Bound, Scope};
+use telesto_sql_keypath::write::Statement;
+use telesto_sql_parser::sqlparser::ast::Expr;
+use telesto_sql_plan::compiled_table::{CompiledTable, relation};
+use telesto_sql_plan::{ExecContext, ParameterTypes};
+use telesto_sql_types::Datum;
+use telesto_sql_types::error::{Error, Result};
+
+/// A column's new value over the old row.
+pub(super) struct Using {
+    pub(super) table: TableId,
+    pub(super) position: usize,
+    pub(super) expr: Expr,
+}
+
+/// Moves the rows of `old` to the table as it is now.
+pub(super) async fn rewrite(
+    context: &ExecContext,
+    id: TableId,
+    old: &Table,
+    using: &[Using],
+) -> Result<()> {
+    let table = context.catalog.table(id).ok_or_else(|| Error::internal("a table is gone"))?;
+    let style = context.settings.text_style(context.transaction_micros);
+    let eval = EvalContext::executing(context);
+    let info = Arc::new(CompiledTable::new(&context.catalog, &context.settings, table)?);
+    let statement = Statement::new(context, &eval, &info);
+    let using = bind_using(context, table, old, using)?;
+    let mut reader = RowReader::new(context, old)?;
+    loop {
+        let batch = reader.next().await?;
+        if batch.is_empty() {
+            break;
+        }
+        for (_, before) in batch {
+            let mut row = before.clone();
+            row.resize(table.columns.len(), Datum::Null);
+            for (i, column) in table.columns.iter().enumerate() {
+                if column.dropped {
+                    row[i] = Datum::Null;
+                    continue;
+                }
+                if let Some((_, bound)) = using.iter().find(|(at, _)| *at == i) {
+                    row[i] = bound.eval(&before, &eval)?;
+                    continue;
+                }
+                match old.columns.get(i) {
+                    Some(was) if was.ty != column.ty => {
+                        let value = std::mem::replace(&mut row[i], Datum::Null);
+                        // A generated column is computed below.
+                        if !matches!(column.generated, Some(Generated::Stored(_))) {
+                            let how = CastContext::Assignment;
+                            row[i] = cast(value, &was.ty, &column.ty, how, &eval)?;
+                        }
+                    }
+                    Some(_) => {}
+                    None => {
+                        row[i] = match &column.missing {
+                            Some(text) => Datum::from_text(text, &column.ty, &style)?,
+                            None => statement.default_value(&info, i).await?,
+                        };
+                    }
+                }
+            }
+            statement.generate(&info, &mut row)?;
+            insert_row(context, &info, &row).await?;
+        }
+    }
+    delete_rows(context, old).await?;
+    Ok(())
+}
+
+fn bind_using(
+    context: &ExecContext,
+    table: &Table,
+    old: &Table,
+    using: &[Using],
+) -> Result<Vec<(usize, Bound)>> {
+    let eval = EvalContext::planning(&context.settings, &context.catalog);
+    let scope = Scope { relations: vec![relation(old, &old.name, 0, true)] };
+    let mut parameters = ParameterTypes::default();
+    using
+        .iter()
+        .filter(|using| using.table == table.id)
+        .map(|using| {
+            let ty = &table.columns[using.position].ty;
+            let mut binder = Binder::new(&scope, &mut parameters, &eval, "transform expressions");
+            let bound = binder.bind(&using.expr)?;
+            Ok((using.position, binder.coerce(bound, ty, CastContext::Assignment)?))
+        })
+        .collect()
+}

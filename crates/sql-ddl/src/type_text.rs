@@ -1,0 +1,319 @@
+//! SQL text in the catalog that names users' types and labels: defaults, checks, index predicates, views.
+//!
+//! # Invariants
+//! A type or label that is renamed is renamed in every text, or the statement is refused: no stored text ever means
+//! something else than before.
+//!
+//! # Limits
+//! A label is renamed in casts to its type and in the default of a column of the type. Where it stands bare in a check, a
+//! predicate or a view, the statement is refused (0A000).
+
+use std::ops::ControlFlow;
+
+use super::Ddl;
+use super::parse_expr;
+use telesto_sql_catalog::store::Object;
+use telesto_sql_catalog::types::is_made_of;
+use telesto_sql_catalog::{CatalogSnapshot, Generated, Table, TypeKind, View};
+use telesto_sql_expr::types::{UserTypes, named};
+use telesto_sql_parser::parse::parse;
+use telesto_sql_parser::sqlparser::ast::{
+    ArrayElemTypeDef, DataType, Expr, Ident, ObjectName, Statement, Value, visit_expressions,
+    visit_expressions_mut,
+};
+use telesto_sql_types::SqlType;
+use telesto_sql_types::error::{Error, Result};
+
+/// A text that names a type.
+pub(super) struct NamingText {
+    /// `default value for column …`, `view …`.
+    pub what: String,
+    /// The view's OID, if it is one's.
+    pub view: Option<u32>,
+}
+
+/// One text of a table.
+struct Place<'a> {
+    what: String,
+    /// The type of the column whose default it is.
+    of: Option<SqlType>,
+    text: &'a mut String,
+}
+
+/// The expression texts of a table.
+fn places(table: &mut Table) -> Vec<Place<'_>> {
+    let name = table.name.clone();
+    let mut out = Vec::new();
+    for column in table.columns.iter_mut().filter(|column| !column.dropped) {
+        let what = format!("default value for column {} of table {name}", column.name);
+        if let Some(text) = &mut column.default {
+            out.push(Place { what: what.clone(), of: Some(column.ty.clone()), text });
+        }
+        if let Some(Generated::Stored(text)) = &mut column.generated {
+            out.push(Place { what, of: None, text });
+        }
+    }
+    for check in &mut table.checks {
+        let what = format!("constraint {} on table {name}", check.name);
+        out.push(Place { what, of: None, text: &mut check.expression });
+    }
+    let building = table.building.iter_mut().map(|build| &mut build.index);
+    for index in table.primary.iter_mut().chain(&mut table.indexes).chain(building) {
+        if let Some(text) = &mut index.predicate {
+            out.push(Place { what: format!("index {}", index.name), of: None, text });
+        }
+    }
+    out
+}
+
+/// The type named inside a type name: that of an array's elements.
+fn innermost(ty: &mut DataType) -> &mut DataType {
+    match ty {
+        DataType::Array(
+            ArrayElemTypeDef::SquareBracket(inner, _)
+            | ArrayElemTypeDef::AngleBracket(inner)
+            | ArrayElemTypeDef::Parenthesis(inner),
+        ) => innermost(inner),
+        other => other,
+    }
+}
+
+struct Finder<'a> {
+    users: UserTypes<'a>,
+    oid: u32,
+}
+
+impl Finder<'_> {
+    fn means(&self, ty: &DataType) -> bool {
+        named(ty, &self.users).is_ok_and(|ty| is_made_of(&ty, self.oid))
+    }
+
+    fn in_expr(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Cast { data_type, .. } => self.means(data_type),
+            Expr::TypedString(typed) => self.means(&typed.data_type),
+            _ => false,
+        }
+    }
+}
+
+fn breaking(found: bool) -> ControlFlow<()> {
+    if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+fn view_query(view: &View) -> Result<Statement> {
+    parse(&view.query)?
+        .pop()
+        .and_then(|mut parsed| parsed.statement.take())
+        .ok_or_else(|| Error::corrupt("a view without a query"))
+}
+
+fn bare_label(value: &Expr, label: &str) -> bool {
+    matches!(value, Expr::Value(value) if matches!(&value.value, Value::SingleQuotedString(text) if text == label))
+}
+
+/// Renames the label where it is cast to the type; whether it stands elsewhere too.
+fn rename_in_expr(expr: &mut Expr, finder: &Finder<'_>, from: &str, to: &str) -> bool {
+    let literal = || Expr::value(Value::SingleQuotedString(to.to_owned()));
+    let _ = visit_expressions_mut(expr, |expr| {
+        match expr {
+            Expr::Cast { expr, data_type, .. }
+                if finder.means(data_type) && bare_label(expr, from) =>
+            {
+                **expr = literal();
+            }
+            Expr::TypedString(typed)
+                if finder.means(&typed.data_type)
+                    && matches!(&typed.value.value, Value::SingleQuotedString(text) if text == from) =>
+            {
+                typed.value.value = Value::SingleQuotedString(to.to_owned());
+            }
+            _ => {}
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    visit_expressions(expr, |expr| breaking(bare_label(expr, from))).is_break()
+}
+
+impl Ddl<'_> {
+    fn finder<'a>(&'a self, catalog: &'a CatalogSnapshot, oid: u32) -> Finder<'a> {
+        Finder { users: UserTypes { catalog, settings: &self.context.settings }, oid }
+    }
+
+    /// What names the type in its SQL text.
+    pub(super) fn texts_that_name_type(&self, oid: u32) -> Result<Vec<NamingText>> {
+        let finder = self.finder(self.catalog(), oid);
+        let mut out = Vec::new();
+        for table in self.catalog().tables() {
+            let mut table = (**table).clone();
+            for place in places(&mut table) {
+                let expr = parse_expr(place.text)?;
+                if visit_expressions(&expr, |e| breaking(finder.in_expr(e))).is_break() {
+                    out.push(NamingText { what: place.what, view: None });
+                }
+            }
+        }
+        for ty in self.catalog().user_types() {
+            let TypeKind::Domain(domain) = &ty.kind else { continue };
+            let texts = domain.checks.iter().map(|check| &check.expression);
+            for text in texts.chain(&domain.default) {
+                let expr = parse_expr(text)?;
+                if visit_expressions(&expr, |e| breaking(finder.in_expr(e))).is_break() {
+                    out.push(NamingText { what: format!("domain {}", ty.name), view: None });
+                }
+            }
+        }
+        for view in self.catalog().views() {
+            let uses = view.columns.iter().any(|(_, ty)| is_made_of(ty, oid));
+            let query = view_query(view)?;
+            if uses || visit_expressions(&query, |e| breaking(finder.in_expr(e))).is_break() {
+                out.push(NamingText { what: format!("view {}", view.name), view: Some(view.oid) });
+            }
+        }
+        Ok(out)
+    }
+
+    /// Texts of domains are not written again.
+    fn refuse_in_domains(&self, oid: u32, what: &str) -> Result<()> {
+        let made = self.catalog().user_types().any(|ty| {
+            matches!(&ty.kind, TypeKind::Domain(domain)
+                if is_made_of(&domain.base, oid) && !(domain.checks.is_empty() && domain.default.is_none()))
+        });
+        let named = self.texts_that_name_type(oid)?;
+        let named = named.into_iter().find(|text| text.what.starts_with("domain "));
+        match named {
+            Some(text) => {
+                Err(Error::unsupported(format!("{what} while {} names the type", text.what)))
+            }
+            None if made => Err(Error::unsupported(format!(
+                "{what} while a domain over the type has constraints"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the type's new name wherever its old one stands.
+    pub(super) fn rename_type_in_texts(&mut self, oid: u32, schema: u32, name: &str) -> Result<()> {
+        self.refuse_in_domains(oid, "ALTER TYPE")?;
+        let before = self.catalog().clone();
+        let quoted = |name: &str| Ident::with_quote('"', name);
+        let new = ObjectName::from(vec![quoted(before.schema_name(schema)), quoted(name)]);
+        let mut changed = Vec::new();
+        {
+            let finder = self.finder(&before, oid);
+            let rename = |expr: &mut Expr| {
+                if finder.in_expr(expr) {
+                    let ty = match expr {
+                        Expr::Cast { data_type, .. } => data_type,
+                        Expr::TypedString(typed) => &mut typed.data_type,
+                        _ => return ControlFlow::<()>::Continue(()),
+                    };
+                    *innermost(ty) = DataType::Custom(new.clone(), Vec::new());
+                }
+                ControlFlow::Continue(())
+            };
+            for table in before.tables() {
+                let mut table = (**table).clone();
+                let mut touched = false;
+                for place in places(&mut table) {
+                    let mut expr = parse_expr(place.text)?;
+                    if visit_expressions(&expr, |e| breaking(finder.in_expr(e))).is_break() {
+                        let _ = visit_expressions_mut(&mut expr, rename);
+                        *place.text = expr.to_string();
+                        touched = true;
+                    }
+                }
+                if touched {
+                    changed.push(Object::Table(table));
+                }
+            }
+            for view in before.views() {
+                let mut query = view_query(view)?;
+                if visit_expressions(&query, |e| breaking(finder.in_expr(e))).is_break() {
+                    let _ = visit_expressions_mut(&mut query, rename);
+                    changed
+                        .push(Object::View(View { query: query.to_string(), ..(**view).clone() }));
+                }
+            }
+        }
+        for object in changed {
+            self.change.put(object);
+        }
+        Ok(())
+    }
+
+    /// Writes a label's new name wherever its old one stands.
+    pub(super) fn rename_label_in_texts(&mut self, oid: u32, from: &str, to: &str) -> Result<()> {
+        self.refuse_in_domains(oid, "RENAME VALUE")?;
+        let before = self.catalog().clone();
+        let mut changed = Vec::new();
+        {
+            let finder = self.finder(&before, oid);
+            let refused = |what: &str| {
+                Error::unsupported(format!("RENAME VALUE while {what} names the label"))
+                    .hint("Drop that, rename the label, and create it again.")
+            };
+            for table in before.tables() {
+                let of_type = table.columns.iter().any(|column| is_made_of(&column.ty, oid));
+                let mut table = (**table).clone();
+                let shown = table.clone();
+                for place in places(&mut table) {
+                    let mut expr = parse_expr(place.text)?;
+                    let whole = place.of.as_ref().is_some_and(|ty| is_made_of(ty, oid));
+                    if whole && bare_label(&expr, from) {
+                        expr = Expr::value(Value::SingleQuotedString(to.to_owned()));
+                    } else if rename_in_expr(&mut expr, &finder, from, to) && of_type {
+                        return Err(refused(&place.what));
+                    }
+                    *place.text = expr.to_string();
+                }
+                for column in &mut table.columns {
+                    if let (Some(text), SqlType::Enum(ty)) = (&column.missing, &column.ty)
+                        && ty.oid == oid
+                        && text == from
+                    {
+                        column.missing = Some(to.to_owned());
+                    } else if column.missing.is_some()
+                        && !matches!(column.ty, SqlType::Enum(_))
+                        && is_made_of(&column.ty, oid)
+                    {
+                        return Err(refused(&format!(
+                            "column {} of table {}",
+                            column.name, table.name
+                        )));
+                    }
+                }
+                if table != shown {
+                    changed.push(Object::Table(table));
+                }
+            }
+            for view in before.views() {
+                let mut query = view_query(view)?;
+                let named = visit_expressions(&query, |e| breaking(bare_label(e, from))).is_break();
+                if !named {
+                    continue;
+                }
+                let mut bare = false;
+                let _ = visit_expressions_mut(&mut query, |expr| {
+                    bare |= matches!(
+                        expr,
+                        Expr::BinaryOp { .. } | Expr::InList { .. } | Expr::Between { .. }
+                    ) && rename_in_expr(&mut expr.clone(), &finder, from, to);
+                    ControlFlow::<()>::Continue(())
+                });
+                if bare {
+                    return Err(refused(&format!("view {}", view.name)));
+                }
+                let _ = visit_expressions_mut(&mut query, |expr| {
+                    rename_in_expr(expr, &finder, from, to);
+                    ControlFlow::<()>::Continue(())
+                });
+                changed.push(Object::View(View { query: query.to_string(), ..(**view).clone() }));
+            }
+        }
+        for object in changed {
+            self.change.put(object);
+        }
+        Ok(())
+    }
+}

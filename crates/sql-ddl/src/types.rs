@@ -1,0 +1,361 @@
+//! CREATE TYPE … AS ENUM, ALTER TYPE, DROP TYPE; names, schemas and owners of domains too.
+//!
+//! # Invariants
+//! - Adding, renaming and moving change the catalog only: rows hold OIDs of labels, keys their order bytes.
+//! - Types share their names with relations, as in PostgreSQL, where every relation has a row type.
+//! - What names a type or a label as SQL text (defaults, checks, views) is written again when the name changes, or the
+//!   change is refused.
+//!
+//! # Limits
+//! A label added can be used at once; PostgreSQL makes one wait for the commit (55P04).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Ddl;
+use super::names::{fold, split};
+use telesto_sql_catalog::store::Object;
+use telesto_sql_catalog::types::is_made_of;
+use telesto_sql_catalog::{Column, Relation, TypeKind, UserType};
+use telesto_sql_parser::sqlparser::ast::{
+    AlterCollation, AlterCollationOperation, AlterType, AlterTypeAddValue,
+    AlterTypeAddValuePosition, AlterTypeOperation, Ident, ObjectName,
+    UserDefinedTypeRepresentation,
+};
+use telesto_sql_types::EnumLabel;
+use telesto_sql_types::enums::between;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+pub(super) fn undefined_type(name: &ObjectName) -> Error {
+    let shown = split(name).map_or_else(
+        |_| name.to_string(),
+        |(schema, name)| schema.map_or(name.clone(), |schema| format!("{schema}.{name}")),
+    );
+    Error::new(SqlState::UNDEFINED_OBJECT, format!("type \"{shown}\" does not exist"))
+}
+
+fn label_of(label: &Ident) -> Result<&str> {
+    if label.quote_style != Some('\'') {
+        return Err(Error::syntax(format!("syntax error at or near \"{label}\"")));
+    }
+    if label.value.len() > 63 {
+        return Err(Error::new(
+            SqlState::INVALID_NAME,
+            format!("invalid enum label \"{}\"", label.value),
+        )
+        .detail("Labels must be 63 bytes or less."));
+    }
+    Ok(&label.value)
+}
+
+fn label_exists(label: &str) -> Error {
+    Error::new(SqlState::DUPLICATE_OBJECT, format!("enum label \"{label}\" already exists"))
+}
+
+/// Whether a domain is made of the type (or of an array of it).
+fn made_of(ty: &UserType, oid: u32) -> bool {
+    match &ty.kind {
+        TypeKind::Domain(domain) => {
+            domain.parent == Some(oid) || domain.parent.is_none() && is_made_of(&domain.base, oid)
+        }
+        TypeKind::Enum(_) => false,
+    }
+}
+
+fn no_label(label: &str) -> Error {
+    Error::new(
+        SqlState::INVALID_PARAMETER_VALUE,
+        format!("\"{label}\" is not an existing enum label"),
+    )
+}
+
+fn no_enum(name: &str) -> Error {
+    Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is not an enum"))
+}
+
+impl Ddl<'_> {
+    pub(super) fn create_type(
+        &mut self,
+        name: &ObjectName,
+        representation: Option<&UserDefinedTypeRepresentation>,
+    ) -> Result<()> {
+        let labels = match representation {
+            Some(UserDefinedTypeRepresentation::Enum { labels }) => labels,
+            Some(UserDefinedTypeRepresentation::Composite { .. }) => {
+                return Err(Error::unsupported("a composite type"));
+            }
+            Some(UserDefinedTypeRepresentation::Range { .. }) => {
+                return Err(Error::unsupported("a range type"));
+            }
+            _ => return Err(Error::unsupported("CREATE TYPE of a base or shell type")),
+        };
+        let (schema, name) = split(name)?;
+        let schema = self.creation_schema(schema.as_deref())?;
+        self.check_type_free(schema, &name)?;
+        let (oid, array_oid) = (self.change.oid(), self.change.oid());
+        let mut known: Vec<Arc<EnumLabel>> = Vec::with_capacity(labels.len());
+        for (at, label) in labels.iter().enumerate() {
+            let label = label_of(label)?;
+            if known.iter().any(|before| before.label == label) {
+                return Err(Error::new(
+                    SqlState::UNIQUE_VIOLATION,
+                    "duplicate key value violates unique constraint \"pg_enum_typid_label_index\"",
+                )
+                .detail(format!("Key (enumtypid, enumlabel)=({oid}, {label}) already exists.")));
+            }
+            let order = between(known.last().map(|before| before.order.as_slice()), None);
+            known.push(Arc::new(EnumLabel {
+                oid: self.change.oid(),
+                sort: (at + 1) as f32,
+                order,
+                label: label.to_owned(),
+            }));
+        }
+        self.change.put(Object::Type(UserType {
+            oid,
+            array_oid,
+            schema,
+            name,
+            owner: self.context.settings.current_user.clone(),
+            kind: TypeKind::Enum(known),
+            comment: None,
+        }));
+        Ok(())
+    }
+
+    /// Fails when a type, or a relation with its row type, has the name.
+    pub(super) fn check_type_free(&self, schema: u32, name: &str) -> Result<()> {
+        let taken = self.catalog().user_type_named(schema, name).is_some()
+            || self.catalog().user_types().any(|t| t.schema == schema && t.array_name() == name)
+            || matches!(
+                self.catalog().relation(schema, name),
+                Some(Relation::Table(_) | Relation::View(_) | Relation::Sequence(_))
+            );
+        if !taken {
+            return Ok(());
+        }
+        Err(Error::new(SqlState::DUPLICATE_OBJECT, format!("type \"{name}\" already exists")))
+    }
+
+    /// The user's type of this name.
+    pub(super) fn find_type(&self, name: &ObjectName) -> Result<Option<Arc<UserType>>> {
+        let (schema, own) = split(name)?;
+        let within = |schema: &str| {
+            let schema = self.catalog().schema(schema)?.oid;
+            self.catalog().user_type_named(schema, &own).cloned()
+        };
+        Ok(match schema {
+            Some(schema) => within(&schema),
+            None => {
+                let path = self.context.settings.effective_search_path();
+                path.iter().find_map(|schema| within(schema))
+            }
+        })
+    }
+
+    pub(super) fn alter_type(&mut self, alter: &AlterType) -> Result<()> {
+        let found = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
+        let mut ty = (*found).clone();
+        match &alter.operation {
+            AlterTypeOperation::Rename(rename) => {
+                return self.rename_type(&ty, ty.schema, &fold(&rename.new_name));
+            }
+            AlterTypeOperation::AddValue(add) => {
+                let TypeKind::Enum(labels) = &mut ty.kind else { return Err(no_enum(&ty.name)) };
+                if !self.add_label(labels, add)? {
+                    return Ok(());
+                }
+            }
+            AlterTypeOperation::RenameValue(rename) => {
+                let (from, to) = (label_of(&rename.from)?, label_of(&rename.to)?);
+                let TypeKind::Enum(labels) = &mut ty.kind else { return Err(no_enum(&ty.name)) };
+                let at = labels.iter().position(|label| label.label == from);
+                let at = at.ok_or_else(|| no_label(from))?;
+                if labels.iter().any(|label| label.label == to) {
+                    return Err(label_exists(to));
+                }
+                labels[at] = Arc::new(EnumLabel { label: to.to_owned(), ..(*labels[at]).clone() });
+                self.rename_label_in_texts(ty.oid, from, to)?;
+            }
+        }
+        self.change.put(Object::Type(ty));
+        Ok(())
+    }
+
+    /// `false`: it is there already, and that is all right.
+    fn add_label(
+        &mut self,
+        labels: &mut Vec<Arc<EnumLabel>>,
+        add: &AlterTypeAddValue,
+    ) -> Result<bool> {
+        let new = label_of(&add.value)?;
+        if labels.iter().any(|label| label.label == new) {
+            if add.if_not_exists {
+                let message = format!("enum label \"{new}\" already exists");
+                self.context.notices.skipped(SqlState::DUPLICATE_OBJECT, &message);
+                return Ok(false);
+            }
+            return Err(label_exists(new));
+        }
+        let place = |label: &Ident| {
+            labels
+                .iter()
+                .position(|known| known.label == label.value)
+                .ok_or_else(|| no_label(&label.value))
+        };
+        let at = match &add.position {
+            None => labels.len(),
+            Some(AlterTypeAddValuePosition::Before(label)) => place(label)?,
+            Some(AlterTypeAddValuePosition::After(label)) => place(label)? + 1,
+        };
+        let (low, high) = (at.checked_sub(1).and_then(|at| labels.get(at)), labels.get(at));
+        let order = between(low.map(|l| l.order.as_slice()), high.map(|h| h.order.as_slice()));
+        let sort = match (low, high) {
+            (None, None) => 1.0,
+            (Some(low), None) => low.sort + 1.0,
+            (None, Some(high)) => high.sort - 1.0,
+            (Some(low), Some(high)) => (low.sort + high.sort) / 2.0,
+        };
+        let full = low.is_some_and(|l| l.sort >= sort) || high.is_some_and(|h| h.sort <= sort);
+        let oid = self.change.oid();
+        labels.insert(at, Arc::new(EnumLabel { oid, sort, order, label: new.to_owned() }));
+        if full {
+            // No number is left between the two: PostgreSQL counts anew. Keys do not hold these numbers.
+            for (at, label) in labels.iter_mut().enumerate() {
+                *label = Arc::new(EnumLabel { sort: (at + 1) as f32, ..(**label).clone() });
+            }
+        }
+        Ok(true)
+    }
+
+    fn rename_type(&mut self, ty: &UserType, schema: u32, name: &str) -> Result<()> {
+        self.check_type_free(schema, name)?;
+        self.rename_type_in_texts(ty.oid, schema, name)?;
+        let ty = UserType { schema, name: name.to_owned(), ..ty.clone() };
+        self.change.put(Object::Type(ty));
+        Ok(())
+    }
+
+    /// ALTER TYPE … RENAME TO, OWNER TO, SET SCHEMA, in the form the parser has them (`sql-parser::parse`).
+    pub(super) fn place_type(&mut self, alter: &AlterCollation) -> Result<&'static str> {
+        let ty = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
+        let tag = match &ty.kind {
+            TypeKind::Domain(_) => "ALTER DOMAIN",
+            TypeKind::Enum(_) => "ALTER TYPE",
+        };
+        self.placed(&ty, &alter.operation).map(|()| tag)
+    }
+
+    fn placed(&mut self, ty: &UserType, operation: &AlterCollationOperation) -> Result<()> {
+        match operation {
+            AlterCollationOperation::OwnerTo(owner) => {
+                let owner = match owner {
+                    telesto_sql_parser::sqlparser::ast::Owner::Ident(name) => fold(name),
+                    _ => self.context.settings.current_user.clone(),
+                };
+                self.change.put(Object::Type(UserType { owner, ..ty.clone() }));
+                Ok(())
+            }
+            AlterCollationOperation::SetSchema { schema_name } => {
+                let (_, schema) = split(schema_name)?;
+                let schema = self.creation_schema(Some(&schema))?;
+                if schema == ty.schema {
+                    return Ok(());
+                }
+                self.rename_type(ty, schema, &ty.name)
+            }
+            AlterCollationOperation::RenameTo { new_name } => {
+                self.rename_type(ty, ty.schema, &fold(new_name))
+            }
+            AlterCollationOperation::RefreshVersion => {
+                Err(Error::syntax("syntax error at or near \"REFRESH\""))
+            }
+        }
+    }
+
+    pub(super) async fn drop_type(
+        &mut self,
+        name: &ObjectName,
+        if_exists: bool,
+        cascade: bool,
+    ) -> Result<()> {
+        let Some(ty) = self.find_type(name)? else {
+            let (schema, own) = split(name)?;
+            let path = self.context.settings.effective_search_path();
+            if self.catalog().resolve_type(schema.as_deref(), &own, &path).is_some() {
+                return Err(Error::new(
+                    SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
+                    format!("cannot drop type {own} because its element type requires it"),
+                )
+                .hint("Drop the element type instead."));
+            }
+            let error = undefined_type(name);
+            if !if_exists {
+                return Err(error);
+            }
+            self.context.notices.notice(format!("{}, skipping", error.message()));
+            return Ok(());
+        };
+        self.remove_type(&ty, cascade).await
+    }
+
+    /// Drops a type, and with `cascade` what is made of it.
+    pub(super) async fn remove_type(&mut self, ty: &UserType, cascade: bool) -> Result<()> {
+        let shown = telesto_sql_types::enums::quoted(&ty.name);
+        let mut first = None;
+        let mut dependents = Vec::new();
+        for table in self.catalog().tables() {
+            let of_type = |c: &Column| {
+                is_made_of(&c.ty, ty.oid) && c.domain.is_none() || c.domain == Some(ty.oid)
+            };
+            for (_, column) in table.visible_columns().filter(|(_, c)| of_type(c)) {
+                let what = format!("column {} of table {}", column.name, table.name);
+                first.get_or_insert_with(|| what.clone());
+                dependents.push((table.id, column.name.clone(), what));
+            }
+        }
+        let texts = self.texts_that_name_type(ty.oid)?;
+        let made: Vec<_> =
+            self.catalog().user_types().filter(|t| made_of(t, ty.oid)).cloned().collect();
+        first = first.or_else(|| made.first().map(|t| format!("type {}", t.name)));
+        if let Some(what) = first.or_else(|| texts.first().map(|text| text.what.clone()))
+            && !cascade
+        {
+            return Err(super::drop::depends(
+                &format!("type {shown}"),
+                format!("{what} depends on type {shown}"),
+            ));
+        }
+        for domain in made {
+            self.context.notices.notice(format!("drop cascades to type {}", domain.name));
+            Box::pin(self.remove_type(&domain, true)).await?;
+        }
+        for (table, column, what) in dependents {
+            let Some(table) = self.catalog().table(table).cloned() else { continue };
+            self.context.notices.notice(format!("drop cascades to {what}"));
+            let mut table = (*table).clone();
+            let column = Ident::with_quote('"', column);
+            self.alter_drop_column(&mut table, &column, true, true).await?;
+            self.change.put(Object::Table(table));
+        }
+        let views: BTreeSet<u32> =
+            self.texts_that_name_type(ty.oid)?.iter().filter_map(|t| t.view).collect();
+        for oid in views {
+            let Some(view) = self.catalog().views().find(|view| view.oid == oid).cloned() else {
+                continue;
+            };
+            self.context.notices.notice(format!("drop cascades to view {}", view.name));
+            self.drop_views_on(view.schema, &view.name);
+            self.change.remove(oid);
+        }
+        if let Some(text) = self.texts_that_name_type(ty.oid)?.first() {
+            return Err(Error::unsupported(format!(
+                "DROP TYPE … CASCADE while {} names the type",
+                text.what
+            ))
+            .hint("Drop that first."));
+        }
+        self.change.remove(ty.oid);
+        Ok(())
+    }
+}

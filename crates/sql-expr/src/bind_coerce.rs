@@ -1,0 +1,159 @@
+//! Binding: casts that the context asks for, and what is constant.
+//!
+//! # Invariants
+//! - A cast is there when and only when the types differ; between two types the cast to a length stays one.
+//! - What is constant is evaluated once, here, but for what depends on settings or the time.
+//!
+//! # On failure
+//! 42846 when there is no such cast, 42804 for types that have nothing in common, the value's errors for literals.
+
+use super::bind::Binder;
+use super::bound::{Expr, Node};
+use super::fault;
+use super::registry::Volatility;
+use super::ty::{CastContext, castable, common_type, stable_cast};
+use telesto_sql_types::error::Result;
+use telesto_sql_types::{Datum, SqlType};
+
+impl Binder<'_> {
+    /// Casts implicitly.
+    ///
+    /// # Errors
+    /// 42846 when there is no implicit cast.
+    pub fn implicit(&mut self, expr: Expr, ty: &SqlType) -> Result<Expr> {
+        self.coerce(expr, ty, CastContext::Implicit)
+    }
+
+    /// Casts to `ty` as `how` allows.
+    ///
+    /// # Errors
+    /// 42846 when there is no such cast; the value's errors for literals.
+    pub fn coerce(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
+        if expr.ty == *ty {
+            return Ok(expr);
+        }
+        if let SqlType::Domain(domain) = ty {
+            let node = Node::Cast(Box::new(self.coerce(expr, &domain.base, how)?), how);
+            let checked = Expr { ty: ty.clone(), node };
+            // From here on a value of the base type.
+            return Ok(Expr { ty: domain.base.clone(), node: Node::Cast(Box::new(checked), how) });
+        }
+        if expr.ty == SqlType::Unknown {
+            return self.coerce_unknown(expr, ty, how);
+        }
+        if *ty == expr.ty.without_modifier() {
+            // Only a modifier is dropped: no work, but a cast to the length must stay one.
+            if matches!(expr.node, Node::Cast(..)) {
+                return Ok(Expr { ty: ty.clone(), node: Node::Cast(Box::new(expr), how) });
+            }
+            return Ok(Expr { ty: ty.clone(), ..expr });
+        }
+        if !castable(&expr.ty, ty, how) {
+            return Err(fault::cannot_cast(&expr.ty, ty));
+        }
+        let stable = stable_cast(&expr.ty, ty);
+        // ARRAY[…] casts its elements, so that unknown literals inside are read as the wanted type.
+        let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(expr), how) };
+        // What depends on a setting (DateStyle, the time zone) is computed, and fails, when it runs, as in PostgreSQL: what is
+        // cast further may fail only then, too.
+        if stable {
+            return Ok(cast);
+        }
+        self.folded(cast, self.conditional == 0)
+    }
+
+    fn coerce_unknown(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
+        match expr.node {
+            Node::Const(Datum::Null) => Ok(Expr::constant(Datum::Null, ty.clone())),
+            Node::Const(value) => {
+                let moment = matches!(
+                    ty,
+                    SqlType::Date
+                        | SqlType::Time(_)
+                        | SqlType::Timestamp(_)
+                        | SqlType::TimestampTz(_)
+                ) && value.as_str().is_some_and(names_a_moment);
+                let literal = Expr::constant(value, SqlType::Unknown);
+                let plain = ty.without_modifier();
+                let target = if self.as_written { &plain } else { ty };
+                let cast = Expr { ty: target.clone(), node: Node::Cast(Box::new(literal), how) };
+                let value = if moment { cast } else { self.evaluated(cast, true)? };
+                if *ty == value.ty || how != CastContext::Explicit {
+                    return Ok(value);
+                }
+                Ok(Expr { ty: ty.clone(), node: Node::Cast(Box::new(value), how) })
+            }
+            Node::Param(number) => {
+                let plain = ty.without_modifier();
+                self.parameters.infer(number, plain.clone());
+                let typed = Expr { ty: plain, node: Node::Param(number) };
+                if typed.ty == *ty { Ok(typed) } else { self.coerce(typed, ty, how) }
+            }
+            node => {
+                // NULL-valued constructs such as CASE over unknown branches: cast their text.
+                let unknown = Expr { ty: SqlType::Text, node };
+                Ok(Expr {
+                    ty: ty.clone(),
+                    node: Node::Cast(Box::new(unknown), CastContext::Explicit),
+                })
+            }
+        }
+    }
+
+    /// Evaluates what is constant. With `strict` an error is reported now, else the node stays and fails when it runs.
+    pub(super) fn folded(&mut self, expr: Expr, strict: bool) -> Result<Expr> {
+        if self.as_written { Ok(expr) } else { self.evaluated(expr, strict) }
+    }
+
+    fn evaluated(&mut self, expr: Expr, strict: bool) -> Result<Expr> {
+        // NULL in, NULL out; but PostgreSQL has refused a constant that fails before.
+        if let Node::Call(function, args, _) = &expr.node
+            && function.strict
+            && args.iter().any(|arg| matches!(arg.node, Node::Const(Datum::Null)))
+            && !args.iter().any(Expr::holds_failed_constant)
+        {
+            return Ok(Expr::constant(Datum::Null, expr.ty));
+        }
+        let constant = match &expr.node {
+            Node::Cast(inner, _) => matches!(inner.node, Node::Const(_)),
+            Node::Call(function, args, _) => {
+                function.volatility == Volatility::Immutable
+                    && args.iter().all(|a| matches!(a.node, Node::Const(_)))
+            }
+            Node::Compare(_, a, b) => {
+                matches!((&a.node, &b.node), (Node::Const(_), Node::Const(_)))
+            }
+            _ => false,
+        };
+        if !constant {
+            return Ok(expr);
+        }
+        match expr.eval(&[], self.context) {
+            Ok(value) => Ok(Expr::constant(value, expr.ty)),
+            Err(error) if strict => Err(error),
+            Err(_) => Ok(expr),
+        }
+    }
+
+    /// Casts all to their common type.
+    ///
+    /// # Errors
+    /// 42804, naming `what`.
+    pub fn unify(&mut self, exprs: Vec<Expr>, what: &str) -> Result<(Vec<Expr>, SqlType)> {
+        let types: Vec<SqlType> = exprs.iter().map(|e| e.ty.clone()).collect();
+        let ty = common_type(&types).map_err(|(a, b)| {
+            fault::mismatch(format!(
+                "{what} types {} and {} cannot be matched",
+                a.without_modifier(),
+                b.without_modifier()
+            ))
+        })?;
+        let cast = exprs.into_iter().map(|e| self.implicit(e, &ty)).collect::<Result<_>>()?;
+        Ok((cast, ty))
+    }
+}
+
+fn names_a_moment(text: &str) -> bool {
+    let lower = text.trim().to_ascii_lowercase();
+    ["now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.starts_with(word))
+}

@@ -1,0 +1,258 @@
+//! What evaluation sees beside the row: settings, catalog, the statement's execution, and requests that must wait.
+//!
+//! # Invariants
+//! - Evaluation never waits. A function that needs to (nextval, setval, pg_sleep, telesto_txn_status, telesto_log_switch) leaves a
+//!   [`Request`] here and fails with a private error; [`EvalContext::satisfy`] does the waiting and the row is evaluated
+//!   again, the answers so far replayed in order. So effects happen once a row, in the order of evaluation.
+//! - Without an execution (planning), only what is immutable or depends on settings and catalog can be computed.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use telesto_common::TxnId;
+use telesto_txn::LogKind;
+
+use super::calendar::Zone;
+use super::fault;
+use super::search::Search;
+use crate::execution::Execution;
+use crate::settings::Settings;
+use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
+use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::{Datum, SqlType};
+
+/// One call of a function body.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// What evaluation sees.
+    pub context: &'a EvalContext<'a>,
+    /// Types of the arguments, after casts.
+    pub args: &'a [SqlType],
+    /// Type of the result.
+    pub returns: &'a SqlType,
+}
+
+/// Something evaluation has to wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// `nextval`.
+    NextValue(u32),
+    /// `setval`.
+    SetValue(u32, i64, bool),
+    /// `telesto_txn_status`.
+    Outcome(TxnId),
+    /// `telesto_check_table`: the table's OID.
+    CheckTable(u32),
+    /// `telesto_log_switch`.
+    SwitchLog(LogKind),
+    /// `pg_sleep`; ends early when the statement is cancelled or its time is over.
+    Sleep(Duration),
+    /// `pg_advisory_lock` and its kin.
+    Lock(LockRequest),
+    /// `pg_advisory_unlock`.
+    Unlock(LockKey, LockMode),
+}
+
+#[derive(Debug, Default)]
+struct Replay {
+    answers: Vec<Datum>,
+    at: usize,
+    wanted: Option<Request>,
+}
+
+/// What evaluation sees beside the row.
+#[derive(Debug)]
+pub struct EvalContext<'a> {
+    /// The session's settings.
+    pub settings: &'a Settings,
+    /// The catalog.
+    pub catalog: &'a Arc<CatalogSnapshot>,
+    /// The execution; `None` while planning.
+    pub exec: Option<&'a dyn Execution>,
+    zone: OnceLock<Zone>,
+    replay: Mutex<Replay>,
+    regex: Mutex<Option<(String, &'static str, Search)>>,
+}
+
+/// Marks the private error of [`EvalContext::request`].
+const PENDING: SqlState = SqlState("TWAIT");
+
+impl<'a> EvalContext<'a> {
+    /// While planning.
+    #[must_use]
+    pub fn planning(settings: &'a Settings, catalog: &'a Arc<CatalogSnapshot>) -> Self {
+        Self {
+            settings,
+            catalog,
+            exec: None,
+            zone: OnceLock::new(),
+            replay: Mutex::default(),
+            regex: Mutex::default(),
+        }
+    }
+
+    /// While executing.
+    #[must_use]
+    pub fn executing(exec: &'a dyn Execution) -> Self {
+        Self { exec: Some(exec), ..Self::planning(exec.settings(), exec.catalog()) }
+    }
+
+    /// The session's time zone.
+    pub fn zone(&self) -> Zone {
+        *self.zone.get_or_init(|| Zone::parse(&self.settings.time_zone).unwrap_or(Zone::UTC))
+    }
+
+    /// The execution.
+    ///
+    /// # Errors
+    /// XX000 while planning: the planner must not evaluate what is not constant.
+    pub fn execution(&self) -> Result<&'a dyn Execution> {
+        self.exec.ok_or_else(|| {
+            Error::internal(
+                "a function that needs a running statement was evaluated while planning",
+            )
+        })
+    }
+
+    /// The type a statement names.
+    ///
+    /// # Errors
+    /// As [`super::types::named`].
+    pub fn named(&self, ty: &telesto_sql_parser::sqlparser::ast::DataType) -> Result<SqlType> {
+        super::types::named(ty, &self.user_types())
+    }
+
+    /// The type of a name written as text.
+    ///
+    /// # Errors
+    /// As [`super::types::parse_name`].
+    pub fn type_of_name(&self, name: &str) -> Result<SqlType> {
+        super::types::parse_name(name, &self.user_types())
+    }
+
+    fn user_types(&self) -> super::types::UserTypes<'_> {
+        super::types::UserTypes { catalog: self.catalog, settings: self.settings }
+    }
+
+    /// The regular expression `pattern`, compiled once as long as it stays the same.
+    ///
+    /// # Errors
+    /// Those of `compile`.
+    pub fn regex(
+        &self,
+        pattern: &str,
+        flags: &'static str,
+        compile: impl FnOnce(&str) -> Result<Search>,
+    ) -> Result<Search> {
+        let mut cached = self.regex.lock();
+        if let Some((text, own_flags, regex)) = cached.as_ref()
+            && text == pattern
+            && *own_flags == flags
+        {
+            return Ok(regex.clone());
+        }
+        let regex = compile(pattern)?;
+        *cached = Some((pattern.to_owned(), flags, regex.clone()));
+        Ok(regex)
+    }
+
+    /// The answer to `request`, or the private error that makes the executor wait for it.
+    ///
+    /// # Errors
+    /// The private error; XX000 while planning.
+    pub fn request(&self, request: Request) -> Result<Datum> {
+        self.execution()?;
+        let mut replay = self.replay.lock();
+        if let Some(answer) = replay.answers.get(replay.at).cloned() {
+            replay.at += 1;
+            return Ok(answer);
+        }
+        replay.wanted = Some(request);
+        Err(Error::new(
+            PENDING,
+            "this function cannot be used here; use it in a plain SELECT, INSERT or UPDATE",
+        ))
+    }
+
+    /// Whether `error` is the private one of [`EvalContext::request`].
+    #[must_use]
+    pub fn is_pending(error: &Error) -> bool {
+        error.code() == PENDING
+    }
+
+    /// Waits for what the failed evaluation asked for; afterwards the same row can be evaluated again.
+    ///
+    /// # Errors
+    /// Those of the sequence or the database; `error` itself when nothing was asked for.
+    pub async fn satisfy(&self, error: Error) -> Result<()> {
+        let wanted = self.replay.lock().wanted.take();
+        let (Some(wanted), Some(exec)) = (wanted, self.exec) else { return Err(error) };
+        let answer = exec.answer(wanted).await?;
+        let mut replay = self.replay.lock();
+        replay.answers.push(answer);
+        replay.at = 0;
+        Ok(())
+    }
+
+    /// Forgets the answers: the row they belonged to is done.
+    pub fn row_done(&self) {
+        let mut replay = self.replay.lock();
+        replay.answers.clear();
+        replay.at = 0;
+    }
+
+    /// OID of the relation `name` (perhaps with schema and quotes).
+    ///
+    /// # Errors
+    /// 42P01 when there is none.
+    pub fn relation_oid(&self, name: &str) -> Result<u32> {
+        use telesto_sql_catalog::Relation;
+        if let Ok(oid) = name.parse() {
+            return Ok(oid);
+        }
+        let parts = identifier_parts(name);
+        let (schema, relation) = match parts.as_slice() {
+            [relation] => (None, relation),
+            [.., schema, relation] => (Some(schema.as_str()), relation),
+            [] => return Err(fault::error("42602", "invalid name syntax")),
+        };
+        if let Some(table) = telesto_sql_catalog::builtin::tables::find(schema, relation) {
+            return Ok(table.oid);
+        }
+        match self.catalog.resolve(schema, relation, &self.settings.effective_search_path()) {
+            Some(Relation::Table(table)) => Ok(table.id.0),
+            Some(Relation::View(view)) => Ok(view.oid),
+            Some(Relation::Sequence(sequence)) => Ok(sequence.oid),
+            Some(Relation::Index(_, index)) => Ok(index.oid),
+            None => Err(Error::new(
+                SqlState::UNDEFINED_TABLE,
+                format!("relation \"{name}\" does not exist"),
+            )),
+        }
+    }
+}
+
+/// Splits a dotted name; parts without quotes are folded to lower case.
+#[must_use]
+pub fn identifier_parts(name: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    let mut part = String::new();
+    let mut chars = name.trim().chars().peekable();
+    let mut quoted = false;
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                chars.next();
+                part.push('"');
+            }
+            '"' => quoted = !quoted,
+            '.' if !quoted => parts.push(std::mem::take(&mut part)),
+            c if quoted => part.push(c),
+            c => part.extend(c.to_lowercase()),
+        }
+    }
+    parts.push(part);
+    parts
+}

@@ -1,0 +1,37 @@
+//! The functions and operators, by area. A new one is a line in the table of its module.
+
+pub mod advisory;
+pub mod arrays;
+pub mod bits;
+pub mod enums;
+pub mod hash;
+pub mod jsons;
+pub mod math;
+pub mod network;
+pub mod ordered;
+pub mod regexps;
+pub mod rows;
+pub mod system;
+pub mod text;
+pub mod time;
+
+use super::registry::Function;
+
+/// All tables.
+pub const TABLES: &[&[Function]] = &[
+    math::TABLE,
+    math::FLOATS,
+    network::TABLE,
+    text::TABLE,
+    time::TABLE,
+    time::OPERATORS,
+    jsons::TABLE,
+    arrays::TABLE,
+    advisory::TABLE,
+    enums::TABLE,
+    bits::TABLE,
+    ordered::TABLE,
+    regexps::TABLE,
+    rows::TABLE,
+    system::TABLE,
+];

@@ -1,0 +1,666 @@
+//! Run-time parameters: SET, RESET, SHOW.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use telesto_txn::{Durability, Level};
+
+use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::{TextStyle, TimeZone};
+
+/// `telesto.executor`: which executor takes queries. Writes are always planned by the key path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Executor {
+    /// The key path if it can, else DataFusion.
+    #[default]
+    Auto,
+    /// DataFusion for every query.
+    DataFusion,
+    /// The key path; a query it cannot take is refused with the reason (0A000).
+    Key,
+}
+
+impl Executor {
+    const ALL: [(&str, Self); 3] =
+        [("auto", Self::Auto), ("datafusion", Self::DataFusion), ("key", Self::Key)];
+
+    /// Its name in SET and SHOW.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, own)| *own == self).map_or("auto", |(name, _)| name)
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(own, _)| name.eq_ignore_ascii_case(own)).map(|(_, own)| *own)
+    }
+}
+
+/// The settings of a session at one moment. Immutable; replaced as a whole by SET.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The session's user.
+    pub session_user: String,
+    /// The user whose rights count (SET ROLE).
+    pub current_user: String,
+    /// The database.
+    pub database: String,
+    /// Schemas searched for unqualified names, `"$user"` not yet replaced.
+    pub search_path: Vec<String>,
+    /// Time zone as given (`UTC`, `Europe/Berlin`, `+02`).
+    pub time_zone: String,
+    /// application_name
+    pub application_name: String,
+    /// Default isolation level of new transactions.
+    pub default_level: Level,
+    /// default_transaction_read_only
+    pub default_read_only: bool,
+    /// `telesto.consistency`: `Session` or `Eventual` for reads; `None` is `strict`.
+    pub consistency: Option<Level>,
+    /// `telesto.durability`
+    pub durability: Option<Durability>,
+    /// `telesto.executor`
+    pub executor: Executor,
+    /// statement_timeout, milliseconds; 0 for none.
+    pub statement_timeout_ms: u64,
+    /// bytea_output: true for `hex`, false for `escape`.
+    pub bytea_hex: bool,
+    /// extra_float_digits
+    pub extra_float_digits: i32,
+    /// standard_conforming_strings is always on; everything else set by name.
+    pub others: BTreeMap<String, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            session_user: "telesto".to_owned(),
+            current_user: "telesto".to_owned(),
+            database: telesto_sql_catalog::DEFAULT_DATABASE.to_owned(),
+            search_path: vec!["$user".to_owned(), telesto_sql_catalog::PUBLIC.to_owned()],
+            time_zone: "UTC".to_owned(),
+            application_name: String::new(),
+            default_level: Level::Serializable,
+            default_read_only: false,
+            consistency: None,
+            durability: None,
+            executor: Executor::Auto,
+            statement_timeout_ms: 0,
+            bytea_hex: true,
+            extra_float_digits: 1,
+            others: BTreeMap::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// The search path with `"$user"` replaced.
+    #[must_use]
+    pub fn effective_search_path(&self) -> Vec<String> {
+        self.search_path
+            .iter()
+            .map(|s| if s == "$user" { self.current_user.clone() } else { s.clone() })
+            .collect()
+    }
+}
+
+/// Different parameters that one statement may set.
+const MAX_CONFIGURED: usize = 100;
+
+/// A list of names as written: quoted ones as they are, others folded to lower case.
+fn names_in(list: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut name, mut blanks, mut quoted) = (String::new(), String::new(), false);
+    let mut chars = list.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.next_if_eq(&'"').is_some() => name.push('"'),
+            '"' => quoted = !quoted,
+            ',' if !quoted => {
+                names.push(std::mem::take(&mut name));
+                blanks.clear();
+            }
+            // Blanks count between letters only.
+            c if !quoted && c.is_whitespace() => blanks.push(c),
+            c => {
+                if !name.is_empty() {
+                    name.push_str(&blanks);
+                }
+                blanks.clear();
+                if quoted { name.push(c) } else { name.extend(c.to_lowercase()) }
+            }
+        }
+    }
+    names.push(name);
+    names
+}
+
+/// Where the process id that a session shows is kept.
+pub const BACKEND_PID: &str = "telesto.backend_pid";
+
+/// What `set_config` asked for while a statement was evaluated; the session makes it so afterwards, as SET would.
+#[derive(Debug, Default)]
+pub struct ConfigQueue(Mutex<Vec<Configured>>);
+
+/// One call of `set_config`.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// The parameter.
+    pub name: String,
+    /// What it is set to.
+    pub values: Vec<String>,
+    /// Until the end of the transaction.
+    pub local: bool,
+}
+
+impl ConfigQueue {
+    /// Checks and keeps one call; the parameter's new value as SHOW prints it.
+    ///
+    /// # Errors
+    /// Those of [`Settings::set`].
+    pub fn push(&self, now: &Settings, name: &str, value: &str, local: bool) -> Result<String> {
+        let values: Vec<String> = if name.eq_ignore_ascii_case("search_path") {
+            names_in(value)
+        } else {
+            vec![value.to_owned()]
+        };
+        let mut checked = now.clone();
+        checked.set(name, &values)?;
+        let mut queue = self.0.lock();
+        // A call for every row of a large table must not fill the memory: the last one of a name counts.
+        queue.retain(|before| before.local != local || !before.name.eq_ignore_ascii_case(name));
+        if queue.len() == MAX_CONFIGURED {
+            return Err(Error::new(
+                SqlState::PROGRAM_LIMIT_EXCEEDED,
+                format!("a statement sets more than {MAX_CONFIGURED} parameters; use several"),
+            ));
+        }
+        queue.push(Configured { name: name.to_owned(), values, local });
+        checked.show(name)
+    }
+
+    /// Takes everything queued.
+    pub fn take(&self) -> Vec<Configured> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// Parameters that are accepted, kept and shown, but change nothing: what drivers and pg_dump set.
+const ACCEPTED: &[(&str, &str)] = &[
+    ("allow_in_place_tablespaces", "off"),
+    ("backslash_quote", "safe_encoding"),
+    ("bytea_output", "hex"),
+    ("check_function_bodies", "on"),
+    ("client_encoding", "UTF8"),
+    ("client_min_messages", "notice"),
+    ("constraint_exclusion", "partition"),
+    ("cursor_tuple_fraction", "0.1"),
+    ("datestyle", "ISO, MDY"),
+    ("deadlock_timeout", "1s"),
+    ("default_table_access_method", "heap"),
+    ("default_tablespace", ""),
+    ("default_transaction_deferrable", "off"),
+    ("default_with_oids", "off"),
+    ("enable_seqscan", "on"),
+    ("escape_string_warning", "on"),
+    ("geqo", "on"),
+    ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
+    ("integer_datetimes", "on"),
+    ("intervalstyle", "postgres"),
+    ("is_superuser", "on"),
+    ("jit", "off"),
+    ("lc_collate", "C"),
+    ("lc_ctype", "C"),
+    ("lc_messages", "C"),
+    ("lc_monetary", "C"),
+    ("lc_numeric", "C"),
+    ("lc_time", "C"),
+    ("lock_timeout", "0"),
+    ("log_min_duration_statement", "-1"),
+    ("log_statement", "none"),
+    ("maintenance_work_mem", "64MB"),
+    ("max_identifier_length", "63"),
+    ("max_index_keys", "32"),
+    ("max_connections", "100"),
+    ("max_parallel_workers_per_gather", "0"),
+    ("password_encryption", "scram-sha-256"),
+    ("quote_all_identifiers", "off"),
+    ("random_page_cost", "4"),
+    ("row_security", "on"),
+    ("seq_page_cost", "1"),
+    ("server_encoding", "UTF8"),
+    ("server_version", "15.0"),
+    ("server_version_num", "150000"),
+    ("session_replication_role", "origin"),
+    ("standard_conforming_strings", "on"),
+    ("statement_timeout", "0"),
+    ("synchronize_seqscans", "on"),
+    ("synchronous_commit", "on"),
+    ("temp_buffers", "8MB"),
+    ("transaction_deferrable", "off"),
+    ("transaction_timeout", "0"),
+    ("work_mem", "4MB"),
+    ("xmlbinary", "base64"),
+    ("xmloption", "content"),
+];
+
+const FIXED: &[&str] = &[
+    "integer_datetimes",
+    "is_superuser",
+    "lc_collate",
+    "lc_ctype",
+    "max_identifier_length",
+    "max_index_keys",
+    "max_connections",
+    "server_encoding",
+    "server_version",
+    "server_version_num",
+];
+
+/// The parameters reported to clients when they change (ParameterStatus).
+pub const REPORTED: &[&str] = &[
+    "application_name",
+    "client_encoding",
+    "DateStyle",
+    "default_transaction_read_only",
+    "integer_datetimes",
+    "IntervalStyle",
+    "is_superuser",
+    "server_encoding",
+    "server_version",
+    "session_authorization",
+    "standard_conforming_strings",
+    "TimeZone",
+];
+
+fn unknown(name: &str) -> Error {
+    Error::new(
+        SqlState::UNDEFINED_OBJECT,
+        format!("unrecognized configuration parameter \"{name}\""),
+    )
+}
+
+fn invalid(name: &str, value: &str) -> Error {
+    Error::new(
+        SqlState::INVALID_PARAMETER_VALUE,
+        format!("invalid value for parameter \"{name}\": \"{value}\""),
+    )
+}
+
+fn boolean(name: &str, value: &str) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "on" | "true" | "t" | "yes" | "1" => Ok(true),
+        "off" | "false" | "f" | "no" | "0" => Ok(false),
+        _ => Err(Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("parameter \"{name}\" requires a Boolean value"),
+        )),
+    }
+}
+
+/// A duration: bare numbers are milliseconds.
+fn milliseconds(name: &str, value: &str) -> Result<u64> {
+    let value = value.trim();
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let number: u64 = digits.parse().map_err(|_| invalid(name, value))?;
+    let factor = match value[digits.len()..].trim() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(invalid(name, value)),
+    };
+    Ok(number * factor)
+}
+
+impl Settings {
+    /// How long to wait for a lock at most; zero: for ever.
+    ///
+    /// # Errors
+    /// 22023 for what is no duration.
+    pub fn lock_timeout(&self) -> Result<std::time::Duration> {
+        let set = self.others.get("lock_timeout");
+        let ms = set.map_or(Ok(0), |value| milliseconds("lock_timeout", value))?;
+        Ok(std::time::Duration::from_millis(ms))
+    }
+
+    /// Sets a parameter; `values` as written (a list for search_path).
+    ///
+    /// # Errors
+    /// 42704 for an unknown parameter, 22023 for a bad value, 55P02 for a fixed one.
+    pub fn set(&mut self, name: &str, values: &[String]) -> Result<()> {
+        let lower = name.to_ascii_lowercase();
+        let joined = values.join(", ");
+        let value = joined.trim();
+        match lower.as_str() {
+            "search_path" => {
+                self.search_path = values.iter().filter(|v| !v.is_empty()).cloned().collect();
+            }
+            "timezone" => {
+                let zone =
+                    TimeZone::parse(value, false).ok_or_else(|| invalid("TimeZone", value))?;
+                self.time_zone = match zone {
+                    TimeZone::Named(_) => zone.name(),
+                    TimeZone::Fixed(_) => value.to_owned(),
+                };
+            }
+            "application_name" => value.clone_into(&mut self.application_name),
+            "default_transaction_isolation" => {
+                self.default_level = level_named(value).ok_or_else(|| invalid(name, value))?;
+            }
+            "default_transaction_read_only" => self.default_read_only = boolean(name, value)?,
+            "statement_timeout" => self.statement_timeout_ms = milliseconds(name, value)?,
+            "bytea_output" => {
+                self.bytea_hex = match value.to_ascii_lowercase().as_str() {
+                    "hex" => true,
+                    "escape" => false,
+                    _ => return Err(invalid(name, value)),
+                };
+            }
+            "extra_float_digits" => {
+                self.extra_float_digits = value
+                    .parse()
+                    .ok()
+                    .filter(|n| (-15..=3).contains(n))
+                    .ok_or_else(|| invalid(name, value))?;
+            }
+            "telesto.consistency" => {
+                self.consistency = match value.to_ascii_lowercase().as_str() {
+                    "strict" | "default" => None,
+                    "session" => Some(Level::Session),
+                    "eventual" => Some(Level::Eventual),
+                    _ => {
+                        return Err(invalid(name, value)
+                            .hint("Available values: strict, session, eventual."));
+                    }
+                };
+            }
+            "telesto.durability" => {
+                self.durability = match value.to_ascii_lowercase().as_str() {
+                    "default" => None,
+                    "bucket" => Some(Durability::Bucket),
+                    "quorum" => Some(Durability::Quorum),
+                    _ => {
+                        return Err(
+                            invalid(name, value).hint("Available values: default, bucket, quorum.")
+                        );
+                    }
+                };
+            }
+            "telesto.executor" => {
+                self.executor = Executor::named(value).ok_or_else(|| {
+                    invalid(name, value).hint("Available values: auto, datafusion, key.")
+                })?;
+            }
+            "client_encoding" => {
+                let plain: String =
+                    value.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
+                if !matches!(plain.to_ascii_uppercase().as_str(), "UTF8" | "UNICODE" | "SQLASCII") {
+                    return Err(Error::unsupported(format!("client_encoding {value}"))
+                        .hint("Telesto speaks UTF8 only."));
+                }
+            }
+            "datestyle" => {
+                let upper = value.to_ascii_uppercase();
+                if !upper.split(',').all(|p| matches!(p.trim(), "ISO" | "MDY" | "US")) {
+                    return Err(Error::unsupported(format!("DateStyle {value}"))
+                        .hint("Telesto prints and reads dates as ISO, MDY."));
+                }
+            }
+            "intervalstyle" => match value.to_ascii_lowercase().as_str() {
+                "postgres" | "iso_8601" => {
+                    self.others.insert(lower, value.to_ascii_lowercase());
+                }
+                "postgres_verbose" | "sql_standard" => {
+                    return Err(Error::unsupported(format!("IntervalStyle {value}"))
+                        .hint("Telesto prints intervals as postgres or iso_8601."));
+                }
+                _ => return Err(invalid("IntervalStyle", value)),
+            },
+            "standard_conforming_strings" if !boolean(name, value)? => {
+                return Err(Error::unsupported("standard_conforming_strings = off"));
+            }
+            "session_authorization" | "role" => {
+                if !matches!(value, "none" | "default") {
+                    value.clone_into(&mut self.current_user);
+                } else {
+                    self.current_user.clone_from(&self.session_user);
+                }
+            }
+            fixed if FIXED.contains(&fixed) => {
+                return Err(Error::new(
+                    SqlState::CANT_CHANGE_RUNTIME_PARAM,
+                    format!("parameter \"{name}\" cannot be changed"),
+                ));
+            }
+            other
+                if other.contains('.') && !other.starts_with("telesto.")
+                    || ACCEPTED.iter().any(|(known, _)| *known == other) =>
+            {
+                check_level(other, value)?;
+                // Blanks are the application's own.
+                let kept = if other.contains('.') { joined } else { value.to_owned() };
+                self.others.insert(lower, kept);
+            }
+            _ => return Err(unknown(name)),
+        }
+        Ok(())
+    }
+
+    /// Puts a parameter back to its value in `defaults`.
+    ///
+    /// # Errors
+    /// 42704.
+    pub fn reset(&mut self, name: &str, defaults: &Self) -> Result<()> {
+        let lower = name.to_ascii_lowercase();
+        match lower.as_str() {
+            "search_path" => self.search_path.clone_from(&defaults.search_path),
+            "telesto.consistency" => self.consistency = defaults.consistency,
+            "telesto.durability" => self.durability = defaults.durability,
+            "telesto.executor" => self.executor = defaults.executor,
+            "role" | "session_authorization" => {
+                self.current_user.clone_from(&self.session_user);
+            }
+            _ => {
+                if self.others.remove(&lower).is_none() {
+                    let value = defaults.show(name)?;
+                    if !FIXED.contains(&lower.as_str()) {
+                        self.set(name, &[value])?;
+                        self.others.remove(&lower);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// SHOW.
+    ///
+    /// # Errors
+    /// 42704.
+    pub fn show(&self, name: &str) -> Result<String> {
+        let lower = name.to_ascii_lowercase();
+        let flag = |on: bool| if on { "on" } else { "off" }.to_owned();
+        Ok(match lower.as_str() {
+            "search_path" => self
+                .search_path
+                .iter()
+                .map(|s| {
+                    if s.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+                        s.clone()
+                    } else {
+                        format!("\"{s}\"")
+                    }
+                })
+                .collect::<Vec<_>>()
+                .join(", "),
+            "timezone" => self.time_zone.clone(),
+            "application_name" => self.application_name.clone(),
+            "default_transaction_isolation" => level_name(self.default_level).to_owned(),
+            "default_transaction_read_only" => flag(self.default_read_only),
+            "statement_timeout" => match self.statement_timeout_ms {
+                0 => "0".to_owned(),
+                ms if ms % 60_000 == 0 => format!("{}min", ms / 60_000),
+                ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
+                ms => format!("{ms}ms"),
+            },
+            "bytea_output" => if self.bytea_hex { "hex" } else { "escape" }.to_owned(),
+            "extra_float_digits" => self.extra_float_digits.to_string(),
+            "telesto.consistency" => self.consistency.map_or("strict", level_name).to_owned(),
+            "telesto.durability" => match self.durability {
+                None => "default",
+                Some(Durability::Bucket) => "bucket",
+                Some(Durability::Quorum) => "quorum",
+            }
+            .to_owned(),
+            "telesto.executor" => self.executor.name().to_owned(),
+            "session_authorization" => self.session_user.clone(),
+            "role" => {
+                if self.current_user == self.session_user {
+                    "none".to_owned()
+                } else {
+                    self.current_user.clone()
+                }
+            }
+            other => match self.others.get(other) {
+                Some(value) => value.clone(),
+                None => ACCEPTED
+                    .iter()
+                    .find(|(known, _)| *known == other)
+                    .map(|(_, value)| (*value).to_owned())
+                    .ok_or_else(|| unknown(name))?,
+            },
+        })
+    }
+
+    /// Every parameter with its value, by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<(String, String)> {
+        const OWN: &[&str] = &[
+            "application_name",
+            "default_transaction_isolation",
+            "default_transaction_read_only",
+            "extra_float_digits",
+            "search_path",
+            "TimeZone",
+            "telesto.consistency",
+            "telesto.durability",
+            "telesto.executor",
+        ];
+        let mut all: Vec<(String, String)> = OWN
+            .iter()
+            .copied()
+            .chain(ACCEPTED.iter().map(|(name, _)| *name))
+            .filter_map(|name| Some((name.to_owned(), self.show(name).ok()?)))
+            .collect();
+        all.sort();
+        all
+    }
+
+    /// The session's time zone.
+    #[must_use]
+    pub fn zone(&self) -> TimeZone {
+        TimeZone::parse(&self.time_zone, false).unwrap_or_default()
+    }
+
+    /// What text input and output depend on; `now_micros` is the start of the transaction.
+    #[must_use]
+    pub fn text_style(&self, now_micros: i64) -> TextStyle {
+        TextStyle {
+            zone: self.zone(),
+            now_micros,
+            bytea_hex: self.bytea_hex,
+            extra_float_digits: self.extra_float_digits,
+            interval_iso: self.interval_iso(),
+        }
+    }
+
+    /// Whether intervals are shown in the form of ISO 8601.
+    #[must_use]
+    pub fn interval_iso(&self) -> bool {
+        self.others.get("intervalstyle").is_some_and(|style| style.eq_ignore_ascii_case("iso_8601"))
+    }
+}
+
+/// PostgreSQL's name of an isolation level.
+#[must_use]
+pub fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Serializable => "serializable",
+        Level::Snapshot => "repeatable read",
+        Level::ReadCommitted => "read committed",
+        Level::ReadUncommitted => "read uncommitted",
+        Level::Session => "session",
+        Level::Eventual => "eventual",
+    }
+}
+
+/// The isolation level PostgreSQL calls `name`.
+#[must_use]
+pub fn level_named(name: &str) -> Option<Level> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "serializable" => Level::Serializable,
+        "repeatable read" | "snapshot" => Level::Snapshot,
+        "read committed" => Level::ReadCommitted,
+        "read uncommitted" => Level::ReadUncommitted,
+        _ => return None,
+    })
+}
+
+/// The levels of `client_min_messages`, from the one that shows most.
+pub const LEVELS: &[&str] =
+    &["debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning", "error"];
+
+/// Checks a value, if the parameter is `client_min_messages`.
+///
+/// # Errors
+/// 22023.
+pub fn check_level(parameter: &str, value: &str) -> Result<()> {
+    let is = |level: &&str| level.eq_ignore_ascii_case(value);
+    if parameter != "client_min_messages"
+        || LEVELS.iter().any(is)
+        || ["debug", "info"].iter().any(is)
+    {
+        return Ok(());
+    }
+    let error = Error::new(
+        SqlState::INVALID_PARAMETER_VALUE,
+        format!("invalid value for parameter \"client_min_messages\": \"{value}\""),
+    );
+    Err(error.hint(format!("Available values: {}.", LEVELS.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_show_and_reset_follow_postgres() {
+        let mut s = Settings::default();
+        s.set("TimeZone", &["europe/berlin".to_owned()]).expect("zone");
+        assert_eq!(s.show("timezone").as_deref(), Ok("Europe/Berlin"));
+        s.set("search_path", &["a".to_owned(), "B c".to_owned()]).expect("path");
+        assert_eq!(s.show("search_path").as_deref(), Ok("a, \"B c\""));
+        s.reset("search_path", &Settings::default()).expect("reset");
+        assert_eq!(s.show("search_path").as_deref(), Ok("\"$user\", public"));
+        s.set("statement_timeout", &["2min".to_owned()]).expect("timeout");
+        assert_eq!(
+            (s.statement_timeout_ms, s.show("statement_timeout").as_deref()),
+            (120_000, Ok("2min"))
+        );
+        for (name, value, code) in [
+            ("nosuch", "1", "42704"),
+            ("telesto.nosuch", "1", "42704"),
+            ("TimeZone", "Mars/Phobos", "22023"),
+            ("server_version", "9", "55P02"),
+            ("client_encoding", "LATIN1", "0A000"),
+            ("telesto.consistency", "weak", "22023"),
+            ("telesto.executor", "fast", "22023"),
+        ] {
+            assert_eq!(s.set(name, &[value.to_owned()]).expect_err(name).code().0, code, "{name}");
+        }
+        s.set("myapp.user", &["7".to_owned()]).expect("custom");
+        assert_eq!(s.show("myapp.user").as_deref(), Ok("7"));
+    }
+}

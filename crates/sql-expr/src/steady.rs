@@ -1,0 +1,143 @@
+//! Which calls and casts give a value for every argument, and which may fail for some.
+//!
+//! # Why
+//! Of the conditions of a filter PostgreSQL looks at the cheap ones first, at each further one only for rows that passed those before,
+//! and applications live by it: `kind = 'n' AND value::int > 5`, in either order. What may fail is looked at last.
+//!
+//! # Invariants
+//! What is not known here counts as failing: it is computed later than it need be, never too early. Results that are out of range
+//! do not count: sums and products of columns are everywhere, and nobody guards them by another condition.
+
+use super::registry::Function;
+use super::ty::Tag;
+use telesto_sql_types::SqlType;
+
+/// Functions and operators that fail for no argument of ordinary size.
+const STEADY: &[&str] = &[
+    "#>",
+    "#>>",
+    "&",
+    "&&",
+    "*",
+    "+",
+    "-",
+    "->",
+    "->>",
+    "<<",
+    "<<=",
+    "<@",
+    ">>",
+    ">>=",
+    "?",
+    "?&",
+    "?|",
+    "@>",
+    "abbrev",
+    "abs",
+    "age",
+    "array_length",
+    "array_position",
+    "array_to_string",
+    "array_upper",
+    "ascii",
+    "broadcast",
+    "btrim",
+    "cardinality",
+    "ceil",
+    "ceiling",
+    "char_length",
+    "character_length",
+    "concat",
+    "concat_ws",
+    "family",
+    "floor",
+    "host",
+    "hostmask",
+    "inet_same_family",
+    "initcap",
+    "jsonb_typeof",
+    "left",
+    "length",
+    "lower",
+    "ltrim",
+    "masklen",
+    "md5",
+    "netmask",
+    "network",
+    "now",
+    "octet_length",
+    "position",
+    "replace",
+    "reverse",
+    "right",
+    "round",
+    "rtrim",
+    "sign",
+    "starts_with",
+    "strpos",
+    "to_char",
+    "transaction_timestamp",
+    "trim",
+    "trunc",
+    "upper",
+    "|",
+    "||",
+];
+/// Those that fail only for patterns: one that ends in its escape character.
+const MATCHING: &[&str] = &["!~~", "!~~*", "ilike", "like", "~~", "~~*"];
+/// Those whose overloads for inet and jsonb refuse what does not go together.
+const OVERLOADED: &[&str] = &["&", "-", "|"];
+
+/// Whether a call of this function or operator may fail. `pattern`: its second argument differs from row to row.
+#[must_use]
+pub fn call_may_fail(function: &Function, pattern: bool) -> bool {
+    let refuses = |arg: &Tag| matches!(arg, Tag::Inet | Tag::Jsonb);
+    if MATCHING.contains(&function.name) {
+        return pattern;
+    }
+    let overloaded = OVERLOADED.contains(&function.name) && function.args.iter().any(refuses);
+    overloaded || STEADY.binary_search(&function.name).is_err()
+}
+
+/// Whether a cast may fail.
+#[must_use]
+pub fn cast_may_fail(from: &SqlType, to: &SqlType) -> bool {
+    let moment = |ty: &SqlType| {
+        matches!(ty, SqlType::Date | SqlType::Timestamp(_) | SqlType::TimestampTz(_))
+    };
+    let wide = matches!(to, SqlType::Numeric(None) | SqlType::Float8);
+    let wider = from.is_integer() && (wide || (to.is_integer() && to.typlen() >= from.typlen()));
+    let steady = from.same_base(to)
+        || to.is_string()
+        || wider
+        || (from.is_number() && *to == SqlType::Numeric(None))
+        || (moment(from) && moment(to));
+    !steady || matches!(to, SqlType::Domain(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::registry;
+    use super::*;
+
+    #[test]
+    fn the_list_is_sorted_and_divisions_and_texts_may_fail() {
+        assert!(STEADY.is_sorted());
+        let fails = |name: &str, types: &[SqlType], pattern| {
+            let resolved = registry().resolve(name, types).expect("such an operator");
+            call_may_fail(resolved.function, pattern)
+        };
+        let int = [SqlType::Int4, SqlType::Int4];
+        assert!(fails("/", &int, true) && fails("%", &int, true) && !fails("-", &int, true));
+        assert!(fails("-", &[SqlType::Jsonb, SqlType::Int4], true));
+        assert!(fails("&", &[SqlType::Inet, SqlType::Inet], true));
+        let text = [SqlType::Text, SqlType::Text];
+        assert!(
+            !fails("||", &text, true) && !fails("~~", &text, false) && fails("~~", &text, true)
+        );
+        assert!(cast_may_fail(&SqlType::Text, &SqlType::Int4));
+        assert!(!cast_may_fail(&SqlType::Int4, &SqlType::Int8));
+        assert!(cast_may_fail(&SqlType::Int8, &SqlType::Int4));
+        assert!(!cast_may_fail(&SqlType::Int4, &SqlType::Text));
+    }
+}

@@ -1,0 +1,386 @@
+//! Type tags and PostgreSQL's rules for choosing among types: categories, preferred types, implicit casts,
+//! common types.
+//!
+//! A [`Tag`] is a [`SqlType`] without its modifiers: what operators and functions are declared on.
+//!
+//! # Invariants
+//! - The tables here agree with `pg_type` and `pg_cast` of PostgreSQL 15 for the types Telesto has
+//!   (PostgreSQL 15 manual, chapter 10, "Type Conversion").
+//! - An implicit cast never fails for reasons of type; it may fail for the value (out of range).
+//!
+//! # Limits
+//! No composite or range types.
+
+use telesto_sql_types::SqlType;
+
+/// A type without modifiers; also the polymorphic pseudo-types functions are declared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // The names are those of SqlType.
+pub enum Tag {
+    Unknown,
+    Bool,
+    Int2,
+    Int4,
+    Int8,
+    Float4,
+    Float8,
+    Numeric,
+    Text,
+    Varchar,
+    Bpchar,
+    Name,
+    Bytea,
+    Uuid,
+    Inet,
+    Cidr,
+    Date,
+    Time,
+    Timestamp,
+    TimestampTz,
+    Interval,
+    Json,
+    Jsonb,
+    Oid,
+    /// An array of anything; the element type is kept beside the tag.
+    Array,
+    /// `"char"`.
+    InternalChar,
+    /// regclass and its kin.
+    Reg,
+    /// regtype, as a result.
+    RegType,
+    /// A row.
+    Record,
+    /// No result.
+    Void,
+    /// Any type (`"any"`): nothing is converted.
+    Any,
+    /// One type for all such arguments.
+    AnyElement,
+    /// An array of that type.
+    AnyArray,
+    /// An enum type of the user's.
+    Enum,
+    /// One enum type for all such arguments.
+    AnyEnum,
+    /// `text[]`.
+    TextArray,
+}
+
+/// Type category (PostgreSQL 15 manual, table 53.65).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Category {
+    /// `X`.
+    Unknown,
+    /// `B`.
+    Boolean,
+    /// `N`.
+    Numeric,
+    /// `S`.
+    String,
+    /// `D`.
+    DateTime,
+    /// `T`.
+    Timespan,
+    /// `I`.
+    Network,
+    /// `A`.
+    Array,
+    /// `E`.
+    Enum,
+    /// `U`.
+    User,
+}
+
+impl Tag {
+    /// The category.
+    #[must_use]
+    pub fn category(self) -> Category {
+        match self {
+            Self::Unknown => Category::Unknown,
+            Self::Bool => Category::Boolean,
+            Self::Int2
+            | Self::Int4
+            | Self::Int8
+            | Self::Float4
+            | Self::Float8
+            | Self::Numeric
+            | Self::Oid
+            | Self::Reg
+            | Self::RegType => Category::Numeric,
+            Self::Text | Self::Varchar | Self::Bpchar | Self::Name => Category::String,
+            Self::Date | Self::Time | Self::Timestamp | Self::TimestampTz => Category::DateTime,
+            Self::Interval => Category::Timespan,
+            Self::Inet | Self::Cidr => Category::Network,
+            Self::Array | Self::TextArray => Category::Array,
+            Self::Enum | Self::AnyEnum => Category::Enum,
+            _ => Category::User,
+        }
+    }
+
+    /// Whether the type is preferred in its category.
+    #[must_use]
+    pub fn preferred(self) -> bool {
+        matches!(
+            self,
+            Self::Bool
+                | Self::Float8
+                | Self::Oid
+                | Self::Text
+                | Self::TimestampTz
+                | Self::Interval
+                | Self::Inet
+        )
+    }
+
+    /// Whether this is a pseudo-type of declarations.
+    #[must_use]
+    pub fn polymorphic(self) -> bool {
+        matches!(self, Self::Any | Self::AnyElement | Self::AnyArray | Self::AnyEnum)
+    }
+}
+
+/// How a cast is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CastContext {
+    /// By an operator, function or common type.
+    Implicit,
+    /// By INSERT or UPDATE into a column.
+    Assignment,
+    /// By CAST or `::`.
+    Explicit,
+}
+
+/// Whether `from` can be cast to `to` in `context`, and so by what the registry may assume.
+#[must_use]
+pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
+    use Tag::{
+        Array, Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, Interval, Json, Jsonb, Name,
+        Numeric, Oid, Reg, Text, TextArray, Time, Timestamp, TimestampTz, Unknown, Varchar,
+    };
+    if from == to || from == Unknown {
+        return true;
+    }
+    let needed = match (from, to) {
+        (Array, TextArray) | (TextArray, Array) => CastContext::Implicit,
+        // Integers and numbers: upwards implicitly, downwards on assignment.
+        (Int2, Int4 | Int8 | Numeric | Float4 | Float8 | Oid)
+        | (Int4, Int8 | Numeric | Float4 | Float8 | Oid)
+        | (Int8, Numeric | Float4 | Float8 | Oid)
+        | (Numeric, Float4 | Float8)
+        | (Float4, Float8) => CastContext::Implicit,
+        (Oid, Int4 | Int8) => CastContext::Assignment,
+        (Int4 | Int8 | Numeric | Float4 | Float8, Int2 | Int4 | Int8 | Numeric | Float4) => {
+            CastContext::Assignment
+        }
+        (Int4, Bool) | (Bool, Int4) => CastContext::Explicit,
+        // Strings.
+        (Varchar | Bpchar | Text, Text | Varchar | Bpchar) | (Name, Text) => CastContext::Implicit,
+        (Name, Varchar | Bpchar) => CastContext::Assignment,
+        (Tag::InternalChar, Text) => CastContext::Implicit,
+        (Text | Varchar | Bpchar, Name) => CastContext::Implicit,
+        // Dates and times.
+        (Date, Timestamp | TimestampTz) | (Timestamp, TimestampTz) | (Time, Interval) => {
+            CastContext::Implicit
+        }
+        (TimestampTz, Timestamp | Date | Time) | (Timestamp, Date | Time) | (Interval, Time) => {
+            CastContext::Assignment
+        }
+        (Tag::Cidr, Tag::Inet) => CastContext::Implicit,
+        (Tag::Inet, Tag::Cidr) => CastContext::Assignment,
+        // JSON.
+        (Json, Jsonb) | (Jsonb, Json) => CastContext::Assignment,
+        (Jsonb, Bool | Int2 | Int4 | Int8 | Numeric | Float4 | Float8) => CastContext::Explicit,
+        (Reg, Oid) | (Oid, Reg) | (Int2 | Int4 | Int8, Reg) => CastContext::Implicit,
+        (Reg, Int4 | Int8) => CastContext::Assignment,
+        (Text | Varchar, Reg) => CastContext::Implicit,
+        // Everything can be written as text, and read from it when asked for.
+        (_, Text | Varchar | Bpchar) if !to.polymorphic() => CastContext::Assignment,
+        (Text | Varchar | Bpchar | Name, _) if !to.polymorphic() => CastContext::Explicit,
+        _ => return false,
+    };
+    context >= needed
+}
+
+/// The common type of the branches of CASE, COALESCE, VALUES, ARRAY, IN and GREATEST
+/// (PostgreSQL 15 manual, section 10.5). `Err` holds the two types that do not go together.
+///
+/// # Errors
+/// The two types in conflict.
+pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
+    let Some(first) = types.first() else { return Ok(SqlType::Text) };
+    if types.iter().all(|t| t == first) && *first != SqlType::Unknown {
+        return Ok(first.clone());
+    }
+    let mut chosen: Option<&SqlType> = None;
+    for ty in types.iter().filter(|t| **t != SqlType::Unknown) {
+        let Some(current) = chosen else {
+            chosen = Some(ty);
+            continue;
+        };
+        let (a, b) = (tag(current), tag(ty));
+        if a == b {
+            let differ = match (current, ty) {
+                (SqlType::Enum(x), SqlType::Enum(y)) => x != y,
+                (SqlType::Record(_), SqlType::Record(_)) => !same_fields(current, ty),
+                _ => false,
+            };
+            if differ {
+                return Err((current.clone(), ty.clone()));
+            }
+            continue;
+        }
+        if a.category() != b.category() {
+            return Err((current.clone(), ty.clone()));
+        }
+        if !a.preferred()
+            && can_cast(a, b, CastContext::Implicit)
+            && !can_cast(b, a, CastContext::Implicit)
+        {
+            chosen = Some(ty);
+        }
+    }
+    let Some(chosen) = chosen else { return Ok(SqlType::Text) };
+    for ty in types {
+        if !can_cast(tag(ty), tag(chosen), CastContext::Implicit) {
+            return Err((chosen.clone(), ty.clone()));
+        }
+    }
+    // Modifiers survive only where all agree.
+    let same = types.iter().all(|t| t == chosen);
+    Ok(if same { chosen.clone() } else { chosen.without_modifier() })
+}
+
+/// Whether two types of records have fields of the same types, modifiers aside.
+#[must_use]
+pub fn same_fields(a: &SqlType, b: &SqlType) -> bool {
+    match (a, b) {
+        (SqlType::Record(Some(a)), SqlType::Record(Some(b))) => {
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| same_fields(a, b))
+        }
+        (SqlType::Record(_), _) | (_, SqlType::Record(_)) => false,
+        (a, b) => a.same_base(b),
+    }
+}
+
+/// The tag of a type.
+#[must_use]
+pub fn tag(ty: &SqlType) -> Tag {
+    match ty {
+        SqlType::Unknown => Tag::Unknown,
+        SqlType::Bool => Tag::Bool,
+        SqlType::Int2 => Tag::Int2,
+        SqlType::Int4 => Tag::Int4,
+        SqlType::Int8 => Tag::Int8,
+        SqlType::Float4 => Tag::Float4,
+        SqlType::Float8 => Tag::Float8,
+        SqlType::Numeric(_) => Tag::Numeric,
+        SqlType::Text => Tag::Text,
+        SqlType::Varchar(_) => Tag::Varchar,
+        SqlType::Char(_) => Tag::Bpchar,
+        SqlType::Name => Tag::Name,
+        SqlType::InternalChar => Tag::InternalChar,
+        SqlType::Bytea => Tag::Bytea,
+        SqlType::Uuid => Tag::Uuid,
+        SqlType::Inet => Tag::Inet,
+        SqlType::Cidr => Tag::Cidr,
+        SqlType::Date => Tag::Date,
+        SqlType::Time(_) => Tag::Time,
+        SqlType::Timestamp(_) => Tag::Timestamp,
+        SqlType::TimestampTz(_) => Tag::TimestampTz,
+        SqlType::Interval => Tag::Interval,
+        SqlType::Json => Tag::Json,
+        SqlType::Jsonb => Tag::Jsonb,
+        SqlType::Oid => Tag::Oid,
+        SqlType::RegClass
+        | SqlType::RegType
+        | SqlType::RegProc
+        | SqlType::RegNamespace
+        | SqlType::RegRole => Tag::Reg,
+        SqlType::Record(_) => Tag::Record,
+        SqlType::Void => Tag::Void,
+        SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => Tag::Array,
+        SqlType::Enum(_) => Tag::Enum,
+        SqlType::Domain(domain) => tag(&domain.base),
+    }
+}
+
+/// The type a tag stands for, without modifiers; pseudo-types become text.
+#[must_use]
+pub fn plain_type(tag: Tag) -> SqlType {
+    match tag {
+        Tag::Unknown => SqlType::Unknown,
+        Tag::Bool => SqlType::Bool,
+        Tag::Int2 => SqlType::Int2,
+        Tag::Int4 => SqlType::Int4,
+        Tag::Int8 => SqlType::Int8,
+        Tag::Float4 => SqlType::Float4,
+        Tag::Float8 => SqlType::Float8,
+        Tag::Numeric => SqlType::Numeric(None),
+        Tag::Varchar => SqlType::Varchar(None),
+        Tag::Bpchar => SqlType::Char(None),
+        Tag::Name => SqlType::Name,
+        Tag::InternalChar => SqlType::InternalChar,
+        Tag::Bytea => SqlType::Bytea,
+        Tag::Uuid => SqlType::Uuid,
+        Tag::Inet => SqlType::Inet,
+        Tag::Cidr => SqlType::Cidr,
+        Tag::Date => SqlType::Date,
+        Tag::Time => SqlType::Time(None),
+        Tag::Timestamp => SqlType::Timestamp(None),
+        Tag::TimestampTz => SqlType::TimestampTz(None),
+        Tag::Interval => SqlType::Interval,
+        Tag::Json => SqlType::Json,
+        Tag::Jsonb => SqlType::Jsonb,
+        Tag::Oid => SqlType::Oid,
+        Tag::Reg => SqlType::RegClass,
+        Tag::RegType => SqlType::RegType,
+        Tag::Record => SqlType::Record(None),
+        Tag::Void => SqlType::Void,
+        Tag::TextArray => SqlType::Text.array_of(),
+        Tag::Text
+        | Tag::Array
+        | Tag::Any
+        | Tag::AnyElement
+        | Tag::AnyArray
+        | Tag::Enum
+        | Tag::AnyEnum => SqlType::Text,
+    }
+}
+
+/// Whether there is a cast; arrays by their elements.
+#[must_use]
+pub fn castable(from: &SqlType, to: &SqlType, how: CastContext) -> bool {
+    match (from, to) {
+        (SqlType::Array(a), SqlType::Array(b)) => castable(a, b, how),
+        (a, b) if a == b => true,
+        (a, SqlType::Array(b)) if a.is_vector() => {
+            a.element_type().is_some_and(|a| castable(a, b, how))
+        }
+        // Only from text.
+        (_, b) if b.is_vector() => from.is_string() && how == CastContext::Explicit,
+        (_, SqlType::Array(_)) => from.is_string() && how == CastContext::Explicit,
+        (SqlType::Enum(a), SqlType::Enum(b)) => a == b,
+        _ => can_cast(tag(from), tag(to), how),
+    }
+}
+
+/// Whether the cast depends on a setting (DateStyle, the time zone) or on the catalog: PostgreSQL does not take it for immutable.
+#[must_use]
+pub fn stable_cast(from: &SqlType, to: &SqlType) -> bool {
+    use SqlType as T;
+    let moment = |ty: &T| {
+        matches!(ty, T::Date | T::Time(_) | T::Timestamp(_) | T::TimestampTz(_) | T::Interval)
+    };
+    let zoned = |ty: &T| matches!(ty, T::TimestampTz(_));
+    let text = |ty: &T| tag(ty).category() == Category::String;
+    match (from, to) {
+        // Elements are converted through their text where that is how the types convert.
+        (T::Array(a), T::Array(b)) => stable_cast(a, b),
+        (T::Array(_), b) => text(b),
+        (a, T::Array(_)) => text(a),
+        (T::Time(_), b) if text(b) => false,
+        (a, b) if moment(a) && moment(b) => zoned(a) != zoned(b),
+        (a, b) => (text(a) && moment(b)) || (moment(a) && text(b)),
+    }
+}

@@ -1,0 +1,314 @@
+//! The order of a join: which table drives it, and by which keys the others are reached.
+//!
+//! # Invariants
+//! - Every conjunct is proved by a path or checked once, as soon as the tables it names are joined.
+//! - A left, semi or anti join comes after every table its condition names.
+//! - Rows of the plan hold the columns used, in the order of the levels: positions are moved from the wide row here.
+//!
+//! # On failure
+//! 0A000 with the table that no key reaches, or why its driver is left to a hash join.
+//!
+//! # Limits
+//! Greedy: the best path first. Without statistics, what is unique goes before what is not.
+
+use super::from::{JoinKind, Source, Sources};
+use super::{Driver, JoinPlan, Step};
+use crate::access::{Access, Best, Conditions, Order, conjunction};
+use crate::select::decline;
+use telesto_sql_catalog::codec::RowCodec;
+use telesto_sql_expr::Expr;
+use telesto_sql_types::error::{Error, Result};
+
+/// What the query wants of the rows.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// Columns (of the wide row) used above the join.
+    pub columns: Vec<bool>,
+    /// The order, if it is one of columns.
+    pub order: Option<&'a Order>,
+    /// Whether there is an ORDER BY at all.
+    pub sorted: bool,
+    /// Whether LIMIT ends it early, if no sort is needed.
+    pub limited: bool,
+}
+
+/// The plan with where the columns of the wide row went.
+#[derive(Debug)]
+pub struct Arranged {
+    /// The plan.
+    pub plan: JoinPlan,
+    /// Place of each column of the wide row in the plan's rows; `usize::MAX` for those not used.
+    pub places: Vec<usize>,
+    /// Rows come in the order wanted.
+    pub ordered: bool,
+}
+
+/// A step before its columns are placed.
+struct Level {
+    source: usize,
+    access: Access,
+    matches: Vec<Expr>,
+    after: Vec<Expr>,
+}
+
+struct Arranging<'s> {
+    sources: &'s Sources,
+    /// Conjuncts of the pool with the tables they name; `None` once used.
+    pool: Vec<(Option<Expr>, u64)>,
+    bound: u64,
+    levels: Vec<Level>,
+}
+
+/// Chooses the order.
+///
+/// # Errors
+/// 0A000 with the reason to decline.
+pub fn arrange(sources: &Sources, wanted: &Wanted<'_>) -> Result<Arranged> {
+    let mut drivers: Vec<(u64, usize, Best)> = Vec::new();
+    for (at, source) in sources.tables.iter().enumerate() {
+        if source.kind == JoinKind::Inner {
+            let best = driving(sources, at, wanted);
+            drivers.push((best.score, at, best));
+        }
+    }
+    drivers.sort_by_key(|(score, at, _)| (std::cmp::Reverse(*score), *at));
+    let mut reason: Option<Error> = None;
+    for (_, at, best) in drivers {
+        match Arranging::from_driver(sources, at, best, wanted) {
+            Ok(arranged) => return Ok(arranged),
+            Err(error) => {
+                reason.get_or_insert(error);
+            }
+        }
+    }
+    Err(reason.unwrap_or_else(|| decline("no table to start from")))
+}
+
+/// The best path to a table from constants alone.
+fn driving(sources: &Sources, at: usize, wanted: &Wanted<'_>) -> Best {
+    let source = &sources.tables[at];
+    let own = own_conjuncts(sources, at);
+    let order = own_order(source, wanted.order);
+    let found = Conditions::among(own, columns(source), &|value| !value.uses_columns());
+    let mut best = found.best(&source.table, order.as_ref());
+    if best.access.is_full()
+        && let Some(order) = &order
+        && let Some((index, reverse)) = crate::access::along(&source.table, order)
+    {
+        best.access = Access { index, reverse, ordered: true, ..Access::full() };
+    }
+    best
+}
+
+fn own_conjuncts(sources: &Sources, at: usize) -> Vec<Expr> {
+    sources.pool.iter().filter(|c| tables_of(sources, c) & !(1 << at) == 0).cloned().collect()
+}
+
+/// The order in the table's own columns, when it is of them alone.
+fn own_order(source: &Source, order: Option<&Order>) -> Option<Order> {
+    let columns = columns(source);
+    order?
+        .iter()
+        .map(|(column, down)| columns.contains(column).then(|| (column - columns.start, *down)))
+        .collect()
+}
+
+fn columns(source: &Source) -> std::ops::Range<usize> {
+    source.first..source.first + source.table.columns.len()
+}
+
+fn tables_of(sources: &Sources, expr: &Expr) -> u64 {
+    let mut found = 0;
+    expr.walk(&mut |e| {
+        if let telesto_sql_expr::Node::Column(at) = e.node {
+            found |= 1 << sources.table_of(at);
+        }
+    });
+    found
+}
+
+impl<'s> Arranging<'s> {
+    fn from_driver(
+        sources: &'s Sources,
+        at: usize,
+        best: Best,
+        wanted: &Wanted<'_>,
+    ) -> Result<Arranged> {
+        let pool = sources.pool.iter().map(|c| (Some(c.clone()), tables_of(sources, c))).collect();
+        let mut work = Self { sources, pool, bound: 1 << at, levels: Vec::new() };
+        let source = &sources.tables[at];
+        let own = work.take(0);
+        let filter: Vec<Expr> = unproved(own, &best.proved);
+        let access = best.access;
+        while work.levels.len() + 1 < sources.tables.len() {
+            work.extend()?;
+        }
+        let ordered = wanted.sorted && access.ordered && own_order(source, wanted.order).is_some();
+        let short = wanted.limited && (ordered || !wanted.sorted);
+        if access.is_full() {
+            let all_kept = filter.is_empty()
+                && work.levels.iter().all(|level| {
+                    let kind = sources.tables[level.source].kind;
+                    level.after.is_empty()
+                        && (kind == JoinKind::Left
+                            || kind == JoinKind::Inner && level.matches.is_empty())
+                });
+            if !short || !all_kept {
+                return Err(decline("no table of the join has a condition on a key"));
+            }
+        } else if access.parts.is_empty()
+            && access.prefix.is_none()
+            && (access.low.is_none() || access.high.is_none())
+            && !short
+        {
+            return Err(decline("all rows of an open range are joined"));
+        }
+        work.place(at, access, filter, ordered, wanted)
+    }
+
+    /// Takes the unused conjuncts that name joined tables only, and of these `more`.
+    fn take(&mut self, more: u64) -> Vec<Expr> {
+        let seen = self.bound | more;
+        self.pool
+            .iter_mut()
+            .filter(|(_, tables)| tables & !seen == 0)
+            .filter_map(|(conjunct, _)| conjunct.take())
+            .collect()
+    }
+
+    /// Joins the table with the best path.
+    fn extend(&mut self) -> Result<()> {
+        let sources = self.sources;
+        let joined = |at: usize| self.bound & (1 << at) != 0;
+        let mut chosen: Option<(u64, usize, Best)> = None;
+        let mut unreached: Option<&str> = None;
+        for (at, source) in sources.tables.iter().enumerate() {
+            if joined(at) {
+                continue;
+            }
+            let conjuncts = match source.kind {
+                JoinKind::Inner => self
+                    .pool
+                    .iter()
+                    .filter(|(_, tables)| tables & !(self.bound | 1 << at) == 0)
+                    .filter_map(|(conjunct, _)| conjunct.clone())
+                    .collect(),
+                _ if self.ready(at) => source.on.clone(),
+                _ => continue,
+            };
+            let known = |value: &Expr| tables_of(sources, value) & !self.bound == 0;
+            let best =
+                Conditions::among(conjuncts, columns(source), &known).best(&source.table, None);
+            if best.access.parts.is_empty() {
+                unreached.get_or_insert(&source.name);
+            } else if chosen.as_ref().is_none_or(|(score, ..)| best.score > *score) {
+                chosen = Some((best.score, at, best));
+            }
+        }
+        let Some((_, at, best)) = chosen else {
+            return Err(decline(&format!(
+                "no key leads to \"{}\"",
+                unreached.unwrap_or("a table")
+            )));
+        };
+        let (conjuncts, after) = if sources.tables[at].kind == JoinKind::Inner {
+            (self.take(1 << at), Vec::new())
+        } else {
+            (sources.tables[at].on.clone(), self.take(1 << at))
+        };
+        self.bound |= 1 << at;
+        self.levels.push(Level {
+            source: at,
+            access: best.access,
+            matches: unproved(conjuncts, &best.proved),
+            after,
+        });
+        Ok(())
+    }
+
+    /// Whether all tables that the condition of a left, semi or anti join names are joined.
+    fn ready(&self, at: usize) -> bool {
+        let named = self.sources.tables[at]
+            .on
+            .iter()
+            .fold(0, |found, conjunct| found | tables_of(self.sources, conjunct));
+        named & !(self.bound | 1 << at) == 0
+    }
+
+    /// Gives every column that is used its place, and builds the plan.
+    fn place(
+        mut self,
+        driver: usize,
+        mut access: Access,
+        filter: Vec<Expr>,
+        ordered: bool,
+        wanted: &Wanted<'_>,
+    ) -> Result<Arranged> {
+        let sources = self.sources;
+        let mut used = wanted.columns.clone();
+        for expr in &filter {
+            expr.mark_columns(&mut used);
+        }
+        for level in &mut self.levels {
+            level.access.each_value(&mut |value| value.mark_columns(&mut used));
+            for expr in level.matches.iter().chain(&level.after) {
+                expr.mark_columns(&mut used);
+            }
+        }
+        let mut places = vec![usize::MAX; used.len()];
+        let mut next = 0;
+        for at in std::iter::once(driver).chain(self.levels.iter().map(|l| l.source)) {
+            let source = &sources.tables[at];
+            let before = next;
+            for column in columns(source).filter(|c| used[*c]) {
+                places[column] = next;
+                next += 1;
+            }
+            if matches!(source.kind, JoinKind::Semi | JoinKind::Anti) {
+                // Its columns are there while it is matched, and gone afterwards.
+                next = before;
+            }
+        }
+        let to = |at: usize| places.get(at).copied().unwrap_or(usize::MAX);
+        let moved = |exprs: Vec<Expr>| {
+            let mut all = conjunction(exprs);
+            all.iter_mut().for_each(|e| e.remap(&to));
+            all
+        };
+        let codec = |source: &Source| {
+            RowCodec::compact(&source.table, |column| used[source.first + column])
+        };
+        access.each_value(&mut |value| value.remap(&to));
+        let first = &sources.tables[driver];
+        let plan = JoinPlan {
+            driver: Driver {
+                table: std::sync::Arc::clone(&first.table),
+                codec: codec(first)?,
+                access,
+                filter: moved(filter),
+            },
+            steps: self
+                .levels
+                .into_iter()
+                .map(|mut level| {
+                    let source = &sources.tables[level.source];
+                    level.access.each_value(&mut |value| value.remap(&to));
+                    Ok(Step {
+                        table: std::sync::Arc::clone(&source.table),
+                        codec: codec(source)?,
+                        access: level.access,
+                        kind: source.kind,
+                        matches: moved(level.matches),
+                        after: moved(level.after),
+                    })
+                })
+                .collect::<Result<_>>()?,
+        };
+        Ok(Arranged { plan, places, ordered })
+    }
+}
+
+fn unproved(conjuncts: Vec<Expr>, proved: &[usize]) -> Vec<Expr> {
+    let kept = conjuncts.into_iter().enumerate().filter(|(at, _)| !proved.contains(at));
+    kept.map(|(_, conjunct)| conjunct).collect()
+}

@@ -1,0 +1,60 @@
+//! The system tables: `pg_catalog` and `information_schema`, computed from the catalog snapshot.
+//!
+//! # Invariants
+//! - Which tables there are, and their columns, is the catalog's list (`builtin::tables`): PostgreSQL 15's, so that psql,
+//!   drivers and ORMs find what they look for.
+//! - Rows describe the statement's own snapshot: a table created earlier in the same transaction is there.
+//!
+//! # Limits
+//! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features Telesto has not
+//! (policies, triggers, publications, …) are there and empty.
+
+mod definitions;
+mod functions;
+mod information_schema;
+mod keywords;
+pub mod live;
+mod objects;
+mod operator_classes;
+mod procedures;
+mod pseudo_types;
+mod relations;
+mod rows;
+mod shown;
+mod statistics;
+mod user_types;
+
+use std::sync::Arc;
+
+pub use functions::TABLE as FUNCTIONS;
+
+use telesto_sql_catalog::builtin::tables::{SystemTable, all};
+
+use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_expr::Settings;
+use telesto_sql_plan::SessionView;
+use telesto_sql_types::Row;
+use telesto_sql_types::error::Result;
+
+/// The rows of a system table.
+///
+/// # Errors
+/// XX001 when a stored definition does not parse.
+pub fn rows(
+    table: &SystemTable,
+    catalog: &Arc<CatalogSnapshot>,
+    settings: &Settings,
+    live: &SessionView,
+) -> Result<Vec<Row>> {
+    let mut out = rows::RowSet::new(table);
+    if table.name == "pg_stat_activity" {
+        statistics::activity(&mut out, catalog, settings, live);
+    } else if table.schema == "pg_catalog" {
+        if !live::fill(&mut out, live) {
+            objects::fill(&mut out, catalog, settings);
+        }
+    } else {
+        information_schema::fill(&mut out, catalog, settings);
+    }
+    Ok(out.into_rows())
+}

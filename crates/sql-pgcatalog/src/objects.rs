@@ -1,0 +1,596 @@
+//! Rows of `pg_catalog`.
+//!
+//! # Invariants
+//! OIDs agree between tables: what one refers to, another has. A primary or unique key has the index's OID in
+//! `pg_class` and `pg_index`, and its constraint's OID in `pg_constraint`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::definitions::index_definition;
+use super::procedures;
+use super::relations::{
+    HEAP, align_of, attributes, classes, collation_of, default_oid, defaults, indexes, numbers,
+    storage_of,
+};
+use super::rows::RowSet;
+use super::shown::{Over, Reader};
+use telesto_sql_catalog::{
+    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, INFORMATION_SCHEMA_OID, Index,
+    PG_CATALOG_OID, Table,
+};
+use telesto_sql_expr::Settings;
+use telesto_sql_types::sql_type::SCALARS;
+use telesto_sql_types::{Datum, SqlType};
+
+/// OID of the role everything of the system belongs to.
+pub(super) const OWNER_OID: u32 = 10;
+/// `pg_language` of what is part of the server.
+pub(super) const INTERNAL_LANGUAGE: u32 = 12;
+/// OID of the default collation.
+pub(super) const DEFAULT_COLLATION: u32 = 100;
+/// OID of the C collation.
+pub(super) const C_COLLATION: u32 = 950;
+/// OID of the default tablespace.
+const DEFAULT_TABLESPACE: u32 = 1663;
+/// OID of the user database.
+pub(super) const DATABASE_OID: u32 = 5;
+/// Number of PostgreSQL's UTF8 encoding.
+const UTF8: i32 = 6;
+
+/// The OID of a role.
+pub(super) fn role_oid(catalog: &CatalogSnapshot, name: &str) -> u32 {
+    catalog.roles().find(|role| role.name == name).map_or(OWNER_OID, |role| role.oid)
+}
+
+/// Fills the rows of one table of `pg_catalog`.
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    match out.name() {
+        "pg_namespace" => namespaces(out, catalog),
+        "pg_class" => classes(out, catalog),
+        "pg_attribute" => attributes(out, catalog),
+        "pg_attrdef" => defaults(out, catalog, settings),
+        "pg_index" => indexes(out, catalog),
+        "pg_constraint" => constraints(out, catalog, settings),
+        "pg_type" => types(out, catalog, settings),
+        "pg_enum" => super::user_types::labels(out, catalog),
+        "pg_roles" | "pg_authid" => roles(out, catalog),
+        "pg_user" => users(out, catalog),
+        "pg_database" => databases(out, catalog),
+        "pg_proc" => procedures::rows(out),
+        "pg_opclass" => super::operator_classes::classes(out),
+        "pg_am" => {
+            out.row()
+                .set("oid", HEAP)
+                .set("amname", "heap")
+                .set("amhandler", "heap_tableam_handler")
+                .set("amtype", "t");
+            out.row()
+                .set("oid", telesto_sql_catalog::builtin::BTREE)
+                .set("amname", "btree")
+                .set("amhandler", "bthandler")
+                .set("amtype", "i");
+        }
+        "pg_collation" => {
+            for (oid, name, provider) in
+                [(DEFAULT_COLLATION, "default", "d"), (C_COLLATION, "C", "c"), (951, "POSIX", "c")]
+            {
+                out.row()
+                    .set("oid", oid)
+                    .set("collname", name)
+                    .set("collnamespace", PG_CATALOG_OID)
+                    .set("collowner", OWNER_OID)
+                    .set("collprovider", provider)
+                    .set("collisdeterministic", true)
+                    .set("collencoding", -1);
+            }
+        }
+        "pg_tablespace" => {
+            out.row()
+                .set("oid", DEFAULT_TABLESPACE)
+                .set("spcname", "pg_default")
+                .set("spcowner", OWNER_OID);
+            out.row().set("oid", 1664_u32).set("spcname", "pg_global").set("spcowner", OWNER_OID);
+        }
+        "pg_language" => {
+            out.row()
+                .set("oid", INTERNAL_LANGUAGE)
+                .set("lanname", "internal")
+                .set("lanowner", OWNER_OID);
+            out.row()
+                .set("oid", 14_u32)
+                .set("lanname", "sql")
+                .set("lanowner", OWNER_OID)
+                .set("lanpltrusted", true);
+        }
+        "pg_description" => descriptions(out, catalog),
+        "pg_depend" => {
+            dependencies(out, catalog);
+            default_dependencies(out, catalog);
+            view_dependencies(out, catalog);
+        }
+        "pg_rewrite" => rewrites(out, catalog),
+        "pg_sequence" => sequences(out, catalog),
+        "pg_sequences" => sequence_views(out, catalog),
+        "pg_tables" => table_views(out, catalog),
+        "pg_indexes" => index_views(out, catalog),
+        "pg_views" => views(out, catalog),
+        "pg_settings" => parameters(out, settings),
+        "pg_get_keywords()" => super::keywords::fill(out),
+        _ => super::statistics::fill(out, catalog),
+    }
+}
+
+fn namespaces(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let builtin = [(PG_CATALOG_OID, "pg_catalog"), (INFORMATION_SCHEMA_OID, "information_schema")];
+    for (oid, name) in builtin {
+        if catalog.schema_by_oid(oid).is_none() {
+            out.row().set("oid", oid).set("nspname", name).set("nspowner", OWNER_OID);
+        }
+    }
+    for schema in catalog.schemas() {
+        out.row()
+            .set("oid", schema.oid)
+            .set("nspname", &schema.name)
+            .set("nspowner", role_oid(catalog, &schema.owner));
+    }
+}
+
+fn constraints(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    let reader = Reader::new(catalog, settings);
+    super::user_types::constraints(out, catalog, &reader);
+    let key = |out: &mut RowSet<'_>, table: &Table, index: &Index, oid: u32| {
+        out.row()
+            .set("oid", oid)
+            .set("conname", &index.name)
+            .set("connamespace", table.schema)
+            .set("contype", if index.id == 0 { "p" } else { "u" })
+            .set("convalidated", true)
+            .set("conrelid", table.id.0)
+            .set("conindid", index.oid)
+            .set("confupdtype", " ")
+            .set("confdeltype", " ")
+            .set("confmatchtype", " ")
+            .set("conislocal", true)
+            .set("connoinherit", true)
+            .set("conkey", numbers(table, index.columns.iter().map(|c| c.column)));
+    };
+    let action = |action: ForeignKeyAction| match action {
+        ForeignKeyAction::NoAction => "a",
+        ForeignKeyAction::Restrict => "r",
+        ForeignKeyAction::Cascade => "c",
+        ForeignKeyAction::SetNull => "n",
+        ForeignKeyAction::SetDefault => "d",
+    };
+    for table in catalog.tables() {
+        for index in table.all_indexes() {
+            if let Some(oid) = index.constraint_oid {
+                key(out, table, index, oid);
+            }
+        }
+        for check in &table.checks {
+            let named = reader.columns_of(&check.expression, table);
+            out.row()
+                .set("conkey", (!named.is_empty()).then(|| numbers(table, named.into_iter())))
+                .set("oid", check.oid)
+                .set("conname", &check.name)
+                .set("connamespace", table.schema)
+                .set("contype", "c")
+                .set("convalidated", check.validated)
+                .set("conrelid", table.id.0)
+                .set("confupdtype", " ")
+                .set("confdeltype", " ")
+                .set("confmatchtype", " ")
+                .set("conislocal", true)
+                .set("conbin", reader.condition(&check.expression, &Over::Columns(table), false));
+        }
+        for foreign in &table.foreign_keys {
+            let referenced = catalog.table(foreign.referenced);
+            let index = referenced.and_then(|t| t.index(foreign.referenced_index));
+            let columns = referenced
+                .map(|t| numbers(t, foreign.referenced_columns.iter().copied()))
+                .unwrap_or_default();
+            out.row()
+                .set("oid", foreign.oid)
+                .set("conname", &foreign.name)
+                .set("connamespace", table.schema)
+                .set("contype", "f")
+                .set("condeferrable", foreign.deferrable)
+                .set("condeferred", foreign.initially_deferred)
+                .set("convalidated", foreign.validated)
+                .set("conrelid", table.id.0)
+                .set("conindid", index.map_or(0, |index| index.oid))
+                .set("confrelid", foreign.referenced.0)
+                .set("confupdtype", action(foreign.on_update))
+                .set("confdeltype", action(foreign.on_delete))
+                .set(
+                    "confmatchtype",
+                    match foreign.match_kind {
+                        ForeignKeyMatch::Simple => "s",
+                        ForeignKeyMatch::Full => "f",
+                    },
+                )
+                .set("conislocal", true)
+                .set("connoinherit", true)
+                .set("conkey", numbers(table, foreign.columns.iter().copied()))
+                .set("confkey", columns);
+        }
+    }
+}
+
+pub(super) fn category(ty: &SqlType) -> &'static str {
+    match ty {
+        SqlType::Array(element) if matches!(**element, SqlType::Record(_)) => "P",
+        SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => "A",
+        SqlType::Bool => "B",
+        ty if ty.is_number() || ty.is_oid_like() => "N",
+        ty if ty.is_string() => "S",
+        SqlType::InternalChar => "Z",
+        SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_) => "D",
+        SqlType::Interval => "T",
+        SqlType::Inet | SqlType::Cidr => "I",
+        SqlType::Unknown => "X",
+        SqlType::Record(_) | SqlType::Void => "P",
+        _ => "U",
+    }
+}
+
+fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+    let one = |out: &mut RowSet<'_>, ty: &SqlType, element: u32| {
+        let pseudo = category(ty) == "P" || *ty == SqlType::Unknown;
+        let name = ty.internal_name();
+        let functions = if element > 0 { "array" } else { &name };
+        // An array takes the modifiers of its elements.
+        let modifiers = name.trim_start_matches('_');
+        out.row()
+            .set("oid", ty.oid())
+            .set("typnamespace", PG_CATALOG_OID)
+            .set("typowner", OWNER_OID)
+            .set("typlen", i32::from(ty.typlen()))
+            .set("typbyval", matches!(ty.typlen(), 1..=8))
+            .set("typtype", if pseudo { "p" } else { "b" })
+            .set("typcategory", category(ty))
+            .set(
+                "typispreferred",
+                matches!(
+                    ty,
+                    SqlType::Bool
+                        | SqlType::Text
+                        | SqlType::Float8
+                        | SqlType::Oid
+                        | SqlType::TimestampTz(_)
+                        | SqlType::Interval
+                        | SqlType::Inet
+                ),
+            )
+            .set("typisdefined", true)
+            .set("typdelim", ",")
+            .set("typelem", element)
+            .set("typarray", ty.array_oid())
+            .set("typinput", telesto_sql_catalog::builtin::procedures::of_type(functions, "in"))
+            .set("typoutput", telesto_sql_catalog::builtin::procedures::of_type(functions, "out"))
+            .set("typreceive", telesto_sql_catalog::builtin::procedures::of_type(functions, "recv"))
+            .set("typsend", telesto_sql_catalog::builtin::procedures::of_type(functions, "send"))
+            .set(
+                "typmodin",
+                telesto_sql_catalog::builtin::procedures::of_type(modifiers, "typmodin"),
+            )
+            .set(
+                "typmodout",
+                telesto_sql_catalog::builtin::procedures::of_type(modifiers, "typmodout"),
+            )
+            .set("typsubscript", if element > 0 { "array_subscript_handler" } else { "" })
+            .set("typanalyze", if element > 0 { "array_typanalyze" } else { "" })
+            .set("typalign", align_of(ty))
+            .set("typstorage", storage_of(ty))
+            .set("typtypmod", -1)
+            .set("typcollation", collation_of(ty))
+            .set("typname", name);
+    };
+    for ty in SCALARS {
+        one(out, ty, 0);
+        if let Some(element) = ty.element_type() {
+            out.last().set("typelem", element.oid());
+        }
+        if ty.array_oid() != 0 {
+            one(out, &ty.clone().array_of(), ty.oid());
+        }
+    }
+    super::pseudo_types::rows(out);
+    super::user_types::types(out, catalog, &Reader::new(catalog, settings));
+    for row in row_types(catalog) {
+        out.row()
+            .set("oid", row.oid)
+            .set("typname", row.name)
+            .set("typnamespace", row.schema)
+            .set("typowner", role_oid(catalog, row.owner))
+            .set("typlen", -1)
+            .set("typtype", "c")
+            .set("typcategory", "C")
+            .set("typisdefined", true)
+            .set("typdelim", ",")
+            .set("typrelid", row.relation)
+            .set("typinput", "record_in")
+            .set("typoutput", "record_out")
+            .set("typalign", "d")
+            .set("typstorage", "x")
+            .set("typtypmod", -1);
+    }
+}
+
+/// The type of a relation's rows.
+pub(super) struct RowType<'a> {
+    pub(super) oid: u32,
+    pub(super) schema: u32,
+    pub(super) name: &'a str,
+    owner: &'a str,
+    relation: u32,
+}
+
+/// The row types of tables and views.
+pub(super) fn row_types(catalog: &CatalogSnapshot) -> impl Iterator<Item = RowType<'_>> {
+    let tables = catalog.tables().map(|table| RowType {
+        oid: table.type_oid,
+        schema: table.schema,
+        name: &table.name,
+        owner: &table.owner,
+        relation: table.id.0,
+    });
+    let views = catalog.views().filter(|view| view.type_oid != 0).map(|view| RowType {
+        oid: view.type_oid,
+        schema: view.schema,
+        name: &view.name,
+        owner: &view.owner,
+        relation: view.oid,
+    });
+    tables.chain(views)
+}
+
+fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for role in catalog.roles() {
+        out.row()
+            .set("oid", role.oid)
+            .set("rolname", &role.name)
+            .set("rolsuper", role.superuser)
+            .set("rolinherit", true)
+            .set("rolcreaterole", role.create_role)
+            .set("rolcreatedb", role.create_db)
+            .set("rolcanlogin", role.login)
+            .set("rolreplication", role.superuser)
+            .set("rolbypassrls", role.superuser)
+            .set("rolconnlimit", -1)
+            .set("rolpassword", "********");
+    }
+}
+
+fn users(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for role in catalog.roles().filter(|role| role.login) {
+        out.row()
+            .set("usename", &role.name)
+            .set("usesysid", role.oid)
+            .set("usecreatedb", role.create_db)
+            .set("usesuper", role.superuser)
+            .set("passwd", "********");
+    }
+}
+
+fn databases(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    out.row()
+        .set("oid", DATABASE_OID)
+        .set("datname", &catalog.database_name)
+        .set("datdba", OWNER_OID)
+        .set("encoding", UTF8)
+        .set("datlocprovider", "c")
+        .set("datallowconn", true)
+        .set("datconnlimit", -1)
+        .set("dattablespace", DEFAULT_TABLESPACE)
+        .set("datcollate", "C")
+        .set("datctype", "C");
+}
+
+/// OID of pg_class, as other tables refer to it.
+const PG_CLASS: u32 = 1259;
+const PG_ATTRDEF: u32 = 2604;
+const PG_REWRITE: u32 = 2618;
+const PG_CONSTRAINT: u32 = 2606;
+/// OID of pg_type.
+const PG_TYPE: u32 = 1247;
+/// OID of pg_namespace.
+const PG_NAMESPACE: u32 = 2615;
+
+fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let mut one = |object: u32, class: u32, column: u32, comment: &Option<String>| {
+        if let Some(comment) = comment {
+            out.row()
+                .set("objoid", object)
+                .set("classoid", class)
+                .set("objsubid", column)
+                .set("description", comment);
+        }
+    };
+    for schema in catalog.schemas() {
+        // The schema that every database has comes with a comment, which pg_dump does not repeat.
+        let standard = (schema.name == "public").then(|| "standard public schema".to_owned());
+        one(schema.oid, PG_NAMESPACE, 0, &schema.comment.clone().or(standard));
+    }
+    for table in catalog.tables() {
+        one(table.id.0, PG_CLASS, 0, &table.comment);
+        for (_, column) in table.visible_columns() {
+            one(table.id.0, PG_CLASS, u32::from(column.id), &column.comment);
+        }
+        for index in table.known_indexes() {
+            one(index.oid, PG_CLASS, 0, &index.comment);
+        }
+        for (constraint, comment) in super::definitions::constraint_comments(table) {
+            one(constraint, PG_CONSTRAINT, 0, &Some(comment.to_owned()));
+        }
+    }
+    for sequence in catalog.sequences() {
+        one(sequence.oid, PG_CLASS, 0, &sequence.comment);
+    }
+    for view in catalog.views() {
+        one(view.oid, PG_CLASS, 0, &view.comment);
+    }
+    for ty in catalog.user_types() {
+        one(ty.oid, PG_TYPE, 0, &ty.comment);
+    }
+}
+
+fn dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for sequence in catalog.sequences() {
+        if let Some((table, column)) = sequence.owned_by {
+            let number =
+                catalog.table(table).and_then(|t| t.columns.get(column)).map_or(0, |c| c.id);
+            out.row()
+                .set("classid", PG_CLASS)
+                .set("objid", sequence.oid)
+                .set("refclassid", PG_CLASS)
+                .set("refobjid", table.0)
+                .set("refobjsubid", i32::from(number))
+                .set("deptype", if sequence.identity { "i" } else { "a" });
+        }
+    }
+}
+
+/// The sequences that defaults name, by their OID, and the column each default is of.
+fn default_dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let sequences: Vec<(u32, String)> = catalog
+        .sequences()
+        .map(|sequence| (sequence.oid, format!("'{}'::regclass", sequence.oid)))
+        .collect();
+    for table in catalog.tables() {
+        for (_, column) in table.visible_columns() {
+            let Some(text) = &column.default else { continue };
+            let text = text.to_ascii_lowercase();
+            let mut depends = |on: u32, part: i32, kind: &str| {
+                out.row()
+                    .set("classid", PG_ATTRDEF)
+                    .set("objid", default_oid(table, column.id))
+                    .set("refclassid", PG_CLASS)
+                    .set("refobjid", on)
+                    .set("refobjsubid", part)
+                    .set("deptype", kind);
+            };
+            depends(table.id.0, i32::from(column.id), "a");
+            for (oid, _) in sequences.iter().filter(|(_, named)| text.contains(named.as_str())) {
+                depends(*oid, 0, "n");
+            }
+        }
+    }
+}
+
+/// The rule of a view has the view's OID, in a table of its own.
+fn rewrites(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for view in catalog.views() {
+        out.row()
+            .set("oid", view.oid)
+            .set("rulename", "_RETURN")
+            .set("ev_class", view.oid)
+            .set("ev_type", "1")
+            .set("ev_enabled", "O")
+            .set("is_instead", true);
+    }
+}
+
+/// What the rules of views need: their view, and the relations that it names.
+fn view_dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    let mut relations: Vec<(u32, u32, &str)> = Vec::new();
+    relations.extend(catalog.tables().map(|table| (table.id.0, table.schema, &*table.name)));
+    relations.extend(catalog.views().map(|view| (view.oid, view.schema, &*view.name)));
+    let mut depends = |rule: u32, on: u32, kind: &str| {
+        out.row()
+            .set("classid", PG_REWRITE)
+            .set("objid", rule)
+            .set("refclassid", PG_CLASS)
+            .set("refobjid", on)
+            .set("deptype", kind);
+    };
+    for view in catalog.views() {
+        depends(view.oid, view.oid, "i");
+        let named = relations.iter().map(|(_, schema, name)| (catalog.schema_name(*schema), *name));
+        let found = telesto_sql_parser::view_query::relations_in(&view.query, named);
+        for ((oid, ..), used) in relations.iter().zip(found) {
+            if used && *oid != view.oid {
+                depends(view.oid, *oid, "n");
+            }
+        }
+    }
+}
+
+fn sequences(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for sequence in catalog.sequences() {
+        out.row()
+            .set("seqrelid", sequence.oid)
+            .set("seqtypid", sequence.ty.oid())
+            .set("seqstart", sequence.start)
+            .set("seqincrement", sequence.increment)
+            .set("seqmax", sequence.max)
+            .set("seqmin", sequence.min)
+            .set("seqcache", sequence.cache)
+            .set("seqcycle", sequence.cycle);
+    }
+}
+
+fn sequence_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for sequence in catalog.sequences() {
+        out.row()
+            .set("schemaname", catalog.schema_name(sequence.schema))
+            .set("sequencename", &sequence.name)
+            .set("sequenceowner", &sequence.owner)
+            .set("data_type", sequence.ty.to_string())
+            .set("start_value", sequence.start)
+            .set("min_value", sequence.min)
+            .set("max_value", sequence.max)
+            .set("increment_by", sequence.increment)
+            .set("cycle", sequence.cycle)
+            .set("cache_size", sequence.cache)
+            .set("last_value", Datum::Null);
+    }
+}
+
+fn table_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        out.row()
+            .set("schemaname", catalog.schema_name(table.schema))
+            .set("tablename", &table.name)
+            .set("tableowner", &table.owner)
+            .set("hasindexes", table.known_indexes().next().is_some());
+    }
+}
+
+fn index_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        for index in table.known_indexes() {
+            out.row()
+                .set("schemaname", catalog.schema_name(table.schema))
+                .set("tablename", &table.name)
+                .set("indexname", &index.name)
+                .set("indexdef", index_definition(catalog, table, index, None));
+        }
+    }
+}
+
+fn views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for view in catalog.views() {
+        out.row()
+            .set("schemaname", catalog.schema_name(view.schema))
+            .set("viewname", &view.name)
+            .set("viewowner", &view.owner)
+            .set("definition", &view.query);
+    }
+}
+
+fn parameters(out: &mut RowSet<'_>, settings: &Settings) {
+    let mut all: BTreeMap<String, String> = settings.all().into_iter().collect();
+    all.extend(settings.others.clone());
+    for (name, value) in all {
+        out.row()
+            .set("name", &name)
+            .set("setting", &value)
+            .set("context", "user")
+            .set("vartype", "string")
+            .set("source", "default")
+            .set("boot_val", &value)
+            .set("reset_val", &value);
+    }
+}

@@ -1,0 +1,56 @@
+//! What a session shows of itself to the others: its row of `pg_stat_activity`.
+//!
+//! # Invariants
+//! Shown as of the moment it is asked for.
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// One session, as others see it. Times are microseconds since 2000-01-01 UTC.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    /// The user.
+    pub user: String,
+    /// What the client calls itself.
+    pub application_name: String,
+    /// When it began.
+    pub backend_start: i64,
+    /// When its transaction began.
+    pub xact_start: Option<i64>,
+    /// When its last statement began.
+    pub query_start: Option<i64>,
+    /// When `state` last changed.
+    pub state_change: i64,
+    /// `active`, `idle`, `idle in transaction`, …
+    pub state: &'static str,
+    /// The text of its last statement, cut.
+    pub query: String,
+}
+
+/// A session's activity, shared with the others.
+#[derive(Debug, Default)]
+pub struct Shown(Mutex<Activity>);
+
+impl Shown {
+    /// Of a session that begins.
+    #[must_use]
+    pub fn of(user: &str, now: i64) -> Self {
+        Self(Mutex::new(Activity {
+            user: user.to_owned(),
+            backend_start: now,
+            state_change: now,
+            state: "idle",
+            ..Activity::default()
+        }))
+    }
+
+    /// What the session shows now.
+    #[must_use]
+    pub fn get(&self) -> Activity {
+        self.0.lock().clone()
+    }
+
+    /// For the session itself, to change what it shows.
+    pub fn change(&self) -> MutexGuard<'_, Activity> {
+        self.0.lock()
+    }
+}

@@ -1,0 +1,331 @@
+//! A table as plans use it: codec, defaults, checks and predicates, bound once.
+//!
+//! # Invariants
+//! Bound against one catalog; a plan that holds one is dropped when the catalog changes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use telesto_common::DatabaseId;
+use telesto_sql_parser::stored::parse_stored;
+
+use crate::index_expressions::IndexExpressions;
+use telesto_sql_catalog::codec::{self, RowCodec};
+use telesto_sql_catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
+use telesto_sql_expr::ParameterTypes;
+use telesto_sql_expr::Settings;
+use telesto_sql_expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
+use telesto_sql_types::Datum;
+use telesto_sql_types::domains::DomainType;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// How a column gets a value the statement does not give.
+#[derive(Clone, Debug)]
+pub enum DefaultValue {
+    /// NULL.
+    Null,
+    /// An expression without columns.
+    Expr(Expr),
+    /// The next value of a sequence.
+    Sequence(u32),
+}
+
+/// A table, compiled.
+#[derive(Debug)]
+pub struct CompiledTable {
+    /// The database it is in.
+    pub database: DatabaseId,
+    /// Its description.
+    pub table: Arc<Table>,
+    /// Schema name, for errors.
+    pub schema: String,
+    /// Decodes whole rows.
+    pub codec: RowCodec,
+    /// One for each column.
+    pub defaults: Vec<DefaultValue>,
+    /// Stored generated columns with their expressions.
+    pub generated: Vec<(usize, Expr)>,
+    /// CHECK constraints by name.
+    pub checks: Vec<(String, Expr)>,
+    /// Domains of columns, by their positions.
+    pub domains: Vec<(usize, Arc<DomainType>)>,
+    /// Predicates and expressions of indexes.
+    pub forms: IndexExpressions,
+    /// Indexes with unique keys, the primary key first.
+    pub unique: Vec<Arc<Index>>,
+    /// Other indexes.
+    pub plain: Vec<Arc<Index>>,
+    /// Whether it references or is referenced.
+    pub has_foreign_keys: bool,
+}
+
+/// The columns of a table in view under `name`, at `offset` in the row.
+#[must_use]
+pub fn relation(table: &Table, name: &str, offset: usize, unqualified: bool) -> ScopeRelation {
+    ScopeRelation {
+        name: name.to_owned(),
+        unqualified,
+        hidden: Vec::new(),
+        columns: table
+            .visible_columns()
+            .map(|(at, c)| ScopeColumn {
+                name: c.name.clone(),
+                ty: c.ty.clone(),
+                position: offset + at,
+            })
+            .collect(),
+    }
+}
+
+impl CompiledTable {
+    /// Compiles a table.
+    ///
+    /// # Errors
+    /// XX001 when a stored expression does not bind.
+    pub fn new(
+        catalog: &Arc<CatalogSnapshot>,
+        settings: &Settings,
+        table: &Arc<Table>,
+    ) -> Result<Self> {
+        let context = EvalContext::planning(settings, catalog);
+        let scope = Scope { relations: vec![relation(table, &table.name, 0, true)] };
+        let empty = Scope::default();
+        let mut parameters = ParameterTypes::default();
+        let mut defaults = Vec::with_capacity(table.columns.len());
+        let mut generated = Vec::new();
+        let mut domains = Vec::new();
+        for (at, column) in table.columns.iter().enumerate() {
+            let mut default = DefaultValue::Null;
+            let domain =
+                column.domain.filter(|_| !column.dropped).and_then(|oid| catalog.domain(oid));
+            if let Some(domain) = domain {
+                domains.push((at, Arc::clone(domain)));
+            }
+            match &column.generated {
+                Some(Generated::IdentityAlways(oid) | Generated::IdentityByDefault(oid)) => {
+                    default = DefaultValue::Sequence(*oid);
+                }
+                Some(Generated::Stored(text)) if !column.dropped => {
+                    let mut binder = Binder::new(&scope, &mut parameters, &context, "GENERATED");
+                    let bound = binder.bind(&parse_stored(text)?)?;
+                    generated
+                        .push((at, binder.coerce(bound, &column.ty, CastContext::Assignment)?));
+                }
+                _ => {}
+            }
+            let inherited = domain.and_then(|domain| domain.default.as_ref());
+            let inherited = inherited.filter(|_| column.generated.is_none());
+            if let (Some(text), false) = (column.default.as_ref().or(inherited), column.dropped) {
+                let mut binder = Binder::new(&empty, &mut parameters, &context, "DEFAULT");
+                let bound = binder.bind(&parse_stored(text)?)?;
+                default = DefaultValue::Expr(binder.coerce(
+                    bound,
+                    &column.ty,
+                    CastContext::Assignment,
+                )?);
+            }
+            defaults.push(default);
+        }
+        let mut conditions = |text: &str, clause: &'static str| {
+            Binder::new(&scope, &mut parameters, &context, clause).condition(&parse_stored(text)?)
+        };
+        let checks = table.checks.iter();
+        let checks = checks.map(|c| Ok((c.name.clone(), conditions(&c.expression, "CHECK")?)));
+        let mut checks = checks.collect::<Result<Vec<_>>>()?;
+        // Of several that fail the first by its name is told, as by PostgreSQL.
+        checks.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let shared = |i: &Index| Arc::new(i.clone());
+        Ok(Self {
+            database: catalog.database,
+            table: Arc::clone(table),
+            schema: catalog.schema_name(table.schema).to_owned(),
+            codec: RowCodec::new(table)?,
+            defaults,
+            generated,
+            checks,
+            domains,
+            forms: IndexExpressions::bind(catalog, settings, table)?,
+            unique: table
+                .maintained_indexes()
+                .filter(|i| i.unique || i.id == 0)
+                .map(shared)
+                .collect(),
+            plain: table
+                .maintained_indexes()
+                .filter(|i| !i.unique && i.id != 0)
+                .map(shared)
+                .collect(),
+            has_foreign_keys: !table.foreign_keys.is_empty()
+                || !catalog.referencing(table.id).is_empty(),
+        })
+    }
+
+    /// The row's key; a table without primary key takes a row id of `sequences`.
+    ///
+    /// # Errors
+    /// XX000 when a value is not of its column's type.
+    pub fn new_key(&self, row: &[Datum], sequences: &SequenceSession) -> Result<Bytes> {
+        match &self.table.primary {
+            Some(primary) => codec::primary_key(self.database, &self.table, primary, row),
+            None => Ok(codec::row_id_key(self.database, &self.table, sequences.row_id())),
+        }
+    }
+
+    /// Key and value of the row's entry in a secondary index; `None`: a partial index leaves the row out.
+    ///
+    /// # Errors
+    /// Those of predicate and expressions; XX000 when a value is not of its column's type.
+    pub fn entry(
+        &self,
+        index: &Index,
+        row: &[Datum],
+        primary: &Bytes,
+        context: &EvalContext<'_>,
+    ) -> Result<Option<(Bytes, Bytes)>> {
+        Ok(self.exclusive_entry(index, row, primary, context)?.map(|(key, value, _)| (key, value)))
+    }
+
+    /// [`CompiledTable::entry`], and whether no other row may have it.
+    ///
+    /// # Errors
+    /// As [`CompiledTable::entry`].
+    pub fn exclusive_entry(
+        &self,
+        index: &Index,
+        row: &[Datum],
+        primary: &Bytes,
+        context: &EvalContext<'_>,
+    ) -> Result<Option<(Bytes, Bytes, bool)>> {
+        let mut computed = Vec::new();
+        if !self.forms.is_empty() {
+            if !self.forms.covers(index, row, context)? {
+                return Ok(None);
+            }
+            computed = self.forms.computed(index, row, context)?;
+        }
+        let (key, value) =
+            codec::index_key(self.database, &self.table, index, row, &computed, primary)?;
+        Ok(Some((key, value, codec::is_exclusive(index, row, &computed))))
+    }
+
+    /// Applies NOT NULL and CHECK to a new row.
+    ///
+    /// # Errors
+    /// 23502, 23514.
+    pub fn check_row(&self, row: &[Datum], context: &EvalContext<'_>) -> Result<()> {
+        for (at, domain) in &self.domains {
+            telesto_sql_expr::domain::check(row.get(*at).unwrap_or(&Datum::Null), domain, context)?;
+        }
+        for (column, value) in self.table.columns.iter().zip(row) {
+            if column.not_null && value.is_null() && !column.dropped {
+                return Err(Error::new(
+                    SqlState::NOT_NULL_VIOLATION,
+                    format!(
+                        "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
+                        column.name, self.table.name
+                    ),
+                )
+                .detail(self.failing_row(row, context))
+                .table(&self.schema, &self.table.name)
+                .column(&column.name));
+            }
+        }
+        for (name, check) in &self.checks {
+            // NULL passes.
+            if check.eval(row, context)?.as_bool() == Some(false) {
+                return Err(Error::new(
+                    SqlState::CHECK_VIOLATION,
+                    format!(
+                        "new row for relation \"{}\" violates check constraint \"{name}\"",
+                        self.table.name
+                    ),
+                )
+                .detail(self.failing_row(row, context))
+                .table(&self.schema, &self.table.name)
+                .constraint(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn failing_row(&self, row: &[Datum], context: &EvalContext<'_>) -> String {
+        let shown: Vec<String> =
+            self.table.visible_columns().map(|(at, c)| shown(&row[at], &c.ty, context)).collect();
+        format!("Failing row contains ({}).", shown.join(", "))
+    }
+
+    /// `(a, b)=(1, 2)`, for the details of errors.
+    #[must_use]
+    pub fn key_text(
+        &self,
+        columns: &[usize],
+        values: &[Datum],
+        context: &EvalContext<'_>,
+    ) -> String {
+        let names: Vec<&str> =
+            columns.iter().map(|at| self.table.columns[*at].name.as_str()).collect();
+        let values: Vec<String> = columns
+            .iter()
+            .zip(values)
+            .map(|(at, v)| shown(v, &self.table.columns[*at].ty, context))
+            .collect();
+        format!("({})=({})", names.join(", "), values.join(", "))
+    }
+
+    /// `(lower(a), b)=(x, 2)` of an index.
+    #[must_use]
+    pub fn index_text(&self, index: &Index, row: &[Datum], context: &EvalContext<'_>) -> String {
+        // An expression that fails here did so before.
+        let computed = self.forms.computed(index, row, context).unwrap_or_default();
+        let names: Vec<String> =
+            index.columns.iter().map(|c| column_text(&self.table, c, context)).collect();
+        let values: Vec<String> = index
+            .columns
+            .iter()
+            .zip(codec::index_values(index, row, &computed))
+            .map(|(c, v)| shown(v, c.ty(&self.table), context))
+            .collect();
+        format!("({})=({})", names.join(", "), values.join(", "))
+    }
+
+    /// 23505.
+    #[must_use]
+    pub fn duplicate(&self, index: &Index, row: &[Datum], context: &EvalContext<'_>) -> Error {
+        Error::new(
+            SqlState::UNIQUE_VIOLATION,
+            format!("duplicate key value violates unique constraint \"{}\"", index.name),
+        )
+        .detail(format!("Key {} already exists.", self.index_text(index, row, context)))
+        .table(&self.schema, &self.table.name)
+        .constraint(&index.name)
+    }
+}
+
+/// A column of an index as errors name it.
+#[must_use]
+pub fn column_text(table: &Table, column: &IndexColumn, context: &EvalContext<'_>) -> String {
+    let Some(expression) = &column.expression else {
+        return table.columns[column.column].name.clone();
+    };
+    let bound = parse_stored(&expression.sql)
+        .and_then(|e| crate::index_expressions::bind_over(table, context, &e, "INDEX"));
+    match bound {
+        Ok(bound) => {
+            let text = crate::index_expressions::text_over(table, &bound, true);
+            if expression.bare || text.starts_with('(') { text } else { format!("({text})") }
+        }
+        Err(_) => expression.sql.clone(),
+    }
+}
+
+fn shown(value: &Datum, ty: &telesto_sql_types::SqlType, context: &EvalContext<'_>) -> String {
+    if value.is_null() {
+        return "null".to_owned();
+    }
+    let text = telesto_sql_expr::cast::output(value, ty, context).unwrap_or_default();
+    if text.chars().count() > 64 {
+        text.chars().take(64).chain("...".chars()).collect()
+    } else {
+        text
+    }
+}

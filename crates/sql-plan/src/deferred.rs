@@ -1,0 +1,171 @@
+//! Foreign keys that are checked when the transaction commits.
+//!
+//! ```text
+//! end of a statement: a row without its parent, a parent lost that is still referenced
+//!      constraint IMMEDIATE -> 23503          DEFERRED -> kept here
+//! SET CONSTRAINTS … IMMEDIATE, COMMIT: is the parent there, or nobody left that names it? else 23503
+//! ```
+//!
+//! # Invariants
+//! - Only what is violated at the end of its statement waits: what was right then can only be broken by another statement, which
+//!   finds that itself.
+//! - What waits is looked at again by the values of the key, with `ReadFor::Constraint`: rows that are gone, and parents that have come,
+//!   settle it, whoever of this transaction did that.
+//! - ROLLBACK TO takes back what came after the savepoint, modes included; executing the block again gathers everything anew.
+//! - Only NO ACTION waits; RESTRICT and the actions that write are never deferred, as in PostgreSQL.
+//!
+//! # On failure
+//! 23503 with the text PostgreSQL has for the statement that broke the key.
+//!
+//! # Limits
+//! What waits counts against the statement memory (53200). While something waits definitions are refused (55006).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+use telesto_common::limits::{MemoryBudget, Reservation};
+use telesto_sql_catalog::ForeignKey;
+use telesto_sql_types::Result;
+use telesto_sql_types::held::{out_of_memory, row_bytes};
+
+use crate::foreign_keys::{LostParent, MissingParent};
+
+/// A key that was violated when its statement ended.
+#[derive(Clone, Debug)]
+pub enum Waiting {
+    /// A row has no parent.
+    Child(MissingParent),
+    /// A key that is gone is referenced.
+    Parent(LostParent),
+}
+
+impl Waiting {
+    fn constraint(&self) -> u32 {
+        match self {
+            Self::Child(child) => child.foreign_key().oid,
+            Self::Parent(parent) => parent.constraint.oid,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let values = match self {
+            Self::Child(child) => &child.values,
+            Self::Parent(parent) => &parent.values,
+        };
+        row_bytes(values) + 200
+    }
+}
+
+/// What SET CONSTRAINTS has said in this transaction.
+#[derive(Clone, Debug, Default)]
+struct Modes {
+    all: Option<bool>,
+    named: BTreeMap<u32, bool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    modes: Modes,
+    waiting: Vec<Arc<Waiting>>,
+    /// Constraint, whether a child waits, and key of what waits.
+    known: FxHashSet<(u32, bool, Bytes)>,
+    keys: Vec<(u32, bool, Bytes)>,
+    held: Option<Reservation>,
+    savepoints: Vec<(Modes, usize)>,
+}
+
+/// The deferred constraints of one session's transaction.
+#[derive(Debug, Default)]
+pub struct Deferred(Mutex<State>);
+
+impl Deferred {
+    /// Whether violations of `constraint` wait for the commit now.
+    pub fn waits(&self, constraint: &ForeignKey) -> bool {
+        if !constraint.deferrable {
+            return false;
+        }
+        let modes = &self.0.lock().modes;
+        let named = modes.named.get(&constraint.oid).copied();
+        named.or(modes.all).unwrap_or(constraint.initially_deferred)
+    }
+
+    /// Keeps a violation under its key.
+    ///
+    /// # Errors
+    /// 53200.
+    pub fn keep(&self, waiting: Waiting, key: Bytes, memory: &Arc<MemoryBudget>) -> Result<()> {
+        let state = &mut *self.0.lock();
+        let name = (waiting.constraint(), matches!(waiting, Waiting::Child(_)), key);
+        if state.known.contains(&name) {
+            return Ok(());
+        }
+        let bytes = waiting.bytes() + 2 * name.2.len() as u64;
+        match &mut state.held {
+            Some(held) => held.grow(bytes).map_err(out_of_memory)?,
+            None => {
+                let held = memory.reserve("deferred constraints", bytes).map_err(out_of_memory)?;
+                state.held = Some(held);
+            }
+        }
+        state.known.insert(name.clone());
+        state.keys.push(name);
+        state.waiting.push(Arc::new(waiting));
+        Ok(())
+    }
+
+    /// SET CONSTRAINTS; `None`: all of them.
+    pub fn set(&self, constraints: Option<&[u32]>, deferred: bool) {
+        let modes = &mut self.0.lock().modes;
+        match constraints {
+            None => *modes = Modes { all: Some(deferred), named: BTreeMap::new() },
+            Some(oids) => modes.named.extend(oids.iter().map(|oid| (*oid, deferred))),
+        }
+    }
+
+    /// What waits of these constraints; `None`: of all.
+    pub fn waiting(&self, constraints: Option<&[u32]>) -> Vec<Arc<Waiting>> {
+        let state = self.0.lock();
+        let wanted = |waiting: &&Arc<Waiting>| {
+            constraints.is_none_or(|oids| oids.contains(&waiting.constraint()))
+        };
+        state.waiting.iter().filter(wanted).cloned().collect()
+    }
+
+    /// Whether anything waits.
+    pub fn any(&self) -> bool {
+        !self.0.lock().waiting.is_empty()
+    }
+
+    /// Everything that waits was found settled. Kept where a savepoint may bring it back.
+    pub fn settled(&self) {
+        let state = &mut *self.0.lock();
+        if state.savepoints.is_empty() {
+            let modes = std::mem::take(&mut state.modes);
+            *state = State { modes, ..State::default() };
+        }
+    }
+
+    /// There are `count` savepoints now; `undone`: back to the last of them.
+    pub fn savepoints(&self, count: usize, undone: bool) {
+        let state = &mut *self.0.lock();
+        state.savepoints.truncate(count);
+        while state.savepoints.len() < count {
+            state.savepoints.push((state.modes.clone(), state.waiting.len()));
+        }
+        if undone && let Some((modes, waiting)) = state.savepoints.last().cloned() {
+            state.modes = modes;
+            state.waiting.truncate(waiting);
+            for name in state.keys.drain(waiting..) {
+                state.known.remove(&name);
+            }
+        }
+    }
+
+    /// The transaction has ended, or begins again.
+    pub fn forget(&self) {
+        *self.0.lock() = State::default();
+    }
+}

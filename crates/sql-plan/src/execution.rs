@@ -1,0 +1,178 @@
+//! What functions may ask of a statement, answered by its [`ExecContext`].
+//!
+//! # Invariants
+//! A function that waits holds nothing of the row it was called for: the row is evaluated again with the answer.
+//!
+//! # On failure
+//! Errors of sequences, locks and the database reach the client as they are.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::json;
+use telesto_bucket::Class;
+use telesto_common::TxnId;
+use telesto_txn::{Outcome, TxnOptions};
+
+use super::ExecContext;
+use crate::advisory::LockRequest;
+use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
+use telesto_sql_expr::context::Request;
+use telesto_sql_expr::{Execution, Settings};
+use telesto_sql_types::Datum;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+#[async_trait]
+impl Execution for ExecContext {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn catalog(&self) -> &Arc<CatalogSnapshot> {
+        &self.catalog
+    }
+
+    fn parameter(&self, number: usize) -> Result<&Datum> {
+        number.checked_sub(1).and_then(|i| self.parameters.get(i)).ok_or_else(|| {
+            Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter ${number}"))
+        })
+    }
+
+    fn transaction_micros(&self) -> i64 {
+        self.transaction_micros
+    }
+
+    fn statement_micros(&self) -> i64 {
+        self.statement_micros
+    }
+
+    fn clock_micros(&self) -> i64 {
+        telesto_sql_types::pg_micros(self.env.clock.wall_micros())
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.env.random.next_u64()
+    }
+
+    fn random_u128(&self) -> u128 {
+        self.env.random_u128()
+    }
+
+    fn transaction_id(&self) -> TxnId {
+        self.txn.id()
+    }
+
+    fn transaction_options(&self) -> &TxnOptions {
+        self.txn.options()
+    }
+
+    fn sequences(&self) -> &SequenceSession {
+        &self.sequences
+    }
+
+    fn notify(&self, channel: &str, payload: &str) -> Result<()> {
+        self.channels.notify(channel, payload)
+    }
+
+    fn listening(&self) -> Vec<String> {
+        self.channels.listening()
+    }
+
+    fn notify_queue_usage(&self) -> f64 {
+        self.channels.usage()
+    }
+
+    fn bucket_usage(&self) -> Option<String> {
+        let meter = self.cost.meter()?;
+        let counted = meter.snapshot();
+        let all = counted.total(|_, _| true);
+        let mut requests = serde_json::Map::new();
+        for class in Class::ALL {
+            requests.insert(class.label().to_owned(), json!(counted.requests(class)));
+        }
+        let usage = json!({
+            "prices": meter.prices().name,
+            "dollars": counted.dollars(),
+            "requests": requests,
+            "bytes_sent": all.uploaded_bytes,
+            "bytes_received": all.downloaded_bytes,
+        });
+        Some(usage.to_string())
+    }
+
+    fn warn(&self, code: SqlState, message: String) {
+        self.notices.warning(code, message);
+    }
+
+    fn set_config(&self, name: &str, value: &str, local: bool) -> Result<String> {
+        self.configured.push(&self.settings, name, value, local)
+    }
+
+    fn unlock_all(&self) {
+        self.advisory.unlock_all();
+    }
+
+    fn cancel_backend(&self, pid: i32) -> bool {
+        self.live.backends.cancel(pid)
+    }
+
+    fn terminate_backend(&self, pid: i32) -> bool {
+        self.live.backends.terminate(pid)
+    }
+
+    async fn answer(&self, request: Request) -> Result<Datum> {
+        Ok(match request {
+            Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
+            Request::SetValue(oid, value, called) => {
+                Datum::Int8(self.sequences.set(oid, value, called).await?)
+            }
+            Request::CheckTable(oid) => {
+                let rows = self.planner.check_table(self, oid).await?;
+                Datum::Int8(i64::try_from(rows).unwrap_or(i64::MAX))
+            }
+            Request::SwitchLog(to) => {
+                self.database.switch_log(to).await?;
+                Datum::text(to.to_string())
+            }
+            Request::Sleep(wait) => {
+                self.env.clock.sleep(wait).await;
+                Datum::text("")
+            }
+            Request::Lock(request) => {
+                let taken = take_lock(self, request).await?;
+                if request.attempt { Datum::Bool(taken) } else { Datum::text("") }
+            }
+            Request::Unlock(key, mode) => {
+                let held = self.advisory.unlock(key, mode).await;
+                if !held {
+                    let text = format!("you don't own a lock of type {}", mode.name());
+                    self.notices.warning(SqlState::WARNING, text);
+                }
+                Datum::Bool(held)
+            }
+            Request::Outcome(txn) => Datum::text(match self.database.outcome(txn).await? {
+                Outcome::Committed(_) => "committed",
+                Outcome::Aborted => "aborted",
+                Outcome::Unknown => "unknown",
+            }),
+        })
+    }
+}
+
+/// Waits for an advisory lock, at most as long as `lock_timeout` says.
+async fn take_lock(exec: &ExecContext, request: LockRequest) -> Result<bool> {
+    let pid = telesto_sql_expr::functions::system::pid_in(&exec.settings);
+    let taking = exec.advisory.lock(request, pid);
+    let limit = exec.settings.lock_timeout()?;
+    if limit.is_zero() {
+        return taking.await;
+    }
+    tokio::select! {
+        biased;
+        taken = taking => taken,
+        () = exec.env.clock.sleep(limit) => Err(Error::new(
+            SqlState::LOCK_NOT_AVAILABLE,
+            "canceling statement due to lock timeout",
+        )),
+    }
+}

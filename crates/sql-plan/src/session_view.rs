@@ -1,0 +1,38 @@
+//! What a session shows of itself in system tables.
+
+use std::sync::Arc;
+
+use crate::advisory::registry::AdvisoryLocks;
+use crate::cancel::Backends;
+
+/// What pg_cursors shows of a cursor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CursorShown {
+    /// Name.
+    pub name: String,
+    /// The text of its DECLARE.
+    pub statement: String,
+    /// WITH HOLD.
+    pub hold: bool,
+    /// BINARY.
+    pub binary: bool,
+    /// SCROLL.
+    pub scroll: bool,
+    /// When it was made: microseconds since 2000-01-01 UTC.
+    pub created_micros: i64,
+}
+
+/// A session's own rows of the system tables, as of the statement.
+#[derive(Clone, Debug, Default)]
+pub struct SessionView {
+    /// Rows of pg_cursors.
+    pub cursors: Vec<CursorShown>,
+    /// Rows of pg_locks.
+    pub locks: Option<Arc<AdvisoryLocks>>,
+    /// How large tables are, roughly.
+    pub sizes: Arc<telesto_sql_catalog::sizes::TableSizes>,
+    /// Whom `pg_cancel_backend` reaches.
+    pub backends: Arc<Backends>,
+    /// For the rows of pg_stat_progress_create_index.
+    pub database: Option<Arc<dyn telesto_txn::Database>>,
+}
