@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - [`Clock::monotonic`] never goes back and keeps counting while the process is frozen or the
-//!   machine suspended: fences against late writers are measured with it (DESIGN.md §5, Trim).
+//!   machine suspended: fences against late writers are measured with it.
 //! - Everything spawned through one [`Env`] can be stopped together by whoever made that `Env`; a
 //!   simulated crash does exactly this.
 //!

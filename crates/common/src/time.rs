@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A [`Timestamp`] is 52 bits of microseconds since 1970 and 12 bits of counter, compared as one
-//!   number. Commit order equals timestamp order inside a region (DESIGN.md §7).
+//!   number. Commit order equals timestamp order inside a region.
 //! - A [`Label`] has constant size and is greater than every label in its causal past
 //!   (Saturn, EuroSys 2017, §3).
 //!

@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! One total order of entries per shard, kept on changing media, with the bucket's put-if-absent as
-//! the only consensus (DESIGN.md §5; after Delos, OSDI '20). `docs/architecture/log.md` tells the
+//! the only consensus (after Delos, OSDI '20). `docs/architecture/log.md` tells the
 //! protocol, `docs/reference/formats/log.md` every stored byte.
 //!
 //! # Invariants

@@ -1,7 +1,7 @@
-//! Typed log records (DESIGN.md §13). Their stored form is in `docs/reference/formats.md`.
+//! Typed log records. Their stored form is in `docs/reference/formats.md`.
 //!
 //! # Invariants
-//! - A log may serve several shards (DESIGN.md §1): what a record says of a shard, it says of the one it names; what is
+//! - A log may serve several shards: what a record says of a shard, it says of the one it names; what is
 //!   said of the log itself (a seal, a node that joined) names none.
 //! - Among the records of one shard, commit timestamps grow strictly with (LSN, position in the entry).
 //! - A commit's writes are sorted by key, each key at most once.

@@ -24,7 +24,7 @@ use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, InLis
 use datafusion::physical_expr_common::physical_expr::snapshot_physical_expr;
 
 use super::bind::natively_ordered;
-use super::pushdown::{Constraint, lower, narrow, raise};
+use super::scan_ranges::{Constraint, lower, narrow, raise};
 use super::types::{arrow_type, datum_of};
 use telesto_sql_catalog::Table;
 use telesto_sql_catalog::sizes::TableSizes;

@@ -1,5 +1,5 @@
 //! What DataFusion does for long in one poll, made to look whether its statement is to end: its own aggregates over a window, and the
-//! rules of its analyzer, and what it spawns. (Its optimisers' rules: [`super::push_down`], [`super::named_filters`].)
+//! rules of its analyzer, and what it spawns. (Its optimisers' rules: [`super::filter_pushdown`], [`super::named_filters`].)
 //!
 //! A window's operator computes the rows of a batch, and at the end of its input all that are left, in one poll: each row has its
 //! accumulator take in what enters the frame and give back what leaves it.

@@ -80,7 +80,8 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     // Scans look at dynamic filters when they begin: only joins have filled theirs by then.
     options.optimizer.enable_topk_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
-    options.optimizer.hash_join_inlist_pushdown_max_distinct_values = super::pushdown::MAX_RANGES;
+    options.optimizer.hash_join_inlist_pushdown_max_distinct_values =
+        super::scan_ranges::MAX_RANGES;
     // Zero means: never fall back to an in-memory merge that ignores the pool.
     options.execution.sort_spill_reservation_bytes =
         (bounds.memory_bytes / 8).min(options.execution.sort_spill_reservation_bytes);
@@ -104,7 +105,7 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     physical_rules.insert(0, Arc::new(super::opaque::HideKnownValues));
     Ok(SessionStateBuilder::new()
         .with_analyzer_rules(super::looking::analyzer_rules())
-        .with_optimizer_rules(super::push_down::logical_rules())
+        .with_optimizer_rules(super::filter_pushdown::logical_rules())
         .with_physical_optimizer_rules(physical_rules)
         .with_config(SessionConfig::from(options).with_batch_size(batch_rows))
         .with_runtime_env(runtime)

@@ -28,7 +28,7 @@ use telesto_txn::{Scan, ScanOptions};
 use super::columns::Columns;
 use super::dynamic;
 use super::fault;
-use super::pushdown::{self, Access, Constraint, Part};
+use super::scan_ranges::{self, Access, Constraint, Part};
 use super::source::{RowReader, Rows, SourceExec};
 use telesto_sql_catalog::codec::{self, RowCodec};
 use telesto_sql_catalog::{Index, Table};
@@ -89,7 +89,7 @@ impl TableProvider for StoredTable {
     ) -> DfResult<Vec<TableProviderFilterPushDown>> {
         let understood = |filter: &&Expr| {
             let filter = self.own_names(filter)?;
-            Ok(match pushdown::understands(&self.table, &filter) {
+            Ok(match scan_ranges::understands(&self.table, &filter) {
                 true => TableProviderFilterPushDown::Inexact,
                 false => TableProviderFilterPushDown::Unsupported,
             })
@@ -119,8 +119,8 @@ impl TableProvider for StoredTable {
         let schema = Arc::new(self.schema.project(&chosen)?);
         let filters: Vec<Expr> =
             filters.iter().map(|filter| self.own_names(filter)).collect::<DfResult<_>>()?;
-        let constraints = pushdown::constraints(&self.table, &filters);
-        let access = pushdown::choose(self.database, &self.table, &constraints)
+        let constraints = scan_ranges::constraints(&self.table, &filters);
+        let access = scan_ranges::choose(self.database, &self.table, &constraints)
             .map_err(fault::to_datafusion)?;
         let rows = StoredRows {
             table: Arc::clone(&self.table),
@@ -245,7 +245,7 @@ impl StoredReader {
         let sizes = whole.then_some(&*decoder.exec.live.sizes);
         let (table, positions) = (&decoder.table, &self.positions);
         if dynamic::collect(table, positions, &self.dynamic, sizes, &mut constraints) {
-            access = pushdown::choose(decoder.database, &decoder.table, &constraints)?;
+            access = scan_ranges::choose(decoder.database, &decoder.table, &constraints)?;
         }
         decoder.index = match access.index {
             0 => None,

@@ -7,10 +7,10 @@ use datafusion::datasource::{TableProvider, provider_as_source};
 use telesto_common::TableId;
 
 use super::bind::{BoundTable, Found, Tables};
-use super::given::GivenTable;
 use super::stored::StoredTable;
 use super::types::arrow_type;
 use super::virtual_table::VirtualTable;
+use super::with_rows::GivenTable;
 use telesto_sql_catalog::builtin::tables as system;
 use telesto_sql_catalog::{CatalogSnapshot, Relation};
 use telesto_sql_expr::Settings;

@@ -15,8 +15,8 @@ use std::cmp::Ordering;
 use super::cast;
 use super::context::{Call, EvalContext};
 use super::registry::{Function, Volatility};
-use super::steady::{call_may_fail, cast_may_fail};
 use super::ty::{CastContext, stable_cast};
+use super::volatility::{call_may_fail, cast_may_fail};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
 

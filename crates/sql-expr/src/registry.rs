@@ -186,8 +186,7 @@ static REGISTRY: OnceLock<Registry> = OnceLock::new();
 /// XX000 when the registry was asked for before, without them: whoever opens an engine installs first.
 pub fn install(tables: &'static [&'static [Function]]) -> Result<()> {
     INSTALLED.get_or_init(|| tables);
-    let knows = |table: &&[Function]| table.iter().all(|function| registry().knows(function.name));
-    if tables.iter().all(|table| knows(table)) {
+    if tables.iter().all(|table| table.iter().all(|function| registry().knows(function.name))) {
         return Ok(());
     }
     Err(Error::internal("functions were looked up before all of them were installed"))

@@ -10,8 +10,8 @@
 //! only if every row has it there.
 
 mod change;
-mod given;
 mod merge;
+mod overriding;
 mod returning;
 mod rows;
 mod view;
@@ -39,8 +39,8 @@ use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 pub(super) use change::{delete, update};
-use given::{Overriding, may_assign, may_give, overriding, passed_over};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
+use overriding::{Overriding, may_assign, may_give, overriding, passed_over};
 use returning::returning;
 use view::{Doing, Written, returning_fault};
 

@@ -1,7 +1,7 @@
 //! Where commit timestamps come from.
 //!
 //! # Purpose
-//! The one way to a timestamp (DESIGN.md §13): later the system shard's owner hands them out to many
+//! The one way to a timestamp: later the system shard's owner hands them out to many
 //! shards; with one shard its committer's own clock will do, because the log gives the order.
 //!
 //! # Invariants

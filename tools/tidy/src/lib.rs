@@ -1,14 +1,18 @@
 //! House rules that no compiler checks.
 //!
 //! # Purpose
-//! [`check`] walks a source tree and reports every breach of: file length, banned module names,
-//! module docs, left-over markers, dependencies that point upwards, relative links in the docs.
+//! [`check`] walks a source tree and reports every breach of: length of files and functions, banned module names,
+//! module docs, left-over markers, dependencies that point upwards, crates that only one other may know, relative links
+//! in the docs, source files that pages name, pages that are not in the tree.
 //!
 //! # Invariants
 //! Reads only; a file it cannot read is a breach, never skipped.
 //!
 //! # Limits
-//! Looks at lines, not at syntax: a marker inside a string literal counts.
+//! Looks at lines, not at syntax: a marker inside a string literal counts, and a function ends where a line as far to
+//! the left as its first closes it, as rustfmt writes it.
+
+mod functions;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,10 +20,31 @@ use std::path::{Path, PathBuf};
 /// Longest allowed source file outside tests, lines.
 pub const MAX_LINES: usize = 600;
 
-const BANNED_MODULES: [&str; 8] =
-    ["utils", "util", "helpers", "helper", "manager", "misc", "common_utils", "stuff"];
+const BANNED_MODULES: &[&str] = &[
+    "utils",
+    "util",
+    "helpers",
+    "helper",
+    "manager",
+    "misc",
+    "common_utils",
+    "stuff",
+    "info",
+    "given",
+    "forms",
+    "below",
+    "kinds",
+    "seen",
+];
 
-/// Layers, lowest first; a crate may depend only on crates of lower layers (DESIGN.md §3).
+/// Pages that are not part of the repository and are not cited.
+const ABSENT_PAGES: [&str; 2] = ["DESIGN.md", "SLATEDB.md"];
+
+/// Libraries that only one crate may know (`docs/architecture/sql.md`).
+const ONE_USER: [(&str, &str); 2] =
+    [("datafusion", "telesto-sql-datafusion"), ("arrow", "telesto-sql-datafusion")];
+
+/// Layers, lowest first; a crate may depend only on crates of lower layers.
 const LAYERS: &[(&str, u32)] = &[
     ("telesto-common", 0),
     ("telesto-runtime", 1),
@@ -115,6 +140,7 @@ fn check_file(root: &Path, file: &Path, text: &str, breaches: &mut Vec<Breach>) 
         check_source(root, file, text, breaches);
     } else if file.extension().is_some_and(|e| e == "md") {
         check_links(file, text, breaches);
+        check_cited(root, file, text, breaches);
     } else {
         check_dependencies(file, text, breaches);
     }
@@ -156,7 +182,13 @@ fn check_source(root: &Path, file: &Path, text: &str, breaches: &mut Vec<Breach>
             "module has no opening //! block: purpose, invariants, failure, limits",
         ));
     }
+    functions::check(root, file, text, body, breaches);
     for (at, line) in text.lines().take(body).enumerate() {
+        for page in ABSENT_PAGES {
+            if line.contains(page) && !file.ends_with("tools/tidy/src/lib.rs") {
+                breaches.push(breach(file, at + 1, format!("{page} is not in the repository")));
+            }
+        }
         for marker in ["FIXME", "XXX", "allow(dead_code)", "todo!(", "unimplemented!("] {
             if line.contains(marker) && !file.ends_with("tools/tidy/src/lib.rs") {
                 breaches.push(breach(
@@ -187,6 +219,11 @@ fn check_dependencies(file: &Path, text: &str, breaches: &mut Vec<Breach>) {
         return;
     };
     for dependency in dependencies.keys() {
+        if let Some((_, user)) = ONE_USER.iter().find(|(library, _)| library == dependency)
+            && *user != name
+        {
+            breaches.push(breach(file, 0, format!("{name} uses {dependency}: only {user} may")));
+        }
         if let Some(theirs) = layer_of(dependency)
             && theirs >= own
         {
@@ -219,6 +256,30 @@ fn check_links(file: &Path, text: &str, breaches: &mut Vec<Breach>) {
     }
 }
 
+/// Source files that a page of the architecture names (`crate/path.rs`, below `crates/` without `src/`) must be there.
+fn check_cited(root: &Path, file: &Path, text: &str, breaches: &mut Vec<Breach>) {
+    if !file.starts_with(root.join("docs/architecture")) {
+        return;
+    }
+    for (at, line) in text.lines().enumerate() {
+        for page in ABSENT_PAGES {
+            if line.contains(page) {
+                breaches.push(breach(file, at + 1, format!("{page} is not in the repository")));
+            }
+        }
+        for cited in line.split('`').skip(1).step_by(2) {
+            let Some((first, rest)) = cited.split_once('/') else { continue };
+            let is_path = cited.ends_with(".rs") && !cited.contains(['*', '{', ' ', '…']);
+            if !is_path || root.join(cited).exists() {
+                continue;
+            }
+            if !root.join("crates").join(first).join("src").join(rest).exists() {
+                breaches.push(breach(file, at + 1, format!("{cited} does not exist")));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,19 +306,36 @@ mod tests {
         write(src.join("undocumented.rs"), "fn f() {}\n");
         write(src.join("open.rs"), "//! doc\n// FIXME later\n");
         write(root.join("page.md"), "see [there](missing.md)\n");
+        std::fs::create_dir_all(root.join("docs/architecture")).expect("temporary folder");
+        write(
+            root.join("docs/architecture/page.md"),
+            "see `common/gone.rs` and `common/open.rs`\n",
+        );
+        write(src.join("cites.rs"), "//! as SLATEDB.md says\n");
+        let long = format!("//! doc\nfn long() {{\n{}}}\n", "    step();\n".repeat(100));
+        write(src.join("function.rs"), &long);
         write(
             root.join("crates/common/Cargo.toml"),
-            "[package]\nname = \"telesto-common\"\n[dependencies]\ntelesto-log.workspace = true\n",
+            "[package]\nname = \"telesto-common\"\n[dependencies]\ntelesto-log.workspace = true\narrow.workspace = true\n",
         );
         let (breaches, files) = check(&root);
         std::fs::remove_dir_all(&root).expect("temporary folder");
-        assert_eq!(files, 6);
+        assert_eq!(files, 9);
         let text = breaches.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-        for expected in
-            ["says nothing", "two things", "no opening", "FIXME", "missing.md", "downwards"]
-        {
+        for expected in [
+            "says nothing",
+            "two things",
+            "no opening",
+            "FIXME",
+            "missing.md",
+            "downwards",
+            "common/gone.rs does not",
+            "SLATEDB.md is not",
+            "long has 102 lines",
+            "uses arrow",
+        ] {
             assert!(text.contains(expected), "{expected:?} not reported in:\n{text}");
         }
-        assert_eq!(breaches.len(), 6, "{text}");
+        assert_eq!(breaches.len(), 10, "{text}");
     }
 }

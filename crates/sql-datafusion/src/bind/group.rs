@@ -8,7 +8,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
 
-use super::equal::one_of;
+use super::equality::one_of;
 use super::operators::natively_ordered;
 use super::scope::{Folds, OuterFold, Scope, ScopeColumn, fold};
 use super::select::{Output, all_columns, project, substitute};
@@ -233,7 +233,7 @@ impl Binder<'_> {
         let mut replace: Vec<(Expr, Expr)> = Vec::new();
         for (expr, key) in flat.into_iter().zip(keys) {
             let value = match shown.iter_mut().position(|(known, _)| *known == expr) {
-                Some(at) => super::equal::shown(key, named(aggregates.len() + at))?,
+                Some(at) => super::equality::shown(key, named(aggregates.len() + at))?,
                 None => Expr::Column(key),
             };
             replace.push((expr, value));

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
 
 use super::bounds::{Ran, bounded, kept};
-use super::seen::{Seen, observe};
+use super::result_digest::{Seen, observe};
 use super::tame;
 use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, pg_micros};

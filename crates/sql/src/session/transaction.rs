@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - Nothing is re-applied blindly: a repeated transaction commits only if it shows the client what the client
-//!   has seen (DESIGN.md §7). Reads and writes are all made anew.
+//!   has seen. Reads and writes are all made anew.
 //! - `now()` stays that of the first try, so that it does not make the results differ.
 //! - COPY cannot be repeated (its data is not kept): such a transaction gets 40001 at once.
 //!
@@ -26,7 +26,7 @@ use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
 use super::Session;
 use super::constraints::SetConstraints;
-use super::seen::{Seen, repeats};
+use super::result_digest::{Seen, repeats};
 use super::settings::Settings;
 use super::{Prepared, pg_micros};
 use crate::catalog::CatalogSnapshot;

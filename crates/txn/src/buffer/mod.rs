@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! Holds what a transaction wrote until it commits, so that it reads its own writes and so that the
-//! write set has no size limit (DESIGN.md §7).
+//! write set has no size limit.
 //!
 //! # Invariants
 //! - Every write has a sequence number; numbers only grow, also across rollbacks. A savepoint is the
