@@ -132,9 +132,13 @@ impl CausalPlane for Cure {
         out.send.push((Address::Region(RegionId(token.target as u16)), beat));
     }
 
-    fn covers(&self, token: &Label) -> bool {
+    fn attach(&mut self, token: &Label) -> bool {
         let (at, vector) = &self.moved[usize::from(token.source.0)];
-        (*at >= token.timestamp && self.reached(vector)) || self.lanes.stable() >= token.timestamp
+        // By time alone it is not enough that time has passed: a vector's entries may be ahead of its own timestamp.
+        let first = self.waiting.first_key_value().map(|((at, _), _)| *at);
+        (*at >= token.timestamp && self.reached(vector))
+            || (self.lanes.stable() >= token.timestamp
+                && first.is_none_or(|first| first > token.timestamp))
     }
 
     fn pending(&self) -> usize {

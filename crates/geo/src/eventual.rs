@@ -66,7 +66,7 @@ impl CausalPlane for Eventual {
 
     fn migrate(&mut self, _now_micros: u64, _token: &Label, _out: &mut Output) {}
 
-    fn covers(&self, _token: &Label) -> bool {
+    fn attach(&mut self, _token: &Label) -> bool {
         true
     }
 

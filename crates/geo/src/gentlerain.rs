@@ -105,7 +105,7 @@ impl CausalPlane for GentleRain {
         // The next rounds bring the stable time past it; there is nothing faster.
     }
 
-    fn covers(&self, token: &Label) -> bool {
+    fn attach(&mut self, token: &Label) -> bool {
         self.lanes.stable() >= token.timestamp
     }
 

@@ -270,7 +270,7 @@ impl CausalPlane for Matrix {
         self.beat(now_micros, to, token.timestamp, out);
     }
 
-    fn covers(&self, token: &Label) -> bool {
+    fn attach(&mut self, token: &Label) -> bool {
         let position = self.position.get(usize::from(token.source.0));
         position.is_some_and(|position| *position >= token.timestamp)
     }

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - The source of a stream's message is the stream's; it is not written again.
 //! - Everything but the write set of a payload is metadata: [`Envelope::encode`] tells how many bytes that is.
-//! - A tree label has constant size, whatever the number of regions.
+//! - A tree label has constant size (26 bytes, 34 with a floor), whatever the number of regions.
 //!
 //! # On failure
 //! [`Envelope::decode`] returns [`crate::Error::Malformed`]; it allocates no more than the message is long.
@@ -68,8 +68,8 @@ pub struct TreeLabel {
     pub label: Label,
     /// The regions it goes to.
     pub interest: RegionSet,
-    /// A change label that says that its region has moved, rather than that it begins.
-    pub done: bool,
+    /// It is to be taken only when time is stable past this: its source has taken something by time, which no tree's order tells.
+    pub floor: Timestamp,
 }
 
 /// What travels.
@@ -150,11 +150,15 @@ impl Envelope {
                 out.put_u8(LABEL);
                 put_varint(&mut out, u64::from(self.generation));
                 put_varint(&mut out, u64::from(*epoch));
-                out.put_u8(label.label.kind as u8 | u8::from(label.done) << 7);
+                let has_floor = label.floor > Timestamp::ZERO;
+                out.put_u8(label.label.kind as u8 | u8::from(has_floor) << 7);
                 out.put_u16(label.label.source.0);
                 out.put_u64(label.label.timestamp.0);
                 out.put_u32(label.label.target);
                 out.put_u64(label.interest.0);
+                if has_floor {
+                    out.put_u64(label.floor.0);
+                }
             }
         }
         let metadata = metadata.unwrap_or(out.len());
@@ -245,7 +249,7 @@ fn read_meta(reader: &mut Reader) -> Result<Meta> {
 
 fn read_label(reader: &mut Reader) -> Result<TreeLabel> {
     let kind = reader.byte()?;
-    let done = kind & 0x80 != 0;
+    let has_floor = kind & 0x80 != 0;
     let kind = match kind & 0x7f {
         0 => LabelKind::Update,
         1 => LabelKind::Migration,
@@ -256,7 +260,8 @@ fn read_label(reader: &mut Reader) -> Result<TreeLabel> {
     let timestamp = Timestamp(reader.u64()?);
     let target = u32::from_be_bytes(reader.fixed()?);
     let interest = RegionSet(reader.u64()?);
-    Ok(TreeLabel { label: Label { kind, source, timestamp, target }, interest, done })
+    let floor = if has_floor { Timestamp(reader.u64()?) } else { Timestamp::ZERO };
+    Ok(TreeLabel { label: Label { kind, source, timestamp, target }, interest, floor })
 }
 
 #[cfg(test)]
@@ -284,13 +289,14 @@ mod tests {
                 let label = Label { target, ..Label::update(RegionId(3), Timestamp(at)) };
                 Message::Payload { label, meta, data }
             });
-        let label = (0..3_u8, any::<u16>(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(
-            |(kind, source, at, interest, done)| {
+        let label = (0..3_u8, any::<u16>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
+            |(kind, source, at, interest, floor)| {
                 let kind = [LabelKind::Update, LabelKind::Migration, LabelKind::EpochChange]
                     [usize::from(kind)];
                 let (source, timestamp) = (RegionId(source), Timestamp(at));
                 let label = Label { kind, source, timestamp, target: 9 };
-                let label = TreeLabel { label, interest: RegionSet(interest), done };
+                let label =
+                    TreeLabel { label, interest: RegionSet(interest), floor: Timestamp(floor) };
                 Message::Label { epoch: 7, label }
             },
         );

@@ -4,7 +4,7 @@
 //! What every [`CausalPlane`] guarantees, except `eventual`, which guarantees only the second:
 //! - a transaction is put into [`Output::apply`] after everything of its causal past that is placed here was;
 //! - each stream in its order, each transaction once;
-//! - `covers(token)` turns true only when everything that the token's region held at the token's time and that is placed here was
+//! - `attach(token)` turns true only when everything that the token's region held at the token's time and that is placed here was
 //!   put out, and a local commit made from then on counts all of it as its past.
 //!
 //! # On failure
@@ -216,8 +216,8 @@ pub trait CausalPlane: fmt::Debug + Send {
     /// A session with this token (of this region) moves to region `token.target`: speed its attachment up.
     fn migrate(&mut self, now_micros: u64, token: &Label, out: &mut Output);
 
-    /// Whether everything the token stands for is here.
-    fn covers(&self, token: &Label) -> bool;
+    /// Whether everything the token stands for is here. If so, a session with it goes on here.
+    fn attach(&mut self, token: &Label) -> bool;
 
     /// How many transactions wait here.
     fn pending(&self) -> usize;

@@ -26,19 +26,22 @@ pub enum Bug {
     StaleAttach,
     /// The new tree is taken when its first label is stable in time: the rule of Saturn §6.2.
     PaperSlowSwitch,
+    /// Labels do not say that their source has taken something by time.
+    UnseenFallback,
     /// A resumed link leaves out the first message that was not acknowledged.
     ResumeSkips,
 }
 
 impl Bug {
     /// All of them, with their names.
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 8] = [
         ("label-before-cause", Self::LabelBeforeCause),
         ("column-not-merged", Self::ColumnNotMerged),
         ("lost-interest", Self::LostInterest),
         ("epochs-mixed", Self::EpochsMixed),
         ("stale-attach", Self::StaleAttach),
         ("paper-slow-switch", Self::PaperSlowSwitch),
+        ("unseen-fallback", Self::UnseenFallback),
         ("resume-skips", Self::ResumeSkips),
     ];
 }

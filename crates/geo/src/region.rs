@@ -224,10 +224,10 @@ impl Region {
         self.plane.next_tick()
     }
 
-    /// The token of a session that has seen everything that is here now.
-    #[must_use]
-    pub fn token(&self) -> Label {
-        Label { timestamp: self.clock.now(), ..Label::update(self.me, Timestamp::ZERO) }
+    /// The token of a session that has seen everything that is here now. Its time is one of its own: above every time that this
+    /// region has told others it has passed, so that nothing sent before answers for it.
+    pub fn token(&mut self, now_micros: u64) -> Label {
+        Label::update(self.me, self.clock.next(now_micros))
     }
 
     /// The token of a session that moves to region `to`, where it will be attached as soon as the network allows.
@@ -264,7 +264,7 @@ impl Region {
         self.check(token.source)?;
         // What the session writes here must be greater than what it has seen.
         self.clock.show(token.timestamp);
-        if self.covers(token) || self.planted == Some(Bug::StaleAttach) {
+        if self.is_here(token) || self.planted == Some(Bug::StaleAttach) {
             return Ok(Attach::Ready);
         }
         self.attaches += 1;
@@ -335,8 +335,13 @@ impl Region {
         Err(Error::UnknownRegion { region, members: self.members })
     }
 
-    fn covers(&self, token: &Label) -> bool {
-        token.source == self.me || self.plane.covers(token)
+    fn is_here(&mut self, token: &Label) -> bool {
+        // What its region did behind its mark is held back here with the new plane; the old one knows nothing of it.
+        let behind_mark = self.change.as_ref().is_some_and(|change| {
+            let mark = change.marks.get(usize::from(token.source.0)).copied().flatten();
+            mark.is_some_and(|mark| token.timestamp > mark)
+        });
+        token.source == self.me || (!behind_mark && self.plane.attach(token))
     }
 
     /// A message of the plane that comes: a mark closes the sender's stream in the old one, the rest waits.
@@ -373,12 +378,15 @@ impl Region {
         if self.plane.pending() == 0 && self.change.as_ref().is_some_and(all) {
             self.begin_new(now_micros, out);
         }
-        let ready = self.waiting.iter().filter(|(_, token)| self.covers(token));
-        let ready: Vec<_> = ready.map(|(id, _)| *id).collect();
-        for id in ready {
-            self.waiting.remove(&id);
-            out.attached.push(id);
-        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|id, token| {
+            let ready = self.is_here(token);
+            if ready {
+                out.attached.push(*id);
+            }
+            !ready
+        });
+        self.waiting = waiting;
     }
 
     fn begin_new(&mut self, now_micros: u64, out: &mut RegionOutput) {

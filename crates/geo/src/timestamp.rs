@@ -126,7 +126,7 @@ impl CausalPlane for TimestampOrder {
         self.beat(now_micros, RegionId(token.target as u16), token.timestamp, out);
     }
 
-    fn covers(&self, token: &Label) -> bool {
+    fn attach(&mut self, token: &Label) -> bool {
         self.stable() >= token.timestamp
     }
 

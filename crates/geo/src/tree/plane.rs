@@ -1,9 +1,10 @@
 //! The `tree` plane of one region: label sink, remote proxy, fallback, change of trees (Saturn §4, §6).
 //!
 //! # Invariants
-//! - Labels leave in timestamp order, down the tree in use and, during a change, down the next one too.
+//! - Labels leave in timestamp order, each down one tree: the next one from the change label on.
 //! - A transaction is applied when its label's turn has come in the tree's order, or when time is stable past it and every stable
-//!   one before it was applied. Both only apply what has its whole past applied, so they may be mixed.
+//!   one before it was applied. What was taken by time is not in the tree's order, so the labels of this region say so from then on:
+//!   their floor is the greatest time taken by time, and they are taken elsewhere only when time is stable past it there.
 //! - Per source, transactions are applied in order: one timestamp says which late labels are of the past.
 //!
 //! # On failure
@@ -43,16 +44,6 @@ struct Epoch {
     begun: BTreeMap<RegionId, Timestamp>,
     /// Regions whose change labels for this tree were taken in the order of the tree before it.
     taken: RegionSet,
-    /// Regions that have moved to this tree.
-    done: RegionSet,
-}
-
-/// A change of trees under way.
-#[derive(Debug)]
-struct Change {
-    next: Tree,
-    /// This region takes labels of the next tree.
-    moved: bool,
 }
 
 /// The `tree` plane of one region.
@@ -61,7 +52,8 @@ pub struct TreePlane {
     me: RegionId,
     members: usize,
     tree: Tree,
-    change: Option<Change>,
+    /// The tree that labels go down already, while the order of the other one is still followed.
+    next: Option<Tree>,
     /// By epoch.
     epochs: BTreeMap<u32, Epoch>,
     payloads: BTreeMap<(Timestamp, RegionId), Waiting>,
@@ -71,6 +63,8 @@ pub struct TreePlane {
     position: Vec<Timestamp>,
     /// By region: its stream has passed this time.
     passed: Vec<Timestamp>,
+    /// Everything up to here was taken by time, here or where what was taken here came from.
+    floor: Timestamp,
     beat_micros: u64,
     patience_micros: u64,
     sent_micros: Vec<u64>,
@@ -99,12 +93,13 @@ impl TreePlane {
             me,
             members,
             tree,
-            change: None,
+            next: None,
             epochs: BTreeMap::new(),
             payloads: BTreeMap::new(),
             applied: vec![Timestamp::ZERO; members],
             position: vec![Timestamp::ZERO; members],
             passed: vec![Timestamp::ZERO; members],
+            floor: Timestamp::ZERO,
             beat_micros: config.beat_micros,
             patience_micros: config.patience_micros,
             sent_micros: vec![now_micros; members],
@@ -114,43 +109,30 @@ impl TreePlane {
         })
     }
 
-    /// The label sink: sends a label down the tree in use and the next one.
-    fn emit(&mut self, label: TreeLabel, out: &mut Output) {
-        if self.planted == Some(Bug::LabelBeforeCause) {
-            if self.held.is_none() && label.label.timestamp.wall_micros() % 3 == 0 {
-                self.held = Some(label);
-                return;
-            }
+    /// The label sink: sends a label down the newest tree.
+    fn emit(&mut self, label: Label, interest: RegionSet, out: &mut Output) {
+        let unseen = self.planted == Some(Bug::UnseenFallback);
+        let floor = if unseen { Timestamp::ZERO } else { self.floor };
+        let label = TreeLabel { label, interest, floor };
+        if self.planted != Some(Bug::LabelBeforeCause) {
             self.send(label, out);
-            if let Some(held) = self.held.take() {
-                self.send(held, out);
-            }
+            return;
+        }
+        if self.held.is_none() && label.label.timestamp.wall_micros() % 3 == 0 {
+            self.held = Some(label);
             return;
         }
         self.send(label, out);
+        if let Some(held) = self.held.take() {
+            self.send(held, out);
+        }
     }
 
     fn send(&self, label: TreeLabel, out: &mut Output) {
-        self.send_down(&self.tree, label, out);
-        if let Some(change) = &self.change
-            && change.next.epoch != self.tree.epoch
-        {
-            self.send_down(&change.next, label, out);
-        }
-    }
-
-    fn send_down(&self, tree: &Tree, label: TreeLabel, out: &mut Output) {
+        let tree = self.next.as_ref().unwrap_or(&self.tree);
         let index = tree.homes[usize::from(self.me.0)];
         let to = Address::Serializer(SerializerId { epoch: tree.epoch, index });
         out.send.push((to, Message::Label { epoch: tree.epoch, label }));
-    }
-
-    /// The tree whose order counts here.
-    fn order(&self) -> u32 {
-        match &self.change {
-            Some(change) if change.moved => change.next.epoch,
-            _ => self.tree.epoch,
-        }
     }
 
     fn stable(&self) -> Timestamp {
@@ -167,6 +149,9 @@ impl TreePlane {
     /// Applies in timestamp order what is stable in time, up to `limit`.
     fn apply_by_time(&mut self, limit: Timestamp, out: &mut Output) {
         let limit = limit.min(self.stable());
+        if self.payloads.first_key_value().is_some_and(|((at, _), _)| *at <= limit) {
+            self.floor = self.floor.max(limit);
+        }
         while let Some(first) = self.payloads.first_entry() {
             if first.key().0 > limit {
                 return;
@@ -176,13 +161,20 @@ impl TreePlane {
         }
     }
 
-    /// Takes labels in the order of the tree that counts, as far as payloads are here.
+    /// Takes labels in the tree's order, as far as payloads are here.
     fn apply_by_label(&mut self, out: &mut Output) {
-        let order = self.order();
+        let order = self.tree.epoch;
         while let Some(next) =
             self.epochs.get(&order).and_then(|epoch| epoch.queue.front()).copied()
         {
             let (source, at) = (next.label.source, next.label.timestamp);
+            if next.floor > self.floor {
+                if next.floor > self.stable() {
+                    return;
+                }
+                self.apply_by_time(next.floor, out);
+                self.floor = self.floor.max(next.floor);
+            }
             if next.label.kind == LabelKind::Update && at > self.applied[usize::from(source.0)] {
                 let Some(waiting) = self.payloads.remove(&(at, source)) else { return };
                 self.apply(waiting, out);
@@ -200,11 +192,10 @@ impl TreePlane {
         }
     }
 
-    /// Whether the next tree may be taken, and up to which time everything must be applied first.
+    /// Whether the next tree's order may be followed, and up to which time everything must be applied first.
     fn exit(&self) -> Option<Timestamp> {
-        let change = self.change.as_ref().filter(|change| !change.moved)?;
+        let epoch = self.epochs.get(&self.next.as_ref()?.epoch)?;
         let all = RegionSet::first(self.members).without(self.me);
-        let epoch = self.epochs.get(&change.next.epoch)?;
         if epoch.taken == all {
             return Some(Timestamp::ZERO);
         }
@@ -224,7 +215,7 @@ impl TreePlane {
         self.apply_by_label(out);
         if let Some(limit) = self.exit() {
             self.apply_by_time(limit, out);
-            self.leave_old_tree(out);
+            self.leave_old_tree(limit);
             self.apply_by_label(out);
         }
         // Its oldest payload has waited too long: the tree is slow or broken, so time decides.
@@ -233,56 +224,22 @@ impl TreePlane {
             self.apply_by_time(Timestamp::MAX, out);
             self.apply_by_label(out);
         }
-        self.finish_change();
     }
 
-    /// Takes the order of the next tree from here on, and says so.
-    fn leave_old_tree(&mut self, out: &mut Output) {
-        let Some(change) = &mut self.change else { return };
-        change.moved = true;
-        let (epoch, old) = (change.next.epoch, self.tree.epoch);
-        let begun = self.epochs.get(&epoch).map(|known| known.begun.clone()).unwrap_or_default();
-        for (region, at) in begun {
-            let position = &mut self.position[usize::from(region.0)];
-            *position = (*position).max(at.min(self.passed[usize::from(region.0)]));
-        }
-        self.epochs.remove(&old);
-        let label = Label {
-            kind: LabelKind::EpochChange,
-            source: self.me,
-            timestamp: Timestamp::ZERO,
-            target: epoch,
-        };
-        let interest = RegionSet::first(self.members).without(self.me);
-        let done = TreeLabel { label, interest, done: true };
-        if let Some(change) = &self.change {
-            self.send_down(&change.next, done, out);
-        }
-    }
-
-    /// Stops feeding the old tree when nobody goes by it any more.
-    fn finish_change(&mut self) {
-        let all = RegionSet::first(self.members).without(self.me);
-        let Some(change) = &self.change else { return };
-        let done = self.epochs.get(&change.next.epoch).map(|epoch| epoch.done).unwrap_or_default();
-        if change.moved
-            && done == all
-            && let Some(change) = self.change.take()
-        {
-            self.tree = change.next;
-        }
+    /// Follows the order of the next tree from here on; everything up to `limit` was taken by time.
+    fn leave_old_tree(&mut self, limit: Timestamp) {
+        let Some(next) = self.next.take() else { return };
+        self.floor = self.floor.max(limit);
+        self.epochs.remove(&self.tree.epoch);
+        self.tree = next;
     }
 
     fn receive_label(&mut self, epoch: u32, label: TreeLabel) {
-        let order = self.order();
+        let order = self.tree.epoch;
         if epoch < order {
             return;
         }
         let known = self.epochs.entry(epoch).or_default();
-        if label.done {
-            known.done = known.done.with(label.label.source);
-            return;
-        }
         if label.label.kind == LabelKind::EpochChange && label.label.target == epoch {
             known.begun.insert(label.label.source, label.label.timestamp);
         }
@@ -313,7 +270,7 @@ impl CausalPlane for TreePlane {
             let payload = Message::Payload { label, meta: Meta::None, data };
             out.send.push((Address::Region(region), payload));
         }
-        self.emit(TreeLabel { label: commit.label, interest, done: false }, out);
+        self.emit(commit.label, interest, out);
     }
 
     fn receive(
@@ -381,15 +338,22 @@ impl CausalPlane for TreePlane {
 
     fn migrate(&mut self, _now_micros: u64, token: &Label, out: &mut Output) {
         let interest = RegionSet::only(RegionId(token.target as u16));
-        self.emit(TreeLabel { label: *token, interest, done: false }, out);
+        self.emit(*token, interest, out);
     }
 
-    fn covers(&self, token: &Label) -> bool {
-        let position = self.position.get(usize::from(token.source.0));
+    fn attach(&mut self, token: &Label) -> bool {
+        // By label: the token's turn has come.
+        if self.position.get(usize::from(token.source.0)).is_some_and(|at| *at >= token.timestamp) {
+            return true;
+        }
+        // By time: nothing of its time or before can come, and nothing waits. What the session goes on to do here must say so.
         let first = self.payloads.first_key_value().map(|((at, _), _)| *at);
-        // By label: the token's turn has come. By time: nothing of its time or before can come, and nothing waits.
-        position.is_some_and(|position| *position >= token.timestamp)
-            || (self.stable() >= token.timestamp && first.is_none_or(|at| at > token.timestamp))
+        let passed =
+            self.stable() >= token.timestamp && first.is_none_or(|at| at > token.timestamp);
+        if passed {
+            self.floor = self.floor.max(token.timestamp);
+        }
+        passed
     }
 
     fn pending(&self) -> usize {
@@ -406,23 +370,28 @@ impl CausalPlane for TreePlane {
         tree.validate(self.members)?;
         let refused =
             |reason| Err(Error::ChangeRefused { what: "epoch", asked: tree.epoch, reason });
-        if self.change.is_some() {
+        if self.next.is_some() {
             return refused("a change of trees is under way");
         }
         if tree.epoch <= self.tree.epoch {
             return refused("epochs only grow");
         }
-        let epoch = tree.epoch;
-        self.change = Some(Change { next: tree, moved: false });
-        let label =
-            Label { kind: LabelKind::EpochChange, source: self.me, timestamp: at, target: epoch };
+        let kind = LabelKind::EpochChange;
+        let label = Label { kind, source: self.me, timestamp: at, target: tree.epoch };
         let interest = RegionSet::first(self.members).without(self.me);
-        self.emit(TreeLabel { label, interest, done: false }, out);
+        if let Some(held) = self.held.take() {
+            self.send(held, out);
+        }
+        // Down the old tree as its last label, down the new one as its first.
+        let change = TreeLabel { label, interest, floor: self.floor };
+        self.send(change, out);
+        self.next = Some(tree);
+        self.send(change, out);
         self.pump(now_micros, out);
         Ok(())
     }
 
     fn epoch(&self) -> Option<(u32, bool)> {
-        Some((self.order(), self.change.is_some()))
+        Some((self.tree.epoch, self.next.is_some()))
     }
 }

@@ -107,7 +107,7 @@ mod tests {
         let label = Label::update(RegionId(0), Timestamp(9));
         let send = |interest: &[u16], from| {
             let interest = interest.iter().map(|r| RegionId(*r)).collect();
-            let label = TreeLabel { label, interest, done: false };
+            let label = TreeLabel { label, interest, floor: Timestamp::ZERO };
             let sent = serializer.receive(from, label).unwrap();
             sent.into_iter().map(|forward| forward.to).collect::<Vec<_>>()
         };
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(send(&[0, 1], zero), [Address::Region(RegionId(1))]);
         assert_eq!(send(&[2, 3], zero), [next]);
         assert_eq!(send(&[0, 3], next), [zero]);
-        let label = TreeLabel { label, interest: RegionSet::first(4), done: false };
+        let label = TreeLabel { label, interest: RegionSet::first(4), floor: Timestamp::ZERO };
         assert!(serializer.receive(Address::Region(RegionId(2)), label).is_err());
     }
 }
