@@ -65,7 +65,13 @@ impl Study {
         run(&Setup { latencies, plane, seed, seconds, rate, travellers }, workload)
     }
 
-    fn plot(&self, file: &str, title: &str, axes: (&str, &str), series: &[Series]) -> Result<(), String> {
+    fn plot(
+        &self,
+        file: &str,
+        title: &str,
+        axes: (&str, &str),
+        series: &[Series],
+    ) -> Result<(), String> {
         lines(&self.out.join(file), title, axes.0, axes.1, series)
     }
 }
@@ -92,7 +98,9 @@ fn cdf(name: &str, measure: &Measure, from: RegionId, to: RegionId) -> Series {
 /// The solver: trees, and what is expected of each plane.
 fn tree(_: &Study) -> Result<(), String> {
     let latencies = Latencies::saturn();
-    println!("\n== Trees over the seven sites (Definition 2; average extra of labels over payloads, ms) ==");
+    println!(
+        "\n== Trees over the seven sites (Definition 2; average extra of labels over payloads, ms) =="
+    );
     let exponential = Synthetic::new(Correlation::Exponential, &latencies).weights();
     let uniform = Problem::uniform(latencies.clone());
     let weighted = Problem { latencies: latencies.clone(), weights: exponential };
@@ -118,7 +126,11 @@ fn tree(_: &Study) -> Result<(), String> {
                 weights += problem.weights[i][j];
                 worst = worst.max(extra[i][j]);
             }
-            println!("  {kind:<22} {:>8.1} {:>11.1}", sum / weights / 1000.0, worst as f64 / 1000.0);
+            println!(
+                "  {kind:<22} {:>8.1} {:>11.1}",
+                sum / weights / 1000.0,
+                worst as f64 / 1000.0
+            );
         }
     }
     Ok(())
@@ -126,14 +138,20 @@ fn tree(_: &Study) -> Result<(), String> {
 
 /// Figure 1: staleness by the number of regions, and by the degree of replication.
 fn figure_1(study: &Study) -> Result<(), String> {
-    println!("\n== Figure 1a: data staleness over eventual, % (full replication), and messages and metadata bytes an update ==");
+    println!(
+        "\n== Figure 1a: data staleness over eventual, % (full replication), and messages and metadata bytes an update =="
+    );
     println!("(the paper plots GentleRain far above a constant Cure; its text gives no numbers)");
     println!("regions  plane        staleness   messages      bytes");
     let mut series: Vec<Series> = Vec::new();
     let mut row = |at: f64, kind: PlaneKind, measure: &Measure, label: &str| {
         let direct = measure.average_visibility() - measure.average_extra();
         let stale = measure.average_extra() / direct * 100.0;
-        println!("{label:>7}  {kind:<10} {stale:>10.1} % {:>10.1} {:>10.1}", measure.messages(), measure.metadata_bytes());
+        println!(
+            "{label:>7}  {kind:<10} {stale:>10.1} % {:>10.1} {:>10.1}",
+            measure.messages(),
+            measure.metadata_bytes()
+        );
         match series.iter_mut().find(|series| series.name == kind.name()) {
             Some(series) => series.points.push((at, stale)),
             None => series.push(Series { name: kind.name().to_owned(), points: vec![(at, stale)] }),
@@ -149,7 +167,9 @@ fn figure_1(study: &Study) -> Result<(), String> {
         }
     }
     study.plot("figure-1a.svg", "Figure 1a: staleness over eventual", ("regions", "%"), &series)?;
-    println!("\n== Figure 1b: data staleness over eventual, %, by copies of an item (the nearest regions; 5 regions) ==");
+    println!(
+        "\n== Figure 1b: data staleness over eventual, %, by copies of an item (the nearest regions; 5 regions) =="
+    );
     let mut series: Vec<Series> = Vec::new();
     for copies in (2..=5).rev() {
         let latencies = sites::first(5);
@@ -161,7 +181,11 @@ fn figure_1(study: &Study) -> Result<(), String> {
             let measure = study.measure(&latencies, &plane, &mut workload, 0)?;
             let direct = measure.average_visibility() - measure.average_extra();
             let stale = measure.average_extra() / direct * 100.0;
-            println!("{copies:>7}  {kind:<10} {stale:>10.1} % {:>10.1} {:>10.1}", measure.messages(), measure.metadata_bytes());
+            println!(
+                "{copies:>7}  {kind:<10} {stale:>10.1} % {:>10.1} {:>10.1}",
+                measure.messages(),
+                measure.metadata_bytes()
+            );
             match series.iter_mut().find(|series| series.name == kind.name()) {
                 Some(series) => series.points.push((copies as f64, stale)),
                 None => series.push(Series {
@@ -176,7 +200,9 @@ fn figure_1(study: &Study) -> Result<(), String> {
 
 /// Figure 4: one serializer, several, none.
 fn figure_4(study: &Study) -> Result<(), String> {
-    println!("\n== Figure 4: configurations of Saturn (exponential correlation): extra visibility, ms ==");
+    println!(
+        "\n== Figure 4: configurations of Saturn (exponential correlation): extra visibility, ms =="
+    );
     println!("configuration              average   I-F p90   T-S p90   paper: average");
     let latencies = Latencies::saturn();
     let weights = Synthetic::new(Correlation::Exponential, &latencies).weights();
@@ -192,7 +218,10 @@ fn figure_4(study: &Study) -> Result<(), String> {
         let mut workload = Synthetic::new(Correlation::Exponential, &latencies);
         let measure = study.measure(&latencies, &plane, &mut workload, 0)?;
         let (first, second) = (measure.p90(I, F), measure.p90(T, S));
-        println!("{name:<25} {:>8.1} {first:>9.1} {second:>9.1}   {paper}", measure.average_extra());
+        println!(
+            "{name:<25} {:>8.1} {first:>9.1} {second:>9.1}   {paper}",
+            measure.average_extra()
+        );
         left.push(cdf(name, &measure, I, F));
         right.push(cdf(name, &measure, T, S));
     }
@@ -203,9 +232,14 @@ fn figure_4(study: &Study) -> Result<(), String> {
 
 /// Figure 5: what throughput depends on, as work: messages, bytes, waits of remote reads.
 fn figure_5(study: &Study) -> Result<(), String> {
-    println!("\n== Figure 5: work instead of throughput, at {} updates a second and region ==", study.rate);
+    println!(
+        "\n== Figure 5: work instead of throughput, at {} updates a second and region ==",
+        study.rate
+    );
     println!("(the paper: throughput below eventual by 2.2 % Saturn, 7 % GentleRain, 27 % Cure)");
-    println!("correlation   plane       extra avg  worst pair      p90   messages/update  metadata B/update  copies");
+    println!(
+        "correlation   plane       extra avg  worst pair      p90   messages/update  metadata B/update  copies"
+    );
     let latencies = Latencies::saturn();
     use Correlation::{Exponential, Full, Proportional, Uniform};
     for correlation in [Exponential, Proportional, Uniform, Full] {
@@ -226,9 +260,13 @@ fn figure_5(study: &Study) -> Result<(), String> {
             );
         }
     }
-    println!("\n== Figure 5d: remote reads: how long a session that moves waits to be attached, beyond its own way, ms ==");
+    println!(
+        "\n== Figure 5d: remote reads: how long a session that moves waits to be attached, beyond its own way, ms =="
+    );
     println!("(the paper: 40 % remote reads, Saturn 15.7 % ahead of GentleRain, 60.5 % of Cure)");
-    println!("plane        mean wait    p90   a remote read there and back, against eventual   reads, 40 % remote, a session and second");
+    println!(
+        "plane        mean wait    p90   a remote read there and back, against eventual   reads, 40 % remote, a session and second"
+    );
     let tree = best_tree(&latencies, Synthetic::new(Exponential, &latencies).weights())?;
     let mut baseline = None;
     for (kind, plane) in planes(&tree) {
@@ -266,7 +304,9 @@ fn problem_way(problem: &Problem) -> f64 {
 
 /// Figure 6: a link becomes slower than its tree was made for.
 fn figure_6(study: &Study) -> Result<(), String> {
-    println!("\n== Figure 6: N. California, Oregon, Ireland: extra visibility, ms, as NC-O becomes slower ==");
+    println!(
+        "\n== Figure 6: N. California, Oregon, Ireland: extra visibility, ms, as NC-O becomes slower =="
+    );
     println!("(the paper: T1 adds 14 ms at +25 ms; T2 is better from +55 ms on)");
     println!("injected   T1 (Oregon)   T2 (Ireland)   solved anew    matrix");
     let sites = [sites::NC, O, I];
@@ -295,13 +335,20 @@ fn figure_6(study: &Study) -> Result<(), String> {
         }
         println!();
     }
-    study.plot("figure-6.svg", "Figure 6: a slower link", ("injected delay, ms", "extra, ms"), &series)
+    study.plot(
+        "figure-6.svg",
+        "Figure 6: a slower link",
+        ("injected delay, ms", "extra, ms"),
+        &series,
+    )
 }
 
 /// Figure 7: visibility under the default workload.
 fn figure_7(study: &Study) -> Result<(), String> {
     println!("\n== Figure 7: extra visibility, ms (seven sites, exponential correlation) ==");
-    println!("plane          average  worst pair     I-F p90   I-S p90   paper: average, I-F p90, I-S p90");
+    println!(
+        "plane          average  worst pair     I-F p90   I-S p90   paper: average, I-F p90, I-S p90"
+    );
     let latencies = Latencies::saturn();
     let weights = Synthetic::new(Correlation::Exponential, &latencies).weights();
     let tree = best_tree(&latencies, weights)?;
@@ -337,15 +384,24 @@ fn figure_7(study: &Study) -> Result<(), String> {
 
 /// Figure 8: the social workload on the real placement.
 fn figure_8(study: &Study) -> Result<(), String> {
-    println!("\n== Figure 8: social workload: real placement of 61,096 users, 905,565 generated edges ==");
-    println!("(the paper, throughput below eventual: Saturn 1.8 %; extra visibility: Saturn +16.1 ms, GentleRain +79.2, Cure +23.7;");
+    println!(
+        "\n== Figure 8: social workload: real placement of 61,096 users, 905,565 generated edges =="
+    );
+    println!(
+        "(the paper, throughput below eventual: Saturn 1.8 %; extra visibility: Saturn +16.1 ms, GentleRain +79.2, Cure +23.7;"
+    );
     println!(" p90 of I-F: Saturn +8.7; p90 of I-T: Saturn +47.2)");
-    println!("K  plane       extra avg  worst pair   I-F p90  I-T p90  messages/update  metadata B/update  attach wait");
+    println!(
+        "K  plane       extra avg  worst pair   I-F p90  I-T p90  messages/update  metadata B/update  attach wait"
+    );
     let latencies = Latencies::saturn();
     for (copies, packed) in PLACEMENTS {
         let mut random = SmallRng::seed_from_u64(study.seed);
         let mut social = Social::new(packed, &latencies, &mut random)?;
-        println!("maximum {copies}: {:.1} % of reads of friends' data are remote", social.remote_share() * 100.0);
+        println!(
+            "maximum {copies}: {:.1} % of reads of friends' data are remote",
+            social.remote_share() * 100.0
+        );
         let tree = best_tree(&latencies, social.weights())?;
         let (mut left, mut right) = (Vec::new(), Vec::new());
         for (kind, plane) in planes(&tree) {
@@ -375,10 +431,13 @@ fn figure_8(study: &Study) -> Result<(), String> {
 /// A change of trees while updates flow (§6.2): how long it lasts, and the longest time without anything new.
 fn change(study: &Study) -> Result<(), String> {
     println!("\n== Change of trees (paper: always less than 200 ms), exponential correlation ==");
-    println!("old tree    lasts    longest gap of visibility of a region: before   during    longest extra wait during");
+    println!(
+        "old tree    lasts    longest gap of visibility of a region: before   during    longest extra wait during"
+    );
     for lost in [false, true] {
         let latencies = Latencies::saturn();
-        let new = best_tree(&latencies, Synthetic::new(Correlation::Exponential, &latencies).weights())?;
+        let new =
+            best_tree(&latencies, Synthetic::new(Correlation::Exponential, &latencies).weights())?;
         let old = sites::paper_exponential()?;
         let config = WorldConfig {
             seed: study.seed,
@@ -407,14 +466,17 @@ fn change(study: &Study) -> Result<(), String> {
                     world.lose_tree(0);
                 }
                 for region in (0..7).map(RegionId) {
-                    world.change_tree(region, new.clone().with_epoch(1)).map_err(|e| e.to_string())?;
+                    world
+                        .change_tree(region, new.clone().with_epoch(1))
+                        .map_err(|e| e.to_string())?;
                 }
             }
             match happening {
                 Happening::Applied(to, transaction) => {
                     let gap = now - std::mem::replace(&mut last[usize::from(to.0)], now);
                     let longest = if told { &mut during } else { &mut before };
-                    *longest = gap.max(*longest).min(if now < at - 1_000_000 { 0 } else { u64::MAX });
+                    *longest =
+                        gap.max(*longest).min(if now < at - 1_000_000 { 0 } else { u64::MAX });
                     let bytes = transaction.data.get(..8).and_then(|b| b.try_into().ok());
                     let committed = bytes.map(u64::from_be_bytes).unwrap_or_default();
                     let visibility = now - committed;

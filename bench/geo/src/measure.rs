@@ -78,7 +78,8 @@ impl Measure {
 
     /// The pair with the greatest average extra, ms.
     pub fn worst_pair(&self) -> (f64, (RegionId, RegionId)) {
-        let extra = self.sums.keys().map(|(f, t)| (self.pair_extra(*f, *t).unwrap_or(0.0), (*f, *t)));
+        let extra =
+            self.sums.keys().map(|(f, t)| (self.pair_extra(*f, *t).unwrap_or(0.0), (*f, *t)));
         extra.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
     }
 
@@ -155,7 +156,8 @@ pub fn run(setup: &Setup<'_>, workload: &mut dyn Workload) -> Result<Measure, St
     let random = SmallRng::seed_from_u64(setup.seed);
     let from_micros = World::BEGIN_MICROS + 1_000_000;
     let rate = setup.rate;
-    let mut run = Run { world, workload, random, travellers: Vec::new(), measure, rate, from_micros };
+    let mut run =
+        Run { world, workload, random, travellers: Vec::new(), measure, rate, from_micros };
     run.begin(setup);
     run.until(from_micros)?;
     let before = run.world.traffic();

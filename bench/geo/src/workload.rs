@@ -129,7 +129,11 @@ pub struct Social {
 
 impl Social {
     /// Reads a placement (bzip2) and generates friends.
-    pub fn new(packed: &[u8], latencies: &Latencies, random: &mut SmallRng) -> Result<Self, String> {
+    pub fn new(
+        packed: &[u8],
+        latencies: &Latencies,
+        random: &mut SmallRng,
+    ) -> Result<Self, String> {
         let placements = read_placement(packed, latencies.sites())?;
         let users = placements.len();
         let home = |placement: &RegionSet| {
@@ -146,7 +150,10 @@ impl Social {
         let mut friends = vec![Vec::new(); users];
         let mut edges = 0;
         while edges < EDGES {
-            let (a, b) = (ends[random.random_range(0..ends.len())], ends[random.random_range(0..ends.len())]);
+            let (a, b) = (
+                ends[random.random_range(0..ends.len())],
+                ends[random.random_range(0..ends.len())],
+            );
             let near = placements[b as usize].has(homes[a as usize])
                 && placements[a as usize].has(homes[b as usize]);
             // Partitioning puts friends together; what it cannot put together is the rest.
@@ -210,7 +217,8 @@ impl Workload for Social {
             if friends.is_empty() {
                 continue;
             }
-            let placement = self.placements[friends[random.random_range(0..friends.len())] as usize];
+            let placement =
+                self.placements[friends[random.random_range(0..friends.len())] as usize];
             if !placement.has(region) {
                 let nearest = placement.iter().min_by_key(|to| self.latencies.get(region, *to));
                 return nearest.unwrap_or_default();
@@ -230,7 +238,8 @@ fn read_placement(packed: &[u8], members: usize) -> Result<Vec<RegionSet>, Strin
             region.map(RegionId)
         };
         let set: Option<RegionSet> = line.split(',').skip(1).map(region).collect();
-        placements.push(set.filter(|set| !set.is_empty()).ok_or(format!("line {}: {line:?}", at + 1))?);
+        placements
+            .push(set.filter(|set| !set.is_empty()).ok_or(format!("line {}: {line:?}", at + 1))?);
     }
     Ok(placements)
 }
