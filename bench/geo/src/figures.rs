@@ -86,6 +86,13 @@ fn best_tree(latencies: &Latencies, weights: Vec<Vec<f64>>) -> Result<Tree, Stri
     solve(&problem).map(|solution| solution.tree).map_err(|error| error.to_string())
 }
 
+/// The seven sites under the default workload.
+fn exponential_problem() -> Problem {
+    let latencies = Latencies::saturn();
+    let weights = Synthetic::new(Correlation::Exponential, &latencies).weights();
+    Problem { latencies, weights }
+}
+
 /// The cumulative distribution of a pair's visibility.
 fn cdf(name: &str, measure: &Measure, from: RegionId, to: RegionId) -> Series {
     let quantiles = (0..=200).map(|at| f64::from(at) / 200.0);
@@ -105,8 +112,8 @@ fn tree(_: &Study) -> Result<(), String> {
     let uniform = Problem::uniform(latencies.clone());
     let weighted = Problem { latencies: latencies.clone(), weights: exponential };
     for (name, problem, papers) in [
-        ("equal weights", &uniform, sites::paper_uniform()?),
-        ("exponential weights", &weighted, sites::paper_exponential()?),
+        ("equal weights", &uniform, sites::paper_uniform(&uniform)?),
+        ("exponential weights", &weighted, sites::paper_exponential(&weighted)?),
     ] {
         let exact = solve(problem).map_err(|error| error.to_string())?;
         let grown = grow(problem, 5_000.0).map_err(|error| error.to_string())?;
@@ -208,7 +215,7 @@ fn figure_4(study: &Study) -> Result<(), String> {
     let weights = Synthetic::new(Correlation::Exponential, &latencies).weights();
     let configurations = [
         ("S: one, in Ireland", PlaneConfig::tree(Tree::star(7, I)), "-"),
-        ("M: the authors' tree", PlaneConfig::tree(sites::paper_exponential()?), "8.2"),
+        ("M: the authors' tree", PlaneConfig::tree(sites::paper_exponential(&exponential_problem())?), "8.2"),
         ("M: the solver's tree", PlaneConfig::tree(best_tree(&latencies, weights)?), "8.2"),
         ("P: timestamp order", PlaneConfig::new(PlaneKind::Timestamp), "-"),
         ("matrix", PlaneConfig::new(PlaneKind::Matrix), "-"),
@@ -274,9 +281,7 @@ fn figure_5(study: &Study) -> Result<(), String> {
         let measure = study.measure(&latencies, &plane, &mut workload, 20)?;
         let wait = measure.waits.mean() / 1000.0;
         // A read there and back is two ways and two waits; a local one 1 ms.
-        let weights = Synthetic::new(Exponential, &latencies).weights();
-        let problem = Problem { latencies: latencies.clone(), weights };
-        let way = problem_way(&problem);
+        let way = problem_way(&exponential_problem());
         let remote = 2.0 * (way + wait);
         let rate = 1000.0 / (0.6 + 0.4 * remote);
         let base = *baseline.get_or_insert(remote);
@@ -354,7 +359,7 @@ fn figure_7(study: &Study) -> Result<(), String> {
     let tree = best_tree(&latencies, weights)?;
     let (mut left, mut right) = (Vec::new(), Vec::new());
     let mut all = planes(&tree);
-    all.push((PlaneKind::Tree, PlaneConfig::tree(sites::paper_exponential()?)));
+    all.push((PlaneKind::Tree, PlaneConfig::tree(sites::paper_exponential(&exponential_problem())?)));
     let last = all.len() - 1;
     for (at, (kind, plane)) in all.iter().enumerate() {
         let mut workload = Synthetic::new(Correlation::Exponential, &latencies);
@@ -438,7 +443,7 @@ fn change(study: &Study) -> Result<(), String> {
         let latencies = Latencies::saturn();
         let new =
             best_tree(&latencies, Synthetic::new(Correlation::Exponential, &latencies).weights())?;
-        let old = sites::paper_exponential()?;
+        let old = sites::paper_exponential(&exponential_problem())?;
         let config = WorldConfig {
             seed: study.seed,
             latencies: latencies.clone(),

@@ -74,11 +74,12 @@ fn matrix_waits_for_nothing_concurrent_and_says_each_count_once() {
     let (_, quick) = commit(&mut r[1], START + 2, &[1, 2]);
     assert_eq!(labels(&carry(1, &mut r[2], START + 3, &quick[0])).len(), 1);
     assert_eq!(labels(&carry(0, &mut r[2], START + 4, &slow[0])).len(), 1);
-    // With nothing new to tell, a transaction carries an empty list of counts.
-    let (_, first) = commit(&mut r[1], START + 5, &[1, 2]);
-    let (_, second) = commit(&mut r[1], START + 6, &[1, 2]);
-    assert_eq!(first[0].metadata_bytes, 13);
-    assert_eq!(second[0].metadata_bytes, 13);
+    // What 1 has of 0's, 2 must have too: its next transaction to 2 says so, the one after that need not.
+    let (_, both) = commit(&mut r[0], START + 5, &[0, 1, 2]);
+    carry(0, &mut r[1], START + 6, &both[0]);
+    let (_, first) = commit(&mut r[1], START + 7, &[1, 2]);
+    let (_, second) = commit(&mut r[1], START + 8, &[1, 2]);
+    assert_eq!((first[0].metadata_bytes, second[0].metadata_bytes), (15, 13));
 }
 
 #[test]
