@@ -215,7 +215,11 @@ fn figure_4(study: &Study) -> Result<(), String> {
     let weights = Synthetic::new(Correlation::Exponential, &latencies).weights();
     let configurations = [
         ("S: one, in Ireland", PlaneConfig::tree(Tree::star(7, I)), "-"),
-        ("M: the authors' tree", PlaneConfig::tree(sites::paper_exponential(&exponential_problem())?), "8.2"),
+        (
+            "M: the authors' tree",
+            PlaneConfig::tree(sites::paper_exponential(&exponential_problem())?),
+            "8.2",
+        ),
         ("M: the solver's tree", PlaneConfig::tree(best_tree(&latencies, weights)?), "8.2"),
         ("P: timestamp order", PlaneConfig::new(PlaneKind::Timestamp), "-"),
         ("matrix", PlaneConfig::new(PlaneKind::Matrix), "-"),
@@ -359,7 +363,10 @@ fn figure_7(study: &Study) -> Result<(), String> {
     let tree = best_tree(&latencies, weights)?;
     let (mut left, mut right) = (Vec::new(), Vec::new());
     let mut all = planes(&tree);
-    all.push((PlaneKind::Tree, PlaneConfig::tree(sites::paper_exponential(&exponential_problem())?)));
+    all.push((
+        PlaneKind::Tree,
+        PlaneConfig::tree(sites::paper_exponential(&exponential_problem())?),
+    ));
     let last = all.len() - 1;
     for (at, (kind, plane)) in all.iter().enumerate() {
         let mut workload = Synthetic::new(Correlation::Exponential, &latencies);

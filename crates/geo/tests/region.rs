@@ -11,7 +11,7 @@ const START: u64 = 1_000_000;
 
 fn region(me: u16, members: usize, plane: PlaneConfig) -> Region {
     let me = RegionId(me);
-    Region::new(&RegionConfig { me, members, plane, planted: None }, START).unwrap()
+    Region::new(&RegionConfig { me, members, plane, planted: None }, START).expect("a region")
 }
 
 fn regions(members: u16, kind: PlaneKind) -> Vec<Region> {
@@ -32,7 +32,7 @@ fn commit(region: &mut Region, now: u64, placement: &[u16]) -> (Label, Vec<Outgo
 fn carry(from: u16, region: &mut Region, now: u64, message: &Outgoing) -> RegionOutput {
     let mut out = RegionOutput::default();
     let from = Address::Region(RegionId(from));
-    region.receive(now, from, message.bytes.clone(), &mut out).unwrap();
+    region.receive(now, from, message.bytes.clone(), &mut out).expect("a correct peer");
     out
 }
 

@@ -21,6 +21,9 @@ use telesto_testkit::causal::Event;
 
 use crate::World;
 
+/// Of a key's value: the greater is the newer.
+type Version = (Timestamp, RegionId);
+
 /// Where a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -45,11 +48,11 @@ pub(crate) struct Clients {
     clients: Vec<Client>,
     placements: Vec<RegionSet>,
     /// By region: key to version and value.
-    stores: Vec<BTreeMap<u64, ((Timestamp, RegionId), u64)>>,
+    stores: Vec<BTreeMap<u64, (Version, u64)>>,
     /// What each client did and saw.
     pub(crate) history: Vec<Vec<Event>>,
     /// By value: its version.
-    pub(crate) versions: BTreeMap<u64, (Timestamp, RegionId)>,
+    pub(crate) versions: BTreeMap<u64, Version>,
     /// Every commit with its placement.
     pub(crate) commits: Vec<(Label, RegionSet)>,
     /// By region: what was applied, in order.
@@ -73,7 +76,7 @@ impl Clients {
         let placements = (0..random.random_range(4..=16)).map(|_| placement(random)).collect();
         let client = |index: usize| {
             let home = RegionId((index % members) as u16);
-            Client { place: Place::At(home), restless: index % 3 == 0 }
+            Client { place: Place::At(home), restless: index.is_multiple_of(3) }
         };
         for client in 0..count {
             let at = world.now_micros() + random.random_range(0..50_000);

@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! Finds the tree, the serializers' sites and the artificial delays that minimise the weighted mismatch between the time a label
-//! takes and the time its payload takes (Definition 2). [`solve`] chooses: [`enumerate`] up to 8 regions, [`grow`] above.
+//! takes and the time its payload takes (Definition 2). [`solve`] chooses: [`enumerate()`] up to 8 regions, [`grow()`] above.
 //!
 //! # Invariants
 //! Every solution passes [`Tree::validate`]. The same problem gives the same solution.

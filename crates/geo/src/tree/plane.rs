@@ -118,7 +118,7 @@ impl TreePlane {
             self.send(label, out);
             return;
         }
-        if self.held.is_none() && label.label.timestamp.wall_micros() % 3 == 0 {
+        if self.held.is_none() && label.label.timestamp.wall_micros().is_multiple_of(3) {
             self.held = Some(label);
             return;
         }

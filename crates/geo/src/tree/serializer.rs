@@ -85,7 +85,7 @@ impl Serializer {
     fn forgets(&self, node: Node, label: &TreeLabel) -> bool {
         self.planted == Some(Bug::LostInterest)
             && matches!(node, Node::Serializer(_))
-            && label.label.timestamp.wall_micros() % 5 == 0
+            && label.label.timestamp.wall_micros().is_multiple_of(5)
     }
 }
 
