@@ -249,6 +249,9 @@ fn figure_5(study: &Study) -> Result<(), String> {
     );
     println!("(the paper: throughput below eventual by 2.2 % Saturn, 7 % GentleRain, 27 % Cure)");
     println!(
+        "(5a and 5b, the size of values and the share of reads, change nothing of what is counted here for an update)"
+    );
+    println!(
         "correlation   plane       extra avg  worst pair      p90   messages/update  metadata B/update  copies"
     );
     let latencies = Latencies::saturn();

@@ -310,12 +310,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn message_written_and_read_is_the_same_and_any_cut_is_refused_or_shorter(
+        fn message_written_and_read_is_the_same_and_what_is_cut_or_followed_is_refused(
             generation in any::<u32>(), message in message()
         ) {
             let from = Address::Region(RegionId(3));
             let envelope = Envelope { generation, message };
             let (bytes, metadata) = envelope.encode();
+            let longer = [&bytes[..], &[0]].concat();
+            let is_payload = matches!(envelope.message, Message::Payload { .. });
+            prop_assert_eq!(Envelope::decode(from, longer.into()).is_ok(), is_payload);
             prop_assert_eq!(Envelope::decode(from, bytes.clone()), Ok(envelope));
             for cut in 0..metadata {
                 prop_assert!(Envelope::decode(from, bytes.slice(..cut)).is_err());

@@ -90,6 +90,7 @@ mod tests {
         let set: RegionSet = [RegionId(0), RegionId(3), RegionId(63)].into_iter().collect();
         assert_eq!(set.iter().collect::<Vec<_>>(), [RegionId(0), RegionId(3), RegionId(63)]);
         assert_eq!(set.with(RegionId(64)), set);
+        assert!(RegionSet::only(RegionId(64)).is_empty());
         assert!(!set.has(RegionId(64)) && !set.without(RegionId(3)).has(RegionId(3)));
         assert_eq!(RegionSet::first(3), [0, 1, 2].map(RegionId).into_iter().collect());
         assert_eq!(RegionSet::first(64).len(), 64);

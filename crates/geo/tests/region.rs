@@ -179,6 +179,14 @@ fn change_of_planes_holds_the_new_plane_back_until_the_old_one_is_empty() {
 }
 
 #[test]
+fn lone_region_changes_trees_at_once() {
+    let mut r = region(0, 1, PlaneConfig::tree(Tree::star(1, RegionId(0))));
+    let mut out = RegionOutput::default();
+    r.change_tree(START, Tree::star(1, RegionId(0)).with_epoch(3), &mut out).unwrap();
+    assert_eq!(r.epoch(), Some((3, false)));
+}
+
+#[test]
 fn what_is_out_of_turn_is_refused() {
     let plane = PlaneConfig::new(PlaneKind::Matrix);
     let config = RegionConfig { me: RegionId(0), members: 17, plane: plane.clone(), planted: None };

@@ -385,6 +385,8 @@ impl CausalPlane for TreePlane {
         // Down the old tree as its last label, down the new one as its first.
         let change = TreeLabel { label, interest, floor: self.floor };
         self.send(change, out);
+        // Known from now on, also where no other region will ever say a word of it: a lone region moves at once.
+        self.epochs.entry(tree.epoch).or_default();
         self.next = Some(tree);
         self.send(change, out);
         self.pump(now_micros, out);
