@@ -4,10 +4,10 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo test soak bench lint sim fuzz build clean
+.PHONY: help demo test soak bench bench-geo lint sim sim-geo fuzz build clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 demo: ## start a node on ./telesto-data, import a real Wikipedia dump, show queries with latency and dollars
 	@scripts/demo.sh
@@ -21,11 +21,17 @@ soak: ## the long versions of what make test runs briefly: make soak, or make so
 bench: ## benchmarks, as ratios measured side by side in one run
 	@scripts/bench.sh
 
+bench-geo: ## the causal planes between regions beside Saturn's figures: tables, and plots in OUT
+	@cargo run --release --quiet -p telesto-geo-bench -- --out $(or $(OUT),$(CARGO_TARGET_DIR)/bench-geo)
+
 lint: ## rustfmt, clippy, rustdoc, house rules, licences
 	@scripts/lint.sh
 
 sim: ## replay one simulation seed: make sim SEED=7, or SEED=7 SQL=1
 	@cargo run --quiet -p telesto-sim -- --seed $(SEED) $(if $(SQL),--sql) --verbose
+
+sim-geo: ## replay one seed of the regions' simulation: make sim-geo SEED=7
+	@cargo run --quiet -p telesto-geo-sim -- --seed $(SEED) --verbose
 
 fuzz: ## hostile input for longer than make test: make fuzz SECONDS=60 TARGETS="sql key"
 	@fuzz/run.sh $(SECONDS) $(TARGETS)

@@ -7,6 +7,7 @@
 //!   Kingsbury and Alvaro, "Elle", VLDB 2020).
 //! - [`register`]: linearizability of registers (Wing and Gong 1993; Lowe 2017).
 //! - [`session`]: the four session guarantees (Terry et al. 1994).
+//! - [`causal`]: causal consistency of sessions that move (Bouajjani et al. 2017).
 //! - [`bank`]: a conserved total.
 //!
 //! # Invariants
@@ -20,6 +21,7 @@
 //! Each checker's page says what it does not see.
 
 pub mod bank;
+pub mod causal;
 mod cycles;
 pub mod list_append;
 pub mod register;

@@ -70,8 +70,10 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto", 19),
     ("telesto-testkit", 20),
     ("telesto-sim", 21),
+    ("telesto-geo-sim", 21),
     ("telesto-bench", 21),
     ("telesto-fuzz", 21),
+    ("telesto-geo-bench", 22),
 ];
 
 /// One breach of a rule.
