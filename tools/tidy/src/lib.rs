@@ -22,7 +22,8 @@ const BANNED_MODULES: [&str; 8] =
 /// Layers, lowest first; a crate may depend only on crates of lower layers (DESIGN.md §3).
 const LAYERS: &[(&str, u32)] = &[
     ("telesto-common", 0),
-    ("telesto-runtime", 1),
+    ("telesto-net", 1),
+    ("telesto-runtime", 2),
     ("telesto-bucket", 2),
     ("telesto-log", 3),
     ("telesto-shard", 4),
