@@ -374,7 +374,7 @@ impl Inner {
             sequencer.archived(below);
         }
         let request = if end.is_some_and(|e| below >= e) {
-            Request::Remove { key }
+            Request::Remove { key, over: true }
         } else {
             Request::Release { key, below }
         };
@@ -457,7 +457,9 @@ impl Inner {
                 },
             };
             if !needed {
-                crate::server::LogServer::call(&*server, Request::Remove { key }, by).await?;
+                let over = key.loglet < chain.active().id;
+                let remove = Request::Remove { key, over };
+                crate::server::LogServer::call(&*server, remove, by).await?;
             }
         }
         Ok(())

@@ -87,6 +87,18 @@ pub struct ServerInfo {
     pub node: NodeId,
     /// Where it can be reached; empty for the owner's own.
     pub address: String,
+    /// The server's incarnation before this loglet was in any chain: in another one it may have forgotten that the
+    /// loglet has ended, and is not let to begin it. 0: it was not reached, or is the owner's own on a single node.
+    #[serde(default = "unknown", skip_serializing_if = "is_unknown")]
+    pub incarnation: Incarnation,
+}
+
+fn unknown() -> Incarnation {
+    Incarnation(0)
+}
+
+fn is_unknown(incarnation: &Incarnation) -> bool {
+    incarnation.0 == 0
 }
 
 /// What a loglet needs beyond its place.
@@ -310,7 +322,11 @@ mod tests {
                 address: "h:1".into(),
                 directory: "/d".into(),
             },
-            servers: vec![ServerInfo { node: NodeId(node), address: String::new() }],
+            servers: vec![ServerInfo {
+                node: NodeId(node),
+                address: String::new(),
+                incarnation: Incarnation(0),
+            }],
             token: WriterToken(token),
         }
     }
@@ -370,7 +386,11 @@ mod tests {
             let mut medium = quorum(1, 2, "h");
             if let Medium::Quorum { servers: of, .. } = &mut medium {
                 *of = (0..servers)
-                    .map(|n| ServerInfo { node: NodeId(n), address: String::new() })
+                    .map(|n| ServerInfo {
+                        node: NodeId(n),
+                        address: String::new(),
+                        incarnation: Incarnation(5),
+                    })
                     .collect();
             }
             medium

@@ -28,8 +28,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use telesto_bucket::Cause;
-use telesto_common::{Deadline, Lsn, NodeId, WriterToken};
+use telesto_common::{Deadline, Incarnation, Lsn, NodeId, WriterToken};
 
 use crate::chain::{Medium, Owner, ServerInfo};
 use crate::error::{Error, Result};
@@ -206,12 +207,13 @@ impl Inner {
             None => {
                 let server = self.own_server(by).await?;
                 server.call(Request::Create { key, start, server: None }, by).await?;
-                let own = ServerInfo { node: identity.node, address: String::new() };
+                let incarnation = Incarnation(0);
+                let own = ServerInfo { node: identity.node, address: String::new(), incarnation };
                 (vec![own], server.disk().location())
             }
             Some(cluster) => {
-                let chosen = self.choose(cluster, before, avoid)?;
-                self.make(cluster, &chosen, key, start, by).await?;
+                let mut chosen = self.choose(cluster, before, avoid)?;
+                self.make(cluster, &mut chosen, key, start, by).await?;
                 (chosen, cluster.own.disk().location())
             }
         };
@@ -240,7 +242,7 @@ impl Inner {
             for info in known.iter().filter(|info| avoid.contains(&info.node) != wanted) {
                 let enough = chosen.len() >= cluster.replicas;
                 if !enough && chosen.iter().all(|one| one.node != info.node) {
-                    chosen.push((*info).clone());
+                    chosen.push(ServerInfo { incarnation: Incarnation(0), ..(*info).clone() });
                 }
             }
         }
@@ -257,20 +259,26 @@ impl Inner {
         Ok(chosen)
     }
 
-    /// Makes the loglet on a majority of `servers` at least.
+    /// Makes the loglet on a majority of `servers` at least, and notes which lives of them were met: those that were not
+    /// met before the chain names the loglet are left out of it, for they may have been told that it has ended, and
+    /// have forgotten it, when they are met later.
     async fn make(
         &self,
         cluster: &Cluster,
-        servers: &[ServerInfo],
+        servers: &mut [ServerInfo],
         key: LogletKey,
         start: Lsn,
         by: Deadline,
     ) -> Result<()> {
         let env = &self.store.env;
         let by = by.earlier(env.deadline(MAKING));
-        let mut making: FuturesUnordered<_> =
-            servers.iter().map(|info| self.make_on(cluster, info, key, start, by)).collect();
         let needed = majority(servers.len());
+        let met: Vec<_> = servers.iter().map(|_| Mutex::new(Incarnation(0))).collect();
+        let mut making: FuturesUnordered<_> = servers
+            .iter()
+            .zip(&met)
+            .map(|(info, met)| self.make_on(cluster, info, met, key, start, by))
+            .collect();
         let (mut made, mut failure) = (0, None);
         while made < needed {
             match making.next().await {
@@ -293,6 +301,10 @@ impl Inner {
             }
             grace = rest;
         }
+        drop(making);
+        for (info, met) in servers.iter_mut().zip(met) {
+            info.incarnation = met.into_inner();
+        }
         Ok(())
     }
 
@@ -300,6 +312,7 @@ impl Inner {
         &self,
         cluster: &Cluster,
         info: &ServerInfo,
+        met: &Mutex<Incarnation>,
         key: LogletKey,
         start: Lsn,
         by: Deadline,
@@ -313,6 +326,7 @@ impl Inner {
             Reply::Server { incarnation } => incarnation,
             other => return Err(unexpected(other)),
         };
+        *met.lock() = incarnation;
         let create = Request::Create { key, start, server: Some(incarnation) };
         match server.call(create, by).await? {
             Reply::Done => Ok(()),
@@ -320,13 +334,17 @@ impl Inner {
         }
     }
 
-    /// Removes a loglet that certainly is in no chain from `servers`. What cannot be removed now goes
-    /// at the next start.
+    /// Removes a loglet that certainly is in no chain from `servers`.
     pub async fn discard(&self, key: LogletKey, servers: &[ServerInfo], by: Deadline) {
+        self.remove(key, servers, false, by).await;
+    }
+
+    /// Removes a loglet from `servers`; `over`: it has ended. What cannot be removed now goes at the next start.
+    pub async fn remove(&self, key: LogletKey, servers: &[ServerInfo], over: bool, by: Deadline) {
         let removed = async {
             for server in self.readers(servers, by).await? {
                 let by = by.earlier(self.store.env.deadline(MAKING));
-                server.call(Request::Remove { key }, by).await?;
+                server.call(Request::Remove { key, over }, by).await?;
             }
             Ok::<_, Error>(())
         };
@@ -361,7 +379,12 @@ impl Inner {
             match standing.state {
                 ServerState::Following => {}
                 // It can have the next loglet.
-                ServerState::Sealed | ServerState::Forgot => again += 1,
+                ServerState::Sealed | ServerState::Forgot | ServerState::Outside => again += 1,
+                // So can one whose disk failed for a while; not more often than that.
+                ServerState::Failing => {
+                    let lasts = now.saturating_sub(standing.since) >= cluster.replace_after;
+                    again += usize::from(lasts);
+                }
                 ServerState::Away => {
                     if now.saturating_sub(standing.since) >= cluster.replace_after {
                         away.push(info.node);

@@ -204,33 +204,18 @@ impl Inner {
             return Ok(Vec::new());
         }
         self.reader.store(turn.wrapping_add(1), Ordering::Relaxed);
-        let ended = match answer {
-            Ok(Reply::Followed { sealed, .. }) => sealed,
-            _ => true,
-        };
-        if ended {
-            self.newest_chain(Cause::Read, by).await?;
-        }
-        // Below the newest commits a server may have let go what is archived.
-        if let Ok(Some(found)) = self.released(active, from, by).await {
-            return Ok(found);
+        match answer {
+            // The server has let go what is archived.
+            Ok(Reply::Followed { committed, .. }) if committed > from => {
+                let found = self.read_archived(active.id, from, Cause::Read, by).await?;
+                return Ok(found.unwrap_or_default());
+            }
+            Ok(Reply::Followed { sealed: false, .. }) => {}
+            _ => {
+                self.newest_chain(Cause::Read, by).await?;
+            }
         }
         Ok(Vec::new())
-    }
-
-    /// What the archive has from `from` on, when it is known to have it without listing it anew.
-    async fn released(
-        &self,
-        active: &Loglet,
-        from: Lsn,
-        by: Deadline,
-    ) -> Result<Option<Vec<Bytes>>> {
-        let reached = self.state.lock().trail.reached();
-        // Whoever follows closely needs no archive.
-        if reached == Some(from) {
-            return Ok(None);
-        }
-        self.read_archived(active.id, from, Cause::Read, by).await
     }
 
     /// Checks entries of a quorum loglet and takes them in.

@@ -118,6 +118,14 @@ impl VirtualLog {
         self.inner.state.lock().role.owner().is_some()
     }
 
+    /// Where the owner's next append goes while earlier ones are under way: the LSN after the last entry it has ordered,
+    /// and that entry's hash. `None` unless this process owns a quorum log.
+    #[must_use]
+    pub fn ordered(&self) -> Option<(Lsn, [u8; 16])> {
+        let role = self.inner.state.lock().role.clone();
+        role.owner().and_then(|sequencer| sequencer.ordered())
+    }
+
     /// Whether this process was proved to be at the tail less than half a retention ago: only then may
     /// it go by what it has without a look. Always so for a local sequencer.
     #[must_use]

@@ -251,7 +251,12 @@ impl Inner {
         let env = self.store.env.clone();
         let buffer_bytes = self.options.buffer_bytes;
         let fence = self.fence();
-        let sequencer = Sequencer::new(key, env, loglet, holders.servers, buffer_bytes, fence);
+        // In the order of the holders: this node's own first.
+        let mut order = servers.clone();
+        order.sort_by_key(|info| info.node != self.options.identity.node);
+        let lives = order.iter().map(|info| info.incarnation);
+        let servers = holders.servers.into_iter().zip(lives).collect();
+        let sequencer = Sequencer::new(key, env, loglet, servers, buffer_bytes, fence);
         {
             let mut state = self.state.lock();
             // Unless the chain has changed meanwhile, or the log was closed.

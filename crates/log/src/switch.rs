@@ -185,7 +185,7 @@ impl Inner {
             if self.put_chain(next, by).await? {
                 if self.options.cluster.is_some() {
                     // Nobody needs them: everything is in the bucket.
-                    self.discard(sequencer.key(), &servers, by).await;
+                    self.remove(sequencer.key(), &servers, true, by).await;
                 }
                 if let Err(error) = self.clean_local(&self.chain(), by).await {
                     tracing::warn!(%error, "cleaning the local log failed; again at the next start");

@@ -36,7 +36,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::planted::Bug;
-use telesto_common::{Deadline, Env, Lsn, WriterToken};
+use telesto_common::{Deadline, Env, Incarnation, Lsn, WriterToken};
 use tokio::sync::watch;
 
 use crate::chain::Loglet;
@@ -118,18 +118,21 @@ pub fn majority(servers: usize) -> usize {
 }
 
 impl Sequencer {
-    /// The sequencer of `loglet`, which is empty, on `servers`.
+    /// The sequencer of `loglet`, which is empty, on `servers`, each with the incarnation in which it was met before the
+    /// chain named the loglet (0: it was not).
     pub fn new(
         key: LogletKey,
         env: Env,
         loglet: &Loglet,
-        servers: Vec<Arc<dyn LogServer>>,
+        servers: Vec<(Arc<dyn LogServer>, Incarnation)>,
         buffer_bytes: usize,
         fence: Fence,
     ) -> Arc<Self> {
         let (start, now) = (loglet.start, env.clock.monotonic());
-        let remotes: Vec<_> =
-            servers.into_iter().map(|server| Arc::new(Remote::new(server, start, now))).collect();
+        let remotes: Vec<_> = servers
+            .into_iter()
+            .map(|(server, life)| Arc::new(Remote::new(server, life, start, now)))
+            .collect();
         let shared = Arc::new(Shared {
             key,
             fence,
@@ -178,6 +181,12 @@ impl Sequencer {
     pub fn buffered(&self, from: Lsn, max_bytes: usize) -> Option<Vec<Bytes>> {
         let next = self.next();
         self.shared.buffer.lock().range(from, next, max_bytes)
+    }
+
+    /// The LSN after the last entry that was ordered, and that entry's hash: where the next append goes while earlier
+    /// ones are under way. `None` while one is being ordered.
+    pub fn ordered(&self) -> Option<(Lsn, [u8; 16])> {
+        self.state.try_lock().ok().map(|state| (state.next, state.hash))
     }
 
     /// How its log servers stand, in the order of the loglet's.

@@ -5,14 +5,16 @@
 //!  feeding ──┴─ Store ─► Store ─► Store ─►  server
 //!     │  refused, unknown, no answer: wait for those under way, then
 //!     ├─ has less than was said  ─► forgot: no more of this loglet for it
-//!     ├─ does not have the loglet and never had ─► Identify, Create
+//!     ├─ does not have the loglet and never had ─► Create, in the life in which it was met before
+//!     │                                            the chain named the loglet; else it stays outside
 //!     ├─ lags behind the buffer ─► Skip to what is archived, or read from another server
 //!     └─ no answer ─► a pause, again
 //! ```
 //! # Invariants
 //! - What counts as stored was said by the server itself, and never shrinks.
-//! - A loglet is made on a server once. A server that had entries and has no longer is never made to look like one that
-//!   had none.
+//! - A loglet is made on a server once, in the life in which it was met before the loglet was in any chain. A server that
+//!   had entries and has no longer is never made to look like one that had none, and one that has forgotten that it
+//!   sealed the loglet never takes entries again.
 //!
 //! # On failure
 //! Tried again after [`PAUSE`] for as long as the loglet lives; [`Standing`] says since when.
@@ -25,7 +27,7 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, Either, select};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use telesto_common::{Deadline, Lsn};
+use telesto_common::{Deadline, Incarnation, Lsn};
 
 use super::lease::Asked;
 use super::{Shared, majority};
@@ -48,12 +50,16 @@ const IDLE: Duration = Duration::from_millis(500);
 pub enum State {
     /// It takes entries.
     Following,
-    /// It does not answer, or cannot.
+    /// It does not answer.
     Away,
+    /// It answers, but takes nothing: its disk fails, or is full.
+    Failing,
     /// It was sealed by somebody else.
     Sealed,
     /// It had entries of the loglet and has them no longer.
     Forgot,
+    /// It was not met before the loglet began, and can have the next one only.
+    Outside,
 }
 
 /// How a log server stands.
@@ -73,6 +79,8 @@ pub struct Standing {
 #[derive(Debug)]
 pub(super) struct Remote {
     pub server: Arc<dyn LogServer>,
+    /// In which it was met before the loglet was in any chain.
+    life: Incarnation,
     known: Mutex<Known>,
 }
 
@@ -87,7 +95,7 @@ struct Known {
 }
 
 impl Remote {
-    pub fn new(server: Arc<dyn LogServer>, start: Lsn, now: Duration) -> Self {
+    pub fn new(server: Arc<dyn LogServer>, life: Incarnation, start: Lsn, now: Duration) -> Self {
         let known = Known {
             stored: start,
             had: false,
@@ -95,7 +103,7 @@ impl Remote {
             since: now,
             promised: None,
         };
-        Self { server, known: Mutex::new(known) }
+        Self { server, life, known: Mutex::new(known) }
     }
 
     /// The LSN after the last entry that it certainly has.
@@ -118,12 +126,19 @@ impl Remote {
         Standing { state: known.state, since: known.since, next: known.stored, lag }
     }
 
-    fn has(&self, next: Lsn, now: Duration) {
+    /// It certainly has everything below `next`.
+    fn knows(&self, next: Lsn) {
         let mut known = self.known.lock();
         known.stored = next.max(known.stored);
         known.had = true;
+    }
+
+    /// As [`Self::knows`]: and it takes entries.
+    fn takes(&self, next: Lsn, now: Duration) {
+        self.knows(next);
+        let mut known = self.known.lock();
         known.since = now;
-        if known.state == State::Away {
+        if matches!(known.state, State::Away | State::Failing) {
             known.state = State::Following;
         }
     }
@@ -173,14 +188,14 @@ impl Shared {
             let store = self.store(next, entries);
             match remote.server.call(store, by).await? {
                 Reply::Stored { next, leased } => {
-                    remote.has(next, self.env.clock.monotonic());
+                    remote.takes(next, self.env.clock.monotonic());
                     if leased {
                         remote.promise(asked);
                     }
                 }
                 // An earlier reply was lost: the server has more than we knew.
                 Reply::Refused { next: has, sealed: false } if has > next => {
-                    remote.has(has, self.env.clock.monotonic());
+                    remote.takes(has, self.env.clock.monotonic());
                 }
                 other => {
                     return Err(Error::Unavailable {
@@ -205,6 +220,8 @@ impl Shared {
         let mut stopped = self.stopped.subscribe();
         let mut under_way: FuturesUnordered<BoxFuture<'static, Answer>> = FuturesUnordered::new();
         let mut sent = self.start;
+        // Where the server was when it last took nothing.
+        let mut tried = Lsn::ZERO;
         // The commit position that the server was told.
         let mut told = self.start;
         loop {
@@ -261,11 +278,22 @@ impl Shared {
                 }
             }
             match self.resync(&remote).await {
-                Ok(true) => sent = remote.stored(),
+                Ok(true) if remote.stored() > tried => {
+                    (sent, tried) = (remote.stored(), remote.stored());
+                }
                 Ok(false) => return,
-                Err(error) => {
-                    tracing::debug!(shard = self.key.shard.0, %error, "a log server is away");
-                    remote.is(State::Away);
+                found => {
+                    match found {
+                        Err(error) => {
+                            tracing::debug!(shard = self.key.shard.0, %error, "a log server is away");
+                            remote.is(State::Away);
+                        }
+                        Ok(_) if tried == remote.stored() && sent > tried => {
+                            remote.is(State::Failing)
+                        }
+                        Ok(_) => {}
+                    }
+                    tried = remote.stored();
                     let pause = PAUSE / 2 + self.env.jitter(PAUSE / 2);
                     let pause = self.env.clock.sleep(pause);
                     let stop = stopped.wait_for(|stopped| *stopped);
@@ -321,17 +349,24 @@ impl Shared {
     fn heard(&self, remote: &Remote, (asked, answer): Answer) -> Next {
         let now = self.env.clock.monotonic();
         let (next, leased) = match answer {
-            Ok(Reply::Stored { next, leased }) => (next, leased),
+            Ok(Reply::Stored { next, leased }) => {
+                remote.takes(next, now);
+                (next, leased)
+            }
             Ok(Reply::Tail { doubtful: true, .. }) => {
                 remote.is(State::Forgot);
                 return Next::End;
             }
             Ok(Reply::Tail { next, sealed: false, leased, .. }) if next >= remote.stored() => {
+                // One whose disk fails answers too, and lags.
+                if next >= *self.ordered.borrow() {
+                    remote.takes(next, now);
+                }
                 (next, leased)
             }
             Ok(Reply::Refused { next, sealed: true } | Reply::Tail { next, sealed: true, .. }) => {
                 if next >= remote.stored() {
-                    remote.has(next, now);
+                    remote.knows(next);
                     self.count();
                 }
                 remote.is(State::Sealed);
@@ -340,7 +375,7 @@ impl Shared {
             }
             Ok(_) | Err(_) => return Next::Resync,
         };
-        remote.has(next, now);
+        remote.knows(next);
         if leased {
             remote.promise(asked);
         }
@@ -352,7 +387,8 @@ impl Shared {
     fn stop_if_hopeless(&self) {
         let ordered = *self.ordered.borrow();
         let lost = self.remotes.iter().filter(|remote| {
-            matches!(remote.standing(ordered).state, State::Sealed | State::Forgot)
+            let state = remote.standing(ordered).state;
+            matches!(state, State::Sealed | State::Forgot | State::Outside)
         });
         if self.remotes.len() - lost.count() < majority(self.remotes.len()) {
             self.stopped.send_replace(true);
@@ -364,13 +400,12 @@ impl Shared {
     async fn resync(&self, remote: &Remote) -> Result<bool> {
         let by = self.env.deadline(PATIENCE);
         let tail = remote.server.call(Request::Tail { key: self.key }, by).await?;
-        let now = self.env.clock.monotonic();
         let (stored, had) = (remote.stored(), remote.known.lock().had);
         match tail {
             Reply::Tail { doubtful: true, .. } => {}
             Reply::Tail { next, .. } if next < stored => {}
             Reply::Tail { next, sealed, .. } => {
-                remote.has(next, now);
+                remote.knows(next);
                 self.count();
                 if sealed {
                     remote.is(State::Sealed);
@@ -379,20 +414,27 @@ impl Shared {
                 }
                 return self.bring_up(remote, next, by).await.map(|()| true);
             }
+            Reply::Unknown if !had && remote.life.0 == 0 => {
+                remote.is(State::Outside);
+                self.stop_if_hopeless();
+                return Ok(false);
+            }
             Reply::Unknown if !had => {
-                let identify = Request::Identify { shard: self.key.shard };
-                let Reply::Server { incarnation } = remote.server.call(identify, by).await? else {
-                    return Err(self.unexpected("what it is"));
-                };
-                let server = Some(incarnation);
+                let server = Some(remote.life);
                 let create = Request::Create { key: self.key, start: self.start, server };
-                return match remote.server.call(create, by).await? {
+                match remote.server.call(create, by).await? {
                     Reply::Done => {
-                        remote.has(self.start, now);
-                        self.bring_up(remote, self.start, by).await.map(|()| true)
+                        remote.knows(self.start);
+                        return self.bring_up(remote, self.start, by).await.map(|()| true);
                     }
-                    _ => Err(self.unexpected("a loglet to be made")),
-                };
+                    Reply::Refused { sealed: true, .. } => {
+                        remote.is(State::Sealed);
+                        self.stop_if_hopeless();
+                        return Ok(false);
+                    }
+                    Reply::Server { .. } => {}
+                    _ => return Err(self.unexpected("a loglet to be made")),
+                }
             }
             _ => {}
         }
@@ -424,7 +466,7 @@ impl Shared {
             metrics::counter!("telesto_log_skipped_entries_total")
                 .increment(archived.0.saturating_sub(next.0));
             next = skipped;
-            remote.has(next, self.env.clock.monotonic());
+            remote.takes(next, self.env.clock.monotonic());
         }
         loop {
             let ordered = *self.ordered.borrow();
@@ -438,7 +480,7 @@ impl Shared {
                 return Err(self.unexpected("entries that it lacks"));
             };
             next = stored;
-            remote.has(next, self.env.clock.monotonic());
+            remote.takes(next, self.env.clock.monotonic());
             self.count();
         }
     }

@@ -3,13 +3,16 @@
 //! ```text
 //! <shard>.lives/<life of the node, 20 digits>-<incarnation of the server, 16 hexadecimal digits>
 //! <shard>.doubts/<loglet, 20 digits>-<token>
+//! <shard>.over/<loglet, 20 digits>
 //! ```
-//! Both are empty files: a name is durable or is not there.
+//! All are empty files: a name is durable or is not there.
 //!
 //! # Invariants
 //! - The node's life is counted outside of the directory (in the bucket). A directory that was not there in the life
 //!   before this one is another directory, or an older copy: the server then takes a new incarnation, and every loglet it
 //!   finds is doubtful for good. So does a server whose directory names no life at all.
+//! - A loglet that has ended and was removed is never begun here again, nor one before it: an owner that was succeeded
+//!   without knowing it could otherwise make a majority of servers that have removed it.
 //! - The doubts are written before the life that follows them: a crash between leaves both to be found again.
 //!
 //! # On failure
@@ -34,6 +37,10 @@ fn doubts(shard: ShardId) -> String {
     format!("{shard}.doubts")
 }
 
+fn over(shard: ShardId) -> String {
+    format!("{shard}.over")
+}
+
 fn life_of(name: &str) -> Option<(u64, u64)> {
     let (life, incarnation) = name.split_once('-')?;
     Some((life.parse().ok()?, u64::from_str_radix(incarnation, 16).ok()?))
@@ -46,6 +53,8 @@ pub struct Life {
     pub incarnation: Incarnation,
     /// For as long as they exist.
     pub doubtful: Vec<LogletKey>,
+    /// Loglets up to this one have ended.
+    pub over: u64,
 }
 
 impl Life {
@@ -92,7 +101,21 @@ impl Life {
         }
         let doubtful = disk.list(&doubts(shard)).await?;
         let doubtful = doubtful.iter().filter_map(|name| loglet_of(shard, name)).collect();
-        Ok(Self { incarnation: Incarnation(incarnation), doubtful })
+        let ended = disk.list(&over(shard)).await?;
+        let over = ended.iter().filter_map(|name| name.parse().ok()).max().unwrap_or(0);
+        Ok(Self { incarnation: Incarnation(incarnation), doubtful, over })
+    }
+
+    /// Loglets up to `loglet` have ended. Durable when it returns.
+    pub async fn end(&mut self, disk: &dyn Disk, shard: ShardId, loglet: u64) -> Result<()> {
+        if loglet > self.over {
+            disk.create(&format!("{}/{loglet:020}", over(shard))).await?;
+            if self.over > 0 {
+                disk.remove(&format!("{}/{:020}", over(shard), self.over)).await?;
+            }
+            self.over = loglet;
+        }
+        Ok(())
     }
 
     /// Forgets the doubt about a loglet that is removed.

@@ -152,6 +152,13 @@ impl LocalLogServer {
         if server.is_some_and(|meant| meant != incarnation) {
             return Ok(Reply::Server { incarnation });
         }
+        let over = match &self.life {
+            Some(life) => key.loglet <= life.lock().await.over,
+            None => false,
+        };
+        if over {
+            return Ok(Reply::Refused { next: start, sealed: true });
+        }
         if self.loglet(key).await?.is_none() {
             let disk = Arc::clone(&self.disk);
             let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
@@ -181,8 +188,12 @@ impl LocalLogServer {
             | Request::Read { key, .. }
             | Request::Tail { key }
             | Request::Release { key, .. }
-            | Request::Remove { key } => *key,
+            | Request::Remove { key, .. } => *key,
         };
+        if let (Request::Remove { over: true, .. }, Some(life)) = (&request, &self.life) {
+            // Also where it never was: before its files go, so that nothing begins in between.
+            life.lock().await.end(&*self.disk, self.shard, key.loglet).await?;
+        }
         let Some(loglet) = self.loglet(key).await? else { return Ok(Reply::Unknown) };
         let stored = loglet.stored();
         match request {

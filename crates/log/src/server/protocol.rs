@@ -131,9 +131,13 @@ pub enum Request {
         below: Lsn,
     },
     /// The whole loglet may go.
+    /// The whole loglet may go.
     Remove {
         /// The loglet.
         key: LogletKey,
+        /// Whether it has ended, and is not the loser of a race for a place in the chain: then nobody may begin it, or
+        /// an earlier one, here again.
+        over: bool,
     },
 }
 
@@ -205,7 +209,7 @@ impl Request {
             | Self::Read { key, .. }
             | Self::Tail { key }
             | Self::Release { key, .. }
-            | Self::Remove { key } => key.shard,
+            | Self::Remove { key, .. } => key.shard,
             Self::Identify { shard } => *shard,
         }
     }

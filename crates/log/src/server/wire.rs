@@ -138,7 +138,10 @@ pub fn encode_request(request: &Request) -> Bytes {
             head(9, key);
             out.put_u64_le(below.0);
         }
-        Request::Remove { key } => head(10, key),
+        Request::Remove { key, over } => {
+            head(10, key);
+            out.put_u8(u8::from(*over));
+        }
         Request::Identify { shard } => {
             head(11, &LogletKey { shard: *shard, loglet: 0, token: WriterToken(0) });
         }
@@ -182,7 +185,7 @@ pub fn decode_request(bytes: Bytes) -> std::result::Result<Request, Malformed> {
         }
         8 => Request::Tail { key },
         9 => Request::Release { key, below: Lsn(cursor.u64()?) },
-        10 => Request::Remove { key },
+        10 => Request::Remove { key, over: take_bool(&mut cursor)? },
         11 => Request::Identify { shard: key.shard },
         kind => return Err(format!("a request of kind {kind} to a log server is not known")),
     };
@@ -302,7 +305,7 @@ mod tests {
             Request::Read { key, from: Lsn(7), max_bytes: 99 },
             Request::Tail { key },
             Request::Release { key, below: Lsn(6) },
-            Request::Remove { key },
+            Request::Remove { key, over: true },
             Request::Identify { shard: key.shard },
         ]
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_common::{Deadline, Env, Lsn, WriterToken};
+use telesto_common::{Deadline, Env, Incarnation, Lsn, WriterToken};
 use telesto_log::Append;
 use telesto_log::chain::{Loglet, Medium};
 use telesto_log::disk::{Disk, SimDisk};
@@ -61,14 +61,18 @@ impl Cluster {
     }
 
     fn sequencer(&self) -> Arc<Sequencer> {
-        Sequencer::new(
-            KEY,
-            self.env.clone(),
-            &self.loglet,
-            self.servers(),
-            1 << 20,
-            Fence::Lease(Duration::ZERO),
-        )
+        {
+            let servers =
+                self.servers().into_iter().map(|server| (server, Incarnation(0))).collect();
+            Sequencer::new(
+                KEY,
+                self.env.clone(),
+                &self.loglet,
+                servers,
+                1 << 20,
+                Fence::Lease(Duration::ZERO),
+            )
+        }
     }
 
     fn cut(&self, which: [bool; 3]) {
