@@ -6,8 +6,12 @@
 //! server 3  (away)                     entries committed with it are on 1 or 2
 //! server 3' |──  doubtful              it may have forgotten: it does not count, and is repaired all the same
 //! ```
+//! How many are enough: an entry is committed at q = majority of r servers, all among the m that were met before the
+//! chain named the loglet (the others never take entries of it). Any m - q + 1 of those meet every such q. When all
+//! were met that is a majority; when one of three was not, each of the other two has everything.
+//!
 //! # Invariants
-//! - A majority is sealed before anything is believed, and holds the whole loglet afterwards.
+//! - A majority, in this sense, is sealed before anything is believed, and holds the whole loglet afterwards.
 //! - A server that may have forgotten something of the loglet is not part of that majority: what was committed with its
 //!   help would be missed.
 //!
@@ -22,7 +26,7 @@ use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, WriterToken};
 
 use super::majority;
-use crate::chain::Loglet;
+use crate::chain::{Loglet, Medium};
 use crate::codec::hash16;
 use crate::error::{Error, Result};
 use crate::server::{LogServer, LogletKey, Reply, Request};
@@ -83,6 +87,17 @@ pub async fn recover(
     }
 }
 
+/// How many sealed servers meet every set of servers at which an entry can have been committed.
+fn enough(loglet: &Loglet, servers: usize) -> usize {
+    let met = match &loglet.medium {
+        Medium::Quorum { servers, .. } => servers.iter().filter(|s| s.incarnation.0 != 0).count(),
+        Medium::Bucket => 0,
+    };
+    let majority = majority(servers);
+    // A single node's own server was not asked who it is.
+    if met < majority { majority } else { met - majority + 1 }
+}
+
 async fn seal_majority(
     key: LogletKey,
     loglet: &Loglet,
@@ -96,7 +111,7 @@ async fn seal_majority(
         .enumerate()
         .map(|(i, s)| async move { (i, s.call(Request::Seal { key, holder }, by).await) })
         .collect();
-    let needed = if env.planted(Bug::SealsMinority) { 1 } else { majority(servers.len()) };
+    let needed = if env.planted(Bug::SealsMinority) { 1 } else { enough(loglet, servers.len()) };
     let credulous = env.planted(Bug::CountsForgetful);
     let mut sealed: Vec<Sealed> = Vec::new();
     let mut forgetful = 0;
