@@ -473,7 +473,7 @@ impl Shared {
             if next >= ordered || self.buffer.lock().range(next, ordered, 1).is_some() {
                 return Ok(());
             }
-            let entries = self.from_others(remote, next, by).await?;
+            let entries = self.read_from_others(remote, next, by).await?;
             let Reply::Stored { next: stored, .. } =
                 remote.server.call(self.store(next, entries), by).await?
             else {
@@ -486,7 +486,12 @@ impl Shared {
     }
 
     /// Entries from `from` on from whichever other server has them.
-    async fn from_others(&self, lagging: &Remote, from: Lsn, by: Deadline) -> Result<Vec<Bytes>> {
+    async fn read_from_others(
+        &self,
+        lagging: &Remote,
+        from: Lsn,
+        by: Deadline,
+    ) -> Result<Vec<Bytes>> {
         for other in self.remotes.iter().filter(|other| !std::ptr::eq(&***other, lagging)) {
             if other.stored() <= from {
                 continue;
