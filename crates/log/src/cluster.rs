@@ -341,12 +341,12 @@ impl Inner {
 
     /// Removes a loglet from `servers`; `over`: it has ended. What cannot be removed now goes at the next start.
     pub async fn remove(&self, key: LogletKey, servers: &[ServerInfo], over: bool, by: Deadline) {
+        let by = by.earlier(self.store.env.deadline(MAKING));
         let removed = async {
-            for server in self.readers(servers, by).await? {
-                let by = by.earlier(self.store.env.deadline(MAKING));
-                server.call(Request::Remove { key, over }, by).await?;
-            }
-            Ok::<_, Error>(())
+            let readers = self.readers(servers, by).await?;
+            let remove = || Request::Remove { key, over };
+            let removals = readers.iter().map(|server| server.call(remove(), by));
+            futures::future::join_all(removals).await.into_iter().collect::<Result<Vec<_>>>()
         };
         if let Err(error) = removed.await {
             tracing::warn!(%error, "an unused loglet was left behind");

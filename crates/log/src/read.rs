@@ -121,6 +121,7 @@ impl Inner {
         cause: Cause,
         by: Deadline,
     ) -> Result<bool> {
+        let mut sequencer = Arc::clone(sequencer);
         loop {
             let started = self.now();
             let confirmed = sequencer.confirm(by).await;
@@ -130,10 +131,12 @@ impl Inner {
             }
             self.newest_chain(cause, by).await?;
             let (_, role) = self.view()?;
-            if !role.owner().is_some_and(|own| Arc::ptr_eq(own, sequencer)) {
-                return Ok(role.owner().is_some());
+            match role.owner() {
+                None => return Ok(false),
+                // It has gone on with a loglet of its own, about which the servers can be asked.
+                Some(own) if !Arc::ptr_eq(own, &sequencer) => sequencer = Arc::clone(own),
+                Some(_) => confirmed?,
             }
-            confirmed?;
         }
     }
 

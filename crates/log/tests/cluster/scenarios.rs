@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use telesto_bucket::Cause;
 use telesto_common::Lsn;
-use telesto_log::{Append, Error};
+use telesto_log::{Append, Error, LogKind};
 use telesto_testkit::World;
 
 use crate::nodes::*;
@@ -269,5 +269,50 @@ fn appends_of_many_are_under_way_at_a_time_and_committed_in_order() {
         }
         let took = nodes.world.now() - started;
         assert!(took < Duration::from_millis(50), "{took:?}: not one after the other");
+    });
+}
+
+#[test]
+fn owner_whose_own_disk_hangs_commits_at_the_two_others() {
+    World::run(10, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.nodes[0].disk.hang();
+        let hash = say(&nodes, 0, 2, hash).await.expect("appended");
+        nodes.nodes[0].disk.resume();
+        say(&nodes, 0, 3, hash).await.expect("appended");
+        nodes.world.sleep(Duration::from_secs(3)).await;
+        let redundancy = nodes.opened(0).await.redundancy().expect("it owns the log");
+        assert!(redundancy.servers.iter().all(|(_, s)| s.lag == 0), "{redundancy:?}");
+    });
+}
+
+#[test]
+fn log_of_a_cluster_goes_to_the_bucket_and_comes_back_on_another_node() {
+    World::run(11, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let mut hash = [0; 16];
+        for at in 1..=5 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+        }
+        let (first, second) = (nodes.opened(0).await, nodes.opened(1).await);
+        let by = |index: usize| nodes.nodes[index].process.env.deadline(PATIENCE * 2);
+        first.switch(LogKind::Bucket, by(0)).await.expect("switched");
+        assert_eq!(tail(&nodes, 1).await.expect("read"), Lsn(6));
+        say(&nodes, 1, 6, hash).await.expect("everybody may append");
+        second.switch(LogKind::Quorum, by(1)).await.expect("switched");
+        assert!(second.sequences());
+        // The seal is entry 7.
+        assert_eq!(tail(&nodes, 0).await.expect("read"), Lsn(8));
+        assert!(!first.sequences());
+        let hash = second.hash_before(Lsn(8), by(1)).await.expect("known");
+        say(&nodes, 1, 8, hash).await.expect("appended");
+        assert_eq!(tail(&nodes, 2).await.expect("read"), Lsn(9));
+        for node in &nodes.nodes {
+            let old = node.disk.paths().into_iter().filter(|path| path.starts_with("1/0000"));
+            let numbers: std::collections::BTreeSet<String> =
+                old.map(|path| path[2..22].to_owned()).collect();
+            assert!(numbers.len() <= 1, "what is in the bucket is on no disk: {numbers:?}");
+        }
     });
 }
