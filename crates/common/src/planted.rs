@@ -42,6 +42,16 @@ pub enum Bug {
     ReadsOpenTime,
     /// A clock that is far ahead moves the region's time.
     AnyClock,
+    /// An entry counts as committed when one of several log servers has it.
+    AcknowledgesEarly,
+    /// A fail-over goes on with what one log server of several says.
+    SealsMinority,
+    /// An owner answers strict reads by what it has although no log server promises it anything any more.
+    OwnsAfterThaw,
+    /// A log server that may have forgotten a loglet counts towards a majority.
+    CountsForgetful,
+    /// A reader that waits for news on a log server does not learn that the loglet has ended there.
+    ParksReaders,
 }
 
 impl Bug {
@@ -62,6 +72,11 @@ impl Bug {
         Self::UnboundedFollower,
         Self::ReadsOpenTime,
         Self::AnyClock,
+        Self::AcknowledgesEarly,
+        Self::SealsMinority,
+        Self::OwnsAfterThaw,
+        Self::CountsForgetful,
+        Self::ParksReaders,
     ];
 }
 

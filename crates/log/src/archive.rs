@@ -32,6 +32,8 @@ pub(crate) const MAGIC: [u8; 4] = *b"TLSA";
 /// Newest archive format this program reads, and the one it writes.
 pub(crate) const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 60;
+/// What a log server may take to let entries go.
+const RELEASING: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Encodes an archive object.
 pub(crate) fn encode(
@@ -358,7 +360,7 @@ impl Inner {
         })
     }
 
-    /// Tells the local log server what it need not keep any more.
+    /// Tells the log servers what they need not keep any more. One that cannot be told now keeps it until later.
     async fn release(
         &self,
         loglet: &Loglet,
@@ -366,15 +368,30 @@ impl Inner {
         below: Lsn,
         by: Deadline,
     ) -> Result<()> {
-        let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
+        let Medium::Quorum { token, servers, .. } = &loglet.medium else { return Ok(()) };
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
-        let Some(server) = self.opened_server(by).await? else { return Ok(()) };
+        if let Some(sequencer) = self.sequencer().filter(|s| s.key() == key) {
+            sequencer.archived(below);
+        }
         let request = if end.is_some_and(|e| below >= e) {
-            Request::Remove { key }
+            Request::Remove { key, over: true }
         } else {
             Request::Release { key, below }
         };
-        crate::server::LogServer::call(&*server, request, by).await.map(|_| ())
+        let readers = self.readers(servers, by).await?;
+        let soon = by.earlier(self.store.env.deadline(RELEASING));
+        let told = readers.iter().map(|server| server.call(request.clone(), soon));
+        for told in futures::future::join_all(told).await {
+            match told {
+                Err(error) if self.options.cluster.is_some() => {
+                    tracing::debug!(%error, "a log server keeps what is archived until later");
+                }
+                told => {
+                    told?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Starts shipping in the background. Ends when the log is dropped or closed.
@@ -440,7 +457,9 @@ impl Inner {
                 },
             };
             if !needed {
-                crate::server::LogServer::call(&*server, Request::Remove { key }, by).await?;
+                let over = key.loglet < chain.active().id;
+                let remove = Request::Remove { key, over };
+                crate::server::LogServer::call(&*server, remove, by).await?;
             }
         }
         Ok(())

@@ -27,8 +27,11 @@ use crate::keys;
 
 /// First bytes of a chain object.
 pub const MAGIC: [u8; 4] = *b"TLSC";
-/// Newest chain format this program reads, and the one it writes.
-pub const VERSION: u16 = 1;
+/// Newest chain format this program reads: loglets with several log servers. It is written only where there are any, so
+/// that a program that does not know of them refuses those chains, and those only.
+pub const VERSION: u16 = 2;
+/// The format before: a quorum loglet has one log server.
+const ONE_SERVER: u16 = 1;
 
 /// Which medium a loglet is kept on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +87,18 @@ pub struct ServerInfo {
     pub node: NodeId,
     /// Where it can be reached; empty for the owner's own.
     pub address: String,
+    /// The server's incarnation before this loglet was in any chain: in another one it may have forgotten that the
+    /// loglet has ended, and is not let to begin it. 0: it was not reached, or is the owner's own on a single node.
+    #[serde(default = "unknown", skip_serializing_if = "is_unknown")]
+    pub incarnation: Incarnation,
+}
+
+fn unknown() -> Incarnation {
+    Incarnation(0)
+}
+
+fn is_unknown(incarnation: &Incarnation) -> bool {
+    incarnation.0 == 0
 }
 
 /// What a loglet needs beyond its place.
@@ -210,7 +225,7 @@ impl Chain {
         let body = serde_json::to_vec(self).expect("plain data with string keys always serializes");
         let mut out = BytesMut::with_capacity(16 + body.len());
         out.put_slice(&MAGIC);
-        out.put_u16_le(VERSION);
+        out.put_u16_le(self.format());
         out.put_u16_le(0);
         out.put_u32_le(0);
         out.put_u32_le(body.len() as u32);
@@ -218,6 +233,12 @@ impl Chain {
         let checksum = checksum_without(&out, 8);
         out[8..12].copy_from_slice(&checksum.to_le_bytes());
         out.freeze()
+    }
+
+    /// The oldest format that says what this chain says.
+    fn format(&self) -> u16 {
+        let several = |loglet: &Loglet| matches!(&loglet.medium, Medium::Quorum { servers, .. } if servers.len() != 1);
+        if self.loglets.iter().any(several) { VERSION } else { ONE_SERVER }
     }
 
     /// Reads version `version` of `shard`'s chain from its stored form.
@@ -301,7 +322,11 @@ mod tests {
                 address: "h:1".into(),
                 directory: "/d".into(),
             },
-            servers: vec![ServerInfo { node: NodeId(node), address: String::new() }],
+            servers: vec![ServerInfo {
+                node: NodeId(node),
+                address: String::new(),
+                incarnation: Incarnation(0),
+            }],
             token: WriterToken(token),
         }
     }
@@ -353,10 +378,28 @@ mod tests {
         assert!(matches!(Chain::decode(ShardId(2), 1, &bytes), Err(Error::Corrupt { .. })));
         assert!(matches!(Chain::decode(ShardId(1), 2, &bytes), Err(Error::Corrupt { .. })));
         let mut newer = bytes.to_vec();
-        newer[4] = 2;
+        newer[4] = 3;
         let checksum = checksum_without(&newer, 8);
         newer[8..12].copy_from_slice(&checksum.to_le_bytes());
         assert!(matches!(Chain::decode(ShardId(1), 1, &newer), Err(Error::TooNew { .. })));
+        let medium = |servers: u128| {
+            let mut medium = quorum(1, 2, "h");
+            if let Medium::Quorum { servers: of, .. } = &mut medium {
+                *of = (0..servers)
+                    .map(|n| ServerInfo {
+                        node: NodeId(n),
+                        address: String::new(),
+                        incarnation: Incarnation(5),
+                    })
+                    .collect();
+            }
+            medium
+        };
+        for (servers, format) in [(1, 1), (3, 2)] {
+            let chain = first().followed_by(WriterToken(1), Lsn(2), [1; 16], medium(servers));
+            assert_eq!(chain.encode()[4], format, "{servers} servers");
+            assert_eq!(Chain::decode(ShardId(1), 2, &chain.encode()).unwrap(), chain);
+        }
         let mut none = first();
         none.loglets.clear();
         assert!(Chain::decode(ShardId(1), 1, &none.encode()).is_err());

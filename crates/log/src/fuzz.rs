@@ -161,7 +161,11 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         address: text("h:1"),
         directory: text("/d"),
     };
-    let servers = vec![ServerInfo { node, address: String::new() }];
+    let servers = vec![ServerInfo {
+        node,
+        address: String::new(),
+        incarnation: telesto_common::Incarnation(0),
+    }];
     let quorum = Medium::Quorum { owner, servers, token: WriterToken(4) };
     let chain = Chain {
         shard: ShardId(7),

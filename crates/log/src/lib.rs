@@ -14,10 +14,12 @@ mod archive;
 #[cfg(test)]
 mod archive_delay;
 pub mod chain;
+mod cluster;
 pub mod codec;
 mod contact;
 pub mod disk;
 mod error;
+mod follow;
 #[doc(hidden)]
 pub mod fuzz;
 mod inspect;
@@ -38,8 +40,9 @@ mod trail;
 mod trim;
 
 pub use chain::{LogKind, Owner};
+pub use cluster::Redundancy;
 pub use error::{DiskFault, Error, Result};
 pub use inspect::{ChainReport, EntryReport, InspectOptions, Report, inspect};
 pub use log::VirtualLog;
-pub use options::{Append, Batch, Identity, KnownCommitted, LogOptions};
+pub use options::{Append, Batch, Cluster, Identity, KnownCommitted, LogOptions};
 pub use trim::Trimmed;

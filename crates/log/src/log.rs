@@ -21,7 +21,7 @@
 //! See [`crate::Error`]. Every call ends by its deadline.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use parking_lot::Mutex;
 use telesto_bucket::{Cause, Object};
@@ -62,6 +62,10 @@ pub(crate) struct Inner {
     pub archive: Archive,
     /// Whether the background task of the archive was started.
     pub archiving: AtomicBool,
+    /// Whether the one that looks after log servers was.
+    pub tending: AtomicBool,
+    /// Which of the log servers this process reads from, while another node owns the log.
+    pub reader: AtomicUsize,
 }
 
 /// What this process knows.
@@ -98,11 +102,28 @@ impl VirtualLog {
         self.inner.chain()
     }
 
-    /// Whether this process sequences the log: then nobody else can append, and reads at the tail make
-    /// no request. Never so from the moment on at which it begins to give the log away.
+    /// Whether this process sequences the log and nobody else can have appended: reads at the tail make
+    /// no request. Never so from the moment on at which it begins to give the log away, and in a cluster only while a
+    /// majority of the log servers has promised it (a lease); without that, [`VirtualLog::read`] asks them.
     #[must_use]
     pub fn is_local_sequencer(&self) -> bool {
+        let role = self.inner.state.lock().role.clone();
+        role.owner().is_some_and(|sequencer| sequencer.is_safe())
+    }
+
+    /// Whether this process sequences the log, as far as it knows: what is appended here goes to its log servers. It may
+    /// have been succeeded without knowing; its appends then fail.
+    #[must_use]
+    pub fn sequences(&self) -> bool {
         self.inner.state.lock().role.owner().is_some()
+    }
+
+    /// Where the owner's next append goes while earlier ones are under way: the LSN after the last entry it has ordered,
+    /// and that entry's hash. `None` unless this process owns a quorum log.
+    #[must_use]
+    pub fn ordered(&self) -> Option<(Lsn, [u8; 16])> {
+        let role = self.inner.state.lock().role.clone();
+        role.owner().and_then(|sequencer| sequencer.ordered())
     }
 
     /// Whether this process was proved to be at the tail less than half a retention ago: only then may
@@ -161,6 +182,7 @@ impl VirtualLog {
         by: Deadline,
     ) -> Result<Append> {
         let inner = &self.inner;
+        let started = inner.options.cluster.is_some().then(|| inner.now());
         loop {
             let (chain, role) = inner.view()?;
             let Medium::Quorum { .. } = &chain.active().medium else {
@@ -174,6 +196,9 @@ impl VirtualLog {
                 Sequenced::Done(append, bytes) => {
                     if let Append::Committed(entry) = &append {
                         inner.sequenced(at.next(), entry.hash, bytes);
+                        if let Some(started) = started {
+                            inner.at_tail(at.next(), started);
+                        }
                     }
                     return Ok(append);
                 }
@@ -193,7 +218,7 @@ impl VirtualLog {
         let inner = &self.inner;
         let shipped = match inner.sequencer() {
             Some(sequencer) => {
-                sequencer.stop().await;
+                sequencer.stop(by).await;
                 inner.archive_through(sequencer.next().prev(), by).await
             }
             None => Ok(()),

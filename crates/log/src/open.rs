@@ -13,23 +13,24 @@
 //! that no chain names, which it removes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::planted::Bug;
-use telesto_common::{Deadline, Env, Lsn, ShardId, WriterToken};
+use telesto_common::{Deadline, Env, Lsn, NodeId, ShardId};
 
 use crate::archive::Archive;
-use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, ServerInfo, TrimPoint};
+use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, TrimPoint};
+use crate::cluster::{Holders, Whose};
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
 use crate::quorum::Sequencer;
 use crate::role::Role;
-use crate::server::{LocalLogServer, LogServer, LogletKey, Request};
+use crate::server::{LocalLogServer, LogletKey};
 use crate::store::Store;
 use crate::trail::Trail;
 
@@ -72,15 +73,14 @@ impl VirtualLog {
         let log = Self::with_chain(store, options, chain.clone());
         let inner = &log.inner;
         if kind == LogKind::Quorum {
-            let server = inner.own_server(by).await?;
-            let (medium, _) = inner.new_quorum(&server, 1, Lsn::FIRST, by).await?;
+            let (medium, _) = inner.new_quorum(1, Lsn::FIRST, &[], &[], by).await?;
             chain.loglets[0].medium = medium;
             inner.state.lock().chain = Arc::new(chain.clone());
         }
         let created = inner.store.put_chain(&chain, by).await?;
         if !created {
-            if let Medium::Quorum { token, .. } = chain.active().medium {
-                inner.discard(LogletKey { shard, loglet: 1, token }, by).await;
+            if let Medium::Quorum { token, servers, .. } = &chain.active().medium {
+                inner.discard(LogletKey { shard, loglet: 1, token: *token }, servers, by).await;
             }
             return Err(Error::AlreadyExists { shard, bucket: url });
         }
@@ -89,11 +89,12 @@ impl VirtualLog {
     }
 
     /// Opens the log of an existing shard. When its newest loglet is a quorum loglet whose owner on
-    /// this machine is gone, this process takes it over.
+    /// this machine is gone, this process takes it over; in a cluster, when its owner was this node. Another node's is
+    /// followed.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when there is none, [`Error::NotOwner`] when another process sequences
-    /// it or has its newest entries, and those of the bucket and the local disk.
+    /// [`Error::NotFound`] when there is none, [`Error::NotOwner`] when, outside of a cluster, another process sequences
+    /// it or has its newest entries, and those of the bucket, the local disk and the log servers.
     pub async fn open(
         bucket: Arc<dyn Bucket>,
         env: Env,
@@ -109,7 +110,15 @@ impl VirtualLog {
         let waiting = "waiting for a change of the log";
         let changing =
             log.inner.store.env.within(by, waiting, log.inner.reconfigure.lock()).await?;
-        log.inner.take_over(by).await?;
+        match log.inner.take_over(Whose::Own, &[], by).await {
+            Err(Error::NotOwner { .. }) if log.inner.options.cluster.is_some() => {
+                // What earlier lives of this node left behind.
+                if let Err(error) = log.inner.clean_local(&log.inner.chain(), by).await {
+                    tracing::warn!(%error, "cleaning the local log failed; again at the next start");
+                }
+            }
+            done => done?,
+        }
         drop(changing);
         Ok(log)
     }
@@ -133,6 +142,8 @@ impl VirtualLog {
                 local: tokio::sync::Mutex::new(None),
                 archive: Archive::default(),
                 archiving: AtomicBool::new(false),
+                tending: AtomicBool::new(false),
+                reader: AtomicUsize::new(0),
             }),
         }
     }
@@ -145,6 +156,9 @@ impl Inner {
 
     /// This machine's log server, with its lock.
     pub async fn own_server(&self, by: Deadline) -> Result<Arc<LocalLogServer>> {
+        if let Some(cluster) = &self.options.cluster {
+            return Ok(Arc::clone(&cluster.own));
+        }
         let env = self.store.env.clone();
         let by = if env.planted(Bug::HangsWithDisk) { Deadline::at(Duration::MAX) } else { by };
         let mut local = env.within(by, LOCAL, self.local.lock()).await?;
@@ -159,6 +173,9 @@ impl Inner {
 
     /// This machine's log server, if it is open.
     pub async fn opened_server(&self, by: Deadline) -> Result<Option<Arc<LocalLogServer>>> {
+        if let Some(cluster) = &self.options.cluster {
+            return Ok(Some(Arc::clone(&cluster.own)));
+        }
         Ok(self.store.env.within(by, LOCAL, self.local.lock()).await?.clone())
     }
 
@@ -214,47 +231,6 @@ impl Inner {
         })
     }
 
-    /// Makes the files of a new quorum loglet owned by this process.
-    pub async fn new_quorum(
-        &self,
-        server: &Arc<LocalLogServer>,
-        loglet: u64,
-        start: Lsn,
-        by: Deadline,
-    ) -> Result<(Medium, WriterToken)> {
-        let identity = &self.options.identity;
-        let token = self.store.env.writer_token();
-        let key = LogletKey { shard: self.store.shard, loglet, token };
-        server.call(Request::Create { key, start }, by).await?;
-        let medium = Medium::Quorum {
-            owner: Owner {
-                node: identity.node,
-                incarnation: identity.incarnation,
-                host: identity.host.clone(),
-                pid: identity.pid,
-                address: identity.address.clone(),
-                directory: server.disk().location(),
-            },
-            servers: vec![ServerInfo { node: identity.node, address: String::new() }],
-            token,
-        };
-        Ok((medium, token))
-    }
-
-    /// Removes the files of a loglet that certainly is in no chain. What cannot be removed now goes
-    /// at the next start.
-    pub async fn discard(&self, key: LogletKey, by: Deadline) {
-        let removed = async {
-            match self.opened_server(by).await? {
-                Some(server) => server.call(Request::Remove { key }, by).await.map(|_| ()),
-                None => Ok(()),
-            }
-        };
-        if let Err(error) = removed.await {
-            tracing::warn!(%error, "an unused local loglet was left behind");
-        }
-    }
-
     /// Puts `next` as the chain version it says. `false`: another one won; the chain was reloaded.
     pub async fn put_chain(&self, next: Chain, by: Deadline) -> Result<bool> {
         let won = self.store.put_chain(&next, by).await?;
@@ -269,12 +245,18 @@ impl Inner {
     /// Becomes the sequencer of `chain`'s active loglet, which is empty and this process's own.
     pub async fn install_sequencer(self: &Arc<Self>, chain: &Chain, by: Deadline) -> Result<()> {
         let loglet = chain.active();
-        let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(()) };
-        let server = self.own_server(by).await?;
+        let Medium::Quorum { token, servers, .. } = &loglet.medium else { return Ok(()) };
+        let holders = self.holders(servers, by).await?;
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
         let env = self.store.env.clone();
         let buffer_bytes = self.options.buffer_bytes;
-        let sequencer = Sequencer::new(key, env, loglet, vec![server], buffer_bytes);
+        let fence = self.fence();
+        // In the order of the holders: this node's own first.
+        let mut order = servers.clone();
+        order.sort_by_key(|info| info.node != self.options.identity.node);
+        let lives = order.iter().map(|info| info.incarnation);
+        let servers = holders.servers.into_iter().zip(lives).collect();
+        let sequencer = Sequencer::new(key, env, loglet, servers, buffer_bytes, fence);
         {
             let mut state = self.state.lock();
             // Unless the chain has changed meanwhile, or the log was closed.
@@ -286,6 +268,7 @@ impl Inner {
         if !self.archiving.swap(true, Ordering::Relaxed) {
             self.start_archiver();
         }
+        self.start_tending();
         if chain.loglets.len() > 1 {
             // Entries of closed loglets may wait for the archive, also those that were found committed
             // after the append that wrote them had failed: nobody counted them.
@@ -298,32 +281,65 @@ impl Inner {
     }
 
     /// When the active loglet is a quorum loglet: ends it and goes on with one of our own. The caller
-    /// holds the reconfiguration lock.
-    pub async fn take_over(self: &Arc<Self>, by: Deadline) -> Result<()> {
+    /// holds the reconfiguration lock. Servers on the nodes `avoid` are used only if there are no others.
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] when it is not ours to end.
+    pub async fn take_over(
+        self: &Arc<Self>,
+        whose: Whose,
+        avoid: &[NodeId],
+        by: Deadline,
+    ) -> Result<()> {
         loop {
             let chain = self.chain();
             let active = chain.active();
-            let Medium::Quorum { owner, token, .. } = &active.medium else { return Ok(()) };
+            let Medium::Quorum { owner, token, servers } = &active.medium else { return Ok(()) };
             let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
-            let found = match self.inherited_server(key, owner, by).await {
-                found @ (Ok(_) | Err(Error::Corrupt { .. })) => found,
-                Err(error) => return Err(error),
+            let found = match (whose, &self.options.cluster) {
+                (Whose::Dead(loglet), _) if active.id != loglet => return Ok(()),
+                (Whose::Own, Some(_)) if !self.is_own(owner) => {
+                    return Err(Error::NotOwner {
+                        shard: self.store.shard,
+                        owner: Box::new(owner.clone()),
+                        live: true,
+                    });
+                }
+                (_, Some(_)) => self.holders(servers, by).await,
+                (_, None) if servers.len() > 1 => {
+                    return Err(Error::Unavailable {
+                        shard: self.store.shard,
+                        reason: format!(
+                            "its newest part is kept by {} log servers of a cluster, and this process is not part of one (start this node as one of its nodes)",
+                            servers.len()
+                        ),
+                    });
+                }
+                (_, None) => match self.inherited_server(key, owner, by).await {
+                    Ok(server) => Ok(Holders::alone(server)),
+                    Err(error @ Error::Corrupt { .. }) => Err(error),
+                    Err(error) => return Err(error),
+                },
             };
             // Whoever held the lock before us may have changed the chain, and removed the files of what it took over.
             let newest = self.newest_chain(Cause::Open, by).await?;
             if newest.version != chain.version {
                 continue;
             }
-            let server = found?;
-            let (end, hash) = self.recover_loglet(key, active, &server, by).await?;
+            let holders = found?;
+            let (end, hash) = self.recover_loglet(key, active, &holders, by).await?;
             let id = active.id + 1;
-            let (medium, token) = self.new_quorum(&server, id, end, by).await?;
+            let (medium, token) = self.new_quorum(id, end, servers, avoid, by).await?;
             let writer = self.store.env.writer_token();
+            let made = medium.clone();
             let next = chain.followed_by(writer, end, hash, medium);
             if self.put_chain(next, by).await? {
                 return self.install_sequencer(&self.chain(), by).await;
             }
-            self.discard(LogletKey { shard: self.store.shard, loglet: id, token }, by).await;
+            if let Medium::Quorum { servers, .. } = &made {
+                let key = LogletKey { shard: self.store.shard, loglet: id, token };
+                self.discard(key, servers, by).await;
+            }
         }
     }
 
@@ -341,7 +357,7 @@ impl Inner {
         }
         // The owner may have given it back to all meanwhile.
         self.newest_chain(Cause::Open, by).await?;
-        self.take_over(by).await
+        self.take_over(Whose::Own, &[], by).await
     }
 
     /// Goes on after `stopped` has stopped, unless that was done meanwhile.
@@ -356,7 +372,7 @@ impl Inner {
         let same = role.sequencer().is_some_and(|own| Arc::ptr_eq(own, stopped));
         if same && chain.active().id == stopped.key().loglet {
             tracing::warn!(shard = self.store.shard.0, "an append was left undecided; recovering");
-            self.take_over(by).await?;
+            self.take_over(Whose::Own, &[], by).await?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use telesto_common::{Incarnation, Lsn, NodeId, WriterToken};
 use crate::chain::LogKind;
 use crate::disk::Disk;
 use crate::record::Entry;
+use crate::server::{LocalLogServer, MAX_LEASE, Servers};
 
 /// Who this process is, as the chain and error messages name it.
 #[derive(Clone, Debug)]
@@ -42,6 +43,36 @@ impl KnownCommitted for Lsn {
     }
 }
 
+/// How a process takes part in a cluster, whose nodes keep the newest log for each other.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Log servers of a loglet; odd. An entry is committed at a majority of them.
+    pub replicas: usize,
+    /// Where log servers are.
+    pub servers: Arc<dyn Servers>,
+    /// This node's own, opened with [`LocalLogServer::open_shared`].
+    pub own: Arc<LocalLogServer>,
+    /// For how long log servers are asked to accept no seal, so that strict reads on the owner cost nothing; it delays
+    /// a fail-over by as much. At most [`MAX_LEASE`]. Zero: every look at the tail asks a majority.
+    pub lease: Duration,
+    /// A log server that has been away for so long is replaced when there is another one.
+    pub replace_after: Duration,
+}
+
+impl Cluster {
+    /// Three log servers, a lease of half a second, replacement after ten.
+    #[must_use]
+    pub fn new(servers: Arc<dyn Servers>, own: Arc<LocalLogServer>) -> Self {
+        Self {
+            replicas: 3,
+            servers,
+            own,
+            lease: MAX_LEASE * 5 / 6,
+            replace_after: Duration::from_secs(10),
+        }
+    }
+}
+
 /// How a process opens a log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -51,6 +82,8 @@ pub struct LogOptions {
     pub identity: Identity,
     /// The local log directory; needed by quorum loglets only.
     pub disk: Option<Arc<dyn Disk>>,
+    /// The cluster this process belongs to; `None`: it is alone, and its quorum loglets are on its own disk.
+    pub cluster: Option<Cluster>,
     /// How long entries are kept at least after the checkpoint has passed them; used by `create`
     /// only and fixed from then on (the chain carries it).
     pub retention: Duration,
@@ -80,6 +113,7 @@ impl LogOptions {
             kind: LogKind::Bucket,
             identity,
             disk: None,
+            cluster: None,
             retention: Duration::from_secs(24 * 3600),
             known_committed: Arc::new(Lsn::ZERO),
             timeout: Duration::from_secs(30),

@@ -5,6 +5,9 @@
 //!   where its hash is known: also those that are read again.
 //! - A seal is returned only after the chain says what follows it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use telesto_bucket::Cause;
 use telesto_common::planted::Bug;
@@ -15,10 +18,14 @@ use crate::codec::{self, Place};
 use crate::error::{Error, Result};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Batch;
+use crate::quorum::Sequencer;
 use crate::record::{Config, Entry, Record};
 use crate::role::Role;
-use crate::server::{LogServer, LogletKey, Reply, Request};
+use crate::server::{LogletKey, Reply, Request};
 use crate::slots::SlotReader;
+
+/// How long one of several log servers may take to give entries.
+const READING: Duration = Duration::from_secs(2);
 
 impl VirtualLog {
     /// The entries from `from` on: at least one unless `from` is the tail, then as many as fit in
@@ -42,9 +49,18 @@ impl VirtualLog {
         let (mut chain, role) = inner.view()?;
         if matches!(chain.active().medium, Medium::Quorum { .. }) && from >= chain.active().start {
             match role {
+                Role::Owner(sequencer) if inner.options.cluster.is_some() => {
+                    if !inner.still_owns(&sequencer, cause, by).await? {
+                        return inner.read_as_follower(from, max_bytes, cause, by).await;
+                    }
+                    chain = inner.chain();
+                }
                 Role::Owner(_) => {}
                 // Others may write by now, but not before the chain says so.
                 Role::HandingOver(_) => chain = inner.newest_chain(cause, by).await?,
+                Role::Follower if inner.options.cluster.is_some() => {
+                    return inner.read_as_follower(from, max_bytes, cause, by).await;
+                }
                 Role::Follower => {
                     inner.claim(by).await?;
                     chain = inner.chain();
@@ -55,7 +71,7 @@ impl VirtualLog {
         match found {
             // A closed loglet whose entries only the owner of the newest one has, which may be gone by now:
             // then they are ours to take over.
-            Err(Error::NotOwner { .. }) if !self.is_local_sequencer() => {
+            Err(Error::NotOwner { .. }) if !self.sequences() => {
                 inner.claim(by).await?;
                 inner.read_through(&inner.chain(), from, max_bytes, cause, by).await
             }
@@ -98,7 +114,33 @@ impl VirtualLog {
 }
 
 impl Inner {
-    async fn read_through(
+    /// Makes sure that nobody had gone on elsewhere at some moment after the call; `false`: somebody has.
+    async fn still_owns(
+        &self,
+        sequencer: &Arc<Sequencer>,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<bool> {
+        let mut sequencer = Arc::clone(sequencer);
+        loop {
+            let started = self.now();
+            let confirmed = sequencer.confirm(by).await;
+            if confirmed.is_ok() {
+                self.at_tail(sequencer.next(), started);
+                return Ok(true);
+            }
+            self.newest_chain(cause, by).await?;
+            let (_, role) = self.view()?;
+            match role.owner() {
+                None => return Ok(false),
+                // It has gone on with a loglet of its own, about which the servers can be asked.
+                Some(own) if !Arc::ptr_eq(own, &sequencer) => sequencer = Arc::clone(own),
+                Some(_) => confirmed?,
+            }
+        }
+    }
+
+    pub async fn read_through(
         &self,
         chain: &Chain,
         from: Lsn,
@@ -167,16 +209,9 @@ impl Inner {
         cause: Cause,
         by: Deadline,
     ) -> Result<Batch> {
-        let mut batch = Batch::default();
-        let mut next = from;
-        for bytes in self.quorum_bytes(loglet, end, from, max_bytes, cause, by).await? {
-            let object = format!("loglet {} of shard {}", loglet.id, self.store.shard);
-            let before = batch.entries.last();
-            let entry = self.accept(&object, loglet.id, next, before, &bytes)?;
-            next = next.next();
-            self.reached(next, entry.hash);
-            batch.entries.push(entry);
-        }
+        let bytes = self.quorum_bytes(loglet, end, from, max_bytes, cause, by).await?;
+        let mut batch = self.accepted(loglet, from, &bytes)?;
+        let next = batch.next(from);
         // While the log is handed over the caller has found that the chain is the newest.
         batch.at_tail = end.is_none()
             && self.sequencer().is_some_and(|s| s.key().loglet == loglet.id && s.next() <= next);
@@ -194,7 +229,9 @@ impl Inner {
         cause: Cause,
         by: Deadline,
     ) -> Result<Vec<Bytes>> {
-        let Medium::Quorum { owner, token, .. } = &loglet.medium else { return Ok(Vec::new()) };
+        let Medium::Quorum { owner, token, servers } = &loglet.medium else {
+            return Ok(Vec::new());
+        };
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
         let sequencer = self.sequencer().filter(|s| s.key() == key);
         let below = match (end, &sequencer) {
@@ -215,21 +252,24 @@ impl Inner {
             return Ok(found);
         }
         let wanted = usize::try_from(below.0 - from.0).unwrap_or(usize::MAX);
-        let server = self.opened_server(by).await?;
-        let holds_files = server.is_some();
+        let readers = self.readers(servers, by).await?;
+        let holds_files = !readers.is_empty();
+        let shared = self.options.cluster.is_some();
         let mut failed = None;
-        if let Some(server) = server {
+        for server in readers {
             let read = Request::Read { key, from, max_bytes };
-            match server.call(read, by).await {
+            let soon = if shared { by.earlier(self.store.env.deadline(READING)) } else { by };
+            match server.call(read, soon).await {
                 Ok(Reply::Entries(mut found)) if !found.is_empty() => {
                     found.truncate(wanted);
                     return Ok(found);
                 }
                 Ok(_) => {}
-                // What this disk cannot tell any more, the archive may.
+                // What this disk, or this server, cannot tell any more, another one or the archive may.
                 Err(error @ (Error::Corrupt { .. } | Error::LocalDisk { .. })) => {
                     failed = Some(error);
                 }
+                Err(error) if shared => failed = Some(error),
                 Err(error) => return Err(error),
             }
         }

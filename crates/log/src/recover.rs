@@ -23,19 +23,28 @@
 //! (one log server, one disk): they can be up to the archive's delay old. That some may be missing is
 //! logged and counted.
 
-use std::sync::Arc;
-
 use telesto_bucket::Cause;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn};
 
 use crate::archive::covered;
 use crate::chain::Loglet;
+use crate::cluster::Holders;
 use crate::codec::{self, Place, hash16};
 use crate::error::{Error, Result};
 use crate::log::Inner;
 use crate::quorum::{self, Recovered};
-use crate::server::{LocalLogServer, LogServer, LogletKey, loglet_directory};
+use crate::server::{LogletKey, loglet_directory};
+
+impl Holders {
+    /// Where the loglet is, for messages.
+    fn place(&self, key: &LogletKey) -> String {
+        match &self.alone {
+            Some(server) => format!("{}/{}", server.disk().location(), loglet_directory(key)),
+            None => format!("the log servers of {}", loglet_directory(key)),
+        }
+    }
+}
 
 impl Inner {
     /// Seals `loglet` and gives the LSN after its last entry, with that entry's hash. The caller holds
@@ -44,11 +53,13 @@ impl Inner {
         &self,
         key: LogletKey,
         loglet: &Loglet,
-        server: &Arc<LocalLogServer>,
+        holders: &Holders,
         by: Deadline,
     ) -> Result<(Lsn, [u8; 16])> {
-        let servers: Vec<Arc<dyn LogServer>> = vec![Arc::clone(server) as Arc<dyn LogServer>];
-        let Recovered { end: on_disk, hash } = quorum::recover(key, loglet, &servers, by).await?;
+        let own = self.sequencer().filter(|sequencer| sequencer.key() == key);
+        let (servers, holder) = (&holders.servers, own.as_ref().map(|own| own.holder()));
+        let Recovered { end: on_disk, hash } =
+            quorum::recover(key, loglet, servers, holder, &self.store.env, by).await?;
         if self.store.env.planted(Bug::ReleasesLastBatch) && hash.is_none() {
             return Err(quorum::lost(key, on_disk.prev()));
         }
@@ -57,7 +68,11 @@ impl Inner {
         {
             return Ok((on_disk, hash));
         }
-        if !server.has_made(&key) {
+        let made = match &holders.alone {
+            Some(server) => server.has_made(&key),
+            None => own.is_some(),
+        };
+        if !made {
             // Its owner was another process, which may have shipped more than was listed here.
             self.archive.forget();
         }
@@ -71,7 +86,7 @@ impl Inner {
             })
             .await?;
         let older = |lsn: Lsn, reason: String| Error::Corrupt {
-            object: format!("{}/{}", server.disk().location(), loglet_directory(&key)),
+            object: holders.place(&key),
             lsn: Some(lsn),
             reason: format!(
                 "it ends before entry {on_disk}, but {reason}: an older copy of the directory was put back, or the disk lost what it had acknowledged"
@@ -83,7 +98,7 @@ impl Inner {
             let last = furthest.prev();
             return Err(older(end, format!("entry {last} is archived and entry {end} is not")));
         }
-        let known = self.known_committed(server, &key, by).await?;
+        let known = self.known_committed(holders, &key, by).await?;
         if end <= known {
             return Err(older(end, format!("entry {known} is in the checkpoint")));
         }
@@ -91,7 +106,7 @@ impl Inner {
             metrics::counter!("telesto_log_forgotten_entries_total").increment(end.0 - on_disk.0);
             tracing::error!(
                 shard = self.store.shard.0,
-                directory = server.disk().location(),
+                directory = holders.place(&key),
                 on_disk = on_disk.0,
                 in_the_bucket = end.0,
                 "the local log is older than the bucket; it goes on from the bucket, and commits of the last moments before may be lost"
@@ -110,7 +125,7 @@ impl Inner {
                 match before.as_ref().and_then(|entries| entries.first()) {
                     Some(entry) => Ok((end, hash16(entry))),
                     None => Err(Error::Corrupt {
-                        object: format!("{}/{}", server.disk().location(), loglet_directory(&key)),
+                        object: holders.place(&key),
                         lsn: Some(end.prev()),
                         reason: "the entry is neither there nor in the archive".into(),
                     }),
@@ -119,14 +134,15 @@ impl Inner {
         }
     }
 
-    /// What those above the log know to be committed. Files that this very process has made are what they were.
+    /// What those above the log know to be committed. Files that this very process has made are what they were, and
+    /// what a majority of servers knows is more than one directory does.
     async fn known_committed(
         &self,
-        server: &LocalLogServer,
+        holders: &Holders,
         key: &LogletKey,
         by: Deadline,
     ) -> Result<Lsn> {
-        if server.has_made(key) {
+        if holders.alone.as_ref().is_none_or(|server| server.has_made(key)) {
             return Ok(Lsn::ZERO);
         }
         let asked = self.options.known_committed.through();

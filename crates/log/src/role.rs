@@ -24,8 +24,9 @@
 //! the chain changed) and by every read at the tail that finds the newer chain.
 //!
 //! # Limits
-//! With one log server on this machine the directory's lock keeps others from sealing the loglet; an
-//! owner whose log servers are elsewhere can be sealed out without knowing and needs more than this.
+//! With one log server on this machine the directory's lock keeps others from sealing the loglet. An
+//! owner in a cluster can be sealed out without knowing: `Owner` is then what it was, and a read at the tail asks the
+//! sequencer whether it is so still (`crate::quorum`, lease and round).
 
 use std::sync::Arc;
 

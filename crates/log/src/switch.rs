@@ -21,7 +21,8 @@ use std::sync::Arc;
 use telesto_bucket::Cause;
 use telesto_common::{Deadline, Lsn};
 
-use crate::chain::{Chain, LogKind, Loglet, Medium};
+use crate::chain::{Chain, LogKind, Loglet, Medium, ServerInfo};
+use crate::cluster::Whose;
 use crate::error::{Error, Result};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Append;
@@ -61,7 +62,6 @@ impl VirtualLog {
 
     async fn to_quorum(&self, by: Deadline) -> Result<()> {
         let inner = &self.inner;
-        let server = inner.own_server(by).await?;
         loop {
             let (at, hash) = self.tail(by).await?;
             let chain = inner.chain();
@@ -70,8 +70,9 @@ impl VirtualLog {
             }
             let start = at.next();
             let id = chain.active().id + 1;
-            let (medium, token) = inner.new_quorum(&server, id, start, by).await?;
+            let (medium, token) = inner.new_quorum(id, start, &[], &[], by).await?;
             let writer = inner.store.env.writer_token();
+            let servers = servers_of(&medium);
             // The hash of the seal itself is filled in by whoever heals it.
             let next = chain.followed_by(writer, start, [0; 16], medium);
             let seal = Config::Seal { next_version: next.version, next_chain: next.encode() };
@@ -79,7 +80,7 @@ impl VirtualLog {
                 // Certainly not our seal: its loglet is in no chain.
                 Append::Taken { .. } => {
                     let key = LogletKey { shard: chain.shard, loglet: id, token };
-                    inner.discard(key, by).await;
+                    inner.discard(key, &servers, by).await;
                 }
                 Append::Committed(entry) => {
                     inner.heal_seal(chain.active(), &entry, Cause::Registry, by).await?;
@@ -118,10 +119,22 @@ impl VirtualLog {
     }
 }
 
+/// The log servers of a loglet.
+fn servers_of(medium: &Medium) -> Vec<ServerInfo> {
+    match medium {
+        Medium::Quorum { servers, .. } => servers.clone(),
+        Medium::Bucket => Vec::new(),
+    }
+}
+
 impl Inner {
     /// The chain names a quorum loglet now: sequence it if it is ours, or nobody's any more.
     async fn settle_switch(self: &Arc<Self>, by: Deadline) -> Result<()> {
-        if self.view()?.1.owner().is_none() { self.take_over(by).await } else { Ok(()) }
+        if self.view()?.1.owner().is_none() {
+            self.take_over(Whose::Own, &[], by).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn to_bucket(self: &Arc<Self>, by: Deadline) -> Result<()> {
@@ -130,7 +143,7 @@ impl Inner {
             Some(sequencer) => sequencer,
             None => {
                 // An append or an earlier switch was left undecided, or the owner is gone.
-                self.take_over(by).await?;
+                self.take_over(Whose::Own, &[], by).await?;
                 match self.view()?.1.owner() {
                     Some(sequencer) => Arc::clone(sequencer),
                     None if self.chain().active().medium.kind() == LogKind::Bucket => return Ok(()),
@@ -140,13 +153,14 @@ impl Inner {
         };
         // Most of it while appends go on; then only a little is left.
         self.archive_through(sequencer.next().prev(), by).await?;
-        let (mut end, mut hash) = match sequencer.stop().await {
+        let (mut end, mut hash) = match sequencer.stop(by).await {
             Some(position) => position,
             None => (Lsn::ZERO, [0; 16]),
         };
         let chain = self.chain();
-        let server = self.own_server(by).await?;
-        let sealed = self.recover_loglet(sequencer.key(), chain.active(), &server, by).await?;
+        let servers = servers_of(&chain.active().medium);
+        let holders = self.holders(&servers, by).await?;
+        let sealed = self.recover_loglet(sequencer.key(), chain.active(), &holders, by).await?;
         if end == Lsn::ZERO {
             // An append was under way and undecided: it is decided now, by what the servers have.
             (end, hash) = sealed;
@@ -169,6 +183,10 @@ impl Inner {
             let writer = self.store.env.writer_token();
             let next = chain.followed_by(writer, end, hash, Medium::Bucket);
             if self.put_chain(next, by).await? {
+                if self.options.cluster.is_some() {
+                    // Nobody needs them: everything is in the bucket.
+                    self.remove(sequencer.key(), &servers, true, by).await;
+                }
                 if let Err(error) = self.clean_local(&self.chain(), by).await {
                     tracing::warn!(%error, "cleaning the local log failed; again at the next start");
                 }

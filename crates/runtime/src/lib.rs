@@ -1,7 +1,7 @@
 //! The real clock, randomness and tasks behind [`telesto_common::Env`].
 //!
 //! # Purpose
-//! The one place where wall time, operating-system randomness and tokio tasks enter. Only the
+//! The one place where wall time, operating-system randomness, tokio tasks and sockets between nodes enter. Only the
 //! outermost layer (binary, embedded facade, benchmarks, tests against real parts) uses it.
 //!
 //! # Invariants
@@ -13,6 +13,8 @@
     clippy::disallowed_methods,
     reason = "this crate is the seam's real side: everything else goes through it"
 )]
+
+pub mod net;
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -230,7 +230,7 @@ impl ShardService for LocalService {
 impl LocalService {
     /// How durable a commit is that does not say.
     fn by_log(&self) -> Durability {
-        if self.0.log.is_local_sequencer() { Durability::Quorum } else { Durability::Bucket }
+        if self.0.log.sequences() { Durability::Quorum } else { Durability::Bucket }
     }
 
     /// Hands the request to the committer; where memory does not tell whether it is valid, looks further first.

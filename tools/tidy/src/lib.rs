@@ -47,7 +47,8 @@ const ONE_USER: [(&str, &str); 2] =
 /// Layers, lowest first; a crate may depend only on crates of lower layers.
 const LAYERS: &[(&str, u32)] = &[
     ("telesto-common", 0),
-    ("telesto-runtime", 1),
+    ("telesto-net", 1),
+    ("telesto-runtime", 2),
     ("telesto-bucket", 2),
     ("telesto-log", 3),
     ("telesto-shard", 4),

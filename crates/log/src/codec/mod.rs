@@ -17,7 +17,6 @@
 //! [`Error::Corrupt`] or [`Error::TooNew`] naming the object; decoding never panics and allocates
 //! nothing from lengths that the input does not cover.
 
-pub(crate) mod cursor;
 mod record;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -25,8 +24,9 @@ use telesto_common::{Lsn, ShardId, WriterToken};
 
 use crate::error::{Error, FORMAT_VERSION, Result};
 use crate::record::{Entry, Record};
-use cursor::{Cursor, Malformed, put_varint};
 use record::Unreadable;
+pub(crate) use telesto_common::cursor;
+use telesto_common::cursor::{Cursor, Malformed, put_varint};
 
 /// First bytes of an entry.
 pub const MAGIC: [u8; 4] = *b"TLSE";

@@ -1,20 +1,28 @@
 //! The log server of this machine: one shard's loglets in a local directory, held by one live
-//! process.
+//! process. It serves this process alone, or, when it is opened with its node's life, the nodes of a cluster.
 //!
 //! # Invariants
-//! The directory's lock is held for as long as the server exists, so every file in it is this
-//! process's alone.
+//! - The directory's lock is held for as long as the server exists, so every file in it is this
+//!   process's alone.
+//! - One that serves a cluster knows whether it may have forgotten something (`life`), and after its start keeps seals
+//!   waiting for as long as an earlier life may have promised.
+//!
+//! # Limits
+//! Each loglet has files and syncs of its own. One journal for all loglets of a server is not built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use telesto_common::planted::Bug;
-use telesto_common::{Deadline, Env, ShardId};
+use telesto_common::{Deadline, Env, Incarnation, Lsn, ShardId};
 
+use super::hosted::Hosted;
+use super::life::Life;
 use super::loglet::StoredLoglet;
-use super::protocol::{LogServer, LogletKey, Reply, Request};
+use super::protocol::{LogServer, LogletKey, MAX_LEASE, Reply, Request};
 use super::segment::{lock_name, loglet_of, shard_directory};
 use crate::disk::{Disk, DiskLock};
 use crate::error::Result;
@@ -26,7 +34,11 @@ pub struct LocalLogServer {
     env: Env,
     shard: ShardId,
     segment_bytes: u64,
-    loglets: tokio::sync::Mutex<BTreeMap<LogletKey, Arc<StoredLoglet>>>,
+    loglets: tokio::sync::Mutex<BTreeMap<LogletKey, Arc<Hosted>>>,
+    /// Of a server that serves a cluster.
+    life: Option<tokio::sync::Mutex<Life>>,
+    /// Before this (monotonic) an earlier life's promise may still hold.
+    unpromised: Duration,
     /// Loglets made since the lock was taken: their files are certainly what this process wrote.
     made: Mutex<BTreeSet<LogletKey>>,
     _lock: Box<dyn DiskLock>,
@@ -50,6 +62,35 @@ impl LocalLogServer {
             shard,
             segment_bytes,
             loglets: tokio::sync::Mutex::new(BTreeMap::new()),
+            life: None,
+            unpromised: Duration::ZERO,
+            made: Mutex::default(),
+            _lock: lock,
+        }))
+    }
+
+    /// As [`Self::open`], to serve the nodes of a cluster. `life` is the node's incarnation, counted outside of the
+    /// directory: one more with each start.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and those of the local disk.
+    pub async fn open_shared(
+        disk: Arc<dyn Disk>,
+        env: Env,
+        shard: ShardId,
+        segment_bytes: u64,
+        life: Incarnation,
+    ) -> Result<Arc<Self>> {
+        let lock = disk.lock(&lock_name(shard)).await?;
+        let life = Life::begin(&*disk, &env, shard, life).await?;
+        Ok(Arc::new(Self {
+            unpromised: env.clock.monotonic() + MAX_LEASE,
+            disk,
+            env,
+            shard,
+            segment_bytes,
+            loglets: tokio::sync::Mutex::new(BTreeMap::new()),
+            life: Some(tokio::sync::Mutex::new(life)),
             made: Mutex::default(),
             _lock: lock,
         }))
@@ -75,7 +116,7 @@ impl LocalLogServer {
         self.made.lock().contains(key)
     }
 
-    async fn loglet(&self, key: LogletKey) -> Result<Option<Arc<StoredLoglet>>> {
+    async fn loglet(&self, key: LogletKey) -> Result<Option<Arc<Hosted>>> {
         let mut loglets = self.loglets.lock().await;
         if let Some(loglet) = loglets.get(&key) {
             return Ok(Some(Arc::clone(loglet)));
@@ -83,54 +124,114 @@ impl LocalLogServer {
         let disk = Arc::clone(&self.disk);
         let trusts_cache = self.env.planted(Bug::TrustsPageCache);
         let opened = StoredLoglet::open(disk, key, self.segment_bytes, true, trusts_cache).await?;
-        Ok(opened.map(|loglet| {
-            let loglet = Arc::new(loglet);
-            loglets.insert(key, Arc::clone(&loglet));
-            loglet
-        }))
+        let Some(stored) = opened else { return Ok(None) };
+        let doubtful = match &self.life {
+            Some(life) => life.lock().await.doubtful.contains(&key),
+            None => false,
+        };
+        let hosted = Arc::new(Hosted::new(stored, doubtful, self.unpromised).await);
+        loglets.insert(key, Arc::clone(&hosted));
+        Ok(Some(hosted))
     }
 
-    async fn serve(&self, request: Request) -> Result<Reply> {
+    /// The server's incarnation; 0 when it serves this process alone.
+    pub async fn incarnation(&self) -> Incarnation {
+        match &self.life {
+            Some(life) => life.lock().await.incarnation,
+            None => Incarnation(0),
+        }
+    }
+
+    async fn create(
+        &self,
+        key: LogletKey,
+        start: Lsn,
+        server: Option<Incarnation>,
+    ) -> Result<Reply> {
+        let incarnation = self.incarnation().await;
+        if server.is_some_and(|meant| meant != incarnation) {
+            return Ok(Reply::Server { incarnation });
+        }
+        let over = match &self.life {
+            Some(life) => key.loglet <= life.lock().await.over,
+            None => false,
+        };
+        if over {
+            return Ok(Reply::Refused { next: start, sealed: true });
+        }
+        if self.loglet(key).await?.is_none() {
+            let disk = Arc::clone(&self.disk);
+            let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
+            self.made.lock().insert(key);
+            let hosted = Arc::new(Hosted::new(made, false, Duration::ZERO).await);
+            self.loglets.lock().await.insert(key, hosted);
+        }
+        Ok(Reply::Done)
+    }
+
+    async fn serve(&self, request: Request, by: Deadline) -> Result<Reply> {
+        if request.shard() != self.shard {
+            return Ok(Reply::Unknown);
+        }
         let key = match &request {
-            Request::Create { key, .. }
-            | Request::Store { key, .. }
-            | Request::Seal { key }
+            Request::Identify { .. } => {
+                return Ok(Reply::Server { incarnation: self.incarnation().await });
+            }
+            Request::Create { key, start, server } => {
+                return self.create(*key, *start, *server).await;
+            }
+            Request::Store { key, .. }
+            | Request::Seal { key, .. }
+            | Request::Confirm { key, .. }
+            | Request::Follow { key, .. }
+            | Request::Skip { key, .. }
             | Request::Read { key, .. }
             | Request::Tail { key }
             | Request::Release { key, .. }
-            | Request::Remove { key } => *key,
+            | Request::Remove { key, .. } => *key,
         };
-        if key.shard != self.shard {
-            return Ok(Reply::Unknown);
-        }
-        if let Request::Create { start, .. } = request {
-            if self.loglet(key).await?.is_none() {
-                let disk = Arc::clone(&self.disk);
-                let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
-                self.made.lock().insert(key);
-                self.loglets.lock().await.insert(key, Arc::new(made));
-            }
-            return Ok(Reply::Done);
+        if let (Request::Remove { over: true, .. }, Some(life)) = (&request, &self.life) {
+            // Also where it never was: before its files go, so that nothing begins in between.
+            life.lock().await.end(&*self.disk, self.shard, key.loglet).await?;
         }
         let Some(loglet) = self.loglet(key).await? else { return Ok(Reply::Unknown) };
+        let stored = loglet.stored();
         match request {
-            Request::Store { first, entries, repair, .. } => {
-                loglet.store(first, entries, repair).await
+            Request::Store { first, entries, repair, terms, .. } => {
+                let reply = stored.store(first, entries, repair).await?;
+                Ok(loglet.stored_reply(&self.env, reply, terms))
             }
-            Request::Seal { .. } => loglet.seal().await,
+            Request::Skip { to, .. } => {
+                let reply = stored.skip(to).await?;
+                loglet.released().await;
+                Ok(loglet.stored_reply(&self.env, reply, None))
+            }
+            Request::Seal { holder, .. } => loglet.seal(&self.env, holder, by).await,
+            Request::Confirm { terms, .. } => Ok(loglet.confirm(&self.env, terms)),
+            Request::Follow { from, max_bytes, wait, .. } => {
+                loglet.follow(&self.env, from, max_bytes, wait).await
+            }
             Request::Read { from, max_bytes, .. } => {
-                loglet.read(from, max_bytes).await.map(Reply::Entries)
+                stored.read(from, max_bytes).await.map(Reply::Entries)
             }
             Request::Release { below, .. } => {
                 let last_too = self.env.planted(Bug::ReleasesLastBatch);
-                loglet.release(below, last_too).await.map(|()| Reply::Done)
+                stored.release(below, last_too).await?;
+                loglet.released().await;
+                Ok(Reply::Done)
             }
             Request::Remove { .. } => {
                 self.loglets.lock().await.remove(&key);
                 self.made.lock().remove(&key);
-                loglet.remove().await.map(|()| Reply::Done)
+                stored.remove().await?;
+                if let Some(life) = &self.life {
+                    life.lock().await.removed(&*self.disk, &key).await?;
+                }
+                Ok(Reply::Done)
             }
-            Request::Create { .. } | Request::Tail { .. } => Ok(loglet.tail().await),
+            Request::Create { .. } | Request::Identify { .. } | Request::Tail { .. } => {
+                Ok(loglet.tail(false))
+            }
         }
     }
 }
@@ -138,6 +239,6 @@ impl LocalLogServer {
 #[async_trait]
 impl LogServer for LocalLogServer {
     async fn call(&self, request: Request, by: Deadline) -> Result<Reply> {
-        self.env.within(by, "waiting for the local log", self.serve(request)).await?
+        self.env.within(by, "waiting for the local log", self.serve(request, by)).await?
     }
 }

@@ -204,11 +204,11 @@ impl StoredLoglet {
         if !batch.is_empty() {
             let outcome = self.write(&mut files, start, &batch).await;
             for (next, reply) in written {
-                let _ = reply.send(outcome.clone().map(|()| Reply::Stored { next }));
+                let _ = reply.send(outcome.clone().map(|()| Reply::Stored { next, leased: false }));
             }
         } else {
             for (next, reply) in written {
-                let _ = reply.send(Ok(Reply::Stored { next }));
+                let _ = reply.send(Ok(Reply::Stored { next, leased: false }));
             }
         }
         // Answered after the write: below `next` is what is on disk, not what was about to be.
@@ -273,7 +273,8 @@ impl StoredLoglet {
 
     fn tail_of(files: &Files) -> Reply {
         let first = files.segments.first().map_or(Lsn::FIRST, |s| s.first);
-        Reply::Tail { first, next: files.next(), sealed: files.sealed }
+        let (next, sealed) = (files.next(), files.sealed);
+        Reply::Tail { first, next, sealed, committed: first, leased: false, doubtful: false }
     }
 
     /// The tail.
@@ -320,6 +321,30 @@ impl StoredLoglet {
             files.segments.remove(0);
         }
         Ok(())
+    }
+
+    /// Goes on from `to`: everything below is in the archive. Changes nothing when it is there already.
+    pub async fn skip(&self, to: Lsn) -> Result<Reply> {
+        let mut files = self.files.lock().await;
+        if files.failed {
+            return Err(self.failed());
+        }
+        if files.next() < to {
+            // A crash between the two leaves no segment: then the server has forgotten this loglet, and says so.
+            files.failed = true;
+            let number = files.last().number + 1;
+            for segment in &files.segments {
+                self.disk.remove(&segment.path).await?;
+            }
+            let segment = Segment::create(&*self.disk, &self.key, number, to).await?;
+            files.segments = vec![segment];
+            files.failed = false;
+            if files.sealed {
+                self.append(&mut files, SEAL, &[]).await?;
+                files.last().sealed = true;
+            }
+        }
+        Ok(Reply::Stored { next: files.next(), leased: false })
     }
 
     /// Removes every file.

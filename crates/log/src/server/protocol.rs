@@ -7,12 +7,16 @@
 //! - What it says is stored is durable.
 //! - A repair after the seal comes from a recovery and carries bytes some server already has; as
 //!   there is one sequencer per loglet, every LSN has only one possible content.
+//! - While it has promised its sequencer not to accept a seal (a lease), it accepts one from nobody else, and once
+//!   somebody waits for a seal it promises nothing more. The promise is measured on its own monotonic clock.
+//! - A loglet that it may have forgotten something of is called doubtful, for as long as the loglet exists.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use telesto_common::{Deadline, Lsn, ShardId, WriterToken};
+use telesto_common::{Deadline, Incarnation, Lsn, ShardId, WriterToken};
 
 use crate::error::Result;
 
@@ -27,6 +31,20 @@ pub struct LogletKey {
     pub token: WriterToken,
 }
 
+/// The longest promise a server gives: a floor under the time a fail-over takes.
+pub const MAX_LEASE: Duration = Duration::from_millis(600);
+
+/// What a sequencer says of itself along with its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Drawn by this sequencer, told to nobody else: its own seal need not wait for its own lease.
+    pub holder: WriterToken,
+    /// For how long it asks that no seal be accepted; zero when it asks for nothing.
+    pub lease: Duration,
+    /// First LSN it does not know to be committed: below, readers may read.
+    pub committed: Lsn,
+}
+
 /// Asked of a log server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -36,6 +54,9 @@ pub enum Request {
         key: LogletKey,
         /// First LSN.
         start: Lsn,
+        /// Only if this is the server's incarnation: what was sent before the server forgot everything must not make
+        /// an empty loglet of one that had entries. `None`: the server is this process's own.
+        server: Option<Incarnation>,
     },
     /// Append encoded entries from `first` on.
     Store {
@@ -47,11 +68,46 @@ pub enum Request {
         entries: Vec<Bytes>,
         /// Also when sealed: a recovery brings a server up to the longest prefix.
         repair: bool,
+        /// Of the sequencer; a recovery has none.
+        terms: Option<Terms>,
     },
     /// Accept nothing more; tell the tail.
     Seal {
         /// The loglet.
         key: LogletKey,
+        /// The sequencer's own mark, when it ends its loglet itself.
+        holder: Option<WriterToken>,
+    },
+    /// Is it still unsealed? Tells the tail.
+    Confirm {
+        /// The loglet.
+        key: LogletKey,
+        /// Of the sequencer.
+        terms: Terms,
+    },
+    /// Committed entries from `from` on; when there are none yet, as soon as there are, or the loglet is sealed, or
+    /// `wait` is over.
+    Follow {
+        /// The loglet.
+        key: LogletKey,
+        /// First LSN wanted.
+        from: Lsn,
+        /// Stop after about this many bytes.
+        max_bytes: usize,
+        /// How long to wait for something new.
+        wait: Duration,
+    },
+    /// Everything below `to` is in the archive: a server that has less need not be given it, and goes on from there.
+    Skip {
+        /// The loglet.
+        key: LogletKey,
+        /// The next LSN it shall accept.
+        to: Lsn,
+    },
+    /// Which life of the server is this?
+    Identify {
+        /// The shard.
+        shard: ShardId,
     },
     /// Entries from `from` on.
     Read {
@@ -75,9 +131,13 @@ pub enum Request {
         below: Lsn,
     },
     /// The whole loglet may go.
+    /// The whole loglet may go.
     Remove {
         /// The loglet.
         key: LogletKey,
+        /// Whether it has ended, and is not the loser of a race for a place in the chain: then nobody may begin it, or
+        /// an earlier one, here again.
+        over: bool,
     },
 }
 
@@ -90,6 +150,8 @@ pub enum Reply {
     Stored {
         /// The next LSN the server accepts.
         next: Lsn,
+        /// Whether the lease asked for was given.
+        leased: bool,
     },
     /// To `Store`: not accepted.
     Refused {
@@ -106,11 +168,60 @@ pub enum Reply {
         next: Lsn,
         /// Whether it is sealed.
         sealed: bool,
+        /// First LSN that the server does not know to be committed.
+        committed: Lsn,
+        /// Whether the lease asked for was given.
+        leased: bool,
+        /// Whether the server may have forgotten some of it: then it does not count towards a majority.
+        doubtful: bool,
+    },
+    /// To `Follow`.
+    Followed {
+        /// Committed entries, contiguous from the LSN asked for.
+        entries: Vec<Bytes>,
+        /// First LSN that the server does not know to be committed.
+        committed: Lsn,
+        /// Whether it is sealed: what follows, the chain tells.
+        sealed: bool,
+    },
+    /// To `Identify`, and to a `Create` for another life of the server.
+    Server {
+        /// Its present incarnation.
+        incarnation: Incarnation,
     },
     /// To `Read`: contiguous from the LSN asked for; empty at the end.
     Entries(Vec<Bytes>),
     /// There is no such loglet here.
     Unknown,
+}
+
+impl Request {
+    /// The shard it concerns.
+    #[must_use]
+    pub fn shard(&self) -> ShardId {
+        match self {
+            Self::Create { key, .. }
+            | Self::Store { key, .. }
+            | Self::Seal { key, .. }
+            | Self::Confirm { key, .. }
+            | Self::Follow { key, .. }
+            | Self::Skip { key, .. }
+            | Self::Read { key, .. }
+            | Self::Tail { key }
+            | Self::Release { key, .. }
+            | Self::Remove { key, .. } => key.shard,
+            Self::Identify { shard } => *shard,
+        }
+    }
+
+    /// Whether it changes nothing, so that anybody may ask it, in any life.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(
+            self,
+            Self::Follow { .. } | Self::Read { .. } | Self::Tail { .. } | Self::Identify { .. }
+        )
+    }
 }
 
 /// A log server, here or elsewhere.

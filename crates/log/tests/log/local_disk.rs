@@ -272,10 +272,13 @@ async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() 
     let key = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5) };
     let server = LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 1 << 20).await;
     let server = server.unwrap();
-    server.call(Request::Create { key, start: Lsn(1) }, soon(&env)).await.unwrap();
+    server.call(Request::Create { key, start: Lsn(1), server: None }, soon(&env)).await.unwrap();
     let store = |first| {
         let entries = vec![bytes::Bytes::from_static(b"entry")];
-        server.call(Request::Store { key, first: Lsn(first), entries, repair: false }, soon(&env))
+        server.call(
+            Request::Store { key, first: Lsn(first), entries, repair: false, terms: None },
+            soon(&env),
+        )
     };
     // The first write is under way; the second and its repetition wait for it together.
     disk.limit_space(Some(512));
@@ -288,7 +291,7 @@ async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() 
         disk.resume();
     };
     let ((first, second, repeated), ()) = futures::join!(all, resume);
-    assert_eq!(first.unwrap(), Reply::Stored { next: Lsn(2) });
+    assert_eq!(first.unwrap(), Reply::Stored { next: Lsn(2), leased: false });
     assert!(second.is_err());
     if let Ok(Reply::Refused { next, .. }) = repeated {
         assert_eq!(next, Lsn(2), "entry 2 is not on disk");

@@ -1,13 +1,14 @@
 //! Three log servers: a majority decides, a minority may be slow, gone or behind.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_common::{Deadline, Env, Lsn, WriterToken};
+use telesto_common::{Deadline, Env, Incarnation, Lsn, WriterToken};
 use telesto_log::Append;
 use telesto_log::chain::{Loglet, Medium};
 use telesto_log::disk::{Disk, SimDisk};
-use telesto_log::quorum::{Sequenced, Sequencer, recover};
+use telesto_log::quorum::{Fence, Sequenced, Sequencer, recover};
 use telesto_log::server::{LocalLogServer, LogServer, LogletKey, Reply, Request};
 use telesto_log::{Error, Result};
 
@@ -47,7 +48,7 @@ impl Cluster {
             let disk = SimDisk::new() as Arc<dyn Disk>;
             let server =
                 LocalLogServer::open(disk, env.clone(), SHARD, 1 << 20).await.expect("opened");
-            let create = Request::Create { key: KEY, start: Lsn(1) };
+            let create = Request::Create { key: KEY, start: Lsn(1), server: None };
             server.call(create, soon(&env)).await.expect("created");
             cuts.push(Arc::new(Cut { server, cut: Mutex::new(false) }));
         }
@@ -60,7 +61,18 @@ impl Cluster {
     }
 
     fn sequencer(&self) -> Arc<Sequencer> {
-        Sequencer::new(KEY, self.env.clone(), &self.loglet, self.servers(), 1 << 20)
+        {
+            let servers =
+                self.servers().into_iter().map(|server| (server, Incarnation(0))).collect();
+            Sequencer::new(
+                KEY,
+                self.env.clone(),
+                &self.loglet,
+                servers,
+                1 << 20,
+                Fence::Lease(Duration::ZERO),
+            )
+        }
     }
 
     fn cut(&self, which: [bool; 3]) {
@@ -78,7 +90,8 @@ impl Cluster {
     }
 
     async fn recover(&self) -> Result<(Lsn, Option<[u8; 16]>)> {
-        let found = recover(KEY, &self.loglet, &self.servers(), soon(&self.env)).await?;
+        let found =
+            recover(KEY, &self.loglet, &self.servers(), None, &self.env, soon(&self.env)).await?;
         Ok((found.end, found.hash))
     }
 }
@@ -105,8 +118,11 @@ async fn append_with_one_server_cut_commits_and_the_server_catches_up_later() {
         cluster.cut([false, at < 8, false]);
         hash = append(&cluster, &sequencer, at, hash).await.unwrap();
     }
-    for _ in 0..1000 {
-        tokio::task::yield_now().await;
+    let mut looks = 0;
+    while cluster.tail(1).await < Lsn(11) {
+        looks += 1;
+        assert!(looks < 10_000, "the server that was cut off never catches up");
+        cluster.env.clock.sleep(Duration::from_millis(10)).await;
     }
     for server in 0..3 {
         assert_eq!(cluster.tail(server).await, Lsn(11));
@@ -179,16 +195,20 @@ async fn server_accepts_only_its_next_entry_and_nothing_once_sealed() {
         first: Lsn(first),
         entries: vec![bytes::Bytes::from_static(b"entry")],
         repair,
+        terms: None,
     };
     let refused = |next, sealed| Reply::Refused { next: Lsn(next), sealed };
     assert_eq!(server.call(store(2, false), by).await.unwrap(), refused(1, false));
     let stored = server.call(store(1, false), by).await.unwrap();
-    assert_eq!(stored, Reply::Stored { next: Lsn(2) });
+    assert_eq!(stored, Reply::Stored { next: Lsn(2), leased: false });
     assert_eq!(server.call(store(1, false), by).await.unwrap(), refused(2, false));
-    server.call(Request::Seal { key: KEY }, by).await.unwrap();
+    server.call(Request::Seal { key: KEY, holder: None }, by).await.unwrap();
     assert_eq!(server.call(store(2, false), by).await.unwrap(), refused(2, true));
     let repaired = server.call(store(2, true), by).await.unwrap();
-    assert_eq!(repaired, Reply::Stored { next: Lsn(3) });
+    assert_eq!(repaired, Reply::Stored { next: Lsn(3), leased: false });
     let other = LogletKey { token: WriterToken(6), ..KEY };
-    assert_eq!(server.call(Request::Seal { key: other }, by).await.unwrap(), Reply::Unknown);
+    assert_eq!(
+        server.call(Request::Seal { key: other, holder: None }, by).await.unwrap(),
+        Reply::Unknown
+    );
 }

@@ -1,5 +1,10 @@
-//! Bounded reading of untrusted bytes: nothing is allocated from a length that the remaining input
-//! does not cover.
+//! Bounded reading of untrusted bytes, as stored objects and messages between nodes have them.
+//!
+//! # Invariants
+//! Nothing is allocated from a length that the remaining input does not cover.
+//!
+//! # On failure
+//! [`Malformed`] says what does not fit and where; the caller names the object.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -16,6 +21,9 @@ pub struct Cursor {
 macro_rules! fixed {
     ($name:ident, $type:ty) => {
         /// A little-endian number.
+        ///
+        /// # Errors
+        /// Too few bytes are left.
         pub fn $name(&mut self) -> Result<$type, Malformed> {
             let mut raw = [0; size_of::<$type>()];
             raw.copy_from_slice(&self.take(size_of::<$type>())?);
@@ -26,16 +34,21 @@ macro_rules! fixed {
 
 impl Cursor {
     /// A cursor at the start of `bytes`.
+    #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         Self { bytes, offset: 0 }
     }
 
     /// Bytes left.
+    #[must_use]
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.offset
     }
 
     /// The next `length` bytes, sharing the input's memory.
+    ///
+    /// # Errors
+    /// The input does not hold that.
     pub fn take(&mut self, length: usize) -> Result<Bytes, Malformed> {
         if length > self.remaining() {
             return Err(format!(
@@ -56,6 +69,9 @@ impl Cursor {
     fixed!(u128, u128);
 
     /// 16 raw bytes.
+    ///
+    /// # Errors
+    /// The input does not hold that.
     pub fn array16(&mut self) -> Result<[u8; 16], Malformed> {
         let mut raw = [0; 16];
         raw.copy_from_slice(&self.take(16)?);
@@ -63,6 +79,9 @@ impl Cursor {
     }
 
     /// A variable-length number (LEB128).
+    ///
+    /// # Errors
+    /// The input does not hold that.
     pub fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -80,6 +99,9 @@ impl Cursor {
     }
 
     /// A byte string with its length before it.
+    ///
+    /// # Errors
+    /// The input does not hold that.
     pub fn string(&mut self) -> Result<Bytes, Malformed> {
         let length = self.varint()?;
         self.take(usize::try_from(length).unwrap_or(usize::MAX))
@@ -87,6 +109,9 @@ impl Cursor {
 
     /// A count of elements of at least `minimum` bytes each, so that it cannot exceed what the rest
     /// of the input holds.
+    ///
+    /// # Errors
+    /// More elements are announced than can follow.
     pub fn count(&mut self, minimum: usize) -> Result<usize, Malformed> {
         let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
         if count > self.remaining() / minimum.max(1) {
@@ -96,6 +121,9 @@ impl Cursor {
     }
 
     /// `count` byte strings, each with its length (4) before it.
+    ///
+    /// # Errors
+    /// The input does not hold that.
     pub fn strings(&mut self, count: usize) -> Result<Vec<Bytes>, Malformed> {
         if count > self.remaining() / 4 {
             return Err(format!("{count} entries announced, too many"));
@@ -109,6 +137,9 @@ impl Cursor {
     }
 
     /// Fails unless everything was read.
+    ///
+    /// # Errors
+    /// The input does not hold that.
     pub fn finish(self) -> Result<(), Malformed> {
         match self.remaining() {
             0 => Ok(()),

@@ -1,0 +1,234 @@
+//! Reading a quorum log that another node of the cluster owns, from its log servers.
+//!
+//! ```text
+//! strict read:  tail? ──► all servers; a majority unsealed: nothing acknowledged lies at or after the furthest
+//!               entries up to there ──► Follow, from one server
+//! following:    Follow ── waits on the server until something is committed, or the loglet is sealed
+//! ```
+//! # Invariants
+//! - Only what the sequencer said to be committed is read from an active loglet.
+//! - A tail is given only when a majority of the servers had accepted no seal, after the call began: then nobody had
+//!   gone on elsewhere.
+//! - A reader depends on no single server: one that has nothing new, is sealed or silent is left for the next one, and
+//!   the chain is looked at.
+//!
+//! # On failure
+//! Without a majority a strict read ends by its deadline. What is on the servers and was never committed is decided by
+//! whoever takes the log over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use telesto_bucket::Cause;
+use telesto_common::planted::Bug;
+use telesto_common::{Deadline, Lsn};
+
+use crate::chain::{Loglet, Medium, ServerInfo};
+use crate::error::{Error, Result};
+use crate::log::{Inner, VirtualLog};
+use crate::options::Batch;
+use crate::quorum::majority;
+use crate::role::Role;
+use crate::server::{LogletKey, Reply, Request};
+
+/// The longest a reader waits on one server.
+const PARKED: Duration = Duration::from_millis(500);
+/// How long a server may take to answer beyond what it was asked to wait.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Between two looks at a log that is being taken over.
+const SETTLING: Duration = Duration::from_millis(20);
+
+impl VirtualLog {
+    /// The entries from `from` on, as [`VirtualLog::read`], but where there are none yet waits for some, at most for
+    /// `wait`: whoever follows the log asks no more often than there is something new. [`Batch::at_tail`] is not
+    /// promised. On a bucket loglet there is nobody to wait on: one look.
+    ///
+    /// # Errors
+    /// As [`VirtualLog::read`].
+    pub async fn follow(
+        &self,
+        from: Lsn,
+        max_bytes: usize,
+        wait: Duration,
+        by: Deadline,
+    ) -> Result<Batch> {
+        let inner = &self.inner;
+        let env = &inner.store.env;
+        let (chain, role) = inner.view()?;
+        let active = chain.active();
+        if from < active.start || matches!(active.medium, Medium::Bucket) {
+            return self.read(from, max_bytes, Cause::Read, by).await;
+        }
+        match role {
+            Role::Owner(sequencer) | Role::HandingOver(sequencer) => {
+                let mut committed = sequencer.committed();
+                let news = committed.wait_for(|next| *next > from);
+                let news = env.within_timeout(wait, "news of the log", news).await.is_ok();
+                if !news {
+                    return Ok(Batch::default());
+                }
+                inner.read_through(&chain, from, max_bytes, Cause::Read, by).await
+            }
+            Role::Follower if inner.options.cluster.is_some() => {
+                let bytes = inner.next_committed(active, from, max_bytes, wait, by).await?;
+                inner.accepted(active, from, &bytes)
+            }
+            Role::Follower => self.read(from, max_bytes, Cause::Read, by).await,
+        }
+    }
+}
+
+impl Inner {
+    /// As [`VirtualLog::read`], of the active loglet, which another node owns.
+    pub async fn read_as_follower(
+        &self,
+        from: Lsn,
+        max_bytes: usize,
+        cause: Cause,
+        by: Deadline,
+    ) -> Result<Batch> {
+        let started = self.now();
+        let mut tail = None;
+        loop {
+            let chain = self.chain();
+            let active = chain.active();
+            let Medium::Quorum { servers, token, .. } = &active.medium else {
+                return self.read_through(&chain, from, max_bytes, cause, by).await;
+            };
+            if from < active.start {
+                return self.read_through(&chain, from, max_bytes, cause, by).await;
+            }
+            let key = LogletKey { shard: chain.shard, loglet: active.id, token: *token };
+            // One look is enough, as long as the loglet is the same: whatever comes later was not acknowledged then.
+            let furthest = match tail {
+                Some((loglet, furthest)) if loglet == active.id => furthest,
+                _ => match self.furthest(key, servers, by).await? {
+                    Some(furthest) => furthest,
+                    None => {
+                        self.newest_chain(cause, by).await?;
+                        if self.chain().version == chain.version {
+                            self.settle(by).await?;
+                        }
+                        continue;
+                    }
+                },
+            };
+            tail = Some((active.id, furthest));
+            if from >= furthest {
+                self.at_tail(from, started);
+                return Ok(Batch { entries: Vec::new(), at_tail: true });
+            }
+            let bytes = self.next_committed(active, from, max_bytes, PARKED, by).await?;
+            if bytes.is_empty() {
+                self.newest_chain(cause, by).await?;
+                self.settle(by).await?;
+                continue;
+            }
+            let mut batch = self.accepted(active, from, &bytes)?;
+            let next = batch.next(from);
+            batch.at_tail = next >= furthest;
+            if batch.at_tail {
+                self.at_tail(next, started);
+            }
+            return Ok(batch);
+        }
+    }
+
+    /// Waits a little for a log that is being taken over.
+    pub async fn settle(&self, by: Deadline) -> Result<()> {
+        let clock = &self.store.env.clock;
+        if by.passed(clock.monotonic()) {
+            return Err(Error::DeadlinePassed { what: "waiting for an owner of the log" });
+        }
+        clock.sleep(SETTLING).await;
+        Ok(())
+    }
+
+    /// The LSN after the furthest entry on a majority of the servers, none of which is sealed: whatever was
+    /// acknowledged before lies below. `None`: there is no such majority.
+    async fn furthest(
+        &self,
+        key: LogletKey,
+        servers: &[ServerInfo],
+        by: Deadline,
+    ) -> Result<Option<Lsn>> {
+        let soon = by.earlier(self.store.env.deadline(PATIENCE));
+        let readers = self.readers(servers, by).await?;
+        let mut answers: FuturesUnordered<_> =
+            readers.iter().map(|server| server.call(Request::Tail { key }, soon)).collect();
+        let (mut open, mut furthest) = (0, Lsn::ZERO);
+        while let Some(answer) = answers.next().await {
+            if let Ok(Reply::Tail { next, sealed: false, doubtful: false, .. }) = answer {
+                open += 1;
+                furthest = furthest.max(next);
+            }
+            if open >= majority(servers.len()) {
+                return Ok(Some(furthest));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Committed entries of the active loglet from `from` on, once one server has some; none when it is sealed, silent,
+    /// or `wait` is over. The next call asks another server then.
+    async fn next_committed(
+        &self,
+        active: &Loglet,
+        from: Lsn,
+        max_bytes: usize,
+        wait: Duration,
+        by: Deadline,
+    ) -> Result<Vec<Bytes>> {
+        let Medium::Quorum { servers, token, .. } = &active.medium else { return Ok(Vec::new()) };
+        let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
+        let env = &self.store.env;
+        let wait = wait.min(PARKED).min(by.remaining(env.clock.monotonic()));
+        let readers = self.readers(servers, by).await?;
+        let turn = self.reader.load(Ordering::Relaxed);
+        let Some(server) = readers.get(turn % readers.len().max(1)).map(Arc::clone) else {
+            return Ok(Vec::new());
+        };
+        let follow = Request::Follow { key, from, max_bytes, wait };
+        let soon = by.earlier(env.deadline(wait + PATIENCE));
+        let answer = server.call(follow, soon).await;
+        if let Ok(Reply::Followed { entries, .. }) = &answer
+            && !entries.is_empty()
+        {
+            return Ok(entries.clone());
+        }
+        if env.planted(Bug::ParksReaders) {
+            return Ok(Vec::new());
+        }
+        self.reader.store(turn.wrapping_add(1), Ordering::Relaxed);
+        match answer {
+            // The server has let go what is archived.
+            Ok(Reply::Followed { committed, .. }) if committed > from => {
+                let found = self.read_archived(active.id, from, Cause::Read, by).await?;
+                return Ok(found.unwrap_or_default());
+            }
+            Ok(Reply::Followed { sealed: false, .. }) => {}
+            _ => {
+                self.newest_chain(Cause::Read, by).await?;
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Checks entries of a quorum loglet and takes them in.
+    pub fn accepted(&self, loglet: &Loglet, from: Lsn, bytes: &[Bytes]) -> Result<Batch> {
+        let mut batch = Batch::default();
+        let mut next = from;
+        for bytes in bytes {
+            let object = format!("loglet {} of shard {}", loglet.id, self.store.shard);
+            let entry = self.accept(&object, loglet.id, next, batch.entries.last(), bytes)?;
+            next = next.next();
+            self.reached(next, entry.hash);
+            batch.entries.push(entry);
+        }
+        Ok(batch)
+    }
+}

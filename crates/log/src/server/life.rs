@@ -1,0 +1,130 @@
+//! The lives of a log server: whether its directory is the one it had when it made its promises.
+//!
+//! ```text
+//! <shard>.lives/<life of the node, 20 digits>-<incarnation of the server, 16 hexadecimal digits>
+//! <shard>.doubts/<loglet, 20 digits>-<token>
+//! <shard>.over/<loglet, 20 digits>
+//! ```
+//! All are empty files: a name is durable or is not there.
+//!
+//! # Invariants
+//! - The node's life is counted outside of the directory (in the bucket). A directory that was not there in the life
+//!   before this one is another directory, or an older copy: the server then takes a new incarnation, and every loglet it
+//!   finds is doubtful for good. So does a server whose directory names no life at all.
+//! - A loglet that has ended and was removed is never begun here again, nor one before it: an owner that was succeeded
+//!   without knowing it could otherwise make a majority of servers that have removed it.
+//! - The doubts are written before the life that follows them: a crash between leaves both to be found again.
+//!
+//! # On failure
+//! Those of the local disk; the server is not opened.
+//!
+//! # Limits
+//! A directory that is put back to an older state of the same life cannot be told from one that went through a crash.
+//! What the archive and the checkpoint hold beyond it is found by a recovery (`crate::recover`).
+
+use telesto_common::{Env, Incarnation, ShardId};
+
+use super::protocol::LogletKey;
+use super::segment::{loglet_of, shard_directory};
+use crate::disk::Disk;
+use crate::error::Result;
+
+fn lives(shard: ShardId) -> String {
+    format!("{shard}.lives")
+}
+
+fn doubts(shard: ShardId) -> String {
+    format!("{shard}.doubts")
+}
+
+fn over(shard: ShardId) -> String {
+    format!("{shard}.over")
+}
+
+fn life_of(name: &str) -> Option<(u64, u64)> {
+    let (life, incarnation) = name.split_once('-')?;
+    Some((life.parse().ok()?, u64::from_str_radix(incarnation, 16).ok()?))
+}
+
+/// A server's incarnation, and the loglets it may have forgotten something of.
+#[derive(Debug)]
+pub struct Life {
+    /// Drawn anew whenever the server may have forgotten something.
+    pub incarnation: Incarnation,
+    /// For as long as they exist.
+    pub doubtful: Vec<LogletKey>,
+    /// Loglets up to this one have ended.
+    pub over: u64,
+}
+
+impl Life {
+    /// Begins life `life` of the node in a directory whose lock is held.
+    ///
+    /// # Errors
+    /// Those of the local disk.
+    pub async fn begin(
+        disk: &dyn Disk,
+        env: &Env,
+        shard: ShardId,
+        life: Incarnation,
+    ) -> Result<Self> {
+        let names = disk.list(&lives(shard)).await?;
+        let last = names.iter().filter_map(|name| life_of(name)).max();
+        let found = disk.list(&shard_directory(shard)).await?;
+        let found = found.iter().filter_map(|name| loglet_of(shard, name));
+        let incarnation = match last {
+            Some((before, incarnation)) if before + 1 == life.0 || before == life.0 => incarnation,
+            _ => {
+                let known = disk.list(&doubts(shard)).await?;
+                for key in found {
+                    let name = format!("{:020}-{}", key.loglet, key.token);
+                    if !known.contains(&name) {
+                        disk.create(&format!("{}/{name}", doubts(shard))).await?;
+                    }
+                }
+                if last.is_some() {
+                    tracing::error!(
+                        directory = disk.location(),
+                        life = life.0,
+                        "the local log is not the one of this node's life before: what it has does not count towards a majority"
+                    );
+                }
+                env.random.next_u64().max(1)
+            }
+        };
+        if last != Some((life.0, incarnation)) {
+            let name = format!("{:020}-{incarnation:016x}", life.0);
+            disk.create(&format!("{}/{name}", lives(shard))).await?;
+            for old in names.iter().filter(|old| **old != name) {
+                disk.remove(&format!("{}/{old}", lives(shard))).await?;
+            }
+        }
+        let doubtful = disk.list(&doubts(shard)).await?;
+        let doubtful = doubtful.iter().filter_map(|name| loglet_of(shard, name)).collect();
+        let ended = disk.list(&over(shard)).await?;
+        let over = ended.iter().filter_map(|name| name.parse().ok()).max().unwrap_or(0);
+        Ok(Self { incarnation: Incarnation(incarnation), doubtful, over })
+    }
+
+    /// Loglets up to `loglet` have ended. Durable when it returns.
+    pub async fn end(&mut self, disk: &dyn Disk, shard: ShardId, loglet: u64) -> Result<()> {
+        if loglet > self.over {
+            disk.create(&format!("{}/{loglet:020}", over(shard))).await?;
+            if self.over > 0 {
+                disk.remove(&format!("{}/{:020}", over(shard), self.over)).await?;
+            }
+            self.over = loglet;
+        }
+        Ok(())
+    }
+
+    /// Forgets the doubt about a loglet that is removed.
+    pub async fn removed(&mut self, disk: &dyn Disk, key: &LogletKey) -> Result<()> {
+        if let Some(at) = self.doubtful.iter().position(|doubtful| doubtful == key) {
+            let name = format!("{:020}-{}", key.loglet, key.token);
+            disk.remove(&format!("{}/{name}", doubts(key.shard))).await?;
+            self.doubtful.swap_remove(at);
+        }
+        Ok(())
+    }
+}

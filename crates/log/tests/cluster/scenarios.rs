@@ -1,0 +1,318 @@
+//! One misfortune at a time.
+
+use std::time::Duration;
+
+use telesto_bucket::Cause;
+use telesto_common::Lsn;
+use telesto_log::{Append, Error, LogKind};
+use telesto_testkit::World;
+
+use crate::nodes::*;
+
+async fn say(nodes: &Nodes, index: usize, at: u64, hash: [u8; 16]) -> Result<[u8; 16], Error> {
+    let log = nodes.opened(index).await;
+    let by = nodes.nodes[index].process.env.deadline(PATIENCE);
+    match log.append(Lsn(at), hash, saying(&at.to_string()), by).await? {
+        Append::Committed(entry) => Ok(entry.hash),
+        Append::Taken { .. } => panic!("entry {at} is taken"),
+    }
+}
+
+async fn tail(nodes: &Nodes, index: usize) -> Result<Lsn, Error> {
+    let log = nodes.opened(index).await;
+    let mut next = Lsn::FIRST;
+    loop {
+        let by = nodes.nodes[index].process.env.deadline(PATIENCE);
+        let batch = log.read(next, 1 << 20, Cause::Read, by).await?;
+        next = batch.next(next);
+        if batch.at_tail {
+            return Ok(next);
+        }
+    }
+}
+
+/// Waits until `index` owns the log.
+async fn owned_by(nodes: &Nodes, index: usize) {
+    for _ in 0..2000 {
+        if nodes.log(index).is_some_and(|log| log.sequences()) {
+            return;
+        }
+        nodes.world.sleep(Duration::from_millis(10)).await;
+    }
+    panic!("node {index} does not own the log");
+}
+
+#[test]
+fn entries_are_on_all_three_servers_and_every_node_reads_to_the_tail() {
+    World::run(1, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let mut hash = [0; 16];
+        for at in 1..=20 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+        }
+        for index in 0..3 {
+            assert_eq!(tail(&nodes, index).await.expect("read"), Lsn(21), "node {index}");
+        }
+        nodes.world.sleep(Duration::from_secs(1)).await;
+        let redundancy = nodes.opened(0).await.redundancy().expect("it owns the log");
+        assert_eq!((redundancy.following(), redundancy.is_lost()), (3, false));
+        assert!(redundancy.servers.iter().all(|(_, standing)| standing.lag == 0));
+        let error = say(&nodes, 1, 21, hash).await.expect_err("it does not own the log");
+        assert!(matches!(error, Error::NotOwner { .. }), "{error}");
+    });
+}
+
+#[test]
+fn node_takes_over_from_a_dead_owner_within_two_seconds_and_nothing_is_lost() {
+    World::run(2, false, async |world| {
+        let mut nodes = Nodes::new(world, Shape::of_three()).await;
+        let mut hash = [0; 16];
+        for at in 1..=20 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+        }
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        nodes.kill(0);
+        let dead = nodes.world.now();
+        owned_by(&nodes, 1).await;
+        let took = nodes.world.now() - dead;
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        say(&nodes, 1, 21, hash).await.expect("appended");
+        assert_eq!(tail(&nodes, 2).await.expect("read"), Lsn(22));
+        nodes.start(0).await;
+        assert_eq!(tail(&nodes, 0).await.expect("read"), Lsn(22));
+    });
+}
+
+#[test]
+fn owner_that_is_frozen_and_succeeded_does_not_answer_by_what_it_had() {
+    World::run(3, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        assert!(nodes.opened(0).await.is_local_sequencer(), "a lease came with the append");
+        nodes.nodes[0].process.freeze();
+        owned_by(&nodes, 1).await;
+        say(&nodes, 1, 2, hash).await.expect("appended");
+        nodes.nodes[0].process.thaw();
+        let log = nodes.opened(0).await;
+        assert!(!log.is_local_sequencer(), "its lease is over");
+        assert_eq!(tail(&nodes, 0).await.expect("read"), Lsn(3));
+        assert!(!log.sequences());
+    });
+}
+
+#[test]
+fn strict_reads_of_an_idle_owner_ask_a_majority_once_and_not_again_while_the_lease_lasts() {
+    World::run(4, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        let log = nodes.opened(0).await;
+        for index in [1, 2] {
+            nodes.opened(index).await;
+        }
+        assert!(log.is_local_sequencer());
+        // Cut off, but not for longer than the promises last: what it has is all there is.
+        nodes.isolate(0);
+        nodes.world.sleep(Duration::from_millis(300)).await;
+        let started = nodes.world.now();
+        assert_eq!(tail(&nodes, 0).await.expect("read"), Lsn(2));
+        assert_eq!(nodes.world.now(), started, "nobody was asked");
+        nodes.world.sleep(Duration::from_millis(300)).await;
+        assert!(!log.is_local_sequencer());
+        let error = tail(&nodes, 0).await.expect_err("nobody answers");
+        assert!(!matches!(error, Error::Corrupt { .. }), "{error}");
+    });
+}
+
+#[test]
+fn minority_side_refuses_and_the_majority_side_goes_on() {
+    World::run(5, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        nodes.isolate(0);
+        let error = say(&nodes, 0, 2, hash).await.expect_err("no majority");
+        assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+        owned_by(&nodes, 1).await;
+        assert!(tail(&nodes, 0).await.is_err(), "it cannot know the tail");
+        // Whatever became of entry 2, both sides agree on it once they hear each other.
+        let end = tail(&nodes, 1).await.expect("read");
+        nodes.net.heal();
+        nodes.world.sleep(Duration::from_secs(2)).await;
+        assert_eq!(tail(&nodes, 0).await.expect("read"), end);
+    });
+}
+
+#[test]
+fn dead_server_is_replaced_by_a_spare_and_its_loss_is_shown_without_one() {
+    for spare in [true, false] {
+        World::run(6, false, async |world| {
+            let shape = Shape { nodes: if spare { 4 } else { 3 }, ..Shape::of_three() };
+            let mut nodes = Nodes::new(world, shape).await;
+            let mut hash = [0; 16];
+            for at in 1..=5 {
+                hash = say(&nodes, 0, at, hash).await.expect("appended");
+            }
+            for index in 1..shape.nodes {
+                nodes.opened(index).await;
+            }
+            nodes.kill(2);
+            let log = nodes.opened(0).await;
+            let before = log.chain().active().id;
+            nodes.world.sleep(Duration::from_secs(8)).await;
+            say(&nodes, 0, 6, hash).await.expect("appended");
+            nodes.world.sleep(Duration::from_secs(1)).await;
+            let redundancy = log.redundancy().expect("it owns the log");
+            if spare {
+                assert!(log.chain().active().id > before);
+                assert_eq!((redundancy.following(), redundancy.is_lost()), (3, false));
+                assert!(redundancy.servers.iter().any(|(server, _)| server.node == info(3).node));
+            } else {
+                assert_eq!(log.chain().active().id, before, "nobody could take its place");
+                assert_eq!(redundancy.servers.len(), 3, "their number does not shrink");
+                assert_eq!((redundancy.following(), redundancy.is_lost()), (2, true));
+            }
+        });
+    }
+}
+
+#[test]
+fn server_that_was_away_for_long_passes_over_what_is_archived_and_follows_again() {
+    World::run(7, false, async |world| {
+        let shape = Shape {
+            archive_interval: Duration::from_millis(200),
+            buffer_bytes: 2000,
+            segment_bytes: 1 << 12,
+            ..Shape::of_three()
+        };
+        let mut nodes = Nodes::new(world, shape).await;
+        let mut hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        nodes.kill(2);
+        for at in 2..=300 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+            nodes.world.sleep(Duration::from_millis(5)).await;
+        }
+        nodes.start(2).await;
+        nodes.world.sleep(Duration::from_secs(3)).await;
+        let log = nodes.opened(0).await;
+        let redundancy = log.redundancy().expect("it owns the log");
+        assert_eq!(redundancy.following(), 3, "{redundancy:?}");
+        assert!(redundancy.servers.iter().all(|(_, s)| s.lag == 0), "{redundancy:?}");
+        assert_eq!(tail(&nodes, 2).await.expect("read"), Lsn(301));
+        // It is worth as much as the others: the log survives on it and one more.
+        nodes.kill(0);
+        owned_by(&nodes, 1).await;
+        assert_eq!(tail(&nodes, 2).await.expect("read"), Lsn(301));
+    });
+}
+
+#[test]
+fn server_whose_disk_is_new_does_not_count_towards_a_majority() {
+    World::run(8, false, async |world| {
+        let mut nodes = Nodes::new(world, Shape::of_three()).await;
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        // Only nodes 0 and 1 have what was acknowledged.
+        let mut hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.isolate(2);
+        for at in 2..=9 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+        }
+        let loglet = nodes.opened(0).await.chain().active().id;
+        nodes.kill(0);
+        nodes.kill(1);
+        nodes.nodes[1].disk = telesto_log::disk::SimDisk::new();
+        nodes.start(1).await;
+        nodes.net.heal();
+        nodes.world.sleep(Duration::from_secs(5)).await;
+        let log = nodes.opened(2).await;
+        assert_eq!(log.chain().active().id, loglet, "nobody went on without what is on node 0");
+        assert!(tail(&nodes, 2).await.is_err());
+        nodes.start(0).await;
+        nodes.world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(tail(&nodes, 2).await.expect("read"), Lsn(10), "nothing was lost");
+        let _ = hash;
+    });
+}
+
+#[test]
+fn appends_of_many_are_under_way_at_a_time_and_committed_in_order() {
+    World::run(9, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let log = nodes.opened(0).await;
+        let env = nodes.nodes[0].process.env.clone();
+        let mut hash = [0; 16];
+        let started = nodes.world.now();
+        let mut appends = Vec::new();
+        for at in 1..=40_u64 {
+            // What an entry's hash will be is known only from itself: each is ordered before the next is made.
+            let mut append = {
+                let (log, by) = (log.clone(), env.deadline(PATIENCE));
+                Box::pin(async move { log.append(Lsn(at), hash, saying("x"), by).await })
+            };
+            match futures::poll!(append.as_mut()) {
+                std::task::Poll::Pending => {}
+                std::task::Poll::Ready(done) => panic!("at once: {done:?}"),
+            }
+            let ordered = log.ordered().expect("it owns the log");
+            assert_eq!(ordered.0, Lsn(at + 1));
+            hash = ordered.1;
+            appends.push(append);
+        }
+        for append in appends {
+            assert!(matches!(append.await, Ok(Append::Committed(_))));
+        }
+        let took = nodes.world.now() - started;
+        assert!(took < Duration::from_millis(50), "{took:?}: not one after the other");
+    });
+}
+
+#[test]
+fn owner_whose_own_disk_hangs_commits_at_the_two_others() {
+    World::run(10, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.nodes[0].disk.hang();
+        let hash = say(&nodes, 0, 2, hash).await.expect("appended");
+        nodes.nodes[0].disk.resume();
+        say(&nodes, 0, 3, hash).await.expect("appended");
+        nodes.world.sleep(Duration::from_secs(3)).await;
+        let redundancy = nodes.opened(0).await.redundancy().expect("it owns the log");
+        assert!(redundancy.servers.iter().all(|(_, s)| s.lag == 0), "{redundancy:?}");
+    });
+}
+
+#[test]
+fn log_of_a_cluster_goes_to_the_bucket_and_comes_back_on_another_node() {
+    World::run(11, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        let mut hash = [0; 16];
+        for at in 1..=5 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+        }
+        let (first, second) = (nodes.opened(0).await, nodes.opened(1).await);
+        let by = |index: usize| nodes.nodes[index].process.env.deadline(PATIENCE * 2);
+        first.switch(LogKind::Bucket, by(0)).await.expect("switched");
+        assert_eq!(tail(&nodes, 1).await.expect("read"), Lsn(6));
+        say(&nodes, 1, 6, hash).await.expect("everybody may append");
+        second.switch(LogKind::Quorum, by(1)).await.expect("switched");
+        assert!(second.sequences());
+        // The seal is entry 7.
+        assert_eq!(tail(&nodes, 0).await.expect("read"), Lsn(8));
+        assert!(!first.sequences());
+        let hash = second.hash_before(Lsn(8), by(1)).await.expect("known");
+        say(&nodes, 1, 8, hash).await.expect("appended");
+        assert_eq!(tail(&nodes, 2).await.expect("read"), Lsn(9));
+        for node in &nodes.nodes {
+            let old = node.disk.paths().into_iter().filter(|path| path.starts_with("1/0000"));
+            let numbers: std::collections::BTreeSet<String> =
+                old.map(|path| path[2..22].to_owned()).collect();
+            assert!(numbers.len() <= 1, "what is in the bucket is on no disk: {numbers:?}");
+        }
+    });
+}

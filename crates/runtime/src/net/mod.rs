@@ -1,0 +1,122 @@
+//! Connections between nodes over TCP, with mutual TLS or, on a trusted network, without.
+//!
+//! # Invariants
+//! - With certificates, both sides prove that they belong to the cluster, and each that it is the node it says: a node's
+//!   certificate names it (`<node>.node.telesto`).
+//! - Small messages are sent at once (`TCP_NODELAY`).
+//!
+//! # On failure
+//! [`Error::Unreachable`] for what cannot be connected to, and for a peer whose certificate is not this cluster's. A
+//! connection that does not finish its handshake in [`PATIENCE`] is dropped.
+//!
+//! # Limits
+//! At most [`MAX_CONNECTIONS`] connections are served at a time; further ones are closed.
+
+mod certificates;
+
+pub use certificates::{Certificates, JoinToken};
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustls::pki_types::ServerName;
+use telesto_common::{Deadline, Env, NodeId};
+use telesto_net::{Caller, Class, Error, Peer, Pipe, Result, Router, Transport, VERSIONS, framed};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// How long a handshake may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections from other nodes that are served at a time.
+pub const MAX_CONNECTIONS: usize = 4096;
+
+/// Makes connections over TCP.
+#[derive(Clone, Debug)]
+pub struct Tcp {
+    env: Env,
+    /// `None`: the network is trusted.
+    certificates: Option<Certificates>,
+}
+
+impl Tcp {
+    /// Connections that are encrypted with `certificates`; without, everybody on the network can read them and speak as
+    /// any node.
+    #[must_use]
+    pub fn new(env: Env, certificates: Option<Certificates>) -> Self {
+        Self { env, certificates }
+    }
+
+    /// Serves `router` to the nodes that connect to `listener`, until the task is stopped.
+    pub async fn serve(&self, listener: TcpListener, me: Caller, router: Router) {
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let (stream, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection from a node was not accepted");
+                    self.env.clock.sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                tracing::warn!(%from, "too many connections from nodes; this one is closed");
+                continue;
+            };
+            let (own, router) = (self.clone(), router.clone());
+            self.env.spawn("serving a node", async move {
+                let served = async {
+                    let pipe = own.accept(stream, from).await?;
+                    telesto_net::serve(&own.env, pipe, me, VERSIONS, &router).await
+                };
+                if let Err(error) = served.await {
+                    tracing::debug!(%from, %error, "a connection from a node ended");
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    async fn accept(&self, stream: TcpStream, from: SocketAddr) -> Result<Pipe> {
+        let unreachable = |reason: String| Error::Unreachable { peer: from.to_string(), reason };
+        stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
+        let Some(certificates) = &self.certificates else {
+            return Ok(framed(stream, from.to_string(), None));
+        };
+        let acceptor = TlsAcceptor::from(certificates.server());
+        let what = "a node's handshake";
+        let stream = self.env.within_timeout(PATIENCE, what, acceptor.accept(stream)).await?;
+        let stream = stream.map_err(|error| unreachable(error.to_string()))?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let shown = shown.map(|certificate| certificate.clone().into_owned());
+        let vouches = move |node: NodeId| {
+            shown.as_ref().is_some_and(|certificate| certificates::names(certificate, node))
+        };
+        Ok(framed(stream, from.to_string(), Some(Box::new(vouches))))
+    }
+}
+
+#[async_trait]
+impl Transport for Tcp {
+    async fn connect(&self, peer: &Peer, _class: Class, by: Deadline) -> Result<Pipe> {
+        let unreachable = |error: std::io::Error| Error::Unreachable {
+            peer: peer.address.clone(),
+            reason: error.to_string(),
+        };
+        let what = "connecting to a node";
+        let connecting = TcpStream::connect(&peer.address);
+        let stream = self.env.within(by, what, connecting).await?.map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let Some(certificates) = &self.certificates else {
+            return Ok(framed(stream, peer.address.clone(), None));
+        };
+        let name = ServerName::try_from(certificates::name_of(peer.node))
+            .map_err(|error| Error::Certificates { reason: error.to_string() })?;
+        let connector = TlsConnector::from(certificates.client());
+        let shaking = connector.connect(name, stream);
+        let stream = self.env.within(by, what, shaking).await?.map_err(unreachable)?;
+        Ok(framed(stream, peer.address.clone(), None))
+    }
+}

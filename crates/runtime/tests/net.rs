@@ -1,0 +1,95 @@
+//! Nodes that speak over real sockets, with and without certificates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use telesto_common::{Deadline, Env, Incarnation, NodeId};
+use telesto_net::{
+    CallLimits, Caller, Class, Client, Error, Handler, Peer, Result, Router, Service, Transport,
+};
+use telesto_runtime::net::{Certificates, JoinToken, Tcp};
+use tokio::net::TcpListener;
+
+const ECHO: Service = Service(1);
+
+#[derive(Debug)]
+struct Echo;
+
+#[async_trait::async_trait]
+impl Handler for Echo {
+    async fn handle(&self, _: Caller, _: Class, request: Bytes, _: Deadline) -> Bytes {
+        request
+    }
+}
+
+fn node(id: u128) -> Caller {
+    Caller { node: NodeId(id), incarnation: Incarnation(1) }
+}
+
+fn token(text: &str) -> JoinToken {
+    JoinToken::new(&text.repeat(32)).expect("long enough")
+}
+
+/// Node 2, which serves; gives its address.
+async fn start(env: &Env, certificates: Option<Certificates>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let tcp = Tcp::new(env.clone(), certificates);
+    let router = Router::default().with(ECHO, Arc::new(Echo));
+    env.spawn("serving nodes", async move { tcp.serve(listener, node(2), router).await });
+    address
+}
+
+async fn ask(
+    env: &Env,
+    certificates: Option<Certificates>,
+    address: &str,
+    me: u128,
+) -> Result<Bytes> {
+    let transport: Arc<dyn Transport> = Arc::new(Tcp::new(env.clone(), certificates));
+    let peer = Peer { node: NodeId(2), address: address.to_owned() };
+    let limits = CallLimits { silence: Duration::from_secs(60), ..CallLimits::default() };
+    let client = Client::new(env, transport, peer, node(me), Class::Control, limits);
+    let by = env.deadline(Duration::from_secs(120));
+    client.call(ECHO, Bytes::from_static(b"hello"), by).await
+}
+
+#[tokio::test]
+async fn nodes_with_the_same_join_token_speak_and_others_do_not() {
+    let env = telesto_runtime::env();
+    let of =
+        |text: &str, id| Some(Certificates::from_token(&token(text), NodeId(id)).expect("made"));
+    let address = start(&env, of("a", 2)).await;
+    let answer = ask(&env, of("a", 1), &address, 1).await.expect("one of the cluster");
+    assert_eq!(&answer[..], b"hello");
+    let other = ask(&env, of("b", 1), &address, 1).await;
+    assert!(other.is_err(), "another cluster's token: {other:?}");
+    let none = ask(&env, None, &address, 1).await;
+    assert!(none.is_err(), "no certificate: {none:?}");
+    // It has a certificate of the cluster, but says that it is another node.
+    let disguised = ask(&env, of("a", 1), &address, 3).await;
+    assert!(
+        matches!(&disguised, Err(Error::Refused { reason, .. }) if reason.contains("certificate")),
+        "{disguised:?}"
+    );
+    // The node at the address is not the one that was called.
+    let address = start(&env, of("a", 7)).await;
+    let wrong = ask(&env, of("a", 1), &address, 1).await;
+    assert!(matches!(wrong, Err(Error::Unreachable { .. })), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn nodes_speak_without_certificates_on_a_trusted_network() {
+    let env = telesto_runtime::env();
+    let address = start(&env, None).await;
+    assert_eq!(&ask(&env, None, &address, 1).await.expect("answered")[..], b"hello");
+}
+
+#[test]
+fn join_token_that_is_too_short_and_certificates_that_are_none_are_refused() {
+    assert!(matches!(JoinToken::new("secret"), Err(Error::Certificates { .. })));
+    assert!(!format!("{:?}", token("x")).contains("xx"), "it is not shown");
+    let error = Certificates::given(b"", b"", b"").expect_err("nothing in them");
+    assert!(matches!(error, Error::Certificates { .. }), "{error}");
+}
