@@ -257,7 +257,7 @@ pub fn main() -> ExitCode {
 /// The memory a node is given; `None`: the command is no node.
 fn node_memory(command: &Command) -> Option<u64> {
     let Command::Start { settings, .. } = command else { return None };
-    Some(settings.memory.unwrap_or(start::DEFAULT_MEMORY).0)
+    Some(settings.memory.unwrap_or_else(start::default_memory).0)
 }
 
 async fn run(command: Command, sessions: Handle) -> ExitCode {

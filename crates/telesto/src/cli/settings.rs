@@ -76,7 +76,7 @@ settings! {
     /// When a commit is acknowledged. Default: quorum where the log is quorum, else bucket
     #[arg(value_enum)]
     durability: DurabilityKind, "TELESTO_DURABILITY";
-    /// Memory for caches and buffers. Default: 512MiB
+    /// Memory for caches and buffers. Default: a quarter of the machine's or the container's, at least 512MiB
     #[arg(value_name = "SIZE")]
     memory: Bytes, "TELESTO_MEMORY";
     /// This node's own folder: its identity, its log server's files, spilled data. Default:

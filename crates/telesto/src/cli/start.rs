@@ -21,10 +21,21 @@ use super::settings::{DurabilityKind, LogKind, Settings, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
-pub(super) const DEFAULT_MEMORY: Bytes = Bytes(512 << 20);
+/// Memory of a node that is not told how much, at least.
+const LEAST_DEFAULT_MEMORY: u64 = 512 << 20;
 const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
 /// After how long a slow opening says that it is still at it, and how often.
 const PROGRESS: Duration = Duration::from_secs(2);
+
+/// Memory of a node that is not told how much: a quarter of what this machine, or the container it runs in, has.
+pub(super) fn default_memory() -> Bytes {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let machine = system.total_memory();
+    let total = system.cgroup_limits().map_or(machine, |limits| limits.total_memory.min(machine));
+    let whole_mebibytes = total / 4 >> 20 << 20;
+    Bytes(whole_mebibytes.max(LEAST_DEFAULT_MEMORY))
+}
 
 /// Runs a node until it is told to stop.
 ///
@@ -133,7 +144,7 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
     let max_message = settings.max_message.map(|bytes| usize::try_from(bytes.0));
     let max_message = max_message.transpose().map_err(text)?;
     // Long messages share a quarter of the memory; one that was allowed for must fit.
-    let memory = settings.memory.unwrap_or(DEFAULT_MEMORY).0;
+    let memory = settings.memory.unwrap_or_else(default_memory).0;
     let long_messages = (memory / 4).max(max_message.map_or(0, |bytes| bytes as u64));
     let limits = Limits {
         wire_memory_bytes: defaults.wire_memory_bytes.min(long_messages),
@@ -157,7 +168,7 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
         Some(url) => url.clone(),
         None => file_url(&folder.join("bucket"))?,
     };
-    let memory = settings.memory.unwrap_or(DEFAULT_MEMORY);
+    let memory = settings.memory.unwrap_or_else(default_memory);
     if memory.0 < 64 << 20 {
         return Err(format!("--memory {memory} is too little; give at least 64MiB"));
     }
@@ -230,7 +241,7 @@ fn banner(
         address.map_or("off".to_owned(), |address| address.to_string())
     };
     let mut out = format!("Telesto {}\n", env!("CARGO_PKG_VERSION"));
-    let memory = settings.memory.unwrap_or(DEFAULT_MEMORY);
+    let memory = settings.memory.unwrap_or_else(default_memory);
     let guard = match (scram, tls) {
         (true, true) => " (SCRAM, TLS)",
         (true, false) => " (SCRAM)",
