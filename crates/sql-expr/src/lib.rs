@@ -37,6 +37,7 @@ mod from_char;
 pub mod functions;
 mod json;
 pub mod json_raw;
+pub mod levels;
 mod output_name;
 pub mod parameters;
 pub mod pattern;

@@ -184,7 +184,7 @@ pub struct Notice {
 }
 
 fn rank(level: &str) -> Option<usize> {
-    telesto_sql_expr::settings::LEVELS.iter().position(|known| known.eq_ignore_ascii_case(level))
+    telesto_sql_expr::levels::LEVELS.iter().position(|known| known.eq_ignore_ascii_case(level))
 }
 
 /// Notices of the statement under way, until the server takes them.

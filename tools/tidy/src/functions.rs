@@ -60,7 +60,7 @@ pub(crate) fn check(root: &Path, file: &Path, text: &str, body: usize, breaches:
     for (at, line) in lines.iter().enumerate() {
         let Some(name) = begins(line) else { continue };
         let closes = |other: &&str| indent(other) == indent(line) && other.trim_start() == "}";
-        let Some(length) = lines[at..].iter().position(|other| closes(other)) else { continue };
+        let Some(length) = lines[at..].iter().position(closes) else { continue };
         let length = length + 1;
         let allowed = STILL_LONG
             .iter()

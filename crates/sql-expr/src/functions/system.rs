@@ -12,8 +12,9 @@ use crate::cast::reg_input;
 use crate::context::{Call, Request};
 use crate::execution::Execution;
 use crate::fault;
+use crate::levels::level_name;
 use crate::registry::{Function, Returns, function, function_returning};
-use crate::settings::{BACKEND_PID, Settings, level_name};
+use crate::settings::{BACKEND_PID, Settings};
 use crate::ty::Tag::{
     Any, Bool, Float8, Int4, Int8, Json, Name, Oid, Reg, RegType, Text, Uuid, Void,
 };

@@ -8,7 +8,7 @@ use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::cast;
-use crate::expr::settings::level_name;
+use crate::expr::levels::level_name;
 use crate::expr::type_name::sql_type;
 use crate::expr::{CastContext, EvalContext};
 use crate::notify::channel_of;
@@ -288,7 +288,7 @@ impl Session {
             ));
         };
         if name.eq_ignore_ascii_case("transaction_isolation") {
-            block.options.level = crate::expr::settings::level_named(&value).ok_or_else(|| {
+            block.options.level = crate::expr::levels::level_named(&value).ok_or_else(|| {
                 Error::new(
                     SqlState::INVALID_PARAMETER_VALUE,
                     format!("invalid value for parameter \"{name}\": \"{value}\""),

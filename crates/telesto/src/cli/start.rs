@@ -33,8 +33,8 @@ pub(super) fn default_memory() -> Bytes {
     system.refresh_memory();
     let machine = system.total_memory();
     let total = system.cgroup_limits().map_or(machine, |limits| limits.total_memory.min(machine));
-    let whole_mebibytes = total / 4 >> 20 << 20;
-    Bytes(whole_mebibytes.max(LEAST_DEFAULT_MEMORY))
+    let mebibytes = total / 4 / (1 << 20);
+    Bytes((mebibytes << 20).max(LEAST_DEFAULT_MEMORY))
 }
 
 /// Runs a node until it is told to stop.
