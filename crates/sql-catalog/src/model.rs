@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - `Table::columns[i].id == i + 1` (PostgreSQL's attnum). A dropped column keeps its place and its
-//!   type for the rows that still hold it; ids are never used again. A [`crate::Row`] of a table
+//!   type for the rows that still hold it; ids are never used again. A row of a table
 //!   has one datum for each entry of `columns`, dropped ones NULL.
 //! - A table's key is its primary key, or the hidden row id ([`Table::primary`] `None`): a
 //!   bigint in the key only, drawn at random, never shown.

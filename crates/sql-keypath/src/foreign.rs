@@ -13,7 +13,7 @@
 //!
 //! # Limits
 //! At most [`MAX_ROUNDS`] rounds of cascading. Without an index on the referencing columns the referencing table is
-//! scanned once for each round, not once for each key. What deferred constraints do is in [`super::deferred`].
+//! scanned once for each round, not once for each key. What deferred constraints do is in `deferred`.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //! - What is charged within a [`Scope`] is given back when it ends; without one, when the statement does.
-//! - Values of less than [`FREE_BYTES`] cost nothing: they are of the size of the rows, which others count.
+//! - Values of less than 64 KiB cost nothing: they are of the size of the rows, which others count.
 //!
 //! # On failure
 //! 53200, before the value is made.

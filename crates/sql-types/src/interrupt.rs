@@ -27,7 +27,7 @@
 //! 57014 for a cancelled or timed-out statement, 57P01 or 08006 when the session is to end.
 //!
 //! # Limits
-//! Time and the client's socket are looked at every [`LONG_LOOK_EVERY`] looks. Tasks that a library spawns by itself
+//! Time and the client's socket are looked at every fourth look. Tasks that a library spawns by itself
 //! inherit the statement where they are made [`inheriting`]; else nothing of length may run there.
 
 use std::cell::RefCell;

@@ -12,7 +12,7 @@
 //! - Entries are committed in order; each server has a prefix of what was written.
 //! - An entry is readable only when it is committed.
 //! - After a failed or abandoned append the sequencer stops for good: what it left behind is decided
-//!   by [`recover`], which seals a majority, takes the longest prefix among them and brings a
+//!   by [`recover()`], which seals a majority, takes the longest prefix among them and brings a
 //!   majority up to it. Every committed entry is in that prefix, because any two majorities meet.
 //! - It answers for the tail only while nobody else can have written: under the lock of this machine's directory, or
 //!   while a majority of the servers has promised to accept no seal, or when a majority says, after it was asked, that

@@ -7,7 +7,7 @@
 //!
 //! # On failure
 //! [`Error::Unreachable`] for what cannot be connected to, and for a peer whose certificate is not this cluster's. A
-//! connection that does not finish its handshake in [`PATIENCE`] is dropped.
+//! connection that does not finish its handshake in `PATIENCE` is dropped.
 //!
 //! # Limits
 //! At most [`MAX_CONNECTIONS`] connections are served at a time; further ones are closed.
