@@ -9,8 +9,9 @@
 //! # Invariants
 //! - The chain decides who owns the log. A process takes over its own node's loglets by itself; another node's only when
 //!   it is told that this very loglet's owner is dead, and never the loglet that follows it.
-//! - A new loglet is made on a majority of its servers before the chain names it. It has as many servers as it should,
-//!   also when some of them are away: their number never shrinks unnoticed.
+//! - A new loglet is made on a majority of its servers before the chain names it. It has as many servers as the one before
+//!   it, also when some of them are away: their number never shrinks unnoticed. It grows, in odd steps up to
+//!   [`Cluster::replicas`], when there are servers to grow to: a cluster that begins as one node needs no setting.
 //!
 //! # On failure
 //! Whoever loses the race for the chain version goes on as a follower of the winner. What it made is removed, or goes at
@@ -37,6 +38,7 @@ use crate::error::{Error, Result};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Cluster;
 use crate::quorum::{Fence, ServerState, Standing, majority};
+use crate::role::Role;
 use crate::server::{LocalLogServer, LogServer, LogletKey, Reply, Request};
 
 /// Candidates for a succession come one after the other, so far apart.
@@ -135,6 +137,70 @@ impl VirtualLog {
         Ok(self.sequences())
     }
 
+    /// Looks for a newer version of the chain: who owns the log now.
+    ///
+    /// # Errors
+    /// Those of the bucket.
+    pub async fn refresh(&self, by: Deadline) -> Result<()> {
+        self.inner.newest_chain(Cause::Registry, by).await.map(|_| ())
+    }
+
+    /// Ends this process's own loglet so that another node can take the log over at once ([`VirtualLog::succeed`]): no lease
+    /// has to be waited for. Commits wait meanwhile. The loglet that ended; `None` when this process does not own a quorum
+    /// log of a cluster. Who finds no successor takes it back with [`VirtualLog::take_back`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without a majority of the log servers, and [`Error::DeadlinePassed`]; this process then still
+    /// owns the log, or goes on in a new loglet with its next append.
+    pub async fn resign(&self, by: Deadline) -> Result<Option<u64>> {
+        let inner = &self.inner;
+        let waiting = "waiting for a change of the log";
+        let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
+        let (chain, role) = inner.view()?;
+        let (Some(sequencer), Some(_)) = (role.owner(), &inner.options.cluster) else {
+            return Ok(None);
+        };
+        let (key, active) = (sequencer.key(), chain.active());
+        let Medium::Quorum { servers, .. } = &active.medium else { return Ok(None) };
+        if key.loglet != active.id {
+            return Ok(None);
+        }
+        sequencer.stop(by).await;
+        inner.hand_over(sequencer);
+        let holders = inner.holders(servers, by).await?;
+        let holder = Some(sequencer.holder());
+        let mut seals: FuturesUnordered<_> = holders
+            .servers
+            .iter()
+            .map(|server| server.call(Request::Seal { key, holder }, by))
+            .collect();
+        let mut sealed = 0;
+        while sealed < majority(servers.len()) {
+            match seals.next().await {
+                Some(Ok(Reply::Tail { sealed: true, .. })) => sealed += 1,
+                Some(_) => {}
+                None => {
+                    return Err(Error::Unavailable {
+                        shard: key.shard,
+                        reason:
+                            "a majority of the log servers cannot be reached to hand the log over"
+                                .into(),
+                    });
+                }
+            }
+        }
+        let mut state = inner.state.lock();
+        state.resigned = Some(key.loglet);
+        state.role = Role::Follower;
+        Ok(Some(key.loglet))
+    }
+
+    /// Nobody has taken over the loglet that [`VirtualLog::resign`] ended: this process may go on with the log itself, which
+    /// its next append does.
+    pub fn take_back(&self) {
+        self.inner.state.lock().resigned = None;
+    }
+
     /// Replaces log servers of the active loglet that are lost, if this process owns it and there are others; whether it
     /// did. Happens by itself every second.
     ///
@@ -150,6 +216,11 @@ impl Inner {
     pub fn is_own(&self, owner: &Owner) -> bool {
         let me = &self.options.identity;
         owner.node == me.node && owner.incarnation <= me.incarnation
+    }
+
+    /// Whether this process has given up `loglet` of its own.
+    pub fn has_resigned(&self, loglet: u64) -> bool {
+        self.state.lock().resigned == Some(loglet)
     }
 
     /// What keeps others from ending this process's loglets.
@@ -246,16 +317,18 @@ impl Inner {
                 }
             }
         }
-        if chosen.len() < cluster.replicas {
+        // Never fewer than there were: copies that are missing are told, not forgotten.
+        let wanted = cluster.wanted(chosen.len()).max(before.len());
+        if chosen.len() < wanted {
             return Err(Error::Unavailable {
                 shard: self.store.shard,
                 reason: format!(
-                    "{} log servers are wanted and {} are known; start more nodes, or ask for fewer copies",
-                    cluster.replicas,
+                    "{wanted} log servers are wanted and {} are known; start more nodes",
                     chosen.len()
                 ),
             });
         }
+        chosen.truncate(wanted);
         Ok(chosen)
     }
 
@@ -392,7 +465,9 @@ impl Inner {
                 }
             }
         }
-        if again == 0 && (away.is_empty() || redundancy.spares == 0) {
+        let servers = redundancy.servers.len();
+        let grows = cluster.wanted(servers + redundancy.spares) > servers;
+        if again == 0 && !grows && (away.is_empty() || redundancy.spares == 0) {
             return Ok(false);
         }
         let waiting = "waiting for a change of the log";
@@ -406,6 +481,7 @@ impl Inner {
             shard = self.store.shard.0,
             away = away.len(),
             again,
+            grows,
             "log servers are replaced: the log goes on in a new loglet"
         );
         sequencer.stop(by).await;

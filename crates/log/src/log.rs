@@ -80,6 +80,8 @@ pub(crate) struct State {
     pub chain_read: Option<Moment>,
     /// What this process is to the active loglet.
     pub role: Role,
+    /// The loglet of its own that this process has ended so that another one takes the log over.
+    pub resigned: Option<u64>,
     pub closed: bool,
 }
 

@@ -130,6 +130,7 @@ impl VirtualLog {
             contact: None,
             chain_read: None,
             role: Role::default(),
+            resigned: None,
             closed: false,
         };
         Self {
@@ -298,7 +299,7 @@ impl Inner {
             let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
             let found = match (whose, &self.options.cluster) {
                 (Whose::Dead(loglet), _) if active.id != loglet => return Ok(()),
-                (Whose::Own, Some(_)) if !self.is_own(owner) => {
+                (Whose::Own, Some(_)) if !self.is_own(owner) || self.has_resigned(active.id) => {
                     return Err(Error::NotOwner {
                         shard: self.store.shard,
                         owner: Box::new(owner.clone()),

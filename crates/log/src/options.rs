@@ -46,7 +46,7 @@ impl KnownCommitted for Lsn {
 /// How a process takes part in a cluster, whose nodes keep the newest log for each other.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Log servers of a loglet; odd. An entry is committed at a majority of them.
+    /// Log servers that a loglet gets once there are as many; odd. An entry is committed at a majority of those it has.
     pub replicas: usize,
     /// Where log servers are.
     pub servers: Arc<dyn Servers>,
@@ -70,6 +70,12 @@ impl Cluster {
             lease: MAX_LEASE * 5 / 6,
             replace_after: Duration::from_secs(10),
         }
+    }
+
+    /// How many log servers a loglet gets where `known` are there: an odd number, at most [`Cluster::replicas`].
+    pub(crate) fn wanted(&self, known: usize) -> usize {
+        let most = known.min(self.replicas);
+        if most.is_multiple_of(2) { most.saturating_sub(1) } else { most }
     }
 }
 

@@ -142,7 +142,12 @@ impl Inner {
         key: &LogletKey,
         by: Deadline,
     ) -> Result<Lsn> {
-        if holders.alone.as_ref().is_none_or(|server| server.has_made(key)) {
+        let own = match (&holders.alone, &self.options.cluster) {
+            (Some(server), _) => server.has_made(key),
+            (None, Some(cluster)) => holders.servers.len() > 1 || cluster.own.has_made(key),
+            (None, None) => true,
+        };
+        if own {
             return Ok(Lsn::ZERO);
         }
         let asked = self.options.known_committed.through();

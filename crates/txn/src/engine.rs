@@ -55,6 +55,8 @@ pub struct Engine {
     maintenance: Arc<Maintenance>,
     committer: Arc<dyn Task>,
     background: Option<Arc<dyn Task>>,
+    /// Applies what the log's owner commits.
+    follower: Option<Arc<dyn Task>>,
 }
 
 impl Engine {
@@ -107,6 +109,9 @@ impl Engine {
         let maintenance = Arc::new(Maintenance::new(Arc::clone(&local)));
         let background =
             options.maintenance.then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));
+        let follows = options.cluster.is_some();
+        let follower =
+            follows.then(|| env.spawn("following the log", Arc::clone(&local).follow_log()));
         let service = Arc::new(LocalService(Arc::clone(&local)));
         let hints = Arc::clone(&service) as Arc<dyn LocalShard>;
         let reach = Reach::new(&env, options.shard, service, Some(hints));
@@ -137,6 +142,7 @@ impl Engine {
             maintenance,
             committer,
             background,
+            follower,
         }))
     }
 
@@ -159,6 +165,15 @@ impl Engine {
         let here = &self.transactions.shared;
         let reach = Reach::new(&self.env, here.reach.shard(), service, None);
         Transactions { shared: Arc::new(Shared { reach, ..Shared::clone(here) }) }
+    }
+
+    /// Answers a commit request of another node, which [`crate::Owners::ask`] has brought here.
+    pub async fn answer(
+        &self,
+        request: bytes::Bytes,
+        by: telesto_common::Deadline,
+    ) -> bytes::Bytes {
+        LocalService(Arc::clone(&self.local)).answer(request, by).await
     }
 
     /// The shard as it is open now, for commands that inspect it.
@@ -224,6 +239,11 @@ async fn open_log(
         buffer_bytes: defaults.buffer_bytes.min(share(2)),
         archive_bytes: defaults.archive_bytes.min(share(4)),
         disk: options.log_disk.clone(),
+        cluster: options.cluster.as_ref().map(|cluster| cluster.log.clone()),
+        archive_interval: options
+            .cluster
+            .as_ref()
+            .map_or(defaults.archive_interval, |cluster| cluster.archive_interval),
         known_committed: Arc::clone(checkpoint) as Arc<dyn KnownCommitted>,
         retention: options.retention,
         timeout: options.timeout,
@@ -284,8 +304,8 @@ impl Database for Engine {
             self.env.clock.sleep(STOP_POLL).await;
         }
         self.committer.abort();
-        if let Some(background) = &self.background {
-            background.abort();
+        for task in self.background.iter().chain(&self.follower) {
+            task.abort();
         }
         if self.local.options.fold_on_shutdown {
             let folded = self.env.within(by, "folding the tail", self.maintenance.fold()).await;
@@ -304,8 +324,8 @@ impl Database for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.committer.abort();
-        if let Some(background) = &self.background {
-            background.abort();
+        for task in self.background.iter().chain(&self.follower) {
+            task.abort();
         }
     }
 }

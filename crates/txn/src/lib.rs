@@ -25,6 +25,7 @@ mod claims;
 mod commit;
 mod engine;
 mod error;
+mod forward;
 mod leases;
 mod local;
 mod look;
@@ -40,6 +41,7 @@ pub mod service;
 mod serving;
 mod transaction;
 mod transactions;
+mod wire;
 
 pub use api::{
     Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
@@ -47,7 +49,10 @@ pub use api::{
 };
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use options::{EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits};
+pub use forward::{Owners, Unanswered};
+pub use options::{
+    ClusterOptions, EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits,
+};
 pub use read_set::{ReadRange, Reads};
 pub use telesto_log::LogKind;
 pub use transactions::Transactions;

@@ -21,7 +21,7 @@ use telesto_bucket::{Bucket, Cause};
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Config, Entry, Record};
-use telesto_log::{Error as LogError, VirtualLog};
+use telesto_log::{Error as LogError, LogKind, VirtualLog};
 use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions};
 use tokio::sync::{Notify, mpsc};
 
@@ -43,6 +43,11 @@ const LEAST_READ_BYTES: usize = 64 << 10;
 const BEHIND: u64 = 4096;
 /// How long one wait for the fold lasts before the need for it is looked at again.
 const FOLD_LOOK: Duration = Duration::from_millis(100);
+/// How long a log server is asked to wait for news.
+const FOLLOW_WAIT: Duration = Duration::from_millis(500);
+/// Pauses of a follower that was told nothing at once, and that could not ask.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(20);
+const FOLLOW_RETRY: Duration = Duration::from_millis(100);
 /// Times a shard is reopened in a row when the log is trimmed past it.
 const MAX_REOPENS: u32 = 5;
 
@@ -214,6 +219,46 @@ impl Local {
                 return Ok(());
             }
         }
+    }
+
+    /// Applies what another node commits, as it commits it. Until the engine is closed.
+    pub async fn follow_log(self: Arc<Self>) {
+        while !self.closed() {
+            let started = self.env.clock.monotonic();
+            let followed = if self.log.sequences() || self.log.kind() == LogKind::Bucket {
+                // What is committed here is applied by the committer; on a bucket log each look is a request.
+                Ok(0)
+            } else {
+                self.follow_once(self.env.deadline(self.options.timeout)).await
+            };
+            let quick = self.env.clock.monotonic().saturating_sub(started) < FOLLOW_PAUSE;
+            match followed {
+                Ok(applied) if applied > 0 || !quick => {}
+                Ok(_) => self.env.clock.sleep(FOLLOW_PAUSE).await,
+                Err(error) => {
+                    tracing::debug!(%error, "the log is not followed for the moment");
+                    self.env.clock.sleep(FOLLOW_RETRY + self.env.jitter(FOLLOW_RETRY)).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for entries a little and applies them; how many there were.
+    async fn follow_once(&self, by: Deadline) -> Result<usize> {
+        self.make_room(by).await?;
+        let from = self.shard.read().applied().0.next();
+        let batch = match self.log.follow(from, self.read_bytes(), FOLLOW_WAIT, by).await {
+            Ok(batch) => batch,
+            Err(LogError::Trimmed { .. }) => {
+                self.reopen(by).await?;
+                return Ok(1);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for entry in &batch.entries {
+            self.apply(entry)?;
+        }
+        Ok(batch.entries.len())
     }
 
     fn read_bytes(&self) -> usize {

@@ -10,6 +10,7 @@ use telesto_log::{Identity, LogKind};
 use telesto_shard::EngineKind;
 
 use crate::api::Durability;
+use crate::forward::Owners;
 
 /// What a transaction keeps in memory before it spills, where an eighth of all write buffers is less. Bytes.
 const SMALL_SPILL_BYTES: u64 = 16 << 20;
@@ -113,6 +114,18 @@ impl Default for Upkeep {
     }
 }
 
+/// How an engine takes part in a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// Where the log is kept.
+    pub log: telesto_log::Cluster,
+    /// How commits reach the node that owns it.
+    pub owners: Arc<dyn Owners>,
+    /// How soon the owner ships what is committed to the bucket: with `quorum` durability, what the loss of all nodes
+    /// and their disks at once can cost.
+    pub archive_interval: Duration,
+}
+
 /// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -124,6 +137,8 @@ pub struct EngineOptions {
     pub log: LogKind,
     /// The local log directory; needed for a quorum log.
     pub log_disk: Option<Arc<dyn Disk>>,
+    /// The cluster this process belongs to; `None`: a quorum log is this process's alone.
+    pub cluster: Option<ClusterOptions>,
     /// Directory for spilled write sets.
     pub temp_dir: PathBuf,
     /// Who this process is; told to processes that find the log owned by it.
@@ -167,6 +182,7 @@ impl EngineOptions {
             region: RegionId::default(),
             log: LogKind::Bucket,
             log_disk: None,
+            cluster: None,
             temp_dir,
             identity,
             durability: None,

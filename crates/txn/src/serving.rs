@@ -50,7 +50,7 @@ pub(crate) struct LocalService(pub Arc<Local>);
 
 impl LocalService {
     /// Refuses what is meant for another shard.
-    fn serves(&self, shard: ShardId) -> Result<()> {
+    pub(crate) fn serves(&self, shard: ShardId) -> Result<()> {
         if shard == self.0.options.shard { Ok(()) } else { Err(Error::WrongShard(shard)) }
     }
 
@@ -183,31 +183,13 @@ impl ShardService for LocalService {
     async fn commit(&self, request: CommitRequest) -> Result<CommitReply> {
         self.serves(request.shard)?;
         let local = &self.0;
-        let started = local.env.clock.monotonic();
         let deadline = local.env.deadline(request.timeout);
-        let txn = request.txn;
-        let durability = request.durability.unwrap_or_else(|| self.by_log());
-        if !local.in_contact() {
-            local.look(deadline).await?;
-        }
-        let unknown = |reason: String| Error::OutcomeUnknown { txn, reason };
-        let committed = self.validated(request, deadline).await?;
-        let by = Deadline::at(
-            local.env.clock.monotonic() + deadline.remaining(local.env.clock.monotonic()) + GRACE,
-        );
-        if let CommitReply::Committed { lsn, .. } = &committed {
-            // Costs nothing where the entry is in the bucket already.
-            if durability == Durability::Bucket {
-                local
-                    .log
-                    .archive_through(*lsn, by)
-                    .await
-                    .map_err(|error| unknown(error.to_string()))?;
+        match &local.options.cluster {
+            Some(cluster) => {
+                self.commit_in_cluster(&Arc::clone(&cluster.owners), request, deadline).await
             }
-            let took = local.env.clock.monotonic().saturating_sub(started);
-            metrics::histogram!("telesto_txn_commit_seconds").record(took.as_secs_f64());
+            None => self.commit_here(request, false, deadline).await,
         }
-        Ok(committed)
     }
 
     async fn outcome(&self, request: OutcomeRequest) -> Result<Outcome> {
@@ -228,13 +210,23 @@ impl ShardService for LocalService {
 }
 
 impl LocalService {
+    /// A little more time than `deadline`: the committer keeps that itself.
+    pub(crate) fn with_grace(&self, deadline: Deadline) -> Deadline {
+        let now = self.0.env.clock.monotonic();
+        Deadline::at(now + deadline.remaining(now) + GRACE)
+    }
+
     /// How durable a commit is that does not say.
-    fn by_log(&self) -> Durability {
+    pub(crate) fn by_log(&self) -> Durability {
         if self.0.log.sequences() { Durability::Quorum } else { Durability::Bucket }
     }
 
     /// Hands the request to the committer; where memory does not tell whether it is valid, looks further first.
-    async fn validated(&self, request: CommitRequest, deadline: Deadline) -> Result<CommitReply> {
+    pub(crate) async fn validated(
+        &self,
+        request: CommitRequest,
+        deadline: Deadline,
+    ) -> Result<CommitReply> {
         let local = &self.0;
         let txn = request.txn;
         let mut checks = Checks::of(&request);
@@ -304,7 +296,7 @@ impl LocalService {
             .await?
             .map_err(|_| Error::ShuttingDown)?;
         drop(queue);
-        let by = Deadline::at(clock.monotonic() + deadline.remaining(clock.monotonic()) + GRACE);
+        let by = self.with_grace(deadline);
         local
             .env
             .within(by, "waiting for the commit", answer)

@@ -97,6 +97,8 @@ pub struct Neighbours {
     /// Not asked over the network.
     own: Option<Arc<LocalLogServer>>,
     candidates: Mutex<Vec<ServerInfo>>,
+    /// Where nodes are now, whatever the chain says: a node that started again may have another address.
+    addresses: Mutex<BTreeMap<NodeId, String>>,
     clients: Mutex<BTreeMap<(NodeId, String), Arc<RemoteLogServer>>>,
 }
 
@@ -115,6 +117,7 @@ impl Neighbours {
             me,
             own,
             candidates: Mutex::default(),
+            addresses: Mutex::default(),
             clients: Mutex::default(),
         })
     }
@@ -124,11 +127,23 @@ impl Neighbours {
         *self.candidates.lock() = candidates;
     }
 
+    /// From now on node `node` is reached at `address`, whatever a loglet says.
+    pub fn set_address(&self, node: NodeId, address: &str) {
+        let before = self.addresses.lock().insert(node, address.to_owned());
+        if before.as_deref() != Some(address) {
+            self.clients.lock().retain(|(of, at), _| *of != node || at == address);
+        }
+    }
+
+    fn address(&self, info: &ServerInfo) -> String {
+        self.addresses.lock().get(&info.node).unwrap_or(&info.address).clone()
+    }
+
     /// How long ago the server of `info` was last heard here; `None` when never.
     #[must_use]
     pub fn silent_for(&self, info: &ServerInfo) -> Option<Duration> {
-        let clients = self.clients.lock();
-        clients.get(&(info.node, info.address.clone())).and_then(|client| client.silent_for())
+        let key = (info.node, self.address(info));
+        self.clients.lock().get(&key).and_then(|client| client.silent_for())
     }
 }
 
@@ -143,9 +158,10 @@ impl Servers for Neighbours {
         {
             return Arc::clone(own) as Arc<dyn LogServer>;
         }
+        let address = self.address(info);
         let mut clients = self.clients.lock();
-        let client = clients.entry((info.node, info.address.clone())).or_insert_with(|| {
-            let peer = Peer { node: info.node, address: info.address.clone() };
+        let client = clients.entry((info.node, address.clone())).or_insert_with(|| {
+            let peer = Peer { node: info.node, address };
             Arc::new(RemoteLogServer::new(&self.env, &self.transport, &peer, self.me))
         });
         Arc::clone(client) as Arc<dyn LogServer>

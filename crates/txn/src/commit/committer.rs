@@ -416,6 +416,23 @@ impl Committer {
                     }
                 }
                 Err(error) if !doubtful => return Err(Failed::Certain(error.into())),
+                Err(error @ LogError::NotOwner { .. })
+                    if local.log.chain().active().start <= at =>
+                {
+                    // The log goes on elsewhere from here or from before: no attempt has reached the loglet that ended.
+                    return Err(Failed::Certain(error.into()));
+                }
+                Err(LogError::NotOwner { .. }) => match local.taken_by(at, own, by).await {
+                    // The slot lies in the loglet that ended, and is decided.
+                    Ok(true) => return Ok(Attempt::Committed(at)),
+                    Ok(false) => return Ok(Attempt::Lost),
+                    Err(error) => {
+                        causes.add(error.to_string());
+                        if by.passed(env.clock.monotonic() + pause) {
+                            return Err(Failed::Unknown(at, causes.text()));
+                        }
+                    }
+                },
                 Err(error) => {
                     causes.add(error.to_string());
                     if by.passed(env.clock.monotonic() + pause) {

@@ -1,0 +1,348 @@
+//! Commits on their way to the node that sequences the log, and its answers, as bytes (postcard).
+//!
+//! # Invariants
+//! - Both ends speak one version, agreed on when they met (`telesto_net`); fields are only added together with a new one.
+//! - Time-outs travel, deadlines do not: each side measures with its own clock.
+//!
+//! # On failure
+//! Bytes that do not fit are refused as [`Error::Unavailable`]; nothing was done then.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use telesto_common::key::KeyRange;
+use telesto_common::{Label, Lsn, ShardId, Timestamp, TxnId};
+use telesto_log::record::{Part, Write};
+use telesto_shard::Change;
+
+use crate::api::{Cost, Durability};
+use crate::error::{Error, Result};
+use crate::read_set::{ReadRange, Reads};
+use crate::service::{CheckedWrite, CommitReply, CommitRequest, CommitWrites};
+
+#[derive(Serialize, Deserialize)]
+struct WireWrite {
+    key: Bytes,
+    value: Option<Bytes>,
+    fresh: bool,
+    since: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WirePart {
+    object: String,
+    first_key: Bytes,
+    last_key: Bytes,
+    writes: u64,
+    size_bytes: u64,
+    checksum: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireWrites {
+    Inline(Vec<WireWrite>),
+    External { parts: Vec<WirePart>, since: Timestamp },
+}
+
+/// A commit request, and whether it was sent before without an answer.
+#[derive(Serialize, Deserialize)]
+struct WireCommit {
+    shard: ShardId,
+    txn: TxnId,
+    points: Vec<(Bytes, Timestamp)>,
+    ranges: Vec<(Bytes, Bytes, Timestamp)>,
+    writes: WireWrites,
+    messages: Vec<Bytes>,
+    after: Timestamp,
+    origin: Option<Label>,
+    /// Whether it is to be in the bucket; `None`: as the log's owner does by itself.
+    in_bucket: Option<bool>,
+    timeout_micros: u64,
+    again: bool,
+}
+
+/// What the owner says.
+#[derive(Serialize, Deserialize)]
+enum WireAnswer {
+    Committed {
+        timestamp: Timestamp,
+        lsn: Lsn,
+        cost: [f64; 7],
+    },
+    Recheck {
+        key: Bytes,
+        at: Timestamp,
+        txn: TxnId,
+    },
+    Conflict {
+        other: TxnId,
+        at: Timestamp,
+        key: Bytes,
+    },
+    OutcomeUnknown {
+        reason: String,
+    },
+    /// It does not sequence the log, or does not any more; nothing was done.
+    NotOwner {
+        owner: String,
+    },
+    ShuttingDown,
+    OutOfMemory {
+        reason: String,
+    },
+    Corrupt {
+        reason: String,
+    },
+    LocalDisk {
+        reason: String,
+    },
+    /// Nothing was changed.
+    Unavailable {
+        reason: String,
+    },
+}
+
+fn malformed(error: &postcard::Error) -> Error {
+    Error::Unavailable(format!(
+        "a message between nodes cannot be read ({error}); nothing was committed: run one version on all nodes"
+    ))
+}
+
+fn pack<T: Serialize>(value: &T) -> Result<Bytes> {
+    Ok(postcard::to_stdvec(value).map_err(|error| malformed(&error))?.into())
+}
+
+fn unpack<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T> {
+    postcard::from_bytes(bytes).map_err(|error| malformed(&error))
+}
+
+/// The bytes of a commit request; `again`: it was sent before, and the answer was lost.
+pub(crate) fn encode_commit(
+    request: &CommitRequest,
+    again: bool,
+    timeout: Duration,
+) -> Result<Bytes> {
+    let writes = match &request.writes {
+        CommitWrites::Inline(writes) => WireWrites::Inline(
+            writes
+                .iter()
+                .map(|CheckedWrite { write, since }| WireWrite {
+                    key: write.key.clone(),
+                    value: write.value.clone(),
+                    fresh: write.fresh,
+                    since: *since,
+                })
+                .collect(),
+        ),
+        CommitWrites::External { parts, since } => WireWrites::External {
+            since: *since,
+            parts: parts
+                .iter()
+                .cloned()
+                .map(|Part { object, first_key, last_key, writes, size_bytes, checksum }| {
+                    WirePart { object, first_key, last_key, writes, size_bytes, checksum }
+                })
+                .collect(),
+        },
+    };
+    let ranges = request.reads.ranges.iter();
+    pack(&WireCommit {
+        shard: request.shard,
+        txn: request.txn,
+        points: request.reads.points.clone(),
+        ranges: ranges
+            .map(|read| (read.range.start.clone(), read.range.end.clone(), read.since))
+            .collect(),
+        writes,
+        messages: request.messages.clone(),
+        after: request.after,
+        origin: request.origin,
+        in_bucket: request.durability.map(|durability| durability == Durability::Bucket),
+        timeout_micros: u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX),
+        again,
+    })
+}
+
+/// A commit request, and whether it was sent before.
+pub(crate) fn decode_commit(bytes: &[u8]) -> Result<(CommitRequest, bool)> {
+    let wire: WireCommit = unpack(bytes)?;
+    let writes = match wire.writes {
+        WireWrites::Inline(writes) => CommitWrites::Inline(
+            writes
+                .into_iter()
+                .map(|WireWrite { key, value, fresh, since }| CheckedWrite {
+                    write: Write { key, value, fresh },
+                    since,
+                })
+                .collect(),
+        ),
+        WireWrites::External { parts, since } => CommitWrites::External {
+            since,
+            parts: parts
+                .into_iter()
+                .map(|WirePart { object, first_key, last_key, writes, size_bytes, checksum }| {
+                    Part { object, first_key, last_key, writes, size_bytes, checksum }
+                })
+                .collect(),
+        },
+    };
+    let ranges = wire.ranges.into_iter();
+    let request = CommitRequest {
+        shard: wire.shard,
+        txn: wire.txn,
+        reads: Reads {
+            points: wire.points,
+            ranges: ranges
+                .map(|(start, end, since)| ReadRange { range: KeyRange::new(start, end), since })
+                .collect(),
+        },
+        writes,
+        messages: wire.messages,
+        after: wire.after,
+        origin: wire.origin,
+        durability: wire
+            .in_bucket
+            .map(|bucket| if bucket { Durability::Bucket } else { Durability::Quorum }),
+        timeout: Duration::from_micros(wire.timeout_micros),
+    };
+    Ok((request, wire.again))
+}
+
+/// The bytes of an answer to a commit request.
+pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
+    let text = |error: &Error| error.to_string();
+    let wire = match answer {
+        Ok(CommitReply::Committed { timestamp, lsn, cost }) => WireAnswer::Committed {
+            timestamp: *timestamp,
+            lsn: *lsn,
+            cost: [
+                cost.gets,
+                cost.puts,
+                cost.lists,
+                cost.deletes,
+                cost.uploaded_bytes,
+                cost.downloaded_bytes,
+                cost.dollars,
+            ],
+        },
+        Ok(CommitReply::Recheck(Change { key, at, txn })) => {
+            WireAnswer::Recheck { key: key.clone(), at: *at, txn: *txn }
+        }
+        Err(Error::Conflict { other, at, key, .. }) => {
+            WireAnswer::Conflict { other: *other, at: *at, key: key.clone() }
+        }
+        Err(Error::OutcomeUnknown { reason, .. }) => {
+            WireAnswer::OutcomeUnknown { reason: reason.clone() }
+        }
+        Err(Error::NotOwner { owner }) => WireAnswer::NotOwner { owner: owner.clone() },
+        Err(Error::ShuttingDown) => WireAnswer::ShuttingDown,
+        Err(error @ Error::OutOfMemory(_)) => WireAnswer::OutOfMemory { reason: text(error) },
+        Err(error @ Error::Corrupt(_)) => WireAnswer::Corrupt { reason: text(error) },
+        Err(error @ Error::LocalDisk(_)) => WireAnswer::LocalDisk { reason: text(error) },
+        Err(
+            error @ (Error::Unavailable(_)
+            | Error::WrongShard(_)
+            | Error::SnapshotTooOld { .. }
+            | Error::ReadOnly
+            | Error::Ended(_)
+            | Error::NoSavepoint),
+        ) => WireAnswer::Unavailable { reason: text(error) },
+    };
+    // Only sequences of unknown length cannot be written, and there is none.
+    pack(&wire).unwrap_or_default()
+}
+
+/// The answer to the commit request of `txn`.
+pub(crate) fn decode_answer(txn: TxnId, bytes: &[u8]) -> Result<CommitReply> {
+    let unreadable = |error: Error| Error::OutcomeUnknown { txn, reason: error.to_string() };
+    match unpack(bytes).map_err(unreadable)? {
+        WireAnswer::Committed { timestamp, lsn, cost } => {
+            let [gets, puts, lists, deletes, uploaded_bytes, downloaded_bytes, dollars] = cost;
+            let cost =
+                Cost { gets, puts, lists, deletes, uploaded_bytes, downloaded_bytes, dollars };
+            Ok(CommitReply::Committed { timestamp, lsn, cost })
+        }
+        WireAnswer::Recheck { key, at, txn } => Ok(CommitReply::Recheck(Change { key, at, txn })),
+        WireAnswer::Conflict { other, at, key } => Err(Error::Conflict { txn, other, at, key }),
+        WireAnswer::OutcomeUnknown { reason } => Err(Error::OutcomeUnknown { txn, reason }),
+        WireAnswer::NotOwner { owner } => Err(Error::NotOwner { owner }),
+        WireAnswer::ShuttingDown => Err(Error::ShuttingDown),
+        WireAnswer::OutOfMemory { reason } => Err(Error::OutOfMemory(reason)),
+        WireAnswer::Corrupt { reason } => Err(Error::Corrupt(reason)),
+        WireAnswer::LocalDisk { reason } => Err(Error::LocalDisk(reason)),
+        WireAnswer::Unavailable { reason } => Err(Error::Unavailable(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> CommitRequest {
+        let key = |text: &'static str| Bytes::from_static(text.as_bytes());
+        CommitRequest {
+            shard: ShardId(3),
+            txn: TxnId(1 << 100),
+            reads: Reads {
+                points: vec![(key("a"), Timestamp(7))],
+                ranges: vec![ReadRange {
+                    range: KeyRange::new(key("b"), key("c")),
+                    since: Timestamp(9),
+                }],
+            },
+            writes: CommitWrites::Inline(vec![CheckedWrite {
+                write: Write { key: key("a"), value: None, fresh: true },
+                since: Timestamp(7),
+            }]),
+            messages: vec![key("hello")],
+            after: Timestamp(11),
+            origin: Some(Label::default()),
+            durability: Some(Durability::Bucket),
+            timeout: Duration::from_millis(1500),
+        }
+    }
+
+    #[test]
+    fn commit_request_arrives_as_it_was_sent() {
+        let sent = request();
+        let bytes = encode_commit(&sent, true, Duration::from_millis(700)).expect("bytes");
+        let (came, again) = decode_commit(&bytes).expect("read");
+        assert!(again);
+        let expected = CommitRequest { timeout: Duration::from_millis(700), ..sent };
+        assert_eq!(format!("{came:?}"), format!("{expected:?}"));
+        for length in 0..bytes.len() {
+            assert!(decode_commit(&bytes[..length]).is_err(), "{length} bytes were taken");
+        }
+    }
+
+    #[test]
+    fn answer_tells_what_the_owner_found() {
+        let txn = TxnId(5);
+        let conflict = Error::Conflict {
+            txn,
+            other: TxnId(6),
+            at: Timestamp(8),
+            key: Bytes::from_static(b"k"),
+        };
+        let answers: Vec<Result<CommitReply>> = vec![
+            Ok(CommitReply::Committed {
+                timestamp: Timestamp(4),
+                lsn: Lsn(2),
+                cost: Cost { puts: 1.0, ..Cost::default() },
+            }),
+            Err(conflict),
+            Err(Error::OutcomeUnknown { txn, reason: "r".into() }),
+            Err(Error::NotOwner { owner: "o".into() }),
+            Err(Error::ShuttingDown),
+            Err(Error::Unavailable("u".into())),
+        ];
+        for answer in answers {
+            let came = decode_answer(txn, &encode_answer(&answer));
+            assert_eq!(format!("{came:?}"), format!("{answer:?}"));
+        }
+        // Whoever cannot read the answer does not know what became of the commit.
+        let lost = decode_answer(txn, &[200]);
+        assert!(matches!(lost, Err(Error::OutcomeUnknown { .. })), "{lost:?}");
+    }
+}
