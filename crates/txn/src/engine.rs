@@ -24,7 +24,7 @@ use telesto_common::planted::Bug;
 use telesto_common::{Env, Lsn, Timestamp, TxnId};
 use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog};
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::api::{Database, MessageSink, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
@@ -144,6 +144,13 @@ impl Engine {
     #[must_use]
     pub fn log(&self) -> &VirtualLog {
         &self.local.log
+    }
+
+    /// Wakes whoever waits on it after each entry that this process applies, with its position. A hint: entries that were passed
+    /// over when the shard was opened again are not told.
+    #[must_use]
+    pub fn reached(&self) -> watch::Receiver<Lsn> {
+        self.local.reached.subscribe()
     }
 
     /// The shard of this process, as other processes may ask it.
