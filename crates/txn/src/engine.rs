@@ -21,7 +21,7 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::planted::Bug;
-use telesto_common::{Env, Lsn, Timestamp, TxnId};
+use telesto_common::{Env, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog};
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -144,6 +144,12 @@ impl Engine {
     #[must_use]
     pub fn log(&self) -> &VirtualLog {
         &self.local.log
+    }
+
+    /// The region it was opened as.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.transactions.shared.region
     }
 
     /// Wakes whoever waits on it after each entry that this process applies, with its position. A hint: entries that were passed

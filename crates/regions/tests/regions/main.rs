@@ -1,0 +1,9 @@
+//! Regions with real engines on buckets in memory, over the simulated network, in virtual time; and over TCP.
+#![allow(missing_docs, reason = "tests")]
+
+mod causal;
+mod harness;
+mod joining;
+mod sessions;
+mod streams;
+mod tcp;

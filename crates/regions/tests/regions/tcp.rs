@@ -1,0 +1,1 @@
+//! Two regions over TCP on this machine, with buckets in folders.
