@@ -87,8 +87,7 @@ impl Applier {
                 let must = !transactions.is_empty()
                     || (wanted.is_some() && known != self.logged)
                     || inbox.has_begun();
-                let newest =
-                    transactions.iter().map(|remote| remote.label.timestamp).max();
+                let newest = transactions.iter().map(|remote| remote.label.timestamp).max();
                 let after = newest.max(wanted).unwrap_or_default();
                 let state = must.then(|| inbox.encode());
                 (state.map(|state| Work { transactions, state, known, after }), passed)
@@ -121,7 +120,9 @@ impl Applier {
                 Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {
                     metrics::counter!("telesto_regions_apply_retries_total").increment(1);
                 }
-                Err(error @ (Error::Config(_) | Error::Engine(telesto_txn::Error::ShuttingDown))) => {
+                Err(
+                    error @ (Error::Config(_) | Error::Engine(telesto_txn::Error::ShuttingDown)),
+                ) => {
                     tracing::error!(%error, "transactions of other regions are not applied any more");
                     shared.trouble.lock().insert(None, error.to_string());
                     return false;
@@ -142,7 +143,8 @@ impl Applier {
         let snapshot = store.begin(Freshness::Tail, None).await?;
         let at = snapshot.snapshot;
         let sorted = async {
-            let present = store.get(vec![rows::inbox()], at).await?.pop().and_then(Read::into_value);
+            let present =
+                store.get(vec![rows::inbox()], at).await?.pop().and_then(Read::into_value);
             if present.as_ref() == Some(&work.state) {
                 // An attempt of unknown outcome has committed.
                 return Ok(None);

@@ -86,7 +86,9 @@ impl RegionsConfig {
         numbers.push(self.me);
         numbers.sort_unstable();
         if numbers.windows(2).any(|two| two[0] == two[1]) {
-            return Err(Error::Config("two regions have the same number; give each its own".into()));
+            return Err(Error::Config(
+                "two regions have the same number; give each its own".into(),
+            ));
         }
         if numbers.iter().any(|number| usize::from(number.0) >= MEMBERS) {
             return Err(Error::Config(format!("numbers of regions go up to {}", MEMBERS - 1)));

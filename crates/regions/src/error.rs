@@ -24,7 +24,9 @@ pub enum Error {
     #[error("regions cannot be started: {0}")]
     Config(String),
     /// What another region sent or a row holds does not decode.
-    #[error("{what} does not decode: {reason}; upgrade the older region first if their versions differ")]
+    #[error(
+        "{what} does not decode: {reason}; upgrade the older region first if their versions differ"
+    )]
     Malformed {
         /// What.
         what: &'static str,
@@ -70,7 +72,9 @@ pub enum Error {
         reason: String,
     },
     /// A region that is not configured.
-    #[error("region {0} is not one of this deployment; begin a new session without its token, or join it")]
+    #[error(
+        "region {0} is not one of this deployment; begin a new session without its token, or join it"
+    )]
     UnknownRegion(RegionId),
     /// A token that this deployment did not sign.
     #[error("the session token is not valid here ({0}); begin a new session without it")]

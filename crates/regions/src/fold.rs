@@ -136,8 +136,7 @@ impl Fold {
                 for part in parts {
                     let (bucket, cache) = (Arc::clone(&self.parts.bucket), &self.parts.cache);
                     let reader = PartReader::new(bucket, Arc::clone(cache), part.clone());
-                    let mut scan =
-                        Arc::new(reader).scan(Cause::Read, KeyRange::default(), false);
+                    let mut scan = Arc::new(reader).scan(Cause::Read, KeyRange::default(), false);
                     let unread = |error: telesto_shard::Error| Error::Shard(error.to_string());
                     while let Some(write) = scan.next().await.map_err(unread)? {
                         sorted.add(&write)?;

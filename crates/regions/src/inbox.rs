@@ -35,7 +35,12 @@ pub(crate) struct Remote {
 
 #[derive(Debug)]
 enum Item {
-    Transaction { at: Timestamp, past: Past, writes: Vec<KeyWrite>, bytes: usize },
+    Transaction {
+        at: Timestamp,
+        past: Past,
+        writes: Vec<KeyWrite>,
+        bytes: usize,
+    },
     /// The stream has passed this position.
     End(Box<Position>),
 }
@@ -145,7 +150,9 @@ impl Inbox {
     /// Transactions that wait, by source.
     pub fn waiting(&self, source: RegionId) -> usize {
         let transaction = |item: &&Item| matches!(item, Item::Transaction { .. });
-        self.sources.get(&source).map_or(0, |source| source.queue.iter().filter(transaction).count())
+        self.sources
+            .get(&source)
+            .map_or(0, |source| source.queue.iter().filter(transaction).count())
     }
 
     /// Everything of each source up to these times is here.

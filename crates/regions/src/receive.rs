@@ -63,8 +63,7 @@ impl Receiver {
                     let Some(received) = fits else {
                         return Ok(received.map_or(Reply::Fresh, |at| Reply::At(at.clone())));
                     };
-                    let batch =
-                        Batch::unpack(begin, &body, &received.past).map_err(malformed())?;
+                    let batch = Batch::unpack(begin, &body, &received.past).map_err(malformed())?;
                     inbox.take(from, batch);
                     Reply::Taken
                 };

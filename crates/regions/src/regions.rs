@@ -111,11 +111,37 @@ impl Shared {
         let read = store.get(vec![rows::placement()], snapshot.snapshot).await;
         store.release(&snapshot).await;
         match read?.pop() {
-            Some(Read::Found(version)) if version.at <= position.at => crate::fold::rules_of(version.value),
+            Some(Read::Found(version)) if version.at <= position.at => {
+                crate::fold::rules_of(version.value)
+            }
             Some(Read::Found(_)) => {
-                crate::fold::rules_of(store.row(rows::placement(), Some(position.at)).await?)
+                // Nothing was committed between the position and the next commit, whose time is surely readable still.
+                let at = self.next_commit(position.lsn).await?.prev();
+                crate::fold::rules_of(store.row(rows::placement(), Some(at)).await?)
             }
             _ => Ok(Rules::default()),
+        }
+    }
+
+    /// The time of the first commit in the log after an entry.
+    async fn next_commit(&self, after: Lsn) -> Result<Timestamp> {
+        let mut from = after.next();
+        loop {
+            let by = self.env.deadline(self.config.timeout);
+            let batch = self.engine.log().read(from, 64 << 10, Cause::Read, by).await?;
+            let mut records = batch.entries.iter().flat_map(|e| e.records_of(self.store.shard));
+            let commit = records.find_map(|record| match record {
+                Record::Commit(commit) => Some(commit.timestamp),
+                _ => None,
+            });
+            if let Some(at) = commit {
+                return Ok(at);
+            }
+            if batch.at_tail {
+                // A row is newer than the position, so its commit is in the log.
+                return Err(Error::Config("the log ends before a row that it holds; retry".into()));
+            }
+            from = batch.next(from);
         }
     }
 

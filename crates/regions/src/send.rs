@@ -100,7 +100,9 @@ impl Sender {
     /// One connection's life: ends when the receiver stands elsewhere than was thought.
     async fn stream(&self) -> Result<()> {
         let shared = &self.shared;
-        let Some(peer) = shared.peers.get(&self.to) else { return Err(Error::UnknownRegion(self.to)) };
+        let Some(peer) = shared.peers.get(&self.to) else {
+            return Err(Error::UnknownRegion(self.to));
+        };
         let fold = match self.ask(Request::Hello).await? {
             Reply::At(position) => self.fold_at(position).await?,
             _ => {
@@ -156,7 +158,11 @@ impl Sender {
     }
 
     /// Sends the rows of `ranges` as of a snapshot at or after the fold's position.
-    async fn fill(&self, fold: &mut Fold, ranges: Vec<telesto_common::key::KeyRange>) -> Result<()> {
+    async fn fill(
+        &self,
+        fold: &mut Fold,
+        ranges: Vec<telesto_common::key::KeyRange>,
+    ) -> Result<()> {
         let shared = &self.shared;
         if ranges.is_empty() {
             return Ok(());

@@ -61,7 +61,11 @@ pub(crate) struct SortedOut {
 }
 
 impl Store {
-    pub async fn begin(&self, freshness: Freshness, as_of: Option<Timestamp>) -> Result<BeginReply> {
+    pub async fn begin(
+        &self,
+        freshness: Freshness,
+        as_of: Option<Timestamp>,
+    ) -> Result<BeginReply> {
         let (shard, timeout) = (self.shard, self.timeout);
         Ok(self.service.begin(BeginRequest { shard, freshness, as_of, timeout }).await?)
     }
@@ -119,7 +123,11 @@ impl Store {
     }
 
     /// Leaves of each transaction what wins against the versions at `snapshot` and against those before it.
-    pub async fn sort_out(&self, transactions: &[Remote], snapshot: Timestamp) -> Result<SortedOut> {
+    pub async fn sort_out(
+        &self,
+        transactions: &[Remote],
+        snapshot: Timestamp,
+    ) -> Result<SortedOut> {
         let mut ranks: BTreeMap<Bytes, Option<Rank>> = BTreeMap::new();
         for write in transactions.iter().flat_map(|transaction| &transaction.writes) {
             ranks.insert(write.key.clone(), None);

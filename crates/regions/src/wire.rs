@@ -191,11 +191,7 @@ impl Batch {
         Bytes::from(lz4_flex::compress_prepend_size(&out))
     }
 
-    pub fn unpack(
-        begin: (Lsn, [u8; 16]),
-        body: &[u8],
-        before: &Past,
-    ) -> Result<Self, Malformed> {
+    pub fn unpack(begin: (Lsn, [u8; 16]), body: &[u8], before: &Past) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(unpacked(body)?);
         let count = cursor.count(10)?;
         let mut elements = Vec::with_capacity(count);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_bucket::{Bucket, BucketOptions, LatencyModel, MemoryStore, over};
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, Incarnation, Label, NodeId, RegionId, Timestamp};
 use telesto_geo::{Bug, PlaneKind, RegionSet};
@@ -47,6 +47,8 @@ pub struct Sites {
     pub sites: Vec<Site>,
     pub planted: Option<Bug>,
     pub plane: PlaneKind,
+    /// How long requests of buckets take.
+    pub latency: Option<&'static str>,
 }
 
 pub fn address(region: usize) -> String {
@@ -88,6 +90,7 @@ impl Sites {
             sites: (0..count).map(site).collect(),
             planted: None,
             plane: PlaneKind::Matrix,
+            latency: None,
         }
     }
 
@@ -125,7 +128,9 @@ impl Sites {
         let process = Arc::new(self.world.process(&address(region), life));
         let env = process.env.clone();
         let store: Arc<dyn object_store::ObjectStore> = Arc::new(site.store.clone());
-        let bucket = over(store, "memory://test", &BucketOptions::default(), env.clone());
+        let latency = self.latency.map(|name| LatencyModel::named(name).expect("known"));
+        let options = BucketOptions { latency, ..BucketOptions::default() };
+        let bucket = over(store, "memory://test", &options, env.clone());
         let bucket = bucket.expect("a bucket") as Arc<dyn Bucket>;
         let node = NodeId(100 + region as u128);
         let identity = Identity {
@@ -186,7 +191,9 @@ impl Sites {
     }
 
     pub async fn put(&self, region: usize, key: &str, value: &str) -> Label {
-        write(&self.at(region).engine, &[(key, Some(value))], Label::default()).await.expect("commits")
+        write(&self.at(region).engine, &[(key, Some(value))], Label::default())
+            .await
+            .expect("commits")
     }
 
     pub async fn get(&self, region: usize, key: &str) -> Option<String> {
@@ -226,7 +233,11 @@ impl Sites {
     }
 
     /// Every key under `prefix` with its value and label, as stored.
-    pub async fn contents(&self, region: usize, prefix: &str) -> Vec<(Bytes, Bytes, Timestamp, RegionId)> {
+    pub async fn contents(
+        &self,
+        region: usize,
+        prefix: &str,
+    ) -> Vec<(Bytes, Bytes, Timestamp, RegionId)> {
         let running = self.at(region);
         let options = TxnOptions { read_only: true, ..TxnOptions::default() };
         let txn = running.engine.begin(options).await.expect("begins");

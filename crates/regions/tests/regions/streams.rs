@@ -13,7 +13,9 @@ fn commits_pass_both_ways_whole_and_deletes_too() {
     World::run(1, false, async |world| {
         let sites = Sites::running(&world, 3).await;
         let engine = sites.at(0).engine;
-        write(&engine, &[("a1", Some("x")), ("a2", Some("y"))], Label::default()).await.expect("commits");
+        write(&engine, &[("a1", Some("x")), ("a2", Some("y"))], Label::default())
+            .await
+            .expect("commits");
         sites.comes(1, "a2", Some("y")).await;
         assert_eq!(sites.get(1, "a1").await.as_deref(), Some("x"));
         sites.put(1, "a1", "from 1").await;
@@ -40,7 +42,8 @@ fn key_goes_only_where_it_is_placed_and_no_byte_of_others_is_in_a_bucket() {
         }
         sites.quiet().await;
         let found = |region: usize, marker: &str| {
-            let holds = |object: &[u8]| object.windows(marker.len()).any(|b| b == marker.as_bytes());
+            let holds =
+                |object: &[u8]| object.windows(marker.len()).any(|b| b == marker.as_bytes());
             sites.sites[region].store.contents().iter().any(|(_, object)| holds(object))
         };
         for (marker, regions) in [
@@ -112,8 +115,7 @@ fn large_transaction_in_parts_passes() {
         let sites = Sites::running(&world, 2).await;
         let value = "v".repeat(100_000);
         let keys: Vec<String> = (0..40).map(|number| format!("a{number:03}")).collect();
-        let writes: Vec<_> =
-            keys.iter().map(|key| (key.as_str(), Some(value.as_str()))).collect();
+        let writes: Vec<_> = keys.iter().map(|key| (key.as_str(), Some(value.as_str()))).collect();
         write(&sites.at(0).engine, &writes, Label::default()).await.expect("commits");
         sites.comes(1, "a039", Some(&value)).await;
         assert_eq!(sites.contents(1, "a").await, sites.contents(0, "a").await);
