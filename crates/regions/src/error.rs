@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// What the receiver has not seen is in the log no more.
     #[error(
-        "region {region} was away for longer than this region keeps its log; remove its progress (Regions::begin_again) so that it is filled anew, and raise the retention"
+        "region {region} was away for longer than this region keeps its log; let it begin again (Regions::begin_again there) so that it is filled anew, and raise the retention"
     )]
     Trimmed {
         /// Who was away.

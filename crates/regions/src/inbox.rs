@@ -111,7 +111,8 @@ impl Inbox {
     pub fn take(&mut self, from: RegionId, batch: Batch) {
         let Some(source) = self.sources.get_mut(&from) else { return };
         for element in batch.elements {
-            let bytes = element.writes.iter().map(KeyWrite::bytes).sum();
+            let writes: usize = element.writes.iter().map(KeyWrite::bytes).sum();
+            let bytes = writes + Past::BYTES;
             self.queued_bytes += bytes;
             let (at, past, writes) = (element.at, element.past, element.writes);
             source.queue.push_back(Item::Transaction { at, past, writes, bytes });
@@ -135,6 +136,17 @@ impl Inbox {
             .flat_map(|source| &source.queue)
             .map(|item| if let Item::Transaction { bytes, .. } = item { *bytes } else { 0 })
             .sum();
+    }
+
+    /// Forgets the stream of `from`: it begins anew.
+    pub fn forget(&mut self, from: RegionId) {
+        if let Some(source) = self.sources.remove(&from) {
+            let bytes = source.queue.iter().map(|item| match item {
+                Item::Transaction { bytes, .. } => *bytes,
+                Item::End(_) => 0,
+            });
+            self.queued_bytes -= bytes.sum::<usize>();
+        }
     }
 
     /// Whether a stream has begun since this was asked last: where it begins is to be stored.

@@ -23,15 +23,18 @@ pub const MEMBERS: usize = 16;
 
 /// Counts of every stream, by source and target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Past([u64; MEMBERS * MEMBERS]);
+pub(crate) struct Past(Box<[u64; MEMBERS * MEMBERS]>);
 
 impl Default for Past {
     fn default() -> Self {
-        Self([0; MEMBERS * MEMBERS])
+        Self(Box::new([0; MEMBERS * MEMBERS]))
     }
 }
 
 impl Past {
+    /// Memory of one, about.
+    pub const BYTES: usize = MEMBERS * MEMBERS * 8;
+
     pub fn get(&self, source: RegionId, target: RegionId) -> u64 {
         self.0[place(source, target)]
     }
@@ -45,7 +48,7 @@ impl Past {
 
     /// Takes another past into this one.
     pub fn absorb(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
             *mine = (*mine).max(*theirs);
         }
     }

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -51,6 +52,9 @@ impl Receiver {
         }
         if !shared.peers.contains_key(&from) {
             return Err(Error::UnknownRegion(from));
+        }
+        if shared.stopped.load(Ordering::Acquire) {
+            return Err(Error::Stopped);
         }
         match request {
             Request::Hello => Ok(self.standing(from)),

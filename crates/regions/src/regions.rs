@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -246,6 +246,7 @@ impl Regions {
             peers,
             trouble: Mutex::default(),
             conflicts: Mutex::default(),
+            stopped: AtomicBool::new(false),
             config,
         });
         let regions = Arc::new(Self { shared: Arc::clone(&shared), tasks: Mutex::default() });
@@ -314,7 +315,7 @@ impl Regions {
         let passed = shared.passed.borrow().clone();
         let peer = |config: &crate::PeerRegion| {
             let peer = shared.peers.get(&config.id)?;
-            let count = |of: &std::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
+            let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
             Some(PeerStatus {
                 id: config.id,
                 name: config.name.clone(),
@@ -438,8 +439,22 @@ impl Regions {
         committed.map(|_| ())
     }
 
-    /// Ends all tasks. The engine goes on.
+    /// Forgets how far the stream of `from` is here, so that `from` sends its rows anew: for a region that was away for longer than
+    /// the other keeps its log. What others say that depends on `from` waits until it is filled.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRegion`].
+    pub fn begin_again(&self, from: RegionId) -> Result<()> {
+        if !self.shared.peers.contains_key(&from) {
+            return Err(Error::UnknownRegion(from));
+        }
+        self.shared.inbox.lock().forget(from);
+        Ok(())
+    }
+
+    /// Ends all tasks, and refuses what others send from then on. The engine goes on.
     pub fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Release);
         for task in self.tasks.lock().drain(..) {
             task.abort();
         }

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,9 +41,9 @@ pub(crate) struct Peer {
     pub visible_micros: AtomicU64,
     /// The newest position of this region's log that it has.
     pub has: AtomicU64,
-    pub connected: std::sync::atomic::AtomicBool,
+    pub connected: AtomicBool,
     /// Rows are being sent to it that it did not replicate before.
-    pub filling: std::sync::atomic::AtomicBool,
+    pub filling: AtomicBool,
     /// Send what is known at once: a session moves there.
     pub hurry: Notify,
 }
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     /// What goes wrong now, by peer; nothing: here.
     pub trouble: Mutex<BTreeMap<Option<RegionId>, String>>,
     pub conflicts: Mutex<(u64, VecDeque<Conflict>)>,
+    /// Nothing is taken any more.
+    pub stopped: AtomicBool,
 }
 
 impl Shared {

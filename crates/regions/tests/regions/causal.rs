@@ -42,7 +42,7 @@ fn run(seed: u64, planted: Option<Bug>, plane: PlaneKind) -> Result<(), String> 
         let mut sites = Sites::new(&world, 3);
         sites.planted = planted;
         sites.plane = plane;
-        sites.latency = (seed % 3 == 0).then_some("s3-express");
+        sites.latency = seed.is_multiple_of(3).then_some("s3-express");
         sites.start_all().await;
         sites.quiet().await;
         if seed % 2 == 1 {

@@ -6,7 +6,7 @@ use telesto_regions::Rules;
 use telesto_testkit::World;
 
 use crate::harness::{Sites, rule, usual_rules, write};
-use telesto_common::Label;
+use telesto_common::{Label, RegionId};
 
 #[test]
 fn region_that_joins_is_filled_from_rows_and_stream_while_traffic_goes_on() {
@@ -53,5 +53,29 @@ fn range_that_a_region_gains_comes_with_the_rows_it_had() {
         sites.put(2, "b1", "new").await;
         sites.comes(0, "b1", Some("new")).await;
         assert_eq!(sites.at(2).regions.placement().await.expect("read"), Rules::new(rules));
+    });
+}
+
+#[test]
+fn region_that_begins_again_is_filled_anew_and_has_what_the_others_have() {
+    World::run(23, false, async |world| {
+        let sites = Sites::running(&world, 3).await;
+        sites.quiet().await;
+        for number in 0..30 {
+            sites.put(number % 3, &format!("a{}", number % 11), &format!("{number}")).await;
+            if number == 12 {
+                sites.at(1).regions.begin_again(RegionId(0)).expect("a peer");
+            }
+            if number == 20 {
+                write(&sites.at(2).engine, &[("a3", None)], Label::default())
+                    .await
+                    .expect("commits");
+            }
+        }
+        sites.quiet().await;
+        let first = sites.contents(0, "a").await;
+        assert_eq!(first, sites.contents(1, "a").await);
+        assert_eq!(first, sites.contents(2, "a").await);
+        assert!(sites.at(1).regions.begin_again(RegionId(9)).is_err());
     });
 }
