@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::SinkExt as _;
+use parking_lot::Mutex;
 use telesto_bucket::{Bucket, BucketOptions, LatencyModel, MemoryStore, over};
 use telesto_common::key::KeyRange;
-use telesto_common::{Env, Incarnation, Label, NodeId, RegionId, Timestamp};
+use telesto_common::{Deadline, Env, Incarnation, Label, NodeId, RegionId, Timestamp};
 use telesto_geo::{Bug, PlaneKind, RegionSet};
 use telesto_log::Identity;
 use telesto_net::sim::{SimNet, Weather};
-use telesto_net::{Caller, Peer, Router, VERSIONS, serve};
+use telesto_net::{Caller, Class, Peer, Pipe, Router, Transport, VERSIONS, serve};
 use telesto_regions::{PeerRegion, Regions, RegionsConfig, Rule, Rules, SERVICE};
 use telesto_shard::{EngineKind, MemoryCheckpoints, Read};
 use telesto_testkit::{Process, World};
@@ -41,7 +43,32 @@ pub struct Running {
     process: Arc<Process>,
 }
 
+/// What was sent: from and to which region, and the bytes.
+pub type Frames = Arc<Mutex<Vec<(usize, String, Bytes)>>>;
+
+/// A transport that keeps what passes.
+#[derive(Debug)]
+struct Capture {
+    transport: Arc<dyn Transport>,
+    from: usize,
+    frames: Frames,
+}
+
+#[async_trait::async_trait]
+impl Transport for Capture {
+    async fn connect(&self, peer: &Peer, class: Class, by: Deadline) -> telesto_net::Result<Pipe> {
+        let pipe = self.transport.connect(peer, class, by).await?;
+        let (frames, from, to) = (Arc::clone(&self.frames), self.from, peer.address.clone());
+        let sender = pipe.sender.with(move |frame: Bytes| {
+            frames.lock().push((from, to.clone(), frame.clone()));
+            futures::future::ready(Ok::<_, telesto_net::Error>(frame))
+        });
+        Ok(Pipe { sender: Box::pin(sender), ..pipe })
+    }
+}
+
 pub struct Sites {
+    pub frames: Frames,
     pub world: World,
     pub net: SimNet,
     pub sites: Vec<Site>,
@@ -85,6 +112,7 @@ impl Sites {
             running: RefCell::new(None),
         };
         Self {
+            frames: Frames::default(),
             world: world.clone(),
             net: SimNet::new(world.env.clone()),
             sites: (0..count).map(site).collect(),
@@ -162,6 +190,8 @@ impl Sites {
         };
         let mut incoming = self.net.listen(&address(region));
         let transport = self.net.transport(&address(region));
+        let transport: Arc<dyn Transport> =
+            Arc::new(Capture { transport, from: region, frames: Arc::clone(&self.frames) });
         let regions = Regions::start(&env, Arc::clone(&engine), bucket, transport, config);
         let regions = regions.await.expect("starts");
         let router = Router::default().with(SERVICE, regions.handler());

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use telesto_common::{Label, RegionId};
 use telesto_testkit::World;
 
-use crate::harness::{Sites, read, write};
+use crate::harness::{Sites, address, read, write};
 
 #[test]
 fn commits_pass_both_ways_whole_and_deletes_too() {
@@ -28,32 +28,46 @@ fn commits_pass_both_ways_whole_and_deletes_too() {
     });
 }
 
+/// Texts that share nothing with each other, in the order of the keys they go to.
+const MARKERS: [[&str; 4]; 2] = [
+    ["qzjxkvwp", "hgtrnmlb", "YUIOPDFS", "98172635"],
+    ["GHJKLZXC", "qwfpgjlu", "MNBVCXZL", "04938261"],
+];
+
 #[test]
-fn key_goes_only_where_it_is_placed_and_no_byte_of_others_is_in_a_bucket() {
+fn key_goes_only_where_it_is_placed_and_no_byte_of_others_is_in_a_bucket_or_on_a_link() {
     World::run(2, false, async |world| {
         let sites = Sites::running(&world, 3).await;
-        for (key, marker) in
-            [("a1", "MARKERAAAA"), ("b1", "MARKERBBBB"), ("c1", "MARKERCCCC"), ("e1", "MARKEREEEE")]
-        {
-            // Also beside a key that goes elsewhere.
-            let also = format!("a-with-{key}");
-            let writes = [(key, Some(marker)), (also.as_str(), Some("y"))];
-            write(&sites.at(1).engine, &writes, Label::default()).await.expect("commits");
+        // Those of the first round go as rows that fill a region, the others by the stream.
+        for (round, prefixes) in MARKERS.iter().enumerate() {
+            for (prefix, marker) in ["a", "b", "c", "e"].iter().zip(prefixes) {
+                // Also beside a key that goes elsewhere.
+                let (key, also) = (format!("{prefix}{round}"), format!("a-with-{prefix}{round}"));
+                let writes = [(key.as_str(), Some(*marker)), (also.as_str(), Some("y"))];
+                write(&sites.at(1).engine, &writes, Label::default()).await.expect("commits");
+            }
+            sites.quiet().await;
         }
-        sites.quiet().await;
+        let sent = sites.at(1).regions.status().peers[0].sent.0;
+        assert!((4..8).contains(&sent), "{sent} by the stream");
         let found = |region: usize, marker: &str| {
             let holds =
                 |object: &[u8]| object.windows(marker.len()).any(|b| b == marker.as_bytes());
             sites.sites[region].store.contents().iter().any(|(_, object)| holds(object))
         };
-        for (marker, regions) in [
-            ("MARKERAAAA", [true, true, true]),
-            ("MARKERBBBB", [true, true, false]),
-            ("MARKERCCCC", [false, true, true]),
-            ("MARKEREEEE", [false, true, false]),
-        ] {
+        // Short texts that repeat nothing stay as they are when they are packed.
+        let passed = |region: usize, marker: &str| {
+            let holds = |frame: &[u8]| frame.windows(marker.len()).any(|b| b == marker.as_bytes());
+            let frames = sites.frames.lock();
+            frames.iter().any(|(_, to, frame)| *to == address(region) && holds(frame))
+        };
+        let placed =
+            [[true, true, true], [true, true, false], [false, true, true], [false, true, false]];
+        for (marker, regions) in MARKERS.iter().flat_map(|markers| markers.iter().zip(placed)) {
             for (region, there) in regions.into_iter().enumerate() {
                 assert_eq!(found(region, marker), there, "{marker} in region {region}");
+                let sent = there && region != 1;
+                assert_eq!(passed(region, marker), sent, "{marker} on a link to region {region}");
             }
         }
     });
