@@ -14,6 +14,9 @@ pub enum Error {
     /// The log's.
     #[error(transparent)]
     Log(#[from] telesto_log::Error),
+    /// The bucket's.
+    #[error(transparent)]
+    Bucket(#[from] telesto_bucket::Error),
     /// The network's.
     #[error(transparent)]
     Net(#[from] telesto_net::Error),
