@@ -44,7 +44,7 @@ const WINDOW: usize = 32;
 /// Bytes of log read, and of writes in a batch, at a time, about.
 const BATCH_BYTES: usize = 1 << 20;
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often a log that others may write to is looked at without a hint, in beats.
+/// How often a log that others may write to is looked at without a hint, and a receiver spoken to without news, in beats.
 const LOOK_BEATS: u32 = 20;
 
 /// See the module's text.
@@ -227,7 +227,10 @@ impl Stream<'_> {
                 looked = now;
             }
             let moved = self.fold.position.lsn > self.sent.lsn;
-            if moved && (hurried || !self.elements.is_empty() || now >= told + beat) {
+            // A receiver that was started again stands before what it had not applied, and says so only when it is spoken to.
+            let silent = self.under_way.is_empty() && now >= told + beat * LOOK_BEATS;
+            let due = hurried || !self.elements.is_empty() || now >= told + beat;
+            if silent || (moved && due) {
                 self.send();
                 told = now;
             }

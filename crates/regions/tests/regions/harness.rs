@@ -215,6 +215,13 @@ impl Sites {
         }
     }
 
+    /// A region's bucket is lost.
+    pub fn forget(&mut self, region: usize) {
+        let fresh = Self::new(&self.world, self.sites.len()).sites.remove(region);
+        *fresh.life.borrow_mut() = *self.sites[region].life.borrow();
+        self.sites[region] = fresh;
+    }
+
     pub fn partition(&self, one: usize, other: usize) {
         self.net.cut(&address(one), &address(other));
         self.net.cut(&address(other), &address(one));
