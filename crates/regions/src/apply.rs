@@ -63,11 +63,6 @@ impl Applier {
             if !self.step().await {
                 return;
             }
-            let more = shared.inbox.lock().queued_bytes() > 0;
-            // A notification between the step and this wait is kept; a step that took its bound has more to take.
-            if more {
-                shared.env.clock.sleep(Duration::ZERO).await;
-            }
             let again = shared.env.within_timeout(shared.config.beat, "waiting for news", news);
             let _ = again.await;
         }

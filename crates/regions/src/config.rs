@@ -48,7 +48,7 @@ pub struct RegionsConfig {
     pub caller: Caller,
     /// How long a position without anything for a peer may wait before it is told, and how often a shared log is looked at.
     pub beat: Duration,
-    /// Bytes that wait to be applied, at most; who sends more waits.
+    /// Bytes that wait to be applied, about, in equal shares for the peers; who sends more waits.
     pub inbox_bytes: usize,
     /// Bound on each wait for the engine or a peer.
     pub timeout: Duration,

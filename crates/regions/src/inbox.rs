@@ -12,7 +12,8 @@
 //! A batch that does not begin where its stream stands here changes nothing.
 //!
 //! # Limits
-//! The caller bounds what is queued by [`Inbox::queued_bytes`].
+//! The caller bounds what is queued of each source by [`Inbox::queued_bytes`]. By source: what is first in the causal order of all that
+//! was not applied is first in its own stream, so that it is here, or there is room for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -56,6 +57,8 @@ struct Source {
     /// The end of what came.
     received: Position,
     queue: VecDeque<Item>,
+    /// Memory of what waits, about.
+    bytes: usize,
 }
 
 /// See the module's text.
@@ -67,7 +70,6 @@ pub(crate) struct Inbox {
     /// What was applied brought this into the past.
     known: Past,
     sources: BTreeMap<RegionId, Source>,
-    queued_bytes: usize,
     /// A stream has begun, which is not stored yet.
     begun: bool,
 }
@@ -75,7 +77,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub fn new(me: RegionId, plane: PlaneKind, planted: Option<Bug>) -> Self {
         let (known, sources) = (Past::default(), BTreeMap::new());
-        Self { me, plane, planted, known, sources, queued_bytes: 0, begun: false }
+        Self { me, plane, planted, known, sources, begun: false }
     }
 
     /// As it was when `stored` was written.
@@ -83,7 +85,6 @@ impl Inbox {
         let (known, sources) = decode(stored)?;
         self.known = known;
         self.sources = sources;
-        self.queued_bytes = 0;
         Ok(())
     }
 
@@ -113,7 +114,7 @@ impl Inbox {
         for element in batch.elements {
             let writes: usize = element.writes.iter().map(KeyWrite::bytes).sum();
             let bytes = writes + Past::BYTES;
-            self.queued_bytes += bytes;
+            source.bytes += bytes;
             let (at, past, writes) = (element.at, element.past, element.writes);
             source.queue.push_back(Item::Transaction { at, past, writes, bytes });
         }
@@ -125,28 +126,17 @@ impl Inbox {
     pub fn begin(&mut self, from: RegionId, position: Position) {
         let source = self.sources.entry(from).or_default();
         source.queue.clear();
+        source.bytes = 0;
         source.applied = source.applied.max(position.past.get(from, self.me));
         source.received = position.clone();
         source.resume = position.clone();
         source.queue.push_back(Item::End(Box::new(position)));
         self.begun = true;
-        self.queued_bytes = self
-            .sources
-            .values()
-            .flat_map(|source| &source.queue)
-            .map(|item| if let Item::Transaction { bytes, .. } = item { *bytes } else { 0 })
-            .sum();
     }
 
     /// Forgets the stream of `from`: it begins anew.
     pub fn forget(&mut self, from: RegionId) {
-        if let Some(source) = self.sources.remove(&from) {
-            let bytes = source.queue.iter().map(|item| match item {
-                Item::Transaction { bytes, .. } => *bytes,
-                Item::End(_) => 0,
-            });
-            self.queued_bytes -= bytes.sum::<usize>();
-        }
+        self.sources.remove(&from);
     }
 
     /// Whether a stream has begun since this was asked last: where it begins is to be stored.
@@ -154,9 +144,9 @@ impl Inbox {
         std::mem::take(&mut self.begun)
     }
 
-    /// Bytes of what waits.
-    pub fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+    /// Memory of what waits of `source`, about.
+    pub fn queued_bytes(&self, source: RegionId) -> usize {
+        self.sources.get(&source).map_or(0, |source| source.bytes)
     }
 
     /// Transactions that wait, by source.
@@ -228,7 +218,7 @@ impl Inbox {
                 None
             }
             Item::Transaction { at, past, writes, bytes } => {
-                self.queued_bytes -= bytes;
+                source.bytes -= bytes;
                 let number = past.get(from, self.me);
                 if number <= source.applied {
                     return None;
@@ -260,8 +250,10 @@ fn decode(stored: Bytes) -> Result<Decoded, Malformed> {
         let passed = Timestamp(cursor.u64()?);
         let resume = Position::take(&mut cursor)?;
         let received = resume.clone();
-        sources
-            .insert(region, Source { applied, resume, passed, received, queue: VecDeque::new() });
+        sources.insert(
+            region,
+            Source { applied, resume, passed, received, queue: VecDeque::new(), bytes: 0 },
+        );
     }
     cursor.finish()?;
     Ok((known, sources))

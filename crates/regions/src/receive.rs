@@ -32,14 +32,14 @@ pub(crate) struct Receiver(pub Arc<Shared>);
 
 #[async_trait]
 impl Handler for Receiver {
-    async fn handle(&self, _: Caller, _: Class, request: Bytes, by: Deadline) -> Bytes {
-        let reply = self.answer(request, by).await;
+    async fn handle(&self, _: Caller, _: Class, request: Bytes, _: Deadline) -> Bytes {
+        let reply = self.answer(request).await;
         reply.unwrap_or_else(|error| Reply::Refused(error.to_string())).encode()
     }
 }
 
 impl Receiver {
-    async fn answer(&self, request: Bytes, by: Deadline) -> Result<Reply> {
+    async fn answer(&self, request: Bytes) -> Result<Reply> {
         let shared = &self.0;
         let malformed = || Error::malformed("a request of another region");
         let (header, request) = Request::decode(request).map_err(malformed())?;
@@ -59,7 +59,9 @@ impl Receiver {
         match request {
             Request::Hello => Ok(self.standing(from)),
             Request::Batch { begin, body } => {
-                self.room(by).await;
+                if !self.room(from).await {
+                    return Ok(self.standing(from));
+                }
                 let reply = {
                     let mut inbox = shared.inbox.lock();
                     let received = inbox.received(from);
@@ -91,15 +93,18 @@ impl Receiver {
         inbox.received(from).map_or(Reply::Fresh, |at| Reply::At(at.clone()))
     }
 
-    /// Waits while the inbox is full.
-    async fn room(&self, by: Deadline) {
+    /// Waits while the inbox has no room for `from`; not for so long that the sender does not hear of it.
+    async fn room(&self, from: RegionId) -> bool {
         let shared = &self.0;
+        let limit = shared.config.inbox_bytes / shared.peers.len().max(1);
+        let by = shared.env.deadline(shared.config.timeout / 2);
         loop {
             let drained = shared.drained.notified();
-            let full = shared.inbox.lock().queued_bytes() > shared.config.inbox_bytes;
-            // What waits for the past of another stream must not keep that stream from coming: it is let in at last.
-            if !full || shared.env.within(by, "waiting for room", drained).await.is_err() {
-                return;
+            if shared.inbox.lock().queued_bytes(from) <= limit {
+                return true;
+            }
+            if shared.env.within(by, "waiting for room", drained).await.is_err() {
+                return false;
             }
         }
     }

@@ -76,6 +76,7 @@ pub struct Sites {
     pub plane: PlaneKind,
     /// How long requests of buckets take.
     pub latency: Option<&'static str>,
+    pub inbox_bytes: usize,
 }
 
 pub fn address(region: usize) -> String {
@@ -119,6 +120,7 @@ impl Sites {
             planted: None,
             plane: PlaneKind::Matrix,
             latency: None,
+            inbox_bytes: 1 << 20,
         }
     }
 
@@ -185,6 +187,7 @@ impl Sites {
             peers: peers.collect(),
             planted: self.planted,
             plane: self.plane,
+            inbox_bytes: self.inbox_bytes,
             timeout: Duration::from_secs(5),
             ..RegionsConfig::new(site.id, DEPLOYMENT, SECRET, me)
         };
