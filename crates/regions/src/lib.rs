@@ -21,6 +21,7 @@ mod config;
 mod error;
 mod fold;
 mod inbox;
+mod own_log;
 mod past;
 mod placement;
 mod receive;

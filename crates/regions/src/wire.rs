@@ -324,3 +324,65 @@ impl Reply {
         Ok(reply)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use telesto_geo::RegionSet;
+
+    use super::*;
+
+    fn write(key: Vec<u8>, value: Option<Vec<u8>>) -> KeyWrite {
+        KeyWrite { key: Bytes::from(key), value: value.map(Bytes::from) }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn batches_and_requests_are_read_back_and_any_bytes_are_read_or_refused(
+            steps in prop::collection::vec((0_u16..16, any::<u16>(), any::<u64>()), 1..12),
+            key in prop::collection::vec(any::<u8>(), 0..40),
+            value in prop::option::of(prop::collection::vec(any::<u8>(), 0..40)),
+            garbage in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let mut past = Past::default();
+            past.count(RegionId(2), RegionSet(0b1001));
+            let (before, begin) = (past.clone(), (Lsn(7), [3; 16]));
+            let mut elements = Vec::new();
+            for (source, targets, at) in steps {
+                past.count(RegionId(source), RegionSet(u64::from(targets)));
+                let writes = vec![write(key.clone(), value.clone())];
+                elements.push(Element { at: Timestamp(at), past: past.clone(), writes });
+            }
+            let end = Position { lsn: Lsn(9), hash: [4; 16], at: Timestamp(5), past };
+            let batch = Batch { begin, elements, end: end.clone() };
+            let body = batch.pack(&before);
+            prop_assert_eq!(Batch::unpack(begin, &body, &before), Ok(batch));
+            let header = Header { deployment: 6, from: RegionId(1), to: RegionId(2) };
+            let rows = vec![LabelledRow {
+                source: RegionId(3),
+                at: Timestamp(8),
+                write: write(key, value),
+            }];
+            for request in [
+                Request::Hello,
+                Request::Batch { begin, body },
+                Request::Rows(rows),
+                Request::Filled(end.clone()),
+            ] {
+                prop_assert_eq!(Request::decode(request.encode(header)), Ok((header, request)));
+            }
+            let refused = Reply::Refused("no".to_owned());
+            for reply in [Reply::Taken, Reply::At(end.clone()), Reply::Fresh, refused] {
+                prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
+            }
+            prop_assert_eq!(Position::decode(end.encode()), Ok(end));
+            let garbage = Bytes::from(garbage);
+            let _ = Request::decode(garbage.clone());
+            let _ = Reply::decode(garbage.clone());
+            let _ = Position::decode(garbage.clone());
+            let _ = Batch::unpack(begin, &garbage, &before);
+        }
+    }
+}
