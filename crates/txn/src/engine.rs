@@ -21,10 +21,10 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::planted::Bug;
-use telesto_common::{Env, Lsn, Timestamp, TxnId};
+use telesto_common::{Env, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog};
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::api::{Database, MessageSink, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
@@ -150,6 +150,19 @@ impl Engine {
     #[must_use]
     pub fn log(&self) -> &VirtualLog {
         &self.local.log
+    }
+
+    /// The region it was opened as.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.transactions.shared.region
+    }
+
+    /// Wakes whoever waits on it after each entry that this process applies, with its position. A hint: entries that were passed
+    /// over when the shard was opened again are not told.
+    #[must_use]
+    pub fn reached(&self) -> watch::Receiver<Lsn> {
+        self.local.reached.subscribe()
     }
 
     /// The shard of this process, as other processes may ask it.

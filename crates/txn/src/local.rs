@@ -23,7 +23,7 @@ use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, LogKind, VirtualLog};
 use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::api::MessageSink;
 use crate::commit::committer::Pending;
@@ -77,6 +77,8 @@ pub(crate) struct Local {
     looker: Looker,
     pub(crate) queue: Mutex<Option<mpsc::Sender<Pending>>>,
     sinks: Mutex<Vec<Weak<dyn MessageSink>>>,
+    /// Told the position after each entry applied.
+    pub(crate) reached: watch::Sender<Lsn>,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +120,7 @@ impl Local {
             reopening: tokio::sync::Mutex::new(()),
             queue: Mutex::new(Some(queue)),
             sinks: Mutex::default(),
+            reached: watch::Sender::new(Lsn::ZERO),
         }
     }
 
@@ -156,6 +159,7 @@ impl Local {
                 _ => {}
             }
         }
+        self.reached.send_replace(entry.lsn);
         metrics::gauge!("telesto_txn_applied_lsn").set(entry.lsn.0 as f64);
         if shard.fold_need() == FoldNeed::Full {
             self.fold_wanted.notify_one();

@@ -126,6 +126,46 @@ pub enum CommitWrites {
         /// The caller has made sure that no written key was changed up to here.
         since: Timestamp,
     },
+    /// Transactions that other regions committed first, in the order in which they become visible here, all in one entry: all
+    /// or none. Each keeps its own label.
+    Applied {
+        /// What this region writes with them, as the last in the entry, under the request's own transaction and label: how far
+        /// the sources were applied. Sorted by key, each key once.
+        own: Vec<CheckedWrite>,
+        /// The transactions.
+        remote: Vec<RemoteWrites>,
+    },
+}
+
+/// A transaction that another region committed first.
+#[derive(Clone, Debug)]
+pub struct RemoteWrites {
+    /// Its id here.
+    pub txn: TxnId,
+    /// The label it has where it was committed first.
+    pub origin: Label,
+    /// Sorted by key, each key once.
+    pub writes: Vec<CheckedWrite>,
+}
+
+impl CommitWrites {
+    /// Writes that the request itself carries.
+    pub(crate) fn carried(&self) -> impl Iterator<Item = &CheckedWrite> {
+        let (own, remote): (&[CheckedWrite], &[RemoteWrites]) = match self {
+            Self::Inline(own) => (own, &[]),
+            Self::External { .. } => (&[], &[]),
+            Self::Applied { own, remote } => (own, remote),
+        };
+        own.iter().chain(remote.iter().flat_map(|remote| &remote.writes))
+    }
+
+    /// How many transactions it makes, each with a timestamp of its own.
+    pub(crate) fn transactions(&self) -> u64 {
+        match self {
+            Self::Inline(_) | Self::External { .. } => 1,
+            Self::Applied { remote, .. } => 1 + remote.len() as u64,
+        }
+    }
 }
 
 /// Asks to commit.

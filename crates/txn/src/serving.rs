@@ -342,8 +342,9 @@ impl LocalService {
 /// What a request adds to an entry, about.
 fn request_bytes(request: &CommitRequest) -> usize {
     let writes: usize = match &request.writes {
-        CommitWrites::Inline(writes) => writes
-            .iter()
+        CommitWrites::Inline(_) | CommitWrites::Applied { .. } => request
+            .writes
+            .carried()
             .map(|checked| {
                 checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
             })

@@ -55,6 +55,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-txn", 5),
     ("telesto-cluster", 6),
     ("telesto-geo", 7),
+    ("telesto-regions", 8),
     ("telesto-sql-types", 8),
     ("telesto-sql-parser", 9),
     ("telesto-sql-catalog", 10),

@@ -45,13 +45,11 @@ pub(crate) enum Found {
 impl Checks {
     pub fn of(request: &CommitRequest) -> Self {
         let mut groups = request.reads.by_since();
+        for checked in request.writes.carried() {
+            group(&mut groups, checked.since).keys.push(checked.write.key.clone());
+        }
         let recheck = match &request.writes {
-            CommitWrites::Inline(writes) => {
-                for checked in writes {
-                    group(&mut groups, checked.since).keys.push(checked.write.key.clone());
-                }
-                None
-            }
+            CommitWrites::Inline(_) | CommitWrites::Applied { .. } => None,
             CommitWrites::External { parts, since } => Some(ReadsSince {
                 since: *since,
                 keys: Vec::new(),
@@ -166,10 +164,8 @@ pub(crate) struct GroupIndex {
 
 impl GroupIndex {
     pub fn add(&mut self, request: &CommitRequest, at: Timestamp) {
-        if let CommitWrites::Inline(writes) = &request.writes {
-            for checked in writes {
-                self.keys.insert(checked.write.key.clone(), (request.txn, at));
-            }
+        for checked in request.writes.carried() {
+            self.keys.insert(checked.write.key.clone(), (request.txn, at));
         }
     }
 

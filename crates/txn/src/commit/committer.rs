@@ -40,7 +40,7 @@ use super::checks::{Checks, Found, GroupIndex};
 use crate::api::Cost;
 use crate::error::{Error, Result};
 use crate::local::Local;
-use crate::service::{CommitReply, CommitRequest, CommitWrites};
+use crate::service::{CheckedWrite, CommitReply, CommitRequest, CommitWrites};
 use crate::transaction::conflict;
 
 /// How long other processes count as writing after their last entry was seen.
@@ -317,19 +317,23 @@ impl Committer {
         if live.is_empty() {
             return Ok(Validated { at: applied.next(), survivors: Vec::new(), beaten: Vec::new() });
         }
-        let count = u32::try_from(live.len()).unwrap_or(u32::MAX);
+        let count: u64 = live.iter().map(|pending| pending.request.writes.transactions()).sum();
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
         let after = live.iter().map(|pending| pending.request.after).max().unwrap_or(newest);
         let reserving = self.local.oracle.reserve(newest, after, count);
         let first = self.local.env.within(by, "asking for a timestamp", reserving).await??;
         let mut survivors = Vec::with_capacity(live.len());
         let mut beaten = Vec::new();
         let mut index = GroupIndex::default();
+        let mut next = first;
         for (position, pending) in live.iter().enumerate() {
             if let Some(change) = pending.checks.against(&index) {
                 beaten.push((position, conflict(pending.request.txn, change)));
                 continue;
             }
-            let at = Timestamp(first.0 + survivors.len() as u64);
+            // A request's own transaction is the last of those it makes.
+            let at = Timestamp(next.0 + pending.request.writes.transactions() - 1);
+            next = Timestamp(at.0 + 1);
             if live.len() > 1 {
                 index.add(&pending.request, at);
             }
@@ -463,10 +467,22 @@ impl Committer {
         for (position, timestamp) in survivors {
             let request = &live[*position].request;
             let writes = match &request.writes {
-                CommitWrites::Inline(writes) => {
-                    Writes::Inline(writes.iter().map(|checked| checked.write.clone()).collect())
-                }
+                CommitWrites::Inline(writes) => inline(writes),
                 CommitWrites::External { parts, .. } => Writes::External(parts.clone()),
+                CommitWrites::Applied { own, remote } => {
+                    let first = timestamp.0 - remote.len() as u64;
+                    for (remote, at) in remote.iter().zip(first..) {
+                        records.push(Record::Commit(Commit {
+                            shard,
+                            txn: remote.txn,
+                            timestamp: Timestamp(at),
+                            source: local.options.identity.node,
+                            origin: remote.origin,
+                            writes: inline(&remote.writes),
+                        }));
+                    }
+                    inline(own)
+                }
             };
             records.push(Record::Commit(Commit {
                 shard,
@@ -583,4 +599,8 @@ impl Committer {
             }
         }
     }
+}
+
+fn inline(writes: &[CheckedWrite]) -> Writes {
+    Writes::Inline(writes.iter().map(|checked| checked.write.clone()).collect())
 }

@@ -1,0 +1,173 @@
+//! Applies what the inbox gives out: many remote transactions in one entry, and with them how far the sources have come.
+//!
+//! ```text
+//! inbox ─ due ─► versions here ─► winners by label ─► one entry: transactions with their labels, then progress
+//!                                      ▲── something was changed meanwhile: again ──┘
+//! ```
+//! # Invariants
+//! - Transactions and the progress that counts them are in the same entry: after a crash nothing is applied twice or left out.
+//! - The entry's timestamps are greater than every label in it, so what is committed here later wins over what it has seen.
+//! - A session is attached only when its past is in the log, so that what it writes here carries that past.
+//!
+//! # On failure
+//! A conflict is sorted out again; what the store cannot do now is tried again until it can. Only another runner of the same
+//! region stops it.
+//!
+//! # Limits
+//! One task: the order in which streams are applied is one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use telesto_common::Timestamp;
+use telesto_geo::Bug;
+use telesto_shard::Read;
+use telesto_txn::service::{CommitWrites, Freshness};
+
+use crate::error::{Error, Result};
+use crate::inbox::Remote;
+use crate::past::Past;
+use crate::rows;
+use crate::shared::Shared;
+use crate::store::{SortedOut, checked};
+
+/// Bytes of remote transactions in one entry, about.
+const ENTRY_BYTES: usize = 2 << 20;
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// See the module's text.
+pub(crate) struct Applier {
+    pub shared: Arc<Shared>,
+    /// The progress row as this runner wrote it last.
+    pub stored: Option<Bytes>,
+    /// The past that it brought.
+    pub logged: Past,
+}
+
+/// Something to be committed.
+struct Work {
+    transactions: Vec<Remote>,
+    state: Bytes,
+    known: Past,
+    /// The commit's timestamp is greater than this.
+    after: Timestamp,
+}
+
+impl Applier {
+    pub async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            let news = shared.news.notified();
+            if !self.step().await {
+                return;
+            }
+            let again = shared.env.within_timeout(shared.config.beat, "waiting for news", news);
+            let _ = again.await;
+        }
+    }
+
+    /// Applies what is due; whether to go on.
+    async fn step(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            let (work, passed) = {
+                let mut inbox = shared.inbox.lock();
+                let transactions = inbox.due(ENTRY_BYTES);
+                let passed = inbox.passed();
+                let known = inbox.known().clone();
+                let wanted = shared.wanted.lock().take();
+                // Sessions that wait carry what came without a transaction; else it can wait for the next one.
+                let must = !transactions.is_empty()
+                    || (wanted.is_some() && known != self.logged)
+                    || inbox.has_begun();
+                let newest = transactions.iter().map(|remote| remote.label.timestamp).max();
+                let after = newest.max(wanted).unwrap_or_default();
+                let state = must.then(|| inbox.encode());
+                (state.map(|state| Work { transactions, state, known, after }), passed)
+            };
+            shared.drained.notify_waiters();
+            if let Some(work) = work {
+                if !self.insist(&work).await {
+                    return false;
+                }
+                self.logged = work.known;
+                self.stored = Some(work.state);
+                shared.publish(passed, &self.logged);
+                continue;
+            }
+            shared.publish(passed, &self.logged);
+            return true;
+        }
+    }
+
+    /// Commits, until it is committed; `false` when it never can be.
+    async fn insist(&mut self, work: &Work) -> bool {
+        let shared = &self.shared;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.commit(work).await {
+                Ok(()) => {
+                    shared.applied(&work.transactions);
+                    return true;
+                }
+                Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {
+                    metrics::counter!("telesto_regions_apply_retries_total").increment(1);
+                }
+                Err(
+                    error @ (Error::Config(_) | Error::Engine(telesto_txn::Error::ShuttingDown)),
+                ) => {
+                    tracing::error!(%error, "transactions of other regions are not applied any more");
+                    shared.trouble.lock().insert(None, error.to_string());
+                    return false;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "transactions of other regions cannot be applied now; trying again");
+                    shared.trouble.lock().insert(None, error.to_string());
+                    shared.env.clock.sleep(pause + shared.env.jitter(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    async fn commit(&self, work: &Work) -> Result<()> {
+        let shared = &self.shared;
+        let store = &shared.store;
+        let snapshot = store.begin(Freshness::Tail, None).await?;
+        let at = snapshot.snapshot;
+        let sorted = async {
+            let present =
+                store.get(vec![rows::inbox()], at).await?.pop().and_then(Read::into_value);
+            if present.as_ref() == Some(&work.state) {
+                // An attempt of unknown outcome has committed.
+                return Ok(None);
+            }
+            if present != self.stored {
+                return Err(Error::Config(
+                    "another runner has applied transactions in this region; let one node of a region run its streams".to_owned(),
+                ));
+            }
+            store.sort_out(&work.transactions, at).await.map(Some)
+        };
+        let sorted = sorted.await;
+        store.release(&snapshot).await;
+        let Some(SortedOut { mut remote, conflicts }) = sorted? else { return Ok(()) };
+        let own = vec![checked(rows::inbox(), Some(work.state.clone()), at)];
+        if shared.config.planted == Some(Bug::ResumeSkips) {
+            // Progress without what it counts.
+            store.commit(CommitWrites::Inline(own), work.after).await?;
+            for remote in &mut remote {
+                remote.writes.iter_mut().for_each(|write| write.since = Timestamp::MAX);
+            }
+            let own = Vec::new();
+            store.commit(CommitWrites::Applied { own, remote }, work.after).await?;
+        } else {
+            store.commit(CommitWrites::Applied { own, remote }, work.after).await?;
+        }
+        shared.trouble.lock().remove(&None);
+        shared.note(conflicts);
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! What a region's replication is configured with.
+//!
+//! # Invariants
+//! All regions of a deployment have the same deployment number, secret and plane; each has its own number, below 16.
+//!
+//! # On failure
+//! [`crate::Error::Config`] names what does not fit.
+//!
+//! # Limits
+//! One node a region carries its streams.
+
+use std::time::Duration;
+
+use telesto_common::RegionId;
+use telesto_geo::{Bug, PlaneKind};
+use telesto_net::{Caller, Peer};
+
+use crate::error::{Error, Result};
+use crate::past::MEMBERS;
+
+/// Another region.
+#[derive(Clone, Debug)]
+pub struct PeerRegion {
+    /// Its number.
+    pub id: RegionId,
+    /// Its name, for people.
+    pub name: String,
+    /// The node that carries its streams.
+    pub node: Peer,
+}
+
+/// The configuration of one region.
+#[derive(Clone, Debug)]
+pub struct RegionsConfig {
+    /// This region; the engine must have been opened as it.
+    pub me: RegionId,
+    /// Its name, for people.
+    pub name: String,
+    /// Tells this deployment from others.
+    pub deployment: u128,
+    /// Signs session tokens.
+    pub secret: [u8; 32],
+    /// The other regions.
+    pub peers: Vec<PeerRegion>,
+    /// How causal order is kept: `matrix`, or `eventual` (none).
+    pub plane: PlaneKind,
+    /// Who this node is to others.
+    pub caller: Caller,
+    /// How long a position without anything for a peer may wait before it is told, and how often a shared log is looked at.
+    pub beat: Duration,
+    /// Bytes that wait to be applied, about, in equal shares for the peers; who sends more waits.
+    pub inbox_bytes: usize,
+    /// Bound on each wait for the engine or a peer.
+    pub timeout: Duration,
+    /// For tests only.
+    pub planted: Option<Bug>,
+}
+
+impl RegionsConfig {
+    /// The defaults: `matrix`, beats of 50 ms, 64 MiB of inbox, waits of at most 30 s.
+    #[must_use]
+    pub fn new(me: RegionId, deployment: u128, secret: [u8; 32], caller: Caller) -> Self {
+        Self {
+            me,
+            name: format!("region {me}"),
+            deployment,
+            secret,
+            peers: Vec::new(),
+            plane: PlaneKind::Matrix,
+            caller,
+            beat: Duration::from_millis(50),
+            inbox_bytes: 64 << 20,
+            timeout: Duration::from_secs(30),
+            planted: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !matches!(self.plane, PlaneKind::Matrix | PlaneKind::Eventual) {
+            return Err(Error::Config(format!(
+                "the {} plane runs in the simulation only; choose matrix",
+                self.plane
+            )));
+        }
+        let mut numbers: Vec<_> = self.peers.iter().map(|peer| peer.id).collect();
+        numbers.push(self.me);
+        numbers.sort_unstable();
+        if numbers.windows(2).any(|two| two[0] == two[1]) {
+            return Err(Error::Config(
+                "two regions have the same number; give each its own".into(),
+            ));
+        }
+        if numbers.iter().any(|number| usize::from(number.0) >= MEMBERS) {
+            return Err(Error::Config(format!("numbers of regions go up to {}", MEMBERS - 1)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! The error type of replication between regions. Each message says what to do next.
+
+use telesto_common::RegionId;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong between regions.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine's.
+    #[error(transparent)]
+    Engine(#[from] telesto_txn::Error),
+    /// The log's.
+    #[error(transparent)]
+    Log(#[from] telesto_log::Error),
+    /// The bucket's.
+    #[error(transparent)]
+    Bucket(#[from] telesto_bucket::Error),
+    /// The network's.
+    #[error(transparent)]
+    Net(#[from] telesto_net::Error),
+    /// The shard's.
+    #[error("{0}")]
+    Shard(String),
+    /// A configuration that cannot be run.
+    #[error("regions cannot be started: {0}")]
+    Config(String),
+    /// What another region sent or a row holds does not decode.
+    #[error(
+        "{what} does not decode: {reason}; upgrade the older region first if their versions differ"
+    )]
+    Malformed {
+        /// What.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The receiver stands in a history that this region's log does not have.
+    #[error(
+        "region {region} has seen commits of this region that its log does not hold: this region has lost commits; make a new region from its bucket's last state under a new number, or restore the bucket"
+    )]
+    LostCommits {
+        /// Who has seen them.
+        region: RegionId,
+    },
+    /// What the receiver has not seen is in the log no more.
+    #[error(
+        "region {region} was away for longer than this region keeps its log; let it begin again (Regions::begin_again there) so that it is filled anew, and raise the retention"
+    )]
+    Trimmed {
+        /// Who was away.
+        region: RegionId,
+    },
+    /// A transaction is larger than what passes between regions.
+    #[error(
+        "a transaction at {at} wrote {bytes} bytes that region {region} replicates, more than {limit}; its stream stands still: take the table from that region's placement, and write less at once"
+    )]
+    TooLarge {
+        /// The receiver.
+        region: RegionId,
+        /// Its commit timestamp.
+        at: telesto_common::Timestamp,
+        /// Its size.
+        bytes: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// The other region refuses.
+    #[error("region {region} refuses: {reason}")]
+    Refused {
+        /// Who.
+        region: RegionId,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A region that is not configured.
+    #[error(
+        "region {0} is not one of this deployment; begin a new session without its token, or join it"
+    )]
+    UnknownRegion(RegionId),
+    /// A token that this deployment did not sign.
+    #[error("the session token is not valid here ({0}); begin a new session without it")]
+    Token(&'static str),
+    /// Not everything that the session has seen is here yet.
+    #[error(
+        "what the session has seen in region {region} up to {wanted} is not here yet (here: {passed}); retry, wait longer, or begin a new session without the token to go on without it"
+    )]
+    NotHereYet {
+        /// The session's region.
+        region: RegionId,
+        /// Up to where it has seen it.
+        wanted: telesto_common::Timestamp,
+        /// Up to where it is here.
+        passed: telesto_common::Timestamp,
+    },
+    /// The runner has stopped.
+    #[error("replication between regions is stopping; connect again")]
+    Stopped,
+}
+
+impl Error {
+    pub(crate) fn malformed(what: &'static str) -> impl FnOnce(String) -> Self {
+        move |reason| Self::Malformed { what, reason }
+    }
+}

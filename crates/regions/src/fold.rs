@@ -1,0 +1,176 @@
+//! From the log of this region to the stream of one other: what it replicates, with the past of each transaction.
+//!
+//! # Invariants
+//! - A fold is a function of the log from its position on: made again, it gives the same elements with the same numbers.
+//! - Only transactions that this region committed first go into a stream; of them only keys that the receiver replicates.
+//!
+//! # On failure
+//! Damage in the log, and parts that cannot be read, are reported; the position stays.
+//!
+//! # Limits
+//! One transaction's writes for one receiver in memory at a time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use telesto_bucket::{Bucket, Cause};
+use telesto_common::key::KeyRange;
+use telesto_common::{RegionId, ShardId};
+use telesto_geo::RegionSet;
+use telesto_log::record::{Commit, Entry, Record, Write, Writes};
+use telesto_shard::ProcessCache;
+use telesto_shard::part::PartReader;
+
+use crate::error::{Error, Result};
+use crate::inbox::known_of;
+use crate::past::Past;
+use crate::placement::{Placement as _, Rules};
+use crate::rows;
+use crate::wire::{Element, KeyWrite, Position};
+
+/// Bytes of one transaction for one receiver, at most: it must fit into a request, and into one entry there.
+pub(crate) const MAX_TRANSACTION_BYTES: usize = 32 << 20;
+
+/// Where parts of large write sets are read from.
+#[derive(Clone, Debug)]
+pub(crate) struct PartSource {
+    pub bucket: Arc<dyn Bucket>,
+    pub cache: Arc<ProcessCache>,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub(crate) struct Fold {
+    pub me: RegionId,
+    pub shard: ShardId,
+    pub position: Position,
+    pub rules: Rules,
+    pub parts: PartSource,
+}
+
+/// What an entry gave.
+#[derive(Debug, Default)]
+pub(crate) struct Folded {
+    pub elements: Vec<Element>,
+    /// Ranges that the receiver replicates from here on.
+    pub gained: Vec<KeyRange>,
+}
+
+/// What is collected of one commit.
+struct Sorted<'a> {
+    rules: &'a Rules,
+    to: Option<RegionId>,
+    placement: RegionSet,
+    writes: Vec<KeyWrite>,
+    bytes: usize,
+    known: Option<Past>,
+    new_rules: Option<Rules>,
+}
+
+impl Sorted<'_> {
+    fn add(&mut self, write: &Write) -> Result<()> {
+        if rows::is_own(&write.key) {
+            if write.key == rows::inbox()
+                && let Some(value) = write.value.clone()
+            {
+                self.known = Some(known_of(value).map_err(Error::malformed("progress"))?);
+            }
+            if write.key == rows::placement() {
+                let value = write.value.clone().map(Rules::decode).transpose();
+                self.new_rules =
+                    Some(value.map_err(Error::malformed("placement"))?.unwrap_or_default());
+            }
+            return Ok(());
+        }
+        let regions = self.rules.regions(&write.key);
+        self.placement = RegionSet(self.placement.0 | regions.0);
+        if self.to.is_some_and(|to| regions.has(to)) {
+            let write = KeyWrite { key: write.key.clone(), value: write.value.clone() };
+            self.bytes += write.bytes();
+            if self.bytes <= MAX_TRANSACTION_BYTES {
+                self.writes.push(write);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fold {
+    /// Takes the next entry of the log; elements are for `to`.
+    pub async fn entry(&mut self, entry: &Entry, to: Option<RegionId>) -> Result<Folded> {
+        let mut folded = Folded::default();
+        for record in entry.records_of(self.shard) {
+            let Record::Commit(commit) = record else { continue };
+            self.position.at = commit.timestamp;
+            if commit.origin.source == self.me {
+                self.commit(commit, to, &mut folded).await?;
+            }
+        }
+        self.position.lsn = entry.lsn;
+        self.position.hash = entry.hash;
+        Ok(folded)
+    }
+
+    async fn commit(
+        &mut self,
+        commit: &Commit,
+        to: Option<RegionId>,
+        folded: &mut Folded,
+    ) -> Result<()> {
+        let mut sorted = Sorted {
+            rules: &self.rules,
+            to,
+            placement: RegionSet::default(),
+            writes: Vec::new(),
+            bytes: 0,
+            known: None,
+            new_rules: None,
+        };
+        match &commit.writes {
+            Writes::Inline(writes) => {
+                for write in writes {
+                    sorted.add(write)?;
+                }
+            }
+            Writes::External(parts) => {
+                for part in parts {
+                    let (bucket, cache) = (Arc::clone(&self.parts.bucket), &self.parts.cache);
+                    let reader = PartReader::new(bucket, Arc::clone(cache), part.clone());
+                    let mut scan = Arc::new(reader).scan(Cause::Read, KeyRange::default(), false);
+                    let unread = |error: telesto_shard::Error| Error::Shard(error.to_string());
+                    while let Some(write) = scan.next().await.map_err(unread)? {
+                        sorted.add(&write)?;
+                    }
+                }
+            }
+        }
+        let Sorted { placement, writes, bytes, known, new_rules, .. } = sorted;
+        if let Some(known) = known {
+            self.position.past.absorb(&known);
+        }
+        self.position.past.count(self.me, placement);
+        if let Some(region) = to
+            && placement.has(region)
+        {
+            if bytes > MAX_TRANSACTION_BYTES {
+                let (at, limit) = (commit.timestamp, MAX_TRANSACTION_BYTES);
+                return Err(Error::TooLarge { region, at, bytes, limit });
+            }
+            let past = self.position.past.clone();
+            folded.elements.push(Element { at: commit.timestamp, past, writes });
+        }
+        if let Some(rules) = new_rules {
+            if let Some(to) = to {
+                folded.gained.extend(rules.gained(&self.rules, to));
+            }
+            self.rules = rules;
+        }
+        Ok(())
+    }
+}
+
+/// The rules in a placement row, or none.
+pub(crate) fn rules_of(value: Option<Bytes>) -> Result<Rules> {
+    let rules = value.map(Rules::decode).transpose().map_err(Error::malformed("placement"))?;
+    Ok(rules.unwrap_or_default())
+}

@@ -1,0 +1,45 @@
+//! Replication between regions: each a database of its own, each ready to commit, with causal order between them.
+//!
+//! # Purpose
+//! [`Regions`] runs beside an engine. It makes, for each other region, a stream out of the engine's log with exactly what that
+//! region replicates, and applies what the others' streams bring, after its causal past. `docs/architecture/regions.md` tells the
+//! protocol and why it is right.
+//!
+//! # Invariants
+//! - A transaction becomes visible in a region whole, once, and after everything of its past that the region replicates.
+//! - Nothing that a region does not replicate is sent to it.
+//! - What has to be remembered is in the log: a region goes on after a crash from what its engine holds.
+//!
+//! # On failure
+//! [`Error`] says what to do; [`Regions::status`] what is wrong now.
+//!
+//! # Limits
+//! 16 regions, one shard, one node a region that carries the streams. Planes `matrix` and `eventual`.
+
+mod apply;
+mod config;
+mod error;
+mod fold;
+mod inbox;
+mod own_log;
+mod past;
+mod placement;
+mod receive;
+mod regions;
+mod registry;
+mod rows;
+mod send;
+mod shared;
+mod store;
+mod token;
+mod wire;
+
+pub use config::{PeerRegion, RegionsConfig};
+pub use error::{Error, Result};
+pub use past::MEMBERS;
+pub use placement::{Placement, Rule, Rules};
+pub use regions::{PeerStatus, Regions, Status};
+pub use registry::{Member, Registry};
+pub use send::SERVICE;
+pub use store::Conflict;
+pub use token::TOKEN_BYTES;

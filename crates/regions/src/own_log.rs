@@ -1,0 +1,119 @@
+//! What this region's own log and rows tell: folds, the rules at a position, what was deleted.
+//!
+//! # Invariants
+//! What is told of a position depends on the log up to there only.
+//!
+//! # On failure
+//! The log's errors; nothing is kept.
+//!
+//! # Limits
+//! Deletes of large write sets (in parts) are not looked for: their marks do not go to a region that is filled.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use telesto_bucket::Cause;
+use telesto_common::key::KeyRange;
+use telesto_common::{Lsn, Timestamp};
+use telesto_log::record::{Record, Writes};
+use telesto_shard::Read;
+use telesto_txn::service::Freshness;
+
+use crate::error::{Error, Result};
+use crate::fold::{Fold, rules_of};
+use crate::placement::Rules;
+use crate::rows;
+use crate::shared::Shared;
+use crate::wire::Position;
+
+impl Shared {
+    pub(crate) fn fold(&self, position: Position, rules: Rules) -> Fold {
+        let parts = self.parts.clone();
+        Fold { me: self.config.me, shard: self.store.shard, position, rules, parts }
+    }
+
+    /// The rules that hold at a position.
+    pub(crate) async fn rules_at(&self, position: &Position) -> Result<Rules> {
+        let store = &self.store;
+        let snapshot = store.begin(Freshness::Tail, None).await?;
+        let read = store.get(vec![rows::placement()], snapshot.snapshot).await;
+        store.release(&snapshot).await;
+        match read?.pop() {
+            Some(Read::Found(version)) if version.at <= position.at => rules_of(version.value),
+            Some(Read::Found(_)) => {
+                // Nothing was committed between the position and the next commit, whose time is surely readable still.
+                let at = self.next_commit(position.lsn).await?.prev();
+                rules_of(store.row(rows::placement(), Some(at)).await?)
+            }
+            _ => Ok(Rules::default()),
+        }
+    }
+
+    /// The time of the first commit in the log after an entry.
+    async fn next_commit(&self, after: Lsn) -> Result<Timestamp> {
+        let mut from = after.next();
+        loop {
+            let by = self.env.deadline(self.config.timeout);
+            let batch = self.engine.log().read(from, 64 << 10, Cause::Read, by).await?;
+            let mut records = batch.entries.iter().flat_map(|e| e.records_of(self.store.shard));
+            let commit = records.find_map(|record| match record {
+                Record::Commit(commit) => Some(commit.timestamp),
+                _ => None,
+            });
+            if let Some(at) = commit {
+                return Ok(at);
+            }
+            if batch.at_tail {
+                // A row is newer than the position, so its commit is in the log.
+                return Err(Error::Config("the log ends before a row that it holds; retry".into()));
+            }
+            from = batch.next(from);
+        }
+    }
+
+    /// Takes a fold to the log's tail as of a moment inside this call; no elements are made.
+    pub(crate) async fn run_to_tail(&self, fold: &mut Fold) -> Result<()> {
+        loop {
+            let by = self.env.deadline(self.config.timeout);
+            let from = fold.position.lsn.next();
+            let batch = self.engine.log().read(from, 1 << 20, Cause::Read, by).await?;
+            for entry in &batch.entries {
+                fold.entry(entry, None).await?;
+            }
+            if batch.at_tail {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Keys of `ranges` that the log up to `through` deletes: their marks must go where their rows would.
+    pub(crate) async fn deleted(&self, ranges: &[KeyRange], through: Lsn) -> Result<Vec<Bytes>> {
+        let mut keys = BTreeSet::new();
+        let log = self.engine.log();
+        let mut from = log.start();
+        while from <= through {
+            let by = self.env.deadline(self.config.timeout);
+            let batch = match log.read(from, 4 << 20, Cause::Read, by).await {
+                Ok(batch) => batch,
+                Err(telesto_log::Error::Trimmed { .. }) if log.start() > from => {
+                    from = log.start();
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let records = batch.entries.iter().flat_map(|e| e.records_of(self.store.shard));
+            for record in records {
+                let Record::Commit(commit) = record else { continue };
+                let Writes::Inline(writes) = &commit.writes else { continue };
+                let gone = writes.iter().filter(|write| write.value.is_none());
+                let placed = gone.filter(|write| ranges.iter().any(|r| r.contains(&write.key)));
+                keys.extend(placed.map(|write| write.key.clone()));
+            }
+            if batch.at_tail {
+                break;
+            }
+            from = batch.next(from);
+        }
+        Ok(keys.into_iter().collect())
+    }
+}

@@ -1,0 +1,80 @@
+//! What a position in a region's log has in its past: a matrix of counts.
+//!
+//! `past[j][l]` counts transactions of the stream j→l that were committed, or applied, in the region at or before the position.
+//! `docs/architecture/regions.md` tells why this is enough, and why it can be made again from the log.
+//!
+//! # Invariants
+//! - Counts only grow along a log.
+//! - Two pasts are told apart by their counts alone: the same log gives the same past.
+//!
+//! # On failure
+//! Bytes that name regions past the limit are refused.
+//!
+//! # Limits
+//! [`MEMBERS`] regions.
+
+use bytes::BytesMut;
+use telesto_common::RegionId;
+use telesto_common::cursor::{Cursor, Malformed, put_varint};
+use telesto_geo::RegionSet;
+
+/// The most regions that the matrix has room for.
+pub const MEMBERS: usize = 16;
+
+/// Counts of every stream, by source and target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Past(Box<[u64; MEMBERS * MEMBERS]>);
+
+impl Default for Past {
+    fn default() -> Self {
+        Self(Box::new([0; MEMBERS * MEMBERS]))
+    }
+}
+
+impl Past {
+    /// Memory of one, about.
+    pub const BYTES: usize = MEMBERS * MEMBERS * 8;
+
+    pub fn get(&self, source: RegionId, target: RegionId) -> u64 {
+        self.0[place(source, target)]
+    }
+
+    /// Counts a transaction of `source`, once for each of its targets.
+    pub fn count(&mut self, source: RegionId, targets: RegionSet) {
+        for target in targets.iter().filter(|target| *target != source) {
+            self.0[place(source, target)] += 1;
+        }
+    }
+
+    /// Takes another past into this one.
+    pub fn absorb(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    /// Appends what has grown since `before`.
+    pub fn put_since(&self, before: &Self, out: &mut BytesMut) {
+        let grown: Vec<_> = (0..self.0.len()).filter(|at| self.0[*at] > before.0[*at]).collect();
+        put_varint(out, grown.len() as u64);
+        for at in grown {
+            out.extend_from_slice(&[u8::try_from(at).unwrap_or(u8::MAX)]);
+            put_varint(out, self.0[at] - before.0[at]);
+        }
+    }
+
+    /// Takes in what [`Past::put_since`] appended, where this is what it was before.
+    pub fn take_since(&mut self, cursor: &mut Cursor) -> Result<(), Malformed> {
+        for _ in 0..cursor.count(2)? {
+            let at = usize::from(cursor.u8()?);
+            let grown = cursor.varint()?;
+            self.0[at] = self.0[at].saturating_add(grown);
+        }
+        Ok(())
+    }
+}
+
+fn place(source: RegionId, target: RegionId) -> usize {
+    // Members are checked where they come in.
+    usize::from(source.0) % MEMBERS * MEMBERS + usize::from(target.0) % MEMBERS
+}

@@ -1,0 +1,141 @@
+//! Answers what other regions' senders say.
+//!
+//! # Invariants
+//! - A batch is taken only where it continues its stream; else the sender is told where the stream stands.
+//! - Rows are acknowledged when they are committed.
+//!
+//! # On failure
+//! The sender is refused with the reason; nothing of the request was taken, except rows of a snapshot, which may be sent again.
+//!
+//! # Limits
+//! While the inbox is full, a batch waits, and with it its sender.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::{Deadline, Label, RegionId};
+use telesto_net::{Caller, Class, Handler};
+use telesto_txn::service::{CommitWrites, Freshness};
+
+use crate::error::{Error, Result};
+use crate::inbox::Remote;
+use crate::rows;
+use crate::shared::Shared;
+use crate::wire::{Batch, LabelledRow, Reply, Request};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Receiver(pub Arc<Shared>);
+
+#[async_trait]
+impl Handler for Receiver {
+    async fn handle(&self, _: Caller, _: Class, request: Bytes, _: Deadline) -> Bytes {
+        let reply = self.answer(request).await;
+        reply.unwrap_or_else(|error| Reply::Refused(error.to_string())).encode()
+    }
+}
+
+impl Receiver {
+    async fn answer(&self, request: Bytes) -> Result<Reply> {
+        let shared = &self.0;
+        let malformed = || Error::malformed("a request of another region");
+        let (header, request) = Request::decode(request).map_err(malformed())?;
+        let from = header.from;
+        if header.deployment != shared.config.deployment || header.to != shared.config.me {
+            return Err(Error::Config(format!(
+                "this is region {} of another deployment or address; correct the peer's address",
+                shared.config.me
+            )));
+        }
+        if !shared.peers.contains_key(&from) {
+            return Err(Error::UnknownRegion(from));
+        }
+        if shared.stopped.load(Ordering::Acquire) {
+            return Err(Error::Stopped);
+        }
+        match request {
+            Request::Hello => Ok(self.standing(from)),
+            Request::Batch { begin, body } => {
+                if !self.room(from).await {
+                    return Ok(self.standing(from));
+                }
+                let reply = {
+                    let mut inbox = shared.inbox.lock();
+                    let received = inbox.received(from);
+                    let fits = received.filter(|at| (at.lsn, at.hash) == begin);
+                    let Some(received) = fits else {
+                        return Ok(received.map_or(Reply::Fresh, |at| Reply::At(at.clone())));
+                    };
+                    let batch = Batch::unpack(begin, &body, &received.past).map_err(malformed())?;
+                    inbox.take(from, batch);
+                    Reply::Taken
+                };
+                shared.news.notify_one();
+                Ok(reply)
+            }
+            Request::Rows(rows) => {
+                self.fill(rows).await?;
+                Ok(Reply::Taken)
+            }
+            Request::Filled(position) => {
+                shared.inbox.lock().begin(from, position);
+                shared.news.notify_one();
+                Ok(Reply::Taken)
+            }
+        }
+    }
+
+    fn standing(&self, from: RegionId) -> Reply {
+        let inbox = self.0.inbox.lock();
+        inbox.received(from).map_or(Reply::Fresh, |at| Reply::At(at.clone()))
+    }
+
+    /// Waits while the inbox has no room for `from`; not for so long that the sender does not hear of it.
+    async fn room(&self, from: RegionId) -> bool {
+        let shared = &self.0;
+        let limit = shared.config.inbox_bytes / shared.peers.len().max(1);
+        let by = shared.env.deadline(shared.config.timeout / 2);
+        loop {
+            let drained = shared.drained.notified();
+            if shared.inbox.lock().queued_bytes(from) <= limit {
+                return true;
+            }
+            if shared.env.within(by, "waiting for room", drained).await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    async fn fill(&self, labelled: Vec<LabelledRow>) -> Result<()> {
+        let store = &self.0.store;
+        let mut by_label: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for LabelledRow { source, at, write } in labelled {
+            if rows::is_own(&write.key) {
+                return Err(Error::Config("a region's own rows are never replicated".to_owned()));
+            }
+            by_label.entry((at, source)).or_default().push(write);
+        }
+        let Some(((after, _), _)) = by_label.last_key_value() else { return Ok(()) };
+        let after = *after;
+        let transactions: Vec<Remote> = by_label
+            .into_iter()
+            .map(|((at, source), writes)| Remote { label: Label::update(source, at), writes })
+            .collect();
+        loop {
+            let snapshot = store.begin(Freshness::Tail, None).await?;
+            let sorted = store.sort_out(&transactions, snapshot.snapshot).await;
+            store.release(&snapshot).await;
+            let remote = sorted?.remote;
+            if remote.is_empty() {
+                return Ok(());
+            }
+            match store.commit(CommitWrites::Applied { own: Vec::new(), remote }, after).await {
+                Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {}
+                result => return result.map(|_| ()),
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The runner: what a node does for its region's streams, and what the layers above ask of it.
+//!
+//! # Invariants
+//! - A database that has one region becomes one of several by starting this; nothing is rewritten or exported.
+//! - Stopping ends all tasks; everything needed to go on is in the engine.
+//!
+//! # On failure
+//! Troubles with peers are in [`Regions::status`]; they end by themselves when their cause does, unless their text says otherwise.
+//!
+//! # Limits
+//! The numbers of peers are fixed while it runs.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use telesto_bucket::Bucket;
+use telesto_common::env::Task;
+use telesto_common::{Deadline, Env, Label, RegionId, ShardId, Timestamp};
+use telesto_net::{CallLimits, Class, Client, Handler, Transport};
+use telesto_shard::ProcessCache;
+use telesto_txn::service::{CommitWrites, Freshness};
+use telesto_txn::{Database as _, Engine};
+use tokio::sync::{Notify, watch};
+
+use crate::apply::Applier;
+use crate::config::RegionsConfig;
+use crate::error::{Error, Result};
+use crate::fold::PartSource;
+use crate::inbox::Inbox;
+use crate::placement::Rules;
+use crate::receive::Receiver;
+use crate::rows;
+use crate::send::Sender;
+use crate::shared::{Peer, Shared};
+use crate::store::{Conflict, Store, checked};
+use crate::token;
+use crate::wire::Position;
+
+/// Memory for parts of large write sets that are read again.
+const PART_CACHE_BYTES: u64 = 16 << 20;
+/// How often the position is kept for regions that will join.
+const KEEP: Duration = Duration::from_secs(60);
+
+/// How one peer stands.
+#[derive(Clone, Debug)]
+pub struct PeerStatus {
+    /// Its number.
+    pub id: RegionId,
+    /// Its name.
+    pub name: String,
+    /// Whether this region's stream to it runs.
+    pub connected: bool,
+    /// Whether rows that it did not replicate before are being sent to it: reads of them there are not causal yet.
+    pub filling: bool,
+    /// Entries of this region's log that it has not been told yet.
+    pub behind: u64,
+    /// Transactions sent to it since this runner began, and their bytes, packed.
+    pub sent: (u64, u64),
+    /// Transactions of it that were applied here since this runner began.
+    pub applied: u64,
+    /// Transactions of it that wait here for their past.
+    pub waiting: usize,
+    /// Everything of it up to this time is here.
+    pub passed: Timestamp,
+    /// From its newest transaction's commit to its being visible here, by the two regions' clocks.
+    pub visible_after: Duration,
+    /// What is wrong now.
+    pub trouble: Option<String>,
+}
+
+/// How this region stands.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Its number.
+    pub me: RegionId,
+    /// Its name.
+    pub name: String,
+    /// How causal order is kept.
+    pub plane: &'static str,
+    /// The peers.
+    pub peers: Vec<PeerStatus>,
+    /// Writes of other regions that lost against what was here, since this runner began.
+    pub conflicts: u64,
+    /// What is wrong here now.
+    pub trouble: Option<String>,
+}
+
+/// The replication of one region.
+#[derive(Debug)]
+pub struct Regions {
+    shared: Arc<Shared>,
+    tasks: Mutex<Vec<Arc<dyn Task>>>,
+}
+
+impl Regions {
+    /// Starts the streams of `engine`'s region. Its [`Regions::handler`] is to be served under [`crate::SERVICE`].
+    ///
+    /// # Errors
+    /// [`Error::Config`]; the engine's.
+    pub async fn start(
+        env: &Env,
+        engine: Arc<Engine>,
+        bucket: Arc<dyn Bucket>,
+        transport: Arc<dyn Transport>,
+        config: RegionsConfig,
+    ) -> Result<Arc<Self>> {
+        config.check()?;
+        if engine.region() != config.me {
+            return Err(Error::Config(format!(
+                "the database was opened as region {}, not {}; open it as the region it is",
+                engine.region(),
+                config.me
+            )));
+        }
+        let store = Store {
+            env: env.clone(),
+            service: engine.service(),
+            shard: ShardId(0),
+            me: config.me,
+            timeout: config.timeout,
+        };
+        let mut inbox = Inbox::new(config.me, config.plane, config.planted);
+        let stored = store.row(rows::inbox(), None).await?;
+        if let Some(stored) = stored.clone() {
+            inbox.restore(stored).map_err(Error::malformed("progress"))?;
+        }
+        let logged = inbox.known().clone();
+        let passed = inbox.passed();
+        let peers: BTreeMap<_, _> =
+            config.peers.iter().map(|peer| (peer.id, Peer::default())).collect();
+        let cache = Arc::new(ProcessCache::new(PART_CACHE_BYTES));
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            parts: PartSource { bucket, cache },
+            engine,
+            store,
+            inbox: Mutex::new(inbox),
+            news: Notify::new(),
+            drained: Notify::new(),
+            wanted: Mutex::new(None),
+            passed: watch::Sender::new(passed),
+            peers,
+            trouble: Mutex::default(),
+            conflicts: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            config,
+        });
+        let regions = Arc::new(Self { shared: Arc::clone(&shared), tasks: Mutex::default() });
+        regions.keep_position().await?;
+        let mut tasks = vec![
+            env.spawn(
+                "applying transactions of other regions",
+                Applier { shared: Arc::clone(&shared), stored, logged }.run(),
+            ),
+            env.spawn("keeping the region's position", keep(Arc::downgrade(&regions))),
+        ];
+        for peer in &shared.config.peers {
+            let client = Client::new(
+                env,
+                Arc::clone(&transport),
+                peer.node.clone(),
+                shared.config.caller,
+                Class::Append,
+                CallLimits::default(),
+            );
+            let sender = Sender { shared: Arc::clone(&shared), to: peer.id, client };
+            tasks.push(env.spawn("a stream to another region", sender.run()));
+        }
+        *regions.tasks.lock() = tasks;
+        Ok(regions)
+    }
+
+    /// Answers other regions.
+    #[must_use]
+    pub fn handler(&self) -> Arc<dyn Handler> {
+        Arc::new(Receiver(Arc::clone(&self.shared)))
+    }
+
+    /// Keeps where the log stands, for regions that will join.
+    async fn keep_position(&self) -> Result<()> {
+        let shared = &self.shared;
+        let Some(stored) = shared.store.row(rows::base(), None).await? else {
+            let (lsn, at) = shared.engine.applied();
+            let by = shared.env.deadline(shared.config.timeout);
+            let hash = shared.engine.log().hash_before(lsn.next(), by).await?;
+            return self.keep(Position { lsn, hash, at, ..Position::default() }).await;
+        };
+        let base = Position::decode(stored).map_err(Error::malformed("a stored position"))?;
+        // The row itself is an entry.
+        if shared.engine.applied().0.0 <= base.lsn.0 + 1 {
+            return Ok(());
+        }
+        let mut fold = shared.fold(base, Rules::default());
+        fold.rules = shared.rules_at(&fold.position).await?;
+        shared.run_to_tail(&mut fold).await?;
+        self.keep(fold.position).await
+    }
+
+    async fn keep(&self, position: Position) -> Result<()> {
+        let row = checked(rows::base(), Some(position.encode()), Timestamp::MAX);
+        self.shared.store.commit(CommitWrites::Inline(vec![row]), Timestamp::ZERO).await?;
+        Ok(())
+    }
+
+    /// How this region and its peers stand.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        let trouble = shared.trouble.lock();
+        let applied = shared.engine.applied().0.0;
+        let passed = shared.passed.borrow().clone();
+        let peer = |config: &crate::PeerRegion| {
+            let peer = shared.peers.get(&config.id)?;
+            let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+            Some(PeerStatus {
+                id: config.id,
+                name: config.name.clone(),
+                connected: peer.connected.load(Ordering::Relaxed),
+                filling: peer.filling.load(Ordering::Relaxed),
+                behind: applied.saturating_sub(count(&peer.has)),
+                sent: (count(&peer.sent), count(&peer.sent_bytes)),
+                applied: count(&peer.applied),
+                waiting: shared.inbox.lock().waiting(config.id),
+                passed: passed.get(&config.id).copied().unwrap_or_default(),
+                visible_after: Duration::from_micros(count(&peer.visible_micros)),
+                trouble: trouble.get(&Some(config.id)).cloned(),
+            })
+        };
+        Status {
+            me: shared.config.me,
+            name: shared.config.name.clone(),
+            plane: shared.config.plane.name(),
+            peers: shared.config.peers.iter().filter_map(peer).collect(),
+            conflicts: shared.conflicts.lock().0,
+            trouble: trouble.get(&None).cloned(),
+        }
+    }
+
+    /// The newest conflicts.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<Conflict> {
+        self.shared.conflicts.lock().1.iter().cloned().collect()
+    }
+
+    /// The token of a session that has seen `session` (the label that the engine gave it) here. What it stands for is everything
+    /// that was here then.
+    #[must_use]
+    pub fn token(&self, session: Label) -> String {
+        let config = &self.shared.config;
+        token::sign(&config.secret, config.deployment, config.me, session.timestamp)
+    }
+
+    /// As [`Regions::token`], of a session that is about to go to region `to`: what it has seen is told there at once.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRegion`].
+    pub fn migrate(&self, session: Label, to: RegionId) -> Result<String> {
+        if to != self.shared.config.me {
+            let peer = self.shared.peers.get(&to).ok_or(Error::UnknownRegion(to))?;
+            peer.hurry.notify_one();
+        }
+        Ok(self.token(session))
+    }
+
+    /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the
+    /// session goes on here ([`telesto_txn::TxnOptions::session`]).
+    ///
+    /// # Errors
+    /// [`Error::Token`], [`Error::UnknownRegion`]; [`Error::NotHereYet`] at `by`: the session must not go on here, or without
+    /// what it has seen.
+    pub async fn attach(&self, token: &str, by: Deadline) -> Result<Label> {
+        let shared = &self.shared;
+        let config = &shared.config;
+        let token = token::verify(&config.secret, config.deployment, token)?;
+        let (region, wanted) = (token.source, token.timestamp);
+        if region != config.me {
+            if !shared.peers.contains_key(&region) {
+                return Err(Error::UnknownRegion(region));
+            }
+            self.wait_for(region, wanted, by).await?;
+        }
+        let snapshot = shared.store.begin(Freshness::Tail, None).await?;
+        shared.store.release(&snapshot).await;
+        let passed = snapshot.snapshot;
+        if region == config.me && passed < wanted {
+            return Err(Error::NotHereYet { region, wanted, passed });
+        }
+        Ok(Label::update(config.me, passed))
+    }
+
+    async fn wait_for(&self, region: RegionId, wanted: Timestamp, by: Deadline) -> Result<()> {
+        let shared = &self.shared;
+        if shared.config.planted == Some(telesto_geo::Bug::StaleAttach) {
+            return Ok(());
+        }
+        let mut passed = shared.passed.subscribe();
+        loop {
+            let here = passed.borrow_and_update().get(&region).copied().unwrap_or_default();
+            if here >= wanted {
+                return Ok(());
+            }
+            if by.passed(shared.env.clock.monotonic()) {
+                return Err(Error::NotHereYet { region, wanted, passed: here });
+            }
+            {
+                let mut waiting = shared.wanted.lock();
+                *waiting = (*waiting).max(Some(wanted));
+            }
+            shared.news.notify_one();
+            let look = shared.env.deadline(shared.config.beat).earlier(by);
+            // At the end of the wait it is looked at again, and the deadline with it.
+            let _ = shared.env.within(look, "waiting for another region", passed.changed()).await;
+        }
+    }
+
+    /// The placement that holds here now.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn placement(&self) -> Result<Rules> {
+        crate::fold::rules_of(self.shared.store.row(rows::placement(), None).await?)
+    }
+
+    /// Replaces the placement of what this region writes, from the next commit on. Rows that a region gains are sent to it, and
+    /// [`PeerStatus::filling`] says until when. Every region has its own rules: give all the same.
+    ///
+    /// # Errors
+    /// The engine's; a conflict when another change was made at the same time.
+    pub async fn set_placement(&self, rules: &Rules) -> Result<()> {
+        let store = &self.shared.store;
+        let snapshot = store.begin(Freshness::Tail, None).await?;
+        let row = checked(rows::placement(), Some(rules.encode()), snapshot.snapshot);
+        let committed = store.commit(CommitWrites::Inline(vec![row]), Timestamp::ZERO).await;
+        store.release(&snapshot).await;
+        committed.map(|_| ())
+    }
+
+    /// Forgets how far the stream of `from` is here, so that `from` sends its rows anew: for a region that was away for longer than
+    /// the other keeps its log. What others say that depends on `from` waits until it is filled.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRegion`].
+    pub fn begin_again(&self, from: RegionId) -> Result<()> {
+        if !self.shared.peers.contains_key(&from) {
+            return Err(Error::UnknownRegion(from));
+        }
+        self.shared.inbox.lock().forget(from);
+        Ok(())
+    }
+
+    /// Ends all tasks, and refuses what others send from then on. The engine goes on.
+    pub fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        for task in self.tasks.lock().drain(..) {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+async fn keep(regions: std::sync::Weak<Regions>) {
+    loop {
+        let Some(env) = regions.upgrade().map(|regions| regions.shared.env.clone()) else { return };
+        env.clock.sleep(KEEP).await;
+        let Some(regions) = regions.upgrade() else { return };
+        if let Err(error) = regions.keep_position().await {
+            tracing::warn!(%error, "the region's position was not kept; regions that join now read more of the log");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What a region knows of itself and of the others, kept in its own bucket, so that any of its nodes finds it there.
+//!
+//! ```text
+//! first region: init ── invite "us" ──► text ──► second region: join ──► text ──► first region (and every other): accept
+//! ```
+//! # Invariants
+//! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same time one fails and changes nothing.
+//! - A number is given to one region for ever: a removed one's is not given again.
+//!
+//! # On failure
+//! [`Error::Config`] says what to do; [`Error::Malformed`] for an object of another version.
+//!
+//! # Limits
+//! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects stay; they are few and small.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use telesto_bucket::{Bucket, Cause, PutOutcome};
+use telesto_common::{Env, NodeId, RegionId};
+use telesto_net::{Caller, Peer};
+
+use crate::config::{PeerRegion, RegionsConfig};
+use crate::error::{Error, Result};
+use crate::past::MEMBERS;
+
+const PREFIX: &str = "regions/registry";
+const VERSION: u32 = 1;
+/// Objects listed at a time.
+const LIST: usize = 1000;
+
+/// One region of a deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Its number.
+    pub id: u16,
+    /// Its name.
+    pub name: String,
+    /// The node that carries its streams and its address; none while it is invited only.
+    pub node: Option<(NodeId, String)>,
+    /// It has left.
+    #[serde(default)]
+    pub removed: bool,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registry {
+    version: u32,
+    deployment: String,
+    secret: String,
+    plane: String,
+    me: u16,
+    members: Vec<Member>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim().as_bytes();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.len().is_multiple_of(2).then(|| digits.chunks_exact(2).map(pair).collect())?
+}
+
+impl Registry {
+    /// The registry of a deployment's first region, number 0, carried by `node` at `address`.
+    #[must_use]
+    pub fn init(env: &Env, name: &str, node: NodeId, address: &str) -> Self {
+        let secret = [env.random_u128().to_le_bytes(), env.random_u128().to_le_bytes()].concat();
+        Self {
+            version: VERSION,
+            deployment: hex(&env.random_u128().to_le_bytes()),
+            secret: hex(&secret),
+            plane: "matrix".to_owned(),
+            me: 0,
+            members: vec![Member {
+                id: 0,
+                name: name.to_owned(),
+                node: Some((node, address.to_owned())),
+                removed: false,
+            }],
+        }
+    }
+
+    /// The newest registry in a region's bucket, with its number; nothing when it is a region alone.
+    ///
+    /// # Errors
+    /// The bucket's; [`Error::Malformed`].
+    pub async fn load(bucket: &Arc<dyn Bucket>) -> Result<Option<(u64, Self)>> {
+        let mut newest = None;
+        loop {
+            let after = newest.as_deref();
+            let listed = bucket.list_after(Cause::Admin, PREFIX, after, LIST).await?;
+            let Some(last) = listed.last() else { break };
+            newest = Some(last.key.clone());
+        }
+        let Some(key) = newest else { return Ok(None) };
+        let malformed = || Error::malformed("the registry of regions");
+        let number = key.rsplit('/').next().and_then(|number| number.parse().ok());
+        let number =
+            number.ok_or_else(|| malformed()(format!("{key} does not end in a number")))?;
+        let Some(object) = bucket.get(Cause::Admin, &key, None).await? else { return Ok(None) };
+        let text = std::str::from_utf8(&object.body).map_err(|e| malformed()(e.to_string()))?;
+        Ok(Some((number, Self::parse(text)?)))
+    }
+
+    /// Stores it as the one after number `after` (0: the first).
+    ///
+    /// # Errors
+    /// The bucket's; [`Error::Config`] when another change was made meanwhile.
+    pub async fn save(&self, bucket: &Arc<dyn Bucket>, after: u64) -> Result<()> {
+        let key = format!("{PREFIX}/{:016}", after + 1);
+        match bucket.put_if_absent(Cause::Admin, &key, Bytes::from(self.text()?)).await? {
+            PutOutcome::Created => Ok(()),
+            PutOutcome::Exists => Err(Error::Config(
+                "the registry of regions was changed by another command meanwhile; nothing was changed by this one: run it again".to_owned(),
+            )),
+        }
+    }
+
+    /// Reserves a number for a new region; gives the text with which it joins.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the name is taken or no number is left.
+    pub fn invite(&mut self, name: &str) -> Result<String> {
+        if self.members.iter().any(|member| member.name == name && !member.removed) {
+            return Err(Error::Config(format!(
+                "there is a region {name} already; choose another name"
+            )));
+        }
+        let id = self.members.iter().map(|member| member.id + 1).max().unwrap_or_default();
+        if usize::from(id) >= MEMBERS {
+            return Err(Error::Config(format!("numbers of regions go up to {}", MEMBERS - 1)));
+        }
+        self.members.push(Member { id, name: name.to_owned(), node: None, removed: false });
+        let invited = Self { me: id, ..self.clone() };
+        Ok(hex(invited.text()?.as_bytes()))
+    }
+
+    /// The registry of a region that was invited, and the text with which the others accept it.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when `invitation` is none.
+    pub fn join(invitation: &str, node: NodeId, address: &str) -> Result<(Self, String)> {
+        let mut registry = Self::parse(&decoded(invitation)?)?;
+        let me = registry.me;
+        let own = registry.members.iter_mut().find(|member| member.id == me);
+        let own = own.ok_or_else(|| {
+            Error::malformed("the invitation")("it does not name the region it is for".to_owned())
+        })?;
+        own.node = Some((node, address.to_owned()));
+        let accepted = toml::to_string(own).map_err(|error| Error::Config(error.to_string()))?;
+        Ok((registry, hex(accepted.as_bytes())))
+    }
+
+    /// Takes in a region that has joined.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed.
+    pub fn accept(&mut self, acceptance: &str) -> Result<()> {
+        let malformed = Error::malformed("the text of the region that joined");
+        let new: Member =
+            toml::from_str(&decoded(acceptance)?).map_err(|error| malformed(error.to_string()))?;
+        let known = self.members.iter_mut().find(|member| member.id == new.id);
+        match known {
+            Some(known) if new.id == self.me || known.removed => Err(Error::Config(format!(
+                "region {} is this one, or was removed; invite it anew",
+                known.name
+            ))),
+            Some(known) => {
+                *known = new;
+                Ok(())
+            }
+            // Another region invited it.
+            None => {
+                self.members.push(new);
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves a region out from the next start on. Its number is not given again.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when there is no such other region.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        let me = self.me;
+        let found = self
+            .members
+            .iter_mut()
+            .find(|member| member.name == name && member.id != me && !member.removed);
+        let found = found.ok_or_else(|| {
+            Error::Config(format!(
+                "there is no other region {name}; `telesto region list` tells them"
+            ))
+        })?;
+        found.removed = true;
+        Ok(())
+    }
+
+    /// This region's number: the engine is to be opened with it.
+    #[must_use]
+    pub fn me(&self) -> RegionId {
+        RegionId(self.me)
+    }
+
+    /// The regions, removed ones too.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// What [`crate::Regions::start`] takes, on the node `caller`.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`], [`Error::Config`].
+    pub fn config(&self, caller: Caller) -> Result<RegionsConfig> {
+        let field = |name: &str| {
+            Error::malformed("the registry of regions")(format!("its {name} is not of its length"))
+        };
+        let deployment = unhex(&self.deployment).and_then(|bytes| bytes.try_into().ok());
+        let deployment = u128::from_le_bytes(deployment.ok_or_else(|| field("deployment"))?);
+        let secret = unhex(&self.secret).and_then(|bytes| bytes.try_into().ok());
+        let secret = secret.ok_or_else(|| field("secret"))?;
+        let mut config = RegionsConfig::new(self.me(), deployment, secret, caller);
+        config.plane = self.plane.parse().map_err(Error::Config)?;
+        for member in self.members.iter().filter(|member| !member.removed) {
+            if member.id == self.me {
+                config.name.clone_from(&member.name);
+            } else if let Some((node, address)) = &member.node {
+                config.peers.push(PeerRegion {
+                    id: RegionId(member.id),
+                    name: member.name.clone(),
+                    node: Peer { node: *node, address: address.clone() },
+                });
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn text(&self) -> Result<String> {
+        toml::to_string(self).map_err(|error| Error::Config(error.to_string()))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let malformed = || Error::malformed("the registry of regions");
+        let registry: Self =
+            toml::from_str(text).map_err(|error| malformed()(error.to_string()))?;
+        if registry.version != VERSION {
+            return Err(malformed()(format!("version {} is not known", registry.version)));
+        }
+        Ok(registry)
+    }
+}
+
+fn decoded(text: &str) -> Result<String> {
+    let malformed = Error::malformed("the text of another region");
+    let decoded = unhex(text).and_then(|bytes| String::from_utf8(bytes).ok());
+    decoded.ok_or_else(|| malformed("it is cut off or changed: copy the whole of it".to_owned()))
+}

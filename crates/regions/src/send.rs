@@ -1,0 +1,312 @@
+//! Sends this region's stream to one other region.
+//!
+//! ```text
+//! hello ─► stands at P ─► fold the log from P, batch by batch, several under way
+//!     └──► fresh ─► rows of a snapshot, then the stream from a position at or before it
+//! ```
+//! # Invariants
+//! - The sender keeps nothing: where to go on, and the counts there, the receiver says; the rest is in the log.
+//! - A receiver that stands in a history this log does not have is sent nothing.
+//!
+//! # On failure
+//! The connection is made again and the receiver asked where it stands. What cannot go on says why in the status, and is tried
+//! again.
+//!
+//! # Limits
+//! Each peer's sender reads the log for itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesOrdered, StreamExt as _};
+use telesto_bucket::Cause;
+use telesto_common::{Lsn, RegionId};
+use telesto_log::Error as LogError;
+use telesto_net::{Client, Service};
+use telesto_shard::Read;
+use telesto_txn::Database as _;
+use telesto_txn::service::Freshness;
+
+use crate::error::{Error, Result};
+use crate::fold::Fold;
+use crate::placement::Rules;
+use crate::rows;
+use crate::shared::{Peer, Shared};
+use crate::wire::{Batch, Element, Header, KeyWrite, Position, Reply, Request};
+
+/// The service of the streams between regions.
+pub const SERVICE: Service = Service(0x5247);
+
+/// Batches under way.
+const WINDOW: usize = 32;
+/// Bytes of log read, and of writes in a batch, at a time, about.
+const BATCH_BYTES: usize = 1 << 20;
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often a log that others may write to is looked at without a hint, and a receiver spoken to without news, in beats.
+const LOOK_BEATS: u32 = 20;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub shared: Arc<Shared>,
+    pub to: RegionId,
+    pub client: Client,
+}
+
+/// A stream that goes on.
+struct Stream<'a> {
+    sender: &'a Sender,
+    peer: &'a Peer,
+    fold: Fold,
+    /// The end of the batch sent last.
+    sent: Position,
+    elements: Vec<Element>,
+    bytes: usize,
+    under_way: FuturesOrdered<BoxFuture<'a, (Lsn, Result<Reply>)>>,
+}
+
+impl Sender {
+    pub async fn run(self) {
+        let env = self.shared.env.clone();
+        loop {
+            let result = self.stream().await;
+            if let Some(peer) = self.shared.peers.get(&self.to) {
+                peer.connected.store(false, Ordering::Relaxed);
+                peer.filling.store(false, Ordering::Relaxed);
+            }
+            if let Err(error) = result {
+                tracing::debug!(to = %self.to, %error, "a stream to another region is interrupted");
+                self.shared.trouble.lock().insert(Some(self.to), error.to_string());
+                env.clock.sleep(PAUSE + env.jitter(PAUSE)).await;
+            }
+        }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply> {
+        let shared = &self.shared;
+        let header =
+            Header { deployment: shared.config.deployment, from: shared.config.me, to: self.to };
+        let by = shared.env.deadline(shared.config.timeout);
+        let reply = self.client.call(SERVICE, request.encode(header), by).await?;
+        let reply = Reply::decode(reply).map_err(Error::malformed("another region's reply"))?;
+        match reply {
+            Reply::Refused(reason) => Err(Error::Refused { region: self.to, reason }),
+            reply => Ok(reply),
+        }
+    }
+
+    /// One connection's life: ends when the receiver stands elsewhere than was thought.
+    async fn stream(&self) -> Result<()> {
+        let shared = &self.shared;
+        let Some(peer) = shared.peers.get(&self.to) else {
+            return Err(Error::UnknownRegion(self.to));
+        };
+        let fold = match self.ask(Request::Hello).await? {
+            Reply::At(position) => self.fold_at(position).await?,
+            _ => {
+                let mut fold = self.fold_at_tail().await?;
+                let ranges = fold.rules.gained(&Rules::default(), self.to);
+                peer.filling.store(true, Ordering::Relaxed);
+                self.fill(&mut fold, ranges).await?;
+                self.ask(Request::Filled(fold.position.clone())).await?;
+                peer.filling.store(false, Ordering::Relaxed);
+                fold
+            }
+        };
+        peer.connected.store(true, Ordering::Relaxed);
+        shared.trouble.lock().remove(&Some(self.to));
+        let sent = fold.position.clone();
+        let (elements, under_way) = (Vec::new(), FuturesOrdered::new());
+        Stream { sender: self, peer, fold, sent, elements, bytes: 0, under_way }.run().await
+    }
+
+    /// A fold that goes on where the receiver stands.
+    async fn fold_at(&self, position: Position) -> Result<Fold> {
+        let shared = &self.shared;
+        let by = shared.env.deadline(shared.config.timeout);
+        let region = self.to;
+        if position.lsn > shared.engine.applied().0 {
+            let snapshot = shared.store.begin(Freshness::Tail, None).await?;
+            shared.store.release(&snapshot).await;
+            if position.lsn > shared.engine.applied().0 {
+                return Err(Error::LostCommits { region });
+            }
+        }
+        match shared.engine.log().hash_before(position.lsn.next(), by).await {
+            Ok(hash) if hash == position.hash => {}
+            Ok(_) => return Err(Error::LostCommits { region }),
+            Err(LogError::Trimmed { .. }) => return Err(Error::Trimmed { region }),
+            Err(error) => return Err(error.into()),
+        }
+        let rules = shared.rules_at(&position).await?;
+        Ok(shared.fold(position, rules))
+    }
+
+    /// A fold at the log's tail as it is now.
+    async fn fold_at_tail(&self) -> Result<Fold> {
+        let shared = &self.shared;
+        let base = shared.store.row(rows::base(), None).await?.ok_or_else(|| {
+            Error::Config("this region has not begun to keep its position; retry".to_owned())
+        })?;
+        let base = Position::decode(base).map_err(Error::malformed("a stored position"))?;
+        let rules = shared.rules_at(&base).await?;
+        let mut fold = shared.fold(base, rules);
+        shared.run_to_tail(&mut fold).await?;
+        Ok(fold)
+    }
+
+    /// Sends the rows of `ranges` as of a snapshot at or after the fold's position.
+    async fn fill(
+        &self,
+        fold: &mut Fold,
+        ranges: Vec<telesto_common::key::KeyRange>,
+    ) -> Result<()> {
+        let shared = &self.shared;
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let deleted = shared.deleted(&ranges, fold.position.lsn).await?;
+        let snapshot = shared.store.begin(Freshness::Tail, None).await?;
+        let sent = async {
+            for mut range in ranges {
+                loop {
+                    let found = shared.store.scan(range.clone(), snapshot.snapshot).await?;
+                    let Some(last) = found.last() else { break };
+                    range.start = telesto_common::key::KeyRange::point(&last.key).end;
+                    let keys = found.into_iter().map(|row| row.key).collect();
+                    self.send_rows(keys, snapshot.snapshot).await?;
+                    let _ = shared.store.service.renew(vec![snapshot.lease]).await;
+                }
+            }
+            self.send_rows(deleted, snapshot.snapshot).await
+        };
+        let sent = sent.await;
+        shared.store.release(&snapshot).await;
+        sent
+    }
+
+    async fn send_rows(
+        &self,
+        keys: Vec<bytes::Bytes>,
+        at: telesto_common::Timestamp,
+    ) -> Result<()> {
+        let store = &self.shared.store;
+        for keys in keys.chunks(256) {
+            let reads = store.get(keys.to_vec(), at).await?;
+            let mut labelled = Vec::new();
+            for (key, read) in keys.iter().zip(reads) {
+                if let Read::Found(version) = read {
+                    let (at, source) = store.rank(&version);
+                    let write = KeyWrite { key: key.clone(), value: version.value };
+                    labelled.push(crate::wire::LabelledRow { source, at, write });
+                }
+            }
+            self.ask(Request::Rows(labelled)).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Stream<'_> {
+    async fn run(mut self) -> Result<()> {
+        let shared = Arc::clone(&self.sender.shared);
+        let env = &shared.env;
+        let beat = shared.config.beat;
+        let mut reached = shared.engine.reached();
+        let mut looked = Duration::ZERO;
+        let mut told = env.clock.monotonic();
+        let mut hurried = false;
+        loop {
+            let now = env.clock.monotonic();
+            let known = shared.engine.applied().0 > self.fold.position.lsn;
+            let look = hurried || now >= looked + beat * LOOK_BEATS;
+            if (known || look) && self.under_way.len() < WINDOW {
+                self.read().await?;
+                looked = now;
+            }
+            let moved = self.fold.position.lsn > self.sent.lsn;
+            // A receiver that was started again stands before what it had not applied, and says so only when it is spoken to.
+            let silent = self.under_way.is_empty() && now >= told + beat * LOOK_BEATS;
+            let due = hurried || !self.elements.is_empty() || now >= told + beat;
+            if silent || (moved && due) {
+                self.send();
+                told = now;
+            }
+            hurried = false;
+            let full = self.under_way.len() >= WINDOW;
+            let more = shared.engine.applied().0 > self.fold.position.lsn;
+            if more && !full {
+                continue;
+            }
+            tokio::select! {
+                biased;
+                Some((lsn, reply)) = self.under_way.next() => match reply? {
+                    Reply::Taken => { self.peer.has.fetch_max(lsn.0, Ordering::Relaxed); }
+                    // It was started again, or another sender spoke to it: from where it stands.
+                    _ => return Ok(()),
+                },
+                changed = reached.changed(), if !full => {
+                    if changed.is_err() {
+                        return Err(Error::Stopped);
+                    }
+                }
+                () = self.peer.hurry.notified() => hurried = true,
+                () = env.clock.sleep(beat) => {}
+            }
+        }
+    }
+
+    /// Reads on in the log.
+    async fn read(&mut self) -> Result<()> {
+        let shared = &self.sender.shared;
+        let by = shared.env.deadline(shared.config.timeout);
+        let from = self.fold.position.lsn.next();
+        let batch = match shared.engine.log().read(from, BATCH_BYTES, Cause::Read, by).await {
+            Ok(batch) => batch,
+            Err(LogError::Trimmed { .. }) => {
+                return Err(Error::Trimmed { region: self.sender.to });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for entry in &batch.entries {
+            let folded = self.fold.entry(entry, Some(self.sender.to)).await?;
+            for element in folded.elements {
+                self.bytes += element.writes.iter().map(KeyWrite::bytes).sum::<usize>();
+                self.elements.push(element);
+            }
+            if !folded.gained.is_empty() {
+                // Rows first: the position behind the change is told only when they are there.
+                self.peer.filling.store(true, Ordering::Relaxed);
+                self.sender.fill(&mut self.fold, folded.gained).await?;
+                self.peer.filling.store(false, Ordering::Relaxed);
+            }
+            if self.bytes >= BATCH_BYTES {
+                self.send();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what was collected, up to the fold's position.
+    fn send(&mut self) {
+        let elements = std::mem::take(&mut self.elements);
+        self.bytes = 0;
+        let count = elements.len() as u64;
+        let begin = (self.sent.lsn, self.sent.hash);
+        let end = self.fold.position.clone();
+        let body = Batch { begin, elements, end: end.clone() }.pack(&self.sent.past);
+        self.peer.sent.fetch_add(count, Ordering::Relaxed);
+        self.peer.sent_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+        metrics::counter!("telesto_regions_sent_transactions_total", "to" => self.sender.to.to_string())
+            .increment(count);
+        metrics::counter!("telesto_regions_sent_bytes_total", "to" => self.sender.to.to_string())
+            .increment(body.len() as u64);
+        let (sender, lsn) = (self.sender, end.lsn);
+        self.under_way.push_back(Box::pin(async move {
+            (lsn, sender.ask(Request::Batch { begin, body }).await)
+        }));
+        self.sent = end;
+    }
+}

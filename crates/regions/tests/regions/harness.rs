@@ -1,0 +1,339 @@
+//! Regions of one world: each an engine on a bucket of its own, that can be killed and opened again.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::SinkExt as _;
+use parking_lot::Mutex;
+use telesto_bucket::{Bucket, BucketOptions, LatencyModel, MemoryStore, over};
+use telesto_common::key::KeyRange;
+use telesto_common::{Deadline, Env, Incarnation, Label, NodeId, RegionId, Timestamp};
+use telesto_geo::{Bug, PlaneKind, RegionSet};
+use telesto_log::Identity;
+use telesto_net::sim::{SimNet, Weather};
+use telesto_net::{Caller, Class, Peer, Pipe, Router, Transport, VERSIONS, serve};
+use telesto_regions::{PeerRegion, Regions, RegionsConfig, Rule, Rules, SERVICE};
+use telesto_shard::{EngineKind, MemoryCheckpoints, Read};
+use telesto_testkit::{Process, World};
+use telesto_txn::service::{BeginRequest, Freshness, GetRequest};
+use telesto_txn::{
+    Database as _, Engine, EngineOptions, Level, MemoryLimits, ReadFor, ScanOptions, TxnOptions,
+};
+
+pub const DEPLOYMENT: u128 = 77;
+pub const SECRET: [u8; 32] = [9; 32];
+
+/// What survives a region's processes.
+pub struct Site {
+    pub id: RegionId,
+    pub store: MemoryStore,
+    checkpoints: Arc<MemoryCheckpoints>,
+    life: RefCell<u64>,
+    running: RefCell<Option<Running>>,
+}
+
+/// A region's process.
+#[derive(Clone)]
+pub struct Running {
+    pub engine: Arc<Engine>,
+    pub regions: Arc<Regions>,
+    pub env: Env,
+    process: Arc<Process>,
+}
+
+/// What was sent: from and to which region, and the bytes.
+pub type Frames = Arc<Mutex<Vec<(usize, String, Bytes)>>>;
+
+/// A transport that keeps what passes.
+#[derive(Debug)]
+struct Capture {
+    transport: Arc<dyn Transport>,
+    from: usize,
+    frames: Frames,
+}
+
+#[async_trait::async_trait]
+impl Transport for Capture {
+    async fn connect(&self, peer: &Peer, class: Class, by: Deadline) -> telesto_net::Result<Pipe> {
+        let pipe = self.transport.connect(peer, class, by).await?;
+        let (frames, from, to) = (Arc::clone(&self.frames), self.from, peer.address.clone());
+        let sender = pipe.sender.with(move |frame: Bytes| {
+            frames.lock().push((from, to.clone(), frame.clone()));
+            futures::future::ready(Ok::<_, telesto_net::Error>(frame))
+        });
+        Ok(Pipe { sender: Box::pin(sender), ..pipe })
+    }
+}
+
+pub struct Sites {
+    pub frames: Frames,
+    pub world: World,
+    pub net: SimNet,
+    pub sites: Vec<Site>,
+    pub planted: Option<Bug>,
+    pub plane: PlaneKind,
+    /// How long requests of buckets take.
+    pub latency: Option<&'static str>,
+    pub inbox_bytes: usize,
+}
+
+pub fn address(region: usize) -> String {
+    format!("region-{region}")
+}
+
+/// All keys that begin with `prefix` are in these regions.
+pub fn rule(prefix: &str, regions: &[u16]) -> Rule {
+    let mut end = prefix.as_bytes().to_vec();
+    *end.last_mut().expect("not empty") += 1;
+    let start = Bytes::copy_from_slice(prefix.as_bytes());
+    let regions = regions.iter().fold(RegionSet::default(), |set, id| set.with(RegionId(*id)));
+    Rule { range: KeyRange { start, end: Bytes::from(end) }, regions }
+}
+
+/// `a` is everywhere; the others are in two of three regions each.
+pub fn usual_rules() -> Rules {
+    Rules::new(vec![
+        rule("a", &[0, 1, 2]),
+        rule("b", &[0, 1]),
+        rule("c", &[1, 2]),
+        rule("d", &[0, 2]),
+    ])
+}
+
+impl Sites {
+    /// `count` regions, none running.
+    pub fn new(world: &World, count: usize) -> Self {
+        let site = |id| Site {
+            id: RegionId(id as u16),
+            store: MemoryStore::new(Arc::clone(&world.env.clock)),
+            checkpoints: MemoryCheckpoints::new(),
+            life: RefCell::new(0),
+            running: RefCell::new(None),
+        };
+        Self {
+            frames: Frames::default(),
+            world: world.clone(),
+            net: SimNet::new(world.env.clone()),
+            sites: (0..count).map(site).collect(),
+            planted: None,
+            plane: PlaneKind::Matrix,
+            latency: None,
+            inbox_bytes: 1 << 20,
+        }
+    }
+
+    /// `count` regions that run, with the usual rules.
+    pub async fn running(world: &World, count: usize) -> Self {
+        let sites = Self::new(world, count);
+        sites.start_all().await;
+        sites
+    }
+
+    pub async fn start_all(&self) {
+        for region in 0..self.sites.len() {
+            self.start(region, 0..self.sites.len()).await;
+            self.at(region).regions.set_placement(&usual_rules()).await.expect("set");
+        }
+    }
+
+    pub fn slow(&self) {
+        let weather = Weather { delay: Duration::from_millis(40), ..Weather::FOUL };
+        self.net.set_weather(weather);
+    }
+
+    pub fn at(&self, region: usize) -> Running {
+        self.sites[region].running.borrow().clone().expect("runs")
+    }
+
+    /// Opens a region's engine and starts its streams to `members`.
+    pub async fn start(&self, region: usize, members: std::ops::Range<usize>) {
+        let site = &self.sites[region];
+        let life = {
+            let mut life = site.life.borrow_mut();
+            *life += 1;
+            *life
+        };
+        let process = Arc::new(self.world.process(&address(region), life));
+        let env = process.env.clone();
+        let store: Arc<dyn object_store::ObjectStore> = Arc::new(site.store.clone());
+        let latency = self.latency.map(|name| LatencyModel::named(name).expect("known"));
+        let options = BucketOptions { latency, ..BucketOptions::default() };
+        let bucket = over(store, "memory://test", &options, env.clone());
+        let bucket = bucket.expect("a bucket") as Arc<dyn Bucket>;
+        let node = NodeId(100 + region as u128);
+        let identity = Identity {
+            node,
+            incarnation: Incarnation(life),
+            host: "test".to_owned(),
+            pid: 1,
+            address: String::new(),
+        };
+        let options = EngineOptions {
+            region: site.id,
+            checkpoint: EngineKind::Memory(Arc::clone(&site.checkpoints)),
+            memory: MemoryLimits::split(64 << 20),
+            ..EngineOptions::new(identity, std::env::temp_dir())
+        };
+        let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
+        let me = Caller { node, incarnation: Incarnation(life) };
+        let peers = members.filter(|peer| *peer != region).map(|peer| PeerRegion {
+            id: RegionId(peer as u16),
+            name: address(peer),
+            node: Peer { node: NodeId(100 + peer as u128), address: address(peer) },
+        });
+        let config = RegionsConfig {
+            peers: peers.collect(),
+            planted: self.planted,
+            plane: self.plane,
+            inbox_bytes: self.inbox_bytes,
+            timeout: Duration::from_secs(5),
+            ..RegionsConfig::new(site.id, DEPLOYMENT, SECRET, me)
+        };
+        let mut incoming = self.net.listen(&address(region));
+        let transport = self.net.transport(&address(region));
+        let transport: Arc<dyn Transport> =
+            Arc::new(Capture { transport, from: region, frames: Arc::clone(&self.frames) });
+        let regions = Regions::start(&env, Arc::clone(&engine), bucket, transport, config);
+        let regions = regions.await.expect("starts");
+        let router = Router::default().with(SERVICE, regions.handler());
+        let on = env.clone();
+        env.spawn("accepting", async move {
+            while let Some(pipe) = incoming.recv().await {
+                let (router, env) = (router.clone(), on.clone());
+                on.spawn("serving", async move {
+                    let _ = serve(&env, pipe, me, VERSIONS, &router).await;
+                });
+            }
+        });
+        *site.running.borrow_mut() = Some(Running { engine, regions, env, process });
+    }
+
+    /// Stops a region's process at once.
+    pub fn kill(&self, region: usize) {
+        self.net.leave(&address(region));
+        if let Some(running) = self.sites[region].running.borrow_mut().take() {
+            running.process.kill();
+        }
+    }
+
+    /// A region's bucket is lost.
+    pub fn forget(&mut self, region: usize) {
+        let fresh = Self::new(&self.world, self.sites.len()).sites.remove(region);
+        *fresh.life.borrow_mut() = *self.sites[region].life.borrow();
+        self.sites[region] = fresh;
+    }
+
+    pub fn partition(&self, one: usize, other: usize) {
+        self.net.cut(&address(one), &address(other));
+        self.net.cut(&address(other), &address(one));
+    }
+
+    pub async fn put(&self, region: usize, key: &str, value: &str) -> Label {
+        write(&self.at(region).engine, &[(key, Some(value))], Label::default())
+            .await
+            .expect("commits")
+    }
+
+    pub async fn get(&self, region: usize, key: &str) -> Option<String> {
+        read(&self.at(region).engine, key, Label::default()).await
+    }
+
+    /// Waits until `key` reads `value` in `region`.
+    pub async fn comes(&self, region: usize, key: &str, value: Option<&str>) {
+        for _ in 0..3000 {
+            if self.get(region, key).await.as_deref() == value {
+                return;
+            }
+            self.world.sleep(Duration::from_millis(20)).await;
+        }
+        let status: Vec<_> = (0..self.sites.len())
+            .filter_map(|region| self.sites[region].running.borrow().clone())
+            .map(|running| running.regions.status())
+            .collect();
+        panic!("{key} is not {value:?} in region {region} after a minute: {status:#?}");
+    }
+
+    /// Waits until everything that was committed is everywhere it belongs.
+    pub async fn quiet(&self) {
+        let everyone = 0..self.sites.len();
+        for from in everyone.clone() {
+            let (_, at) = self.at(from).engine.applied();
+            let token = self.at(from).regions.token(Label::update(RegionId(from as u16), at));
+            for to in everyone.clone().filter(|to| *to != from) {
+                let running = self.at(to);
+                let by = running.env.deadline(Duration::from_secs(120));
+                let attached = running.regions.attach(&token, by).await;
+                attached.unwrap_or_else(|error| {
+                    panic!("{from} to {to}: {error}; {:#?}", running.regions.status())
+                });
+            }
+        }
+    }
+
+    /// Every key under `prefix` with its value and label, as stored.
+    pub async fn contents(
+        &self,
+        region: usize,
+        prefix: &str,
+    ) -> Vec<(Bytes, Bytes, Timestamp, RegionId)> {
+        let running = self.at(region);
+        let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+        let txn = running.engine.begin(options).await.expect("begins");
+        let mut scan = txn.scan(rule(prefix, &[]).range, ScanOptions::default());
+        let mut rows = Vec::new();
+        loop {
+            let batch = scan.next_batch(1000).await.expect("scans");
+            if batch.is_empty() {
+                break;
+            }
+            rows.extend(batch);
+        }
+        let service = running.engine.service();
+        let (shard, timeout) = (Default::default(), Duration::from_secs(5));
+        let request = BeginRequest { shard, freshness: Freshness::Tail, as_of: None, timeout };
+        let at = service.begin(request).await.expect("begins").snapshot;
+        let keys = rows.iter().map(|(key, _)| key.clone()).collect();
+        let reads = service.get(GetRequest { shard, keys, at, timeout }).await.expect("reads");
+        let label = |read: Read| match read {
+            Read::Found(version) => match version.origin {
+                Some(origin) => (origin.timestamp, origin.source),
+                None => (version.at, RegionId(region as u16)),
+            },
+            other => panic!("{other:?}"),
+        };
+        let labels = reads.into_iter().map(label);
+        rows.into_iter().zip(labels).map(|((key, value), (at, by))| (key, value, at, by)).collect()
+    }
+}
+
+/// Commits writes of a session that has seen `session`; gives its label.
+pub async fn write(
+    engine: &Engine,
+    writes: &[(&str, Option<&str>)],
+    session: Label,
+) -> telesto_txn::Result<Label> {
+    let txn = engine.begin(TxnOptions { session, ..TxnOptions::default() }).await?;
+    for (key, value) in writes {
+        let key = Bytes::copy_from_slice(key.as_bytes());
+        match value {
+            Some(value) => txn.put(key, Bytes::copy_from_slice(value.as_bytes())).await?,
+            None => txn.delete(key).await?,
+        }
+    }
+    Ok(txn.commit().await?.label)
+}
+
+/// What a strict read sees.
+pub async fn read(engine: &Engine, key: &str, session: Label) -> Option<String> {
+    let options = TxnOptions {
+        level: Level::Serializable,
+        read_only: true,
+        session,
+        ..TxnOptions::default()
+    };
+    let txn = engine.begin(options).await.expect("begins");
+    let value = txn.get(key.as_bytes(), ReadFor::Query).await.expect("reads");
+    value.map(|value| String::from_utf8(value.to_vec()).expect("text"))
+}

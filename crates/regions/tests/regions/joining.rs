@@ -1,0 +1,81 @@
+//! A database of one region becomes one of several.
+
+use std::time::Duration;
+
+use telesto_regions::Rules;
+use telesto_testkit::World;
+
+use crate::harness::{Sites, rule, usual_rules, write};
+use telesto_common::{Label, RegionId};
+
+#[test]
+fn region_that_joins_is_filled_from_rows_and_stream_while_traffic_goes_on() {
+    World::run(21, false, async |world| {
+        let sites = Sites::new(&world, 3);
+        sites.start(0, 0..3).await;
+        for number in 0..50 {
+            sites.put(0, &format!("a{number}"), "before").await;
+        }
+        write(&sites.at(0).engine, &[("a7", None)], Label::default()).await.expect("commits");
+        sites.at(0).regions.set_placement(&usual_rules()).await.expect("set");
+        for region in 1..3 {
+            sites.start(region, 0..3).await;
+            sites.at(region).regions.set_placement(&usual_rules()).await.expect("set");
+            for number in 0..50 {
+                sites.put(0, &format!("a{number}"), &format!("while {region}")).await;
+                if number % 3 == 0 {
+                    sites.put(region, &format!("a-of-{region}-{number}"), "x").await;
+                }
+                world.sleep(Duration::from_millis(10)).await;
+            }
+        }
+        sites.quiet().await;
+        let first = sites.contents(0, "a").await;
+        assert_eq!(first.len(), 84);
+        assert_eq!(first, sites.contents(1, "a").await);
+        assert_eq!(first, sites.contents(2, "a").await);
+    });
+}
+
+#[test]
+fn range_that_a_region_gains_comes_with_the_rows_it_had() {
+    World::run(22, false, async |world| {
+        let sites = Sites::running(&world, 3).await;
+        sites.put(0, "b1", "old").await;
+        sites.quiet().await;
+        assert_eq!(sites.get(2, "b1").await, None);
+        let mut rules = usual_rules().rules().to_vec();
+        rules[1] = rule("b", &[0, 1, 2]);
+        for region in 0..3 {
+            sites.at(region).regions.set_placement(&Rules::new(rules.clone())).await.expect("set");
+        }
+        sites.comes(2, "b1", Some("old")).await;
+        sites.put(2, "b1", "new").await;
+        sites.comes(0, "b1", Some("new")).await;
+        assert_eq!(sites.at(2).regions.placement().await.expect("read"), Rules::new(rules));
+    });
+}
+
+#[test]
+fn region_that_begins_again_is_filled_anew_and_has_what_the_others_have() {
+    World::run(23, false, async |world| {
+        let sites = Sites::running(&world, 3).await;
+        sites.quiet().await;
+        for number in 0..30 {
+            sites.put(number % 3, &format!("a{}", number % 11), &format!("{number}")).await;
+            if number == 12 {
+                sites.at(1).regions.begin_again(RegionId(0)).expect("a peer");
+            }
+            if number == 20 {
+                write(&sites.at(2).engine, &[("a3", None)], Label::default())
+                    .await
+                    .expect("commits");
+            }
+        }
+        sites.quiet().await;
+        let first = sites.contents(0, "a").await;
+        assert_eq!(first, sites.contents(1, "a").await);
+        assert_eq!(first, sites.contents(2, "a").await);
+        assert!(sites.at(1).regions.begin_again(RegionId(9)).is_err());
+    });
+}

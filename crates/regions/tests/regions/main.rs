@@ -1,0 +1,10 @@
+//! Regions with real engines on buckets in memory, over the simulated network, in virtual time; and over TCP.
+#![allow(missing_docs, reason = "tests")]
+
+mod causal;
+mod harness;
+mod joining;
+mod registry;
+mod sessions;
+mod streams;
+mod tcp;

@@ -1,0 +1,52 @@
+//! Regions that are made, join, and leave, by what their buckets say of them.
+
+use std::sync::Arc;
+
+use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_common::{Incarnation, NodeId, RegionId};
+use telesto_net::Caller;
+use telesto_regions::{Error, Registry};
+use telesto_testkit::World;
+
+#[test]
+fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
+    World::run(31, false, async |world| {
+        let bucket = || {
+            let store = Arc::new(MemoryStore::new(Arc::clone(&world.env.clock)));
+            let options = BucketOptions::default();
+            let bucket = over(store, "memory://test", &options, world.env.clone());
+            bucket.expect("a bucket") as Arc<dyn Bucket>
+        };
+        let (here, there) = (bucket(), bucket());
+        assert!(Registry::load(&here).await.expect("read").is_none());
+        let first = Registry::init(&world.env, "eu", NodeId(1), "eu:1");
+        first.save(&here, 0).await.expect("saved");
+        let (number, mut first) = Registry::load(&here).await.expect("read").expect("there");
+        let invitation = first.invite("us").expect("a number is left");
+        assert!(matches!(first.invite("us"), Err(Error::Config(_))), "the name is taken");
+        first.save(&here, number).await.expect("saved");
+        let late = first.save(&here, number).await;
+        assert!(late.is_ok(), "the same change again is the same object");
+        let mut other = first.clone();
+        other.invite("asia").expect("a number is left");
+        assert!(other.save(&here, number).await.is_err(), "another change has this number");
+        let (second, acceptance) = Registry::join(&invitation, NodeId(2), "us:1").expect("joins");
+        second.save(&there, 0).await.expect("saved");
+        assert!(first.accept(&acceptance[2..]).is_err(), "cut off");
+        first.accept(&acceptance).expect("accepted");
+        let caller = |node| Caller { node: NodeId(node), incarnation: Incarnation(1) };
+        let (one, two) =
+            (first.config(caller(1)).expect("fits"), second.config(caller(2)).expect("fits"));
+        assert_eq!((one.me, two.me), (RegionId(0), RegionId(1)));
+        assert_eq!((one.deployment, one.secret), (two.deployment, two.secret));
+        assert_eq!(one.peers[0].node.address, "us:1");
+        assert_eq!(two.peers[0].node.address, "eu:1");
+        assert_eq!(two.name, "us");
+        first.remove("us").expect("there");
+        assert!(first.remove("eu").is_err(), "itself");
+        assert!(first.config(caller(1)).expect("fits").peers.is_empty());
+        assert!(first.accept(&acceptance).is_err(), "it was removed");
+        first.invite("us").expect("its name is free");
+        assert_eq!(first.members().last().map(|member| member.id), Some(2), "its number is not");
+    });
+}
