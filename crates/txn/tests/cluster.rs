@@ -1,0 +1,258 @@
+//! Several nodes, one quorum log: whoever does not own it hands its commits to the one that does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_common::{Deadline, Incarnation, NodeId, ShardId};
+use telesto_log::chain::{Medium, Owner, ServerInfo};
+use telesto_log::disk::{Disk, SimDisk};
+use telesto_log::server::{LOG_SERVICE, LocalLogServer, LogService, Neighbours};
+use telesto_log::{Cluster, Identity, LogKind};
+use telesto_net::sim::SimNet;
+use telesto_net::{Caller, Router, VERSIONS, serve};
+use telesto_shard::{EngineKind, MemoryCheckpoints};
+use telesto_testkit::{Process, World};
+use telesto_txn::{
+    ClusterOptions, Database as _, Engine, EngineOptions, Error, Owners, ReadFor, TxnOptions,
+    Unanswered,
+};
+
+const SHARD: ShardId = ShardId(0);
+
+/// The engines of all nodes, by node; what becomes of a request is the test's choice.
+#[derive(Debug, Default)]
+struct Switchboard {
+    engines: Mutex<Vec<Option<Arc<Engine>>>>,
+    /// So many answers more are lost, after the request was carried out.
+    lose: Mutex<u32>,
+}
+
+#[async_trait]
+impl Owners for Switchboard {
+    async fn ask(&self, owner: &Owner, request: Bytes, by: Deadline) -> Result<Bytes, Unanswered> {
+        let index = usize::try_from(owner.node.0 - 1).expect("a small number");
+        let engine = self.engines.lock()[index].clone();
+        let gone = || Unanswered { perhaps_done: true, reason: "it is gone".into() };
+        let answer = engine.ok_or_else(gone)?.answer(request, by).await;
+        let mut lose = self.lose.lock();
+        if *lose > 0 {
+            *lose -= 1;
+            return Err(gone());
+        }
+        Ok(answer)
+    }
+}
+
+struct Nodes {
+    world: World,
+    net: SimNet,
+    bucket: Arc<MemoryStore>,
+    checkpoints: Arc<MemoryCheckpoints>,
+    board: Arc<Switchboard>,
+    processes: Vec<Process>,
+    directory: tempfile::TempDir,
+}
+
+fn info(index: usize) -> ServerInfo {
+    ServerInfo {
+        node: NodeId(index as u128 + 1),
+        address: format!("node{index}"),
+        incarnation: Incarnation(0),
+    }
+}
+
+impl Nodes {
+    async fn start(world: World, count: usize) -> Self {
+        let mut nodes = Self {
+            net: SimNet::new(world.env.clone()),
+            bucket: Arc::new(MemoryStore::new(Arc::clone(&world.env.clock))),
+            checkpoints: Arc::default(),
+            board: Arc::default(),
+            processes: Vec::new(),
+            directory: tempfile::tempdir().expect("a directory"),
+            world,
+        };
+        nodes.board.engines.lock().resize(count, None);
+        let mut options = Vec::new();
+        for index in 0..count {
+            options.push(nodes.node(index, count).await);
+        }
+        for (index, options) in options.into_iter().enumerate() {
+            let env = nodes.processes[index].env.clone();
+            let bucket: Arc<dyn Bucket> = over(
+                Arc::clone(&nodes.bucket),
+                "memory://cluster",
+                &BucketOptions::default(),
+                env.clone(),
+            )
+            .expect("a bucket");
+            let engine = Engine::open(bucket, env, options).await.expect("opened");
+            nodes.board.engines.lock()[index] = Some(engine);
+        }
+        nodes
+    }
+
+    /// A node whose log server answers already.
+    async fn node(&mut self, index: usize, count: usize) -> EngineOptions {
+        let address = info(index).address;
+        let process = self.world.process(&address, 1);
+        let env = process.env.clone();
+        self.processes.push(process);
+        let disk = SimDisk::new() as Arc<dyn Disk>;
+        let life = Incarnation(1);
+        let own = LocalLogServer::open_shared(disk, env.clone(), SHARD, 1 << 20, life).await;
+        let own = own.expect("a log server");
+        let service = LogService::default();
+        service.add(SHARD, Arc::clone(&own));
+        let me = Caller { node: info(index).node, incarnation: life };
+        let router = Router::default().with(LOG_SERVICE, Arc::new(service));
+        let mut incoming = self.net.listen(&address);
+        let on = env.clone();
+        env.spawn("accepting", async move {
+            while let Some(pipe) = incoming.recv().await {
+                let (router, env) = (router.clone(), on.clone());
+                on.spawn("serving", async move {
+                    let _ = serve(&env, pipe, me, VERSIONS, &router).await;
+                });
+            }
+        });
+        let transport = self.net.transport(&address);
+        let neighbours = Neighbours::new(env, transport, me, Some(Arc::clone(&own)));
+        neighbours.set_candidates((0..count).map(|n| info((index + n) % count)).collect());
+        let identity = Identity {
+            node: me.node,
+            incarnation: life,
+            host: address.clone(),
+            pid: 1,
+            address,
+        };
+        let mut options = EngineOptions::new(identity, self.directory.path().to_owned());
+        options.log = LogKind::Quorum;
+        options.checkpoint = EngineKind::Memory(Arc::clone(&self.checkpoints));
+        options.timeout = Duration::from_secs(10);
+        options.cluster = Some(ClusterOptions {
+            log: Cluster::new(neighbours, own),
+            owners: Arc::clone(&self.board) as Arc<dyn Owners>,
+            archive_interval: Duration::from_secs(1),
+        });
+        options
+    }
+
+    fn engine(&self, index: usize) -> Arc<Engine> {
+        self.board.engines.lock()[index].clone().expect("it lives")
+    }
+
+    async fn put(&self, index: usize, key: &str, value: &str) -> Result<(), Error> {
+        let engine = self.engine(index);
+        let txn = engine.begin(TxnOptions::default()).await?;
+        let old = txn.get(key.as_bytes(), ReadFor::Query).await?;
+        let new = [&old.unwrap_or_default()[..], value.as_bytes()].concat();
+        txn.put(Bytes::copy_from_slice(key.as_bytes()), new.into()).await?;
+        txn.commit().await.map(|_| ())
+    }
+
+    async fn get(&self, index: usize, key: &str) -> Bytes {
+        let engine = self.engine(index);
+        let txn = engine.begin(TxnOptions::default()).await.expect("begun");
+        let value = txn.get(key.as_bytes(), ReadFor::Query).await.expect("read");
+        txn.rollback();
+        value.unwrap_or_default()
+    }
+
+    fn owner(&self, index: usize) -> NodeId {
+        match &self.engine(index).log().chain().active().medium {
+            Medium::Quorum { owner, .. } => owner.node,
+            Medium::Bucket => panic!("a quorum log"),
+        }
+    }
+
+    /// The node is gone with everything but its disk.
+    fn kill(&mut self, index: usize) {
+        self.net.leave(&info(index).address);
+        self.processes[index].kill();
+        self.board.engines.lock()[index] = None;
+    }
+}
+
+#[test]
+fn commit_of_a_node_that_does_not_own_the_log_is_read_on_every_node() {
+    World::run(1, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        assert_eq!(nodes.owner(0), NodeId(1));
+        for round in 0..5 {
+            for index in 0..3 {
+                nodes.put(index, "k", &format!("{round}{index},")).await.expect("committed");
+                for reader in 0..3 {
+                    let value = nodes.get(reader, "k").await;
+                    let last = format!("{round}{index},");
+                    assert!(value.ends_with(last.as_bytes()), "node {reader} has {value:?}");
+                }
+            }
+        }
+        assert_eq!(nodes.get(1, "k").await.len(), 15 * 3);
+    });
+}
+
+#[test]
+fn commit_whose_answer_was_lost_is_told_once_and_made_once() {
+    World::run(2, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        *nodes.board.lose.lock() = 2;
+        nodes.put(1, "k", "once").await.expect("committed");
+        assert_eq!(*nodes.board.lose.lock(), 0, "answers were lost");
+        assert_eq!(nodes.get(2, "k").await, "once");
+        // Another one may have overwritten it by the time that the answer is asked for again.
+        *nodes.board.lose.lock() = 1;
+        let (slow, quick) = futures::join!(nodes.put(1, "m", "a"), async {
+            nodes.world.sleep(Duration::from_millis(5)).await;
+            nodes.put(0, "m", "b").await
+        });
+        slow.expect("committed");
+        let value = nodes.get(2, "m").await;
+        let told = match quick {
+            Ok(()) => value == "ab" || value == "ba",
+            Err(Error::Conflict { .. }) => value == "a",
+            Err(other) => panic!("{other}"),
+        };
+        assert!(told, "{value:?}");
+    });
+}
+
+#[test]
+fn commit_goes_on_at_the_next_owner_when_the_owner_dies_or_resigns() {
+    World::run(3, false, async |world| {
+        let mut nodes = Nodes::start(world, 3).await;
+        nodes.put(1, "k", "a").await.expect("committed");
+        let by = nodes.world.env.deadline(Duration::from_secs(5));
+        // Resigning: the successor waits for nobody's lease.
+        let loglet = nodes.engine(0).log().resign(by).await.expect("resigned").expect("it was its own");
+        let before = nodes.world.now();
+        let waiting = nodes.put(0, "k", "b");
+        let succeeding = async {
+            let engine = nodes.engine(1);
+            engine.log().succeed(loglet, by).await.expect("it succeeds")
+        };
+        let (put, own) = futures::join!(waiting, succeeding);
+        put.expect("committed at the next owner");
+        assert!(own && nodes.owner(1) == NodeId(2));
+        assert!(nodes.world.now() - before < Duration::from_millis(400), "a lease was waited for");
+        // Dying.
+        let active = nodes.engine(2).log().chain().active().id;
+        nodes.kill(1);
+        let put = nodes.put(2, "k", "c");
+        let succeeding = async {
+            nodes.world.sleep(Duration::from_millis(500)).await;
+            let by = nodes.world.env.deadline(Duration::from_secs(5));
+            nodes.engine(0).log().succeed(active, by).await.expect("it succeeds")
+        };
+        let (put, own) = futures::join!(put, succeeding);
+        put.expect("committed at the next owner");
+        assert!(own);
+        assert_eq!(nodes.get(0, "k").await, "abc");
+        assert_eq!(nodes.get(2, "k").await, "abc");
+    });
+}
