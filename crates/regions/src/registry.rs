@@ -195,9 +195,7 @@ impl Registry {
             .iter_mut()
             .find(|member| member.name == name && member.id != me && !member.removed);
         let found = found.ok_or_else(|| {
-            Error::Config(format!(
-                "there is no other region {name}; `telesto region list` tells them"
-            ))
+            Error::Config(format!("there is no other region {name}; name one of Registry::members"))
         })?;
         found.removed = true;
         Ok(())

@@ -89,8 +89,17 @@ fn greater_label_wins_everywhere_and_replicas_are_equal_after_a_partition() {
             }
         }
         write(&sites.at(1).engine, &[("a3", None)], Label::default()).await.expect("commits");
+        // What decides is read from checkpoints, after a region was opened again.
+        for region in 0..3 {
+            sites.at(region).engine.fold().await.expect("folds");
+        }
+        sites.kill(2);
+        sites.start(2, 0..3).await;
         sites.net.heal();
         sites.quiet().await;
+        for region in 0..3 {
+            sites.at(region).engine.fold().await.expect("folds");
+        }
         let first = sites.contents(0, "a").await;
         assert_eq!(first, sites.contents(1, "a").await);
         assert_eq!(first, sites.contents(2, "a").await);
@@ -98,6 +107,10 @@ fn greater_label_wins_everywhere_and_replicas_are_equal_after_a_partition() {
         assert!(first.iter().any(|(.., by)| *by == RegionId(2)));
         let conflicts: u64 = (0..3).map(|region| sites.at(region).regions.status().conflicts).sum();
         assert!(conflicts > 0);
+        // Labels of other regions' versions stay with them in the checkpoint.
+        sites.kill(0);
+        sites.start(0, 0..3).await;
+        assert_eq!(first, sites.contents(0, "a").await);
     });
 }
 
