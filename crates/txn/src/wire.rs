@@ -19,7 +19,7 @@ use telesto_shard::Change;
 use crate::api::{Cost, Durability};
 use crate::error::{Error, Result};
 use crate::read_set::{ReadRange, Reads};
-use crate::service::{CheckedWrite, CommitReply, CommitRequest, CommitWrites};
+use crate::service::{CheckedWrite, CommitReply, CommitRequest, CommitWrites, RemoteWrites};
 
 #[derive(Serialize, Deserialize)]
 struct WireWrite {
@@ -43,6 +43,15 @@ struct WirePart {
 enum WireWrites {
     Inline(Vec<WireWrite>),
     External { parts: Vec<WirePart>, since: Timestamp },
+    Applied { own: Vec<WireWrite>, remote: Vec<WireRemote> },
+}
+
+/// A transaction that another region committed first.
+#[derive(Serialize, Deserialize)]
+struct WireRemote {
+    txn: TxnId,
+    origin: Label,
+    writes: Vec<WireWrite>,
 }
 
 /// A commit request, and whether it was sent before without an answer.
@@ -117,6 +126,24 @@ fn unpack<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T> {
     postcard::from_bytes(bytes).map_err(|error| malformed(&error))
 }
 
+fn sent(writes: &[CheckedWrite]) -> Vec<WireWrite> {
+    let each = writes.iter().map(|CheckedWrite { write, since }| WireWrite {
+        key: write.key.clone(),
+        value: write.value.clone(),
+        fresh: write.fresh,
+        since: *since,
+    });
+    each.collect()
+}
+
+fn come(writes: Vec<WireWrite>) -> Vec<CheckedWrite> {
+    let each = writes.into_iter().map(|WireWrite { key, value, fresh, since }| CheckedWrite {
+        write: Write { key, value, fresh },
+        since,
+    });
+    each.collect()
+}
+
 /// The bytes of a commit request; `again`: it was sent before, and the answer was lost.
 pub(crate) fn encode_commit(
     request: &CommitRequest,
@@ -124,17 +151,18 @@ pub(crate) fn encode_commit(
     timeout: Duration,
 ) -> Result<Bytes> {
     let writes = match &request.writes {
-        CommitWrites::Inline(writes) => WireWrites::Inline(
-            writes
+        CommitWrites::Inline(writes) => WireWrites::Inline(sent(writes)),
+        CommitWrites::Applied { own, remote } => WireWrites::Applied {
+            own: sent(own),
+            remote: remote
                 .iter()
-                .map(|CheckedWrite { write, since }| WireWrite {
-                    key: write.key.clone(),
-                    value: write.value.clone(),
-                    fresh: write.fresh,
-                    since: *since,
+                .map(|RemoteWrites { txn, origin, writes }| WireRemote {
+                    txn: *txn,
+                    origin: *origin,
+                    writes: sent(writes),
                 })
                 .collect(),
-        ),
+        },
         CommitWrites::External { parts, since } => WireWrites::External {
             since: *since,
             parts: parts
@@ -168,15 +196,18 @@ pub(crate) fn encode_commit(
 pub(crate) fn decode_commit(bytes: &[u8]) -> Result<(CommitRequest, bool)> {
     let wire: WireCommit = unpack(bytes)?;
     let writes = match wire.writes {
-        WireWrites::Inline(writes) => CommitWrites::Inline(
-            writes
+        WireWrites::Inline(writes) => CommitWrites::Inline(come(writes)),
+        WireWrites::Applied { own, remote } => CommitWrites::Applied {
+            own: come(own),
+            remote: remote
                 .into_iter()
-                .map(|WireWrite { key, value, fresh, since }| CheckedWrite {
-                    write: Write { key, value, fresh },
-                    since,
+                .map(|WireRemote { txn, origin, writes }| RemoteWrites {
+                    txn,
+                    origin,
+                    writes: come(writes),
                 })
                 .collect(),
-        ),
+        },
         WireWrites::External { parts, since } => CommitWrites::External {
             since,
             parts: parts
@@ -305,14 +336,22 @@ mod tests {
 
     #[test]
     fn commit_request_arrives_as_it_was_sent() {
-        let sent = request();
-        let bytes = encode_commit(&sent, true, Duration::from_millis(700)).expect("bytes");
-        let (came, again) = decode_commit(&bytes).expect("read");
-        assert!(again);
-        let expected = CommitRequest { timeout: Duration::from_millis(700), ..sent };
-        assert_eq!(format!("{came:?}"), format!("{expected:?}"));
-        for length in 0..bytes.len() {
-            assert!(decode_commit(&bytes[..length]).is_err(), "{length} bytes were taken");
+        let own = match request().writes {
+            CommitWrites::Inline(own) => own,
+            other => panic!("{other:?}"),
+        };
+        let remote =
+            vec![RemoteWrites { txn: TxnId(9), origin: Label::default(), writes: own.clone() }];
+        let applied = CommitRequest { writes: CommitWrites::Applied { own, remote }, ..request() };
+        for sent in [request(), applied] {
+            let bytes = encode_commit(&sent, true, Duration::from_millis(700)).expect("bytes");
+            let (came, again) = decode_commit(&bytes).expect("read");
+            assert!(again);
+            let expected = CommitRequest { timeout: Duration::from_millis(700), ..sent };
+            assert_eq!(format!("{came:?}"), format!("{expected:?}"));
+            for length in 0..bytes.len() {
+                assert!(decode_commit(&bytes[..length]).is_err(), "{length} bytes were taken");
+            }
         }
     }
 

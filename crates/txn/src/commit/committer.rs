@@ -390,24 +390,32 @@ impl Committer {
                         Err(error) => Err(Failed::Unknown(at, error.to_string())),
                     };
                 }
-                Ok(Append::Taken { .. }) => match local.taken_by(at, own, by).await {
-                    Ok(true) => {
-                        metrics::counter!("telesto_txn_own_slots_taken_total").increment(1);
-                        return Ok(Attempt::Committed(at));
-                    }
-                    Ok(false) => return Ok(Attempt::Lost),
-                    Err(error) if local.log.start() > at => {
-                        return Err(self.reopened(at, error, by).await);
-                    }
-                    Err(error) => {
-                        // It may be ours that is there.
-                        doubtful = true;
-                        causes.add(error.to_string());
-                        if by.passed(env.clock.monotonic()) {
-                            return Err(Failed::Unknown(at, causes.text()));
+                Err(error @ LogError::NotOwner { .. })
+                    if !doubtful || local.log.chain().active().start <= at =>
+                {
+                    // No attempt has reached the loglet that ended.
+                    return Err(Failed::Certain(error.into()));
+                }
+                Ok(Append::Taken { .. }) | Err(LogError::NotOwner { .. }) => {
+                    match local.taken_by(at, own, by).await {
+                        Ok(true) => {
+                            metrics::counter!("telesto_txn_own_slots_taken_total").increment(1);
+                            return Ok(Attempt::Committed(at));
+                        }
+                        Ok(false) => return Ok(Attempt::Lost),
+                        Err(error) if local.log.start() > at => {
+                            return Err(self.reopened(at, error, by).await);
+                        }
+                        Err(error) => {
+                            // It may be ours that is there.
+                            doubtful = true;
+                            causes.add(error.to_string());
+                            if by.passed(env.clock.monotonic()) {
+                                return Err(Failed::Unknown(at, causes.text()));
+                            }
                         }
                     }
-                },
+                }
                 Err(error @ LogError::Trimmed { .. }) => {
                     return Err(self.reopened(at, error.into(), by).await);
                 }
@@ -420,23 +428,6 @@ impl Committer {
                     }
                 }
                 Err(error) if !doubtful => return Err(Failed::Certain(error.into())),
-                Err(error @ LogError::NotOwner { .. })
-                    if local.log.chain().active().start <= at =>
-                {
-                    // The log goes on elsewhere from here or from before: no attempt has reached the loglet that ended.
-                    return Err(Failed::Certain(error.into()));
-                }
-                Err(LogError::NotOwner { .. }) => match local.taken_by(at, own, by).await {
-                    // The slot lies in the loglet that ended, and is decided.
-                    Ok(true) => return Ok(Attempt::Committed(at)),
-                    Ok(false) => return Ok(Attempt::Lost),
-                    Err(error) => {
-                        causes.add(error.to_string());
-                        if by.passed(env.clock.monotonic() + pause) {
-                            return Err(Failed::Unknown(at, causes.text()));
-                        }
-                    }
-                },
                 Err(error) => {
                     causes.add(error.to_string());
                     if by.passed(env.clock.monotonic() + pause) {
