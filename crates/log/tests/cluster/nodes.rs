@@ -99,6 +99,20 @@ pub struct Node {
     pub neighbours: Option<Arc<Neighbours>>,
 }
 
+impl Node {
+    /// One that has not begun yet.
+    fn new(world: &World, index: usize) -> Self {
+        Self {
+            address: address(index),
+            disk: SimDisk::new(),
+            life: 0,
+            process: world.process(&address(index), 0),
+            log: Arc::default(),
+            neighbours: None,
+        }
+    }
+}
+
 pub struct Nodes {
     pub world: World,
     pub net: SimNet,
@@ -147,16 +161,7 @@ impl Nodes {
     pub async fn new(world: World, shape: Shape) -> Self {
         let net = SimNet::new(world.env.clone());
         let store = Arc::new(MemoryStore::new(Arc::clone(&world.env.clock)));
-        let nodes = (0..shape.nodes)
-            .map(|index| Node {
-                address: address(index),
-                disk: SimDisk::new(),
-                life: 0,
-                process: world.process(&address(index), 0),
-                log: Arc::default(),
-                neighbours: None,
-            })
-            .collect();
+        let nodes = (0..shape.nodes).map(|index| Node::new(&world, index)).collect();
         let mut nodes = Self { world, net, store, shape, nodes, history: Arc::default() };
         for index in 0..shape.nodes {
             nodes.start(index).await;
@@ -301,6 +306,20 @@ impl Nodes {
                 missed = 0;
             }
         });
+    }
+
+    /// One node more, which all others learn of.
+    pub async fn join(&mut self) {
+        let index = self.shape.nodes;
+        self.shape.nodes += 1;
+        self.nodes.push(Node::new(&self.world, index));
+        self.start(index).await;
+        let count = self.shape.nodes;
+        for (index, node) in self.nodes.iter().enumerate() {
+            if let Some(neighbours) = &node.neighbours {
+                neighbours.set_candidates((0..count).map(|n| info((index + n) % count)).collect());
+            }
+        }
     }
 
     pub fn log(&self, index: usize) -> Option<VirtualLog> {

@@ -316,3 +316,40 @@ fn log_of_a_cluster_goes_to_the_bucket_and_comes_back_on_another_node() {
         }
     });
 }
+
+#[test]
+fn log_that_begins_on_one_node_gets_three_servers_when_there_are_three_and_keeps_them() {
+    World::run(12, false, async |world| {
+        let mut nodes = Nodes::new(world, Shape { nodes: 1, ..Shape::of_three() }).await;
+        let mut hash = [0; 16];
+        let servers = |nodes: &Nodes| {
+            let redundancy =
+                nodes.log(0).and_then(|log| log.redundancy()).expect("it owns the log");
+            (redundancy.servers.len(), redundancy.following(), redundancy.is_lost())
+        };
+        for at in 1..=5 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+        }
+        assert_eq!(servers(&nodes), (1, 1, false));
+        nodes.join().await;
+        nodes.world.sleep(Duration::from_secs(3)).await;
+        // Two would be no safer than one: either's loss would stop the log.
+        assert_eq!(servers(&nodes), (1, 1, false));
+        nodes.join().await;
+        nodes.world.sleep(Duration::from_secs(3)).await;
+        assert_eq!(servers(&nodes), (3, 3, false));
+        hash = say(&nodes, 0, 6, hash).await.expect("appended");
+        // Copies that are lost are told, not forgotten.
+        nodes.kill(2);
+        nodes.world.sleep(Duration::from_secs(10)).await;
+        assert_eq!(servers(&nodes), (3, 2, true));
+        say(&nodes, 0, 7, hash).await.expect("appended");
+        nodes.kill(0);
+        nodes.start(2).await;
+        // Either of the two that are left takes over, and the other one follows.
+        nodes.world.sleep(Duration::from_secs(3)).await;
+        for index in [1, 2] {
+            assert_eq!(tail(&nodes, index).await.expect("read"), Lsn(8), "node {index}");
+        }
+    });
+}
