@@ -137,6 +137,17 @@ impl VirtualLog {
         Ok(self.sequences())
     }
 
+    /// Whether the newest loglet that this process knows is another node's and begins at or below `at`: no loglet of its own
+    /// has an entry there. Not so while one of its own has ended without a successor: what that holds is not decided.
+    #[must_use]
+    pub fn goes_on_elsewhere_by(&self, at: Lsn) -> bool {
+        let chain = self.chain();
+        let active = chain.active();
+        let me = self.inner.options.identity.node;
+        active.start <= at
+            && matches!(&active.medium, Medium::Quorum { owner, .. } if owner.node != me)
+    }
+
     /// Looks for a newer version of the chain: who owns the log now.
     ///
     /// # Errors

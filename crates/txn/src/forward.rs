@@ -13,6 +13,8 @@
 //!   outcome before it validates, and once more before it says that there is a conflict. So nobody is told that a
 //!   transaction failed that has committed, and nothing commits twice: a transaction's second attempt finds what the first one
 //!   has written, which is a conflict with itself.
+//! - Once a request may have been carried out, only a commit or a conflict ends it: any other error of a later attempt says
+//!   nothing of the earlier one.
 //! - A node that takes the log over has applied everything below its own loglet before it answers an `again`.
 //!
 //! # On failure
@@ -122,11 +124,13 @@ impl LocalService {
             }
             _ => None,
         };
-        let not_done = |reason: String| Attempt::Lost(Unanswered { perhaps_done: false, reason });
         let Some(owner) = elsewhere else {
             return Ok(match self.commit_here(request.clone(), again, deadline).await {
-                Err(error @ Error::NotOwner { .. }) => not_done(error.to_string()),
-                answer => Attempt::Answered(answer),
+                // What this process could not learn by its deadline, nobody tells it.
+                Err(error @ (Error::OutcomeUnknown { .. } | Error::ShuttingDown)) if !again => {
+                    Attempt::Answered(Err(error))
+                }
+                answer => weigh(answer, again),
             });
         };
         metrics::counter!("telesto_txn_forwarded_total").increment(1);
@@ -135,16 +139,7 @@ impl LocalService {
         let by = deadline.earlier(env.deadline(ASKED));
         Ok(match owners.ask(owner, bytes, by).await {
             Err(lost) => Attempt::Lost(lost),
-            Ok(bytes) => match wire::decode_answer(request.txn, &bytes) {
-                Err(error @ (Error::NotOwner { .. } | Error::ShuttingDown)) => {
-                    not_done(error.to_string())
-                }
-                // What the owner could not learn, the next one may.
-                Err(Error::OutcomeUnknown { reason, .. }) => {
-                    Attempt::Lost(Unanswered { perhaps_done: true, reason })
-                }
-                answer => Attempt::Answered(answer),
-            },
+            Ok(bytes) => weigh(wire::decode_answer(request.txn, &bytes), again),
         })
     }
 
@@ -215,6 +210,25 @@ impl LocalService {
     }
 }
 
+/// What an answer says of the transaction. `again`: an earlier attempt may have been carried out, or may still be, so that only
+/// a commit and a conflict, which the earlier attempt would meet too, are the end of it: that nothing was done now is not
+/// that nothing was done.
+fn weigh(answer: Result<CommitReply>, again: bool) -> Attempt {
+    match answer {
+        Err(error @ (Error::NotOwner { .. } | Error::ShuttingDown)) => {
+            Attempt::Lost(Unanswered { perhaps_done: false, reason: error.to_string() })
+        }
+        // What one owner could not learn, the next one may.
+        Err(Error::OutcomeUnknown { reason, .. }) => {
+            Attempt::Lost(Unanswered { perhaps_done: true, reason })
+        }
+        Err(error) if again && !matches!(error, Error::Conflict { .. }) => {
+            Attempt::Lost(Unanswered { perhaps_done: true, reason: error.to_string() })
+        }
+        answer => Attempt::Answered(answer),
+    }
+}
+
 fn given_up(txn: TxnId, again: bool, reason: &str) -> Error {
     if again {
         return Error::OutcomeUnknown { txn, reason: reason.to_owned() };
@@ -241,5 +255,27 @@ impl LocalService {
         // Costs nothing where the entry is in the bucket already.
         let archived = local.log.archive_through(lsn, by).await;
         archived.map_err(|error| Error::OutcomeUnknown { txn, reason: error.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_done_this_time_is_no_answer_while_an_earlier_attempt_may_count() {
+        let failed = || Err(Error::Unavailable("nothing was committed".into()));
+        assert!(matches!(weigh(failed(), false), Attempt::Answered(Err(_))));
+        let doubtful = weigh(failed(), true);
+        assert!(matches!(doubtful, Attempt::Lost(Unanswered { perhaps_done: true, .. })));
+        let conflict = || {
+            Err(Error::Conflict {
+                txn: TxnId(1),
+                other: TxnId(2),
+                at: telesto_common::Timestamp(3),
+                key: Bytes::new(),
+            })
+        };
+        assert!(matches!(weigh(conflict(), true), Attempt::Answered(Err(_))));
     }
 }

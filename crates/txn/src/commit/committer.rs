@@ -391,7 +391,7 @@ impl Committer {
                     };
                 }
                 Err(error @ LogError::NotOwner { .. })
-                    if !doubtful || local.log.chain().active().start <= at =>
+                    if !doubtful || local.log.goes_on_elsewhere_by(at) =>
                 {
                     // No attempt has reached the loglet that ended.
                     return Err(Failed::Certain(error.into()));
