@@ -52,6 +52,8 @@ enum Work {
     Quantified { test: Test, element: SqlType, all: bool },
     /// `ARRAY[…]`.
     MakeArray { element: SqlType },
+    /// `GREATEST`, else `LEAST`; NULLs are passed over.
+    Extreme { greatest: bool, ty: SqlType },
     /// `array[i]`.
     ElementAt,
     /// Bytes that are equal, and sort, as the values do.
@@ -132,6 +134,7 @@ impl Function {
             Work::Cast { from, to } => {
                 cast::cast(values[0].clone(), from, to, CastContext::Explicit, context()?)
             }
+            Work::Extreme { greatest, ty } => Ok(extreme_value(*greatest, ty, values)),
             Work::Quantified { test, element, all } => {
                 let item = |item: &Datum| match test {
                     Test::Compare(op) => compare(*op, &values[0], item, element),
@@ -342,6 +345,19 @@ fn compare(op: Operator, left: &Datum, right: &Datum, ty: &SqlType) -> Result<Da
     }))
 }
 
+/// The greatest or least of `values`, without NULLs.
+fn extreme_value(greatest: bool, ty: &SqlType, values: &[Datum]) -> Datum {
+    let mut known = values.iter().filter(|value| !value.is_null());
+    let Some(mut best) = known.next() else { return Datum::Null };
+    for value in known {
+        let order = value.cmp_typed(best, ty);
+        if if greatest { order.is_gt() } else { order.is_lt() } {
+            best = value;
+        }
+    }
+    best.clone()
+}
+
 /// `value op ANY (array)` or `ALL`, with SQL's three values.
 fn quantified_value(
     all: bool,
@@ -435,6 +451,14 @@ pub(crate) fn make_array(element: &SqlType, count: usize) -> Arc<ScalarUDF> {
     Function::udf("array", work, args, returns, Volatility::Immutable, false, None)
 }
 
+/// `GREATEST` or `LEAST` of `count` values.
+pub(crate) fn extreme(greatest: bool, ty: &SqlType, count: usize) -> Arc<ScalarUDF> {
+    let name = if greatest { "greatest" } else { "least" };
+    let work = Work::Extreme { greatest, ty: ty.clone() };
+    let args = vec![ty.clone(); count];
+    Function::udf(name, work, args, ty.clone(), Volatility::Immutable, false, None)
+}
+
 /// `array[i]`.
 pub(crate) fn element_at(element: &SqlType) -> Arc<ScalarUDF> {
     let args = vec![element.clone().array_of(), SqlType::Int4];
@@ -518,6 +542,7 @@ pub(crate) fn may_fail(call: &ScalarUDF, pattern: bool) -> bool {
         Work::Set { .. } => true,
         Work::Quantified { .. }
         | Work::MakeArray { .. }
+        | Work::Extreme { .. }
         | Work::ElementAt
         | Work::SortKey { .. }
         | Work::Ordinals

@@ -99,6 +99,11 @@ impl Shared {
         promised.count() >= majority(self.remotes.len())
     }
 
+    /// Tells a server what is committed, and asks whether the loglet is still unsealed.
+    pub(super) fn confirming(&self) -> Request {
+        Request::Confirm { key: self.key, terms: self.terms() }
+    }
+
     /// Asks all servers; returns once a majority has said that it has accepted no seal.
     async fn round(&self, by: Deadline) -> Result<()> {
         metrics::counter!("telesto_log_confirm_rounds_total").increment(1);
@@ -107,10 +112,7 @@ impl Shared {
         let mut answers: FuturesUnordered<_> = self
             .remotes
             .iter()
-            .map(|remote| async move {
-                let confirm = Request::Confirm { key: self.key, terms: self.terms() };
-                (remote, remote.server.call(confirm, by).await)
-            })
+            .map(|remote| async move { (remote, remote.server.call(self.confirming(), by).await) })
             .collect();
         let (mut open, mut sealed) = (0, 0);
         let mut failure = None;

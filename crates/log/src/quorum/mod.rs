@@ -252,6 +252,11 @@ impl Sequencer {
             (state.next, state.hash) = (at.next(), hash);
             shared.ordered.send_replace(at.next());
             shared.committed.send_replace(at.next());
+            if matches!(shared.fence, Fence::Lease(_)) {
+                // Followers wait at the server for what is committed. Without a next entry nothing else would tell it; an
+                // answer that is lost is made good by that one.
+                let _ = only.server.call(shared.confirming(), by).await;
+            }
         } else {
             (state.next, state.hash) = (at.next(), hash);
             shared.ordered.send_replace(at.next());

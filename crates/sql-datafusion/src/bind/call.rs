@@ -28,6 +28,7 @@ use crate::apply::Shape;
 use crate::fault;
 use crate::looking::looking;
 use crate::types::{TypeShape, arrow_type};
+use crate::udf::extreme;
 use telesto_sql_expr::is_void_parameter;
 use telesto_sql_expr::nullif_type;
 use telesto_sql_types::SqlType;
@@ -184,8 +185,8 @@ impl Binder<'_> {
                     .map_err(fault::from_datafusion)?;
                 Ok(Typed::of(chosen, ty))
             }
-            "greatest" => self.extreme(args, ">", &name),
-            "least" => self.extreme(args, "<", &name),
+            "greatest" => self.extreme(args, true, &name),
+            "least" => self.extreme(args, false, &name),
             _ => {
                 if self.is_set_function(&name) {
                     if name == "unnest" && args.len() > 1 {
@@ -221,26 +222,16 @@ impl Binder<'_> {
         Ok(Typed::of(expr, ty))
     }
 
-    fn extreme(&self, args: Vec<Typed>, op: &str, name: &str) -> Result<Typed> {
+    fn extreme(&self, args: Vec<Typed>, greatest: bool, name: &str) -> Result<Typed> {
         let types: Vec<_> = args.iter().map(|a| a.ty.clone()).collect();
         let ty = self.common_type(&types, name)?;
-        let mut whole: Option<Typed> = None;
-        for arg in args {
-            let arg = self.coerce(arg, &ty, name)?;
-            whole = Some(match whole {
-                None => arg,
-                Some(best) => {
-                    // Nulls are passed over.
-                    let better = self.binary(op, best.clone(), arg.clone())?.expr;
-                    let keep = better.or(arg.expr.clone().is_null());
-                    let chosen = datafusion::logical_expr::when(keep, best.expr)
-                        .otherwise(arg.expr)
-                        .map_err(fault::from_datafusion)?;
-                    Typed::of(chosen, ty.clone())
-                }
-            });
+        if args.is_empty() {
+            return Err(fault::syntax("GREATEST and LEAST need at least one argument"));
         }
-        whole.ok_or_else(|| fault::syntax("GREATEST and LEAST need at least one argument"))
+        // One call of all: comparisons of two at a time would name each value again in every one that follows it.
+        let function = extreme(greatest, &ty, args.len());
+        let values = args.into_iter().map(|arg| Ok(self.coerce(arg, &ty, name)?.expr));
+        Ok(Typed::of(function.call(values.collect::<Result<_>>()?), ty))
     }
 
     /// `ARRAY(SELECT …)`: the subquery's column gathered in its order, `{}` when it has no rows.

@@ -1,0 +1,286 @@
+//! The other nodes as this one knows them: where they are, when they were last heard, what they said.
+//!
+//! # Invariants
+//! - Of a node's lives the newest counts; an answer of an earlier one is not taken for it.
+//! - A removed node is forgotten and not learnt again.
+//!
+//! # Limits
+//! Nodes that have stopped are kept until they are removed: they may come back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use telesto_common::{Env, NodeId};
+use telesto_log::chain::ServerInfo;
+use telesto_log::server::Neighbours;
+use telesto_net::{CallLimits, Caller, Class, Client, Peer, Transport};
+
+use crate::record::{NodeRole, Record};
+use crate::status::{Live, MemberStatus, Phase};
+use crate::wire::{self, Roll};
+
+/// Who was heard within this time lives.
+pub(crate) const LIVES: Duration = Duration::from_secs(1);
+/// How often those are asked on whom the log hangs, the others, and those who have not answered for [`LONG`].
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+const SELDOM: Duration = Duration::from_secs(1);
+const RARELY: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(30);
+/// How long an answer is waited for: of one who answers, and of one who has to be reached first.
+const ANSWERS: Duration = Duration::from_millis(200);
+const REACHED: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct Member {
+    record: Record,
+    /// Pings, take-overs.
+    control: Client,
+    /// Commits: a large one delays no ping.
+    commits: Client,
+    live: Option<Live>,
+    /// By this node's monotonic clock.
+    heard: Option<Duration>,
+    /// Pings in a row without an answer.
+    missed: u32,
+    asked: Option<Duration>,
+    asking: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Members {
+    env: Env,
+    transport: Arc<dyn Transport>,
+    me: Caller,
+    own: Record,
+    neighbours: Arc<Neighbours>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    nodes: BTreeMap<NodeId, Member>,
+    removed: BTreeSet<NodeId>,
+}
+
+/// Somebody to be asked now.
+pub(crate) struct Due {
+    pub node: NodeId,
+    pub client: Client,
+    pub timeout: Duration,
+}
+
+impl Members {
+    pub fn new(
+        env: Env,
+        transport: Arc<dyn Transport>,
+        me: Caller,
+        own: Record,
+        neighbours: Arc<Neighbours>,
+    ) -> Self {
+        Self { env, transport, me, own, neighbours, table: Mutex::default() }
+    }
+
+    pub fn own(&self) -> &Record {
+        &self.own
+    }
+
+    pub fn neighbours(&self) -> &Arc<Neighbours> {
+        &self.neighbours
+    }
+
+    fn member(&self, record: Record) -> Member {
+        let client = |class| {
+            let peer = Peer { node: record.node, address: record.address.clone() };
+            let limits = CallLimits::default();
+            Client::new(&self.env, Arc::clone(&self.transport), peer, self.me, class, limits)
+        };
+        let (control, commits) = (client(Class::Control), client(Class::Append));
+        Member {
+            record,
+            control,
+            commits,
+            live: None,
+            heard: None,
+            missed: 0,
+            asked: None,
+            asking: false,
+        }
+    }
+
+    /// Takes note of a node's life; whether it was news.
+    pub fn learn(&self, record: Record) -> bool {
+        let mut table = self.table.lock();
+        let known = table.nodes.get(&record.node).map(|member| member.record.incarnation);
+        let news = known.is_none_or(|known| known < record.incarnation);
+        if record.node == self.own.node || table.removed.contains(&record.node) || !news {
+            return false;
+        }
+        self.neighbours.set_address(record.node, &record.address);
+        table.nodes.insert(record.node, self.member(record));
+        true
+    }
+
+    /// Forgets a node that was removed; whether it was news.
+    pub fn forget(&self, node: NodeId) -> bool {
+        let mut table = self.table.lock();
+        table.nodes.remove(&node);
+        table.removed.insert(node)
+    }
+
+    /// Whether this node was removed.
+    pub fn is_removed(&self) -> bool {
+        self.table.lock().removed.contains(&self.own.node)
+    }
+
+    pub fn roll(&self) -> Roll {
+        let table = self.table.lock();
+        let others = table.nodes.values().map(|member| &member.record);
+        let mut nodes: Vec<Record> = others.chain([&self.own]).cloned().collect();
+        nodes.sort_by_key(|record| record.node);
+        Roll { nodes, removed: table.removed.iter().copied().collect() }
+    }
+
+    /// Equal on nodes that know the same.
+    pub fn digest(&self) -> u32 {
+        wire::encode(&self.roll()).map_or(0, |bytes| crc32c::crc32c(&bytes))
+    }
+
+    /// Takes over what another node knows; what was news.
+    pub fn merge(&self, roll: Roll) -> Vec<String> {
+        let mut news = Vec::new();
+        for node in roll.removed {
+            if self.forget(node) {
+                news.push(format!("node {node} was removed from the cluster"));
+            }
+        }
+        for record in roll.nodes {
+            let line = format!("node {} is at {}", record.node, record.address);
+            if self.learn(record) {
+                news.push(line);
+            }
+        }
+        news
+    }
+
+    /// Those who should be asked now; `near` often.
+    pub fn due(&self, near: &[NodeId]) -> Vec<Due> {
+        let now = self.env.clock.monotonic();
+        let mut due = Vec::new();
+        for (node, member) in &mut self.table.lock().nodes {
+            let silent = member.heard.map(|heard| now.saturating_sub(heard));
+            let every = match silent {
+                Some(silent) if near.contains(node) && silent < LONG => TICK,
+                Some(silent) if silent < LONG => SELDOM,
+                None if member.missed < 10 => TICK,
+                _ => RARELY,
+            };
+            // A tick is never quite on time.
+            let every = every.saturating_sub(TICK / 2);
+            if member.asking || member.asked.is_some_and(|asked| now.saturating_sub(asked) < every)
+            {
+                continue;
+            }
+            (member.asking, member.asked) = (true, Some(now));
+            let answers = silent.is_some_and(|silent| silent < LIVES);
+            let timeout = if answers { ANSWERS } else { REACHED };
+            due.push(Due { node: *node, client: member.control.clone(), timeout });
+        }
+        due
+    }
+
+    /// What became of a ping.
+    pub fn answered(&self, node: NodeId, client: &Client, live: Option<Live>) {
+        let now = self.env.clock.monotonic();
+        let mut table = self.table.lock();
+        let Some(member) = table.nodes.get_mut(&node) else { return };
+        member.asking = false;
+        match live {
+            // An answer of the life before says nothing of this one.
+            Some(_) if client.life().is_some_and(|life| life < member.record.incarnation) => {}
+            Some(live) => {
+                (member.live, member.heard, member.missed) = (Some(live), Some(now), 0);
+            }
+            None => member.missed = member.missed.saturating_add(1),
+        }
+    }
+
+    /// A node that pings this one lives too.
+    pub fn heard(&self, node: NodeId, live: Live) {
+        let mut table = self.table.lock();
+        if let Some(member) = table.nodes.get_mut(&node) {
+            member.live = Some(live);
+        }
+    }
+
+    /// Whether `node` has not answered for `after`, and several times; `None`: it is not known here.
+    pub fn is_silent(&self, node: NodeId, after: Duration) -> Option<bool> {
+        let now = self.env.clock.monotonic();
+        let table = self.table.lock();
+        let member = table.nodes.get(&node)?;
+        let silent = member.heard.is_none_or(|heard| now.saturating_sub(heard) >= after);
+        Some(silent && member.missed >= 3)
+    }
+
+    fn lives(member: &Member, now: Duration) -> bool {
+        member.heard.is_some_and(|heard| now.saturating_sub(heard) < LIVES)
+    }
+
+    /// Nodes that live, as they are known here.
+    pub fn living(&self) -> Vec<(Record, Live)> {
+        let now = self.env.clock.monotonic();
+        let table = self.table.lock();
+        let living = table.nodes.values().filter(|member| Self::lives(member, now));
+        living.filter_map(|member| Some((member.record.clone(), member.live.clone()?))).collect()
+    }
+
+    pub fn control(&self, node: NodeId) -> Option<Client> {
+        self.table.lock().nodes.get(&node).map(|member| member.control.clone())
+    }
+
+    pub fn commits(&self, node: NodeId) -> Option<Client> {
+        self.table.lock().nodes.get(&node).map(|member| member.commits.clone())
+    }
+
+    pub fn statuses(&self) -> Vec<MemberStatus> {
+        let now = self.env.clock.monotonic();
+        let table = self.table.lock();
+        let status = |member: &Member| MemberStatus {
+            record: member.record.clone(),
+            live: member.live.clone(),
+            silent_millis: member.heard.map(|heard| {
+                u64::try_from(now.saturating_sub(heard).as_millis()).unwrap_or(u64::MAX)
+            }),
+        };
+        table.nodes.values().map(status).collect()
+    }
+
+    /// Tells the log where new copies may be put: on this node first, then on living nodes, of each zone one before a
+    /// second one of any. `full`: this node keeps copies itself.
+    pub fn place(&self) {
+        let living = self.living();
+        let fit = living
+            .iter()
+            .filter(|(record, live)| record.role == NodeRole::Full && live.phase != Phase::Leaving);
+        let mut left: Vec<&Record> = fit.map(|(record, _)| record).collect();
+        let own = (self.own.role == NodeRole::Full).then_some(&self.own);
+        let mut chosen: Vec<&Record> = own.into_iter().collect();
+        while !left.is_empty() {
+            // The zone that has the fewest so far.
+            let used =
+                |record: &Record| chosen.iter().filter(|one| one.zone == record.zone).count();
+            let least = left.iter().enumerate().min_by_key(|(_, record)| used(record));
+            let Some((at, _)) = least else { break };
+            let next = left.remove(at);
+            chosen.push(next);
+        }
+        let info = |record: &&Record| ServerInfo {
+            node: record.node,
+            address: record.address.clone(),
+            incarnation: telesto_common::Incarnation(0),
+        };
+        self.neighbours.set_candidates(chosen.iter().map(info).collect());
+    }
+}

@@ -1,0 +1,72 @@
+//! Commits on their way to the log's owner, over the network, and their answering.
+//!
+//! # Invariants
+//! What travels is [`telesto_txn`]'s; here one byte stands before each answer: whether the node could be asked at all. A node that
+//! has not opened the database yet says so, and has done nothing.
+//!
+//! # On failure
+//! What certainly was not done is told apart from what may have been.
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use telesto_common::Deadline;
+use telesto_log::chain::Owner;
+use telesto_net::{Caller, Class, Error as NetError, Handler, Service};
+use telesto_txn::{Engine, Owners, Unanswered};
+
+use crate::members::Members;
+
+/// The number of commits among a node's services.
+pub const TXN_SERVICE: Service = Service(2);
+
+const CLOSED: u8 = 0;
+const OPEN: u8 = 1;
+
+/// Asks the owners that are known by pings.
+#[derive(Debug)]
+pub(crate) struct Carrier(pub Arc<Members>);
+
+#[async_trait]
+impl Owners for Carrier {
+    async fn ask(&self, owner: &Owner, request: Bytes, by: Deadline) -> Result<Bytes, Unanswered> {
+        let Some(client) = self.0.commits(owner.node) else {
+            let reason = format!("node {} is not known here", owner.node);
+            return Err(Unanswered { perhaps_done: false, reason });
+        };
+        match client.call(TXN_SERVICE, request, by).await {
+            Ok(answer) if answer.first() == Some(&OPEN) => Ok(answer.slice(1..)),
+            Ok(_) => Err(Unanswered {
+                perhaps_done: false,
+                reason: format!("node {} is opening the database", owner.node),
+            }),
+            Err(error) => {
+                let perhaps_done = !matches!(
+                    error,
+                    NetError::Unreachable { .. }
+                        | NetError::TooLarge { .. }
+                        | NetError::NotServed { .. }
+                        | NetError::Refused { .. }
+                );
+                Err(Unanswered { perhaps_done, reason: error.to_string() })
+            }
+        }
+    }
+}
+
+/// Answers with this node's engine, once it is open.
+#[derive(Debug)]
+pub(crate) struct Answering(pub Arc<OnceLock<Arc<Engine>>>);
+
+#[async_trait]
+impl Handler for Answering {
+    async fn handle(&self, _: Caller, _: Class, request: Bytes, by: Deadline) -> Bytes {
+        let Some(engine) = self.0.get() else { return Bytes::from_static(&[CLOSED]) };
+        let answer = engine.answer(request, by).await;
+        let mut out = BytesMut::with_capacity(answer.len() + 1);
+        out.put_u8(OPEN);
+        out.put(answer);
+        out.freeze()
+    }
+}

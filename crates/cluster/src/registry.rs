@@ -1,0 +1,187 @@
+//! The nodes of a cluster as its bucket tells them, and the cluster's secret.
+//!
+//! ```text
+//! nodes/<node>/<life, 20 digits>    one object a start; the greatest life counts
+//! nodes/<node>/removed              the node is not let in again
+//! cluster/token                     what every node derives its certificate from
+//! ```
+//! # Invariants
+//! - A node writes its own record before it lists the others: of two that start at once, one at least sees the other.
+//! - Objects are written put-if-absent; a life is registered once.
+//!
+//! # On failure
+//! Those of the bucket; an object that does not decode is named.
+//!
+//! # Limits
+//! Who can read the bucket can read the token: it guards the network between the nodes, not the data from those who have the
+//! bucket. A token that is given (`--join-token`) is not stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+use telesto_bucket::{Bucket, Cause, PutOutcome};
+use telesto_common::{Env, Incarnation, NodeId};
+
+use crate::error::{Error, Result};
+use crate::record::Record;
+
+const PREFIX: &str = "nodes";
+const TOKEN: &str = "cluster/token";
+/// Objects listed at a time.
+const LIST: usize = 1000;
+/// Records read at a time.
+const PARALLEL: usize = 16;
+
+/// Who there is.
+#[derive(Clone, Debug, Default)]
+pub struct Registered {
+    /// The newest life of each node that was not removed.
+    pub nodes: BTreeMap<NodeId, Record>,
+    /// Nodes that are not let in again.
+    pub removed: BTreeSet<NodeId>,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    bucket: Arc<dyn Bucket>,
+}
+
+/// What an object under `nodes/` is.
+enum Name {
+    Life(NodeId, Incarnation),
+    Removed(NodeId),
+}
+
+fn name_of(key: &str) -> Option<Name> {
+    let (node, rest) = key.strip_prefix("nodes/")?.split_once('/')?;
+    let node = node.parse().ok()?;
+    match rest {
+        "removed" => Some(Name::Removed(node)),
+        life => Some(Name::Life(node, Incarnation(life.parse().ok()?))),
+    }
+}
+
+fn key_of(node: NodeId, life: Incarnation) -> String {
+    format!("{PREFIX}/{node}/{:020}", life.0)
+}
+
+impl Registry {
+    /// That of `bucket`.
+    #[must_use]
+    pub fn new(bucket: Arc<dyn Bucket>) -> Self {
+        Self { bucket }
+    }
+
+    /// The cluster's token; makes one when there is none yet.
+    ///
+    /// # Errors
+    /// Those of the bucket; [`Error::Malformed`].
+    pub async fn token(&self, env: &Env) -> Result<String> {
+        loop {
+            if let Some(object) = self.bucket.get(Cause::Registry, TOKEN, None).await? {
+                return String::from_utf8(object.body.to_vec())
+                    .map_err(|error| Error::malformed(TOKEN, error));
+            }
+            let token = format!("{:032x}{:032x}", env.random_u128(), env.random_u128());
+            let body = Bytes::from(token.clone());
+            if self.bucket.put_if_absent(Cause::Registry, TOKEN, body).await? == PutOutcome::Created
+            {
+                return Ok(token);
+            }
+        }
+    }
+
+    /// The token, if the cluster has made one.
+    ///
+    /// # Errors
+    /// Those of the bucket; [`Error::Malformed`].
+    pub async fn existing_token(&self) -> Result<Option<String>> {
+        let object = self.bucket.get(Cause::Registry, TOKEN, None).await?;
+        let text = object.map(|object| String::from_utf8(object.body.to_vec()));
+        text.transpose().map_err(|error| Error::malformed(TOKEN, error))
+    }
+
+    /// Says that `record` has started; forgets the node's earlier lives.
+    ///
+    /// # Errors
+    /// [`Error::Removed`], [`Error::Twin`], those of the bucket.
+    pub async fn register(&self, record: &Record) -> Result<()> {
+        let key = key_of(record.node, record.incarnation);
+        let body = Bytes::from(record.text()?);
+        let put = self.bucket.put_if_absent(Cause::Registry, &key, body).await?;
+        if put == PutOutcome::Exists {
+            return Err(Error::Twin { node: record.node, life: record.incarnation.0 });
+        }
+        let own = format!("{PREFIX}/{}", record.node);
+        let listed = self.bucket.list_after(Cause::Registry, &own, None, LIST).await?;
+        for object in listed {
+            match name_of(&object.key) {
+                Some(Name::Removed(node)) => return Err(Error::Removed { node }),
+                Some(Name::Life(_, life)) if life < record.incarnation => {
+                    self.bucket.delete(Cause::Registry, &object.key).await?;
+                }
+                Some(Name::Life(node, life)) if life > record.incarnation => {
+                    return Err(Error::Twin { node, life: life.0 });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody.
+    ///
+    /// # Errors
+    /// Those of the bucket; [`Error::Malformed`].
+    pub async fn load(&self) -> Result<Registered> {
+        let mut lives: BTreeMap<NodeId, Incarnation> = BTreeMap::new();
+        let mut removed = BTreeSet::new();
+        let mut after: Option<String> = None;
+        loop {
+            let listed =
+                self.bucket.list_after(Cause::Registry, PREFIX, after.as_deref(), LIST).await?;
+            for object in &listed {
+                match name_of(&object.key) {
+                    Some(Name::Removed(node)) => drop(removed.insert(node)),
+                    Some(Name::Life(node, life)) => {
+                        let newest = lives.entry(node).or_insert(life);
+                        *newest = life.max(*newest);
+                    }
+                    None => tracing::warn!(key = object.key, "no record of a node"),
+                }
+            }
+            match listed.last() {
+                Some(last) if listed.len() == LIST => after = Some(last.key.clone()),
+                _ => break,
+            }
+        }
+        let wanted = lives.into_iter().filter(|(node, _)| !removed.contains(node));
+        let records: Vec<Option<Record>> = futures::stream::iter(wanted)
+            .map(|(node, life)| async move {
+                let key = key_of(node, life);
+                // A newer life may have taken it away meanwhile; that one is heard of by pings.
+                let object = self.bucket.get(Cause::Registry, &key, None).await?;
+                object.map(|object| Record::parse(&key, &object.body)).transpose()
+            })
+            .buffered(PARALLEL)
+            .try_collect()
+            .await?;
+        let nodes = records.into_iter().flatten().map(|record| (record.node, record)).collect();
+        Ok(Registered { nodes, removed })
+    }
+
+    /// Does not let `node` in again.
+    ///
+    /// # Errors
+    /// Those of the bucket.
+    pub async fn remove(&self, env: &Env, node: NodeId) -> Result<()> {
+        let key = format!("{PREFIX}/{node}/removed");
+        let body = Bytes::from(format!("removed {}\n", env.writer_token()));
+        // Removed twice is removed.
+        self.bucket.put_if_absent(Cause::Registry, &key, body).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! Looking after the log's owner, and taking over from a dead one.
+//!
+//! ```text
+//! no answer for half a second, three pings in a row ─► do others hear it? ─► a majority of them does: not dead, only unheard here
+//!   ─► the chain: does it own the log still? ─► wait for one's turn ─► is it silent still? ─► seal, repair, new loglet, chain
+//! ```
+//! # Invariants
+//! - A take-over ends the very loglet whose owner was found dead, never its successor's.
+//! - An owner that most others hear is not succeeded by one that does not: two nodes that do not hear each other would take turns.
+//!
+//! # On failure
+//! A take-over that fails is tried again at the next tick, after a look at the chain; what was sealed meanwhile stays sealed, which
+//! an owner that lives notices and mends.
+//!
+//! # Limits
+//! A node that does not hear the owner, where most others do, cannot commit until it does: commits are not passed on by others.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use telesto_common::{Deadline, NodeId};
+use telesto_log::chain::Medium;
+use telesto_txn::Engine;
+
+use crate::error::{Error, Result};
+use crate::node::Node;
+use crate::record::NodeRole;
+use crate::status::Phase;
+
+/// Bound on a look at the chain, and on a take-over.
+const LOOK: Duration = Duration::from_secs(2);
+const TAKE_OVER: Duration = Duration::from_secs(5);
+
+impl Node {
+    /// The active loglet, when it is another node's.
+    fn foreign(&self, engine: &Engine) -> Option<(NodeId, u64)> {
+        let chain = engine.log().chain();
+        let active = chain.active();
+        match &active.medium {
+            Medium::Quorum { owner, .. } if owner.node != self.caller().node => {
+                Some((owner.node, active.id))
+            }
+            _ => None,
+        }
+    }
+
+    /// Why the owner is dead; `None`: it lives, or nobody knows.
+    fn finds_dead(&self, owner: NodeId) -> Option<String> {
+        let silence = self.settings.silence;
+        if !self.members.is_silent(owner, silence).unwrap_or(true) {
+            return None;
+        }
+        let witnesses: Vec<_> = self
+            .members
+            .living()
+            .into_iter()
+            .filter(|(record, live)| {
+                record.node != owner
+                    && record.role == NodeRole::Full
+                    && live.phase != Phase::Starting
+            })
+            .collect();
+        let hear = witnesses.iter().filter(|(_, live)| live.hears.contains(&owner)).count();
+        // What they say may be a second old; when most go on saying it, it is so.
+        if hear * 2 > witnesses.len() {
+            return None;
+        }
+        Some(format!(
+            "node {owner} owns the log and has not answered for {} ms; {hear} of {} other nodes hear it",
+            silence.as_millis(),
+            witnesses.len()
+        ))
+    }
+
+    /// Begins a take-over if the owner is dead.
+    pub(crate) fn look_after_owner(self: &Arc<Self>) {
+        let may = self.members.own().role == NodeRole::Full
+            && self.phase() != Phase::Leaving
+            && !self.members.is_removed();
+        let Some(engine) = self.engine.get().filter(|_| may) else { return };
+        let Some((owner, loglet)) = self.foreign(engine) else { return };
+        let Some(why) = self.finds_dead(owner) else { return };
+        if !self.begin_succeeding() {
+            return;
+        }
+        let (node, engine) = (Arc::clone(self), Arc::clone(engine));
+        self.env.spawn("taking over the log", async move {
+            if let Err(error) = node.succeed(&engine, owner, loglet, &why).await {
+                node.tell(format!("the log was not taken over: {error}; {why}"));
+            }
+            node.succeeding.store(false, Ordering::Release);
+        });
+    }
+
+    async fn succeed(&self, engine: &Engine, owner: NodeId, loglet: u64, why: &str) -> Result<()> {
+        let log = engine.log();
+        // The chain may say for long that another one owns it.
+        log.refresh(self.env.deadline(LOOK)).await?;
+        if self.foreign(engine) != Some((owner, loglet)) {
+            return Ok(());
+        }
+        self.env.clock.sleep(log.succession_delay()).await;
+        if self.finds_dead(owner).is_none() {
+            return Ok(());
+        }
+        let begun = self.env.clock.monotonic();
+        if log.succeed(loglet, self.env.deadline(TAKE_OVER)).await? {
+            let took = self.env.clock.monotonic().saturating_sub(begun);
+            self.tell(format!("took the log over in {} ms: {why}", took.as_millis()));
+        }
+        Ok(())
+    }
+
+    /// Takes over from an owner that has resigned.
+    pub(crate) async fn take_over(&self, from: NodeId, loglet: u64, by: Deadline) -> Result<bool> {
+        let refused =
+            |reason: &str| Error::Refused { node: self.caller().node, reason: reason.to_owned() };
+        let Some(engine) = self.engine.get() else {
+            return Err(refused("it has not opened the database yet"));
+        };
+        if self.members.own().role != NodeRole::Full || self.phase() == Phase::Leaving {
+            return Err(refused("it owns no log: it is a follower, or leaves itself"));
+        }
+        let owns = engine.log().succeed(loglet, by).await?;
+        if owns {
+            self.tell(format!("node {from} handed the log over"));
+        }
+        Ok(owns)
+    }
+}

@@ -1,0 +1,470 @@
+//! Nodes that find each other by the bucket, in a simulated world: who owns the log, through deaths, partitions and hand-overs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_cluster::{Error, Node, NodeRole, Record, Registry, Settings, Status};
+use telesto_common::{Incarnation, NodeId, ShardId};
+use telesto_log::disk::{Disk, SimDisk};
+use telesto_log::server::LocalLogServer;
+use telesto_log::{Error as LogError, Identity, LogKind};
+use telesto_net::sim::SimNet;
+use telesto_net::{VERSIONS, serve};
+use telesto_shard::{EngineKind, MemoryCheckpoints};
+use telesto_testkit::{Process, World};
+use telesto_txn::{Database as _, Engine, EngineOptions, Error as TxnError, ReadFor, TxnOptions};
+
+const SHARD: ShardId = ShardId(0);
+
+struct Life {
+    disk: Arc<SimDisk>,
+    life: u64,
+    role: NodeRole,
+    zone: &'static str,
+    process: Option<Process>,
+    running: Option<(Arc<Node>, Arc<Engine>)>,
+}
+
+struct Cluster {
+    world: World,
+    net: SimNet,
+    store: Arc<MemoryStore>,
+    checkpoints: Arc<MemoryCheckpoints>,
+    nodes: Vec<Life>,
+    directory: tempfile::TempDir,
+}
+
+fn address(index: usize) -> String {
+    format!("node{index}")
+}
+
+fn id(index: usize) -> NodeId {
+    NodeId(index as u128 + 1)
+}
+
+impl Cluster {
+    fn new(world: World) -> Self {
+        Self {
+            net: SimNet::new(world.env.clone()),
+            store: Arc::new(MemoryStore::new(Arc::clone(&world.env.clock))),
+            checkpoints: Arc::default(),
+            nodes: Vec::new(),
+            directory: tempfile::tempdir().expect("a directory"),
+            world,
+        }
+    }
+
+    /// A cluster whose nodes have found each other and keep the log on three of them.
+    async fn of(world: World, count: usize) -> Self {
+        let mut cluster = Self::new(world);
+        for index in 0..count {
+            cluster.add(NodeRole::Full, "");
+            cluster.start(index).await.expect("started");
+        }
+        cluster.settle(count.min(3)).await;
+        cluster
+    }
+
+    fn add(&mut self, role: NodeRole, zone: &'static str) {
+        let disk = SimDisk::new();
+        self.nodes.push(Life { disk, life: 0, role, zone, process: None, running: None });
+    }
+
+    fn bucket(&self, process: &Process) -> Arc<dyn Bucket> {
+        let options = BucketOptions::default();
+        let store = Arc::clone(&self.store);
+        over(store, "memory://cluster", &options, process.env.clone()).expect("a bucket")
+    }
+
+    /// Begins the next life of a node.
+    async fn start(&mut self, index: usize) -> Result<(), Error> {
+        let (node, engine, process) = self.launch(index).await?;
+        let life = &mut self.nodes[index];
+        (life.process, life.running) = (Some(process), Some((node, engine)));
+        Ok(())
+    }
+
+    async fn launch(&mut self, index: usize) -> Result<(Arc<Node>, Arc<Engine>, Process), Error> {
+        self.nodes[index].life += 1;
+        let life = &self.nodes[index];
+        let process = self.world.process(&address(index), life.life);
+        let (env, incarnation) = (process.env.clone(), Incarnation(life.life));
+        let disk = Arc::clone(&life.disk) as Arc<dyn Disk>;
+        // The process before may not have let go of the directory yet.
+        let own = loop {
+            let (disk, env) = (Arc::clone(&disk), env.clone());
+            match LocalLogServer::open_shared(disk, env, SHARD, 1 << 20, incarnation).await {
+                Err(LogError::LocalDisk { .. }) => {
+                    self.world.sleep(Duration::from_millis(10)).await;
+                }
+                opened => break opened?,
+            }
+        };
+        let record = Record {
+            node: id(index),
+            incarnation,
+            address: address(index),
+            zone: life.zone.to_owned(),
+            role: life.role,
+            host: address(index),
+            pid: 1,
+            program: "test".to_owned(),
+        };
+        let (bucket, transport) = (self.bucket(&process), self.net.transport(&address(index)));
+        let joining = Node::join(
+            env.clone(),
+            Arc::clone(&bucket),
+            transport,
+            own,
+            record,
+            Settings::default(),
+        );
+        let node = joining.await?;
+        let (router, me, on) = (node.router(), node.caller(), env.clone());
+        let mut incoming = self.net.listen(&address(index));
+        env.spawn("accepting", async move {
+            while let Some(pipe) = incoming.recv().await {
+                let (router, env) = (router.clone(), on.clone());
+                on.spawn("serving", async move {
+                    let _ = serve(&env, pipe, me, VERSIONS, &router).await;
+                });
+            }
+        });
+        let identity = Identity {
+            node: id(index),
+            incarnation,
+            host: address(index),
+            pid: 1,
+            address: address(index),
+        };
+        let mut options = EngineOptions::new(identity, self.directory.path().to_owned());
+        options.log = LogKind::Quorum;
+        options.checkpoint = EngineKind::Memory(Arc::clone(&self.checkpoints));
+        options.timeout = Duration::from_secs(10);
+        options.cluster = Some(node.engine_options());
+        let engine = Engine::open(bucket, env, options).await.expect("opened");
+        node.serve(Arc::clone(&engine));
+        node.serves_clients(format!("sql{index}"), String::new());
+        Ok((node, engine, process))
+    }
+
+    fn node(&self, index: usize) -> &Arc<Node> {
+        &self.nodes[index].running.as_ref().expect("it runs").0
+    }
+
+    fn engine(&self, index: usize) -> &Arc<Engine> {
+        &self.nodes[index].running.as_ref().expect("it runs").1
+    }
+
+    fn status(&self, index: usize) -> Status {
+        self.node(index).status()
+    }
+
+    /// Nothing of the process is left but its disk.
+    fn kill(&mut self, index: usize) {
+        self.net.leave(&address(index));
+        let life = &mut self.nodes[index];
+        life.running = None;
+        life.process.take().expect("it runs").kill();
+    }
+
+    fn running(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|index| self.nodes[*index].running.is_some()).collect()
+    }
+
+    /// The node that owns the log, by its own account and all others'.
+    fn owner(&self) -> Option<usize> {
+        let running = self.running();
+        let owners: Vec<usize> =
+            running.iter().copied().filter(|index| self.engine(*index).log().sequences()).collect();
+        let [owner] = owners[..] else { return None };
+        running.iter().all(|index| self.status(*index).owner == Some(id(owner))).then_some(owner)
+    }
+
+    /// Waits until everybody agrees on an owner whose log is kept by `copies` servers that take entries.
+    async fn settle(&self, copies: usize) -> usize {
+        for _ in 0..600 {
+            if let Some(owner) = self.owner() {
+                let servers = self.status(owner).servers;
+                let following = servers.iter().filter(|server| server.state == "following").count();
+                if following == copies && servers.len() >= copies {
+                    return owner;
+                }
+            }
+            for index in self.running() {
+                // A follower learns of a change when something is committed, or by a look.
+                let by = self.world.env.deadline(Duration::from_secs(5));
+                let _ = self.engine(index).log().refresh(by).await;
+            }
+            self.world.sleep(Duration::from_millis(50)).await;
+        }
+        let all: Vec<Status> = self.running().into_iter().map(|index| self.status(index)).collect();
+        panic!("seed {}: not settled: {all:#?}", self.world.seed());
+    }
+
+    async fn append(&self, index: usize, key: &str, more: &str) -> Result<(), TxnError> {
+        let txn = self.engine(index).begin(TxnOptions::default()).await?;
+        let old = txn.get(key.as_bytes(), ReadFor::Query).await?.unwrap_or_default();
+        let new = [&old[..], more.as_bytes()].concat();
+        txn.put(Bytes::copy_from_slice(key.as_bytes()), new.into()).await?;
+        txn.commit().await.map(|_| ())
+    }
+
+    async fn append_surely(&self, index: usize, key: &str, more: &str) {
+        loop {
+            match self.append(index, key, more).await {
+                Err(TxnError::Conflict { .. }) => self.world.sleep(Duration::from_millis(5)).await,
+                done => return done.expect("committed"),
+            }
+        }
+    }
+
+    /// As of now, strictly.
+    async fn read(&self, index: usize, key: &str) -> Result<String, TxnError> {
+        let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+        let txn = self.engine(index).begin(options).await?;
+        let value = txn.get(key.as_bytes(), ReadFor::Query).await;
+        txn.rollback();
+        Ok(String::from_utf8(value?.unwrap_or_default().to_vec()).expect("text"))
+    }
+
+    fn cut(&self, one: usize, other: usize) {
+        self.net.cut(&address(one), &address(other));
+        self.net.cut(&address(other), &address(one));
+    }
+}
+
+#[test]
+fn nodes_on_one_bucket_find_each_other_and_keep_the_log_on_three_of_them() {
+    World::run(1, false, async |world| {
+        let cluster = Cluster::of(world, 4).await;
+        for index in 0..4 {
+            cluster.append_surely(index, "k", &index.to_string()).await;
+            for reader in 0..4 {
+                let read = cluster.read(reader, "k").await.expect("read");
+                assert!(read.ends_with(&index.to_string()), "node {reader} has {read}");
+            }
+            assert_eq!(cluster.status(index).members.len(), 3);
+        }
+        // Where clients reach a node is known everywhere.
+        let seen = cluster.status(3);
+        let first = seen.members.iter().find(|member| member.record.node == id(0));
+        assert_eq!(first.and_then(|m| m.live.as_ref()).map(|live| &live.sql[..]), Some("sql0"));
+    });
+}
+
+#[test]
+fn dead_owner_is_succeeded_and_follows_when_it_comes_back() {
+    for seed in 2..6 {
+        World::run(seed, false, async |world| {
+            let mut cluster = Cluster::of(world, 3).await;
+            let dead = cluster.settle(3).await;
+            cluster.append_surely((dead + 1) % 3, "k", "a").await;
+            let before = cluster.world.now();
+            cluster.kill(dead);
+            cluster.append_surely((dead + 1) % 3, "k", "b").await;
+            let gap = cluster.world.now() - before;
+            assert!(gap < Duration::from_secs(2), "a gap of {gap:?}");
+            let next = cluster.settle(2).await;
+            assert_ne!(next, dead);
+            assert!(
+                cluster.status(next).events.iter().any(|e| e.what.contains("took the log over"))
+            );
+            cluster.start(dead).await.expect("started");
+            assert_eq!(cluster.settle(3).await, next, "it does not take the log back");
+            cluster.append_surely(dead, "k", "c").await;
+            for index in 0..3 {
+                assert_eq!(cluster.read(index, "k").await.expect("read"), "abc");
+            }
+        });
+    }
+}
+
+#[test]
+fn owner_that_is_drained_hands_over_without_an_error_or_a_lease_to_wait_for() {
+    World::run(7, false, async |world| {
+        let cluster = Cluster::of(world, 3).await;
+        let owner = cluster.settle(3).await;
+        cluster.append_surely(owner, "k", "a").await;
+        let by = cluster.world.env.deadline(Duration::from_secs(5));
+        let before = cluster.world.now();
+        let writing = async {
+            for n in 0..20 {
+                cluster.append_surely(owner, "k", &n.to_string()).await;
+            }
+        };
+        let (drained, ()) = futures::join!(cluster.node(owner).drain(by), writing);
+        let successor = drained.expect("handed over").expect("it owned it");
+        assert!(
+            cluster.world.now() - before < Duration::from_millis(500),
+            "a lease was waited for"
+        );
+        assert_eq!(cluster.settle(3).await, usize::try_from(successor.0 - 1).expect("small"));
+        // It takes nothing over any more, not even from the dead.
+        assert_eq!(cluster.node(owner).drain(by).await.expect("drained"), None);
+    });
+}
+
+#[test]
+fn only_node_keeps_the_log_when_it_is_drained() {
+    World::run(8, false, async |world| {
+        let cluster = Cluster::of(world, 1).await;
+        let by = cluster.world.env.deadline(Duration::from_secs(5));
+        assert_eq!(cluster.node(0).drain(by).await.expect("drained"), None);
+        cluster.append_surely(0, "k", "a").await;
+    });
+}
+
+#[test]
+fn owner_that_most_others_hear_is_not_succeeded_by_one_that_does_not() {
+    World::run(9, false, async |world| {
+        let cluster = Cluster::of(world, 4).await;
+        let owner = cluster.settle(3).await;
+        let deaf = (owner + 1) % 4;
+        cluster.cut(owner, deaf);
+        cluster.world.sleep(Duration::from_secs(10)).await;
+        assert!(cluster.engine(owner).log().sequences(), "it was succeeded");
+        cluster.append_surely(owner, "k", "a").await;
+        cluster.net.heal();
+        cluster.append_surely(deaf, "k", "b").await;
+        assert_eq!(cluster.read(deaf, "k").await.expect("read"), "ab");
+    });
+}
+
+#[test]
+fn minority_refuses_and_goes_on_when_it_hears_the_others_again() {
+    World::run(10, false, async |world| {
+        let cluster = Cluster::of(world, 3).await;
+        let owner = cluster.settle(3).await;
+        cluster.append_surely(owner, "k", "a").await;
+        for other in (0..3).filter(|other| *other != owner) {
+            cluster.cut(owner, other);
+        }
+        assert!(cluster.append(owner, "k", "lost").await.is_err(), "the minority acknowledged");
+        assert!(cluster.read(owner, "k").await.is_err(), "the minority answers strict reads");
+        let other = (owner + 1) % 3;
+        cluster.append_surely(other, "k", "b").await;
+        cluster.net.heal();
+        let settled = cluster.settle(3).await;
+        assert_ne!(settled, owner);
+        let read = cluster.read(owner, "k").await.expect("read");
+        // An append whose outcome was unknown may have been made; then it was before its successor's.
+        assert!(read == "ab" || read == "alostb", "{read}");
+    });
+}
+
+#[test]
+fn all_nodes_die_and_the_first_two_that_come_back_go_on() {
+    World::run(11, false, async |world| {
+        let mut cluster = Cluster::of(world, 3).await;
+        cluster.append_surely(1, "k", "a").await;
+        for index in 0..3 {
+            cluster.kill(index);
+        }
+        // One alone cannot open the database before the second answers.
+        let (first, second) = (2, 0);
+        cluster.start_both(first, second).await;
+        cluster.append_surely(second, "k", "b").await;
+        assert_eq!(cluster.read(first, "k").await.expect("read"), "ab");
+    });
+}
+
+impl Cluster {
+    /// Two nodes whose engines open at the same time.
+    async fn start_both(&mut self, one: usize, other: usize) {
+        let mut twin = Self {
+            world: self.world.clone(),
+            net: self.net.clone(),
+            store: Arc::clone(&self.store),
+            checkpoints: Arc::clone(&self.checkpoints),
+            nodes: Vec::new(),
+            directory: tempfile::tempdir().expect("a directory"),
+        };
+        for life in &self.nodes {
+            let (disk, life) = (Arc::clone(&life.disk), life.life);
+            let (role, zone) = (NodeRole::Full, "");
+            twin.nodes.push(Life { disk, life, role, zone, process: None, running: None });
+        }
+        let (first, second) = futures::join!(self.start(one), twin.start(other));
+        first.expect("started");
+        second.expect("started");
+        self.nodes[other] = twin.nodes.remove(other);
+    }
+}
+
+#[test]
+fn follower_executes_but_never_owns_and_keeps_no_copy() {
+    World::run(12, false, async |world| {
+        let mut cluster = Cluster::new(world);
+        for (index, role) in
+            [NodeRole::Full, NodeRole::Follower, NodeRole::Follower].into_iter().enumerate()
+        {
+            cluster.add(role, "");
+            cluster.start(index).await.expect("started");
+        }
+        cluster.world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(cluster.status(0).servers.len(), 1, "a follower keeps a copy");
+        cluster.append_surely(1, "k", "a").await;
+        assert_eq!(cluster.read(2, "k").await.expect("read"), "a");
+        cluster.kill(0);
+        cluster.world.sleep(Duration::from_secs(10)).await;
+        assert!(cluster.running().iter().all(|index| !cluster.engine(*index).log().sequences()));
+        assert!(cluster.append(1, "k", "b").await.is_err());
+        cluster.start(0).await.expect("started");
+        cluster.append_surely(1, "k", "b").await;
+        assert_eq!(cluster.read(2, "k").await.expect("read"), "ab");
+    });
+}
+
+#[test]
+fn copies_are_put_in_different_zones() {
+    World::run(13, false, async |world| {
+        let mut cluster = Cluster::new(world);
+        for (index, zone) in ["a", "a", "a", "b", "c"].into_iter().enumerate() {
+            cluster.add(NodeRole::Full, zone);
+            if index != 1 && index != 2 {
+                cluster.start(index).await.expect("started");
+            }
+        }
+        let owner = cluster.settle(3).await;
+        let zones = |cluster: &Cluster| -> Vec<NodeId> {
+            let mut nodes: Vec<NodeId> =
+                cluster.status(owner).servers.iter().map(|server| server.node).collect();
+            nodes.sort();
+            nodes
+        };
+        assert_eq!(zones(&cluster), [id(0), id(3), id(4)]);
+        // Lost ones are replaced by what there is.
+        cluster.start(1).await.expect("started");
+        cluster.kill(4);
+        cluster.world.sleep(Duration::from_secs(15)).await;
+        cluster.settle(3).await;
+        assert_eq!(zones(&cluster), [id(0), id(1), id(3)]);
+    });
+}
+
+#[test]
+fn removed_or_copied_node_is_not_let_in() {
+    World::run(14, false, async |world| {
+        let mut cluster = Cluster::of(world, 4).await;
+        cluster.kill(3);
+        let process = cluster.world.process("command", 1);
+        let registry = Registry::new(cluster.bucket(&process));
+        registry.remove(&process.env, id(3)).await.expect("removed");
+        assert!(matches!(cluster.start(3).await, Err(Error::Removed { node }) if node == id(3)));
+        // Its copies of the log are made good first.
+        cluster.world.sleep(Duration::from_secs(15)).await;
+        cluster.settle(3).await;
+        // Everybody has heard that it lived; a node that starts now tells the others that it is gone.
+        cluster.kill(2);
+        cluster.start(2).await.expect("started");
+        cluster.world.sleep(Duration::from_secs(3)).await;
+        assert_eq!(cluster.status(0).members.len(), 2);
+        // A copied folder has the same identity and life.
+        cluster.nodes[2].life -= 1;
+        cluster.nodes[2].disk = SimDisk::new();
+        assert!(matches!(cluster.launch(2).await, Err(Error::Twin { .. })));
+    });
+}
