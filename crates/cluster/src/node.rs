@@ -113,7 +113,7 @@ impl Node {
     ) -> Result<Arc<Self>> {
         let registry = Registry::new(bucket);
         // Before the others are listed: of two nodes that start at once one at least sees the other.
-        registry.register(&record).await?;
+        registry.register(&env, &record).await?;
         let me = Caller { node: record.node, incarnation: record.incarnation };
         let own = Some(Arc::clone(&own_log));
         let neighbours = Neighbours::new(env.clone(), Arc::clone(&transport), me, own);

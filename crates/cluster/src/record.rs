@@ -4,7 +4,7 @@
 //! TOML; `version` is 1. A program refuses versions it does not know, and keys it does not know of version 1.
 
 use serde::{Deserialize, Serialize};
-use telesto_common::{Incarnation, NodeId};
+use telesto_common::{Incarnation, NodeId, WriterToken};
 
 use crate::error::{Error, Result};
 
@@ -47,13 +47,15 @@ pub struct Record {
 #[serde(deny_unknown_fields)]
 struct Stored {
     version: u32,
+    /// Tells the object of this process from that of another one with the same identity.
+    writer: WriterToken,
     record: Record,
 }
 
 impl Record {
     /// Its stored form.
-    pub(crate) fn text(&self) -> Result<String> {
-        let stored = Stored { version: VERSION, record: self.clone() };
+    pub(crate) fn text(&self, writer: WriterToken) -> Result<String> {
+        let stored = Stored { version: VERSION, writer, record: self.clone() };
         toml::to_string(&stored).map_err(|error| Error::malformed("a node's record", error))
     }
 

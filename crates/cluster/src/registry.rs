@@ -108,9 +108,9 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::Removed`], [`Error::Twin`], those of the bucket.
-    pub async fn register(&self, record: &Record) -> Result<()> {
+    pub async fn register(&self, env: &Env, record: &Record) -> Result<()> {
         let key = key_of(record.node, record.incarnation);
-        let body = Bytes::from(record.text()?);
+        let body = Bytes::from(record.text(env.writer_token())?);
         let put = self.bucket.put_if_absent(Cause::Registry, &key, body).await?;
         if put == PutOutcome::Exists {
             return Err(Error::Twin { node: record.node, life: record.incarnation.0 });
