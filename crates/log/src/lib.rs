@@ -44,5 +44,6 @@ pub use cluster::Redundancy;
 pub use error::{DiskFault, Error, Result};
 pub use inspect::{ChainReport, EntryReport, InspectOptions, Report, inspect};
 pub use log::VirtualLog;
+pub use open::newest_chain;
 pub use options::{Append, Batch, Cluster, Identity, KnownCommitted, LogOptions};
 pub use trim::Trimmed;

@@ -37,6 +37,19 @@ use crate::trail::Trail;
 /// What is waited for when the local disk is asked outside a log server's calls.
 const LOCAL: &str = "waiting for the local log";
 
+/// The newest chain of a shard's log; `None` when it has none. Reads only.
+///
+/// # Errors
+/// Those of the bucket; [`Error::Corrupt`], [`Error::TooNew`].
+pub async fn newest_chain(
+    bucket: Arc<dyn Bucket>,
+    env: Env,
+    shard: ShardId,
+    by: Deadline,
+) -> Result<Option<Chain>> {
+    Store { bucket, env, shard }.newest_chain(Cause::Open, by).await
+}
+
 impl VirtualLog {
     /// Makes the log of a new shard and opens it.
     ///

@@ -20,6 +20,9 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// This node cannot take part in its cluster. The text says what to do.
+    #[error("cluster: {0}")]
+    Cluster(String),
     /// A statement failed.
     #[error("{0} (SQLSTATE {code})", code = .0.code())]
     Sql(#[from] telesto_sql::Error),

@@ -26,12 +26,14 @@
 //! # Limits
 //! Needs a multi-threaded or current-thread tokio runtime with time and I/O enabled.
 
+mod cluster;
 mod database;
 mod error;
 mod node;
 pub mod open;
 mod value;
 
+pub use cluster::{ClusterOptions, Directory, Joined};
 pub use database::{Builder, Database, Transaction};
 pub use error::{Error, Result};
 pub use node::Node;

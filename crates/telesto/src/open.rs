@@ -17,6 +17,7 @@ use telesto_log::{Identity, LogKind};
 use telesto_sql::{SqlEngine, SqlOptions};
 use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 
+use crate::cluster::{self, ClusterOptions, Joined};
 use crate::error::{Error, Result};
 use crate::node::Node;
 
@@ -47,6 +48,8 @@ pub struct Options {
     pub notify_interval: Option<Duration>,
     /// Where clients reach this node.
     pub address: Option<std::net::SocketAddr>,
+    /// How this process is a node of a cluster; `None`: it is none.
+    pub cluster: Option<ClusterOptions>,
 }
 
 impl Options {
@@ -66,6 +69,7 @@ impl Options {
             checkpoint_interval: None,
             notify_interval: None,
             address: None,
+            cluster: None,
         }
     }
 }
@@ -81,6 +85,8 @@ pub struct Opened {
     pub sql: Arc<SqlEngine>,
     /// The local folder, if it lasts.
     pub node: Option<Node>,
+    /// This process among the nodes of a cluster, if it is one of them.
+    pub cluster: Option<Joined>,
     /// The local folder, if it does not.
     _temporary: Option<tempfile::TempDir>,
 }
@@ -142,7 +148,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             telesto_bucket::probe_conditional_put(&*bucket, env).await?;
         }
     }
-    let log = options.log.unwrap_or(if local { LogKind::Quorum } else { LogKind::Bucket });
+    let on_disks = local || options.cluster.is_some();
+    let log = options.log.unwrap_or(if on_disks { LogKind::Quorum } else { LogKind::Bucket });
     let (node, temporary) = match &options.data_dir {
         Some(folder) if options.data_dir_siblings => (Some(Node::claim_any(env, folder)?), None),
         Some(folder) => (Some(Node::claim(env, folder)?), None),
@@ -177,7 +184,25 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     let fitting = engine.checkpoint_interval.min(options.retention.unwrap_or(Duration::MAX));
     engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(fitting);
     let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
-    let engine = Engine::open(as_bucket, env.clone(), engine).await?;
+    let cluster = match (&options.cluster, &node) {
+        (None, _) => None,
+        (Some(cluster), Some(node)) => Some(cluster::join(env, &as_bucket, node, cluster).await?),
+        (Some(_), None) => {
+            return Err(Error::Cluster(
+                "a node of a cluster keeps copies of the log: name its folder with --data-dir"
+                    .to_owned(),
+            ));
+        }
+    };
+    let engine = match &cluster {
+        None => Engine::open(as_bucket, env.clone(), engine).await?,
+        Some(joined) => {
+            engine.cluster = Some(joined.member.engine_options());
+            // The others go on: the checkpoint is not taken away from whoever feeds it.
+            engine.fold_on_shutdown = false;
+            cluster::open_engine(env, &as_bucket, engine, joined).await?
+        }
+    };
     let defaults = SqlOptions::default();
     let sql_options = SqlOptions {
         memory_bytes: options.memory_bytes / 4,
@@ -187,5 +212,5 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     };
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
-    Ok(Opened { bucket, engine, sql, node, _temporary: temporary })
+    Ok(Opened { bucket, engine, sql, node, cluster, _temporary: temporary })
 }

@@ -5,6 +5,7 @@
 //! 3: a statement of a script failed (`telesto sql`).
 
 mod bench;
+mod cluster;
 mod demo;
 mod dump;
 mod import;
@@ -132,6 +133,17 @@ enum Command {
     Import {
         #[command(subcommand)]
         source: Source,
+    },
+    /// Look at the nodes of a cluster, have one hand over what it owns, or remove one.
+    ///
+    /// Finds the nodes by the bucket, and asks them.
+    #[command(after_help = "Examples:
+  telesto cluster status --bucket s3://my-bucket/telesto
+  telesto cluster nodes --bucket s3://my-bucket/telesto --json
+  telesto cluster drain 6f1c… --bucket s3://my-bucket/telesto")]
+    Cluster {
+        #[command(subcommand)]
+        command: cluster::Command,
     },
     /// Look at a database's log, or move it to the other medium.
     Log {
@@ -268,6 +280,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             report(import::mediawiki(&file, &url, batch_pages).await)
         }
+        Command::Cluster { command } => report(cluster::run(command).await),
         Command::Log { command: LogCommand::Inspect { place, from, limit, json } } => {
             report(log::inspect(place, from, limit, json).await)
         }

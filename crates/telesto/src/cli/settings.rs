@@ -32,6 +32,16 @@ pub enum DurabilityKind {
     Quorum,
 }
 
+/// What a node of a cluster may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It keeps copies of the log, and may own it.
+    Full,
+    /// It executes statements; it never owns the log and keeps no copy of it.
+    Follower,
+}
+
 macro_rules! settings {
     ($( $(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, $env:literal; )*) => {
         /// Settings, each perhaps given.
@@ -83,6 +93,26 @@ settings! {
     /// ./telesto-data/node
     #[arg(value_name = "FOLDER")]
     data_dir: PathBuf, "TELESTO_DATA_DIR";
+    /// Makes this process a node of a cluster: where other nodes reach it. All nodes on the bucket that are started so
+    /// find each other, keep the newest log for each other on their disks, and go on when one dies. Port 0: any
+    #[arg(value_name = "HOST:PORT")]
+    cluster: String, "TELESTO_CLUSTER";
+    /// Where other nodes reach this one, if not where it listens
+    #[arg(value_name = "HOST:PORT", requires = "cluster")]
+    advertise: String, "TELESTO_ADVERTISE";
+    /// Where this node stands, as zone=NAME: copies of the log are put in different zones
+    #[arg(value_name = "zone=NAME", requires = "cluster")]
+    locality: String, "TELESTO_LOCALITY";
+    /// What this node may become: full, or follower, which executes statements but never owns the log and keeps no
+    /// copy of it. Default: full
+    #[arg(value_enum, requires = "cluster")]
+    role: Role, "TELESTO_ROLE";
+    /// Copies of the newest log, where there are as many nodes; odd. Default: 3
+    #[arg(value_name = "N", requires = "cluster")]
+    replicas: usize, "TELESTO_REPLICAS";
+    /// A file with the secret from which all nodes make their certificates. Default: one that is kept in the bucket
+    #[arg(value_name = "FILE", requires = "cluster")]
+    join_token_file: PathBuf, "TELESTO_JOIN_TOKEN_FILE";
     /// How far back snapshots can be read, and how long the log is kept. Default: 24h
     #[arg(value_name = "TIME")]
     retention: Span, "TELESTO_RETENTION";

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto::{Options, open};
+use telesto::{ClusterOptions, Options, open};
 use telesto_common::Env;
 use telesto_server::auth::Users;
 use telesto_server::{Auth, Limits, Server, ServerConfig};
@@ -17,12 +17,14 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::settings::{DurabilityKind, LogKind, Settings, address};
+use super::settings::{DurabilityKind, LogKind, Role, Settings, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
 /// Memory of a node that is not told how much, at least.
 const LEAST_DEFAULT_MEMORY: u64 = 512 << 20;
+/// How long handing the log over may take.
+const HAND_OVER: Duration = Duration::from_secs(5);
 const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
 /// After how long a slow opening says that it is still at it, and how often.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -75,6 +77,11 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
             return Err(error.to_string());
         }
     };
+    if let Some(cluster) = &opened.cluster {
+        let text = |address: Option<std::net::SocketAddr>| address.map(|at| at.to_string());
+        let (sql, http) = (text(server.sql_address()), text(server.http_address()));
+        cluster.member.serves_clients(sql.unwrap_or_default(), http.unwrap_or_default());
+    }
     print!("{}", banner(&server, &opened, settings, tls, scram));
     tokio::select! {
         biased;
@@ -85,6 +92,14 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
         "telesto: stopping; waiting up to {drain:?} for statements under way (again to stop now)"
     );
     let stopping = async {
+        if let Some(cluster) = &opened.cluster {
+            // While the sessions still run: their commits wait for the next owner, and go there.
+            match cluster.member.drain(env.deadline(HAND_OVER)).await {
+                Ok(Some(node)) => eprintln!("telesto: node {node} owns the log from now on"),
+                Ok(None) => {}
+                Err(error) => eprintln!("telesto: the log was not handed over: {error}"),
+            }
+        }
         if !server.stop(drain).await {
             eprintln!("telesto: statements still running after {drain:?} were cut off");
         }
@@ -190,8 +205,34 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
         checkpoint_interval: settings.checkpoint_interval.map(|span| span.0),
         notify_interval: settings.notify_interval.map(|span| span.0),
         address: server.listen,
+        cluster: cluster(settings)?,
         ..Options::new(bucket)
     })
+}
+
+/// How this process is a node of a cluster.
+fn cluster(settings: &Settings) -> Result<Option<ClusterOptions>, String> {
+    let Some(listen) = &settings.cluster else { return Ok(None) };
+    let listen = address(listen)?.ok_or("--cluster needs an address, HOST:PORT")?;
+    let zone = match settings.locality.as_deref() {
+        None => String::new(),
+        Some(locality) => locality
+            .strip_prefix("zone=")
+            .map(str::to_owned)
+            .ok_or_else(|| format!("--locality {locality:?} is not understood; write zone=NAME"))?,
+    };
+    let defaults = ClusterOptions::new(listen);
+    Ok(Some(ClusterOptions {
+        advertise: settings.advertise.clone(),
+        zone,
+        role: match settings.role {
+            Some(Role::Follower) => telesto_cluster::NodeRole::Follower,
+            Some(Role::Full) | None => telesto_cluster::NodeRole::Full,
+        },
+        replicas: settings.replicas.unwrap_or(defaults.replicas),
+        token_file: settings.join_token_file.clone(),
+        ..defaults
+    }))
 }
 
 /// The URL of a folder as a bucket.
@@ -226,6 +267,9 @@ fn banner(
         telesto_log::LogKind::Bucket => {
             ("bucket: every process on this bucket may write", "bucket")
         }
+        telesto_log::LogKind::Quorum if opened.cluster.is_some() => {
+            ("quorum: on the disks of the cluster's nodes, each of which may write", "quorum")
+        }
         telesto_log::LogKind::Quorum => ("quorum: this node writes, with its own disk", "quorum"),
     };
     let durability = match settings.durability {
@@ -251,12 +295,17 @@ fn banner(
     let node = opened.node.as_ref().map_or("none".to_owned(), |node| {
         format!("{} life {} in {}", node.id, node.incarnation, node.folder.display())
     });
+    let cluster = opened.cluster.as_ref().map_or("none".to_owned(), |cluster| {
+        let others = cluster.member.status().members.len();
+        format!("{} (TLS), {others} other nodes are known", cluster.address)
+    });
     for (name, value) in [
         ("bucket", opened.bucket.url().to_owned()),
         ("log", log.to_owned()),
         ("durability", acknowledged.to_owned()),
         ("memory", memory.to_string()),
         ("node", node),
+        ("cluster", cluster),
         ("postgres", format!("{}{guard}", shown(server.sql_address()))),
         ("http", shown(server.http_address())),
     ] {

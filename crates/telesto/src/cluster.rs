@@ -1,0 +1,299 @@
+//! A node's part in a cluster: its copies of the log, its place among the others, its connections to them.
+//!
+//! ```text
+//! listen ─► token ─► certificate ─► copies of the log ─► join ─► serve others ─► open the engine (needs a majority) ─► serve clients
+//! ```
+//! # Invariants
+//! - What other nodes need of this one is served before the database is opened.
+//! - Connections between nodes are encrypted, and both sides show certificates made from the cluster's token.
+//!
+//! # On failure
+//! [`Error::Cluster`] says what to do. A majority that cannot be reached is waited for, up to [`PATIENCE`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_bucket::Bucket;
+use telesto_cluster::{Node as Member, NodeRole, Record, Registry, Settings};
+use telesto_common::env::Task;
+use telesto_common::{Env, NodeId, ShardId};
+use telesto_log::chain::Medium;
+use telesto_log::server::LocalLogServer;
+use telesto_log::{LogKind, LogOptions, VirtualLog};
+use telesto_runtime::net::{Certificates, JoinToken, Tcp};
+use telesto_shard::{CheckpointKnows, ProcessCache, ShardOptions};
+use telesto_txn::{Database as _, Engine, EngineOptions, Error as TxnError};
+
+use crate::error::{Error, Result};
+use crate::node::Node;
+use crate::open::{identity, log_disk};
+
+/// How long a majority of the nodes is waited for at the start.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Between two attempts to open the database.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Bound on taking a log that was kept by this node alone into the cluster.
+const TAKE_IN: Duration = Duration::from_secs(300);
+/// What a look at how far the checkpoint reaches may keep in memory.
+const PROBE_CACHE_BYTES: u64 = 4 << 20;
+/// A segment file of the log is closed at this size.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// The one log there is.
+const SHARD: ShardId = ShardId(0);
+
+/// How this process is a node of a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// Where to listen for other nodes.
+    pub listen: SocketAddr,
+    /// Where they reach it, host:port; `None`: where it listens.
+    pub advertise: Option<String>,
+    /// Where it stands; copies are put in different zones.
+    pub zone: String,
+    /// What it may become.
+    pub role: NodeRole,
+    /// Copies of the newest log; odd.
+    pub replicas: usize,
+    /// A file with the secret that all nodes share; `None`: one that is kept in the bucket.
+    pub token_file: Option<PathBuf>,
+}
+
+impl ClusterOptions {
+    /// A node that listens at `listen`: three copies, any role, the token in the bucket.
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            advertise: None,
+            zone: String::new(),
+            role: NodeRole::Full,
+            replicas: 3,
+            token_file: None,
+        }
+    }
+}
+
+/// This process among the nodes.
+#[derive(Debug)]
+pub struct Joined {
+    /// Its part.
+    pub member: Arc<Member>,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// The log was kept by this node alone before, and is in the bucket now.
+    took_in: bool,
+    serving: Arc<dyn Task>,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.member.stop();
+        self.serving.abort();
+    }
+}
+
+fn wrong(reason: impl ToString) -> Error {
+    Error::Cluster(reason.to_string())
+}
+
+/// How the connections of node `node` are encrypted.
+pub(crate) async fn certificates(
+    env: &Env,
+    registry: &Registry,
+    token_file: Option<&PathBuf>,
+    node: NodeId,
+) -> Result<Certificates> {
+    let token = match token_file {
+        None => registry.token(env).await.map_err(wrong)?,
+        Some(path) => std::fs::read_to_string(path).map_err(|error| {
+            wrong(format!("the join token file {} cannot be read: {error}", path.display()))
+        })?,
+    };
+    let token = JoinToken::new(&token).map_err(wrong)?;
+    Certificates::from_token(&token, node).map_err(wrong)
+}
+
+/// Joins the cluster of `bucket`.
+///
+/// # Errors
+/// [`Error::Cluster`].
+pub(crate) async fn join(
+    env: &Env,
+    bucket: &Arc<dyn Bucket>,
+    node: &Node,
+    options: &ClusterOptions,
+) -> Result<Joined> {
+    if options.replicas.is_multiple_of(2) {
+        return Err(wrong(format!(
+            "{} copies are no odd number: a majority of an even number survives no more losses than one copy less does",
+            options.replicas
+        )));
+    }
+    let listener = tokio::net::TcpListener::bind(options.listen).await.map_err(|error| {
+        wrong(format!(
+            "cannot listen for other nodes at {}: {error}; choose another address with --cluster",
+            options.listen
+        ))
+    })?;
+    let listening = listener.local_addr().map_err(wrong)?;
+    let address = match &options.advertise {
+        Some(address) => address.clone(),
+        None if listening.ip().is_unspecified() => {
+            return Err(wrong(format!(
+                "other nodes cannot connect to {}; say with --advertise HOST:PORT where they reach this one",
+                listening.ip()
+            )));
+        }
+        None => shown(listening),
+    };
+    let took_in = take_in(env, bucket, node).await?;
+    let registry = Registry::new(Arc::clone(bucket));
+    let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;
+    let tcp = Tcp::new(env.clone(), Some(certificates));
+    let own = LocalLogServer::open_shared(
+        log_disk(env, node),
+        env.clone(),
+        SHARD,
+        SEGMENT_BYTES,
+        node.incarnation,
+    );
+    let own = own.await.map_err(TxnError::from)?;
+    let who = identity(env, Some(node), None);
+    let record = Record {
+        node: node.id,
+        incarnation: node.incarnation,
+        address: address.clone(),
+        zone: options.zone.clone(),
+        role: options.role,
+        host: who.host,
+        pid: who.pid,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let settings = Settings { replicas: options.replicas, ..Settings::default() };
+    let (bucket, transport) = (Arc::clone(bucket), Arc::new(tcp.clone()));
+    let joining = Member::join(env.clone(), bucket, transport, own, record, settings);
+    let member = joining.await.map_err(wrong)?;
+    let (me, router) = (member.caller(), member.router());
+    let serving = env.spawn("serving nodes", async move { tcp.serve(listener, me, router).await });
+    Ok(Joined { member, address, took_in, serving })
+}
+
+fn shown(address: SocketAddr) -> String {
+    match address.ip() {
+        IpAddr::V6(ip) => format!("[{ip}]:{}", address.port()),
+        IpAddr::V4(ip) => format!("{ip}:{}", address.port()),
+    }
+}
+
+/// Opens the engine as soon as enough of the nodes that keep the log can be reached.
+pub(crate) async fn open_engine(
+    env: &Env,
+    bucket: &Arc<dyn Bucket>,
+    options: EngineOptions,
+    joined: &Joined,
+) -> Result<Arc<Engine>> {
+    let patience = env.deadline(PATIENCE);
+    let mut said = false;
+    loop {
+        let opening = Engine::open(Arc::clone(bucket), env.clone(), options.clone());
+        match opening.await {
+            Ok(engine) => {
+                joined.member.serve(Arc::clone(&engine));
+                if joined.took_in {
+                    engine.switch_log(LogKind::Quorum).await?;
+                }
+                return Ok(engine);
+            }
+            Err(error @ TxnError::Unavailable(_)) => {
+                if patience.passed(env.clock.monotonic()) {
+                    return Err(error.into());
+                }
+                if !said {
+                    said = true;
+                    tracing::warn!(%error, "the database cannot be opened yet; waiting for more nodes");
+                }
+                env.clock.sleep(AGAIN).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A log whose newest part this node has kept alone goes through the bucket: its files were not made to be kept for others.
+/// Whether it did.
+async fn take_in(env: &Env, bucket: &Arc<dyn Bucket>, node: &Node) -> Result<bool> {
+    let by = env.deadline(TAKE_IN);
+    let report = telesto_log::newest_chain(Arc::clone(bucket), env.clone(), SHARD, by);
+    let Some(chain) = report.await.map_err(TxnError::from)? else { return Ok(false) };
+    let alone = match &chain.active().medium {
+        Medium::Quorum { owner, servers, .. } => {
+            owner.node == node.id
+                && matches!(&servers[..], [only] if only.node == node.id && only.incarnation.0 == 0)
+        }
+        Medium::Bucket => false,
+    };
+    if !alone {
+        return Ok(false);
+    }
+    let mut options = LogOptions::new(identity(env, Some(node), None));
+    options.disk = Some(log_disk(env, node));
+    let cache = Arc::new(ProcessCache::new(PROBE_CACHE_BYTES));
+    let shard = ShardOptions::new(SHARD, env.clone(), Arc::clone(bucket), cache);
+    options.known_committed = CheckpointKnows::new(shard);
+    let opening = VirtualLog::open(Arc::clone(bucket), env.clone(), SHARD, options);
+    let log = opening.await.map_err(TxnError::from)?;
+    let switched = log.switch(LogKind::Bucket, by).await;
+    let closed = log.close(by).await;
+    switched.and(closed).map_err(TxnError::from)?;
+    tracing::info!("the log that this node kept alone was taken into the bucket");
+    Ok(true)
+}
+
+/// What the nodes of a bucket are, for commands: each record, and how it is reached.
+#[derive(Debug)]
+pub struct Directory {
+    /// Everybody.
+    pub registered: telesto_cluster::Registered,
+    tcp: Tcp,
+    env: Env,
+    me: telesto_net::Caller,
+}
+
+impl Directory {
+    /// Reads the nodes of `bucket`.
+    ///
+    /// # Errors
+    /// [`Error::Cluster`], also when there is no cluster.
+    pub async fn read(
+        env: &Env,
+        bucket: &Arc<dyn Bucket>,
+        token_file: Option<&PathBuf>,
+    ) -> Result<Self> {
+        let registry = Registry::new(Arc::clone(bucket));
+        let registered = registry.load().await.map_err(wrong)?;
+        if registered.nodes.is_empty() && registered.removed.is_empty() {
+            return Err(wrong(format!(
+                "no node has joined a cluster in {}; start some with `telesto start --cluster HOST:PORT`",
+                bucket.url()
+            )));
+        }
+        let me = telesto_net::Caller {
+            node: env.node_id(),
+            incarnation: telesto_common::Incarnation(1),
+        };
+        let certificates = certificates(env, &registry, token_file, me.node).await?;
+        let tcp = Tcp::new(env.clone(), Some(certificates));
+        Ok(Self { registered, tcp, env: env.clone(), me })
+    }
+
+    /// A client of the node of `record`, for membership.
+    #[must_use]
+    pub fn client(&self, record: &Record) -> telesto_net::Client {
+        let peer = telesto_net::Peer { node: record.node, address: record.address.clone() };
+        let (transport, limits) = (Arc::new(self.tcp.clone()), telesto_net::CallLimits::default());
+        let class = telesto_net::Class::Control;
+        telesto_net::Client::new(&self.env, transport, peer, self.me, class, limits)
+    }
+}
