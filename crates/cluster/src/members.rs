@@ -23,6 +23,10 @@ use crate::wire::{self, Roll};
 
 /// Who was heard within this time lives.
 pub(crate) const LIVES: Duration = Duration::from_secs(1);
+/// Pings in a row without an answer before anybody is silent.
+const MISSES: u32 = 3;
+/// Who listens no more is gone after this time, and who was heard within it is vouched for.
+const GONE: Duration = Duration::from_millis(300);
 /// How often those are asked on whom the log hangs, the others, and those who have not answered for [`LONG`].
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 const SELDOM: Duration = Duration::from_secs(1);
@@ -42,8 +46,9 @@ struct Member {
     live: Option<Live>,
     /// By this node's monotonic clock.
     heard: Option<Duration>,
-    /// Pings in a row without an answer.
+    /// Pings in a row without an answer, and those of them that found nobody listening.
     missed: u32,
+    refused: u32,
     asked: Option<Duration>,
     asking: bool,
 }
@@ -63,6 +68,15 @@ pub(crate) struct Members {
 struct Table {
     nodes: BTreeMap<NodeId, Member>,
     removed: BTreeSet<NodeId>,
+}
+
+/// What became of a ping.
+pub(crate) enum Answer {
+    Live(Box<Live>),
+    /// No answer in time, or none that fits.
+    None,
+    /// Nobody listens there.
+    Nobody,
 }
 
 /// Somebody to be asked now.
@@ -105,6 +119,7 @@ impl Members {
             live: None,
             heard: None,
             missed: 0,
+            refused: 0,
             asked: None,
             asking: false,
         }
@@ -192,18 +207,26 @@ impl Members {
     }
 
     /// What became of a ping.
-    pub fn answered(&self, node: NodeId, client: &Client, live: Option<Live>) {
+    pub fn answered(&self, node: NodeId, client: &Client, answer: Answer) {
         let now = self.env.clock.monotonic();
         let mut table = self.table.lock();
         let Some(member) = table.nodes.get_mut(&node) else { return };
         member.asking = false;
-        match live {
+        match answer {
             // An answer of the life before says nothing of this one.
-            Some(_) if client.life().is_some_and(|life| life < member.record.incarnation) => {}
-            Some(live) => {
-                (member.live, member.heard, member.missed) = (Some(live), Some(now), 0);
+            Answer::Live(_)
+                if client.life().is_some_and(|life| life < member.record.incarnation) => {}
+            Answer::Live(live) => {
+                (member.live, member.heard) = (Some(*live), Some(now));
+                (member.missed, member.refused) = (0, 0);
             }
-            None => member.missed = member.missed.saturating_add(1),
+            Answer::Nobody => {
+                member.missed = member.missed.saturating_add(1);
+                member.refused = member.refused.saturating_add(1);
+            }
+            Answer::None => {
+                (member.missed, member.refused) = (member.missed.saturating_add(1), 0);
+            }
         }
     }
 
@@ -220,8 +243,20 @@ impl Members {
         let now = self.env.clock.monotonic();
         let table = self.table.lock();
         let member = table.nodes.get(&node)?;
+        // Where nobody listens any more, there is less to wait for.
+        let after = if member.refused >= MISSES { after.min(GONE) } else { after };
         let silent = member.heard.is_none_or(|heard| now.saturating_sub(heard) >= after);
-        Some(silent && member.missed >= 3)
+        Some(silent && member.missed >= MISSES)
+    }
+
+    /// The nodes that this one hears, for those who do not.
+    pub fn hears(&self) -> Vec<NodeId> {
+        let now = self.env.clock.monotonic();
+        let table = self.table.lock();
+        let hears = |member: &Member| {
+            member.heard.is_some_and(|heard| now.saturating_sub(heard) < GONE)
+        };
+        table.nodes.iter().filter(|(_, member)| hears(member)).map(|(node, _)| *node).collect()
     }
 
     fn lives(member: &Member, now: Duration) -> bool {

@@ -35,7 +35,7 @@ use telesto_net::{Caller, Class, Client, Handler, Router, Service, Transport};
 use telesto_txn::{ClusterOptions, Database as _, Engine};
 
 use crate::error::{Error, Result};
-use crate::members::{Due, Members, TICK};
+use crate::members::{Answer, Due, Members, TICK};
 use crate::owners::{Answering, Carrier, TXN_SERVICE};
 use crate::record::Record;
 use crate::registry::Registry;
@@ -230,7 +230,7 @@ impl Node {
 
     pub(crate) fn live(&self) -> Live {
         let mut live = self.live.lock().clone();
-        live.hears = self.members.living().iter().map(|(record, _)| record.node).collect();
+        live.hears = self.members.hears();
         if let Some(engine) = self.engine.get() {
             live.owns = engine.log().sequences();
             let (lsn, timestamp) = engine.applied();
@@ -302,18 +302,20 @@ impl Node {
         let by = self.env.deadline(timeout);
         match wire::ask(&client, &Request::Ping(Box::new(ping)), by).await {
             Ok(Reply::Pong { live, roll }) => {
-                self.members.answered(node, &client, Some(*live));
+                self.members.answered(node, &client, Answer::Live(live));
                 for news in roll.map(|roll| self.members.merge(roll)).unwrap_or_default() {
                     self.tell(news);
                 }
             }
             Ok(other) => {
                 tracing::warn!(%node, ?other, "a node answers a ping with something else");
-                self.members.answered(node, &client, None);
+                self.members.answered(node, &client, Answer::None);
             }
             Err(error) => {
                 tracing::debug!(%node, %error, "a ping was not answered");
-                self.members.answered(node, &client, None);
+                let nobody = matches!(error, Error::Net(telesto_net::Error::Unreachable { .. }));
+                let answer = if nobody { Answer::Nobody } else { Answer::None };
+                self.members.answered(node, &client, answer);
             }
         }
     }

@@ -31,7 +31,7 @@ pub struct Live {
     pub owns: bool,
     /// LSN of the last entry it has applied, and its commit timestamp.
     pub applied: (u64, Timestamp),
-    /// The nodes that it has heard within the last second.
+    /// The nodes that it has heard within the last ticks: it vouches that they live.
     pub hears: Vec<NodeId>,
 }
 
