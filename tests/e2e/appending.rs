@@ -5,7 +5,7 @@
 //! - Every appended value is appended once, by one transaction; a client never repeats a transaction.
 //! - A transaction counts as aborted only when the server said so for certain; a lost answer to COMMIT is unknown.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub struct Run {
     clock: AtomicU64,
     next_value: AtomicU64,
     pub stop: AtomicBool,
-    commits: [AtomicU64; 4],
+    commits: [AtomicU64; 5],
     history: Mutex<Vec<Observed>>,
 }
 
@@ -124,10 +124,11 @@ fn list(text: &str) -> Vec<u64> {
     text.split(',').map(|value| value.parse().expect("a number")).collect()
 }
 
-/// Session `number` on node `node`: transactions of one to four steps until the run is told to stop.
-pub async fn session(run: Arc<Run>, node: usize, port: u16, number: u64) {
+/// Session `number` on node `node`: transactions of one to four steps until the run is told to stop. The node may be at another
+/// port each time that it starts.
+pub async fn session(run: Arc<Run>, node: usize, port: Arc<AtomicU16>, number: u64) {
     while !run.stop.load(Ordering::SeqCst) {
-        let Some(mut client) = connect(port).await else {
+        let Some(mut client) = connect(port.load(Ordering::SeqCst)).await else {
             tokio::time::sleep(Duration::from_millis(200)).await;
             continue;
         };

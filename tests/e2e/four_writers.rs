@@ -9,7 +9,7 @@ mod appending;
 mod harness;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use appending::{Run, TABLE, session};
@@ -35,6 +35,7 @@ async fn four_processes_on_one_s3_bucket_are_strictly_serializable_through_kill_
         let port = node.as_ref().expect("running").port;
         for s in 0..SESSIONS_A_NODE {
             let number = n as u64 * SESSIONS_A_NODE + s;
+            let port = Arc::new(AtomicU16::new(port));
             tasks.push(tokio::spawn(session(Arc::clone(&run), n, port, number)));
         }
     }

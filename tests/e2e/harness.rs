@@ -150,6 +150,11 @@ impl Node {
         assert!(status.success(), "kill {signal}");
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL, then wait until it is gone.
     pub fn kill(mut self) {
         self.signal("-KILL");
@@ -172,6 +177,9 @@ impl Node {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             if let Some(status) = self.child.try_wait().expect("child") {
+                if !status.success() {
+                    println!("the node ended with {status}:\n{}", self.output());
+                }
                 return status.success();
             }
             std::thread::sleep(Duration::from_millis(20));

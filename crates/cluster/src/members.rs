@@ -253,9 +253,8 @@ impl Members {
     pub fn hears(&self) -> Vec<NodeId> {
         let now = self.env.clock.monotonic();
         let table = self.table.lock();
-        let hears = |member: &Member| {
-            member.heard.is_some_and(|heard| now.saturating_sub(heard) < GONE)
-        };
+        let hears =
+            |member: &Member| member.heard.is_some_and(|heard| now.saturating_sub(heard) < GONE);
         table.nodes.iter().filter(|(_, member)| hears(member)).map(|(node, _)| *node).collect()
     }
 

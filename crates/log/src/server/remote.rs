@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -91,6 +91,7 @@ impl LogServer for RemoteLogServer {
 /// The log servers of nodes whose addresses are known.
 #[derive(Debug)]
 pub struct Neighbours {
+    myself: Weak<Self>,
     env: Env,
     transport: Arc<dyn Transport>,
     me: Caller,
@@ -111,7 +112,8 @@ impl Neighbours {
         me: Caller,
         own: Option<Arc<LocalLogServer>>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|myself| Self {
+            myself: Weak::clone(myself),
             env,
             transport,
             me,
@@ -139,6 +141,16 @@ impl Neighbours {
         self.addresses.lock().get(&info.node).unwrap_or(&info.address).clone()
     }
 
+    fn remote(&self, info: &ServerInfo) -> Arc<RemoteLogServer> {
+        let address = self.address(info);
+        let mut clients = self.clients.lock();
+        let client = clients.entry((info.node, address.clone())).or_insert_with(|| {
+            let peer = Peer { node: info.node, address };
+            Arc::new(RemoteLogServer::new(&self.env, &self.transport, &peer, self.me))
+        });
+        Arc::clone(client)
+    }
+
     /// How long ago the server of `info` was last heard here; `None` when never.
     #[must_use]
     pub fn silent_for(&self, info: &ServerInfo) -> Option<Duration> {
@@ -158,12 +170,28 @@ impl Servers for Neighbours {
         {
             return Arc::clone(own) as Arc<dyn LogServer>;
         }
-        let address = self.address(info);
-        let mut clients = self.clients.lock();
-        let client = clients.entry((info.node, address.clone())).or_insert_with(|| {
-            let peer = Peer { node: info.node, address };
-            Arc::new(RemoteLogServer::new(&self.env, &self.transport, &peer, self.me))
-        });
-        Arc::clone(client) as Arc<dyn LogServer>
+        Arc::new(Neighbour { neighbours: Weak::clone(&self.myself), info: info.clone() })
+    }
+}
+
+/// The log server of a node, wherever the node is by the time that it is asked: whoever holds this may hold it for long.
+#[derive(Debug)]
+struct Neighbour {
+    neighbours: Weak<Neighbours>,
+    info: ServerInfo,
+}
+
+#[async_trait]
+impl LogServer for Neighbour {
+    async fn call(&self, request: Request, by: Deadline) -> Result<Reply> {
+        let Some(neighbours) = self.neighbours.upgrade() else {
+            return Err(Error::Unavailable {
+                shard: request.shard(),
+                reason: "this node leaves the cluster".into(),
+            });
+        };
+        let server = neighbours.remote(&self.info);
+        drop(neighbours);
+        server.call(request, by).await
     }
 }

@@ -103,7 +103,16 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
         if !server.stop(drain).await {
             eprintln!("telesto: statements still running after {drain:?} were cut off");
         }
-        opened.engine.shutdown().await.map_err(text)
+        match opened.engine.shutdown().await {
+            // The last nodes of a cluster that stop have no majority any more.
+            Err(error) if opened.cluster.is_some() => {
+                eprintln!(
+                    "telesto: not all of the log was shipped to the bucket ({error}); the nodes' disks have it, for their next start"
+                );
+                Ok(())
+            }
+            ended => ended.map_err(text),
+        }
     };
     tokio::select! {
         biased;

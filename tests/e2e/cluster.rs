@@ -1,0 +1,221 @@
+//! Three real processes keep one log for each other: clients of all of them append and read through kills, freezes, rolling
+//! restarts and the death of all three; what they saw is strictly serializable, nothing acknowledged is lost.
+//!
+//! One round takes about half a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one).
+
+#[path = "appending.rs"]
+mod appending;
+#[path = "harness.rs"]
+#[allow(dead_code)]
+mod harness;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use appending::{Run, TABLE, session};
+use harness::{Node, PATIENCE, Place};
+use tokio_postgres::SimpleQueryMessage;
+
+const NODES: usize = 3;
+const SESSIONS_A_NODE: u64 = 2;
+
+struct Cluster {
+    place: Place,
+    directory: tempfile::TempDir,
+    nodes: Vec<Option<Node>>,
+    ports: Vec<Arc<AtomicU16>>,
+}
+
+fn launch(place: &Place, local: PathBuf) -> Node {
+    Node::start(place, &local, &["--cluster", "127.0.0.1:0", "--memory", "256MiB"])
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().expect("temporary folder");
+        let place = Place::folder(&directory.path().join("bucket"), "quorum", "quorum");
+        let ports = (0..NODES).map(|_| Arc::default()).collect();
+        let mut cluster = Self { place, directory, nodes: Vec::new(), ports };
+        cluster.nodes.resize_with(NODES, || None);
+        for index in 0..NODES {
+            cluster.begin(&[index]);
+        }
+        cluster
+    }
+
+    fn local(&self, index: usize) -> PathBuf {
+        self.directory.path().join(index.to_string())
+    }
+
+    /// Starts nodes at once: one may need another to open the database.
+    fn begin(&mut self, indexes: &[usize]) {
+        let starting: Vec<_> = indexes
+            .iter()
+            .map(|index| {
+                let (place, local) = (self.place.clone(), self.local(*index));
+                (*index, std::thread::spawn(move || launch(&place, local)))
+            })
+            .collect();
+        for (index, starting) in starting {
+            let node = starting.join().expect("started");
+            self.ports[index].store(node.port, Ordering::SeqCst);
+            self.nodes[index] = Some(node);
+        }
+    }
+
+    fn node(&self, index: usize) -> &Node {
+        self.nodes[index].as_ref().expect("it runs")
+    }
+
+    fn take(&mut self, index: usize) -> Node {
+        self.nodes[index].take().expect("it runs")
+    }
+
+    /// What `telesto cluster nodes` says.
+    fn asked(&self) -> serde_json::Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_telesto"));
+        command.args(["cluster", "nodes", "--json", "--bucket", &self.place.bucket]);
+        let output = command.output().expect("the telesto binary runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        serde_json::from_str(&said).unwrap_or_else(|error| {
+            panic!("{error}: {said}\n{}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
+    /// The node that owns the log, once one does and its log is kept by as many as run.
+    async fn owner(&self, copies: usize) -> usize {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let asked = self.asked();
+            let answers = asked.as_array().expect("a list");
+            for answer in answers.iter().filter(|answer| answer["status"]["live"]["owns"] == true) {
+                let servers = answer["status"]["servers"].as_array().expect("servers");
+                let following = servers.iter().filter(|one| one["state"] == "following").count();
+                let pid = answer["record"]["pid"].as_u64();
+                let owner = (0..NODES).find(|index| {
+                    self.nodes[*index].as_ref().map(|node| u64::from(node.pid())) == pid
+                });
+                if let Some(owner) = owner.filter(|_| following == copies) {
+                    return owner;
+                }
+            }
+            assert!(Instant::now() < until, "nobody owns the log: {asked:#}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+fn others(than: usize) -> Vec<usize> {
+    (0..NODES).filter(|index| *index != than).collect()
+}
+
+/// Everything that may befall it once.
+async fn round(cluster: &mut Cluster, run: &Run) {
+    let all: Vec<usize> = (0..NODES).collect();
+    run.progress(&all, 3, "all run").await;
+    let owner = cluster.owner(NODES).await;
+    cluster.take(owner).kill();
+    run.progress(&others(owner), 5, "the owner killed").await;
+    cluster.begin(&[owner]);
+    run.progress(&all, 3, "it is back").await;
+
+    let owner = cluster.owner(NODES).await;
+    cluster.node(owner).freeze();
+    run.progress(&others(owner), 5, "the owner frozen").await;
+    cluster.node(owner).thaw();
+    run.progress(&all, 3, "it is thawed").await;
+
+    let owner = cluster.owner(NODES).await;
+    let follower = others(owner)[0];
+    cluster.node(follower).freeze();
+    run.progress(&[owner, others(owner)[1]], 5, "a log server frozen").await;
+    cluster.node(follower).thaw();
+
+    // A rolling restart.
+    for index in 0..NODES {
+        assert!(cluster.take(index).stop(), "node {index} did not stop in order");
+        run.progress(&others(index), 3, "one stopped").await;
+        cluster.begin(&[index]);
+    }
+    run.progress(&all, 3, "all started again").await;
+
+    cluster.owner(NODES).await;
+    for index in 0..NODES {
+        cluster.take(index).kill();
+    }
+    cluster.begin(&all);
+    run.progress(&all, 3, "all died and came back").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn three_processes_are_strictly_serializable_through_deaths_freezes_and_restarts() {
+    let seconds = std::env::var("TELESTO_SOAK_SECONDS");
+    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("a number"));
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut cluster = Cluster::start();
+    let client = cluster.node(0).connect().await.expect("connects");
+    client.batch_execute(TABLE).await.expect("table");
+    let run = Arc::new(Run::default());
+    let mut tasks = Vec::new();
+    for (n, port) in cluster.ports.iter().enumerate() {
+        for s in 0..SESSIONS_A_NODE {
+            let number = n as u64 * SESSIONS_A_NODE + s;
+            tasks.push(tokio::spawn(session(Arc::clone(&run), n, Arc::clone(port), number)));
+        }
+    }
+    let mut rounds = 0;
+    loop {
+        round(&mut cluster, &run).await;
+        rounds += 1;
+        if Instant::now() > until {
+            break;
+        }
+    }
+    println!("{rounds} rounds");
+    run.stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.expect("session");
+    }
+    for n in 0..NODES {
+        run.read_all(n as u64, cluster.node(n)).await;
+    }
+    let shown: Vec<String> = run.check().iter().map(ToString::to_string).collect();
+    assert!(shown.is_empty(), "{} anomalies:\n{}", shown.len(), shown.join("\n"));
+}
+
+/// A database that one node kept by itself becomes a cluster's when that node is started so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_that_one_node_kept_alone_is_taken_into_the_cluster() {
+    let directory = tempfile::tempdir().expect("temporary folder");
+    let place = Place::folder(&directory.path().join("bucket"), "quorum", "quorum");
+    let local = directory.path().join("0");
+    let alone = Node::start(&place, &local, &[]);
+    let client = alone.connect().await.expect("connects");
+    client.batch_execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1)").await.expect("rows");
+    drop(client);
+    alone.kill();
+    let first = launch(&place, local.clone());
+    let client = first.connect().await.expect("connects");
+    client.batch_execute("INSERT INTO t VALUES (2)").await.expect("a row");
+    let second = launch(&place, directory.path().join("1"));
+    let third = launch(&place, directory.path().join("2"));
+    for node in [&first, &second, &third] {
+        let client = node.connect().await.expect("connects");
+        let rows = client.simple_query("SELECT a FROM t ORDER BY a").await.expect("read");
+        let rows: Vec<_> = rows
+            .iter()
+            .filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(rows, ["1", "2"]);
+    }
+    // Alone again it is refused: the others have entries that it lacks.
+    assert!(first.stop() && second.stop() && third.stop());
+    let refused = Node::launch(&place, &local, &[]).err().expect("refused");
+    assert!(refused.contains("cluster"), "{refused}");
+}
