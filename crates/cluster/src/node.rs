@@ -176,7 +176,7 @@ impl Node {
 
     /// How the engine of this node takes part.
     #[must_use]
-    pub fn engine_options(&self) -> ClusterOptions {
+    pub fn engine_options(self: &Arc<Self>) -> ClusterOptions {
         let neighbours = Arc::clone(self.members.neighbours());
         let mut log = telesto_log::Cluster::new(neighbours, Arc::clone(&self.own_log));
         log.replicas = self.settings.replicas;
@@ -184,7 +184,10 @@ impl Node {
         log.replace_after = self.settings.replace_after;
         ClusterOptions {
             log,
-            owners: Arc::new(Carrier(Arc::clone(&self.members))),
+            owners: Arc::new(Carrier {
+                members: Arc::clone(&self.members),
+                node: Arc::downgrade(self),
+            }),
             archive_interval: self.settings.archive_interval,
         }
     }

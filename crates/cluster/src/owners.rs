@@ -7,16 +7,19 @@
 //! # On failure
 //! What certainly was not done is told apart from what may have been.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::Deadline;
 use telesto_log::chain::Owner;
 use telesto_net::{Caller, Class, Error as NetError, Handler, Service};
-use telesto_txn::{Engine, Owners, Unanswered};
+use telesto_txn::{Engine, NodeView, Owners, Unanswered};
 
-use crate::members::Members;
+use crate::members::{LIVES, Members};
+use crate::node::Node;
+use crate::record::{NodeRole, Record};
+use crate::status::{Live, Phase};
 
 /// The number of commits among a node's services.
 pub const TXN_SERVICE: Service = Service(2);
@@ -26,12 +29,15 @@ const OPEN: u8 = 1;
 
 /// Asks the owners that are known by pings.
 #[derive(Debug)]
-pub(crate) struct Carrier(pub Arc<Members>);
+pub(crate) struct Carrier {
+    pub members: Arc<Members>,
+    pub node: Weak<Node>,
+}
 
 #[async_trait]
 impl Owners for Carrier {
     async fn ask(&self, owner: &Owner, request: Bytes, by: Deadline) -> Result<Bytes, Unanswered> {
-        let Some(client) = self.0.commits(owner.node) else {
+        let Some(client) = self.members.commits(owner.node) else {
             let reason = format!("node {} is not known here", owner.node);
             return Err(Unanswered { perhaps_done: false, reason });
         };
@@ -52,6 +58,56 @@ impl Owners for Carrier {
                 Err(Unanswered { perhaps_done, reason: error.to_string() })
             }
         }
+    }
+
+    fn nodes(&self) -> Vec<NodeView> {
+        let Some(node) = self.node.upgrade() else { return Vec::new() };
+        let members = self.members.statuses();
+        let others = members.iter().map(|member| {
+            let lives =
+                member.silent_millis.is_some_and(|silent| u128::from(silent) < LIVES.as_millis());
+            let live = member.live.as_ref();
+            let applied = live.map(|live| live.applied.0);
+            let shown = live.filter(|_| lives);
+            let seen = view(&member.record, shown, false);
+            NodeView { applied, silent_millis: member.silent_millis, ..seen }
+        });
+        let live = node.live();
+        let own = view(self.members.own(), Some(&live), true);
+        let own = NodeView { applied: Some(live.applied.0), silent_millis: Some(0), ..own };
+        others.chain([own]).collect()
+    }
+}
+
+/// `live`: what the node says of itself, if it lives.
+fn view(record: &Record, live: Option<&Live>, is_self: bool) -> NodeView {
+    let state = match live {
+        None => "down",
+        Some(live) if live.owns => "owner",
+        Some(live) => match live.phase {
+            Phase::Starting => "starting",
+            Phase::Serving => "serving",
+            Phase::Leaving => "leaving",
+        },
+    };
+    NodeView {
+        node: record.node,
+        life: record.incarnation,
+        state,
+        role: match record.role {
+            NodeRole::Full => "full",
+            NodeRole::Follower => "follower",
+        },
+        zone: record.zone.clone(),
+        address: record.address.clone(),
+        sql: live.map(|live| live.sql.clone()).unwrap_or_default(),
+        http: live.map(|live| live.http.clone()).unwrap_or_default(),
+        host: record.host.clone(),
+        pid: record.pid,
+        program: record.program.clone(),
+        applied: None,
+        silent_millis: None,
+        is_self,
     }
 }
 

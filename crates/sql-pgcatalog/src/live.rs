@@ -1,5 +1,5 @@
-//! System tables whose rows are the session's own: pg_cursors; its process's: the advisory locks of pg_locks; and those that
-//! are read when the scan runs: `pg_stat_progress_create_index`.
+//! System tables whose rows are the session's own: pg_cursors; its process's: the advisory locks of pg_locks, the nodes and logs
+//! it knows; and those that are read when the scan runs: `pg_stat_progress_create_index`.
 
 use super::SystemTable;
 use super::objects::DATABASE_OID;
@@ -11,6 +11,7 @@ use telesto_sql_plan::SessionView;
 use telesto_sql_types::Datum;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::Result;
+use telesto_txn::{ClusterView, CopyView};
 
 /// Fills the table if it is one of these; whether it is.
 pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
@@ -47,8 +48,70 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
             }
             true
         }
+        "telesto_nodes" => {
+            for node in view(live).nodes {
+                out.row()
+                    .set("node", node.node.to_string())
+                    .set("life", count(node.life.0))
+                    .set("state", node.state)
+                    .set("role", node.role)
+                    .set("zone", node.zone)
+                    .set("address", node.address)
+                    .set("postgres", node.sql)
+                    .set("http", node.http)
+                    .set("host", node.host)
+                    .set("pid", i32::try_from(node.pid).unwrap_or(i32::MAX))
+                    .set("version", node.program)
+                    .set("applied_lsn", node.applied.map_or(Datum::Null, count))
+                    .set("silent_ms", node.silent_millis.map_or(Datum::Null, count))
+                    .set("is_self", node.is_self);
+            }
+            true
+        }
+        "telesto_logs" => {
+            let number = |of: usize| i32::try_from(of).unwrap_or(i32::MAX);
+            for log in view(live).logs {
+                let following = |copy: &&CopyView| copy.state.as_deref() == Some("following");
+                let following = log.copies.iter().filter(following).count();
+                let text = |text: String| Datum::text(text.as_str());
+                // Only the owner knows how copies stand.
+                let known = log.spares.map(|_| Datum::Int4(number(following)));
+                out.row()
+                    .set("shard", i32::try_from(log.shard.0).unwrap_or(i32::MAX))
+                    .set("medium", log.medium)
+                    .set("chain_version", count(log.chain))
+                    .set("loglet", count(log.loglet))
+                    .set("first_lsn", count(log.first))
+                    .set("applied_lsn", count(log.applied))
+                    .set("owner", log.owner.map_or(Datum::Null, |node| text(node.to_string())))
+                    .set("copies", number(log.copies.len()))
+                    .set("copies_following", known.unwrap_or(Datum::Null))
+                    .set("spares", log.spares.map_or(Datum::Null, |n| Datum::Int4(number(n))));
+            }
+            true
+        }
+        "telesto_log_copies" => {
+            for log in view(live).logs {
+                for copy in log.copies {
+                    out.row()
+                        .set("shard", i32::try_from(log.shard.0).unwrap_or(i32::MAX))
+                        .set("node", copy.node.to_string())
+                        .set("state", copy.state.map_or(Datum::Null, |state| Datum::text(state.as_str())))
+                        .set("lag", copy.lag.map_or(Datum::Null, count));
+                }
+            }
+            true
+        }
         _ => false,
     }
+}
+
+fn view(live: &SessionView) -> ClusterView {
+    live.database.as_ref().map(|database| database.cluster()).unwrap_or_default()
+}
+
+fn count(number: u64) -> Datum {
+    Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 /// Whether the table's rows are read by [`read`], and not computed.

@@ -181,6 +181,9 @@ const VIEWS: &[&str] = &[
     "pg_user_mappings",
     "pg_available_extensions",
     "pg_timezone_names",
+    "telesto_nodes",
+    "telesto_logs",
+    "telesto_log_copies",
 ];
 
 pub(super) fn collation_of(ty: &SqlType) -> u32 {

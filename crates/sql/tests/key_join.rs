@@ -86,6 +86,10 @@ impl Database for Counting {
         self.0.applied()
     }
 
+    fn cluster(&self) -> telesto_txn::ClusterView {
+        self.0.cluster()
+    }
+
     async fn switch_log(&self, to: LogKind) -> telesto_txn::Result<()> {
         self.0.switch_log(to).await
     }

@@ -28,6 +28,7 @@ use telesto_common::{Label, Lsn, Timestamp, TxnId};
 use telesto_log::LogKind;
 
 use crate::error::Result;
+use crate::view::ClusterView;
 
 /// Consistency level of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -201,6 +202,9 @@ pub trait Database: Debug + Send + Sync {
 
     /// The timestamp of the newest commit this process has applied.
     fn applied(&self) -> (Lsn, Timestamp);
+
+    /// The nodes of its cluster and its log, as this process knows them.
+    fn cluster(&self) -> ClusterView;
 
     /// Goes on with the log on another medium while transactions run; nothing is lost or copied by hand.
     /// No-op when the log is there already. Goes on to its end when the caller stops waiting.

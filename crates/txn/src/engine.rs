@@ -40,6 +40,7 @@ use crate::service::{LocalShard, ShardService};
 use crate::serving::LocalService;
 use crate::transaction::Shared;
 use crate::transactions::Transactions;
+use crate::view::{ClusterView, LogView, NodeView};
 
 /// How often the end of a task is looked for while stopping.
 const STOP_POLL: Duration = Duration::from_millis(5);
@@ -296,6 +297,35 @@ impl Database for Engine {
 
     fn applied(&self) -> (Lsn, Timestamp) {
         self.local.shard.read().applied()
+    }
+
+    fn cluster(&self) -> ClusterView {
+        let local = &self.local;
+        let applied = local.shard.read().applied().0.0;
+        let nodes = match &local.options.cluster {
+            Some(cluster) => cluster.owners.nodes(),
+            None => {
+                let me = &local.options.identity;
+                vec![NodeView {
+                    node: me.node,
+                    life: me.incarnation,
+                    state: if local.log.sequences() { "owner" } else { "serving" },
+                    role: "full",
+                    zone: String::new(),
+                    address: String::new(),
+                    sql: me.address.clone(),
+                    http: String::new(),
+                    host: me.host.clone(),
+                    pid: me.pid,
+                    program: env!("CARGO_PKG_VERSION").to_owned(),
+                    applied: Some(applied),
+                    silent_millis: Some(0),
+                    is_self: true,
+                }]
+            }
+        };
+        let logs = vec![LogView::of(local.options.shard, &local.log, applied)];
+        ClusterView { nodes, logs }
     }
 
     async fn switch_log(&self, to: LogKind) -> Result<()> {

@@ -39,6 +39,7 @@ use crate::error::{Error, Result};
 use crate::local::Local;
 use crate::service::{CommitReply, CommitRequest};
 use crate::serving::LocalService;
+use crate::view::NodeView;
 use crate::wire;
 
 /// Between two looks at who owns the log, at first and at most.
@@ -69,6 +70,9 @@ pub trait Owners: Debug + Send + Sync {
         request: Bytes,
         by: Deadline,
     ) -> std::result::Result<Bytes, Unanswered>;
+
+    /// The nodes of the cluster, this one among them, as far as they are known.
+    fn nodes(&self) -> Vec<NodeView>;
 }
 
 /// What became of one attempt.

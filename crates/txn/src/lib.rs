@@ -41,6 +41,7 @@ pub mod service;
 mod serving;
 mod transaction;
 mod transactions;
+mod view;
 mod wire;
 
 pub use api::{
@@ -56,3 +57,4 @@ pub use options::{
 pub use read_set::{ReadRange, Reads};
 pub use telesto_log::LogKind;
 pub use transactions::Transactions;
+pub use view::{ClusterView, CopyView, LogView, NodeView};

@@ -103,6 +103,11 @@ impl Database for MemoryDatabase {
         (state.lsn, state.newest)
     }
 
+    /// A database in memory is no process's log.
+    fn cluster(&self) -> crate::ClusterView {
+        crate::ClusterView::default()
+    }
+
     async fn switch_log(&self, _: LogKind) -> Result<()> {
         Err(Error::Unavailable("the reference database has no log to switch".to_owned()))
     }

@@ -17,8 +17,8 @@ use telesto_net::{Caller, Router, VERSIONS, serve};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{Process, World};
 use telesto_txn::{
-    ClusterOptions, Database as _, Engine, EngineOptions, Error, Owners, ReadFor, TxnOptions,
-    Unanswered,
+    ClusterOptions, Database as _, Engine, EngineOptions, Error, NodeView, Owners, ReadFor,
+    TxnOptions, Unanswered,
 };
 
 const SHARD: ShardId = ShardId(0);
@@ -35,6 +35,10 @@ struct Switchboard {
 
 #[async_trait]
 impl Owners for Switchboard {
+    fn nodes(&self) -> Vec<NodeView> {
+        Vec::new()
+    }
+
     async fn ask(&self, owner: &Owner, request: Bytes, by: Deadline) -> Result<Bytes, Unanswered> {
         let index = usize::try_from(owner.node.0 - 1).expect("a small number");
         let engine = self.engines.lock()[index].clone();

@@ -152,6 +152,10 @@ impl Database for Hanging {
         self.inner.applied()
     }
 
+    fn cluster(&self) -> telesto_txn::ClusterView {
+        self.inner.cluster()
+    }
+
     async fn switch_log(&self, to: LogKind) -> Result<()> {
         self.inner.switch_log(to).await
     }
