@@ -122,7 +122,7 @@ pub fn length(seconds: f64) -> String {
     match seconds {
         s if s < 0.05 => "0".to_owned(),
         s if s < 120.0 => format!("{s:.1} s"),
-        s if s < 7_200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 7_200.0 => format!("{:.1} min", s / 60.0),
         s if s < 172_800.0 => format!("{:.1} h", s / 3_600.0),
         s => format!("{:.1} d", s / 86_400.0),
     }

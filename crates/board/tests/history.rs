@@ -53,7 +53,7 @@ proptest! {
                 stored.extend(
                     history.take_changed().into_iter().map(|row| ((row.resolution, row.start), row)),
                 );
-                if draw(&mut random) % 3 == 0 {
+                if draw(&mut random).is_multiple_of(3) {
                     history = series();
                     for row in stored.values() {
                         history.restore(row).expect("no damage");
@@ -141,7 +141,7 @@ fn worst(operations: u64) -> Packed {
     while left > 0 {
         // Few operations fall on slots apart from each other, so that the empty ones between are told too.
         for value in &values {
-            let sparse = operations < slots * 2 && draw(&mut random) % 3 > 0;
+            let sparse = operations < slots * 2 && !draw(&mut random).is_multiple_of(3);
             let each = (operations / slots).max(1);
             let count = (each / 2 + draw(&mut random) % (each + 1)).clamp(1, left.max(1));
             if left > 0 && !sparse {
@@ -184,7 +184,7 @@ fn a_usual_minute_is_small() {
     for _ in 0..600 {
         // A bell around a millisecond, and a few slow ones.
         let bell: u64 = (0..6).map(|_| draw(&mut random) % 300).sum();
-        let slow = if draw(&mut random) % 100 == 0 { 30_000 } else { 0 };
+        let slow = if draw(&mut random).is_multiple_of(100) { 30_000 } else { 0 };
         tally.record(Ok(Duration::from_micros(200 + bell + slow)), INTERVAL);
     }
     let bytes = tally.pack().histogram.len();

@@ -143,12 +143,12 @@ fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
     json(status, &serde_json::json!({ "error": { "code": code, "message": message } }))
 }
 
-fn window(asked: &Asked) -> Result<Window, Response> {
+/// The window that was asked for, or what there is.
+fn window(asked: &Asked) -> Result<Window, String> {
     let Some(name) = asked.get("window") else { return Ok(Window::Hour) };
     Window::of(name).ok_or_else(|| {
         let names = Window::ALL.map(Window::name).join(", ");
-        let message = format!("there is no window {name:?}; there are {names}");
-        refusal(StatusCode::BAD_REQUEST, "bad_request", &message)
+        format!("there is no window {name:?}; there are {names}")
     })
 }
 
@@ -167,7 +167,7 @@ async fn history(State(site): State<Arc<Site>>, asked: Asked) -> Response {
     let bad = |message: &str| refusal(StatusCode::BAD_REQUEST, "bad_request", message);
     let window = match window(&asked) {
         Ok(window) => window,
-        Err(refusal) => return refusal,
+        Err(message) => return bad(&message),
     };
     let Some(target) = asked.get("target") else { return bad("say which: ?target=NAME") };
     let operation = asked.get("operation").map_or("read", String::as_str);
@@ -191,7 +191,8 @@ async fn page(State(site): State<Arc<Site>>, asked: Asked) -> Response {
 }
 
 async fn html_of(site: &Arc<Site>, asked: &Asked) -> Result<String, Response> {
-    let window = window(asked)?;
+    let window = window(asked)
+        .map_err(|message| refusal(StatusCode::BAD_REQUEST, "bad_request", &message))?;
     let refresh = asked.get("refresh").and_then(|seconds| seconds.parse().ok());
     let report = site.report().await?;
     let mut strips = Vec::new();

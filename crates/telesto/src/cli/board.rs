@@ -162,8 +162,9 @@ enum Ended {
 
 /// Shows tables until the end.
 async fn show(board: &telesto_board::Board, asked: &Board) -> Result<Ended, String> {
-    let mut terminate = signal(SignalKind::terminate())
-        .map_err(|error| format!("signals cannot be caught: {error}"))?;
+    let caught = |kind| signal(kind).map_err(|error| format!("signals cannot be caught: {error}"));
+    let (mut terminate, mut interrupt) =
+        (caught(SignalKind::terminate())?, caught(SignalKind::interrupt())?);
     let live = !asked.once && std::io::stdout().is_terminal();
     let clock = &board.env().clock;
     let failed = board.failed();
@@ -192,7 +193,7 @@ async fn show(board: &telesto_board::Board, asked: &Board) -> Result<Ended, Stri
         tokio::select! {
             () = clock.sleep(left.min(REFRESH)) => {}
             error = &mut failed => return Err(error.to_string()),
-            _ = tokio::signal::ctrl_c() => return Ok(Ended::ByUser),
+            _ = interrupt.recv() => return Ok(Ended::ByUser),
             _ = terminate.recv() => return Ok(Ended::ByUser),
         }
     }
