@@ -13,7 +13,7 @@
 //! Nothing of a write that failed counts as written; the next one opens another connection.
 //!
 //! # Limits
-//! No TLS. Boards of different names share a table and do not see each other.
+//! Boards of different names share a table and do not see each other.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use parking_lot::Mutex;
 use telesto_common::Env;
+use tokio_postgres::Transaction;
 use tokio_postgres::types::FromSql;
-use tokio_postgres::{Config, Transaction};
 
 use crate::error::{Error, Result};
 use crate::history::{Key, Resolution, Row};
 use crate::tally::Packed;
 use crate::target::Operation;
-use crate::targets::{Connection, connect, shown};
+use crate::targets::{Connection, Server};
 
 /// The tables; documented in `docs/reference/board.md`.
 pub const TABLES: &str = "
@@ -84,9 +84,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 
 /// A Postgres-wire database as a store.
 pub struct Postgres {
-    env: Env,
-    config: Config,
-    address: String,
+    server: Server,
     board: String,
     run: String,
     connection: Mutex<Option<Connection>>,
@@ -94,7 +92,7 @@ pub struct Postgres {
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Postgres").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Postgres").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
@@ -104,15 +102,10 @@ impl Postgres {
     /// # Errors
     /// A URL that is none.
     pub fn new(env: &Env, url: &str, board: &str) -> Result<Arc<Self>> {
-        let mut config: Config = url.parse().map_err(|error| Error::Store {
-            address: "--store".to_owned(),
-            reason: format!("it is no Postgres URL ({error})"),
-        })?;
-        config.application_name("telesto board");
+        let server = Server::new(env, url)
+            .map_err(|reason| Error::Store { address: "--store".to_owned(), reason })?;
         Ok(Arc::new(Self {
-            env: env.clone(),
-            address: shown(&config),
-            config,
+            server,
             board: board.to_owned(),
             run: format!("{:032x}", env.random_u128()),
             connection: Mutex::new(None),
@@ -124,14 +117,14 @@ impl Postgres {
             Some(told) => format!("{} {}", told.code().code(), told.message()),
             None => crate::target::Failure::of(crate::target::Kind::Unreachable, error).message,
         };
-        Error::Store { address: self.address.clone(), reason }
+        Error::Store { address: self.server.address().to_owned(), reason }
     }
 
     async fn connected(&self) -> Result<Connection> {
         let kept = self.connection.lock().take();
         match kept.filter(|connection| !connection.client.is_closed()) {
             Some(connection) => Ok(connection),
-            None => connect(&self.env, &self.config).await.map_err(|e| self.failed(&e)),
+            None => self.server.connect().await.map_err(|e| self.failed(&e)),
         }
     }
 

@@ -10,6 +10,7 @@
 mod http;
 mod postgres;
 mod s3;
+mod wire;
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use telesto_common::Env;
 use crate::error::{Error, Result};
 use crate::target::Target;
 
-pub(crate) use postgres::{Connection, connect, shown};
+pub(crate) use wire::{Connection, Server};
 
 /// The target that `url` names.
 ///

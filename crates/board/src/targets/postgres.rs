@@ -8,18 +8,16 @@
 //! An answer with an SQLSTATE is [`Kind::Rejected`], conflicts included; anything else is [`Kind::Unreachable`].
 //!
 //! # Limits
-//! No TLS: a server that insists on it refuses the connection. The table is `telesto_board_data`.
+//! The table is `telesto_board_data`.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use telesto_common::Env;
-use telesto_common::env::Task;
-use tokio_postgres::config::Host;
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Statement};
 
 use crate::target::{Failure, Kind, Lane, Target};
+use crate::targets::wire::{Connection, Server};
 
 /// Holds the records.
 const CREATE: &str =
@@ -32,64 +30,12 @@ const LOAD: &str = "INSERT INTO telesto_board_data (id, value) SELECT g, lpad(g:
 /// A server.
 #[derive(Debug)]
 pub(crate) struct Postgres {
-    env: Env,
-    config: Config,
-    address: String,
-}
-
-/// A connection that ends with its handle.
-pub(crate) struct Connection {
-    pub client: Client,
-    task: Arc<dyn Task>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// Connects.
-///
-/// # Errors
-/// The server's or the system's.
-pub(crate) async fn connect(
-    env: &Env,
-    config: &Config,
-) -> Result<Connection, tokio_postgres::Error> {
-    let (client, connection) = config.connect(NoTls).await?;
-    let task = env.spawn("board connection", async move {
-        // Its end is what the operations on it tell.
-        let _ = connection.await;
-    });
-    Ok(Connection { client, task })
-}
-
-/// Host, port and database of a configuration.
-pub(crate) fn shown(config: &Config) -> String {
-    let ports = config.get_ports();
-    let host = |(at, host): (usize, &Host)| {
-        let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
-        match host {
-            Host::Tcp(name) => format!("{name}:{port}"),
-            #[cfg(unix)]
-            Host::Unix(path) => format!("{}:{port}", path.display()),
-        }
-    };
-    let hosts: Vec<String> = config.get_hosts().iter().enumerate().map(host).collect();
-    format!("postgres://{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+    server: Server,
 }
 
 impl Postgres {
     pub fn new(env: &Env, url: &str) -> Result<Self, String> {
-        let mut config: Config =
-            url.parse().map_err(|error| format!("it is no Postgres URL ({error})"))?;
-        if config.get_hosts().is_empty() {
-            return Err("it names no host".to_owned());
-        }
-        config.application_name("telesto board");
-        let address = shown(&config);
-        Ok(Self { env: env.clone(), config, address })
+        Ok(Self { server: Server::new(env, url)? })
     }
 }
 
@@ -101,16 +47,16 @@ fn failure(error: &tokio_postgres::Error) -> Failure {
 #[async_trait]
 impl Target for Postgres {
     fn address(&self) -> &str {
-        &self.address
+        self.server.address()
     }
 
     async fn open(&self) -> Result<Box<dyn Lane>, Failure> {
-        let connection = connect(&self.env, &self.config).await.map_err(|e| failure(&e))?;
+        let connection = self.server.connect().await.map_err(|e| failure(&e))?;
         Ok(Box::new(Session { connection, read: None, update: None }))
     }
 
     async fn prepare(&self) -> Result<(), Failure> {
-        let connection = connect(&self.env, &self.config).await.map_err(|e| failure(&e))?;
+        let connection = self.server.connect().await.map_err(|e| failure(&e))?;
         // Asked first: who may write to the table need not be allowed to make it.
         if connection
             .client
@@ -181,17 +127,5 @@ impl Lane for Session {
 
     fn usable(&self) -> bool {
         !self.connection.client.is_closed()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn address_shows_no_user_and_no_password() {
-        let config = "postgres://ada:secret@db.example:5433/shop?application_name=x";
-        let shown = shown(&config.parse().expect("a URL"));
-        assert_eq!(shown, "postgres://db.example:5433/shop");
     }
 }
