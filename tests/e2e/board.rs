@@ -1,4 +1,4 @@
-//! `telesto board` beside a real node (Postgres and HTTP) and an S3 server: the node is stopped for three seconds, and the
+//! `telesto board` beside a real node (Postgres and HTTP), an S3 server, and one that is not there: the node is stopped for three seconds, and the
 //! board shows as many late operations as were due meanwhile; another board goes on with the stored history.
 //!
 //! The machine may be busy, and the board may find that it stood still itself: such operations are unknown, and counted here
@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Node, PATIENCE, Place, S3Server};
+use harness::{Node, PATIENCE, Place, S3Server, free_port};
 use serde_json::Value;
+use telesto_board::store::{Postgres, Store as _};
 
 const RECORDS: u64 = 200;
 
@@ -159,6 +160,14 @@ fn late(port: u16, target: &str, operation: &str) -> u64 {
 fn check(port: u16, frozen: Duration) {
     for (target, operation, report, figures) in runs(port) {
         let shown = format!("{target} {operation}: {figures}");
+        if target == "gone" {
+            assert_eq!(figures["failures"]["unreachable"], figures["operations"], "{shown}");
+            assert_eq!(
+                (&figures["latency_ms"]["p50"], &figures["promise_kept"]),
+                (&Value::Null, &Value::Bool(false))
+            );
+            continue;
+        }
         assert_eq!(figures["succeeded"], figures["operations"], "{shown}");
         let unprobed = count(&report["unprobed"]);
         let late = late(port, &target, &operation);
@@ -189,6 +198,7 @@ async fn node_stopped_for_three_seconds_is_shown_with_every_operation_that_was_d
         format!("pg={url}"),
         format!("kv=http://127.0.0.1:{}", node.http),
         format!("s3=s3://telesto/b?region=us-east-1&endpoint=http://127.0.0.1:{}", s3.port()),
+        format!("gone=s3://telesto/b?region=us-east-1&endpoint=http://127.0.0.1:{}", free_port()),
     ];
     let listening = ["--listen", "127.0.0.1:0", "--store", &url];
     let board = Board::start(dir.path(), "first", &targets, &listening);
@@ -225,4 +235,26 @@ async fn node_stopped_for_three_seconds_is_shown_with_every_operation_that_was_d
     let probed = row.and_then(|row| row.split_whitespace().nth(2)?.parse::<u64>().ok());
     let earlier = count(&before[0].3["operations"]);
     assert!(probed.expect("a row") > earlier, "{earlier} before, then:\n{second}");
+    check_store(&url).await;
+}
+
+/// Rows come back as they were written, and of two boards of one name the earlier one writes no more.
+async fn check_store(url: &str) {
+    let env = telesto_runtime::env();
+    let now = i64::try_from(env.clock.wall_micros() / 1_000_000).expect("a time");
+    let earlier = Postgres::new(&env, url, "board").expect("a URL");
+    let rows = earlier.open(now).await.expect("opens");
+    assert!(rows.len() >= 2 * 3 * 3, "{} rows", rows.len());
+    let mut row = rows[0].clone();
+    row.packed.failures = [1, 2, 3, 4, 5];
+    row.start += 7;
+    earlier.write(std::slice::from_ref(&row), now).await.expect("written");
+    let later = Postgres::new(&env, url, "board").expect("a URL");
+    let again = later.open(now).await.expect("opens");
+    assert!(rows[1..].iter().chain([&row]).all(|row| again.contains(row)), "rows differ");
+    let refused = earlier.write(&[row.clone()], now).await.expect_err("another board has it");
+    assert!(matches!(refused, telesto_board::Error::Replaced(_)), "{refused}");
+    later.write(&[row], now).await.expect("written");
+    let other = Postgres::new(&env, url, "elsewhere").expect("a URL");
+    assert!(other.open(now).await.expect("opens").is_empty(), "it saw nothing yet");
 }

@@ -216,7 +216,8 @@ fn of(tally: &Tally, operation: Operation, window: Window, from: i64, terms: &Te
         failures: Failures::of(&tally.failures),
         latency_ms,
         availability,
-        nines: (within < operations).then(|| -(1.0 - within as f64 / operations as f64).log10()),
+        nines: (within < operations)
+            .then(|| (1.0 - within as f64 / operations as f64).log10().abs()),
         promise_ms,
         // Latencies are rounded up to the end of their slot.
         promise_kept: (operations > 0)
@@ -253,6 +254,9 @@ pub const BANDS: [u64; 13] = [
     5_000_000, 10_000_000,
 ];
 
+/// How much of a run its heat strip shows, seconds.
+const RUN_SECONDS: i64 = 7_200;
+
 /// A column of a heat strip.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Column {
@@ -277,11 +281,10 @@ pub struct Column {
 pub fn columns(series: &Series, window: Window, terms: &Terms) -> Result<Vec<Column>> {
     let seconds = window.column_seconds();
     let begins = window.begins(terms.now, terms.started);
-    let begins = begins - begins.rem_euclid(seconds);
     // A long run is shown by its last two hours.
-    let from = if window == Window::Run { begins.max(terms.now - 7_200) } else { begins };
+    let from = if window == Window::Run { begins.max(terms.now - RUN_SECONDS) } else { begins };
     let mut columns = Vec::new();
-    let mut start = from - from.rem_euclid(60);
+    let mut start = Resolution::Minute.floor(from);
     while start < terms.now {
         let end = terms.now.min(start + seconds);
         let tally = sum(series.cover(start, end).iter().map(|(_, packed)| packed))?;
@@ -356,5 +359,8 @@ mod tests {
         let nothing = figures_of(&Tally::new());
         assert_eq!((nothing.availability, nothing.promise_kept), (None, None));
         assert_eq!(nothing.unknown_seconds, 1_000.0);
+        let down = figures_of(&tally(&[], 10));
+        assert_eq!((down.availability, down.nines), (Some(0.0), Some(0.0)));
+        assert_eq!(format!("{:?}", down.nines), "Some(0.0)", "not less than none");
     }
 }

@@ -116,8 +116,12 @@ impl Failure {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(inner) = cause {
-            message.push_str(": ");
-            message.push_str(&inner.to_string());
+            // Some libraries tell the cause in their own words already.
+            let told = inner.to_string();
+            if !message.contains(&told) {
+                message.push_str(": ");
+                message.push_str(&told);
+            }
             cause = inner.source();
         }
         Self { kind, message }

@@ -139,7 +139,7 @@ fn notes(out: &mut String, report: &Report) {
         }
         for operation in &target.operations {
             if let Some(last) = &operation.last_failure {
-                let ago = length((report.now - last.at).max(0) as f64);
+                let ago = length((report.now - last.at).max(1) as f64);
                 let (name, operation) = (&target.name, operation.operation.name());
                 let kind = last.kind.name();
                 let _ = writeln!(out, "{name} {operation}: {kind} {ago} ago: {}", last.message);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use telesto_board::figures::{Terms, Window, columns, figures};
 use telesto_board::history::{Key, MAX_ROWS, Resolution, Row, Series, sum};
 use telesto_board::tally::{LONGEST_MICROS, Packed, Tally};
 use telesto_board::target::{Failure, Kind, Operation};
@@ -103,6 +104,14 @@ fn rows_of_years_are_bounded_and_the_last_year_is_there() {
     let year = history.cover(now - 365 * 86_400, now);
     let year = sum(year.iter().map(|(_, packed)| packed)).expect("no damage");
     assert_eq!(year.operations(), 365 * 3);
+    let terms = Terms { now, started: now - 1, limit_micros: 5_000_000, pending_seconds: 0.0 };
+    for (window, operations) in [(Window::Year, 365 * 3), (Window::Month, 90), (Window::Week, 21)] {
+        let figures = figures(&history, window, &terms).expect("no damage");
+        let columns = columns(&history, window, &terms).expect("no damage");
+        let shown: u64 = columns.iter().flat_map(|column| column.bands).sum();
+        assert_eq!((figures.operations, shown), (operations, operations), "{window:?}");
+        assert!((80..=125).contains(&columns.len()), "{} columns", columns.len());
+    }
     let before = history.cover(now - 400 * 86_400, now - 369 * 86_400);
     assert!(before.is_empty(), "{} rows are older than they are kept", before.len());
 }

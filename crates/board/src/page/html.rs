@@ -99,14 +99,15 @@ fn section<'a>(
         let title = operation.operation.name();
         let _ = write!(out, "<h3>{}: {title}</h3>", escape(&target.name));
         if let Some(strip) = strips.next() {
-            out.push_str(strip);
+            scrolled(out, &format!("history of {} {title}", target.name), strip);
         }
-        table(out, operation, window);
+        let table = table(&format!("{} {title}", target.name), operation, window);
+        scrolled(out, &format!("figures of {} {title}", target.name), &table);
         if let Some(last) = &operation.last_failure {
             let _ = write!(
                 out,
                 "<p>Last failure, {} ago: {} ({})</p>",
-                length((report.now - last.at).max(0) as f64),
+                length((report.now - last.at).max(1) as f64),
                 last.kind.name(),
                 escape(&last.message)
             );
@@ -115,17 +116,28 @@ fn section<'a>(
     out.push_str("</section>");
 }
 
-fn table(out: &mut String, operation: &OperationReport, shown: Window) {
-    out.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">window</th><th scope=\"col\">probed</th>\
-         <th scope=\"col\">p50</th><th scope=\"col\">p90</th><th scope=\"col\">p99</th><th scope=\"col\">p99.9</th>\
-         <th scope=\"col\">max</th><th scope=\"col\">failed</th><th scope=\"col\">available</th>\
-         <th scope=\"col\">unknown</th><th scope=\"col\">promise</th></tr></thead><tbody>",
+/// What may be wider than a phone, reached by keyboard too.
+fn scrolled(out: &mut String, label: &str, content: &str) {
+    let label = escape(label);
+    let _ = write!(
+        out,
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">{content}</div>"
+    );
+}
+
+fn table(name: &str, operation: &OperationReport, shown: Window) -> String {
+    let mut out = format!(
+        "<table><caption>Latency and availability of {}</caption><thead><tr><th scope=\"col\">window</th>\
+         <th scope=\"col\">probed</th><th scope=\"col\">p50</th><th scope=\"col\">p90</th><th scope=\"col\">p99</th>\
+         <th scope=\"col\">p99.9</th><th scope=\"col\">max</th><th scope=\"col\">failed</th>\
+         <th scope=\"col\">available</th><th scope=\"col\">unknown</th><th scope=\"col\">promise</th></tr></thead><tbody>",
+        escape(name)
     );
     for figures in &operation.windows {
-        row(out, figures, figures.window == shown);
+        row(&mut out, figures, figures.window == shown);
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str("</tbody></table>");
+    out
 }
 
 fn row(out: &mut String, figures: &Figures, shown: bool) {
