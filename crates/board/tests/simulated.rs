@@ -330,6 +330,92 @@ fn target_that_is_down_from_the_start_is_shown_as_down() {
     });
 }
 
+/// One thing that happens to the server or to the board, and how it ends.
+async fn mishap(world: &World, server: &Server, board: &Process) {
+    let lasts = Duration::from_millis(world.draw(8_000));
+    match world.draw(7) {
+        0 => {
+            server.freeze();
+            world.sleep(lasts).await;
+            server.thaw();
+        }
+        1 => {
+            server.kill();
+            world.sleep(lasts).await;
+            server.restart();
+        }
+        2 => {
+            server.brown_out(Some((1 + world.draw(100), Duration::from_millis(world.draw(9_000)))));
+            world.sleep(lasts).await;
+            server.brown_out(None);
+        }
+        3 => {
+            server.refuse(true);
+            world.sleep(lasts).await;
+            server.refuse(false);
+        }
+        4 => {
+            board.freeze();
+            world.sleep(lasts).await;
+            board.thaw();
+        }
+        5 => {
+            server.freeze();
+            board.freeze();
+            world.sleep(lasts).await;
+            board.thaw();
+            world.sleep(lasts).await;
+            server.thaw();
+        }
+        _ => world.sleep(lasts).await,
+    }
+}
+
+#[test]
+fn whatever_happens_every_operation_that_was_due_is_counted_once() {
+    for seed in 100..110 {
+        World::run(seed, false, async |world| {
+            let (process, server) = (world.process("board", 0), Server::new(&world, RECORDS));
+            let (lanes, waiting) = (1 + world.draw(16), 1 + world.draw(60));
+            let timeout = seconds(1 + world.draw(8));
+            let asked = Options {
+                lanes: lanes as usize,
+                waiting: waiting as usize,
+                timeout,
+                limit: timeout,
+                ..options()
+            };
+            let begun = world.now();
+            let board = start(&process, asked, &server).await;
+            while world.now() - begun < seconds(120) {
+                mishap(&world, &server, &process).await;
+            }
+            // A board that was thawed last has yet to find out.
+            world.sleep(seconds(1)).await;
+            let length = (world.now() - begun).as_secs_f64();
+            for of in Operation::ALL {
+                let report = operation(&board, of);
+                for window in [Window::Run, Window::Hour] {
+                    let figures = report.figures(window).expect("a window");
+                    let failed: u64 = figures.failures.each().map(|(_, count)| count).sum();
+                    assert_eq!(figures.succeeded + failed, figures.operations, "seed {seed}");
+                    let counted = figures.operations + report.unprobed + report.under_way;
+                    let due = (length * 10.0) as u64;
+                    assert!(
+                        counted.abs_diff(due) <= 3,
+                        "seed {seed}: {counted} of {due}: {report:?}"
+                    );
+                    let max = figures.latency_ms.max.unwrap_or_default();
+                    assert!(max <= timeout.as_secs_f64() * 1_010.0 + 2.0, "seed {seed}: {max}");
+                }
+                let run = report.figures(Window::Run).expect("a window");
+                let unknown = (report.unprobed as f64) / 10.0;
+                assert!((run.unknown_seconds - unknown).abs() < 1.5, "seed {seed}: {report:?}");
+            }
+        });
+    }
+}
+
 #[test]
 fn wrong_options_are_refused() {
     World::run(12, false, async |world| {

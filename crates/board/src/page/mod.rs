@@ -10,7 +10,7 @@
 //! # Invariants
 //! - Nothing is loaded from another host, nothing is run: a Content-Security-Policy says so to the browser.
 //! - Whatever comes from a target's name or answer is escaped.
-//! - Figures are reckoned off the threads that probe, and at most every [`KEPT`] for `/board.json` and the page's tables.
+//! - Figures are reckoned off the threads that probe, and at most every two seconds for `/board.json` and the page's tables.
 //!
 //! # On failure
 //! A question that means nothing gets 400 or 404 and what there is; a history that cannot be read 500.
