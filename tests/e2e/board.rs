@@ -243,18 +243,18 @@ async fn check_store(url: &str) {
     let env = telesto_runtime::env();
     let now = i64::try_from(env.clock.wall_micros() / 1_000_000).expect("a time");
     let earlier = Postgres::new(&env, url, "board").expect("a URL");
-    let rows = earlier.open(now).await.expect("opens");
+    let rows = earlier.open().await.expect("opens");
     assert!(rows.len() >= 2 * 3 * 3, "{} rows", rows.len());
     let mut row = rows[0].clone();
     row.packed.failures = [1, 2, 3, 4, 5];
     row.start += 7;
     earlier.write(std::slice::from_ref(&row), now).await.expect("written");
     let later = Postgres::new(&env, url, "board").expect("a URL");
-    let again = later.open(now).await.expect("opens");
+    let again = later.open().await.expect("opens");
     assert!(rows[1..].iter().chain([&row]).all(|row| again.contains(row)), "rows differ");
     let refused = earlier.write(&[row.clone()], now).await.expect_err("another board has it");
     assert!(matches!(refused, telesto_board::Error::Replaced(_)), "{refused}");
     later.write(&[row], now).await.expect("written");
     let other = Postgres::new(&env, url, "elsewhere").expect("a URL");
-    assert!(other.open(now).await.expect("opens").is_empty(), "it saw nothing yet");
+    assert!(other.open().await.expect("opens").is_empty(), "it saw nothing yet");
 }

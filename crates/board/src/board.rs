@@ -28,7 +28,7 @@ use telesto_common::env::Task;
 
 use crate::error::{Error, Result};
 use crate::figures::{self, Column, Terms, Window};
-use crate::history::{Key, Row, Series};
+use crate::history::{Key, Resolution, Row, Series};
 use crate::load::load;
 use crate::probe::{Asking, Probe};
 use crate::pulse::Pulse;
@@ -172,7 +172,7 @@ impl Board {
         let targets = watched(env, &options, &pulse, targets)?;
         let now = pulse.seconds();
         if let Some(store) = &store {
-            restore(&targets, &store.open(now).await?, now)?;
+            restore(&targets, &store.open().await?, now)?;
         }
         let (end, ended) = oneshot::channel();
         let board = Arc::new(Self {
@@ -452,6 +452,9 @@ fn restore(targets: &[Arc<Watched>], rows: &[Row], now: i64) -> Result<()> {
     let newest = rows.iter().map(|row| row.start).max().unwrap_or(now);
     if newest > now + AHEAD_SECONDS {
         return Err(Error::Future { hours: (newest - now) / 3_600 });
+    }
+    if newest < now - Resolution::Day.kept_seconds() {
+        return Err(Error::Past { days: (now - newest) / 86_400 });
     }
     let series: Vec<_> = targets.iter().flat_map(|target| &target.series).collect();
     for row in rows {

@@ -45,6 +45,14 @@ pub enum Error {
         /// How far ahead.
         hours: i64,
     },
+    /// The store's history ended so long ago that nothing of it is kept any more.
+    #[error(
+        "the board's history ends {days} days before this machine's time, and nothing is kept that long: set the clock right, or delete this board's rows of telesto_board"
+    )]
+    Past {
+        /// How long ago.
+        days: i64,
+    },
     /// A later board of the same name has taken the history over.
     #[error(
         "another board named {0:?} writes this history now; give each board its own --name, or run only one"

@@ -15,7 +15,7 @@
 //! - What ends in the epoch in which it was due did so while the board ran.
 //!
 //! # On failure
-//! A wall clock that is set back is ignored until the board is started again.
+//! A wall clock that is set back, or ahead by more than history is kept, is ignored until the board is started again.
 //!
 //! # Limits
 //! Gaps of less than [`STALL`] are not told from a slow target, nor is a task that waits for CPU while others run.
@@ -32,6 +32,8 @@ pub(crate) const STALL: Duration = Duration::from_millis(250);
 const BEAT_EVERY: Duration = Duration::from_millis(50);
 /// How far the wall clock may run ahead before the board follows it.
 const STEP_MICROS: i64 = 1_000_000;
+/// A step beyond this is a clock that is wrong: history is kept for 368 days, and following it would drop all of it.
+const LONGEST_STEP_MICROS: i64 = 368 * 86_400 * 1_000_000;
 
 /// The board's own pulse. Clones are the same.
 #[derive(Clone, Debug)]
@@ -71,10 +73,11 @@ impl Pulse {
         // Looked at under the lock: another's beat would otherwise be after this one's time.
         let now = self.env.clock.monotonic();
         let ahead = wall(&self.env) - (state.anchor + signed(now));
-        if ahead > STEP_MICROS {
+        let stepped = ahead > STEP_MICROS && ahead < LONGEST_STEP_MICROS;
+        if stepped {
             state.anchor += ahead;
         }
-        if ahead > STEP_MICROS || now.saturating_sub(state.last) > STALL {
+        if stepped || now.saturating_sub(state.last) > STALL {
             state.epoch += 1;
         }
         state.last = now;
@@ -137,14 +140,18 @@ mod tests {
     }
 
     #[test]
-    fn time_of_a_clock_set_back_goes_on() {
+    fn time_of_a_clock_set_back_or_ahead_by_years_goes_on() {
         World::run(1, false, async |world| {
             let process = world.process("board", 0);
             let pulse = Pulse::new(&process.env);
             let before = pulse.seconds();
-            process.set_clock_skew(-3_600_000_000);
-            assert_eq!(pulse.beat().epoch, 0);
-            assert_eq!(pulse.seconds(), before);
+            for days in [-1, 20_000] {
+                process.set_clock_skew(days * 86_400_000_000);
+                assert_eq!(pulse.beat().epoch, 0);
+                assert_eq!(pulse.seconds(), before);
+            }
+            process.set_clock_skew(86_400_000_000);
+            assert_eq!((pulse.beat().epoch, pulse.seconds()), (1, before + 86_400));
         });
     }
 }

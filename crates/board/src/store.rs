@@ -1,7 +1,7 @@
 //! Where history outlives the board: a table in any database that speaks the Postgres wire, Telesto itself for one.
 //!
 //! ```text
-//!   open    take the board's name over (a new run number), delete what is too old, read all rows
+//!   open    take the board's name over (a new run number), read all rows
 //!   write   BEGIN; is the run number still ours? changed rows in the place of old ones; COMMIT
 //! ```
 //!
@@ -72,7 +72,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::Damaged`].
-    async fn open(&self, now: i64) -> Result<Vec<Row>>;
+    async fn open(&self) -> Result<Vec<Row>>;
 
     /// Puts rows in the place of those of the same target, operation, resolution and start, and deletes those that are too
     /// old at `now`, seconds since 1970.
@@ -226,14 +226,13 @@ fn row(stored: &tokio_postgres::Row) -> Result<Row> {
 
 #[async_trait]
 impl Store for Postgres {
-    async fn open(&self, now: i64) -> Result<Vec<Row>> {
+    async fn open(&self) -> Result<Vec<Row>> {
         let mut connection = self.connected().await?;
         let failed = |e| self.failed(&e);
         connection.client.batch_execute(TABLES).await.map_err(failed)?;
         let transaction = connection.client.transaction().await.map_err(failed)?;
         let own = "INSERT INTO telesto_board_run (board, run) VALUES ($1, $2) ON CONFLICT (board) DO UPDATE SET run = excluded.run";
         transaction.execute(own, &[&self.board, &self.run]).await.map_err(failed)?;
-        self.delete_old(&transaction, now).await?;
         let stored = transaction.query(READ, &[&self.board]).await.map_err(failed)?;
         transaction.commit().await.map_err(failed)?;
         *self.connection.lock() = Some(connection);

@@ -330,6 +330,29 @@ fn target_that_is_down_from_the_start_is_shown_as_down() {
     });
 }
 
+#[test]
+fn history_from_the_future_or_from_before_all_that_is_kept_is_refused_and_stays() {
+    World::run(13, false, async |world| {
+        let (server, store) = (Server::new(&world, RECORDS), Memory::default());
+        let first = world.process("board", 0);
+        let board = kept(&first, options(), &server, Some(&store)).await.expect("starts");
+        world.sleep(seconds(120)).await;
+        assert_eq!(board.stop(seconds(1)).await, None);
+        let rows = store.rows();
+        for (days, refused) in [(-1, true), (400, true), (30, false)] {
+            let process = world.process("board", 1);
+            process.set_clock_skew(days * 86_400_000_000);
+            let started = kept(&process, options(), &server, Some(&store)).await;
+            match started {
+                Err(Error::Future { hours: 24 }) => assert_eq!(days, -1),
+                Err(Error::Past { days: 400 }) => assert_eq!(days, 400),
+                other => assert!(!refused && other.is_ok(), "{days} days: {other:?}"),
+            }
+            assert_eq!(store.rows(), rows);
+        }
+    });
+}
+
 /// One thing that happens to the server or to the board, and how it ends.
 async fn mishap(world: &World, server: &Server, board: &Process) {
     let lasts = Duration::from_millis(world.draw(8_000));

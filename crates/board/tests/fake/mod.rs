@@ -228,7 +228,7 @@ impl Memory {
 
 #[async_trait]
 impl Store for Memory {
-    async fn open(&self, _now: i64) -> Result<Vec<Row>> {
+    async fn open(&self) -> Result<Vec<Row>> {
         Ok(self.rows())
     }
 
