@@ -67,6 +67,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-sql-ddl", 16),
     ("telesto-sql", 17),
     ("telesto-server", 18),
+    ("telesto-board", 18),
     ("telesto-mediawiki", 18),
     ("telesto-bookstore", 18),
     ("telesto", 19),

@@ -5,6 +5,7 @@
 //! 3: a statement of a script failed (`telesto sql`).
 
 mod bench;
+mod board;
 mod cluster;
 mod demo;
 mod dump;
@@ -108,6 +109,16 @@ enum Command {
         #[command(flatten)]
         load: bench::Load,
     },
+    /// Probe databases and stores all the time and show how long they take: Telesto, and any peer beside it.
+    ///
+    /// Reads and updates one of a million small records at a fixed rate, each counted from when it was due; records
+    /// that are not there are loaded first. Shows a table in the terminal, and with --listen a page.
+    #[command(after_help = "Examples:
+  telesto board --target telesto=postgres://telesto@127.0.0.1:5433/telesto --listen 127.0.0.1:8090
+  telesto board --target kv=http://127.0.0.1:8080 --records 10000 --for 60s --once
+  telesto board --target telesto=postgres://… --target s3=s3://my-bucket/board \\
+    --store postgres://telesto@127.0.0.1:5433/telesto")]
+    Board(Box<board::Board>),
     /// Show what it is for: an application, its data and its load.
     Demo {
         #[command(subcommand)]
@@ -300,6 +311,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Bench { other: Some(BenchCommand::Compare(asked)), .. } => {
             report(bench::tpcw::compare(*asked).await)
         }
+        Command::Board(asked) => report(board::run(*asked).await),
         Command::Dump(asked) => report(dump::run(asked).await),
         Command::Restore(asked) => report(restore::run(asked).await),
         Command::Demo { what: DemoCommand::Bookstore(asked) } => {
