@@ -4,13 +4,16 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo test soak bench bench-geo lint sim sim-geo fuzz build clean
+.PHONY: help demo demo-cluster test soak bench bench-geo lint sim sim-geo fuzz build clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 demo: ## start a node on ./telesto-data, import a real Wikipedia dump, show queries with latency and dollars
 	@scripts/demo.sh
+
+demo-cluster: ## three nodes on this machine and a load; one is killed every ten seconds: what clients see of it
+	@scripts/demo_cluster.sh
 
 test: ## every test: unit, simulation, SQL against PostgreSQL, S3 servers, drivers, kill -9
 	@scripts/test.sh

@@ -63,6 +63,7 @@ stage rules cargo test --workspace --test rules -- --nocapture
 stage stops_nothing cargo test --workspace --test stops_nothing -- --nocapture
 stage online_kill9 cargo test --workspace --test online_kill9
 stage writers cargo test --workspace --test four_writers
+stage cluster cargo test --workspace --test cluster_processes -- --nocapture
 stage middlebox cargo test --workspace --test middlebox -- --nocapture
 stage one_folder cargo test --workspace --test one_folder -- --nocapture
 stage board cargo test --workspace --test board -- --nocapture

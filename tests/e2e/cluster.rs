@@ -214,6 +214,20 @@ async fn log_that_one_node_kept_alone_is_taken_into_the_cluster() {
             .collect();
         assert_eq!(rows, ["1", "2"]);
     }
+    let client = second.connect().await.expect("connects");
+    let seen = "SELECT count(*) FILTER (WHERE state = 'owner'), count(*) FILTER (WHERE state = 'serving'),
+                count(*) FILTER (WHERE is_self), (SELECT copies FROM telesto_logs) FROM telesto_nodes";
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let row = client.query_one(seen, &[]).await.expect("read");
+        let counts: (i64, i64, i64, i32) = (row.get(0), row.get(1), row.get(2), row.get(3));
+        if counts == (1, 2, 1, 3) {
+            break;
+        }
+        assert!(Instant::now() < until, "telesto_nodes and telesto_logs say {counts:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(client);
     // Alone again it is refused: the others have entries that it lacks.
     assert!(first.stop() && second.stop() && third.stop());
     let refused = Node::launch(&place, &local, &[]).err().expect("refused");

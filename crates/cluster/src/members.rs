@@ -238,10 +238,13 @@ impl Members {
         }
     }
 
-    /// Whether `node` has not answered for `after`, and several times; `None`: it is not known here.
+    /// Whether `node` has not answered for `after`, and several times, or was removed; `None`: it is not known here.
     pub fn is_silent(&self, node: NodeId, after: Duration) -> Option<bool> {
         let now = self.env.clock.monotonic();
         let table = self.table.lock();
+        if table.removed.contains(&node) {
+            return Some(true);
+        }
         let member = table.nodes.get(&node)?;
         // Where nobody listens any more, there is less to wait for.
         let after = if member.refused >= MISSES { after.min(GONE) } else { after };

@@ -47,6 +47,8 @@ pub const CLUSTER_SERVICE: Service = Service(3);
 
 /// How often the bucket's list of nodes is looked at.
 const LISTING: Duration = Duration::from_secs(600);
+/// The same while the log's owner is not known.
+const LISTING_SOON: Duration = Duration::from_secs(2);
 /// Events kept.
 const EVENTS: usize = 200;
 /// The one log there is.
@@ -94,6 +96,8 @@ pub struct Node {
     events: Mutex<VecDeque<Event>>,
     /// A take-over is under way.
     pub(crate) succeeding: AtomicBool,
+    /// The bucket's list is to be looked at.
+    unlisted: AtomicBool,
     tasks: Mutex<Vec<Arc<dyn Task>>>,
 }
 
@@ -130,6 +134,7 @@ impl Node {
             live: Mutex::default(),
             events: Mutex::default(),
             succeeding: AtomicBool::new(false),
+            unlisted: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
         node.list().await?;
@@ -270,7 +275,9 @@ impl Node {
             self.look_after_owner();
             self.measure();
             let now = self.env.clock.monotonic();
-            if now.saturating_sub(listed) > LISTING {
+            let unlisted = self.unlisted.load(Ordering::Relaxed);
+            if now.saturating_sub(listed) > if unlisted { LISTING_SOON } else { LISTING } {
+                self.unlisted.store(false, Ordering::Relaxed);
                 listed = now;
                 asking.push(Arc::clone(&self).list_again().boxed());
             }
@@ -400,6 +407,10 @@ impl Node {
     /// The client over which `node` is asked for membership.
     pub(crate) fn control(&self, node: NodeId) -> Option<Client> {
         self.members.control(node)
+    }
+
+    pub(crate) fn list_soon(&self) {
+        self.unlisted.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn begin_succeeding(&self) -> bool {

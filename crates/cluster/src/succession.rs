@@ -48,8 +48,14 @@ impl Node {
     /// Why the owner is dead; `None`: it lives, or nobody knows.
     fn finds_dead(&self, owner: NodeId) -> Option<String> {
         let silence = self.settings.silence;
-        if !self.members.is_silent(owner, silence).unwrap_or(true) {
-            return None;
+        match self.members.is_silent(owner, silence) {
+            Some(true) => {}
+            Some(false) => return None,
+            // Who was never heard of is not dead. The bucket knows everybody.
+            None => {
+                self.list_soon();
+                return None;
+            }
         }
         let witnesses: Vec<_> = self
             .members

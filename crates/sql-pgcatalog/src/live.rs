@@ -96,7 +96,10 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
                     out.row()
                         .set("shard", i32::try_from(log.shard.0).unwrap_or(i32::MAX))
                         .set("node", copy.node.to_string())
-                        .set("state", copy.state.map_or(Datum::Null, |state| Datum::text(state.as_str())))
+                        .set(
+                            "state",
+                            copy.state.map_or(Datum::Null, |state| Datum::text(state.as_str())),
+                        )
                         .set("lag", copy.lag.map_or(Datum::Null, count));
                 }
             }

@@ -227,15 +227,14 @@ async fn take_in(env: &Env, bucket: &Arc<dyn Bucket>, node: &Node) -> Result<boo
     let by = env.deadline(TAKE_IN);
     let report = telesto_log::newest_chain(Arc::clone(bucket), env.clone(), SHARD, by);
     let Some(chain) = report.await.map_err(TxnError::from)? else { return Ok(false) };
-    let alone = match &chain.active().medium {
-        Medium::Quorum { owner, servers, .. } => {
-            owner.node == node.id
-                && matches!(&servers[..], [only] if only.node == node.id && only.incarnation.0 == 0)
-        }
-        Medium::Bucket => false,
-    };
-    if !alone {
+    let Medium::Quorum { owner, servers, .. } = &chain.active().medium else { return Ok(false) };
+    if !matches!(&servers[..], [only] if only.incarnation.0 == 0) {
         return Ok(false);
+    }
+    if owner.node != node.id {
+        return Err(wrong(format!(
+            "the newest part of the log is kept by {owner} alone; start that node with --cluster first, so that it takes it into the cluster"
+        )));
     }
     let mut options = LogOptions::new(identity(env, Some(node), None));
     options.disk = Some(log_disk(env, node));

@@ -8,6 +8,7 @@ mod bench;
 mod board;
 mod cluster;
 mod demo;
+mod demo_cluster;
 mod dump;
 mod import;
 mod log;
@@ -194,6 +195,14 @@ enum DemoCommand {
   telesto demo bookstore --customers 1000 --items 1000 --seconds 10 --exit
   telesto demo bookstore --url postgres://telesto@127.0.0.1:5433/telesto --mix ordering")]
     Bookstore(Box<demo::Bookstore>),
+    /// A cluster on this machine: three nodes and a load, one node is killed every ten seconds.
+    ///
+    /// Shows throughput, latency and how long clients wait for their next commit, and counts at the end whether anything
+    /// that was acknowledged is missing.
+    #[command(after_help = "Examples:
+  telesto demo cluster
+  telesto demo cluster --nodes 5 --clients 16 --time 2m --kill-every 15s")]
+    Cluster(demo_cluster::Cluster),
 }
 
 #[derive(Debug, Subcommand)]
@@ -314,6 +323,9 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Board(asked) => report(board::run(*asked).await),
         Command::Dump(asked) => report(dump::run(asked).await),
         Command::Restore(asked) => report(restore::run(asked).await),
+        Command::Demo { what: DemoCommand::Cluster(asked) } => {
+            report(demo_cluster::run(asked).await)
+        }
         Command::Demo { what: DemoCommand::Bookstore(asked) } => {
             report(demo::bookstore(*asked).await)
         }

@@ -1,0 +1,352 @@
+//! `telesto demo cluster`: three nodes on this machine, a load, and one node that is killed again and again; what clients see of it,
+//! second by second.
+//!
+//! # Invariants
+//! - A client that is told "committed" has its row counted; at the end the rows are summed: nothing that was acknowledged may
+//!   be missing.
+//! - Nodes started here are stopped at the end, whatever the end.
+//!
+//! # Limits
+//! All on one machine: a node's loss is shown, not a network's.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+use tokio_postgres::NoTls;
+
+use super::shell;
+use super::units::Span;
+
+/// How long nodes may take to open the database.
+const OPENING: Duration = Duration::from_secs(120);
+/// How long a killed node stays away.
+const AWAY: Duration = Duration::from_secs(3);
+/// How long a statement may take before its client gives it up.
+const GIVEN_UP: Duration = Duration::from_secs(30);
+
+/// `telesto demo cluster`.
+#[derive(Debug, Args)]
+pub struct Cluster {
+    /// Nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=9))]
+    nodes: u16,
+    /// Clients
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    clients: u16,
+    /// For how long
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    time: Span,
+    /// How often a node is killed, the owner of the log and another one in turns
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    kill_every: Span,
+    /// Folder for the bucket and the nodes' own files. Default: a new one that is removed at the end
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<PathBuf>,
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// Why the nodes could not be started, or that something acknowledged is missing.
+pub async fn run(asked: Cluster) -> Result<(), String> {
+    let temporary = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+    let folder = asked.data_dir.as_deref().unwrap_or(temporary.path());
+    let folder = std::path::absolute(folder).map_err(|error| error.to_string())?;
+    println!(
+        "Starting {} nodes on one bucket ({}) …",
+        asked.nodes,
+        folder.join("bucket").display()
+    );
+    let mut nodes = Vec::new();
+    for number in 1..=asked.nodes {
+        nodes.push(Node::start(&folder, number).await?);
+    }
+    let shown = show(&asked, &mut nodes).await;
+    for node in &mut nodes {
+        node.stop().await;
+    }
+    shown
+}
+
+/// One node in a process of its own.
+struct Node {
+    number: u16,
+    child: Child,
+    /// Where it serves the Postgres protocol: the same in all its lives.
+    port: u16,
+    id: String,
+    folder: PathBuf,
+}
+
+fn launch(folder: &Path, number: u16, port: u16) -> Result<(Child, PathBuf), String> {
+    let own = folder.join(format!("node-{number}"));
+    std::fs::create_dir_all(&own)
+        .map_err(|error| format!("cannot make {}: {error}", own.display()))?;
+    let log = own.join("output.log");
+    let opened = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
+    let (out, err) = opened.map_err(|error| format!("cannot write {}: {error}", log.display()))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("this program cannot be found again: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(["start", "--cluster", "127.0.0.1:0", "--http", "none", "--memory", "256MiB"]);
+    command.args(["--bucket", &super::start::file_url(&folder.join("bucket"))?]);
+    command.arg("--data-dir").arg(own.join("node"));
+    command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    command.stdin(Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);
+    let child = command.spawn().map_err(|error| format!("cannot start a node: {error}"))?;
+    Ok((child, log))
+}
+
+impl Node {
+    async fn start(folder: &Path, number: u16) -> Result<Self, String> {
+        let (child, log) = launch(folder, number, 0)?;
+        let id = String::new();
+        let mut node = Self { number, child, port: 0, id, folder: folder.to_owned() };
+        let begun = Instant::now();
+        while node.port == 0 {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            if let Ok(Some(status)) = node.child.try_wait() {
+                return Err(format!("node {number} ended ({status}): {}", said.trim()));
+            }
+            if said.lines().any(|line| line == "Ready.") {
+                let line = said.lines().find_map(|line| line.trim_start().strip_prefix("postgres"));
+                let port = line.and_then(|line| line.split_whitespace().next()?.rsplit(':').next());
+                node.port = port.and_then(|port| port.parse().ok()).unwrap_or(0);
+            }
+            if begun.elapsed() > OPENING {
+                return Err(format!("node {number} does not open the database: {}", said.trim()));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let client = shell::connect(&url(&[node.port])).await?;
+        let row = client.query_one("SELECT node FROM telesto_nodes WHERE is_self", &[]).await;
+        node.id = row.map_err(|error| shell::full(&error))?.get(0);
+        println!("  node {number}: {}, {}", node.id, url(&[node.port]));
+        Ok(node)
+    }
+
+    /// SIGKILL.
+    async fn kill(&mut self) {
+        let _ = self.child.start_kill();
+        let _ = self.child.wait().await;
+    }
+
+    fn start_again(&mut self) -> Result<(), String> {
+        self.child = launch(&self.folder, self.number, self.port)?.0;
+        Ok(())
+    }
+
+    async fn stop(&mut self) {
+        let Some(id) = self.child.id() else { return };
+        let asked = Command::new("kill").arg(id.to_string()).status().await;
+        if !asked.is_ok_and(|status| status.success()) {
+            let _ = self.child.start_kill();
+        }
+        if tokio::time::timeout(GIVEN_UP, self.child.wait()).await.is_err() {
+            let _ = self.child.start_kill();
+        }
+    }
+}
+
+/// One URL with every node: a client tries them in turn.
+fn url(ports: &[u16]) -> String {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("postgres://telesto@{}/telesto", hosts.join(","))
+}
+
+/// What the clients saw.
+struct Seen {
+    begun: Instant,
+    stop: AtomicBool,
+    committed: AtomicU64,
+    /// Answers that were lost: committed or not.
+    unknown: AtomicU64,
+    /// Statements that were told to have done nothing.
+    failed: AtomicU64,
+    latencies: Mutex<Histogram<u64>>,
+    /// Longest time without a commit of one client, within the second, milliseconds.
+    gap: AtomicU64,
+}
+
+async fn show(asked: &Cluster, nodes: &mut [Node]) -> Result<(), String> {
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    let client = shell::connect(&url(&ports)).await?;
+    client
+        .batch_execute(&format!(
+            "CREATE TABLE IF NOT EXISTS counters (id int PRIMARY KEY, n bigint NOT NULL); \
+             INSERT INTO counters SELECT i, 0 FROM generate_series(1, {}) i ON CONFLICT (id) DO UPDATE SET n = 0",
+            asked.clients
+        ))
+        .await
+        .map_err(|error| shell::full(&error))?;
+    let histogram =
+        Histogram::new_with_bounds(1, 60_000_000, 2).map_err(|error| error.to_string())?;
+    let seen = Arc::new(Seen {
+        begun: Instant::now(),
+        stop: AtomicBool::new(false),
+        committed: AtomicU64::new(0),
+        unknown: AtomicU64::new(0),
+        failed: AtomicU64::new(0),
+        latencies: Mutex::new(histogram),
+        gap: AtomicU64::new(0),
+    });
+    let clients: Vec<_> = (0..asked.clients)
+        .map(|number| {
+            let mut ports = ports.clone();
+            let first = usize::from(number) % ports.len();
+            ports.rotate_left(first);
+            tokio::spawn(count(Arc::clone(&seen), url(&ports), i32::from(number) + 1))
+        })
+        .collect();
+    let gaps = watch(asked, nodes, &seen, &url(&ports)).await?;
+    seen.stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.map_err(|error| error.to_string())?;
+    }
+    verdict(&seen, &gaps, &url(&ports)).await
+}
+
+/// One client: adds one to its row, again and again, on whichever node answers.
+async fn count(seen: Arc<Seen>, url: String, row: i32) {
+    let mut last = Instant::now();
+    while !seen.stop.load(Ordering::Relaxed) {
+        let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        tokio::spawn(connection);
+        while !client.is_closed() && !seen.stop.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            let adding = async {
+                client.execute("UPDATE counters SET n = n + 1 WHERE id = $1", &[&row]).await
+            };
+            match tokio::time::timeout(GIVEN_UP, adding).await {
+                Ok(Ok(_)) => {
+                    seen.committed.fetch_add(1, Ordering::Relaxed);
+                    let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    seen.latencies.lock().saturating_record(micros);
+                    let gap = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    seen.gap.fetch_max(gap, Ordering::Relaxed);
+                    last = Instant::now();
+                }
+                // The server said what became of it: a conflict, or that nothing was done.
+                Ok(Err(error))
+                    if error.code().is_some_and(|code| {
+                        code.code().starts_with("40") && code.code() != "40003"
+                    }) =>
+                {
+                    drop(seen.failed.fetch_add(1, Ordering::Relaxed))
+                }
+                Ok(Err(_)) | Err(_) => drop(seen.unknown.fetch_add(1, Ordering::Relaxed)),
+            }
+        }
+    }
+}
+
+/// Kills and starts nodes, and prints a line a second; the longest gap after each kill.
+async fn watch(
+    asked: &Cluster,
+    nodes: &mut [Node],
+    seen: &Seen,
+    url: &str,
+) -> Result<Vec<(bool, u64)>, String> {
+    println!(
+        "\n{:>5} {:>9} {:>9} {:>9} {:>10}",
+        "s", "commits/s", "p50 ms", "p99 ms", "longest ms"
+    );
+    let (mut gaps, mut killed): (Vec<(bool, u64)>, Option<(usize, Instant)>) = (Vec::new(), None);
+    let mut next_kill = seen.begun + asked.kill_every.0;
+    let mut before = 0;
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    tick.tick().await;
+    while seen.begun.elapsed() < asked.time.0 {
+        tick.tick().await;
+        let mut what = String::new();
+        let total = seen.committed.load(Ordering::Relaxed);
+        let gap = seen.gap.swap(0, Ordering::Relaxed);
+        if let Some((_, last)) = gaps.last_mut().filter(|_| killed.is_some()) {
+            *last = gap.max(*last);
+        }
+        if let Some((index, at)) = killed
+            && at.elapsed() >= AWAY
+        {
+            nodes[index].start_again()?;
+            what = format!("node {} starts again", nodes[index].number);
+            killed = None;
+        } else if killed.is_none() && Instant::now() >= next_kill && !asked.kill_every.0.is_zero() {
+            next_kill += asked.kill_every.0;
+            let owner = owner(url).await.unwrap_or_default();
+            let of_owner = gaps.len().is_multiple_of(2);
+            let chosen = nodes.iter().position(|node| (node.id == owner) == of_owner);
+            if let Some(index) = chosen {
+                nodes[index].kill().await;
+                let role = if of_owner { "which owned the log" } else { "a follower" };
+                what = format!("node {} is killed, {role}", nodes[index].number);
+                gaps.push((of_owner, 0));
+                killed = Some((index, Instant::now()));
+            }
+        }
+        let (p50, p99) = {
+            let mut latencies = seen.latencies.lock();
+            let at = |share| latencies.value_at_quantile(share) as f64 / 1000.0;
+            let both = (at(0.5), at(0.99));
+            latencies.reset();
+            both
+        };
+        println!(
+            "{:>5} {:>9} {p50:>9.1} {p99:>9.1} {gap:>10}  {what}",
+            seen.begun.elapsed().as_secs(),
+            total - before
+        );
+        before = total;
+    }
+    Ok(gaps)
+}
+
+/// The node that owns the log, as any node knows it.
+async fn owner(url: &str) -> Option<String> {
+    let client = shell::connect(url).await.ok()?;
+    let row = client.query_one("SELECT owner FROM telesto_logs", &[]).await.ok()?;
+    row.get(0)
+}
+
+async fn verdict(seen: &Seen, gaps: &[(bool, u64)], url: &str) -> Result<(), String> {
+    let client = shell::connect(url).await?;
+    let row = client.query_one("SELECT sum(n)::bigint FROM counters", &[]).await;
+    let stored: i64 = row.map_err(|error| shell::full(&error))?.get(0);
+    let stored = stored.unsigned_abs();
+    let committed = seen.committed.load(Ordering::Relaxed);
+    let unknown = seen.unknown.load(Ordering::Relaxed);
+    let failed = seen.failed.load(Ordering::Relaxed);
+    println!(
+        "\n{committed} commits were acknowledged, {failed} were refused, the answers of {unknown} were lost; the rows say {stored}."
+    );
+    for (of_owner, what) in [(true, "the owner of the log"), (false, "a follower")] {
+        let mut of: Vec<u64> =
+            gaps.iter().filter(|(owner, _)| *owner == of_owner).map(|(_, gap)| *gap).collect();
+        of.sort_unstable();
+        if let (Some(worst), Some(median)) = (of.last(), of.get(of.len() / 2)) {
+            println!(
+                "{what} killed {} times: a client waited for its next commit {median} ms (median), {worst} ms at most",
+                of.len()
+            );
+        }
+    }
+    if stored < committed || stored > committed + unknown {
+        return Err(format!(
+            "the rows say {stored}, which is not between {committed} and {}: please report this with the nodes' folders",
+            committed + unknown
+        ));
+    }
+    println!("Nothing that was acknowledged is missing.");
+    Ok(())
+}
