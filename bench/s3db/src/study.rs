@@ -1,0 +1,355 @@
+//! The study: every table and plot from its runs.
+//!
+//! # Invariants
+//! - A table says in which world its figures were measured; the paper's own stand beside ours, never instead of them.
+//! - A promise that was broken, or a level without promise that lost nothing where it should, fails the study.
+//!
+//! # On failure
+//! The first run that fails ends the study with its level and reason.
+
+use std::path::PathBuf;
+
+use telesto_bucket::Hedging;
+use telesto_txn::Level;
+
+use crate::client::Protocol;
+use crate::error::{Error, Result};
+use crate::measure::{Measured, Scene};
+use crate::plot::{self, Series};
+use crate::table::{short, text};
+use crate::{ours, paper, reads, theirs};
+
+/// What is studied.
+pub struct Study {
+    pub out: PathBuf,
+    /// The scene in today's world, and in the paper's.
+    pub today: Scene,
+    pub paper: Scene,
+    /// Clients of the runs in which promises are checked, and purchases of each.
+    pub rivals: u32,
+    pub rival_purchases: u64,
+    /// How often each of them is killed.
+    pub kills: u32,
+    /// Checkpoint intervals of Figure 3, seconds.
+    pub intervals: Vec<f64>,
+    /// Numbers of clients.
+    pub clients: Vec<u32>,
+}
+
+/// All levels in one world, one client.
+struct World {
+    theirs: Vec<Measured>,
+    ours: Vec<Measured>,
+}
+
+/// Telesto's strongest level.
+const STRONGEST: (Level, &str) = ours::LEVELS[0];
+
+impl Study {
+    /// Runs everything and prints it. Returns what was promised and not kept, or to be shown and not shown.
+    pub fn run(&self) -> Result<Vec<String>> {
+        let then = self.world(&self.paper)?;
+        let now = self.world(&self.today)?;
+        self.table_3(&then, &now);
+        self.table_4(&then, &now);
+        self.figure_3()?;
+        let mut wrong = self.promises()?;
+        let crowd = self.crowds()?;
+        self.targets(&then, &now, crowd)?;
+        wrong.sort();
+        wrong.dedup();
+        Ok(wrong)
+    }
+
+    fn world(&self, scene: &Scene) -> Result<World> {
+        let theirs = Protocol::ALL.iter().map(|protocol| theirs::run(scene, *protocol, true));
+        let ours =
+            ours::LEVELS.iter().map(|(level, name)| ours::run(scene, *level, name, Hedging::On));
+        Ok(World { theirs: theirs.collect::<Result<_>>()?, ours: ours.collect::<Result<_>>()? })
+    }
+
+    fn table_3(&self, then: &World, now: &World) {
+        let mut rows = Vec::new();
+        for (at, protocol) in Protocol::ALL.iter().enumerate() {
+            let paper = paper::row(*protocol);
+            let mut row =
+                vec![protocol.name().to_owned(), short(paper.average), short(paper.longest)];
+            row.extend(seconds(&then.theirs[at]));
+            row.extend(seconds(&now.theirs[at]));
+            rows.push(row);
+        }
+        for (then, now) in then.ours.iter().zip(&now.ours) {
+            let mut row = vec![format!("Telesto {}", then.name), "-".into(), "-".into()];
+            row.extend(seconds(then));
+            row.extend(seconds(now));
+            rows.push(row);
+        }
+        let head = ["level", "paper avg", "max", "2007 avg", "max", "today avg", "max"];
+        print!("{}", text("Table 3: seconds for a customer transaction, one client", &head, &rows));
+    }
+
+    fn table_4(&self, then: &World, now: &World) {
+        let prices = self.paper.setting.queue_prices;
+        let stated = self.paper.setting.queue_prices_as_stated.unwrap_or(prices);
+        let today = self.today.setting.queue_prices;
+        let row = |name: String, paper: Option<paper::Row>, then: &Measured, now: &Measured| {
+            let given = |of: fn(&paper::Row) -> f64| {
+                paper.as_ref().map_or("-".into(), |row| short(of(row)))
+            };
+            let [transaction, background] = then.dollars(&prices);
+            let [now_transaction, now_background] = now.dollars(&today);
+            vec![
+                name,
+                given(|row| row.total),
+                given(|row| row.transaction),
+                given(|row| row.background),
+                short(then.total(&prices)),
+                short(transaction),
+                short(background),
+                short(then.total(&stated)),
+                short(now.total(&today)),
+                short(now_transaction),
+                short(now_background),
+            ]
+        };
+        let mut rows = Vec::new();
+        for (at, protocol) in Protocol::ALL.iter().enumerate() {
+            let name = protocol.name().to_owned();
+            rows.push(row(name, Some(paper::row(*protocol)), &then.theirs[at], &now.theirs[at]));
+        }
+        for (then, now) in then.ours.iter().zip(&now.ours) {
+            rows.push(row(format!("Telesto {}", then.name), None, then, now));
+        }
+        let head = [
+            "level",
+            "paper",
+            "txn",
+            "rest",
+            "2007",
+            "txn",
+            "rest",
+            "as stated",
+            "today",
+            "txn",
+            "rest",
+        ];
+        print!(
+            "{}",
+            text("Table 4: dollars for 1,000 customer transactions, one client", &head, &rows)
+        );
+        println!(
+            "\npaper: the paper's own; 2007: queue at {}; as stated: queue at {}; today: queue at {}",
+            prices.name, stated.name, today.name
+        );
+    }
+
+    fn figure_3(&self) -> Result<()> {
+        let prices = self.paper.setting.queue_prices;
+        let mut rows = Vec::new();
+        let names = ["basic", "atomicity", "Telesto serializable"];
+        let mut points = [Vec::new(), Vec::new(), Vec::new()];
+        for interval in &self.intervals {
+            let checkpoint_interval = std::time::Duration::from_secs_f64(*interval);
+            let scene = Scene { checkpoint_interval, ..self.paper.clone() };
+            let dollars = [
+                theirs::run(&scene, Protocol::Basic, true)?.total(&prices),
+                theirs::run(&scene, Protocol::Atomicity, true)?.total(&prices),
+                ours::run(&scene, STRONGEST.0, STRONGEST.1, Hedging::On)?.total(&prices),
+            ];
+            for (points, dollars) in points.iter_mut().zip(dollars) {
+                points.push((*interval, dollars));
+            }
+            rows.push([*interval].iter().chain(&dollars).map(|n| short(*n)).collect());
+        }
+        let title =
+            "Figure 3: dollars for 1,000 customer transactions by checkpoint interval, 2007";
+        let head = ["interval, s", names[0], names[1], names[2]];
+        print!("{}", text(title, &head, &rows));
+        let line = |(name, points): (&str, Vec<_>)| Series { name: name.to_owned(), points };
+        let mut series: Vec<Series> = names.into_iter().zip(points).map(line).collect();
+        for protocol in [Protocol::Basic, Protocol::Atomicity] {
+            series.push(Series {
+                name: format!("{} in the paper", protocol.name()),
+                points: vec![(paper::INTERVAL_SECONDS, paper::row(protocol).total)],
+            });
+        }
+        let (x, y) = ("checkpoint interval, s", "$ / 1,000 transactions");
+        self.draw("figure-3.svg", title, x, y, &series)
+    }
+
+    /// Many clients on few products, killed now and then: what each level loses.
+    fn promises(&self) -> Result<Vec<String>> {
+        let mut rows = Vec::new();
+        let mut wrong = Vec::new();
+        let crowd = |scene: &Scene| {
+            let mut crowd = scene.clone();
+            crowd.clients = self.rivals;
+            crowd.warm_up = 0;
+            crowd.purchases = self.rival_purchases;
+            crowd.shop.products = crowd.shop.products.min(500);
+            crowd
+        };
+        for kills in [0, self.kills] {
+            let (then, now) =
+                (Scene { kills, ..crowd(&self.paper) }, Scene { kills, ..crowd(&self.today) });
+            let mut runs = Vec::new();
+            for protocol in Protocol::ALL {
+                runs.push(("2007", theirs::run(&then, protocol, true)?));
+            }
+            for (level, name) in ours::LEVELS {
+                runs.push(("today", ours::run(&now, level, name, Hedging::On)?));
+            }
+            for (world, run) in runs {
+                wrong.extend(self.judge(&run));
+                rows.push(promise_row(world, kills, &run));
+            }
+        }
+        let title = format!(
+            "What is lost: {} clients, {} purchases each, 500 products; then the same with every client (Telesto: its only node) killed {} times",
+            self.rivals, self.rival_purchases, self.kills
+        );
+        let head = [
+            "level",
+            "world",
+            "kills",
+            "purchases",
+            "orders lost",
+            "updates lost",
+            "older won",
+            "went back",
+            "reordered",
+            "in part",
+            "miscounted",
+            "conflicts",
+            "promise",
+        ];
+        print!("{}", text(&title, &head, &rows));
+        Ok(wrong)
+    }
+
+    fn judge(&self, run: &Measured) -> Vec<String> {
+        let mut wrong: Vec<String> =
+            run.broken().iter().map(|what| format!("{}: {what}", run.name)).collect();
+        let lost = run.verdict.orders_lost + run.verdict.updates_lost;
+        if run.name == Protocol::Naive.name() && self.rivals > 1 && lost == 0 {
+            wrong.push("naive: it lost nothing, so that nothing is shown".to_owned());
+        }
+        wrong
+    }
+
+    /// Dollars by the number of clients; what Telesto costs with the most of them today.
+    fn crowds(&self) -> Result<f64> {
+        let mut rows = Vec::new();
+        let mut last = f64::NAN;
+        let mut points = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+        for clients in &self.clients {
+            let each = |scene: &Scene| Scene { clients: *clients, ..scene.clone() };
+            let (then, now) = (each(&self.paper), each(&self.today));
+            let theirs_then = theirs::run(&then, Protocol::Atomicity, true)?;
+            let theirs_now = theirs::run(&now, Protocol::Atomicity, true)?;
+            let ours_then = ours::run(&then, STRONGEST.0, STRONGEST.1, Hedging::On)?;
+            let ours_now = ours::run(&now, STRONGEST.0, STRONGEST.1, Hedging::On)?;
+            let dollars = [
+                theirs_then.total(&then.setting.queue_prices),
+                ours_then.total(&then.setting.queue_prices),
+                theirs_now.total(&now.setting.queue_prices),
+                ours_now.total(&now.setting.queue_prices),
+            ];
+            last = dollars[3];
+            for (points, dollars) in points.iter_mut().zip(dollars) {
+                points.push((f64::from(*clients), dollars));
+            }
+            let mut row = vec![clients.to_string()];
+            row.extend(dollars.iter().map(|n| short(*n)));
+            row.push(short(ours_now.seconds(0.5)));
+            row.push(short(ours_now.seconds(0.99)));
+            row.push(ours_now.conflicts.to_string());
+            rows.push(row);
+        }
+        let title =
+            "Dollars for 1,000 customer transactions by clients (Telesto: one process for all)";
+        let head = [
+            "clients",
+            "atomicity 2007",
+            "Telesto 2007",
+            "atomicity today",
+            "Telesto today",
+            "p50 today, s",
+            "p99",
+            "conflicts",
+        ];
+        print!("{}", text(title, &head, &rows));
+        let [_, then, _, now] = points;
+        let series = [
+            Series { name: "Telesto serializable, 2007".to_owned(), points: then },
+            Series { name: "Telesto serializable, today".to_owned(), points: now },
+        ];
+        self.draw("clients.svg", title, "clients", "$ / 1,000 transactions", &series)?;
+        Ok(last)
+    }
+
+    fn targets(&self, then: &World, now: &World, crowd: f64) -> Result<()> {
+        let hedged = reads::run(&self.today, Hedging::On)?;
+        let plain = reads::run(&self.today, Hedging::Off)?;
+        let millis =
+            |times: &crate::measure::Times, q: f64| times.value_at_quantile(q) as f64 / 1e3;
+        let strongest = &now.ours[0];
+        let share = then.ours[0].total(&self.paper.setting.queue_prices)
+            / paper::row(Protocol::Atomicity).total;
+        let target = |name: &str, measured: f64, most: f64, unit: &str| {
+            let met = if measured <= most { "met" } else { "missed" };
+            vec![
+                name.to_owned(),
+                format!("{} {unit}", short(measured)),
+                format!("{} {unit}", short(most)),
+                met.into(),
+            ]
+        };
+        let told = |name: &str, measured: f64| {
+            vec![name.to_owned(), format!("{} ms", short(measured)), "-".into(), "-".into()]
+        };
+        let rows = [
+            target("commit p99", millis(&strongest.commits, 0.99), 500.0, "ms"),
+            target("warm read p99, inside a transaction", millis(&hedged.warm, 0.99), 50.0, "ms"),
+            target("warm read p99, strict and alone", millis(&hedged.strict, 0.99), 50.0, "ms"),
+            told("the same without hedging", millis(&plain.strict, 0.99)),
+            told("cold read p50", millis(&hedged.cold, 0.5)),
+            told("cold read p99", millis(&hedged.cold, 0.99)),
+            told("cold read p50 without hedging", millis(&plain.cold, 0.5)),
+            told("cold read p99 without hedging", millis(&plain.cold, 0.99)),
+            target("dollars, of the paper's for its strongest level", share * 100.0, 1.0, "%"),
+            target("dollars for 1,000 with the most clients, today", crowd, 0.001, "$"),
+        ];
+        let head = ["Telesto serializable, S3 Standard, one client", "measured", "at most", ""];
+        print!("{}", text("Targets", &head, &rows));
+        Ok(())
+    }
+
+    fn draw(&self, file: &str, title: &str, x: &str, y: &str, series: &[Series]) -> Result<()> {
+        plot::lines(&self.out.join(file), title, x, y, series).map_err(Error::Output)
+    }
+}
+
+fn seconds(run: &Measured) -> [String; 2] {
+    [short(run.took.mean() / 1e6), short(run.took.max() as f64 / 1e6)]
+}
+
+fn promise_row(world: &str, kills: u32, run: &Measured) -> Vec<String> {
+    let verdict = &run.verdict;
+    let broken = run.broken();
+    let mut row = vec![run.name.to_owned(), world.to_owned(), kills.to_string()];
+    let counts = [
+        verdict.purchases,
+        verdict.orders_lost,
+        verdict.updates_lost,
+        verdict.older_won,
+        verdict.went_back,
+        verdict.own_reordered,
+        verdict.partial,
+        verdict.miscounted,
+        run.conflicts,
+    ];
+    row.extend(counts.iter().map(u64::to_string));
+    row.push(if broken.is_empty() { "kept".to_owned() } else { broken.join(", ") });
+    row
+}
