@@ -147,9 +147,9 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub struct Client {
     pub shared: Arc<Shared>,
-    /// Who is served: the same through all lives.
+    /// The same through all lives.
     pub session: u32,
-    /// Unique to this life.
+    /// Unique to this life: what a client knows dies with it, so that guarantees to a client are to one of its lives.
     pub id: u32,
     pub env: Env,
     pub pages: Pages,
@@ -207,12 +207,12 @@ impl Client {
     /// The customer transaction.
     pub async fn buy(self: &Arc<Self>, purchase: &Purchase) -> Result<()> {
         let now = || self.env.clock.monotonic();
-        self.shared.history.begin(purchase, self.session, now());
+        self.shared.history.begin(purchase, self.id, now());
         self.read(Table::Customers, purchase.customer).await?;
         let mut updates = Vec::new();
         for (at, product) in purchase.products.iter().enumerate() {
             let (page, old) = self.read(Table::Products, *product).await?;
-            self.shared.history.read(self.session, *product, workload::writer(&old));
+            self.shared.history.read(self.id, *product, workload::writer(&old));
             if at < ORDERED {
                 let sold = workload::count(&old) + 1;
                 let new = workload::record(purchase.number, sold, old.len());

@@ -131,13 +131,14 @@ impl Client {
         Ok(())
     }
 
-    fn atomic_queue(id: u32) -> String {
-        format!("{ATOMIC}{id}")
+    /// The queue of a client's own; through all its lives, so that one that dies while it recovers leaves nothing behind.
+    fn atomic_queue(&self) -> String {
+        format!("{ATOMIC}{}", self.session)
     }
 
     /// The first step of an atomic commit: log records in as few messages as may be, the commit record last.
     async fn send_atomic(&self, records: &[(Target, LogRecord)]) -> Result<Propagation> {
-        let queue = Self::atomic_queue(self.id);
+        let queue = self.atomic_queue();
         // Unique to this life: numbers only go up.
         let commit = records.first().map_or(0, |(_, record)| record.counter) << 32
             | self.env.random.next_u64() >> 32;
@@ -171,7 +172,7 @@ impl Client {
     ) -> Result<()> {
         while let Some(propagation) = work.next().await {
             let Some(client) = client.upgrade() else { return Ok(()) };
-            client.propagate_one(&Self::atomic_queue(client.id), propagation).await?;
+            client.propagate_one(&client.atomic_queue(), propagation).await?;
         }
         Ok(())
     }
@@ -190,9 +191,9 @@ impl Client {
         Ok(())
     }
 
-    /// After a crash of life `id`: what it committed is sent on, the rest forgotten (§5.1).
-    pub async fn recover(self: &Arc<Self>, id: u32) -> Result<()> {
-        let queue = Self::atomic_queue(id);
+    /// After a crash: what earlier lives committed is sent on, the rest forgotten (§5.1).
+    pub async fn recover(self: &Arc<Self>) -> Result<()> {
+        let queue = self.atomic_queue();
         let mut found: BTreeMap<u64, Atomic> = BTreeMap::new();
         let mut empty = 0;
         while empty < EMPTY_RECEIVES {

@@ -180,7 +180,7 @@ impl Stage {
         until: u64,
         kills: u32,
     ) -> Result<()> {
-        let mut dead = None;
+        let mut died = false;
         for killed in 0.. {
             let alive = progress.alive.lock().take();
             let (process, client) = match alive {
@@ -189,14 +189,8 @@ impl Stage {
             };
             let begun = Arc::clone(&progress.begun);
             let took = Arc::new(Mutex::new(times()));
-            let id = client.id;
-            let work = process.run(work(
-                Arc::clone(&client),
-                dead.take(),
-                begun,
-                until,
-                Arc::clone(&took),
-            ));
+            let work =
+                process.run(work(Arc::clone(&client), died, begun, until, Arc::clone(&took)));
             let doom = self.world.sleep(self.world.env.jitter(scene.kill_within));
             let ended = if killed < kills {
                 match select(work, pin!(doom)).await {
@@ -213,7 +207,7 @@ impl Stage {
                 return ended;
             }
             process.kill();
-            dead = Some(id);
+            died = true;
         }
         Ok(())
     }
@@ -289,15 +283,13 @@ impl Stage {
 /// A client's life: what a dead one left is finished, then it buys.
 async fn work(
     client: Arc<Client>,
-    dead: Option<u32>,
+    died: bool,
     begun: Arc<AtomicU64>,
     until: u64,
     took: Arc<Mutex<Times>>,
 ) -> Result<()> {
-    if let Some(dead) = dead
-        && client.shared.rules.protocol == Protocol::Atomicity
-    {
-        client.recover(dead).await?;
+    if died && client.shared.rules.protocol == Protocol::Atomicity {
+        client.recover().await?;
     }
     loop {
         let number = begun.fetch_add(1, Ordering::Relaxed) + 1;
