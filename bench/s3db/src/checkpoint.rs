@@ -160,18 +160,24 @@ impl Client {
                 Some(high) => waiting.range(..high).map(|(key, _)| *key).collect(),
                 None => waiting.keys().copied().collect(),
             };
-            for key in &here {
-                node.set(*key, waiting[key].payload.clone());
-            }
+            // No more than two pages hold; the rest finds its page in the next turn.
             let sizes = self.shared.rules.sizes;
-            // A split writes two halves and the parent.
-            let pages = if node.bytes() > sizes.leaf { 3 } else { 1 };
+            let mut applied = Vec::new();
+            for key in here {
+                node.set(key, waiting[&key].payload.clone());
+                applied.push(key);
+                if node.bytes() > sizes.leaf * 2 {
+                    break;
+                }
+            }
+            // A split writes up to three pieces and the parent.
+            let pages = if node.bytes() > sizes.leaf { 4 } else { 1 };
             if !self.is_in_time(until, pages, target) {
                 break;
             }
             tree::write(&self.pages, Cause::Checkpoint, sizes, found.path, found.page, node)
                 .await?;
-            waiting.retain(|key, _| !here.contains(key));
+            waiting.retain(|key, _| !applied.contains(key));
         }
         let nothing = taken.is_empty() || (inserted > 0 && waiting.len() == inserted);
         if nothing || !self.is_in_time(until, 0, target) {

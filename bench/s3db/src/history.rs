@@ -148,7 +148,7 @@ impl History {
 }
 
 /// What a level promises: which counts must be zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promise {
     /// No acknowledged write is lost.
     pub durable: bool,

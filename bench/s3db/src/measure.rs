@@ -8,12 +8,12 @@
 //! # Limits
 //! Simulated time: computing takes none, and neither stores nor queues slow down under load.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use telesto_bucket::{Cause, MeterSnapshot, PriceSheet};
 
-use crate::error::Result;
 use crate::history::{Promise, Verdict};
 use crate::queue::Usages;
 use crate::setting::{QueuePrices, Setting};
@@ -58,20 +58,34 @@ pub fn note(times: &mut Times, took: Duration) {
     times.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1));
 }
 
-/// Bucket requests of transactions and of the background, with what they cost.
+/// What one cause of bucket requests came to.
 #[derive(Clone, Copy, Debug, Default)]
+pub struct Caused {
+    pub requests: u64,
+    pub bytes: u64,
+    pub dollars: f64,
+}
+
+/// Bucket requests of transactions and of the background, with what they cost, and by cause.
+#[derive(Clone, Debug, Default)]
 pub struct Stored {
     pub requests: [u64; 2],
     pub dollars: [f64; 2],
+    pub causes: BTreeMap<&'static str, Caused>,
 }
 
 impl Stored {
     pub fn add(&mut self, used: &MeterSnapshot, prices: &PriceSheet) {
         for (class, cause, usage) in used.iter() {
             let part = usize::from(!matches!(cause, Cause::Commit | Cause::Read));
-            self.requests[part] += usage.requests;
             let (up, down) = (usage.uploaded_bytes, usage.downloaded_bytes);
-            self.dollars[part] += prices.dollars(class, usage.requests, up, down);
+            let dollars = prices.dollars(class, usage.requests, up, down);
+            self.requests[part] += usage.requests;
+            self.dollars[part] += dollars;
+            let caused = self.causes.entry(cause.label()).or_default();
+            caused.requests += usage.requests;
+            caused.bytes += up + down;
+            caused.dollars += dollars;
         }
     }
 }
@@ -116,9 +130,4 @@ impl Measured {
     pub fn broken(&self) -> Vec<&'static str> {
         self.promise.broken(&self.verdict)
     }
-}
-
-/// What came of a run, with the level's name where it failed.
-pub fn named<T>(name: &str, result: Result<T>) -> std::result::Result<T, String> {
-    result.map_err(|error| format!("{name}: {error}"))
 }

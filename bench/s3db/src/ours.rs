@@ -19,7 +19,7 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use telesto_bucket::meter::scoped;
 use telesto_bucket::{
-    Bucket, BucketOptions, Hedging, MemoryStore, MeterSnapshot, OpenBucket, ScopeMeter, over,
+    Bucket, BucketOptions, Cause, Hedging, MemoryStore, MeterSnapshot, OpenBucket, ScopeMeter, over,
 };
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, Incarnation, Label};
@@ -137,6 +137,13 @@ struct Shared {
     seen: Mutex<Seen>,
 }
 
+impl Shared {
+    fn new(level: Level, scene: &Scene) -> Self {
+        let (history, seen) = (History::default(), Mutex::new(Seen::new()));
+        Self { level, order_bytes: scene.shop.order_bytes, history, seen }
+    }
+}
+
 struct Seen {
     took: Times,
     commits: Times,
@@ -157,6 +164,25 @@ pub fn run(scene: &Scene, level: Level, name: &'static str, hedging: Hedging) ->
     World::run(scene.seed, false, async |world| run_in(world, scene, level, name, hedging).await)
 }
 
+/// How long a process takes to open the database after the one before was killed with so many purchases made, and its requests.
+pub fn reopen(scene: &Scene) -> Result<(Duration, u64)> {
+    World::run(scene.seed, false, async |world| {
+        let store = MemoryStore::new(Arc::clone(&world.env.clock));
+        load(&world, &store, scene).await?;
+        let options = scene.setting.bucket(Hedging::On);
+        let node = open(&world, &store, scene, &options, ("server", 0)).await?;
+        let shared = Arc::new(Shared::new(Level::Serializable, scene));
+        let progress: Vec<_> = (0..scene.clients).map(|_| Arc::default()).collect();
+        work(&world, scene, &node, &shared, &progress, scene.purchases, None).await?;
+        node.process.kill();
+        let begun = world.now();
+        let node = open(&world, &store, scene, &options, ("server", 1)).await?;
+        let requests = node.bucket.meter().snapshot().all_requests();
+        node.process.kill();
+        Ok((world.now().saturating_sub(begun), requests))
+    })
+}
+
 async fn run_in(
     world: World,
     scene: &Scene,
@@ -166,12 +192,7 @@ async fn run_in(
 ) -> Result<Measured> {
     let store = MemoryStore::new(Arc::clone(&world.env.clock));
     load(&world, &store, scene).await?;
-    let shared = Arc::new(Shared {
-        level,
-        order_bytes: scene.shop.order_bytes,
-        history: History::default(),
-        seen: Mutex::new(Seen::new()),
-    });
+    let shared = Arc::new(Shared::new(level, scene));
     let mut stored = Stored::default();
     let mut begun: Vec<u64> = vec![0; scene.clients as usize];
     let options = scene.setting.bucket(hedging);
@@ -359,7 +380,7 @@ async fn get(
     table: Table,
     record: Key,
 ) -> Result<Bytes> {
-    let scope = ScopeMeter::new();
+    let scope = ScopeMeter::for_cause(Cause::Read);
     let begun = env.clock.monotonic();
     let stored = key(table, record);
     let value = scoped(Arc::clone(&scope), txn.get(&stored, ReadFor::Query)).await?;

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use telesto_bucket::meter::scoped;
-use telesto_bucket::{Hedging, MemoryStore, ScopeMeter};
+use telesto_bucket::{Cause, Hedging, MemoryStore, ScopeMeter};
 use telesto_testkit::World;
 use telesto_txn::{Database as _, Level, ReadFor, TxnOptions};
 
@@ -54,7 +54,7 @@ async fn run_in(world: World, scene: &Scene, hedging: Hedging) -> Result<Reads> 
             let begun = env.clock.monotonic();
             let options = TxnOptions { read_only, ..TxnOptions::default() };
             let txn = node.engine.begin(options).await?;
-            let scope = ScopeMeter::new();
+            let scope = ScopeMeter::for_cause(Cause::Read);
             scoped(Arc::clone(&scope), txn.get(&row, ReadFor::Query)).await?;
             txn.rollback();
             let took = env.clock.monotonic().saturating_sub(begun);
@@ -74,7 +74,7 @@ async fn run_in(world: World, scene: &Scene, hedging: Hedging) -> Result<Reads> 
         let row = key(Table::Products, u128::from(product) + 1);
         let begun = env.clock.monotonic();
         let txn = node.engine.begin(eventual).await?;
-        let scope = ScopeMeter::new();
+        let scope = ScopeMeter::for_cause(Cause::Read);
         scoped(Arc::clone(&scope), txn.get(&row, ReadFor::Query)).await?;
         txn.rollback();
         if scope.totals().gets > 0.0 {

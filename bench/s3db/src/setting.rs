@@ -134,9 +134,10 @@ impl Setting {
         }
     }
 
-    /// How long a PUT of `bytes` takes at most, nine times of ten.
+    /// How long it takes until a PUT of `bytes` has returned and everybody reads what it wrote, nine times of ten. Its effect is in the middle.
     pub fn put_padding(&self, bytes: u64) -> Duration {
         let rate = self.latency.upload_bytes_per_second.max(1) as f64;
-        self.latency.put.p90 + Duration::from_secs_f64(bytes as f64 / rate)
+        let put = self.latency.put.p90 + Duration::from_secs_f64(bytes as f64 / rate);
+        put.max(put / 2 + self.lag)
     }
 }
