@@ -144,6 +144,7 @@ impl Client {
     }
 
     async fn checkpoint_tree(&self, table: Table, until: Duration) -> Result<()> {
+        let rules = &self.shared.rules;
         let target = Target::Tree(table);
         let header = self.pages.get(Cause::Checkpoint, target.header(), true).await?;
         let pending = self.receive_pending(target).await?;
@@ -161,7 +162,7 @@ impl Client {
                 None => waiting.keys().copied().collect(),
             };
             // No more than two pages hold; the rest finds its page in the next turn.
-            let sizes = self.shared.rules.sizes;
+            let sizes = rules.sizes;
             let mut applied = Vec::new();
             for key in here {
                 node.set(key, waiting[&key].payload.clone());
@@ -183,17 +184,14 @@ impl Client {
         if nothing || !self.is_in_time(until, 0, target) {
             return Ok(());
         }
-        // Numbers are raised only as far as everything below them is in its leaf.
-        let left = |record: &LogRecord| waiting.contains_key(&record.key);
+        // Numbers are raised only as far as everything below them is in its leaf; a record that came twice raises none past one that is left.
+        let ordered = rules.protocol >= Protocol::Monotonicity;
         header.counters = before;
         let mut done = Vec::new();
-        for (id, record, is_new) in &taken {
+        for (id, record, _) in &taken {
             let newest = header.counters.entry(record.client).or_default();
-            if left(record) {
-                continue;
-            }
-            let ordered = self.shared.rules.protocol >= Protocol::Monotonicity;
-            if ordered && *is_new && record.counter != *newest + 1 {
+            let is_left = waiting.contains_key(&record.key);
+            if is_left || (ordered && record.counter > *newest + 1) {
                 continue;
             }
             *newest = record.counter.max(*newest);

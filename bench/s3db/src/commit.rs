@@ -62,8 +62,25 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     postcard::from_bytes(body).map_err(|source| Error::Damaged { what: "a message".into(), source })
 }
 
-/// How many receives in a row must find nothing before a queue is taken for empty.
+/// How many receives in a row must find nothing new before all is known of a queue whose commits are complete, and of any other.
 const EMPTY_RECEIVES: u32 = 4;
+const EMPTY_RECEIVES_INCOMPLETE: u32 = 25;
+
+/// Whether each commit record has as many log records as it says, and each log record its commit (§5.1).
+fn is_complete(found: &BTreeMap<u64, Atomic>) -> bool {
+    let mut missing: BTreeMap<u64, i64> = BTreeMap::new();
+    for atomic in found.values() {
+        match atomic {
+            Atomic::Commit { commit, records } => {
+                *missing.entry(*commit).or_default() += *records as i64;
+            }
+            Atomic::Records { commit, records } => {
+                *missing.entry(*commit).or_default() -= records.len() as i64;
+            }
+        }
+    }
+    missing.values().all(|missing| *missing == 0)
+}
 
 impl Client {
     /// Commits by this client's level.
@@ -196,7 +213,7 @@ impl Client {
         let queue = self.atomic_queue();
         let mut found: BTreeMap<u64, Atomic> = BTreeMap::new();
         let mut empty = 0;
-        while empty < EMPTY_RECEIVES {
+        while empty < EMPTY_RECEIVES || !is_complete(&found) && empty < EMPTY_RECEIVES_INCOMPLETE {
             // Not locked: only this client reads the queue, and a share is found each time.
             let lock = std::time::Duration::ZERO;
             let received = self.queues.receive(Part::Background, &queue, RECEIVE_MOST, lock).await;
@@ -206,21 +223,21 @@ impl Client {
             }
             empty = if found.len() == before { empty + 1 } else { 0 };
         }
-        let mut commits: BTreeMap<u64, (Propagation, usize)> = BTreeMap::new();
+        let mut commits: BTreeMap<u64, Propagation> = BTreeMap::new();
         for (message, atomic) in &found {
-            if let Atomic::Commit { commit, records } = atomic {
+            if let Atomic::Commit { commit, .. } = atomic {
                 let work = Propagation { messages: Vec::new(), commit_message: *message };
-                commits.insert(*commit, (work, *records));
+                commits.insert(*commit, work);
             }
         }
         for (message, atomic) in found {
             let Atomic::Records { commit, records } = atomic else { continue };
             match commits.get_mut(&commit) {
-                Some((work, _)) => work.messages.push((message, records)),
+                Some(work) => work.messages.push((message, records)),
                 None => self.queues.delete(Part::Background, &queue, message).await,
             }
         }
-        for (work, _) in commits.into_values() {
+        for work in commits.into_values() {
             self.propagate_one(&queue, work).await?;
         }
         Ok(())

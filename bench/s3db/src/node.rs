@@ -36,10 +36,6 @@ impl PageRef {
         Self { table, id: u64::MAX }
     }
 
-    pub fn is_header(self) -> bool {
-        self.id == u64::MAX
-    }
-
     /// Its key in the bucket.
     pub fn key(self) -> String {
         format!("s3db/{}/{:016x}", self.table, self.id)

@@ -3,6 +3,7 @@
 //! # Invariants
 //! - A cached page older than the time to live is refreshed by a conditional GET before it is used.
 //! - What a client changed in its cache stays there until the page is evicted or another version of it is fetched.
+//! - A page written here is not asked for again as long as the store may still return what was there before.
 //! - The pool is bounded by bytes; the page used longest ago goes first.
 //!
 //! # Limits
@@ -26,6 +27,8 @@ struct Cached {
     node: Arc<Node>,
     tag: Option<String>,
     checked: Duration,
+    /// Until when a GET may return something older than this, which was written here.
+    settled: Duration,
     bytes: u64,
     used: u64,
 }
@@ -45,14 +48,15 @@ impl Pool {
         Some(cached)
     }
 
-    fn insert(&mut self, page: PageRef, cached: Cached, limit: u64) {
+    fn insert(&mut self, page: PageRef, cached: Cached, limit: u64, now: Duration) {
         self.bytes += cached.bytes;
         if let Some(old) = self.pages.insert(page, cached) {
             self.bytes -= old.bytes;
         }
         self.touch(page);
         while self.bytes > limit && self.pages.len() > 1 {
-            let oldest = self.pages.iter().min_by_key(|(_, cached)| cached.used);
+            let settled = self.pages.iter().filter(|(_, cached)| cached.settled <= now);
+            let oldest = settled.min_by_key(|(_, cached)| cached.used);
             let Some(oldest) = oldest.map(|(page, _)| *page) else { return };
             if let Some(gone) = self.pages.remove(&oldest) {
                 self.bytes -= gone.bytes;
@@ -68,12 +72,20 @@ pub struct Pages {
     env: Env,
     time_to_live: Duration,
     limit: u64,
+    /// How long the store may return what was overwritten.
+    lag: Duration,
     pool: Mutex<Pool>,
 }
 
 impl Pages {
-    pub fn new(bucket: Arc<OpenBucket>, env: Env, time_to_live: Duration, limit: u64) -> Self {
-        Self { bucket, env, time_to_live, limit, pool: Mutex::default() }
+    pub fn new(
+        bucket: Arc<OpenBucket>,
+        env: Env,
+        time_to_live: Duration,
+        limit: u64,
+        lag: Duration,
+    ) -> Self {
+        Self { bucket, env, time_to_live, limit, lag, pool: Mutex::default() }
     }
 
     pub fn env(&self) -> &Env {
@@ -86,8 +98,10 @@ impl Pages {
             let tag = {
                 let now = self.env.clock.monotonic();
                 match self.pool.lock().touch(page) {
+                    // What was just written here is newer than anything a GET may return: nobody else has had the token since.
                     Some(cached)
-                        if !fresh && now.saturating_sub(cached.checked) < self.time_to_live =>
+                        if cached.settled > now
+                            || !fresh && now.saturating_sub(cached.checked) < self.time_to_live =>
                     {
                         return Ok(Arc::clone(&cached.node));
                     }
@@ -102,7 +116,7 @@ impl Pages {
                     let tag = result.meta.e_tag.clone();
                     let body = result.bytes().await?;
                     let node = Arc::new(Node::decode(page, &body)?);
-                    self.keep(page, Arc::clone(&node), tag, body.len() as u64);
+                    self.keep(page, Arc::clone(&node), tag, body.len() as u64, Duration::ZERO);
                     return Ok(node);
                 }
                 Err(StoreError::NotModified { .. }) => {
@@ -125,14 +139,21 @@ impl Pages {
         let bytes = body.len() as u64;
         let store = self.bucket.object_store(cause);
         let written = store.put(&Path::from(page.key()), body.into()).await?;
-        self.keep(page, Arc::new(node), written.e_tag, bytes);
+        self.keep(page, Arc::new(node), written.e_tag, bytes, self.lag);
         Ok(())
     }
 
-    fn keep(&self, page: PageRef, node: Arc<Node>, tag: Option<String>, bytes: u64) {
+    fn keep(
+        &self,
+        page: PageRef,
+        node: Arc<Node>,
+        tag: Option<String>,
+        bytes: u64,
+        unsettled: Duration,
+    ) {
         let checked = self.env.clock.monotonic();
-        let cached = Cached { node, tag, checked, bytes, used: 0 };
-        self.pool.lock().insert(page, cached, self.limit);
+        let cached = Cached { node, tag, checked, settled: checked + unsettled, bytes, used: 0 };
+        self.pool.lock().insert(page, cached, self.limit, checked);
     }
 
     /// Changes the copy in the pool, if there is one: what this client has committed.

@@ -37,7 +37,6 @@ pub struct QueueTimes {
 /// A world.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    pub name: &'static str,
     pub latency: LatencyModel,
     pub prices: PriceSheet,
     pub queue_times: QueueTimes,
@@ -66,7 +65,6 @@ impl Setting {
     /// S3 Standard from inside its region.
     pub fn today() -> Result<Self> {
         Ok(Self {
-            name: "today",
             latency: LatencyModel::S3_STANDARD,
             prices: PriceSheet::builtin("s3-standard")?,
             queue_times: QueueTimes {
@@ -89,7 +87,6 @@ impl Setting {
     /// was measured, 1 MB in 3.87 s); a write takes three times as long (§2.1). The variance was negligible (§6.3).
     pub fn paper() -> Result<Self> {
         Ok(Self {
-            name: "paper",
             latency: LatencyModel {
                 get: spread(103, 113),
                 put: spread(309, 339),

@@ -1,14 +1,19 @@
 //! The study's own checks, in small: what naive loses and others do not, breaks that are planted, and the arithmetic of dollars.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_bucket::{Hedging, PriceSheet};
+use telesto_bucket::{BucketOptions, Cause, Hedging, MemoryStore, PriceSheet, over};
+use telesto_testkit::World;
 
 use crate::client::Protocol;
 use crate::measure::{Measured, Scene};
+use crate::node::Node;
+use crate::pages::Pages;
 use crate::queue::QueueUsage;
 use crate::setting::Setting;
-use crate::workload::Shop;
+use crate::tree::{self, Sizes};
+use crate::workload::{Shop, Table, record};
 use crate::{ours, theirs};
 
 /// A few clients on a small shop, in the paper's world.
@@ -125,4 +130,38 @@ fn dollars_are_counts_times_prices() {
     assert!((run.dollars(&setting.queue_prices)[0] - expected).abs() < 1e-12);
     // At the level of atomicity: its records in one message, and the commit record.
     assert_eq!(theirs(&scene, Protocol::Atomicity).queued[0].sends, 2 * run.purchases);
+}
+
+#[test]
+fn tree_holds_what_was_inserted_however_often_it_splits() {
+    World::run(1, false, async |world| {
+        let env = world.process("client", 0).env;
+        let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+        let options = BucketOptions { environment: false, ..BucketOptions::default() };
+        let bucket = over(store, "memory://tree", &options, env.clone()).expect("opens");
+        let time_to_live = Duration::from_secs(100);
+        let pages = Pages::new(bucket, env.clone(), time_to_live, u64::MAX, Duration::ZERO);
+        let sizes = Sizes { leaf: 500, inner: 200 };
+        let before = (1..=20).map(|n: u128| (n << 120, record(0, 0, 50)));
+        tree::load(&pages, sizes, 0.9, Table::Orders, before).await.expect("loads");
+        let mut keys: Vec<u128> = (1..=20).map(|n| n << 120).collect();
+        for number in 1..400 {
+            let key = env.random_u128();
+            keys.push(key);
+            let found = tree::find(&pages, Cause::Commit, Table::Orders, key, true);
+            let found = found.await.expect("found");
+            let mut node = Node::clone(&found.node);
+            node.set(key, record(number, 0, 50));
+            tree::write(&pages, Cause::Commit, sizes, found.path, found.page, node)
+                .await
+                .expect("writes");
+        }
+        keys.sort_unstable();
+        let there = tree::scan(&pages, Table::Orders).await.expect("scans");
+        assert_eq!(there.iter().map(|(key, _)| *key).collect::<Vec<_>>(), keys);
+        for key in keys {
+            let found = tree::find(&pages, Cause::Read, Table::Orders, key, false).await;
+            assert!(found.expect("found").node.get(key).is_some());
+        }
+    });
 }

@@ -92,7 +92,7 @@ async fn run_in(world: World, scene: &Scene, protocol: Protocol, tokens: bool) -
         buckets: Mutex::default(),
         took: Mutex::new(times()),
     };
-    let pages = stage.pages_at_once()?;
+    let pages = stage.pages_at_once("loader", lag)?;
     for table in [Table::Customers, Table::Products, Table::Orders] {
         tree::load(&pages, sizes, FILL, table, scene.shop.records(table)).await?;
     }
@@ -105,7 +105,7 @@ async fn run_in(world: World, scene: &Scene, protocol: Protocol, tokens: bool) -
     stage.phase(scene, &progress, scene.warm_up + scene.purchases, scene.kills).await?;
     stage.world.sleep(QUIET).await;
     let (stored, queued) = stage.since(&before);
-    let found = stage.settle(pages).await?;
+    let found = stage.settle(pages, lag).await?;
     let verdict = stage.shared.history.check(&found);
     let took = stage.took.lock().clone();
     Ok(Measured {
@@ -138,17 +138,18 @@ impl Stage {
         let options = setting.bucket(Hedging::Off);
         let bucket = over(Arc::clone(&self.store), "memory://s3db", &options, env.clone())?;
         self.buckets.lock().push(Arc::clone(&bucket));
-        let pages = Pages::new(bucket, env.clone(), scene.time_to_live, scene.cache_bytes);
+        let pages =
+            Pages::new(bucket, env.clone(), scene.time_to_live, scene.cache_bytes, setting.lag);
         let service = Arc::clone(&self.service);
         Ok((pages, Queues::new(service, env, setting.queue_times, setting.latency)))
     }
 
-    /// Pages of somebody for whom requests take no time and cost nothing.
-    fn pages_at_once(&self) -> Result<Pages> {
-        let env = self.world.process("loader", 0).env;
+    /// Pages of somebody for whom requests take no time and cost nothing. Two of one name would give new pages the same numbers.
+    fn pages_at_once(&self, name: &str, lag: Duration) -> Result<Pages> {
+        let env = self.world.process(name, 0).env;
         let options = BucketOptions { environment: false, ..BucketOptions::default() };
         let bucket = over(Arc::clone(&self.store), "memory://s3db", &options, env.clone())?;
-        Ok(Pages::new(bucket, env, Duration::ZERO, u64::MAX))
+        Ok(Pages::new(bucket, env, Duration::ZERO, u64::MAX, lag))
     }
 
     /// Every client works until it has begun `until` purchases.
@@ -245,12 +246,12 @@ impl Stage {
     }
 
     /// Applies everything that is pending, and reads what is there then.
-    async fn settle(&self, pages: Pages) -> Result<Final> {
+    async fn settle(&self, pages: Pages, lag: Duration) -> Result<Final> {
         let env = self.world.process("drain", 0).env;
         let times = QueueTimes { send: AT_ONCE, receive: AT_ONCE, delete: AT_ONCE };
         let model = LatencyModel { slow_share: 0.0, ..LatencyModel::S3_STANDARD };
         let queues = Queues::new(Arc::clone(&self.service), env.clone(), times, model);
-        let drain = self.pages_at_once()?;
+        let drain = self.pages_at_once("drain pages", lag)?;
         let drain = Client::start(&self.shared, (u32::MAX >> 12, 0), env, drain, queues);
         let targets: BTreeSet<Target> = self.shared.targets.lock().clone();
         let holds = |target: &&Target| self.service.holds(&format!("{PENDING}{}", target.name()));
