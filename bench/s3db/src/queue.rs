@@ -48,11 +48,6 @@ pub struct QueueUsage {
 }
 
 impl QueueUsage {
-    /// Requests of any kind.
-    pub fn requests(self) -> u64 {
-        self.sends + self.receives + self.deletes
-    }
-
     pub fn dollars(self, prices: &QueuePrices) -> f64 {
         self.sends as f64 * prices.send_per_1000 / 1000.0
             + (self.receives + self.deletes) as f64 * prices.other_per_1000 / 1000.0
