@@ -24,7 +24,10 @@ use crate::node::{Node, PageRef};
 
 #[derive(Debug)]
 struct Cached {
+    /// With what this client has committed since.
     node: Arc<Node>,
+    /// As it is stored: what a checkpoint starts from, so that nothing gets there past its queue.
+    stored: Arc<Node>,
     tag: Option<String>,
     checked: Duration,
     /// Until when a GET may return something older than this, which was written here.
@@ -38,6 +41,12 @@ struct Pool {
     pages: BTreeMap<PageRef, Cached>,
     bytes: u64,
     clock: u64,
+}
+
+impl Cached {
+    fn version(&self, fresh: bool) -> Arc<Node> {
+        Arc::clone(if fresh { &self.stored } else { &self.node })
+    }
 }
 
 impl Pool {
@@ -92,7 +101,7 @@ impl Pages {
         &self.env
     }
 
-    /// A page: from the pool within its time to live unless `fresh` is wanted, else by a conditional GET.
+    /// A page: from the pool within its time to live, or `fresh`: as it is stored now, by a conditional GET.
     pub async fn get(&self, cause: Cause, page: PageRef, fresh: bool) -> Result<Arc<Node>> {
         loop {
             let tag = {
@@ -103,7 +112,7 @@ impl Pages {
                         if cached.settled > now
                             || !fresh && now.saturating_sub(cached.checked) < self.time_to_live =>
                     {
-                        return Ok(Arc::clone(&cached.node));
+                        return Ok(cached.version(fresh));
                     }
                     Some(cached) => cached.tag.clone(),
                     None => None,
@@ -124,7 +133,7 @@ impl Pages {
                     // Evicted meanwhile: asked again, without a condition.
                     if let Some(cached) = self.pool.lock().touch(page) {
                         cached.checked = now;
-                        return Ok(Arc::clone(&cached.node));
+                        return Ok(cached.version(fresh));
                     }
                 }
                 Err(StoreError::NotFound { .. }) => return Err(Error::Missing(page.key())),
@@ -152,7 +161,8 @@ impl Pages {
         unsettled: Duration,
     ) {
         let checked = self.env.clock.monotonic();
-        let cached = Cached { node, tag, checked, settled: checked + unsettled, bytes, used: 0 };
+        let (stored, settled) = (Arc::clone(&node), checked + unsettled);
+        let cached = Cached { node, stored, tag, checked, settled, bytes, used: 0 };
         self.pool.lock().insert(page, cached, self.limit, checked);
     }
 
