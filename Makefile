@@ -7,7 +7,7 @@ SECONDS ?= 60
 .PHONY: help demo test soak bench bench-geo bench-s3db lint sim sim-geo fuzz build clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
 
 demo: ## start a node on ./telesto-data, import a real Wikipedia dump, show queries with latency and dollars
 	@scripts/demo.sh
