@@ -4,10 +4,10 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster test soak bench bench-geo lint sim sim-geo fuzz build clean
+.PHONY: help demo demo-cluster test soak bench bench-geo bench-s3db lint sim sim-geo fuzz build clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
 
 demo: ## start a node on ./telesto-data, import a real Wikipedia dump, show queries with latency and dollars
 	@scripts/demo.sh
@@ -26,6 +26,9 @@ bench: ## benchmarks, as ratios measured side by side in one run
 
 bench-geo: ## the causal planes between regions beside Saturn's figures: tables, and plots in OUT
 	@cargo run --release --quiet -p telesto-geo-bench -- --out $(or $(OUT),$(CARGO_TARGET_DIR)/bench-geo)
+
+bench-s3db: ## dollars and seconds of each level of consistency beside "Building a Database on S3": tables, and plots in OUT
+	@cargo run --release --quiet -p telesto-s3db-bench -- --out $(or $(OUT),$(CARGO_TARGET_DIR)/bench-s3db) $(ARGS)
 
 lint: ## rustfmt, clippy, rustdoc, house rules, licences
 	@scripts/lint.sh

@@ -47,8 +47,10 @@ pub struct LatencyModel {
     pub slow_share: f64,
     /// How many times longer a slow one takes.
     pub slow_factor: f64,
-    /// Throughput of one request's body, bytes a second.
+    /// Throughput of one answer's body, bytes a second.
     pub bytes_per_second: u64,
+    /// Throughput of one sent body, bytes a second.
+    pub upload_bytes_per_second: u64,
 }
 
 const fn spread(p50_millis: u64, p90_millis: u64) -> Spread {
@@ -57,7 +59,14 @@ const fn spread(p50_millis: u64, p90_millis: u64) -> Spread {
 
 impl LatencyModel {
     const fn of(get: Spread, put: Spread) -> Self {
-        Self { get, put, slow_share: 0.005, slow_factor: 8.0, bytes_per_second: 90_000_000 }
+        Self {
+            get,
+            put,
+            slow_share: 0.005,
+            slow_factor: 8.0,
+            bytes_per_second: 90_000_000,
+            upload_bytes_per_second: 90_000_000,
+        }
     }
 
     /// Amazon S3 Standard from inside its region (sigma 0.49 for GET, 0.33 for PUT).
@@ -84,7 +93,7 @@ impl LatencyModel {
         }
     }
 
-    /// Draws the time of one request that moves `bytes`.
+    /// Draws the time of one request that sends `bytes`.
     #[must_use]
     pub fn draw(&self, env: &Env, spread: Spread, bytes: u64) -> Duration {
         let p50 = spread.p50.as_secs_f64();
@@ -93,7 +102,7 @@ impl LatencyModel {
         if uniform(env) < self.slow_share {
             seconds *= self.slow_factor;
         }
-        seconds += bytes as f64 / self.bytes_per_second.max(1) as f64;
+        seconds += bytes as f64 / self.upload_bytes_per_second.max(1) as f64;
         // Bounded, so that a wild model cannot make a request endless.
         Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
     }

@@ -77,6 +77,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-bench", 21),
     ("telesto-fuzz", 21),
     ("telesto-geo-bench", 22),
+    ("telesto-s3db-bench", 22),
 ];
 
 /// One breach of a rule.
