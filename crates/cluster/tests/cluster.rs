@@ -468,3 +468,78 @@ fn removed_or_copied_node_is_not_let_in() {
         assert!(matches!(cluster.launch(2).await, Err(Error::Twin { .. })));
     });
 }
+
+/// All nodes die a moment after a commit; one of them may be left with its disk.
+fn forsaken(seed: u64, survivors: usize) -> String {
+    World::run(seed, false, async |world| {
+        let mut cluster = Cluster::of(world, 3).await;
+        cluster.append_surely(0, "k", "a").await;
+        // What is older than a second is in the bucket.
+        cluster.world.sleep(Duration::from_secs(3)).await;
+        cluster.append_surely(1, "k", "b").await;
+        for index in 0..3 {
+            cluster.kill(index);
+        }
+        cluster.world.sleep(Duration::from_millis(100)).await;
+        let process = cluster.world.process("command", 1);
+        let env = process.env.clone();
+        let identity = Identity {
+            node: id(9),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            pid: 1,
+            address: String::new(),
+        };
+        let disks: Vec<Arc<dyn Disk>> =
+            cluster.nodes[..survivors].iter().map(|life| Arc::clone(&life.disk) as _).collect();
+        let by = env.deadline(Duration::from_secs(20));
+        let forsaking = telesto_log::forsake_majority(
+            cluster.bucket(&process),
+            env.clone(),
+            SHARD,
+            telesto_log::LogOptions::new(identity.clone()),
+            &disks,
+            by,
+        );
+        let forsaken = forsaking.await.expect("it goes on");
+        assert_eq!(forsaken.salvaged > 0, survivors > 0, "{forsaken:?}");
+        // Nothing to do a second time.
+        let options = telesto_log::LogOptions::new(identity);
+        let again = telesto_log::forsake_majority(
+            cluster.bucket(&process),
+            env,
+            SHARD,
+            options,
+            &disks,
+            by,
+        );
+        assert!(matches!(again.await, Err(LogError::Unavailable { .. })));
+        for index in 0..3 {
+            if index >= survivors {
+                cluster.nodes[index].disk = SimDisk::new();
+            }
+            cluster.start(index).await.expect("started");
+        }
+        let read = cluster.read(2, "k").await.expect("read");
+        cluster.append_surely(1, "k", "c").await;
+        assert_eq!(cluster.read(0, "k").await.expect("read"), format!("{read}c"));
+        // On the nodes' disks again.
+        cluster.engine(2).switch_log(LogKind::Quorum).await.expect("switched");
+        cluster.settle(3).await;
+        cluster.append_surely(1, "k", "d").await;
+        assert_eq!(cluster.read(0, "k").await.expect("read"), format!("{read}cd"));
+        read
+    })
+}
+
+#[test]
+fn log_whose_servers_are_all_lost_goes_on_in_the_bucket_by_a_command() {
+    for seed in 20..24 {
+        // Without a survivor at most what was younger than the archive's delay is lost.
+        let read = forsaken(seed, 0);
+        assert!(read == "a" || read == "ab", "{read}");
+        // Two of three disks have everything that was acknowledged: one of them at least was met by each commit.
+        let read = forsaken(seed, 2);
+        assert_eq!(read, "ab");
+    }
+}

@@ -340,7 +340,7 @@ impl Inner {
     /// An object of the name that this process wanted to give is there already: its own (the reply to
     /// an earlier attempt was lost) or that of an owner before. It counts as the archive of `entries`
     /// only when it holds exactly them.
-    async fn check_archived(&self, key: &str, entries: &[Bytes], by: Deadline) -> Result<()> {
+    pub async fn check_archived(&self, key: &str, entries: &[Bytes], by: Deadline) -> Result<()> {
         let shard = self.store.shard;
         let Some(object) = self.store.get(Cause::Archive, key, by).await? else {
             // Listed again, and shipped again under whatever name is missing then.

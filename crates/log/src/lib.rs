@@ -20,6 +20,7 @@ mod contact;
 pub mod disk;
 mod error;
 mod follow;
+mod forsake;
 #[doc(hidden)]
 pub mod fuzz;
 mod inspect;
@@ -42,6 +43,7 @@ mod trim;
 pub use chain::{LogKind, Owner};
 pub use cluster::Redundancy;
 pub use error::{DiskFault, Error, Result};
+pub use forsake::{Forsaken, forsake_majority};
 pub use inspect::{ChainReport, EntryReport, InspectOptions, Report, inspect};
 pub use log::VirtualLog;
 pub use open::newest_chain;

@@ -136,6 +136,21 @@ impl VirtualLog {
         Ok(log)
     }
 
+    /// The log as its newest chain says, without taking anything over.
+    pub(crate) async fn over_newest(
+        bucket: Arc<dyn Bucket>,
+        env: Env,
+        shard: ShardId,
+        options: LogOptions,
+        by: Deadline,
+    ) -> Result<Self> {
+        let store = Store { bucket, env, shard };
+        match store.newest_chain(Cause::Open, by).await? {
+            Some(chain) => Ok(Self::with_chain(store, options, chain)),
+            None => Err(Error::NotFound { shard, bucket: store.bucket.url().to_owned() }),
+        }
+    }
+
     fn with_chain(store: Store, options: LogOptions, chain: Chain) -> Self {
         let state = State {
             chain: Arc::new(chain),

@@ -21,7 +21,7 @@ use telesto_common::env::Task;
 use telesto_common::{Env, NodeId, ShardId};
 use telesto_log::chain::Medium;
 use telesto_log::server::LocalLogServer;
-use telesto_log::{LogKind, LogOptions, VirtualLog};
+use telesto_log::{Forsaken, LogKind, LogOptions, VirtualLog};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_shard::{CheckpointKnows, ProcessCache, ShardOptions};
 use telesto_txn::{Database as _, Engine, EngineOptions, Error as TxnError};
@@ -238,9 +238,7 @@ async fn take_in(env: &Env, bucket: &Arc<dyn Bucket>, node: &Node) -> Result<boo
     }
     let mut options = LogOptions::new(identity(env, Some(node), None));
     options.disk = Some(log_disk(env, node));
-    let cache = Arc::new(ProcessCache::new(PROBE_CACHE_BYTES));
-    let shard = ShardOptions::new(SHARD, env.clone(), Arc::clone(bucket), cache);
-    options.known_committed = CheckpointKnows::new(shard);
+    options.known_committed = known_committed(env, bucket);
     let opening = VirtualLog::open(Arc::clone(bucket), env.clone(), SHARD, options);
     let log = opening.await.map_err(TxnError::from)?;
     let switched = log.switch(LogKind::Bucket, by).await;
@@ -248,6 +246,32 @@ async fn take_in(env: &Env, bucket: &Arc<dyn Bucket>, node: &Node) -> Result<boo
     switched.and(closed).map_err(TxnError::from)?;
     tracing::info!("the log that this node kept alone was taken into the bucket");
     Ok(true)
+}
+
+/// Lets a log whose servers are lost for good go on in the bucket, with what the nodes' folders `survivors` have left of it.
+///
+/// # Errors
+/// [`Error::DataDir`] when a process uses one of the folders, [`Error::Database`] as [`telesto_log::forsake_majority`].
+pub async fn recover(
+    env: &Env,
+    bucket: &Arc<dyn Bucket>,
+    survivors: &[PathBuf],
+) -> Result<Forsaken> {
+    let claimed = survivors.iter().map(|folder| Node::claim(env, folder));
+    let claimed: Vec<Node> = claimed.collect::<Result<_>>()?;
+    let disks: Vec<_> = claimed.iter().map(|node| log_disk(env, node)).collect();
+    let mut options = LogOptions::new(identity(env, None, None));
+    options.known_committed = known_committed(env, bucket);
+    let by = env.deadline(TAKE_IN);
+    let forsaking =
+        telesto_log::forsake_majority(Arc::clone(bucket), env.clone(), SHARD, options, &disks, by);
+    Ok(forsaking.await.map_err(TxnError::from)?)
+}
+
+/// What the checkpoint holds.
+fn known_committed(env: &Env, bucket: &Arc<dyn Bucket>) -> Arc<CheckpointKnows> {
+    let cache = Arc::new(ProcessCache::new(PROBE_CACHE_BYTES));
+    CheckpointKnows::new(ShardOptions::new(SHARD, env.clone(), Arc::clone(bucket), cache))
 }
 
 /// What the nodes of a bucket are, for commands: each record, and how it is reached.

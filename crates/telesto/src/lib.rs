@@ -33,7 +33,7 @@ mod node;
 pub mod open;
 mod value;
 
-pub use cluster::{ClusterOptions, Directory, Joined};
+pub use cluster::{ClusterOptions, Directory, Joined, recover};
 pub use database::{Builder, Database, Transaction};
 pub use error::{Error, Result};
 pub use node::Node;

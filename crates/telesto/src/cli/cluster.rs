@@ -78,7 +78,28 @@ pub enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Lets the log go on in the bucket when a majority of its copies is gone for good.
+    ///
+    /// For when all nodes are stopped and too few of their disks are left. Says what it would do, and does it with
+    /// --accept-loss.
+    Recover {
+        /// A stopped node's folder that is left; may be given several times
+        #[arg(long, value_name = "FOLDER")]
+        survivor: Vec<PathBuf>,
+        /// What is on lost disks only may be given up
+        #[arg(long)]
+        accept_loss: bool,
+        #[command(flatten)]
+        place: Place,
+    },
 }
+
+/// What is said before anything is given up.
+const WARNING: &str = "\
+Nothing was changed. With --accept-loss the log ends where the archive in the bucket ends, and what the named survivors have beyond it,
+and goes on in the bucket. Commits that were acknowledged and are on lost disks only are lost for good: those of the last second before the
+nodes died, with default settings, more if the bucket could not be reached then. Name the folder of every node that is left with --survivor:
+two of three have everything.";
 
 /// Everybody, and what they answered.
 struct Asked {
@@ -200,6 +221,9 @@ pub async fn run(command: Command) -> Result<(), String> {
             }
             Ok(())
         }
+        Command::Recover { survivor, accept_loss, place } => {
+            recover(&ask(&place).await?, &survivor, accept_loss).await
+        }
         Command::Remove { node, force, place } => {
             let asked = ask(&place).await?;
             let (record, answer) = asked.find(&node)?;
@@ -218,6 +242,36 @@ pub async fn run(command: Command) -> Result<(), String> {
             Ok(())
         }
     }
+}
+
+async fn recover(asked: &Asked, survivors: &[PathBuf], accept_loss: bool) -> Result<(), String> {
+    if let Some(status) = asked.answers().next() {
+        return Err(format!(
+            "node {} answers: stop every node first; if it waits for others to open the database, start those whose disks are left",
+            status.record.node
+        ));
+    }
+    if !accept_loss {
+        return Err(WARNING.to_owned());
+    }
+    let forsaken = telesto::recover(&asked.env, &asked.bucket, survivors).await.map_err(text)?;
+    println!(
+        "the log goes on in the bucket from entry {}; {} entries were taken from survivors",
+        forsaken.end, forsaken.salvaged
+    );
+    if forsaken.known_lost_below > forsaken.end {
+        println!(
+            "entries {} to {} were in the log and are LOST",
+            forsaken.end,
+            forsaken.known_lost_below.prev()
+        );
+    }
+    println!(
+        "what was acknowledged after entry {} and is on lost disks only is LOST",
+        forsaken.end.prev()
+    );
+    println!("now start the nodes, and `telesto log switch --url postgres://… --to quorum`");
+    Ok(())
 }
 
 fn print_json(asked: &Asked) -> Result<(), String> {
