@@ -233,3 +233,53 @@ async fn log_that_one_node_kept_alone_is_taken_into_the_cluster() {
     let refused = Node::launch(&place, &local, &[]).err().expect("refused");
     assert!(refused.contains("cluster"), "{refused}");
 }
+
+fn telesto(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_telesto")).args(arguments).output();
+    let output = output.expect("the telesto binary runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Two of three disks are gone for good, and then all three.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_goes_on_in_the_bucket_when_its_disks_are_lost() {
+    let mut cluster = Cluster::start();
+    let bucket = cluster.place.bucket.clone();
+    let client = cluster.node(0).connect().await.expect("connects");
+    client.batch_execute("CREATE TABLE t (a int)").await.expect("table");
+    let mut expected = 0;
+    for lost in [2, 3] {
+        cluster.owner(NODES).await;
+        let client = cluster.node(1).connect().await.expect("connects");
+        for _ in 0..20 {
+            client.batch_execute("INSERT INTO t VALUES (1)").await.expect("a row");
+        }
+        for index in 0..NODES {
+            cluster.take(index).kill();
+        }
+        for index in 0..lost {
+            std::fs::remove_dir_all(cluster.local(index)).expect("removed");
+        }
+        let survivor = cluster.local(2).join("node").display().to_string();
+        let mut command = vec!["cluster", "recover", "--bucket", &bucket];
+        if lost == 2 {
+            command.extend(["--survivor", &survivor]);
+        }
+        let (done, said) = telesto(&command);
+        assert!(!done && said.contains("--accept-loss"), "{said}");
+        command.push("--accept-loss");
+        let (done, said) = telesto(&command);
+        assert!(done && said.contains("goes on in the bucket from entry"), "{said}");
+        cluster.begin(&[0, 1, 2]);
+        let client = cluster.node(0).connect().await.expect("connects");
+        let row = client.query_one("SELECT count(*) FROM t", &[]).await.expect("read");
+        let count: i64 = row.get(0);
+        // What one disk has and the bucket has not may lack the newest entries, which the other two had.
+        assert!((expected..=expected + 20).contains(&count), "{count} rows of {expected} and 20");
+        expected = count;
+        let url = format!("postgres://telesto@127.0.0.1:{}/telesto", cluster.node(1).port);
+        let (done, said) = telesto(&["log", "switch", "--url", &url, "--to", "quorum"]);
+        assert!(done, "{said}");
+    }
+}
