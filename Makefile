@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo test soak bench bench-geo lint sim sim-geo fuzz build clean
+.PHONY: help demo test soak bench bench-geo bench-failover lint sim sim-geo fuzz build clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -23,6 +23,9 @@ bench: ## benchmarks, as ratios measured side by side in one run
 
 bench-geo: ## the causal planes between regions beside Saturn's figures: tables, and plots in OUT
 	@cargo run --release --quiet -p telesto-geo-bench -- --out $(or $(OUT),$(CARGO_TARGET_DIR)/bench-geo)
+
+bench-failover: ## for how long commits stop when a node of three fails, by the way it fails: make bench-failover RUNS=9 (takes root)
+	@scripts/bench_failover.sh
 
 lint: ## rustfmt, clippy, rustdoc, house rules, licences
 	@scripts/lint.sh

@@ -65,6 +65,7 @@ stage online_kill9 cargo test --workspace --test online_kill9
 stage writers cargo test --workspace --test four_writers
 stage middlebox cargo test --workspace --test middlebox -- --nocapture
 stage one_folder cargo test --workspace --test one_folder -- --nocapture
+stage partitions tests/e2e/partitions.sh
 stage memory cargo test --workspace --test memory -- --nocapture --test-threads 1
 stage fuzz cargo test --workspace --test targets
 stage full tests/e2e/disk_full.sh

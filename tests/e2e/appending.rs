@@ -143,7 +143,12 @@ pub async fn session(run: Arc<Run>, node: usize, port: Arc<AtomicU16>, number: u
 }
 
 /// The same on a node that is where `url` says.
-pub async fn session_at(run: Arc<Run>, node: usize, url: impl Fn() -> String + Send + Sync, number: u64) {
+pub async fn session_at(
+    run: Arc<Run>,
+    node: usize,
+    url: impl Fn() -> String + Send + Sync,
+    number: u64,
+) {
     while !run.stop.load(Ordering::SeqCst) {
         let Some(mut client) = connect_to(&url()).await else {
             tokio::time::sleep(Duration::from_millis(200)).await;

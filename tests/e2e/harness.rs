@@ -182,7 +182,8 @@ impl Node {
 
     /// Where clients find it.
     pub fn url(&self) -> String {
-        let password = self.site.users.as_ref().map(|(_, password)| format!(" password={password}"));
+        let password =
+            self.site.users.as_ref().map(|(_, password)| format!(" password={password}"));
         let (host, port) = (&self.site.host, self.port);
         let password = password.unwrap_or_default();
         format!("host={host} port={port} user=telesto dbname=telesto{password}")

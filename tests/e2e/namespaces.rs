@@ -97,7 +97,10 @@ impl Nets {
             }
             let mut child = command.stdin(Stdio::piped()).spawn().expect("ip runs");
             child.stdin.take().expect("piped").write_all(lines.as_bytes()).expect("written");
-            assert!(child.wait().expect("ip ends").success(), "ip refuses (it takes root): {lines}");
+            assert!(
+                child.wait().expect("ip ends").success(),
+                "ip refuses (it takes root): {lines}"
+            );
         }
     }
 
@@ -108,7 +111,8 @@ impl Nets {
 
     /// Everybody reaches everybody.
     pub fn heal(&self) {
-        let all: Vec<_> = (0..NODES).flat_map(|from| (0..NODES).map(move |to| (from, to))).collect();
+        let all: Vec<_> =
+            (0..NODES).flat_map(|from| (0..NODES).map(move |to| (from, to))).collect();
         let pairs: Vec<_> = all.into_iter().filter(|(from, to)| from != to).collect();
         self.point(&pairs, mac);
     }

@@ -48,7 +48,12 @@ fn cut(shape: usize, owner: usize) -> Cut {
         0 => ("the owner cut off", both(owner, &rest), Some(owner), rest),
         1 => ("an owner that only sends", to_owner, Some(owner), rest),
         2 => ("an owner that only receives", from_owner, Some(owner), rest),
-        3 => ("owner and a follower do not hear each other", both(owner, &[near]), None, vec![owner, far]),
+        3 => (
+            "owner and a follower do not hear each other",
+            both(owner, &[near]),
+            None,
+            vec![owner, far],
+        ),
         4 => ("the followers do not hear each other", both(near, &[far]), None, everybody),
         _ => ("a follower cut off", both(near, &[owner, far]), Some(near), vec![owner, far]),
     };

@@ -171,7 +171,12 @@ async fn rows(arguments: &Arguments, faults: &[Fault], disks: &Disks) -> Vec<Row
             let mut row = Row::new(fault.name(), of, aim);
             for _ in 0..arguments.runs {
                 let (gap, moved) = run(&mut trio, disks, &clients, *fault, of_owner).await;
-                eprintln!("{} of {of}: {} ms{}", fault.name(), gap.as_millis(), if moved { ", another owner" } else { "" });
+                eprintln!(
+                    "{} of {of}: {} ms{}",
+                    fault.name(),
+                    gap.as_millis(),
+                    if moved { ", another owner" } else { "" }
+                );
                 row.add(gap, moved);
             }
             rows.push(row);

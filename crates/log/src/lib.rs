@@ -22,6 +22,7 @@ mod error;
 mod follow;
 #[doc(hidden)]
 pub mod fuzz;
+mod hedge;
 mod inspect;
 mod keys;
 mod log;
