@@ -12,6 +12,7 @@ mod appending;
 #[allow(dead_code)]
 mod harness;
 #[path = "namespaces.rs"]
+#[allow(dead_code)]
 mod namespaces;
 
 use std::sync::Arc;
