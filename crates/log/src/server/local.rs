@@ -198,7 +198,12 @@ impl LocalLogServer {
         let stored = loglet.stored();
         match request {
             Request::Store { first, entries, repair, terms, .. } => {
-                let reply = stored.store(first, entries, repair).await?;
+                let answer = stored.queue(first, entries, repair);
+                // Whoever asked may give up, or its connection break: what has begun is written all the same.
+                let writing = Arc::clone(&loglet);
+                let write = async move { writing.stored().write_queued().await };
+                self.env.spawn("storing entries of the log", write);
+                let reply = answer.await.unwrap_or_else(|_| Err(stored.failed()))?;
                 Ok(loglet.stored_reply(&self.env, reply, terms))
             }
             Request::Skip { to, .. } => {
