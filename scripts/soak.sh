@@ -40,6 +40,7 @@ stage regions env TELESTO_REGIONS_SEEDS="${SOAK_REGIONS_SEEDS:-20000}" cargo tes
 stage cluster env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test cluster_processes -- --nocapture three
 stage middlebox env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test middlebox -- --nocapture
 stage one_folder env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" TELESTO_SOAK_OPENS=200 cargo test --workspace --test one_folder -- --nocapture
+stage partitions env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" tests/e2e/partitions.sh
 stage folder env TELESTO_TRIM_SLOTS="${SOAK_SLOTS:-150000}" cargo test --workspace --test log folder_of_many_slots
 stage sqlsmith env SQLSMITH_QUERIES="${SOAK_QUERIES:-100000}" tests/e2e/sqlsmith.sh
 stage stops_nothing env TELESTO_HOSTILE="${SOAK_HOSTILE:-50}" cargo test --workspace --test stops_nothing -- --nocapture generated

@@ -67,6 +67,7 @@ stage cluster cargo test --workspace --test cluster_processes -- --nocapture
 stage middlebox cargo test --workspace --test middlebox -- --nocapture
 stage one_folder cargo test --workspace --test one_folder -- --nocapture
 stage board cargo test --workspace --test board -- --nocapture
+stage partitions tests/e2e/partitions.sh
 stage memory cargo test --workspace --test memory -- --nocapture --test-threads 1
 stage fuzz cargo test --workspace --test targets
 stage full tests/e2e/disk_full.sh

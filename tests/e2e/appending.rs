@@ -35,6 +35,11 @@ impl Run {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
+    /// Transactions that were committed on `node` so far.
+    pub fn commits(&self, node: usize) -> u64 {
+        self.commits[node].load(Ordering::SeqCst)
+    }
+
     /// Waits until every one of `nodes` has committed `more` transactions from now on.
     pub async fn progress(&self, nodes: &[usize], more: u64, what: &str) {
         let before: Vec<u64> = self.commits.iter().map(|c| c.load(Ordering::SeqCst)).collect();
@@ -81,8 +86,15 @@ impl Run {
 
 /// A client of a node on this machine.
 pub async fn connect(port: u16) -> Option<Client> {
-    let url = format!("host=127.0.0.1 port={port} user=telesto dbname=telesto");
-    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.ok()?;
+    connect_to(&here(port)).await
+}
+
+fn here(port: u16) -> String {
+    format!("host=127.0.0.1 port={port} user=telesto dbname=telesto")
+}
+
+async fn connect_to(url: &str) -> Option<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.ok()?;
     tokio::spawn(connection);
     Some(client)
 }
@@ -127,8 +139,18 @@ fn list(text: &str) -> Vec<u64> {
 /// Session `number` on node `node`: transactions of one to four steps until the run is told to stop. The node may be at another
 /// port each time that it starts.
 pub async fn session(run: Arc<Run>, node: usize, port: Arc<AtomicU16>, number: u64) {
+    session_at(run, node, || here(port.load(Ordering::SeqCst)), number).await;
+}
+
+/// The same on a node that is where `url` says.
+pub async fn session_at(
+    run: Arc<Run>,
+    node: usize,
+    url: impl Fn() -> String + Send + Sync,
+    number: u64,
+) {
     while !run.stop.load(Ordering::SeqCst) {
-        let Some(mut client) = connect(port.load(Ordering::SeqCst)).await else {
+        let Some(mut client) = connect_to(&url()).await else {
             tokio::time::sleep(Duration::from_millis(200)).await;
             continue;
         };

@@ -1,7 +1,8 @@
 //! Real processes for end-to-end tests: nodes that are started, frozen and killed, and S3 servers.
 //!
 //! # Invariants
-//! - Every process started here is killed when its handle is dropped, and listens on 127.0.0.1 only.
+//! - Every process started here is killed when its handle is dropped, and listens on 127.0.0.1 only, or in a network
+//!   namespace of its own.
 //! - A missing server binary fails the test with the script to run; nothing is skipped.
 //! - Nodes choose their ports themselves and print them: a port found free beforehand may be another's by then, and
 //!   a node that could not take it would be mistaken for the other one.
@@ -70,9 +71,35 @@ impl Place {
     }
 }
 
+/// The program: the one that cargo built for this test, else that of `TELESTO_BIN`.
+pub fn program() -> PathBuf {
+    let told = || std::env::var_os("TELESTO_BIN").map(PathBuf::from);
+    let built = option_env!("CARGO_BIN_EXE_telesto").map(PathBuf::from);
+    built.or_else(told).expect("set TELESTO_BIN to the telesto program")
+}
+
+/// Where a node runs, and how it is reached.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// What its command line begins with, to run it elsewhere.
+    pub through: Vec<String>,
+    /// Its address for clients.
+    pub host: String,
+    /// Off loopback everybody must authenticate: the file of users, and their password.
+    pub users: Option<(PathBuf, String)>,
+}
+
+impl Site {
+    /// On this machine, for everybody.
+    pub fn here() -> Self {
+        Self { through: Vec::new(), host: "127.0.0.1".to_owned(), users: None }
+    }
+}
+
 /// A running `telesto start`.
 pub struct Node {
     child: Child,
+    site: Site,
     pub port: u16,
     pub http: u16,
     log: PathBuf,
@@ -84,30 +111,49 @@ impl Node {
         Self::launch(place, local, extra).unwrap_or_else(|log| panic!("node did not start:\n{log}"))
     }
 
-    /// Starts a node; if it exits or never answers, returns what it printed.
+    /// Starts a node on this machine; if it exits or never answers, returns what it printed.
     pub fn launch(place: &Place, local: &Path, extra: &[&str]) -> Result<Self, String> {
+        Self::launch_at(place, local, extra, Site::here())
+    }
+
+    /// The same elsewhere.
+    pub fn launch_at(
+        place: &Place,
+        local: &Path,
+        extra: &[&str],
+        site: Site,
+    ) -> Result<Self, String> {
         std::fs::create_dir_all(local).expect("local folder");
         let log = local.join(format!("node-{}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
         let output = File::create(&log).expect("log file");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_telesto"));
+        let program = program().display().to_string();
+        let words: Vec<&String> = site.through.iter().chain([&program]).collect();
+        let mut command = Command::new(words[0]);
         command
+            .args(&words[1..])
             .args(["start", "--bucket", &place.bucket, "--log", place.log])
             .args(["--durability", place.durability])
-            .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"])
+            .args(["--listen", &format!("{}:0", site.host), "--http", "127.0.0.1:0"])
             .args(["--data-dir", &local.join("node").display().to_string()])
             .args(extra)
             .envs(place.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())))
             .stdin(Stdio::null())
             .stdout(output.try_clone().expect("log file"))
             .stderr(output);
+        if let Some((users, _)) = &site.users {
+            command.arg("--auth-file").arg(users);
+        }
         let child = command.spawn().expect("the telesto binary runs");
-        let mut node = Self { child, port: 0, http: 0, log };
+        let mut node = Self { child, site, port: 0, http: 0, log };
         let until = Instant::now() + PATIENCE;
         loop {
             let ended = node.child.try_wait().expect("child").is_some();
             if let Some((port, http)) = ports(&node.output()) {
                 (node.port, node.http) = (port, http);
-                if node.get("/health").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+                // Its HTTP is on the loopback of its network namespace.
+                let elsewhere = !node.site.through.is_empty();
+                let healthy = |answer: String| answer.starts_with("HTTP/1.1 200");
+                if elsewhere || node.get("/health").is_some_and(healthy) {
                     return Ok(node);
                 }
             }
@@ -134,9 +180,18 @@ impl Node {
         Some(answer)
     }
 
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        let password =
+            self.site.users.as_ref().map(|(_, password)| format!(" password={password}"));
+        let (host, port) = (&self.site.host, self.port);
+        let password = password.unwrap_or_default();
+        format!("host={host} port={port} user=telesto dbname=telesto{password}")
+    }
+
     /// Connects over the Postgres wire.
     pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
-        let url = format!("host=127.0.0.1 port={} user=telesto dbname=telesto", self.port);
+        let url = self.url();
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
         tokio::spawn(connection);
         Ok(client)

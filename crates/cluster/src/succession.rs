@@ -7,6 +7,8 @@
 //! # Invariants
 //! - A take-over ends the very loglet whose owner was found dead, never its successor's.
 //! - An owner that most others hear is not succeeded by one that does not: two nodes that do not hear each other would take turns.
+//! - Who hears no majority of the log's servers takes nothing over: it would not hear that they accept its seals, which would end the
+//!   loglet of an owner that lives.
 //!
 //! # On failure
 //! A take-over that fails is tried again at the next tick, after a look at the chain; what was sealed meanwhile stays sealed, which
@@ -43,6 +45,20 @@ impl Node {
             }
             _ => None,
         }
+    }
+
+    /// Whether this node and those whom it hears, the owner aside, are a majority of the servers of the log.
+    fn hears_majority(&self, engine: &Engine, owner: NodeId) -> bool {
+        let chain = engine.log().chain();
+        let Medium::Quorum { servers, .. } = &chain.active().medium else { return false };
+        // Of two one alone may have everything.
+        if servers.len() < 3 {
+            return true;
+        }
+        let heard = self.members.hears();
+        let own = self.caller().node;
+        let hears = |node: NodeId| node != owner && (node == own || heard.contains(&node));
+        servers.iter().filter(|server| hears(server.node)).count() * 2 > servers.len()
     }
 
     /// Why the owner is dead; `None`: it lives, or nobody knows.
@@ -87,7 +103,7 @@ impl Node {
         let Some(engine) = self.engine.get().filter(|_| may) else { return };
         let Some((owner, loglet)) = self.foreign(engine) else { return };
         let Some(why) = self.finds_dead(owner) else { return };
-        if !self.begin_succeeding() {
+        if !self.hears_majority(engine, owner) || !self.begin_succeeding() {
             return;
         }
         let (node, engine) = (Arc::clone(self), Arc::clone(engine));
@@ -107,7 +123,7 @@ impl Node {
             return Ok(());
         }
         self.env.clock.sleep(log.succession_delay()).await;
-        if self.finds_dead(owner).is_none() {
+        if self.finds_dead(owner).is_none() || !self.hears_majority(engine, owner) {
             return Ok(());
         }
         let begun = self.env.clock.monotonic();

@@ -334,6 +334,58 @@ fn owner_that_most_others_hear_is_not_succeeded_by_one_that_does_not() {
 }
 
 #[test]
+fn node_that_sends_and_hears_nothing_ends_no_loglet() {
+    for seed in 20..23 {
+        World::run(seed, false, async |world| {
+            let cluster = Cluster::of(world, 3).await;
+            let owner = cluster.settle(3).await;
+            let deaf = (owner + 1) % 3;
+            let loglet = cluster.status(owner).loglet;
+            for other in (0..3).filter(|other| *other != deaf) {
+                cluster.net.cut(&address(other), &address(deaf));
+            }
+            for _ in 0..20 {
+                cluster.world.sleep(Duration::from_millis(500)).await;
+                cluster.append_surely(owner, "k", "a").await;
+            }
+            assert!(cluster.engine(owner).log().sequences(), "it was succeeded");
+            assert_eq!(cluster.status(owner).loglet, loglet, "its loglet was sealed");
+            cluster.net.heal();
+            cluster.append_surely(deaf, "k", "b").await;
+        });
+    }
+}
+
+/// What is on the disks of the others is not waited for from the dead.
+#[test]
+fn reader_waits_for_no_server_that_is_cut_off() {
+    for seed in 23..26 {
+        World::run(seed, false, async |world| {
+            let cluster = Cluster::of(world, 3).await;
+            let owner = cluster.settle(3).await;
+            for gone in (0..3).filter(|node| *node != owner) {
+                let reader = 3 - owner - gone;
+                for other in [owner, reader] {
+                    cluster.cut(gone, other);
+                }
+                for n in 0..20 {
+                    let before = cluster.world.now();
+                    cluster.append_surely(owner, "k", "a").await;
+                    let read = cluster.read(reader, "k").await.expect("read");
+                    assert!(read.ends_with('a'), "{read}");
+                    let gap = cluster.world.now() - before;
+                    assert!(gap < Duration::from_millis(400), "{n}: a gap of {gap:?}");
+                    // So that the reader parks on one after the other.
+                    cluster.world.sleep(Duration::from_millis(470)).await;
+                }
+                cluster.net.heal();
+                cluster.settle(3).await;
+            }
+        });
+    }
+}
+
+#[test]
 fn minority_refuses_and_goes_on_when_it_hears_the_others_again() {
     World::run(10, false, async |world| {
         let cluster = Cluster::of(world, 3).await;

@@ -9,14 +9,13 @@
 //! - Only what the sequencer said to be committed is read from an active loglet.
 //! - A tail is given only when a majority of the servers had accepted no seal, after the call began: then nobody had
 //!   gone on elsewhere.
-//! - A reader depends on no single server: one that has nothing new, is sealed or silent is left for the next one, and
-//!   the chain is looked at.
+//! - A reader depends on no single server: where one has nothing new for a moment a second one is waited on too, and one that is
+//!   sealed or silent is left for the next one, and the chain is looked at.
 //!
 //! # On failure
 //! Without a majority a strict read ends by its deadline. What is on the servers and was never committed is decided by
 //! whoever takes the log over.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use telesto_common::{Deadline, Lsn};
 
 use crate::chain::{Loglet, Medium, ServerInfo};
 use crate::error::{Error, Result};
+use crate::hedge::ask_in_turn;
 use crate::log::{Inner, VirtualLog};
 use crate::options::Batch;
 use crate::quorum::majority;
@@ -39,6 +39,8 @@ use crate::server::{LogletKey, Reply, Request};
 const PARKED: Duration = Duration::from_millis(500);
 /// How long a server may take to answer beyond what it was asked to wait.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// So many servers are waited on while one alone has no news.
+const ASKED: usize = 2;
 /// Between two looks at a log that is being taken over.
 const SETTLING: Duration = Duration::from_millis(20);
 
@@ -187,30 +189,31 @@ impl Inner {
         let key = LogletKey { shard: self.store.shard, loglet: active.id, token: *token };
         let env = &self.store.env;
         let wait = wait.min(PARKED).min(by.remaining(env.clock.monotonic()));
-        let readers = self.readers(servers, by).await?;
+        let mut readers = self.readers(servers, by).await?;
         let turn = self.reader.load(Ordering::Relaxed);
-        let Some(server) = readers.get(turn % readers.len().max(1)).map(Arc::clone) else {
-            return Ok(Vec::new());
-        };
+        let first = turn % readers.len().max(1);
+        readers.rotate_left(first);
+        readers.truncate(if env.planted(Bug::ParksReaders) { 1 } else { ASKED });
         let follow = Request::Follow { key, from, max_bytes, wait };
         let soon = by.earlier(env.deadline(wait + PATIENCE));
-        let answer = server.call(follow, soon).await;
-        if let Ok(Reply::Followed { entries, .. }) = &answer
-            && !entries.is_empty()
-        {
-            return Ok(entries.clone());
+        let some =
+            |reply: &Reply| matches!(reply, Reply::Followed { entries, .. } if !entries.is_empty());
+        let mut asked = ask_in_turn(env, &readers, &follow, soon, some).await;
+        if let Some((place, Reply::Followed { entries, .. })) = asked.fit {
+            self.reader.store(turn.wrapping_add(place), Ordering::Relaxed);
+            return Ok(entries);
         }
         if env.planted(Bug::ParksReaders) {
             return Ok(Vec::new());
         }
         self.reader.store(turn.wrapping_add(1), Ordering::Relaxed);
-        match answer {
+        match asked.others.pop() {
             // The server has let go what is archived.
-            Ok(Reply::Followed { committed, .. }) if committed > from => {
+            Some(Ok(Reply::Followed { committed, .. })) if committed > from => {
                 let found = self.read_archived(active.id, from, Cause::Read, by).await?;
                 return Ok(found.unwrap_or_default());
             }
-            Ok(Reply::Followed { sealed: false, .. }) => {}
+            Some(Ok(Reply::Followed { sealed: false, .. })) => {}
             _ => {
                 self.newest_chain(Cause::Read, by).await?;
             }

@@ -23,6 +23,7 @@ mod follow;
 mod forsake;
 #[doc(hidden)]
 pub mod fuzz;
+mod hedge;
 mod inspect;
 mod keys;
 mod log;

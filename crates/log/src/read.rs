@@ -16,6 +16,7 @@ use telesto_common::{Deadline, Lsn};
 use crate::chain::{Chain, Loglet, Medium, Owner};
 use crate::codec::{self, Place};
 use crate::error::{Error, Result};
+use crate::hedge::ask_in_turn;
 use crate::log::{Inner, VirtualLog};
 use crate::options::Batch;
 use crate::quorum::Sequencer;
@@ -24,7 +25,7 @@ use crate::role::Role;
 use crate::server::{LogletKey, Reply, Request};
 use crate::slots::SlotReader;
 
-/// How long one of several log servers may take to give entries.
+/// How long log servers, where there are several, may take to give entries.
 const READING: Duration = Duration::from_secs(2);
 
 impl VirtualLog {
@@ -255,22 +256,21 @@ impl Inner {
         let readers = self.readers(servers, by).await?;
         let holds_files = !readers.is_empty();
         let shared = self.options.cluster.is_some();
+        let read = Request::Read { key, from, max_bytes };
+        let soon = if shared { by.earlier(self.store.env.deadline(READING)) } else { by };
+        let some = |reply: &Reply| matches!(reply, Reply::Entries(found) if !found.is_empty());
+        let asked = ask_in_turn(&self.store.env, &readers, &read, soon, some).await;
+        if let Some((_, Reply::Entries(mut found))) = asked.fit {
+            found.truncate(wanted);
+            return Ok(found);
+        }
         let mut failed = None;
-        for server in readers {
-            let read = Request::Read { key, from, max_bytes };
-            let soon = if shared { by.earlier(self.store.env.deadline(READING)) } else { by };
-            match server.call(read, soon).await {
-                Ok(Reply::Entries(mut found)) if !found.is_empty() => {
-                    found.truncate(wanted);
-                    return Ok(found);
-                }
-                Ok(_) => {}
+        for error in asked.others.into_iter().filter_map(Result::err) {
+            match error {
                 // What this disk, or this server, cannot tell any more, another one or the archive may.
-                Err(error @ (Error::Corrupt { .. } | Error::LocalDisk { .. })) => {
-                    failed = Some(error);
-                }
-                Err(error) if shared => failed = Some(error),
-                Err(error) => return Err(error),
+                Error::Corrupt { .. } | Error::LocalDisk { .. } => failed = Some(error),
+                error if shared => failed = Some(error),
+                error => return Err(error),
             }
         }
         match (self.archived(loglet, from, cause, by).await, failed) {

@@ -198,7 +198,17 @@ impl LocalLogServer {
         let stored = loglet.stored();
         match request {
             Request::Store { first, entries, repair, terms, .. } => {
-                let reply = stored.store(first, entries, repair).await?;
+                let answer = stored.queue(first, entries, repair);
+                if self.life.is_some() {
+                    // Whoever asked may give up, or its connection break: what has begun is written all the same.
+                    let writing = Arc::clone(&loglet);
+                    let write = async move { writing.stored().write_queued().await };
+                    self.env.spawn("storing entries of the log", write);
+                } else {
+                    // The only one who asks is in this process; it decides again what it has given up.
+                    stored.write_queued().await;
+                }
+                let reply = answer.await.unwrap_or_else(|_| Err(stored.failed()))?;
                 Ok(loglet.stored_reply(&self.env, reply, terms))
             }
             Request::Skip { to, .. } => {

@@ -166,7 +166,7 @@ impl StoredLoglet {
         Ok(Some(Self::with_segments(disk, key, segment_bytes, segments, sealed)))
     }
 
-    fn failed(&self) -> Error {
+    pub fn failed(&self) -> Error {
         Error::LocalDisk {
             path: format!("{}/{}", self.disk.location(), loglet_directory(&self.key)),
             fault: DiskFault::Io,
@@ -174,16 +174,26 @@ impl StoredLoglet {
         }
     }
 
-    /// Appends entries from `first` on; returns when they are durable.
-    pub async fn store(&self, first: Lsn, entries: Vec<Bytes>, repair: bool) -> Result<Reply> {
-        let (reply, mut result) = oneshot::channel();
+    /// Takes entries from `first` on; told when they are durable, after [`Self::write_queued`].
+    pub fn queue(
+        &self,
+        first: Lsn,
+        entries: Vec<Bytes>,
+        repair: bool,
+    ) -> oneshot::Receiver<Result<Reply>> {
+        let (reply, result) = oneshot::channel();
         self.waiting.lock().push(Waiting { first, entries, repair, reply });
+        result
+    }
+
+    /// Appends what is queued. Not to be given up on the way: the files would count as failed.
+    pub async fn write_queued(&self) {
         let mut files = self.files.lock().await;
         // Whoever had the lock before may have written ours together with its own.
-        if let Ok(done) = result.try_recv() {
-            return done;
-        }
         let waiting = std::mem::take(&mut *self.waiting.lock());
+        if waiting.is_empty() {
+            return;
+        }
         let mut batch = Vec::new();
         let start = files.next();
         let mut next = start;
@@ -218,7 +228,6 @@ impl StoredLoglet {
                 if files.failed { Err(self.failed()) } else { Ok(Reply::Refused { next, sealed }) };
             let _ = reply.send(answer);
         }
-        result.try_recv().unwrap_or_else(|_| Err(self.failed()))
     }
 
     async fn write(&self, files: &mut Files, first: Lsn, entries: &[Bytes]) -> Result<()> {

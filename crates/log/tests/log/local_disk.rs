@@ -283,14 +283,20 @@ async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() 
     // The first write is under way; the second and its repetition wait for it together.
     disk.limit_space(Some(512));
     disk.hang();
-    let all = async { futures::join!(store(1), store(2), store(2)) };
+    let later = async {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        futures::join!(store(2), store(2))
+    };
+    let all = async { futures::join!(store(1), later) };
     let resume = async {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
         disk.resume();
     };
-    let ((first, second, repeated), ()) = futures::join!(all, resume);
+    let ((first, (second, repeated)), ()) = futures::join!(all, resume);
     assert_eq!(first.unwrap(), Reply::Stored { next: Lsn(2), leased: false });
     assert!(second.is_err());
     if let Ok(Reply::Refused { next, .. }) = repeated {
