@@ -104,8 +104,8 @@ async fn nothing_is_lost_doubled_or_wrongly_refused_behind_a_middlebox_that_repe
     let mut tasks = Vec::new();
     for (n, node) in nodes.iter().enumerate() {
         let (port, number) = (node.port, n as i64 * 1_000_000_000);
-        let port = Arc::new(AtomicU16::new(port));
-        tasks.push(tokio::spawn(session(Arc::clone(&run), n, port, n as u64)));
+        let at = Arc::new(AtomicU16::new(port));
+        tasks.push(tokio::spawn(session(Arc::clone(&run), n, at, n as u64)));
         tasks.push(tokio::spawn(count(Arc::clone(&run), Arc::clone(&told), port, number)));
         tasks.push(tokio::spawn(insert(Arc::clone(&run), Arc::clone(&told), port, number)));
     }
