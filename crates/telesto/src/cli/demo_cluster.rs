@@ -266,7 +266,8 @@ async fn watch(
         "\n{:>5} {:>9} {:>9} {:>9} {:>10}",
         "s", "commits/s", "p50 ms", "p99 ms", "longest ms"
     );
-    let (mut gaps, mut killed): (Vec<(bool, u64)>, Option<(usize, Instant)>) = (Vec::new(), None);
+    let mut gaps: Vec<(bool, u64)> = Vec::new();
+    let mut killed: Option<(usize, Instant)> = None;
     let mut next_kill = seen.begun + asked.kill_every.0;
     let mut before = 0;
     let mut tick = tokio::time::interval(Duration::from_secs(1));
