@@ -39,4 +39,4 @@ pub use owners::TXN_SERVICE;
 pub use record::{NodeRole, Record};
 pub use registry::{Registered, Registry};
 pub use status::{Event, Live, MemberStatus, Phase, ServerStatus, Status};
-pub use wire::{ask_drain, ask_status};
+pub use wire::{ask_drain, ask_look, ask_status};

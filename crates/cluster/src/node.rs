@@ -397,6 +397,11 @@ impl Node {
                 Ok(done) => Reply::TookOver(done),
                 Err(error) => Reply::Refused(error.to_string()),
             },
+            Request::Look => match self.list().await {
+                // That this node itself was removed is told to its log.
+                Ok(()) | Err(Error::Removed { .. }) => Reply::Done,
+                Err(error) => Reply::Refused(error.to_string()),
+            },
             Request::Drain => match self.drain(by).await {
                 Ok(successor) => Reply::Drained(successor),
                 Err(error) => Reply::Refused(error.to_string()),

@@ -44,6 +44,8 @@ pub(crate) enum Request {
     Status,
     /// Hand over what you own, and take nothing over any more.
     Drain,
+    /// The list of nodes in the bucket has changed: look at it.
+    Look,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +60,7 @@ pub(crate) enum Reply {
     /// Drained; who owns the log now, if it had owned it.
     Drained(Option<NodeId>),
     Refused(String),
+    Done,
 }
 
 pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Bytes> {
@@ -100,6 +103,17 @@ pub async fn ask_status(client: &Client, by: Deadline) -> Result<Status> {
 pub async fn ask_drain(client: &Client, by: Deadline) -> Result<Option<NodeId>> {
     match ask(client, &Request::Drain, by).await? {
         Reply::Drained(successor) => Ok(successor),
+        other => Err(unexpected(client, &other)),
+    }
+}
+
+/// Tells the node that `client` speaks with that the list of nodes in the bucket has changed; it has looked at it when this returns.
+///
+/// # Errors
+/// As [`ask_status`]; it looks by itself after a while.
+pub async fn ask_look(client: &Client, by: Deadline) -> Result<()> {
+    match ask(client, &Request::Look, by).await? {
+        Reply::Done => Ok(()),
         other => Err(unexpected(client, &other)),
     }
 }

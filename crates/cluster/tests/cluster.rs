@@ -11,7 +11,7 @@ use telesto_log::disk::{Disk, SimDisk};
 use telesto_log::server::LocalLogServer;
 use telesto_log::{Error as LogError, Identity, LogKind};
 use telesto_net::sim::SimNet;
-use telesto_net::{VERSIONS, serve};
+use telesto_net::{CallLimits, Caller, Class, Client, Peer, VERSIONS, serve};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{Process, World};
 use telesto_txn::{Database as _, Engine, EngineOptions, Error as TxnError, ReadFor, TxnOptions};
@@ -506,6 +506,16 @@ fn removed_or_copied_node_is_not_let_in() {
         let registry = Registry::new(cluster.bucket(&process));
         registry.remove(&process.env, id(3)).await.expect("removed");
         assert!(matches!(cluster.start(3).await, Err(Error::Removed { node }) if node == id(3)));
+        // A node that is told to looks at once; the others hear it from that one.
+        let peer = Peer { node: id(0), address: address(0) };
+        let me = Caller { node: id(8), incarnation: Incarnation(1) };
+        let (transport, limits) = (cluster.net.transport("command"), CallLimits::default());
+        let client = Client::new(&process.env, transport, peer, me, Class::Control, limits);
+        let by = process.env.deadline(Duration::from_secs(5));
+        telesto_cluster::ask_look(&client, by).await.expect("it looks");
+        assert_eq!(cluster.status(0).members.len(), 2);
+        cluster.world.sleep(Duration::from_secs(2)).await;
+        assert_eq!((cluster.status(1).members.len(), cluster.status(2).members.len()), (2, 2));
         // Its copies of the log are made good first.
         cluster.world.sleep(Duration::from_secs(15)).await;
         cluster.settle(3).await;

@@ -17,7 +17,7 @@ use telesto::Directory;
 use telesto::Options;
 use telesto::open::open_bucket;
 use telesto_bucket::Bucket;
-use telesto_cluster::{NodeRole, Phase, Record, Registry, Status, ask_drain, ask_status};
+use telesto_cluster::{NodeRole, Phase, Record, Registry, Status, ask_drain, ask_look, ask_status};
 use telesto_common::Env;
 
 use super::table::Table;
@@ -235,10 +235,21 @@ pub async fn run(command: Command) -> Result<(), String> {
             }
             let registry = Registry::new(Arc::clone(&asked.bucket));
             registry.remove(&asked.env, record.node).await.map_err(text)?;
+            let living = asked.nodes.iter().filter(|(_, answer)| answer.is_ok());
+            let telling = living.map(|(record, _)| {
+                let (client, by) = (asked.directory.client(record), asked.env.deadline(ANSWER));
+                async move { ask_look(&client, by).await }
+            });
+            let untold = join_all(telling).await.iter().filter(|told| told.is_err()).count();
             println!(
-                "node {} is removed: the others learn of it within ten minutes, or when a node starts; its copies of the log are replaced where there is a spare node",
+                "node {} is removed; its copy of the log is replaced where there is a spare node",
                 record.node
             );
+            if untold > 0 {
+                println!(
+                    "{untold} nodes could not be told; they learn of it from the others, or within ten minutes"
+                );
+            }
             Ok(())
         }
     }
