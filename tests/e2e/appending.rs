@@ -147,7 +147,7 @@ pub async fn session_at(
     run: Arc<Run>,
     node: usize,
     url: impl Fn() -> String + Send + Sync,
-    number: u64,
+    mut number: u64,
 ) {
     while !run.stop.load(Ordering::SeqCst) {
         let Some(mut client) = connect_to(&url()).await else {
@@ -175,6 +175,10 @@ pub async fn session_at(
                 ended,
                 steps,
             });
+            if ended == Ended::Unknown {
+                // It may take effect after those that follow it: they are another session's.
+                number += 1_000_000;
+            }
         }
     }
 }

@@ -37,7 +37,7 @@ fn list(bytes: Option<Bytes>) -> Vec<u64> {
 }
 
 /// One transaction of a client, noted from its beginning: when its process dies, what became of it is not known.
-async fn transact(engine: &Engine, world: &World, history: &Mutex<History>, session: u64) {
+async fn transact(engine: &Engine, world: &World, history: &Mutex<History>, session: u64) -> Ended {
     let plan: Vec<(bool, u64)> =
         (0..1 + world.draw(3)).map(|_| (world.chance(0.5), world.draw(KEYS))).collect();
     let invoked = world.ticket();
@@ -86,6 +86,7 @@ async fn transact(engine: &Engine, world: &World, history: &Mutex<History>, sess
         let node = usize::try_from(session % 100).expect("small");
         history.committed[node] += 1;
     }
+    ended
 }
 
 impl Storm {
@@ -117,8 +118,9 @@ impl Storm {
         });
         let life = self.cluster.nodes[index].life;
         for client in 0..2 {
-            // A session is a client of one life of a node.
-            let session = (life * 2 + client) * 100 + index as u64;
+            // A session is a client of one life of a node, until it does not know what became of a transaction: that one may
+            // take effect after those that follow it.
+            let mut session = (life * 2 + client) * 100 + index as u64;
             let (running, env) = (Arc::clone(&running), process.env.clone());
             let (world, history) = (self.cluster.world.clone(), Arc::clone(&self.history));
             process.env.spawn("client", async move {
@@ -128,7 +130,10 @@ impl Storm {
                         .await;
                     let engine = running.lock().as_ref().map(|(_, engine)| Arc::clone(engine));
                     if let Some(engine) = engine {
-                        transact(&engine, &world, &history, session).await;
+                        let ended = transact(&engine, &world, &history, session).await;
+                        if ended == Ended::Unknown {
+                            session += 1_000_000;
+                        }
                     }
                 }
             });

@@ -152,14 +152,11 @@ pub(crate) async fn join(
     let registry = Registry::new(Arc::clone(bucket));
     let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;
     let tcp = Tcp::new(env.clone(), Some(certificates));
-    let own = LocalLogServer::open_shared(
-        log_disk(env, node),
-        env.clone(),
-        SHARD,
-        SEGMENT_BYTES,
-        node.incarnation,
-    );
+    let life = node.next_log_life()?;
+    let own =
+        LocalLogServer::open_shared(log_disk(env, node), env.clone(), SHARD, SEGMENT_BYTES, life);
     let own = own.await.map_err(TxnError::from)?;
+    node.log_life_begun(life)?;
     let who = identity(env, Some(node), None);
     let record = Record {
         node: node.id,

@@ -2,12 +2,15 @@
 //!
 //! # Stored form
 //! `identity`: the text `telesto node 2`, the node id (32 hexadecimal digits), the incarnation and the CRC-32C
-//! of these three lines (8 hexadecimal digits), one a line. The form before it, `telesto node 1`, had no checksum. `lock`: held locked by the process that uses the folder. `log/`: the log server's files.
+//! of these three lines (8 hexadecimal digits), one a line. `log-life`: the same with the header `telesto log life 1` and the number of
+//! lives that the log server's files have begun, of a node of a cluster. The form before it, `telesto node 1`, had no checksum. `lock`: held locked by the process that uses the folder. `log/`: the log server's files.
 //! `temp/`: spilled data, emptied at start.
 //!
 //! # Invariants
 //! - One process uses a folder at a time; the system frees the lock when it dies.
 //! - Every start has a greater incarnation than the one before, on disk before it is used.
+//! - A life of the log server counts once its own files say so: a start that ends before that (an address in use, a kill) is no
+//!   life of theirs, and they stay believed.
 //!
 //! # On failure
 //! [`Error::DataDir`] names the folder and the reason.
@@ -21,6 +24,7 @@ use telesto_common::{Env, Incarnation, NodeId};
 use crate::error::{Error, Result};
 
 const HEADER: &str = "telesto node 2";
+const LOG_LIFE: &str = "telesto log life 1";
 /// The form without checksum: read, never written.
 const OLD_HEADER: &str = "telesto node 1";
 /// How many nodes of one machine find a folder beside each other by themselves.
@@ -103,6 +107,40 @@ impl Node {
         Ok(Some(Self { folder: folder.to_owned(), id, incarnation, _lock: lock }))
     }
 
+    /// The next life of the log server of a node of a cluster.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`].
+    pub fn next_log_life(&self) -> Result<Incarnation> {
+        let damaged = || {
+            fail(&self.folder, "its file `log-life` is damaged; restore that file from a backup")
+        };
+        match fs::read_to_string(self.folder.join("log-life")) {
+            Ok(text) => match text.lines().collect::<Vec<_>>()[..] {
+                [LOG_LIFE, life, _] => {
+                    let last = life.parse().map_err(|_| damaged())?;
+                    if log_life_form(last) != text {
+                        return Err(damaged());
+                    }
+                    Ok(Incarnation(last + 1))
+                }
+                _ => Err(damaged()),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Incarnation(1)),
+            Err(error) => Err(fail(&self.folder, &error.to_string())),
+        }
+    }
+
+    /// The log server's files say that life `life` has begun.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`].
+    pub fn log_life_begun(&self, life: Incarnation) -> Result<()> {
+        let file = self.folder.join("log-life");
+        replace(&file, &log_life_form(life.0))
+            .map_err(|error| fail(&self.folder, &error.to_string()))
+    }
+
     /// Where the log server keeps its files.
     #[must_use]
     pub fn log_folder(&self) -> PathBuf {
@@ -122,6 +160,11 @@ fn fail(folder: &Path, reason: &str) -> Error {
 
 fn form(id: NodeId, incarnation: Incarnation) -> String {
     let body = format!("{HEADER}\n{id}\n{incarnation}\n");
+    format!("{body}{:08x}\n", crc32c::crc32c(body.as_bytes()))
+}
+
+fn log_life_form(life: u64) -> String {
+    let body = format!("{LOG_LIFE}\n{life}\n");
     format!("{body}{:08x}\n", crc32c::crc32c(body.as_bytes()))
 }
 
@@ -190,6 +233,24 @@ mod tests {
             assert!(error.to_string().contains("identity"), "byte {at}: {error}");
             assert_eq!(fs::read(&identity).expect("read"), damaged, "replaced");
         }
+    }
+
+    #[tokio::test]
+    async fn life_of_the_log_counts_only_once_it_has_begun() {
+        let env = telesto_runtime::env();
+        let directory = tempfile::tempdir().expect("directory");
+        let life = |node: &Node| node.next_log_life().expect("read");
+        let node = Node::claim(&env, directory.path()).expect("claimed");
+        assert_eq!(life(&node), Incarnation(1));
+        drop(node);
+        // A start that got no further.
+        let node = Node::claim(&env, directory.path()).expect("claimed");
+        assert_eq!((node.incarnation, life(&node)), (Incarnation(2), Incarnation(1)));
+        node.log_life_begun(Incarnation(1)).expect("written");
+        assert_eq!(life(&node), Incarnation(2));
+        fs::write(directory.path().join("log-life"), "telesto log life 1\n7\n00000000\n")
+            .expect("written");
+        assert!(node.next_log_life().expect_err("damaged").to_string().contains("log-life"));
     }
 
     #[tokio::test]

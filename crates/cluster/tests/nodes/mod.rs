@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub use std::sync::Arc;
+pub use std::sync::atomic::{AtomicU64, Ordering};
 pub use std::time::Duration;
 
 pub use bytes::Bytes;
@@ -23,6 +24,8 @@ pub use telesto_txn::{
 pub const SHARD: ShardId = ShardId(0);
 
 pub struct Life {
+    /// Lives that the log server has begun, beside its disk.
+    pub log_life: Arc<AtomicU64>,
     pub disk: Arc<SimDisk>,
     pub life: u64,
     pub role: NodeRole,
@@ -54,6 +57,7 @@ pub fn id(index: usize) -> NodeId {
 pub struct Beginning {
     pub process: Process,
     record: Record,
+    log_life: Arc<AtomicU64>,
     disk: Arc<dyn Disk>,
     bucket: Arc<dyn Bucket>,
     checkpoints: Arc<MemoryCheckpoints>,
@@ -63,22 +67,22 @@ pub struct Beginning {
 
 impl Beginning {
     pub async fn run(self) -> Result<(Arc<Node>, Arc<Engine>), Error> {
-        let Self { process, record, disk, bucket, checkpoints, directory, net } = self;
+        let Self { process, record, log_life, disk, bucket, checkpoints, directory, net } = self;
         let (env, incarnation) = (process.env.clone(), record.incarnation);
         // The process before may not have let go of the directory yet.
         let own = loop {
-            let opening = LocalLogServer::open_shared(
-                Arc::clone(&disk),
-                env.clone(),
-                SHARD,
-                1 << 20,
-                incarnation,
-            );
+            let life = Incarnation(log_life.load(Ordering::SeqCst) + 1);
+            let opening =
+                LocalLogServer::open_shared(Arc::clone(&disk), env.clone(), SHARD, 1 << 20, life);
             match opening.await {
                 Err(LogError::LocalDisk { .. }) => {
                     env.clock.sleep(Duration::from_millis(10)).await;
                 }
-                opened => break opened?,
+                opened => {
+                    let opened = opened?;
+                    log_life.store(life.0, Ordering::SeqCst);
+                    break opened;
+                }
             }
         };
         let (node_id, address) = (record.node, record.address.clone());
@@ -154,7 +158,8 @@ impl Cluster {
 
     pub fn add(&mut self, role: NodeRole, zone: &'static str) {
         let disk = SimDisk::new();
-        self.nodes.push(Life { disk, life: 0, role, zone, process: None, running: None });
+        let log_life = Arc::default();
+        self.nodes.push(Life { log_life, disk, life: 0, role, zone, process: None, running: None });
     }
 
     pub fn bucket(&self, process: &Process) -> Arc<dyn Bucket> {
@@ -199,6 +204,7 @@ impl Cluster {
                 pid: 1,
                 program: "test".to_owned(),
             },
+            log_life: Arc::clone(&life.log_life),
             disk: Arc::clone(&life.disk) as Arc<dyn Disk>,
             bucket: self.bucket(&process),
             checkpoints: Arc::clone(&self.checkpoints),

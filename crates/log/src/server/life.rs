@@ -8,9 +8,10 @@
 //! All are empty files: a name is durable or is not there.
 //!
 //! # Invariants
-//! - The node's life is counted outside of the directory (in the bucket). A directory that was not there in the life
-//!   before this one is another directory, or an older copy: the server then takes a new incarnation, and every loglet it
-//!   finds is doubtful for good. So does a server whose directory names no life at all.
+//! - Lives are counted outside of the directory too, each after its name is in it: a start that ends before that is no life.
+//!   A directory that knows neither the last life that was counted nor the one after it is another directory, or an older
+//!   copy: the server then takes a new incarnation, and every loglet it finds is doubtful for good. So does a server whose
+//!   directory names no life at all.
 //! - A loglet that has ended and was removed is never begun here again, nor one before it: an owner that was succeeded
 //!   without knowing it could otherwise make a majority of servers that have removed it.
 //! - The doubts are written before the life that follows them: a crash between leaves both to be found again.

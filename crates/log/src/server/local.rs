@@ -69,8 +69,8 @@ impl LocalLogServer {
         }))
     }
 
-    /// As [`Self::open`], to serve the nodes of a cluster. `life` is the node's incarnation, counted outside of the
-    /// directory: one more with each start.
+    /// As [`Self::open`], to serve the nodes of a cluster. `life` is one more than the last that has begun,
+    /// which the caller counts outside of the directory after this has returned.
     ///
     /// # Errors
     /// As [`Self::open`], and those of the local disk.
