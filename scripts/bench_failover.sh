@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_rust
-need_debian ip iproute2
+# `ip` knows no --version.
+command -v ip >/dev/null 2>&1 || install_debian iproute2
 if [ -z "${TELESTO_BIN:-}" ]; then
     cargo build --quiet -p telesto
     export TELESTO_BIN="$CARGO_TARGET_DIR/debug/telesto"
