@@ -266,6 +266,34 @@ async fn archive_object_of_the_same_name_counts_only_with_the_same_entries() {
     assert_eq!(again.said(), ["1", "2"]);
 }
 
+/// The connection over which an entry came breaks while it is written: the next one finds a server that goes on.
+#[tokio::test]
+async fn store_that_nobody_waits_for_any_more_is_written_and_the_server_goes_on() {
+    let (env, disk) = (telesto_runtime::env(), SimDisk::new());
+    let key = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5) };
+    let opening = LocalLogServer::open_shared(
+        Arc::clone(&disk) as _,
+        env.clone(),
+        SHARD,
+        1 << 20,
+        telesto_common::Incarnation(1),
+    );
+    let server = opening.await.unwrap();
+    server.call(Request::Create { key, start: Lsn(1), server: None }, soon(&env)).await.unwrap();
+    let store = |first| {
+        let entries = vec![bytes::Bytes::from_static(b"entry")];
+        server.call(
+            Request::Store { key, first: Lsn(first), entries, repair: false, terms: None },
+            soon(&env),
+        )
+    };
+    disk.hang();
+    let given_up = env.within_timeout(std::time::Duration::from_millis(50), "a store", store(1));
+    assert!(given_up.await.is_err());
+    disk.resume();
+    assert_eq!(store(2).await.unwrap(), Reply::Stored { next: Lsn(3), leased: false });
+}
+
 #[tokio::test]
 async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() {
     let (env, disk) = (telesto_runtime::env(), SimDisk::new());
