@@ -117,3 +117,52 @@ pub async fn ask_look(client: &Client, by: Deadline) -> Result<()> {
         other => Err(unexpected(client, &other)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use telesto_common::Incarnation;
+
+    use super::*;
+    use crate::record::NodeRole;
+
+    fn record() -> Record {
+        Record {
+            node: NodeId(7),
+            incarnation: Incarnation(3),
+            address: "10.0.0.1:5434".into(),
+            zone: "a".into(),
+            role: NodeRole::Full,
+            host: "db1".into(),
+            pid: 5,
+            program: "0.1.0".into(),
+        }
+    }
+
+    /// Whatever comes over the network or out of the bucket is read or refused.
+    #[test]
+    fn damaged_messages_and_records_are_refused_without_a_panic() {
+        let ping = Ping { record: record(), live: Live::default(), digest: 9 };
+        let whole = encode(&Request::Ping(Box::new(ping.clone()))).expect("encodes");
+        assert_eq!(decode::<Request>(&whole).expect("decodes"), Request::Ping(Box::new(ping)));
+        let text = record().text(telesto_common::WriterToken(4)).expect("a text");
+        assert_eq!(Record::parse("nodes/7/3", text.as_bytes()).expect("reads"), record());
+        for at in 0..whole.len() {
+            assert!(decode::<Request>(&whole[..at]).is_err(), "cut at {at}");
+            for bit in 0..8 {
+                let mut damaged = whole.to_vec();
+                damaged[at] ^= 1 << bit;
+                // Another message, or none; a length that is not there takes no memory.
+                let _ = decode::<Request>(&damaged);
+            }
+        }
+        for (object, bytes) in [
+            ("cut", &text.as_bytes()[..text.len() / 2]),
+            ("newer", text.replace("version = 1", "version = 2").as_bytes()),
+            ("unknown", format!("{text}colour = \"red\"\n").as_bytes()),
+            ("bytes", &[0xff, 0xfe][..]),
+        ] {
+            let error = Record::parse(object, bytes).expect_err("refused").to_string();
+            assert!(error.starts_with(object), "{error}");
+        }
+    }
+}
