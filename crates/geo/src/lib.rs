@@ -27,6 +27,7 @@ mod link;
 mod matrix;
 mod message;
 mod plane;
+pub mod placement;
 mod planted;
 mod region;
 mod region_set;

@@ -23,6 +23,7 @@ use bytes::Bytes;
 use telesto_common::Timestamp;
 use telesto_geo::Bug;
 use telesto_shard::Read;
+use telesto_txn::Reads;
 use telesto_txn::service::{CommitWrites, Freshness};
 
 use crate::error::{Error, Result};
@@ -30,7 +31,8 @@ use crate::inbox::Remote;
 use crate::past::Past;
 use crate::rows;
 use crate::shared::Shared;
-use crate::store::{SortedOut, checked};
+use crate::sort_out::{SortedOut, sort_out};
+use crate::store::checked;
 
 /// Bytes of remote transactions in one entry, about.
 const ENTRY_BYTES: usize = 2 << 20;
@@ -71,10 +73,11 @@ impl Applier {
     /// Applies what is due; whether to go on.
     async fn step(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
+        let stamp = shared.tables.as_ref().map(|tables| tables.stamp());
         loop {
             let (work, passed) = {
                 let mut inbox = shared.inbox.lock();
-                let transactions = inbox.due(ENTRY_BYTES);
+                let transactions = inbox.due(ENTRY_BYTES, stamp.as_ref());
                 let passed = inbox.passed();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
@@ -149,22 +152,25 @@ impl Applier {
                     "another runner has applied transactions in this region; let one node of a region run its streams".to_owned(),
                 ));
             }
-            store.sort_out(&work.transactions, at).await.map(Some)
+            sort_out(store, &shared.tables, &work.transactions, at).await.map(Some)
         };
         let sorted = sorted.await;
         store.release(&snapshot).await;
-        let Some(SortedOut { mut remote, conflicts }) = sorted? else { return Ok(()) };
-        let own = vec![checked(rows::inbox(), Some(work.state.clone()), at)];
+        let Some(SortedOut { mut remote, mut own, conflicts, reads }) = sorted? else {
+            return Ok(());
+        };
+        own.push(checked(rows::inbox(), Some(work.state.clone()), at));
+        own.sort_by(|a, b| a.write.key.cmp(&b.write.key));
         if shared.config.planted == Some(Bug::ResumeSkips) {
             // Progress without what it counts.
-            store.commit(CommitWrites::Inline(own), work.after).await?;
+            store.commit(CommitWrites::Inline(own), Reads::default(), work.after).await?;
             for remote in &mut remote {
                 remote.writes.iter_mut().for_each(|write| write.since = Timestamp::MAX);
             }
             let own = Vec::new();
-            store.commit(CommitWrites::Applied { own, remote }, work.after).await?;
+            store.commit(CommitWrites::Applied { own, remote }, reads, work.after).await?;
         } else {
-            store.commit(CommitWrites::Applied { own, remote }, work.after).await?;
+            store.commit(CommitWrites::Applied { own, remote }, reads, work.after).await?;
         }
         shared.trouble.lock().remove(&None);
         shared.note(conflicts);

@@ -36,6 +36,17 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A row came before the definition of its table.
+    #[error(
+        "a row of region {region} belongs to a table whose definition is not here yet; it is applied as soon as that has come from the definitions' region"
+    )]
+    NotDefined {
+        /// Who sent it.
+        region: RegionId,
+    },
+    /// The definitions cannot be read, or a row by them.
+    #[error("rows of another region cannot be read by the definitions here: {0}")]
+    Definitions(String),
     /// The receiver stands in a history that this region's log does not have.
     #[error(
         "region {region} has seen commits of this region that its log does not hold: this region has lost commits; make a new region from its bucket's last state under a new number, or restore the bucket"

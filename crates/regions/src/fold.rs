@@ -24,7 +24,7 @@ use telesto_shard::part::PartReader;
 use crate::error::{Error, Result};
 use crate::inbox::known_of;
 use crate::past::Past;
-use crate::placement::{Placement as _, Rules};
+use telesto_geo::placement::{Placement as _, Rules};
 use crate::rows;
 use crate::wire::{Element, KeyWrite, Position};
 
@@ -75,12 +75,10 @@ impl Sorted<'_> {
             {
                 self.known = Some(known_of(value).map_err(Error::malformed("progress"))?);
             }
-            if write.key == rows::placement() {
-                let value = write.value.clone().map(Rules::decode).transpose();
-                self.new_rules =
-                    Some(value.map_err(Error::malformed("placement"))?.unwrap_or_default());
-            }
             return Ok(());
+        }
+        if write.key == rows::placement() {
+            self.new_rules = Some(rules_of(write.value.clone())?);
         }
         let regions = self.rules.regions(&write.key);
         self.placement = RegionSet(self.placement.0 | regions.0);
@@ -104,6 +102,12 @@ impl Fold {
             self.position.at = commit.timestamp;
             if commit.origin.source == self.me {
                 self.commit(commit, to, &mut folded).await?;
+            } else if let Writes::Inline(writes) = &commit.writes
+                && let Some(write) = writes.iter().find(|write| write.key == rows::placement())
+            {
+                // Another region made rules, and they came here.
+                let rules = rules_of(write.value.clone())?;
+                self.replace_rules(rules, to, &mut folded);
             }
         }
         self.position.lsn = entry.lsn;
@@ -160,12 +164,16 @@ impl Fold {
             folded.elements.push(Element { at: commit.timestamp, past, writes });
         }
         if let Some(rules) = new_rules {
-            if let Some(to) = to {
-                folded.gained.extend(rules.gained(&self.rules, to));
-            }
-            self.rules = rules;
+            self.replace_rules(rules, to, folded);
         }
         Ok(())
+    }
+
+    fn replace_rules(&mut self, rules: Rules, to: Option<RegionId>, folded: &mut Folded) {
+        if let Some(to) = to {
+            folded.gained.extend(rules.gained(&self.rules, to));
+        }
+        self.rules = rules;
     }
 }
 

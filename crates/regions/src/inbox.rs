@@ -34,6 +34,14 @@ pub(crate) struct Remote {
     pub writes: Vec<KeyWrite>,
 }
 
+impl Remote {
+    /// What it writes to `key`, if it does.
+    pub fn written(&self, key: &Bytes) -> Option<&Bytes> {
+        let write = self.writes.iter().find(|write| write.key == *key);
+        write.and_then(|write| write.value.as_ref())
+    }
+}
+
 #[derive(Debug)]
 enum Item {
     Transaction {
@@ -167,8 +175,9 @@ impl Inbox {
         &self.known
     }
 
-    /// Gives out what may be applied now, in this order, about `max_bytes` of it.
-    pub fn due(&mut self, max_bytes: usize) -> Vec<Remote> {
+    /// Gives out what may be applied now, in this order, about `max_bytes` of it. A transaction that writes `stamp` is the last one:
+    /// what comes behind it is to be read by the definitions that it brings.
+    pub fn due(&mut self, max_bytes: usize, stamp: Option<&Bytes>) -> Vec<Remote> {
         let mut out = Vec::new();
         let mut bytes = 0;
         let regions: Vec<RegionId> = self.sources.keys().copied().collect();
@@ -179,7 +188,11 @@ impl Inbox {
                     moved = true;
                     if let Some(remote) = self.pop(*from) {
                         bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
+                        let defines = stamp.is_some_and(|stamp| remote.written(stamp).is_some());
                         out.push(remote);
+                        if defines {
+                            return out;
+                        }
                     }
                 }
             }

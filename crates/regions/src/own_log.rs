@@ -21,7 +21,7 @@ use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::fold::{Fold, rules_of};
-use crate::placement::Rules;
+use telesto_geo::placement::Rules;
 use crate::rows;
 use crate::shared::Shared;
 use crate::wire::Position;

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Remote;
 use crate::rows;
 use crate::shared::Shared;
+use crate::sort_out::{SortedOut, sort_out};
 use crate::wire::{Batch, LabelledRow, Reply, Request};
 
 /// See the module's text.
@@ -126,13 +127,13 @@ impl Receiver {
             .collect();
         loop {
             let snapshot = store.begin(Freshness::Tail, None).await?;
-            let sorted = store.sort_out(&transactions, snapshot.snapshot).await;
+            let sorted = sort_out(store, &self.0.tables, &transactions, snapshot.snapshot).await;
             store.release(&snapshot).await;
-            let remote = sorted?.remote;
+            let SortedOut { remote, own, reads, .. } = sorted?;
             if remote.is_empty() {
                 return Ok(());
             }
-            match store.commit(CommitWrites::Applied { own: Vec::new(), remote }, after).await {
+            match store.commit(CommitWrites::Applied { own, remote }, reads, after).await {
                 Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {}
                 result => return result.map(|_| ()),
             }

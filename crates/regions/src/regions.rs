@@ -22,8 +22,9 @@ use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Label, RegionId, ShardId, Timestamp};
 use telesto_net::{CallLimits, Class, Client, Handler, Transport};
 use telesto_shard::ProcessCache;
+use telesto_txn::regions::{ConflictView, RegionControl};
 use telesto_txn::service::{CommitWrites, Freshness};
-use telesto_txn::{Database as _, Engine};
+use telesto_txn::{Database as _, Engine, Reads};
 use tokio::sync::{Notify, watch};
 
 use crate::apply::Applier;
@@ -31,12 +32,13 @@ use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::inbox::Inbox;
-use crate::placement::Rules;
+use telesto_geo::placement::Rules;
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
 use crate::shared::{Peer, Shared};
-use crate::store::{Conflict, Store, checked};
+use crate::sort_out::Tables;
+use crate::store::{Store, checked};
 use crate::token;
 use crate::wire::Position;
 
@@ -52,6 +54,8 @@ pub struct PeerStatus {
     pub id: RegionId,
     /// Its name.
     pub name: String,
+    /// Where it is reached.
+    pub address: String,
     /// Whether this region's stream to it runs.
     pub connected: bool,
     /// Whether rows that it did not replicate before are being sent to it: reads of them there are not causal yet.
@@ -97,7 +101,8 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Starts the streams of `engine`'s region. Its [`Regions::handler`] is to be served under [`crate::SERVICE`].
+    /// Starts the streams of `engine`'s region. Its [`Regions::handler`] is to be served under [`crate::SERVICE`]. By `tables` rows of
+    /// others are understood; without it every key is applied as it comes.
     ///
     /// # Errors
     /// [`Error::Config`]; the engine's.
@@ -107,6 +112,7 @@ impl Regions {
         bucket: Arc<dyn Bucket>,
         transport: Arc<dyn Transport>,
         config: RegionsConfig,
+        tables: Tables,
     ) -> Result<Arc<Self>> {
         config.check()?;
         if engine.region() != config.me {
@@ -138,6 +144,7 @@ impl Regions {
             parts: PartSource { bucket, cache },
             engine,
             store,
+            tables,
             inbox: Mutex::new(inbox),
             news: Notify::new(),
             drained: Notify::new(),
@@ -171,6 +178,8 @@ impl Regions {
             tasks.push(env.spawn("a stream to another region", sender.run()));
         }
         *regions.tasks.lock() = tasks;
+        let control: std::sync::Weak<Self> = Arc::downgrade(&regions);
+        shared.engine.replicates(control as std::sync::Weak<dyn RegionControl>);
         Ok(regions)
     }
 
@@ -202,7 +211,8 @@ impl Regions {
 
     async fn keep(&self, position: Position) -> Result<()> {
         let row = checked(rows::base(), Some(position.encode()), Timestamp::MAX);
-        self.shared.store.commit(CommitWrites::Inline(vec![row]), Timestamp::ZERO).await?;
+        let writes = CommitWrites::Inline(vec![row]);
+        self.shared.store.commit(writes, Reads::default(), Timestamp::ZERO).await?;
         Ok(())
     }
 
@@ -219,6 +229,7 @@ impl Regions {
             Some(PeerStatus {
                 id: config.id,
                 name: config.name.clone(),
+                address: config.node.address.clone(),
                 connected: peer.connected.load(Ordering::Relaxed),
                 filling: peer.filling.load(Ordering::Relaxed),
                 behind: applied.saturating_sub(count(&peer.has)),
@@ -242,7 +253,7 @@ impl Regions {
 
     /// The newest conflicts.
     #[must_use]
-    pub fn conflicts(&self) -> Vec<Conflict> {
+    pub fn conflicts(&self) -> Vec<ConflictView> {
         self.shared.conflicts.lock().1.iter().cloned().collect()
     }
 
@@ -317,6 +328,11 @@ impl Regions {
         }
     }
 
+    /// A deadline of this region's clock.
+    pub(crate) fn deadline(&self, limit: Duration) -> Deadline {
+        self.shared.env.deadline(limit)
+    }
+
     /// The placement that holds here now.
     ///
     /// # Errors
@@ -334,7 +350,8 @@ impl Regions {
         let store = &self.shared.store;
         let snapshot = store.begin(Freshness::Tail, None).await?;
         let row = checked(rows::placement(), Some(rules.encode()), snapshot.snapshot);
-        let committed = store.commit(CommitWrites::Inline(vec![row]), Timestamp::ZERO).await;
+        let writes = CommitWrites::Inline(vec![row]);
+        let committed = store.commit(writes, Reads::default(), Timestamp::ZERO).await;
         store.release(&snapshot).await;
         committed.map(|_| ())
     }

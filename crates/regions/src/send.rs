@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::stream::{FuturesOrdered, StreamExt as _};
+use futures::stream::{FuturesOrdered, FuturesUnordered, StreamExt as _};
 use telesto_bucket::Cause;
 use telesto_common::{Lsn, RegionId};
 use telesto_log::Error as LogError;
@@ -31,10 +31,10 @@ use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::fold::Fold;
-use crate::placement::Rules;
+use telesto_geo::placement::Rules;
 use crate::rows;
 use crate::shared::{Peer, Shared};
-use crate::wire::{Batch, Element, Header, KeyWrite, Position, Reply, Request};
+use crate::wire::{Batch, Element, Header, KeyWrite, LabelledRow, Position, Reply, Request};
 
 /// The service of the streams between regions.
 pub const SERVICE: Service = Service(0x5247);
@@ -43,6 +43,10 @@ pub const SERVICE: Service = Service(0x5247);
 const WINDOW: usize = 32;
 /// Bytes of log read, and of writes in a batch, at a time, about.
 const BATCH_BYTES: usize = 1 << 20;
+/// Rows in a request that fills a region, at most.
+const FILL_ROWS: usize = 1024;
+/// Requests that fill a region under way.
+const FILL_WINDOW: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often a log that others may write to is looked at without a hint, and a receiver spoken to without news, in beats.
 const LOOK_BEATS: u32 = 20;
@@ -171,41 +175,66 @@ impl Sender {
         let snapshot = shared.store.begin(Freshness::Tail, None).await?;
         let sent = async {
             for mut range in ranges {
+                // A range is acknowledged before the next one is sent: definitions come before the rows of their tables.
+                let mut under_way = FuturesUnordered::new();
                 loop {
                     let found = shared.store.scan(range.clone(), snapshot.snapshot).await?;
                     let Some(last) = found.last() else { break };
                     range.start = telesto_common::key::KeyRange::point(&last.key).end;
                     let keys = found.into_iter().map(|row| row.key).collect();
-                    self.send_rows(keys, snapshot.snapshot).await?;
+                    for rows in self.own_rows(keys, snapshot.snapshot).await? {
+                        under_way.push(self.ask(Request::Rows(rows)));
+                        if under_way.len() >= FILL_WINDOW {
+                            let _ = under_way.next().await.transpose()?;
+                        }
+                    }
                     let _ = shared.store.service.renew(vec![snapshot.lease]).await;
                 }
+                while let Some(reply) = under_way.next().await {
+                    reply?;
+                }
             }
-            self.send_rows(deleted, snapshot.snapshot).await
+            for rows in self.own_rows(deleted, snapshot.snapshot).await? {
+                self.ask(Request::Rows(rows)).await?;
+            }
+            Ok(())
         };
         let sent = sent.await;
         shared.store.release(&snapshot).await;
         sent
     }
 
-    async fn send_rows(
+    /// The versions at `at` of `keys` that this region sends, in pieces that fit into a request: those it has written itself, and those
+    /// of regions that are no more. The other regions send theirs.
+    async fn own_rows(
         &self,
         keys: Vec<bytes::Bytes>,
         at: telesto_common::Timestamp,
-    ) -> Result<()> {
-        let store = &self.shared.store;
-        for keys in keys.chunks(256) {
+    ) -> Result<Vec<Vec<LabelledRow>>> {
+        let shared = &self.shared;
+        let store = &shared.store;
+        let (mut pieces, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for keys in keys.chunks(FILL_ROWS) {
             let reads = store.get(keys.to_vec(), at).await?;
-            let mut labelled = Vec::new();
             for (key, read) in keys.iter().zip(reads) {
-                if let Read::Found(version) = read {
-                    let (at, source) = store.rank(&version);
-                    let write = KeyWrite { key: key.clone(), value: version.value };
-                    labelled.push(crate::wire::LabelledRow { source, at, write });
+                let Read::Found(version) = read else { continue };
+                let (at, source) = store.rank(&version);
+                if source != shared.config.me && shared.peers.contains_key(&source) {
+                    continue;
+                }
+                let write = KeyWrite { key: key.clone(), value: version.value };
+                bytes += write.bytes();
+                piece.push(LabelledRow { source, at, write });
+                if bytes >= BATCH_BYTES || piece.len() >= FILL_ROWS {
+                    pieces.push(std::mem::take(&mut piece));
+                    bytes = 0;
                 }
             }
-            self.ask(Request::Rows(labelled)).await?;
         }
-        Ok(())
+        if !piece.is_empty() {
+            pieces.push(piece);
+        }
+        Ok(pieces)
     }
 }
 

@@ -18,13 +18,15 @@ use parking_lot::Mutex;
 use telesto_common::{Env, RegionId, Timestamp};
 use telesto_geo::Bug;
 use telesto_txn::Engine;
+use telesto_txn::regions::ConflictView;
 use tokio::sync::{Notify, watch};
 
 use crate::config::RegionsConfig;
 use crate::fold::PartSource;
 use crate::inbox::{Inbox, Remote};
 use crate::past::Past;
-use crate::store::{Conflict, Store};
+use crate::sort_out::Tables;
+use crate::store::Store;
 
 /// Conflicts kept.
 const CONFLICTS: usize = 256;
@@ -56,6 +58,7 @@ pub(crate) struct Shared {
     pub engine: Arc<Engine>,
     pub parts: PartSource,
     pub store: Store,
+    pub tables: Tables,
     pub inbox: Mutex<Inbox>,
     /// Something came.
     pub news: Notify,
@@ -68,7 +71,7 @@ pub(crate) struct Shared {
     pub peers: BTreeMap<RegionId, Peer>,
     /// What goes wrong now, by peer; nothing: here.
     pub trouble: Mutex<BTreeMap<Option<RegionId>, String>>,
-    pub conflicts: Mutex<(u64, VecDeque<Conflict>)>,
+    pub conflicts: Mutex<(u64, VecDeque<ConflictView>)>,
     /// Nothing is taken any more.
     pub stopped: AtomicBool,
 }
@@ -99,7 +102,7 @@ impl Shared {
         }
     }
 
-    pub fn note(&self, conflicts: Vec<Conflict>) {
+    pub fn note(&self, conflicts: Vec<ConflictView>) {
         if conflicts.is_empty() {
             return;
         }

@@ -10,7 +10,6 @@
 //! # Limits
 //! The service of one shard.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,12 +21,10 @@ use telesto_shard::{Read, Row, ScanSpec, Version};
 use telesto_txn::Reads;
 use telesto_txn::service::{
     BeginReply, BeginRequest, CheckedWrite, CommitReply, CommitRequest, CommitWrites, Freshness,
-    GetRequest, RemoteWrites, ScanRequest, ShardService,
+    GetRequest, ScanRequest, ShardService,
 };
 
 use crate::error::Result;
-use crate::inbox::Remote;
-use crate::wire::KeyWrite;
 
 /// What decides between two versions of a key: greater wins.
 pub(crate) type Rank = (Timestamp, RegionId);
@@ -40,24 +37,6 @@ pub(crate) struct Store {
     pub shard: ShardId,
     pub me: RegionId,
     pub timeout: Duration,
-}
-
-/// A write that lost against the version that is here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
-    /// The key.
-    pub key: Bytes,
-    /// Label of the version that stays: time and region.
-    pub kept: (Timestamp, RegionId),
-    /// Label of the version that was passed over.
-    pub passed_over: (Timestamp, RegionId),
-}
-
-/// Transactions sorted out against what is here.
-#[derive(Debug, Default)]
-pub(crate) struct SortedOut {
-    pub remote: Vec<RemoteWrites>,
-    pub conflicts: Vec<Conflict>,
 }
 
 impl Store {
@@ -102,12 +81,17 @@ impl Store {
         }
     }
 
-    /// Commits `writes`; `after` is what the commit timestamp must exceed.
-    pub async fn commit(&self, writes: CommitWrites, after: Timestamp) -> Result<Timestamp> {
+    /// Commits `writes`, if none of `reads` was changed since; `after` is what the commit timestamp must exceed.
+    pub async fn commit(
+        &self,
+        writes: CommitWrites,
+        reads: Reads,
+        after: Timestamp,
+    ) -> Result<Timestamp> {
         let request = CommitRequest {
             shard: self.shard,
             txn: self.env.txn_id(),
-            reads: Reads::default(),
+            reads,
             writes,
             messages: Vec::new(),
             after,
@@ -120,50 +104,6 @@ impl Store {
             // Only of external write sets, which this layer never asks for.
             CommitReply::Recheck(change) => Ok(change.at),
         }
-    }
-
-    /// Leaves of each transaction what wins against the versions at `snapshot` and against those before it.
-    pub async fn sort_out(
-        &self,
-        transactions: &[Remote],
-        snapshot: Timestamp,
-    ) -> Result<SortedOut> {
-        let mut ranks: BTreeMap<Bytes, Option<Rank>> = BTreeMap::new();
-        for write in transactions.iter().flat_map(|transaction| &transaction.writes) {
-            ranks.insert(write.key.clone(), None);
-        }
-        let keys: Vec<Bytes> = ranks.keys().cloned().collect();
-        let reads = self.get(keys, snapshot).await?;
-        for (rank, read) in ranks.values_mut().zip(&reads) {
-            if let Read::Found(version) = read {
-                *rank = Some(self.rank(version));
-            }
-        }
-        let mut out = SortedOut::default();
-        for Remote { label, writes } in transactions {
-            let rank = (label.timestamp, label.source);
-            let mut winners: BTreeMap<Bytes, CheckedWrite> = BTreeMap::new();
-            for KeyWrite { key, value } in writes {
-                let Some(present) = ranks.get_mut(key) else { continue };
-                match present {
-                    Some(kept) if *kept >= rank => {
-                        if *kept > rank {
-                            let (key, kept) = (key.clone(), *kept);
-                            out.conflicts.push(Conflict { key, kept, passed_over: rank });
-                        }
-                    }
-                    present => {
-                        *present = Some(rank);
-                        winners.insert(key.clone(), checked(key.clone(), value.clone(), snapshot));
-                    }
-                }
-            }
-            if !winners.is_empty() {
-                let writes = winners.into_values().collect();
-                out.remote.push(RemoteWrites { txn: self.env.txn_id(), origin: *label, writes });
-            }
-        }
-        Ok(out)
     }
 }
 

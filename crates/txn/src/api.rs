@@ -24,10 +24,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
-use telesto_common::{Label, Lsn, Timestamp, TxnId};
+use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::LogKind;
 
 use crate::error::Result;
+use crate::regions::RegionControl;
 use crate::view::ClusterView;
 
 /// Consistency level of a transaction.
@@ -205,6 +206,16 @@ pub trait Database: Debug + Send + Sync {
 
     /// The nodes of its cluster and its log, as this process knows them.
     fn cluster(&self) -> ClusterView;
+
+    /// The region it was opened as.
+    fn region(&self) -> RegionId {
+        RegionId::default()
+    }
+
+    /// Its replication to other regions; `None`: it is alone.
+    fn regions(&self) -> Option<Arc<dyn RegionControl>> {
+        None
+    }
 
     /// Goes on with the log on another medium while transactions run; nothing is lost or copied by hand.
     /// No-op when the log is there already. Goes on to its end when the caller stops waiting.

@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::RwLock;
 use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
@@ -40,6 +41,7 @@ use crate::service::{LocalShard, ShardService};
 use crate::serving::LocalService;
 use crate::transaction::Shared;
 use crate::transactions::Transactions;
+use crate::regions::RegionControl;
 use crate::view::{ClusterView, LogView, NodeView};
 
 /// How often the end of a task is looked for while stopping.
@@ -58,6 +60,8 @@ pub struct Engine {
     background: Option<Arc<dyn Task>>,
     /// Applies what the log's owner commits.
     follower: Option<Arc<dyn Task>>,
+    /// The replication to other regions, where one runs.
+    regions: RwLock<Option<Weak<dyn RegionControl>>>,
 }
 
 impl Engine {
@@ -144,6 +148,7 @@ impl Engine {
             committer,
             background,
             follower,
+            regions: RwLock::default(),
         }))
     }
 
@@ -153,10 +158,9 @@ impl Engine {
         &self.local.log
     }
 
-    /// The region it was opened as.
-    #[must_use]
-    pub fn region(&self) -> RegionId {
-        self.transactions.shared.region
+    /// Sessions reach the replication of this region from now on, as long as it is there.
+    pub fn replicates(&self, regions: Weak<dyn RegionControl>) {
+        *self.regions.write() = Some(regions);
     }
 
     /// Wakes whoever waits on it after each entry that this process applies, with its position. A hint: entries that were passed
@@ -297,6 +301,14 @@ impl Database for Engine {
 
     fn applied(&self) -> (Lsn, Timestamp) {
         self.local.shard.read().applied()
+    }
+
+    fn region(&self) -> RegionId {
+        self.transactions.shared.region
+    }
+
+    fn regions(&self) -> Option<Arc<dyn RegionControl>> {
+        self.regions.read().as_ref().and_then(Weak::upgrade)
     }
 
     fn cluster(&self) -> ClusterView {

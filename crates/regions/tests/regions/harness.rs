@@ -195,7 +195,7 @@ impl Sites {
         let transport = self.net.transport(&address(region));
         let transport: Arc<dyn Transport> =
             Arc::new(Capture { transport, from: region, frames: Arc::clone(&self.frames) });
-        let regions = Regions::start(&env, Arc::clone(&engine), bucket, transport, config);
+        let regions = Regions::start(&env, Arc::clone(&engine), bucket, transport, config, None);
         let regions = regions.await.expect("starts");
         let router = Router::default().with(SERVICE, regions.handler());
         let on = env.clone();

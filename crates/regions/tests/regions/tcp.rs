@@ -79,7 +79,7 @@ async fn start(folder: &Path, me: u16, life: u64, listener: TcpListener, peer: &
     let certificates = Certificates::from_token(&token, node(me)).expect("made");
     let tcp = Tcp::new(env.clone(), Some(certificates));
     let transport: Arc<dyn Transport> = Arc::new(tcp.clone());
-    let regions = Regions::start(env, Arc::clone(&engine), bucket, transport, config);
+    let regions = Regions::start(env, Arc::clone(&engine), bucket, transport, config, None);
     let regions = regions.await.expect("starts");
     let router = Router::default().with(SERVICE, regions.handler());
     env.spawn("serving", async move { tcp.serve(listener, caller, router).await });

@@ -1,0 +1,72 @@
+//! The replication as sessions of this process use it.
+//!
+//! # Invariants
+//! Nothing is decided here: [`Regions`] does what is asked.
+//!
+//! # On failure
+//! Errors are given as their texts; each says what to do.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use telesto_common::Label;
+use telesto_txn::regions::{ConflictView, RegionControl, RegionView, RegionsView};
+
+use crate::regions::{PeerStatus, Regions};
+
+#[async_trait]
+impl RegionControl for Regions {
+    fn view(&self) -> RegionsView {
+        let status = self.status();
+        let peer = |peer: PeerStatus| RegionView {
+            id: peer.id,
+            name: peer.name,
+            address: peer.address,
+            connected: peer.connected,
+            filling: peer.filling,
+            behind: peer.behind,
+            sent: peer.sent.0,
+            sent_bytes: peer.sent.1,
+            applied: peer.applied,
+            waiting: peer.waiting,
+            passed: peer.passed,
+            visible_after: peer.visible_after,
+            trouble: peer.trouble,
+        };
+        RegionsView {
+            me: status.me,
+            name: status.name,
+            plane: status.plane,
+            peers: status.peers.into_iter().map(peer).collect(),
+            conflicts: status.conflicts,
+            trouble: status.trouble,
+        }
+    }
+
+    fn conflicts(&self) -> Vec<ConflictView> {
+        Self::conflicts(self)
+    }
+
+    fn token(&self, session: Label) -> String {
+        Self::token(self, session)
+    }
+
+    fn migrate(&self, session: Label, to: &str) -> Result<String, String> {
+        let status = self.status();
+        let id = if to == status.name {
+            status.me
+        } else {
+            let peer = status.peers.iter().find(|peer| peer.name == to);
+            peer.ok_or_else(|| {
+                format!("there is no region {to}; SELECT name FROM telesto_regions shows them")
+            })?
+            .id
+        };
+        Self::migrate(self, session, id).map_err(|error| error.to_string())
+    }
+
+    async fn attach(&self, token: &str, limit: Duration) -> Result<Label, String> {
+        let by = self.deadline(limit);
+        Self::attach(self, token, by).await.map_err(|error| error.to_string())
+    }
+}

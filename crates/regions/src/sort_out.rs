@@ -1,0 +1,216 @@
+//! Which writes of other regions win against what is here, and what follows from them.
+//!
+//! ```text
+//! writes ─► known, gone, not yet? ─► label greater than the one here? ─► the row, and the index entries that follow from it
+//! ```
+//! # Invariants
+//! - Of two versions of a key the one with the greater label wins; who loses is a conflict, and told.
+//! - An index entry that follows from a row is put and deleted with the row, by what the row was here: entries fit the rows that are
+//!   here, whichever of two writers won. An entry is deleted only while it leads to that row.
+//! - All of it holds for the definitions at the snapshot: the stamp is among the reads that the commit is validated with.
+//!
+//! # On failure
+//! [`Error::NotDefined`]: a row came before the definition of its table. It is tried again.
+//!
+//! # Limits
+//! Rows, and entries they lose, are read once a batch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use telesto_common::{RegionId, Timestamp};
+use telesto_shard::Read;
+use telesto_txn::Reads;
+use telesto_txn::regions::{ConflictView, Definitions, DerivedEntries, Meaning, Standing};
+use telesto_txn::service::{CheckedWrite, RemoteWrites};
+
+use crate::error::{Error, Result};
+use crate::inbox::Remote;
+use crate::store::{Rank, Store, checked};
+use crate::wire::KeyWrite;
+
+/// What tables mean, where there are any.
+pub(crate) type Tables = Option<Arc<dyn Definitions>>;
+
+/// Transactions sorted out against what is here.
+#[derive(Debug, Default)]
+pub(crate) struct SortedOut {
+    pub remote: Vec<RemoteWrites>,
+    /// What this region says in its own name with them.
+    pub own: Vec<CheckedWrite>,
+    pub conflicts: Vec<ConflictView>,
+    /// What it depends on.
+    pub reads: Reads,
+}
+
+/// A key as it is here, with what the transactions before have made of it.
+#[derive(Clone, Debug, Default)]
+struct Present {
+    rank: Option<Rank>,
+    value: Option<Bytes>,
+}
+
+/// What one transaction leaves.
+struct Left<'a> {
+    transaction: &'a Remote,
+    winners: BTreeMap<Bytes, Option<Bytes>>,
+    entries: Vec<DerivedEntries>,
+}
+
+/// Sorts `transactions` out against the versions at `at` and against those before each.
+pub(crate) async fn sort_out(
+    store: &Store,
+    tables: &Tables,
+    transactions: &[Remote],
+    at: Timestamp,
+) -> Result<SortedOut> {
+    let mut out = SortedOut::default();
+    let meaning = meaning(store, tables, at, &mut out.reads).await?;
+    let keys = transactions.iter().flat_map(|transaction| &transaction.writes);
+    let mut present = read(store, keys.map(|write| write.key.clone()), at).await?;
+    let mut left = Vec::with_capacity(transactions.len());
+    for transaction in transactions {
+        left.push(winners(transaction, meaning.as_deref(), &mut present, &mut out.conflicts)?);
+        if let Some(tables) = tables
+            && let Some(stamp) = transaction.written(&tables.stamp())
+            && let Some((key, value)) = tables.acknowledgement(store.me, stamp)
+        {
+            out.own.retain(|write| write.write.key != key);
+            out.own.push(checked(key, Some(value), at));
+        }
+    }
+    let lost = left.iter().flat_map(|left| &left.entries).flat_map(|entries| &entries.old);
+    let mut entries = read(store, lost.map(|entry| entry.key.clone()), at).await?;
+    for left in left {
+        let writes = with_entries(&left, &mut entries);
+        if !writes.is_empty() {
+            let (txn, origin) = (store.env.txn_id(), left.transaction.label);
+            let writes = writes.into_iter().map(|(key, value)| checked(key, value, at)).collect();
+            out.remote.push(RemoteWrites { txn, origin, writes });
+        }
+    }
+    Ok(out)
+}
+
+async fn meaning(
+    store: &Store,
+    tables: &Tables,
+    at: Timestamp,
+    reads: &mut Reads,
+) -> Result<Option<Arc<dyn Meaning>>> {
+    let Some(tables) = tables else { return Ok(None) };
+    let stamp = store.get(vec![tables.stamp()], at).await?.pop().and_then(Read::into_value);
+    reads.points.push((tables.stamp(), at));
+    let meaning = tables.at(at, stamp.as_ref()).await.map_err(Error::Definitions)?;
+    Ok(Some(meaning.unwrap_or_else(|| Arc::new(Undefined))))
+}
+
+async fn read(
+    store: &Store,
+    keys: impl Iterator<Item = Bytes>,
+    at: Timestamp,
+) -> Result<BTreeMap<Bytes, Present>> {
+    let mut present: BTreeMap<Bytes, Present> = keys.map(|key| (key, Present::default())).collect();
+    if present.is_empty() {
+        return Ok(present);
+    }
+    let reads = store.get(present.keys().cloned().collect(), at).await?;
+    for (present, read) in present.values_mut().zip(reads) {
+        if let Read::Found(version) = read {
+            *present = Present { rank: Some(store.rank(&version)), value: version.value };
+        }
+    }
+    Ok(present)
+}
+
+fn winners<'a>(
+    transaction: &'a Remote,
+    meaning: Option<&dyn Meaning>,
+    present: &mut BTreeMap<Bytes, Present>,
+    conflicts: &mut Vec<ConflictView>,
+) -> Result<Left<'a>> {
+    let Remote { label, writes } = transaction;
+    let rank = (label.timestamp, label.source);
+    let mut left = Left { transaction, winners: BTreeMap::new(), entries: Vec::new() };
+    for KeyWrite { key, value } in writes {
+        match meaning.map_or(Standing::Known, |meaning| meaning.standing(key)) {
+            Standing::Known => {}
+            Standing::Gone => continue,
+            Standing::NotYet => return Err(Error::NotDefined { region: label.source }),
+        }
+        let Some(here) = present.get_mut(key) else { continue };
+        if let Some(kept) = here.rank.filter(|kept| *kept >= rank) {
+            if kept > rank {
+                let kind = kind(here.value.is_some(), value.is_some());
+                conflicts.push(ConflictView { kind, key: key.clone(), kept, passed_over: rank });
+            }
+            continue;
+        }
+        if let Some(meaning) = meaning {
+            let entries =
+                meaning.entries(label.source, key, here.value.as_ref(), value.as_ref());
+            left.entries.push(entries.map_err(Error::Definitions)?);
+        }
+        *here = Present { rank: Some(rank), value: value.clone() };
+        left.winners.insert(key.clone(), value.clone());
+    }
+    Ok(left)
+}
+
+/// As PostgreSQL 18 names conflicts of logical replication; whether what is here, and what came, is a row.
+fn kind(here: bool, came: bool) -> &'static str {
+    match (here, came) {
+        (true, true) => "update_origin_differs",
+        (false, true) => "update_deleted",
+        (true, false) => "delete_origin_differs",
+        (false, false) => "delete_missing",
+    }
+}
+
+/// The winners with the entries that follow from them. An entry that the transaction brings itself is as it says.
+fn with_entries(
+    left: &Left<'_>,
+    entries: &mut BTreeMap<Bytes, Present>,
+) -> BTreeMap<Bytes, Option<Bytes>> {
+    let mut writes = BTreeMap::new();
+    for old in left.entries.iter().flat_map(|entries| &entries.old) {
+        if let Some(here) = entries.get_mut(&old.key)
+            && here.value.as_ref() == Some(&old.value)
+        {
+            here.value = None;
+            writes.insert(old.key.clone(), None);
+        }
+    }
+    for new in left.entries.iter().flat_map(|entries| &entries.new) {
+        writes.insert(new.key.clone(), Some(new.value.clone()));
+    }
+    writes.extend(left.winners.clone());
+    for (key, value) in &writes {
+        if let Some(here) = entries.get_mut(key) {
+            here.value.clone_from(value);
+        }
+    }
+    writes
+}
+
+/// Before the first definition came: only the system's own rows can be applied.
+#[derive(Debug)]
+struct Undefined;
+
+impl Meaning for Undefined {
+    fn standing(&self, key: &[u8]) -> Standing {
+        // Database 0 is the system's.
+        if key.starts_with(&[0; 4]) { Standing::Known } else { Standing::NotYet }
+    }
+
+    fn entries(
+        &self,
+        _: RegionId,
+        _: &Bytes,
+        _: Option<&Bytes>,
+        _: Option<&Bytes>,
+    ) -> std::result::Result<DerivedEntries, String> {
+        Ok(DerivedEntries::default())
+    }
+}

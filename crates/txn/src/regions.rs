@@ -1,0 +1,172 @@
+//! What a database that is one of several regions shows, and what its replication must know of what its rows mean.
+//!
+//! The layer of regions stands above this one; sessions reach it through [`crate::Database::regions`], and it reaches the tables through
+//! [`Definitions`]. So neither needs the other.
+//!
+//! # Invariants
+//! - Definitions are rows like others: the ones that hold for an entry are those before it.
+//!
+//! # On failure
+//! A [`RegionControl`] says what to do; a [`Definitions`] that cannot be read is tried again by whoever applies.
+//!
+//! # Limits
+//! As this process knows it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::{Label, RegionId, Timestamp};
+
+/// How another region stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionView {
+    /// Its number.
+    pub id: RegionId,
+    /// Its name.
+    pub name: String,
+    /// Where it is reached by other regions.
+    pub address: String,
+    /// Whether this region's stream to it runs.
+    pub connected: bool,
+    /// Whether rows that it did not replicate before are being sent to it.
+    pub filling: bool,
+    /// Entries of this region's log that it has not been told yet.
+    pub behind: u64,
+    /// Transactions sent to it since the streams were started here.
+    pub sent: u64,
+    /// Their bytes, packed.
+    pub sent_bytes: u64,
+    /// Transactions of it applied here since then.
+    pub applied: u64,
+    /// Transactions of it that wait here for their past.
+    pub waiting: usize,
+    /// Everything of it up to this time is here.
+    pub passed: Timestamp,
+    /// From its newest transaction's commit to its being visible here.
+    pub visible_after: Duration,
+    /// What is wrong now.
+    pub trouble: Option<String>,
+}
+
+/// How this region and the others stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionsView {
+    /// This region.
+    pub me: RegionId,
+    /// Its name.
+    pub name: String,
+    /// How causal order is kept.
+    pub plane: &'static str,
+    /// The others.
+    pub peers: Vec<RegionView>,
+    /// Writes of other regions that lost against what was here, since the streams were started.
+    pub conflicts: u64,
+    /// What is wrong here now.
+    pub trouble: Option<String>,
+}
+
+/// A write of another region that lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictView {
+    /// `update_origin_differs`, `update_deleted`, `delete_origin_differs` or `delete_missing`: as PostgreSQL 18's logical replication
+    /// names them, seen from what was here.
+    pub kind: &'static str,
+    /// The key.
+    pub key: Bytes,
+    /// Label of the version that stays: time and region.
+    pub kept: (Timestamp, RegionId),
+    /// Label of the version that was passed over.
+    pub passed_over: (Timestamp, RegionId),
+}
+
+/// The replication of this region, as sessions use it.
+#[async_trait]
+pub trait RegionControl: Debug + Send + Sync {
+    /// How the regions stand.
+    fn view(&self) -> RegionsView;
+
+    /// The newest conflicts.
+    fn conflicts(&self) -> Vec<ConflictView>;
+
+    /// The token of a session that has seen `session` here.
+    fn token(&self, session: Label) -> String;
+
+    /// As [`RegionControl::token`], of a session that goes to the region called `to`: it is told at once what the session has seen.
+    ///
+    /// # Errors
+    /// What to do, when there is no such region.
+    fn migrate(&self, session: Label, to: &str) -> Result<String, String>;
+
+    /// Waits, for `limit` at most, until everything that `token` stands for is here, as far as this region replicates it. The label that
+    /// the session goes on with.
+    ///
+    /// # Errors
+    /// What is wrong with the token, or what is not here yet.
+    async fn attach(&self, token: &str, limit: Duration) -> Result<Label, String>;
+}
+
+/// What a write of a key means where the definitions are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is applied.
+    Known,
+    /// What it belongs to was dropped: it is left out.
+    Gone,
+    /// What it belongs to was defined later than what is here: it cannot be applied yet.
+    NotYet,
+}
+
+/// An index entry that follows from a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DerivedEntry {
+    /// Its key.
+    pub key: Bytes,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// Index entries that a changed row loses and gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DerivedEntries {
+    /// To be deleted, where they have this value still.
+    pub old: Vec<DerivedEntry>,
+    /// To be put.
+    pub new: Vec<DerivedEntry>,
+}
+
+/// The definitions at one moment.
+pub trait Meaning: Debug + Send + Sync {
+    /// Whether a write of `key` can be applied.
+    fn standing(&self, key: &[u8]) -> Standing;
+
+    /// The entries that follow from a row written by `source`; none when the writer sends them itself, or the key is no row's.
+    ///
+    /// # Errors
+    /// Why the row cannot be read.
+    fn entries(
+        &self,
+        source: RegionId,
+        key: &Bytes,
+        old: Option<&Bytes>,
+        new: Option<&Bytes>,
+    ) -> Result<DerivedEntries, String>;
+}
+
+/// How replication finds what rows mean.
+#[async_trait]
+pub trait Definitions: Debug + Send + Sync {
+    /// The key whose change means that the definitions have changed.
+    fn stamp(&self) -> Bytes;
+
+    /// The definitions as of `at`, where the stamp's value is `stamp`; `None`: there are none yet.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    async fn at(&self, at: Timestamp, stamp: Option<&Bytes>) -> Result<Option<Arc<dyn Meaning>>, String>;
+
+    /// The row in which region `me` says that it has applied definitions with this stamp: key and value.
+    fn acknowledgement(&self, me: RegionId, stamp: &Bytes) -> Option<(Bytes, Bytes)>;
+}
