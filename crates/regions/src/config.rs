@@ -52,6 +52,10 @@ pub struct RegionsConfig {
     pub inbox_bytes: usize,
     /// Bound on each wait for the engine or a peer.
     pub timeout: Duration,
+    /// The text with which this region is accepted: said to peers that do not know it.
+    pub introduction: Option<String>,
+    /// Who takes in regions that introduce themselves.
+    pub introductions: Option<tokio::sync::mpsc::Sender<String>>,
     /// For tests only.
     pub planted: Option<Bug>,
 }
@@ -71,6 +75,8 @@ impl RegionsConfig {
             beat: Duration::from_millis(50),
             inbox_bytes: 64 << 20,
             timeout: Duration::from_secs(30),
+            introduction: None,
+            introductions: None,
             planted: None,
         }
     }

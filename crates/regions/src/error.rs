@@ -44,6 +44,9 @@ pub enum Error {
         /// Who sent it.
         region: RegionId,
     },
+    /// Too many regions introduce themselves.
+    #[error("this region is taking in another one; it is asked again in a moment")]
+    Busy,
     /// The definitions cannot be read, or a row by them.
     #[error("rows of another region cannot be read by the definitions here: {0}")]
     Definitions(String),

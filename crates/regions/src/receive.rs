@@ -51,6 +51,11 @@ impl Receiver {
                 shared.config.me
             )));
         }
+        if let (Request::Introduce(text), Some(hear)) = (&request, &shared.config.introductions) {
+            // Whoever looks after the registry takes it in, and starts this runner again with the new peer.
+            let heard = hear.try_send(text.clone());
+            return heard.map(|()| Reply::Taken).map_err(|_| Error::Busy);
+        }
         if !shared.peers.contains_key(&from) {
             return Err(Error::UnknownRegion(from));
         }
@@ -58,7 +63,7 @@ impl Receiver {
             return Err(Error::Stopped);
         }
         match request {
-            Request::Hello => Ok(self.standing(from)),
+            Request::Hello | Request::Introduce(_) => Ok(self.standing(from)),
             Request::Batch { begin, body } => {
                 if !self.room(from).await {
                     return Ok(self.standing(from));

@@ -154,8 +154,45 @@ impl Registry {
             Error::malformed("the invitation")("it does not name the region it is for".to_owned())
         })?;
         own.node = Some((node, address.to_owned()));
-        let accepted = toml::to_string(own).map_err(|error| Error::Config(error.to_string()))?;
-        Ok((registry, hex(accepted.as_bytes())))
+        let accepted = registry.introduction()?;
+        Ok((registry, accepted))
+    }
+
+    /// The text with which the others accept this region.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`].
+    pub fn introduction(&self) -> Result<String> {
+        let own = self.members.iter().find(|member| member.id == self.me);
+        let own = own.ok_or_else(|| {
+            Error::malformed("the registry of regions")("it does not name its region".to_owned())
+        })?;
+        let text = toml::to_string(own).map_err(|error| Error::Config(error.to_string()))?;
+        Ok(hex(text.as_bytes()))
+    }
+
+    /// The secret that all regions share, as text.
+    #[must_use]
+    pub fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// Lets this region be reached at another address.
+    pub fn move_to(&mut self, address: &str) {
+        let me = self.me;
+        let own = self.members.iter_mut().find(|member| member.id == me);
+        if let Some((_, at)) = own.and_then(|own| own.node.as_mut()) {
+            address.clone_into(at);
+        }
+    }
+
+    /// Whether the registry has been changed since number `number` was read.
+    ///
+    /// # Errors
+    /// The bucket's.
+    pub async fn is_newer(bucket: &Arc<dyn Bucket>, number: u64) -> Result<bool> {
+        let next = format!("{PREFIX}/{:016}", number + 1);
+        Ok(bucket.get(Cause::Admin, &next, None).await?.is_some())
     }
 
     /// Takes in a region that has joined.
@@ -227,6 +264,7 @@ impl Registry {
         let secret = secret.ok_or_else(|| field("secret"))?;
         let mut config = RegionsConfig::new(self.me(), deployment, secret, caller);
         config.plane = self.plane.parse().map_err(Error::Config)?;
+        config.introduction = Some(self.introduction()?);
         for member in self.members.iter().filter(|member| !member.removed) {
             if member.id == self.me {
                 config.name.clone_from(&member.name);

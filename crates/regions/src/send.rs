@@ -107,7 +107,16 @@ impl Sender {
         let Some(peer) = shared.peers.get(&self.to) else {
             return Err(Error::UnknownRegion(self.to));
         };
-        let fold = match self.ask(Request::Hello).await? {
+        let hello = match self.ask(Request::Hello).await {
+            Err(error @ Error::Refused { .. }) => {
+                if let Some(text) = &shared.config.introduction {
+                    self.ask(Request::Introduce(text.clone())).await?;
+                }
+                return Err(error);
+            }
+            hello => hello?,
+        };
+        let fold = match hello {
             Reply::At(position) => self.fold_at(position).await?,
             _ => {
                 let mut fold = self.fold_at_tail().await?;

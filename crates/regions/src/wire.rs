@@ -151,6 +151,8 @@ pub(crate) enum Request {
     Rows(Vec<LabelledRow>),
     /// That were all rows; the stream goes on from here.
     Filled(Position),
+    /// I have joined: the text with which a region is accepted.
+    Introduce(String),
 }
 
 /// The answers.
@@ -226,6 +228,7 @@ const HELLO: u8 = 1;
 const BATCH: u8 = 2;
 const ROWS: u8 = 3;
 const FILLED: u8 = 4;
+const INTRODUCE: u8 = 5;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
@@ -257,6 +260,10 @@ impl Request {
                 out.put_u8(FILLED);
                 position.put(&mut out);
             }
+            Self::Introduce(text) => {
+                out.put_u8(INTRODUCE);
+                put_string(&mut out, text.as_bytes());
+            }
         }
         out.freeze()
     }
@@ -286,6 +293,11 @@ impl Request {
                 Self::Rows(rows)
             }
             FILLED => Self::Filled(Position::take(&mut cursor)?),
+            INTRODUCE => {
+                let text = cursor.string()?;
+                let text = std::str::from_utf8(&text).map_err(|error| error.to_string())?;
+                Self::Introduce(text.to_owned())
+            }
             kind => return Err(format!("a request of kind {kind} between regions is not known")),
         };
         cursor.finish()?;
@@ -370,6 +382,7 @@ mod tests {
                 Request::Batch { begin, body },
                 Request::Rows(rows),
                 Request::Filled(end.clone()),
+                Request::Introduce("who I am".to_owned()),
             ] {
                 prop_assert_eq!(Request::decode(request.encode(header)), Ok((header, request)));
             }

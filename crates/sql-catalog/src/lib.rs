@@ -23,6 +23,7 @@ pub mod build_record;
 pub mod builtin;
 pub mod codec;
 pub mod model;
+pub mod regions;
 pub mod sequence;
 pub mod sizes;
 pub mod snapshot;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use telesto_common::TableId;
 use telesto_common::key::Direction;
 
+use crate::regions::TablePlacement;
 use telesto_sql_types::SqlType;
 
 /// The role that owns an object.
@@ -376,6 +377,9 @@ pub struct Table {
     /// COMMENT ON CONSTRAINT, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraint_comments: Vec<(String, String)>,
+    /// Where it is, and who writes it, in a database of several regions.
+    #[serde(default, skip_serializing_if = "TablePlacement::is_default")]
+    pub placement: TablePlacement,
 }
 
 impl Table {

@@ -2,6 +2,7 @@
 //!
 //! # Invariants
 //! - Values are handed out by small transactions of their own, never rolled back: gaps, no repetitions.
+//! - Of several regions each gives the values of parcels of its own.
 //! - A sequence made in a transaction not yet committed is advanced in that transaction itself: nobody else
 //!   can see it, and what it gave is rolled back with it.
 //! - Every process takes a block of at least [`BLOCK`] values at once; values of different processes interleave.
@@ -15,12 +16,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_common::{DatabaseId, Env};
+use telesto_common::{DatabaseId, Env, RegionId};
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 
 use super::model::Sequence;
 use super::snapshot::CatalogSnapshot;
-use super::store::sequence_key;
+use super::regions::{DEFINING, MOST_REGIONS};
+use super::store::{region_sequence_key, sequence_key};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Values taken at once.
@@ -118,27 +120,58 @@ fn exhausted(sequence: &Sequence) -> Error {
     )
 }
 
+/// The value at or after `value` in a parcel of `region`: values are parted into parcels of [`BLOCK`], and regions have every
+/// [`MOST_REGIONS`]th of them, so that none gives what another has given. `None`: the sequence has no such value left.
+fn in_own_parcel(sequence: &Sequence, value: i64, region: RegionId) -> Option<i64> {
+    let (start, step) = (i128::from(sequence.start), i128::from(sequence.increment));
+    let (parcel, regions) = (i128::from(BLOCK), i128::from(MOST_REGIONS));
+    let index = (i128::from(value) - start).div_euclid(step.abs()) * step.signum();
+    let number = index.div_euclid(parcel);
+    let ahead = (i128::from(region.0) - number).rem_euclid(regions);
+    let index = if ahead == 0 { index } else { (number + ahead) * parcel };
+    let value = i64::try_from(start + index * step).ok()?;
+    (sequence.min..=sequence.max).contains(&value).then_some(value)
+}
+
+/// Whether the regions share the values of a sequence, and where this one keeps its position if it is not the one of all.
+fn own_position_key(catalog: &CatalogSnapshot, oid: u32) -> (bool, Option<Bytes>) {
+    let shared = catalog.is_regional() && !crate::temp::is_temporary(oid);
+    let own = shared && catalog.me() != DEFINING;
+    (shared, own.then(|| region_sequence_key(catalog.database, oid)))
+}
+
 /// Advances `sequence` by `count` values in `txn`.
 async fn advance(
     txn: &Arc<dyn Transaction>,
-    database: DatabaseId,
+    catalog: &CatalogSnapshot,
     sequence: &Sequence,
     count: i64,
 ) -> Result<Vec<i64>> {
-    let key = sequence_key(database, sequence.oid);
-    let mut position = match txn.get(&key, ReadFor::Constraint).await? {
-        Some(bytes) => decode(&bytes)?,
-        None => Position { last: sequence.start, called: false },
-    };
+    let (shared, own) = own_position_key(catalog, sequence.oid);
+    let mut position = read_position(txn, catalog, sequence).await?;
     let mut values = Vec::new();
+    let mut wrapped = false;
     while (values.len() as i64) < count {
-        let Some(next) = following(sequence, position) else { break };
+        let Some(mut next) = following(sequence, position) else { break };
+        if shared {
+            match in_own_parcel(sequence, next, catalog.me()) {
+                Some(value) => next = value,
+                None if sequence.cycle && !wrapped => {
+                    wrapped = true;
+                    let first = if sequence.increment > 0 { sequence.min } else { sequence.max };
+                    position = Position { last: first, called: false };
+                    continue;
+                }
+                None => break,
+            }
+        }
         values.push(next);
         position = Position { last: next, called: true };
     }
     if values.is_empty() {
         return Err(exhausted(sequence));
     }
+    let key = own.unwrap_or_else(|| sequence_key(catalog.database, sequence.oid));
     txn.put(key, encode(position)).await?;
     Ok(values)
 }
@@ -146,23 +179,37 @@ async fn advance(
 /// Where a sequence stands, as `txn` sees it.
 pub async fn read_position(
     txn: &Arc<dyn Transaction>,
-    database: DatabaseId,
+    catalog: &CatalogSnapshot,
     sequence: &Sequence,
 ) -> Result<Position> {
-    Ok(match txn.get(&sequence_key(database, sequence.oid), ReadFor::Constraint).await? {
-        Some(bytes) => decode(&bytes)?,
-        None => Position { last: sequence.start, called: false },
-    })
+    position_of(txn, catalog, sequence, ReadFor::Constraint).await
+}
+
+async fn position_of(
+    txn: &Arc<dyn Transaction>,
+    catalog: &CatalogSnapshot,
+    sequence: &Sequence,
+    read_for: ReadFor,
+) -> Result<Position> {
+    let (_, own) = own_position_key(catalog, sequence.oid);
+    // A region that has given none yet begins behind what was given before there were several.
+    for key in own.into_iter().chain([sequence_key(catalog.database, sequence.oid)]) {
+        if let Some(bytes) = txn.get(&key, read_for).await? {
+            return decode(&bytes);
+        }
+    }
+    Ok(Position { last: sequence.start, called: false })
 }
 
 /// Writes a sequence's position in `txn` (TRUNCATE … RESTART IDENTITY, ALTER SEQUENCE RESTART).
 pub async fn write_position(
     txn: &Arc<dyn Transaction>,
-    database: DatabaseId,
+    catalog: &CatalogSnapshot,
     oid: u32,
     position: Option<Position>,
 ) -> Result<()> {
-    let key = sequence_key(database, oid);
+    let (_, own) = own_position_key(catalog, oid);
+    let key = own.unwrap_or_else(|| sequence_key(catalog.database, oid));
     match position {
         Some(position) => txn.put(key, encode(position)).await?,
         None => txn.delete(key).await?,
@@ -263,13 +310,13 @@ impl SequenceSession {
         let (scope, sequence) = self.find(oid)?;
         let database = scope.catalog.database;
         let value = if Self::is_private(&scope, &sequence) {
-            let values = advance(&scope.txn, database, &sequence, 1).await?;
+            let values = advance(&scope.txn, &scope.catalog, &sequence, 1).await?;
             values.first().copied().ok_or_else(|| exhausted(&sequence))?
         } else if let Some(value) = self.cache.take(database, &sequence) {
             value
         } else {
             let count = sequence.cache.max(BLOCK);
-            let mut values = self.alone(database, &sequence, Work::Take(count)).await?;
+            let mut values = self.alone(&scope.catalog, &sequence, Work::Take(count)).await?;
             let first = values.remove(0);
             self.cache.fill(database, &sequence, values);
             first
@@ -283,7 +330,7 @@ impl SequenceSession {
     /// Runs `work` in a transaction of its own until it does not conflict.
     async fn alone(
         &self,
-        database: DatabaseId,
+        catalog: &CatalogSnapshot,
         sequence: &Sequence,
         work: Work,
     ) -> Result<Vec<i64>> {
@@ -291,8 +338,8 @@ impl SequenceSession {
         loop {
             let txn = self.database.begin(TxnOptions::default()).await?;
             let done = match work {
-                Work::Take(count) => advance(&txn, database, sequence, count).await,
-                Work::Set(position) => write_position(&txn, database, sequence.oid, position)
+                Work::Take(count) => advance(&txn, catalog, sequence, count).await,
+                Work::Set(position) => write_position(&txn, catalog, sequence.oid, position)
                     .await
                     .map(|()| Vec::new()),
             };
@@ -363,9 +410,9 @@ impl SequenceSession {
         let database = scope.catalog.database;
         let position = Some(Position { last: value, called: is_called });
         if Self::is_private(&scope, &sequence) {
-            write_position(&scope.txn, database, oid, position).await?;
+            write_position(&scope.txn, &scope.catalog, oid, position).await?;
         } else {
-            self.alone(database, &sequence, Work::Set(position)).await?;
+            self.alone(&scope.catalog, &sequence, Work::Set(position)).await?;
             self.cache.forget(database, oid);
         }
         if is_called {
@@ -380,20 +427,51 @@ impl SequenceSession {
     /// 42P01 for no such sequence.
     pub async fn position(&self, oid: u32) -> Result<(i64, bool)> {
         let (scope, sequence) = self.find(oid)?;
-        let key = sequence_key(scope.catalog.database, oid);
-        Ok(match scope.txn.get(&key, ReadFor::Query).await? {
-            Some(bytes) => {
-                let position = decode(&bytes)?;
-                (position.last, position.called)
-            }
-            None => (sequence.start, false),
-        })
+        let position = position_of(&scope.txn, &scope.catalog, &sequence, ReadFor::Query).await?;
+        Ok((position.last, position.called))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regions_give_different_values_and_all_of_them() {
+        for (start, increment, min, max) in [(1, 1, 1, 5000), (7, 3, -100, 9000), (-2, -5, -9000, 0)] {
+            let sequence = Sequence {
+                oid: 1,
+                schema: 1,
+                name: "s".to_owned(),
+                owner: "o".to_owned(),
+                ty: telesto_sql_types::SqlType::Int8,
+                start,
+                increment,
+                min,
+                max,
+                cache: 1,
+                cycle: false,
+                owned_by: None,
+                epoch: 0,
+                identity: false,
+                comment: None,
+            };
+            let mut given = std::collections::BTreeSet::new();
+            for region in 0..MOST_REGIONS {
+                let mut position = Position { last: start, called: false };
+                while let Some(next) = following(&sequence, position) {
+                    let Some(value) = in_own_parcel(&sequence, next, RegionId(region)) else { break };
+                    assert!(given.insert(value), "{value} was given twice");
+                    position = Position { last: value, called: true };
+                }
+            }
+            let mut all = Position { last: start, called: false };
+            while let Some(value) = following(&sequence, all) {
+                assert!(given.contains(&value), "{value} is nobody's");
+                all = Position { last: value, called: true };
+            }
+        }
+    }
 
     #[test]
     fn position_bytes_round_trip_and_damage_is_an_error() {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use telesto_common::{DatabaseId, TableId};
+use telesto_common::{DatabaseId, RegionId, TableId};
 
 use super::model::{BuildState, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table, View};
+use super::regions::Region;
 use super::types::UserType;
 use telesto_sql_types::EnumType;
 use telesto_sql_types::domains::DomainType;
@@ -59,6 +60,9 @@ pub struct CatalogSnapshot {
     pub(super) roles: BTreeMap<u32, Arc<Role>>,
     pub(super) types: BTreeMap<u32, Arc<UserType>>,
     pub(super) dropped: BTreeMap<u32, Arc<Dropped>>,
+    pub(super) regions: BTreeMap<u32, Arc<Region>>,
+    /// The region of this process.
+    pub(super) me: RegionId,
     /// What values need of the enum types, by OID.
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
     /// The domains with all they inherit, by OID.

@@ -16,10 +16,12 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
-use telesto_common::{DatabaseId, Env, TableId};
+use telesto_common::{DatabaseId, Env, RegionId, TableId};
+use telesto_geo::placement::rules_row;
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
 use super::model::{Dropped, Role, Schema, Sequence, Table, View};
+use super::regions::{DEFINING, Region};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::types::{TypeKind, UserType};
 use crate::temp::{TEMP_DATABASE, is_temporary};
@@ -29,11 +31,13 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 /// The database every bucket has.
 pub const DEFAULT_DATABASE_ID: DatabaseId = DatabaseId(1);
 
-const SYSTEM: DatabaseId = DatabaseId(0);
+pub(crate) const SYSTEM: DatabaseId = DatabaseId(0);
 const OBJECTS: TableId = TableId(1);
 const HEADERS: TableId = TableId(2);
 const SEQUENCES: TableId = TableId(3);
 const BUILDS: TableId = TableId(4);
+// 5 is what regions acknowledge (`regions`).
+const REGION_SEQUENCES: TableId = TableId(6);
 const HEADER_VERSION: u8 = 1;
 const OBJECT_VERSION: u8 = 1;
 /// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index being built: a version that does not know them
@@ -43,6 +47,9 @@ const INDEX_FORMS_VERSION: u8 = 2;
 const DROPPED_VERSION: u8 = 3;
 /// Columns of inet or cidr: a version that does not know these types cannot read the object.
 const NETWORK_VERSION: u8 = 4;
+/// Regions, and tables that are placed or written otherwise than all are: a version that does not know them would write them
+/// where they must not be written.
+const REGIONS_VERSION: u8 = 5;
 const CACHED: usize = 16;
 
 /// One stored object.
@@ -63,6 +70,8 @@ pub enum Object {
     Type(UserType),
     /// Keys of something dropped, until they are swept.
     Dropped(Dropped),
+    /// A region.
+    Region(Region),
 }
 
 /// Whether a type is, or is made of, inet or cidr.
@@ -84,9 +93,11 @@ impl Object {
                 TypeKind::Domain(domain) => Box::new(std::iter::once(&domain.base)),
                 TypeKind::Enum(_) => Box::new(std::iter::empty()),
             },
-            Self::Schema(_) | Self::Sequence(_) | Self::Role(_) | Self::Dropped(_) => {
-                Box::new(std::iter::empty())
-            }
+            Self::Schema(_)
+            | Self::Sequence(_)
+            | Self::Role(_)
+            | Self::Dropped(_)
+            | Self::Region(_) => Box::new(std::iter::empty()),
         }
     }
 
@@ -99,6 +110,7 @@ impl Object {
             Self::Role(o) => o.oid,
             Self::Type(o) => o.oid,
             Self::Dropped(o) => o.oid,
+            Self::Region(o) => o.oid,
         }
     }
 }
@@ -109,7 +121,16 @@ fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
     key
 }
 
-fn header_key(database: DatabaseId) -> Bytes {
+/// Definitions as keys: what every region replicates of the system's own. Positions of sequences are written by the region that makes
+/// definitions alone; the others have their own.
+pub(crate) fn replicated(database: DatabaseId) -> [KeyRange; 3] {
+    [OBJECTS, HEADERS, SEQUENCES]
+        .map(|table| KeyRange::with_prefix(system_key(table, database).as_slice()))
+}
+
+/// The key of the header: every change of the definitions writes it.
+#[must_use]
+pub fn header_key(database: DatabaseId) -> Bytes {
     system_key(HEADERS, database).finish()
 }
 
@@ -139,6 +160,14 @@ pub fn sequence_key(database: DatabaseId, oid: u32) -> Bytes {
     } else {
         system_key(SEQUENCES, database)
     };
+    key.u64(u64::from(oid), Direction::Ascending);
+    key.finish()
+}
+
+/// The key of a sequence's position in a region that does not make definitions.
+#[must_use]
+pub fn region_sequence_key(database: DatabaseId, oid: u32) -> Bytes {
+    let mut key = system_key(REGION_SEQUENCES, database);
     key.u64(u64::from(oid), Direction::Ascending);
     key.finish()
 }
@@ -187,7 +216,7 @@ fn encode_header(stamp: Stamp, next_oid: u32) -> Bytes {
     Bytes::from(out)
 }
 
-fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
+pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
     let bad = || Error::corrupt("the catalog header");
     let (version, rest) = bytes.split_first().ok_or_else(bad)?;
     if *version != HEADER_VERSION {
@@ -202,6 +231,8 @@ fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Region(_) => REGIONS_VERSION,
+        Object::Table(table) if !table.placement.is_default() => REGIONS_VERSION,
         object if object.types().any(has_networks) => NETWORK_VERSION,
         Object::Table(table)
             if !table.building.is_empty()
@@ -220,10 +251,10 @@ fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=NETWORK_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=REGIONS_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {NETWORK_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {REGIONS_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -243,17 +274,27 @@ pub fn fuzz_stored(bytes: &[u8]) {
 
 /// Decoded catalogs by stamp, shared by all sessions of an engine.
 #[derive(Debug, Default)]
-pub struct CatalogCache(Mutex<Vec<Arc<CatalogSnapshot>>>);
+pub struct CatalogCache {
+    cached: Mutex<Vec<Arc<CatalogSnapshot>>>,
+    /// The region of this process.
+    me: RegionId,
+}
 
 impl CatalogCache {
+    /// Of a process of region `me`.
+    #[must_use]
+    pub fn of(me: RegionId) -> Self {
+        Self { me, ..Self::default() }
+    }
+
     fn find(&self, database: DatabaseId, stamp: Stamp) -> Option<Arc<CatalogSnapshot>> {
-        let cached = self.0.lock();
+        let cached = self.cached.lock();
         cached.iter().rev().find(|c| c.stamp == stamp && c.database == database).cloned()
     }
 
     /// Keeps a decoded catalog under its stamp.
     pub fn remember(&self, catalog: Arc<CatalogSnapshot>) {
-        let mut cached = self.0.lock();
+        let mut cached = self.cached.lock();
         cached.retain(|other| other.stamp != catalog.stamp);
         if cached.len() >= CACHED {
             cached.remove(0);
@@ -297,6 +338,7 @@ impl CatalogCache {
             database,
             database_name: super::DEFAULT_DATABASE.to_owned(),
             next_oid,
+            me: self.me,
             ..CatalogSnapshot::default()
         };
         let range = KeyRange::with_prefix(system_key(OBJECTS, database).as_slice());
@@ -342,6 +384,8 @@ pub async fn forget_dropped(
 pub struct CatalogChange {
     txn: Arc<dyn Transaction>,
     catalog: CatalogSnapshot,
+    /// The catalog before.
+    base: CatalogSnapshot,
     touched: Vec<u32>,
     /// What is being defined is temporary: OIDs are drawn from the session's own.
     temporary: bool,
@@ -350,7 +394,13 @@ pub struct CatalogChange {
 impl CatalogChange {
     /// No change yet, of the catalog that the transaction sees.
     pub fn new(txn: Arc<dyn Transaction>, catalog: &CatalogSnapshot) -> Self {
-        Self { txn, catalog: catalog.clone(), touched: Vec::new(), temporary: false }
+        Self {
+            txn,
+            catalog: catalog.clone(),
+            base: catalog.clone(),
+            touched: Vec::new(),
+            temporary: false,
+        }
     }
 
     /// The catalog with the changes so far.
@@ -393,6 +443,19 @@ impl CatalogChange {
         self.catalog.index();
     }
 
+    /// Whether the change may be made in this region, and by one region alone.
+    fn check_regions(&self) -> Result<()> {
+        if self.base.is_regional() || self.base.me() != DEFINING {
+            self.catalog.check_defining()?;
+        }
+        for oid in self.touched.iter().filter(|oid| !is_temporary(**oid)) {
+            if let Some(before) = self.base.tables.get(oid) {
+                self.base.check_change(before, self.catalog.tables.get(oid).map(|table| &**table))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the changes and new headers, of what was changed. The catalog of this session, and the shared part of it.
     pub async fn finish(
         mut self,
@@ -403,6 +466,9 @@ impl CatalogChange {
         self.touched.dedup();
         let shared = self.touched.iter().any(|oid| !is_temporary(*oid));
         let own = self.touched.iter().any(|oid| is_temporary(*oid));
+        if shared && self.catalog.is_regional() {
+            self.check_regions()?;
+        }
         for oid in &self.touched {
             let key = if is_temporary(*oid) {
                 StoredObject::temp_key(*oid)
@@ -423,6 +489,13 @@ impl CatalogChange {
             let stamp = Stamp(env.random_u128());
             let header = encode_header(stamp, self.catalog.next_oid);
             self.txn.put(header_key(database), header).await?;
+            let rules = self.catalog.rules();
+            if rules != self.base.rules() {
+                match rules {
+                    Some(rules) => self.txn.put(rules_row(), rules.encode()).await?,
+                    None => self.txn.delete(rules_row()).await?,
+                }
+            }
             match &mut self.catalog.temp {
                 Some(temp) => temp.shared_stamp = stamp,
                 None => self.catalog.stamp = stamp,
@@ -476,6 +549,7 @@ impl CatalogSnapshot {
             Object::Role(o) => drop(self.roles.insert(o.oid, Arc::new(o))),
             Object::Type(o) => drop(self.types.insert(o.oid, Arc::new(o))),
             Object::Dropped(o) => drop(self.dropped.insert(o.oid, Arc::new(o))),
+            Object::Region(o) => drop(self.regions.insert(o.oid, Arc::new(o))),
         }
     }
 
@@ -487,6 +561,7 @@ impl CatalogSnapshot {
         self.roles.remove(&oid);
         self.types.remove(&oid);
         self.dropped.remove(&oid);
+        self.regions.remove(&oid);
     }
 
     fn object(&self, oid: u32) -> Option<Object> {
@@ -499,6 +574,7 @@ impl CatalogSnapshot {
             .or_else(|| self.roles.get(&oid).map(|o| Object::Role((**o).clone())))
             .or_else(|| self.types.get(&oid).map(|o| Object::Type((**o).clone())))
             .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
+            .or_else(|| self.regions.get(&oid).map(|o| Object::Region((**o).clone())))
     }
 
     /// Computes what follows from the objects: names, who references whom, links to types.
@@ -628,6 +704,7 @@ mod tests {
             type_oid: 91,
             on_commit: crate::model::OnCommit::default(),
             constraint_comments: Vec::new(),
+            placement: crate::regions::TablePlacement::default(),
         };
         let mut catalog = CatalogSnapshot::default();
         // The table comes first: its OID is the lesser.

@@ -107,7 +107,7 @@ impl RowReader for SequenceReader {
                 .exec
                 .as_ref()
                 .ok_or_else(|| Error::internal("a sequence read while planning"))?;
-            let position = read_position(&exec.txn, exec.catalog.database, &rows.sequence).await?;
+            let position = read_position(&exec.txn, &exec.catalog, &rows.sequence).await?;
             let row =
                 vec![Datum::Int8(position.last), Datum::Int8(0), Datum::Bool(position.called)];
             let all = columns();

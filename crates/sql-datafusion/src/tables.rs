@@ -145,6 +145,7 @@ impl Tables for CatalogTables {
         let path = self.settings.effective_search_path();
         match self.catalog.resolve(schema, relation, &path) {
             Some(Relation::Table(table)) => {
+                self.catalog.check_replicated(table)?;
                 let keyed = matches!(name, [first, _, _] if first == KEYED_SCHEMA);
                 let mut columns: Vec<(String, SqlType)> =
                     table.visible_columns().map(|(_, c)| (c.name.clone(), c.ty.clone())).collect();

@@ -122,7 +122,7 @@ impl Ddl<'_> {
     /// An action on a view, a sequence or an index.
     fn alter_other(&mut self, relation: &Relation, action: &Action) -> Result<()> {
         match action {
-            Action::Nothing => Ok(()),
+            Action::Nothing | Action::Settings(_) => Ok(()),
             Action::RenameTo(name) => self.rename_relation(relation, &fold(name)),
             Action::SetSchema(schema) => self.set_schema(relation, &fold(schema)),
             Action::RenameColumn { from, to } => match relation {
@@ -155,6 +155,7 @@ impl Ddl<'_> {
     async fn alter_step(&mut self, table: &mut Table, action: &Action) -> Result<()> {
         match action {
             Action::Nothing => Ok(()),
+            Action::Settings(settings) => self.place(table, settings),
             Action::Unsupported(what) => Err(Error::unsupported(what)),
             Action::AddColumn { if_not_exists, definition } => {
                 self.alter_add_column(table, definition, *if_not_exists).await

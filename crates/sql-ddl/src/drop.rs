@@ -231,7 +231,7 @@ impl Ddl<'_> {
     }
 
     pub(super) async fn forget_sequence(&mut self, oid: u32) -> Result<()> {
-        sequence::write_position(&self.context.txn, self.context.catalog.database, oid, None)
+        sequence::write_position(&self.context.txn, &self.context.catalog, oid, None)
             .await?;
         self.change.remove(oid);
         Ok(())
@@ -541,8 +541,7 @@ impl Ddl<'_> {
                     .map(|s| (**s).clone())
                     .collect();
                 for sequence in owned {
-                    let database = self.context.catalog.database;
-                    sequence::write_position(&self.context.txn, database, sequence.oid, None)
+                    sequence::write_position(&self.context.txn, &self.context.catalog, sequence.oid, None)
                         .await?;
                     // A changed object: values already taken by processes are not given any more.
                     let mut sequence = sequence;

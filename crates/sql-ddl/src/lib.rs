@@ -23,6 +23,7 @@ mod like;
 mod names;
 pub mod online;
 mod other;
+mod placement;
 mod rename;
 mod rewrite;
 mod sequence;

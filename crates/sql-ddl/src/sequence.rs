@@ -294,14 +294,13 @@ impl Ddl<'_> {
         }
         let restart = apply(&mut sequence, options, false)?;
         self.own(&mut sequence, options)?;
-        let database = self.context.catalog.database;
         match restart {
             Some(at) => {
                 let position = Some(Position { last: at, called: false });
-                write_position(&self.context.txn, database, oid, position).await?;
+                write_position(&self.context.txn, &self.context.catalog, oid, position).await?;
             }
             None => {
-                let now = read_position(&self.context.txn, database, &sequence).await?;
+                let now = read_position(&self.context.txn, &self.context.catalog, &sequence).await?;
                 let (min, max) = (sequence.min, sequence.max);
                 if now.last < min {
                     return Err(invalid(format!(
@@ -316,7 +315,7 @@ impl Ddl<'_> {
                     )));
                 }
                 // A sequence never used stays where it was, as in PostgreSQL: START is for RESTART.
-                write_position(&self.context.txn, database, oid, Some(now)).await?;
+                write_position(&self.context.txn, &self.context.catalog, oid, Some(now)).await?;
             }
         }
         sequence.epoch += 1;

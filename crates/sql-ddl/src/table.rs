@@ -88,6 +88,7 @@ impl Ddl<'_> {
             type_oid: self.object_oid(schema),
             on_commit: on_commit(create)?,
             constraint_comments: Vec::new(),
+            placement: telesto_sql_catalog::regions::TablePlacement::default(),
         };
         if let Some(query) = &create.query {
             self.columns_of_query(&mut table, create, query).await?;

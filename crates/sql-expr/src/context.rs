@@ -47,6 +47,8 @@ pub enum Request {
     CheckTable(u32),
     /// `telesto_log_switch`.
     SwitchLog(LogKind),
+    /// `telesto_migrate`: the region that the session goes to.
+    Migrate(String),
     /// `pg_sleep`; ends early when the statement is cancelled or its time is over.
     Sleep(Duration),
     /// `pg_advisory_lock` and its kin.

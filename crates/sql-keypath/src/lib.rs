@@ -28,6 +28,7 @@ pub mod check;
 mod deferred;
 mod dml;
 pub mod foreign;
+mod homes;
 pub mod join;
 pub mod key_types;
 mod merge;
@@ -228,7 +229,10 @@ fn find_table(name: &ObjectName, context: &PlanContext<'_>) -> Result<Arc<Table>
         &context.settings.effective_search_path(),
     );
     match found {
-        Some(Relation::Table(table)) => Ok(Arc::clone(table)),
+        Some(Relation::Table(table)) => {
+            context.catalog.check_replicated(table)?;
+            Ok(Arc::clone(table))
+        }
         Some(Relation::View(_)) => Err(Error::new(
             SqlState::FEATURE_NOT_SUPPORTED,
             format!("\"{relation}\" is a view, which cannot be written or read by key"),

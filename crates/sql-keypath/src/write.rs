@@ -18,6 +18,7 @@ use rustc_hash::FxHashSet;
 use telesto_common::TableId;
 use telesto_txn::{Looked, ReadFor};
 
+use crate::homes;
 use crate::read::get_many;
 use crate::storage;
 use telesto_sql_catalog::Index;
@@ -157,6 +158,7 @@ impl<'a> Statement<'a> {
         rows: Vec<Row>,
         conflict: &OnConflict,
     ) -> Result<Vec<(Row, bool)>> {
+        homes::check(info, self.exec).await?;
         let mut prepared = Vec::with_capacity(rows.len());
         let mut keys = Vec::new();
         let mut refused = None;
@@ -336,6 +338,7 @@ impl<'a> Statement<'a> {
     /// # Errors
     /// 23502, 23505, 23514.
     pub async fn update(&mut self, info: &Arc<CompiledTable>, changes: Vec<Change>) -> Result<()> {
+        homes::check(info, self.exec).await?;
         for change in &changes {
             info.check_row(&change.new, self.context)?;
         }
@@ -381,6 +384,7 @@ impl<'a> Statement<'a> {
     /// # Errors
     /// Those of the transaction.
     pub async fn remove_old(&self, info: &CompiledTable, change: &Change) -> Result<()> {
+        homes::check(info, self.exec).await?;
         info.check_row(&change.new, self.context)?;
         super::row_writes::remove_row(info, &change.key, &change.old, self.exec, self.context).await
     }
@@ -459,6 +463,7 @@ impl<'a> Statement<'a> {
         info: &Arc<CompiledTable>,
         rows: Vec<(Bytes, Row)>,
     ) -> Result<()> {
+        homes::check(info, self.exec).await?;
         for (key, row) in rows {
             super::row_writes::remove_row(info, &key, &row, self.exec, self.context).await?;
             if info.has_foreign_keys {

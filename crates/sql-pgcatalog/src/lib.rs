@@ -18,6 +18,7 @@ mod objects;
 mod operator_classes;
 mod procedures;
 mod pseudo_types;
+mod regions;
 mod relations;
 mod rows;
 mod shown;
@@ -50,7 +51,7 @@ pub fn rows(
     if table.name == "pg_stat_activity" {
         statistics::activity(&mut out, catalog, settings, live);
     } else if table.schema == "pg_catalog" {
-        if !live::fill(&mut out, live) {
+        if !live::fill(&mut out, live) && !regions::fill(&mut out, catalog, live) {
             objects::fill(&mut out, catalog, settings);
         }
     } else {

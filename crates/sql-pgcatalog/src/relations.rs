@@ -184,6 +184,9 @@ const VIEWS: &[&str] = &[
     "telesto_nodes",
     "telesto_logs",
     "telesto_log_copies",
+    "telesto_regions",
+    "telesto_conflicts",
+    "telesto_placement",
 ];
 
 pub(super) fn collation_of(ty: &SqlType) -> u32 {

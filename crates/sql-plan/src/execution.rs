@@ -134,6 +134,13 @@ impl Execution for ExecContext {
                 self.database.switch_log(to).await?;
                 Datum::text(to.to_string())
             }
+            Request::Migrate(to) => {
+                let regions = self.database.regions().ok_or_else(crate::session_view::no_regions)?;
+                let token = regions.migrate(self.txn.options().session, &to);
+                Datum::text(token.map_err(|reason| {
+                    Error::new(SqlState::INVALID_PARAMETER_VALUE, reason)
+                })?)
+            }
             Request::Sleep(wait) => {
                 self.env.clock.sleep(wait).await;
                 Datum::text("")

@@ -4,6 +4,17 @@ use std::sync::Arc;
 
 use crate::advisory::registry::AdvisoryLocks;
 use crate::cancel::Backends;
+use telesto_sql_types::error::{Error, SqlState};
+
+/// Told where something needs several regions.
+#[must_use]
+pub fn no_regions() -> Error {
+    Error::new(
+        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+        "the database has one region, or this node does not carry its region's streams",
+    )
+    .hint("Make regions with telesto region init and telesto region invite; sessions move on the node that was started with --region.")
+}
 
 /// What pg_cursors shows of a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,6 +22,7 @@ mod explain;
 #[doc(hidden)]
 pub mod fuzz;
 mod online;
+pub mod regions;
 pub mod session;
 
 pub use telesto_sql_catalog as catalog;

@@ -90,6 +90,10 @@ pub const TABLE: &[Function] = &[
     })
     .waiting(),
     function("telesto_log_switch", &[Text], Text, |a, c| log_switch(str_of(&a[0])?, c)).waiting(),
+    function("telesto_migrate", &[Text], Text, |a, c| {
+        c.context.request(Request::Migrate(str_of(&a[0])?.to_owned()))
+    })
+    .waiting(),
     function("pg_sleep", &[Float8], Void, |a, c| sleep(&a[0], c)).waiting(),
     function("txid_current", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),

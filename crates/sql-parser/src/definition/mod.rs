@@ -132,6 +132,8 @@ pub enum Action {
         to: Ident,
     },
     SetSchema(Ident),
+    /// SET (…) and RESET (…): names, and values where there are any.
+    Settings(Vec<(String, Option<String>)>),
     /// Owners, storage, triggers and the like.
     Nothing,
     /// Known to PostgreSQL, not here.

@@ -2,6 +2,8 @@
 
 use super::words::Words;
 use super::{Action, ColumnChange, Kind};
+use super::parse::token_text;
+use crate::sqlparser::tokenizer::Token;
 use crate::sqlparser::ast::{DeferrableInitial, TableConstraint};
 use telesto_sql_types::error::{Error, Result};
 
@@ -78,6 +80,12 @@ impl Words<'_> {
         if self.words(&["VALIDATE", "CONSTRAINT"]) {
             return Ok(Action::ValidateConstraint(self.identifier()?));
         }
+        for (word, reset) in [("SET", false), ("RESET", true)] {
+            if self.peek_words(&[word]) && self.0.peek_nth_token(1).token == Token::LParen {
+                self.words(&[word]);
+                return Ok(Action::Settings(self.settings(reset)?));
+            }
+        }
         for words in [
             &["OWNER", "TO"][..],
             &["ENABLE"],
@@ -115,6 +123,30 @@ impl Words<'_> {
             }
         }
         Err(self.unexpected())
+    }
+
+    /// `(name [= value] [, …])`; names may have parts.
+    fn settings(&mut self, reset: bool) -> Result<Vec<(String, Option<String>)>> {
+        self.expect_symbol("(")?;
+        let mut settings = Vec::new();
+        loop {
+            let mut name = self.identifier()?.value.to_lowercase();
+            while self.symbol(".") {
+                name = format!("{name}.{}", self.identifier()?.value.to_lowercase());
+            }
+            let mut value = None;
+            if !reset && self.symbol("=") {
+                let text = token_text(&self.0.next_token());
+                let quoted = text.strip_prefix('\'').and_then(|text| text.strip_suffix('\''));
+                value = Some(quoted.map_or_else(|| text.clone(), |text| text.replace("''", "'")));
+            }
+            settings.push((name, value));
+            if self.symbol(",") {
+                continue;
+            }
+            self.expect_symbol(")")?;
+            return Ok(settings);
+        }
     }
 
     fn add(&mut self) -> Result<Action> {

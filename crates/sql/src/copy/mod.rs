@@ -184,7 +184,10 @@ fn target_table(
         [] => return Err(Error::syntax("COPY needs a table")),
     };
     match catalog.resolve(schema, table, &settings.effective_search_path()) {
-        Some(Relation::Table(table)) => Ok(Arc::clone(table)),
+        Some(Relation::Table(table)) => {
+            catalog.check_replicated(table)?;
+            Ok(Arc::clone(table))
+        }
         Some(_) => Err(Error::new(
             SqlState::WRONG_OBJECT_TYPE,
             format!("cannot copy \"{table}\": it is not a table"),

@@ -68,6 +68,11 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let options = TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
     let mut txn = engine.database().begin(options).await?;
     let mut catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+    if catalog.me() != crate::catalog::regions::DEFINING {
+        // Builds and sweeps are the defining region's; what they write comes here.
+        txn.rollback();
+        return Ok(false);
+    }
     let dropped: Vec<_> = catalog.dropped().cloned().collect();
     if !dropped.is_empty() {
         // A sweep takes its time: neither the snapshot nor what is known of builds may be from before it.

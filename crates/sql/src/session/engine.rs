@@ -106,7 +106,9 @@ impl SqlEngine {
         let mut attempt = 0;
         loop {
             let txn = database.begin(TxnOptions::default()).await?;
-            let created = bootstrap(&txn, DEFAULT_DATABASE_ID, &env).await?;
+            // A region that has joined others got their catalog before it opened SQL.
+            let first = database.region() == crate::catalog::regions::DEFINING;
+            let created = first && bootstrap(&txn, DEFAULT_DATABASE_ID, &env).await?;
             if !created {
                 txn.rollback();
                 break;
@@ -126,6 +128,7 @@ impl SqlEngine {
             DEFAULT_DATABASE_ID,
             options.notify_interval,
         );
+        let catalogs = CatalogCache::of(database.region());
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
         Ok(Arc::new(Self {
@@ -133,7 +136,7 @@ impl SqlEngine {
             env,
             options,
             database_id: DEFAULT_DATABASE_ID,
-            catalogs: CatalogCache::default(),
+            catalogs,
             sequences: Arc::default(),
             sizes: Arc::default(),
             memory,

@@ -24,6 +24,7 @@ pub(crate) mod init_plan;
 mod online;
 mod planner;
 mod prepare;
+mod region;
 mod result_digest;
 mod run;
 mod tame;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::region::SESSION_TOKEN;
 use super::constraints::SetConstraints;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
@@ -109,6 +110,13 @@ impl Session {
                 self.set_constraints(&set).await?;
                 self.record(Step::Constraints(set));
                 Ok(tag("SET CONSTRAINTS"))
+            }
+            Statement::Set(Set::SingleAssignment { variable, values, .. })
+                if variable.to_string().eq_ignore_ascii_case(SESSION_TOKEN) =>
+            {
+                let token = values.iter().map(set_value).collect::<Result<Vec<_>>>()?.join(",");
+                self.take_token(&token).await?;
+                Ok(tag("SET"))
             }
             Statement::Set(set) => self.set(set).map(|()| tag("SET")),
             Statement::Reset(reset) => {
@@ -346,6 +354,7 @@ impl Session {
                     let on = options.map_or(self.settings.default_read_only, |o| o.read_only);
                     if on { "on" } else { "off" }.to_owned()
                 }
+                SESSION_TOKEN => self.session_token()?,
                 _ => self.settings.show(&name)?,
             };
             vec![vec![Datum::text(value)]]

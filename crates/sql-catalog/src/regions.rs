@@ -1,0 +1,351 @@
+//! Regions in the catalog: which there are, where each table is replicated, and who writes it.
+//!
+//! ```text
+//! definitions ──(made in one region, replicated like rows)──► every region's catalog
+//! catalog ──► rules: which keys go where                      a definition writes them with itself
+//! ```
+//! # Invariants
+//! - Definitions are made in region [`DEFINING`] alone; the others apply them, in causal order with everything else.
+//! - A table with a home is written there alone, so its unique keys and foreign keys hold everywhere. A table that is written in every
+//!   region has no constraint that one region cannot check by itself.
+//! - A home that takes over writes only when every region that wrote before has said, behind its last write, that it has stopped
+//!   ([`Moved`]).
+//! - The rules follow from the catalog: the same catalog has the same rules.
+//!
+//! # On failure
+//! 25006 for what is done in another region, 55000 for what has to wait or to be defined otherwise; both say where or how.
+//!
+//! # Limits
+//! Whole tables. What a region wrote to a table that was dropped meanwhile elsewhere stays as unused keys.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use telesto_common::key::{Direction, KeyRange, KeyWriter};
+use telesto_common::{DatabaseId, RegionId, TableId};
+use telesto_geo::RegionSet;
+use telesto_geo::placement::{Rule, Rules, rules_row};
+
+use super::model::Table;
+use super::snapshot::CatalogSnapshot;
+use super::store::{self, SYSTEM};
+use crate::temp::is_temporary;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// The region in which definitions are made.
+pub const DEFINING: RegionId = RegionId(0);
+/// The regions that there is room for, as in what replication counts.
+pub const MOST_REGIONS: u16 = 16;
+/// Where regions say which definitions they have applied.
+const ACKNOWLEDGED: TableId = TableId(5);
+/// Key-value data of the HTTP interface.
+const KEY_VALUE: TableId = TableId(u32::MAX);
+const VERSION: u8 = 1;
+
+/// A region of the database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Region {
+    /// OID.
+    pub oid: u32,
+    /// Its number; no other region ever has it.
+    pub id: u16,
+    /// Its name.
+    pub name: String,
+    /// Where other regions reach it.
+    pub address: String,
+}
+
+/// Who writes a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Home {
+    /// One region.
+    Region(u16),
+    /// Every region that has it; of two writes of a row the later one stays.
+    Any,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::Region(DEFINING.0)
+    }
+}
+
+/// Regions that may have written a table by older definitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// They have stopped when they have applied definitions whose next OID is greater than this.
+    pub at: u32,
+    /// Which.
+    pub from: Vec<u16>,
+}
+
+/// Where a table is, and who writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TablePlacement {
+    /// The regions that replicate it; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<Vec<u16>>,
+    /// Who writes it.
+    #[serde(default)]
+    pub home: Home,
+    /// Who wrote it before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved>,
+}
+
+impl TablePlacement {
+    /// Whether it is as when nothing is said of it.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether `region` replicates the table.
+    #[must_use]
+    pub fn has(&self, region: RegionId) -> bool {
+        self.regions.as_ref().is_none_or(|regions| regions.contains(&region.0))
+    }
+}
+
+/// The key of the row in which a region says which definitions it has applied.
+#[must_use]
+pub fn acknowledgement_key(database: DatabaseId, region: RegionId) -> Bytes {
+    let mut key = acknowledgements(database);
+    key.u64(u64::from(region.0), Direction::Ascending);
+    key.finish()
+}
+
+fn acknowledgements(database: DatabaseId) -> KeyWriter {
+    let mut key = KeyWriter::prefix(SYSTEM, ACKNOWLEDGED, 0);
+    key.u64(u64::from(database.0), Direction::Ascending);
+    key
+}
+
+/// That row, of a region that has applied the definitions of this header.
+///
+/// # Errors
+/// XX001 when the header does not decode.
+pub fn acknowledgement(header: &[u8]) -> Result<Bytes> {
+    let (_, next_oid) = store::decode_header(header)?;
+    let mut out = vec![VERSION];
+    out.extend_from_slice(&next_oid.to_be_bytes());
+    Ok(Bytes::from(out))
+}
+
+/// The next OID of the definitions that a region has applied.
+///
+/// # Errors
+/// XX001 when it does not decode.
+pub fn acknowledged(row: &[u8]) -> Result<u32> {
+    match row {
+        [VERSION, a, b, c, d] => Ok(u32::from_be_bytes([*a, *b, *c, *d])),
+        _ => Err(Error::corrupt("what a region has acknowledged")),
+    }
+}
+
+/// All keys of a table's storage.
+fn storage_range(database: DatabaseId, storage: TableId) -> KeyRange {
+    let prefix = KeyWriter::prefix(database, storage, 0).finish();
+    // Database and table, without the index.
+    KeyRange::with_prefix(&prefix[..8])
+}
+
+impl CatalogSnapshot {
+    /// The region that this process is of.
+    #[must_use]
+    pub fn me(&self) -> RegionId {
+        self.me
+    }
+
+    /// The regions, by number; none while the database has one only.
+    pub fn regions(&self) -> impl Iterator<Item = &std::sync::Arc<Region>> {
+        self.regions.values()
+    }
+
+    /// Whether the database has several regions, or is about to.
+    #[must_use]
+    pub fn is_regional(&self) -> bool {
+        !self.regions.is_empty()
+    }
+
+    /// The region called `name`.
+    #[must_use]
+    pub fn region_named(&self, name: &str) -> Option<RegionId> {
+        self.regions().find(|region| region.name == name).map(|region| RegionId(region.id))
+    }
+
+    /// What a region is called.
+    #[must_use]
+    pub fn region_name(&self, id: u16) -> String {
+        let found = self.regions().find(|region| region.id == id);
+        found.map_or_else(|| format!("region {id}"), |region| region.name.clone())
+    }
+
+    /// The OID that the next object gets; greater in every later catalog that has more objects.
+    #[must_use]
+    pub fn next_oid(&self) -> u32 {
+        self.next_oid
+    }
+
+    fn members(&self) -> RegionSet {
+        self.regions().map(|region| RegionId(region.id)).collect()
+    }
+
+    /// Which keys go to which regions; nothing while there is one region only.
+    #[must_use]
+    pub fn rules(&self) -> Option<Rules> {
+        if !self.is_regional() {
+            return None;
+        }
+        let all = self.members();
+        let database = self.database;
+        let system = store::replicated(database).into_iter();
+        let system = system.chain([
+            KeyRange::with_prefix(acknowledgements(database).as_slice()),
+            KeyRange::point(&rules_row()),
+            storage_range(database, KEY_VALUE),
+        ]);
+        let mut rules: Vec<Rule> = system.map(|range| Rule { range, regions: all }).collect();
+        for table in self.tables().filter(|table| !is_temporary(table.id.0)) {
+            let placement = &table.placement;
+            let mut regions = all;
+            if let Some(some) = &placement.regions {
+                let some: RegionSet = some.iter().map(|id| RegionId(*id)).collect();
+                regions = RegionSet(some.0 & all.0);
+            }
+            let range = match placement.home {
+                Home::Region(_) => storage_range(database, table.storage),
+                // Rows alone: their index entries are made where they are applied.
+                Home::Any => {
+                    KeyRange::with_prefix(KeyWriter::prefix(database, table.storage, 0).as_slice())
+                }
+            };
+            rules.push(Rule { range, regions });
+        }
+        for note in self.dropped.values() {
+            let range = match note.index {
+                None => storage_range(database, note.storage),
+                Some(index) => {
+                    KeyRange::with_prefix(KeyWriter::prefix(database, note.storage, index).as_slice())
+                }
+            };
+            // A part of a table that is there: its rule names these keys already.
+            let within = self.tables().any(|table| table.storage == note.storage);
+            if !within {
+                rules.push(Rule { range, regions: all });
+            }
+        }
+        Some(Rules::new(rules))
+    }
+
+    /// Refuses definitions in a region that does not make them.
+    ///
+    /// # Errors
+    /// 25006.
+    pub fn check_defining(&self) -> Result<()> {
+        if self.me == DEFINING {
+            return Ok(());
+        }
+        let defining = self.region_name(DEFINING.0);
+        Err(Error::new(
+            SqlState::READ_ONLY_TRANSACTION,
+            format!("definitions are made in region \"{defining}\", this is region \"{}\"", self.region_name(self.me.0)),
+        )
+        .hint(format!("Connect to region \"{defining}\"; what is defined there comes here by itself.")))
+    }
+
+    /// Refuses a table that this region does not replicate.
+    ///
+    /// # Errors
+    /// 55000.
+    pub fn check_replicated(&self, table: &Table) -> Result<()> {
+        if table.placement.has(self.me) {
+            return Ok(());
+        }
+        let regions = table.placement.regions.iter().flatten();
+        let names: Vec<_> = regions.map(|id| format!("\"{}\"", self.region_name(*id))).collect();
+        Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("table \"{}\" is not replicated in region \"{}\"", table.name, self.region_name(self.me.0)),
+        )
+        .hint(format!(
+            "Connect to a region that has it ({}), or place it here too with ALTER TABLE … SET (telesto.regions = …).",
+            names.join(", ")
+        )))
+    }
+
+    /// Refuses writes of a table that is written elsewhere. What is given is to be looked at first: who wrote it before.
+    ///
+    /// # Errors
+    /// 25006; as [`CatalogSnapshot::check_replicated`].
+    pub fn check_written_here<'t>(&self, table: &'t Table) -> Result<Option<&'t Moved>> {
+        let placement = &table.placement;
+        match placement.home {
+            Home::Region(home) if home != self.me.0 => {
+                let home = self.region_name(home);
+                Err(Error::new(
+                    SqlState::READ_ONLY_TRANSACTION,
+                    format!(
+                        "table \"{}\" is written in region \"{home}\", this is region \"{}\"",
+                        table.name,
+                        self.region_name(self.me.0)
+                    ),
+                )
+                .hint(format!(
+                    "Write it in region \"{home}\", or move it with ALTER TABLE … SET (telesto.home = …)."
+                )))
+            }
+            Home::Any => self.check_replicated(table).map(|()| None),
+            Home::Region(_) => Ok(placement.moved.as_ref()),
+        }
+    }
+
+    /// Told of a write that must wait for `region`, which wrote the table before.
+    #[must_use]
+    pub fn still_written(&self, table: &Table, region: u16) -> Error {
+        Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!(
+                "table \"{}\" has moved here, but region \"{}\" has not said yet that it has stopped to write it",
+                table.name,
+                self.region_name(region)
+            ),
+        )
+        .hint("Try again in a moment; SELECT * FROM telesto_regions shows whether that region can be reached.")
+    }
+
+    /// Refuses a definition that one region cannot make while others write the table.
+    ///
+    /// # Errors
+    /// 55000.
+    pub(crate) fn check_change(&self, before: &Table, after: Option<&Table>) -> Result<()> {
+        let Some(after) = after else { return Ok(()) };
+        if before.placement.home == Home::default() && before.placement.moved.is_none() {
+            return Ok(());
+        }
+        let same = Table {
+            name: before.name.clone(),
+            schema: before.schema,
+            owner: before.owner.clone(),
+            comment: before.comment.clone(),
+            constraint_comments: before.constraint_comments.clone(),
+            storage: before.storage,
+            placement: before.placement.clone(),
+            ..after.clone()
+        };
+        if same == *before {
+            return Ok(());
+        }
+        let home = match before.placement.home {
+            Home::Any => "in every region".to_owned(),
+            Home::Region(home) => format!("in region \"{}\"", self.region_name(home)),
+        };
+        let defining = self.region_name(DEFINING.0);
+        Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("table \"{}\" is written {home}; it is changed while it is written in region \"{defining}\"", before.name),
+        )
+        .hint(format!(
+            "ALTER TABLE … SET (telesto.home = '{defining}'), write a row or wait until that is possible, change the table, and set its home again."
+        )))
+    }
+}

@@ -1,0 +1,128 @@
+//! Rows about regions: which there are and how they stand, where tables are, and which writes lost.
+//!
+//! # Invariants
+//! Names come from the catalog, which is the same in every region; how the streams stand is told by the node that carries them.
+//!
+//! # Limits
+//! On a node of a cluster that does not carry its region's streams, what they do is not known: NULL.
+
+use super::rows::RowSet;
+use telesto_common::key::KeyReader;
+use telesto_common::{RegionId, Timestamp};
+use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::regions::{DEFINING, Home};
+use telesto_sql_plan::SessionView;
+use telesto_sql_types::Datum;
+use telesto_txn::regions::RegionView;
+
+/// 2000-01-01 in microseconds since 1970.
+const EPOCH_MICROS: i64 = 946_684_800_000_000;
+
+/// Fills the table if it is one of these; whether it is.
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) -> bool {
+    match out.name() {
+        "telesto_regions" => regions(out, catalog, live),
+        "telesto_conflicts" => conflicts(out, catalog, live),
+        "telesto_placement" => placement(out, catalog),
+        _ => return false,
+    }
+    true
+}
+
+fn count(number: u64) -> Datum {
+    Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn time(at: Timestamp) -> Datum {
+    if at == Timestamp::ZERO {
+        return Datum::Null;
+    }
+    let micros = i64::try_from(at.wall_micros()).unwrap_or(i64::MAX);
+    Datum::TimestampTz(micros.saturating_sub(EPOCH_MICROS))
+}
+
+fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
+    let view = live.database.as_ref().and_then(|database| database.regions()).map(|r| r.view());
+    for region in catalog.regions() {
+        let is_self = region.id == catalog.me().0;
+        let of = |view: &RegionView| view.id == RegionId(region.id);
+        let peer = view.as_ref().and_then(|view| view.peers.iter().find(|peer| of(peer)));
+        let told = |value: &dyn Fn(&RegionView) -> Datum| peer.map_or(Datum::Null, value);
+        let own_trouble = view.as_ref().filter(|_| is_self).and_then(|view| view.trouble.clone());
+        let trouble = own_trouble.or_else(|| peer.and_then(|peer| peer.trouble.clone()));
+        out.row()
+            .set("id", i32::from(region.id))
+            .set("name", &region.name)
+            .set("address", &region.address)
+            .set("is_self", is_self)
+            .set("defines", region.id == DEFINING.0)
+            .set("connected", told(&|peer| Datum::Bool(peer.connected)))
+            .set("filling", told(&|peer| Datum::Bool(peer.filling)))
+            .set("entries_behind", told(&|peer| count(peer.behind)))
+            .set("sent_transactions", told(&|peer| count(peer.sent)))
+            .set("sent_bytes", told(&|peer| count(peer.sent_bytes)))
+            .set("applied_transactions", told(&|peer| count(peer.applied)))
+            .set("waiting_transactions", told(&|peer| count(peer.waiting as u64)))
+            .set("passed", told(&|peer| time(peer.passed)))
+            .set(
+                "visible_after_ms",
+                told(&|peer| Datum::Float8(peer.visible_after.as_secs_f64() * 1000.0)),
+            )
+            .set("trouble", trouble.map_or(Datum::Null, |text| Datum::text(text.as_str())));
+    }
+}
+
+fn conflicts(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
+    let Some(regions) = live.database.as_ref().and_then(|database| database.regions()) else {
+        return;
+    };
+    for conflict in regions.conflicts() {
+        let place = KeyReader::new(&conflict.key).prefix().ok();
+        let table = place.and_then(|(database, storage, _)| {
+            let own = |table: &&std::sync::Arc<_>| -> bool {
+                let table: &telesto_sql_catalog::Table = table;
+                table.storage == storage && database == catalog.database
+            };
+            catalog.tables().find(own)
+        });
+        let text = |text: &str| Datum::text(text);
+        let name = |region: RegionId| catalog.region_name(region.0);
+        out.row()
+            .set("type", conflict.kind)
+            .set("schema_name", table.map_or(Datum::Null, |t| text(catalog.schema_name(t.schema))))
+            .set("table_name", table.map_or(Datum::Null, |t| text(&t.name)))
+            .set("row_key", Datum::Bytea(conflict.key[..].into()))
+            .set("kept_region", name(conflict.kept.1))
+            .set("kept_at", time(conflict.kept.0))
+            .set("passed_over_region", name(conflict.passed_over.1))
+            .set("passed_over_at", time(conflict.passed_over.0));
+    }
+}
+
+fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    if !catalog.is_regional() {
+        return;
+    }
+    let names = |ids: &[u16]| {
+        let names: Vec<_> = ids.iter().map(|id| catalog.region_name(*id)).collect();
+        Datum::text(names.join(", "))
+    };
+    for table in catalog.tables() {
+        if telesto_sql_catalog::temp::is_temporary(table.id.0) {
+            continue;
+        }
+        let placement = &table.placement;
+        let home = match placement.home {
+            Home::Any => "any".to_owned(),
+            Home::Region(home) => catalog.region_name(home),
+        };
+        let moved = placement.moved.as_ref().map(|moved| names(&moved.from));
+        out.row()
+            .set("schema_name", catalog.schema_name(table.schema))
+            .set("table_name", &table.name)
+            .set("home", home)
+            .set("regions", placement.regions.as_ref().map_or(Datum::text("all"), |ids| names(ids)))
+            .set("moved_from", moved.unwrap_or(Datum::Null));
+    }
+}
+

@@ -1,0 +1,233 @@
+//! What replication between regions must know of tables, and the regions that the catalog names.
+//!
+//! # Invariants
+//! - Rows are read by the definitions at the snapshot they are applied at; definitions are kept by their stamp.
+//! - Index entries that follow from a row are those that a writer here would have put ([`CompiledTable::entry`]).
+//!
+//! # On failure
+//! What cannot be read is told as text; whoever applies tries again.
+//!
+//! # Limits
+//! The definitions of one stamp are kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_common::key::KeyReader;
+use telesto_common::{RegionId, TableId, Timestamp};
+use telesto_txn::regions::{Definitions, DerivedEntries, DerivedEntry, Meaning, Standing};
+use telesto_txn::{Database, TxnOptions};
+
+use crate::catalog::regions::{Home, Region, acknowledgement, acknowledgement_key};
+use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, header_key};
+use crate::catalog::{CatalogCache, CatalogSnapshot, Table};
+use crate::error::{Error, Result};
+use crate::expr::{EvalContext, Settings};
+use crate::plan::compiled_table::CompiledTable;
+use crate::session::SqlEngine;
+
+/// How often a change of the regions that others are in the way of is made again.
+const ATTEMPTS: u32 = 20;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct RegionDefinitions {
+    database: Arc<dyn Database>,
+    catalogs: CatalogCache,
+    newest: Mutex<Option<(Bytes, Arc<TableMeaning>)>>,
+}
+
+impl RegionDefinitions {
+    /// The definitions in `database`.
+    #[must_use]
+    pub fn new(database: Arc<dyn Database>) -> Arc<Self> {
+        let catalogs = CatalogCache::of(database.region());
+        Arc::new(Self { database, catalogs, newest: Mutex::default() })
+    }
+
+    /// Whether there are definitions here: a region that joins gets them from the others.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn are_here(database: &Arc<dyn Database>) -> Result<bool> {
+        let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+        let txn = database.begin(options).await?;
+        let header = txn.get(&header_key(DEFAULT_DATABASE_ID), telesto_txn::ReadFor::Query).await?;
+        Ok(header.is_some())
+    }
+
+    async fn read(&self, at: Timestamp) -> Result<Arc<CatalogSnapshot>> {
+        let options = TxnOptions { read_only: true, as_of: Some(at), ..TxnOptions::default() };
+        let txn = self.database.begin(options).await?;
+        let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await;
+        txn.rollback();
+        catalog
+    }
+}
+
+#[async_trait]
+impl Definitions for RegionDefinitions {
+    fn stamp(&self) -> Bytes {
+        header_key(DEFAULT_DATABASE_ID)
+    }
+
+    async fn at(
+        &self,
+        at: Timestamp,
+        stamp: Option<&Bytes>,
+    ) -> std::result::Result<Option<Arc<dyn Meaning>>, String> {
+        let Some(stamp) = stamp else { return Ok(None) };
+        if let Some((of, meaning)) = &*self.newest.lock()
+            && of == stamp
+        {
+            return Ok(Some(Arc::clone(meaning) as _));
+        }
+        let catalog = self.read(at).await.map_err(|error| error.to_string())?;
+        let meaning = Arc::new(TableMeaning::new(catalog));
+        *self.newest.lock() = Some((stamp.clone(), Arc::clone(&meaning)));
+        Ok(Some(meaning))
+    }
+
+    fn acknowledgement(&self, me: RegionId, stamp: &Bytes) -> Option<(Bytes, Bytes)> {
+        // A header that does not decode stops the next read of the catalog, with its reason.
+        let row = acknowledgement(stamp).ok()?;
+        Some((acknowledgement_key(DEFAULT_DATABASE_ID, me), row))
+    }
+}
+
+#[derive(Debug)]
+struct TableMeaning {
+    catalog: Arc<CatalogSnapshot>,
+    settings: Settings,
+    /// By where their rows are.
+    tables: BTreeMap<TableId, Arc<Table>>,
+    compiled: Mutex<BTreeMap<TableId, Arc<CompiledTable>>>,
+}
+
+impl TableMeaning {
+    fn new(catalog: Arc<CatalogSnapshot>) -> Self {
+        let tables = catalog.tables().map(|table| (table.storage, Arc::clone(table))).collect();
+        Self { catalog, settings: Settings::default(), tables, compiled: Mutex::default() }
+    }
+
+    fn compiled(&self, table: &Arc<Table>) -> Result<Arc<CompiledTable>> {
+        if let Some(compiled) = self.compiled.lock().get(&table.storage) {
+            return Ok(Arc::clone(compiled));
+        }
+        let compiled = Arc::new(CompiledTable::new(&self.catalog, &self.settings, table)?);
+        self.compiled.lock().insert(table.storage, Arc::clone(&compiled));
+        Ok(compiled)
+    }
+
+    fn derive(
+        &self,
+        table: &Arc<Table>,
+        key: &Bytes,
+        old: Option<&Bytes>,
+        new: Option<&Bytes>,
+    ) -> Result<DerivedEntries> {
+        let compiled = self.compiled(table)?;
+        let context = EvalContext::planning(&self.settings, &self.catalog);
+        let indexes = compiled.unique.iter().filter(|index| index.id != 0).chain(&compiled.plain);
+        let indexes: Vec<_> = indexes.collect();
+        let of = |value: Option<&Bytes>| -> Result<Vec<DerivedEntry>> {
+            let Some(value) = value else { return Ok(Vec::new()) };
+            let row = compiled.codec.decode(value)?;
+            let mut entries = Vec::new();
+            for index in &indexes {
+                if let Some((key, value)) = compiled.entry(index, &row, key, &context)? {
+                    entries.push(DerivedEntry { key, value });
+                }
+            }
+            Ok(entries)
+        };
+        let (mut old, mut new) = (of(old)?, of(new)?);
+        // What stays is not written.
+        let stays: Vec<_> = old.iter().filter(|entry| new.contains(entry)).cloned().collect();
+        old.retain(|entry| !stays.contains(entry));
+        new.retain(|entry| !stays.contains(entry));
+        Ok(DerivedEntries { old, new })
+    }
+}
+
+fn place(key: &[u8]) -> Option<(telesto_common::DatabaseId, TableId, u32)> {
+    KeyReader::new(key).prefix().ok()
+}
+
+impl Meaning for TableMeaning {
+    fn standing(&self, key: &[u8]) -> Standing {
+        let Some((database, storage, _)) = place(key) else { return Standing::Known };
+        if database != self.catalog.database || self.tables.contains_key(&storage) {
+            return Standing::Known;
+        }
+        if storage.0 == u32::MAX || self.catalog.dropped().any(|note| note.storage == storage) {
+            return Standing::Known;
+        }
+        if storage.0 >= self.catalog.next_oid() { Standing::NotYet } else { Standing::Gone }
+    }
+
+    fn entries(
+        &self,
+        source: RegionId,
+        key: &Bytes,
+        old: Option<&Bytes>,
+        new: Option<&Bytes>,
+    ) -> std::result::Result<DerivedEntries, String> {
+        let Some((database, storage, index)) = place(key) else { return Ok(DerivedEntries::default()) };
+        let table = self.tables.get(&storage);
+        let Some(table) = table.filter(|_| index == 0 && database == self.catalog.database) else {
+            return Ok(DerivedEntries::default());
+        };
+        let placement = &table.placement;
+        let sent = placement.home == Home::Region(source.0) && placement.moved.is_none();
+        if sent || table.maintained_indexes().all(|index| index.id == 0) {
+            return Ok(DerivedEntries::default());
+        }
+        self.derive(table, key, old, new).map_err(|error| error.to_string())
+    }
+}
+
+impl SqlEngine {
+    /// Makes the catalog name these regions: number, name and address. Does nothing when it does.
+    ///
+    /// # Errors
+    /// 25006 in a region that does not make definitions; those of the database.
+    pub async fn name_regions(&self, named: &[(u16, String, String)]) -> Result<()> {
+        let mut attempt = 0;
+        loop {
+            match self.try_name_regions(named).await {
+                Err(error) if error.conflict().is_some() && attempt < ATTEMPTS => attempt += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_name_regions(&self, named: &[(u16, String, String)]) -> Result<()> {
+        let txn = self.database().begin(TxnOptions::default()).await?;
+        let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        let mut change = CatalogChange::new(Arc::clone(&txn), &catalog);
+        for (id, name, address) in named {
+            let known = catalog.regions().find(|region| region.id == *id);
+            if known.is_some_and(|region| region.name == *name && region.address == *address) {
+                continue;
+            }
+            let oid = known.map_or_else(|| change.oid(), |region| region.oid);
+            let (id, name, address) = (*id, name.clone(), address.clone());
+            change.put(Object::Region(Region { oid, id, name, address }));
+        }
+        for gone in catalog.regions().filter(|region| named.iter().all(|(id, ..)| *id != region.id)) {
+            change.remove(gone.oid);
+        }
+        if !change.is_changed() {
+            txn.rollback();
+            return Ok(());
+        }
+        let (_, shared) = change.finish(self.env()).await?;
+        txn.commit().await.map_err(Error::from)?;
+        self.catalogs.remember(shared);
+        Ok(())
+    }
+}

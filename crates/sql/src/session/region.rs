@@ -1,0 +1,61 @@
+//! Sessions that move between regions.
+//!
+//! ```text
+//! SHOW telesto.session_token ──► text ──► SET telesto.session_token = '…' in another region: waits until what it stands for is there
+//! ```
+//! # Invariants
+//! - A token stands for everything that the session has seen and done where it was made.
+//! - A session whose token was taken reads at least that much from then on, at every level of consistency.
+//!
+//! # On failure
+//! 22023 for what is no token, 55000 when the database has one region or when what the token stands for did not come in time; the
+//! session is as it was.
+//!
+//! # Limits
+//! Waits [`LONGEST`] at most; `statement_timeout` and a cancel request end it sooner.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use telesto_txn::regions::RegionControl;
+
+use super::Session;
+use crate::error::{Error, Result, SqlState};
+
+/// The setting with the token.
+pub(super) const SESSION_TOKEN: &str = "telesto.session_token";
+/// How long a session waits for what it has seen elsewhere.
+const LONGEST: Duration = Duration::from_secs(30);
+
+impl Session {
+    fn replication(&self) -> Result<Arc<dyn RegionControl>> {
+        self.engine.database.regions().ok_or_else(crate::plan::session_view::no_regions)
+    }
+
+    /// The session's token.
+    ///
+    /// # Errors
+    /// 55000.
+    pub(super) fn session_token(&self) -> Result<String> {
+        Ok(self.replication()?.token(self.label))
+    }
+
+    /// Goes on where the session with this token was.
+    ///
+    /// # Errors
+    /// See the module's text.
+    pub(super) async fn take_token(&mut self, token: &str) -> Result<()> {
+        if self.block.as_ref().is_some_and(|block| block.explicit) {
+            return Err(Error::new(
+                SqlState::ACTIVE_SQL_TRANSACTION,
+                format!("SET {SESSION_TOKEN} cannot run inside a transaction block"),
+            ));
+        }
+        let regions = self.replication()?;
+        let label = regions.attach(token, LONGEST).await.map_err(|reason| {
+            Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("the session cannot go on here: {reason}"))
+        })?;
+        self.label = self.label.max(label);
+        Ok(())
+    }
+}
