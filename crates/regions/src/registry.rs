@@ -177,13 +177,18 @@ impl Registry {
         &self.secret
     }
 
-    /// Lets this region be reached at another address.
-    pub fn move_to(&mut self, address: &str) {
-        let me = self.me;
-        let own = self.members.iter_mut().find(|member| member.id == me);
-        if let Some((_, at)) = own.and_then(|own| own.node.as_mut()) {
-            address.clone_into(at);
-        }
+    /// Lets the region called `name` be reached at another address.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when no region of that name has joined.
+    pub fn move_to(&mut self, name: &str, address: &str) -> Result<()> {
+        let found = self.members.iter_mut().find(|member| member.name == name && !member.removed);
+        let node = found.and_then(|member| member.node.as_mut());
+        let (_, at) = node.ok_or_else(|| {
+            Error::Config(format!("no region {name} has joined; `telesto region list` shows them"))
+        })?;
+        address.clone_into(at);
+        Ok(())
     }
 
     /// Whether the registry has been changed since number `number` was read.

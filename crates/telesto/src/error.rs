@@ -23,6 +23,9 @@ pub enum Error {
     /// This node cannot take part in its cluster. The text says what to do.
     #[error("cluster: {0}")]
     Cluster(String),
+    /// This node cannot take part in its region. The text says what to do.
+    #[error("regions: {0}")]
+    Region(String),
     /// A statement failed.
     #[error("{0} (SQLSTATE {code})", code = .0.code())]
     Sql(#[from] telesto_sql::Error),

@@ -31,6 +31,7 @@ mod database;
 mod error;
 mod node;
 pub mod open;
+mod regions;
 mod value;
 
 pub use cluster::{ClusterOptions, Directory, Joined, recover};
@@ -38,6 +39,7 @@ pub use database::{Builder, Database, Transaction};
 pub use error::{Error, Result};
 pub use node::Node;
 pub use open::Options;
+pub use regions::Carrier;
 pub use telesto_log::LogKind;
 pub use telesto_server::kv::{Condition, Kv, ReadOptions, ScanRange};
 pub use telesto_txn::{Durability, Level};

@@ -20,6 +20,7 @@ use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 use crate::cluster::{self, ClusterOptions, Joined};
 use crate::error::{Error, Result};
 use crate::node::Node;
+use crate::regions::{self, Carrier};
 
 /// How to open a database. `new` suits development on one machine.
 #[derive(Clone, Debug)]
@@ -50,6 +51,8 @@ pub struct Options {
     pub address: Option<std::net::SocketAddr>,
     /// How this process is a node of a cluster; `None`: it is none.
     pub cluster: Option<ClusterOptions>,
+    /// Where this process listens for other regions, whose streams it carries then.
+    pub region: Option<std::net::SocketAddr>,
 }
 
 impl Options {
@@ -70,6 +73,7 @@ impl Options {
             notify_interval: None,
             address: None,
             cluster: None,
+            region: None,
         }
     }
 }
@@ -85,6 +89,8 @@ pub struct Opened {
     pub sql: Arc<SqlEngine>,
     /// The local folder, if it lasts.
     pub node: Option<Node>,
+    /// The streams of its region, if it carries them.
+    pub regions: Option<Carrier>,
     /// This process among the nodes of a cluster, if it is one of them.
     pub cluster: Option<Joined>,
     /// The local folder, if it does not.
@@ -194,6 +200,9 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             ));
         }
     };
+    engine.region = regions::region_of(&as_bucket).await?;
+    let life = engine.identity.incarnation;
+    let region_bucket = Arc::clone(&as_bucket);
     let engine = match &cluster {
         None => Engine::open(as_bucket, env.clone(), engine).await?,
         Some(joined) => {
@@ -210,7 +219,20 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };
+    let carrier = match options.region {
+        None => None,
+        Some(listen) => {
+            Some(Carrier::start(env, &region_bucket, &engine, listen, life).await?)
+        }
+    };
+    match &carrier {
+        Some(carrier) => carrier.definitions().await?,
+        None => regions::check_defined(&engine).await?,
+    }
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
-    Ok(Opened { bucket, engine, sql, node, cluster, _temporary: temporary })
+    if let Some(carrier) = &carrier {
+        carrier.watch(&sql).await?;
+    }
+    Ok(Opened { bucket, engine, sql, node, regions: carrier, cluster, _temporary: temporary })
 }

@@ -13,6 +13,7 @@ mod dump;
 mod import;
 mod log;
 mod password;
+mod region;
 mod restore;
 mod runtimes;
 mod settings;
@@ -156,6 +157,18 @@ enum Command {
     Cluster {
         #[command(subcommand)]
         command: cluster::Command,
+    },
+    /// Make buckets regions of one database.
+    ///
+    /// Each region has a bucket of its own, serves by itself, and sends the others what is placed there.
+    #[command(after_help = "Examples:
+  telesto region init us --bucket s3://my-us-bucket/telesto --address us.example.com:7400
+  telesto region invite eu --bucket s3://my-us-bucket/telesto
+  telesto region join TEXT --bucket s3://my-eu-bucket/telesto --address eu.example.com:7400
+  telesto start --bucket s3://my-eu-bucket/telesto --region 0.0.0.0:7400")]
+    Region {
+        #[command(subcommand)]
+        command: region::Command,
     },
     /// Look at a database's log, or move it to the other medium.
     Log {
@@ -301,6 +314,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
             report(import::mediawiki(&file, &url, batch_pages).await)
         }
         Command::Cluster { command } => report(cluster::run(command).await),
+        Command::Region { command } => report(region::run(command).await),
         Command::Log { command: LogCommand::Inspect { place, from, limit, json } } => {
             report(log::inspect(place, from, limit, json).await)
         }

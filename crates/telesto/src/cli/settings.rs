@@ -113,6 +113,10 @@ settings! {
     /// A file with the secret from which all nodes make their certificates. Default: one that is kept in the bucket
     #[arg(value_name = "FILE", requires = "cluster")]
     join_token_file: PathBuf, "TELESTO_JOIN_TOKEN_FILE";
+    /// Where this node listens for other regions of the database, whose streams it carries: one node of each region does. The
+    /// bucket is made a region with `telesto region` first
+    #[arg(value_name = "HOST:PORT")]
+    region: String, "TELESTO_REGION";
     /// How far back snapshots can be read, and how long the log is kept. Default: 24h
     #[arg(value_name = "TIME")]
     retention: Span, "TELESTO_RETENTION";

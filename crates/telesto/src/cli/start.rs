@@ -215,6 +215,7 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
         notify_interval: settings.notify_interval.map(|span| span.0),
         address: server.listen,
         cluster: cluster(settings)?,
+        region: region(settings)?,
         ..Options::new(bucket)
     })
 }
@@ -242,6 +243,12 @@ fn cluster(settings: &Settings) -> Result<Option<ClusterOptions>, String> {
         token_file: settings.join_token_file.clone(),
         ..defaults
     }))
+}
+
+/// Where this process listens for other regions.
+fn region(settings: &Settings) -> Result<Option<std::net::SocketAddr>, String> {
+    let Some(listen) = &settings.region else { return Ok(None) };
+    address(listen)?.map(Some).ok_or_else(|| "--region needs an address, HOST:PORT".to_owned())
 }
 
 /// The URL of a folder as a bucket.
@@ -308,6 +315,10 @@ fn banner(
         let others = cluster.member.status().members.len();
         format!("{} (TLS), {others} other nodes are known", cluster.address)
     });
+    let regions = opened.engine.regions().map(|regions| regions.view());
+    let region = regions.map_or("none".to_owned(), |view| {
+        format!("{} (TLS), {} other regions are known", view.name, view.peers.len())
+    });
     for (name, value) in [
         ("bucket", opened.bucket.url().to_owned()),
         ("log", log.to_owned()),
@@ -315,6 +326,7 @@ fn banner(
         ("memory", memory.to_string()),
         ("node", node),
         ("cluster", cluster),
+        ("region", region),
         ("postgres", format!("{}{guard}", shown(server.sql_address()))),
         ("http", shown(server.http_address())),
     ] {

@@ -1,0 +1,246 @@
+//! `telesto region`: makes buckets regions of one database.
+//!
+//! ```text
+//! us: init us ─► invite eu ─► text ─► eu: join TEXT ─► both: start --region
+//! ```
+//! # On failure
+//! Nothing is changed, and why is said.
+//!
+//! # Limits
+//! An invitation holds the secret that regions share: it is to be passed on as a password is. A running node takes in a changed
+//! registry by itself; one that was started without --region has to be started anew.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use telesto::Options;
+use telesto::open::open_bucket;
+use telesto_bucket::Bucket;
+use telesto_common::Env;
+use telesto_regions::{Member, Registry};
+
+use super::table::Table;
+
+/// Which region.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The bucket that holds the region
+    #[arg(long, value_name = "URL", env = "TELESTO_BUCKET")]
+    bucket: String,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Makes the database of a bucket the first region of several.
+    ///
+    /// Nothing is exported or rewritten. Definitions are made in this region from now on.
+    Init {
+        /// What the region is called
+        name: String,
+        /// Where other regions reach the node that will carry its streams
+        #[arg(long, value_name = "HOST:PORT")]
+        address: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Reserves a place for another region, and prints the text with which it joins.
+    Invite {
+        /// What the other region will be called
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Makes an empty bucket the region that was invited.
+    Join {
+        /// The text of `telesto region invite`
+        invitation: String,
+        /// Where other regions reach the node that will carry its streams
+        #[arg(long, value_name = "HOST:PORT")]
+        address: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Takes in a region that has joined, by the text that `join` printed.
+    ///
+    /// Needed only where it cannot introduce itself over the network.
+    Accept {
+        /// The text of `telesto region join`
+        text: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Changes where a region is reached: this one, or another as this one is to reach it.
+    Move {
+        /// The region
+        name: String,
+        /// Where it is reached from now on
+        #[arg(long, value_name = "HOST:PORT")]
+        address: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// The regions that a bucket knows of.
+    List {
+        #[command(flatten)]
+        place: Place,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Leaves a region out; to be run for every region that stays.
+    ///
+    /// What it has committed and not sent stays in its bucket. It cannot come back under its name's number.
+    Remove {
+        /// The region
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
+    let bucket = open_bucket(env, &Options::new(&place.bucket)).map_err(text)?;
+    Ok(bucket)
+}
+
+async fn known(bucket: &Arc<dyn Bucket>) -> Result<(u64, Registry), String> {
+    let found = Registry::load(bucket).await.map_err(text)?;
+    found.ok_or_else(|| {
+        format!("{} is no region; make it the first one with `telesto region init`, or have it join others", bucket.url())
+    })
+}
+
+fn check_address(address: &str) -> Result<(), String> {
+    let port = address.rsplit_once(':').and_then(|(host, port)| {
+        port.parse::<u16>().ok().filter(|port| *port != 0 && !host.is_empty())
+    });
+    port.map(|_| ()).ok_or_else(|| format!("--address {address} is not HOST:PORT"))
+}
+
+/// Runs `telesto region`.
+///
+/// # Errors
+/// Why it failed, and what to do.
+pub async fn run(command: Command) -> Result<(), String> {
+    let env = telesto_runtime::env();
+    match command {
+        Command::Init { name, address, place } => {
+            check_address(&address)?;
+            let bucket = bucket(&env, &place)?;
+            if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
+                return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
+            }
+            let registry = Registry::init(&env, &name, env.node_id(), &address);
+            registry.save(&bucket, 0).await.map_err(text)?;
+            println!(
+                "{} is region {name} now. Start its node with --region {address}; invite others with `telesto region invite`.",
+                bucket.url()
+            );
+        }
+        Command::Invite { name, place } => {
+            let bucket = bucket(&env, &place)?;
+            let (number, mut registry) = known(&bucket).await?;
+            let invitation = registry.invite(&name).map_err(text)?;
+            registry.save(&bucket, number).await.map_err(text)?;
+            eprintln!("Have region {name} join with this text; it holds a secret:");
+            println!("{invitation}");
+        }
+        Command::Join { invitation, address, place } => {
+            check_address(&address)?;
+            join(&env, &invitation, &address, &place).await?;
+        }
+        Command::Accept { text: accepted, place } => {
+            let bucket = bucket(&env, &place)?;
+            let (number, mut registry) = known(&bucket).await?;
+            registry.accept(&accepted).map_err(text)?;
+            registry.save(&bucket, number).await.map_err(text)?;
+            println!("Taken in.");
+        }
+        Command::Move { name, address, place } => {
+            check_address(&address)?;
+            let bucket = bucket(&env, &place)?;
+            let (number, mut registry) = known(&bucket).await?;
+            registry.move_to(&name, &address).map_err(text)?;
+            registry.save(&bucket, number).await.map_err(text)?;
+            println!("Region {name} is reached at {address}.");
+        }
+        Command::List { place, json } => {
+            let bucket = bucket(&env, &place)?;
+            let (_, registry) = known(&bucket).await?;
+            list(&registry, json)?;
+        }
+        Command::Remove { name, place } => {
+            let bucket = bucket(&env, &place)?;
+            let (number, mut registry) = known(&bucket).await?;
+            registry.remove(&name).map_err(text)?;
+            registry.save(&bucket, number).await.map_err(text)?;
+            println!("Region {name} is left out here. Run this for the buckets of the other regions too.");
+        }
+    }
+    Ok(())
+}
+
+fn own(registry: &Registry) -> String {
+    let own = |member: &&Member| member.id == registry.me().0;
+    registry.members().iter().find(own).map_or_else(String::new, |member| member.name.clone())
+}
+
+async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Result<(), String> {
+    let bucket = bucket(env, place)?;
+    if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
+        return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
+    }
+    let found = bucket.list_after(telesto_bucket::Cause::Admin, "shards", None, 1).await;
+    if !found.map_err(text)?.is_empty() {
+        return Err(format!(
+            "{} holds a database already; a region joins with an empty bucket: dump that database and restore it into the regions",
+            bucket.url()
+        ));
+    }
+    let (registry, accepted) = Registry::join(invitation, env.node_id(), address).map_err(text)?;
+    registry.save(&bucket, 0).await.map_err(text)?;
+    eprintln!(
+        "{} is region {} now. Start its node with --region {address}: it introduces itself to the others. Where it cannot reach them, have each `telesto region accept` this text:",
+        bucket.url(),
+        own(&registry)
+    );
+    println!("{accepted}");
+    Ok(())
+}
+
+fn list(registry: &Registry, json: bool) -> Result<(), String> {
+    let state = |member: &Member| match (&member.node, member.removed) {
+        (_, true) => "removed",
+        (None, false) => "invited",
+        (Some(_), false) if member.id == registry.me().0 => "this one",
+        (Some(_), false) => "known",
+    };
+    let address = |member: &Member| {
+        member.node.as_ref().map_or_else(String::new, |(_, address)| address.clone())
+    };
+    if json {
+        let members = registry.members().iter().map(|member| {
+            serde_json::json!({
+                "id": member.id,
+                "name": member.name,
+                "address": address(member),
+                "state": state(member),
+            })
+        });
+        let all: Vec<_> = members.collect();
+        println!("{}", serde_json::to_string_pretty(&all).map_err(text)?);
+        return Ok(());
+    }
+    let rows = registry.members().iter().map(|member| {
+        let cells = [member.id.to_string(), member.name.clone(), address(member)];
+        cells.into_iter().chain([state(member).to_owned()]).map(Some).collect()
+    });
+    let columns = ["id", "name", "address", "state"].map(str::to_owned).to_vec();
+    print!("{}", Table { columns, rows: rows.collect() }.render());
+    Ok(())
+}

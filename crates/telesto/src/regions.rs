@@ -1,0 +1,311 @@
+//! A node's part in its region: it carries the streams to and from other regions.
+//!
+//! ```text
+//! registry in the bucket ──► who I am, who the others are ──► streams
+//!        ▲                                                      │ a region that joined introduces itself
+//!        └──────────────── taken in ◄───────────────────────────┘
+//! ```
+//! # Invariants
+//! - A database is opened as the region that its bucket's registry says, whether this node carries the streams or not.
+//! - A region that has joined opens SQL only when the definitions of the others are there: it never makes a catalog of its own.
+//! - The catalog names the regions that the defining region's registry has, and rows are placed by it.
+//!
+//! # On failure
+//! [`Error::Region`] says what to do. What goes wrong later is in `telesto_regions` and is tried again.
+//!
+//! # Limits
+//! One node of a region carries its streams; the others do not know how they stand. A changed registry is seen within [`LOOK`].
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use telesto_bucket::Bucket;
+use telesto_common::env::Task;
+use telesto_common::{Deadline, Env, Incarnation, NodeId, RegionId};
+use telesto_net::{Caller, Class, Handler, Router};
+use telesto_regions::{Regions, Registry, SERVICE};
+use telesto_runtime::net::{Certificates, JoinToken, Tcp};
+use telesto_sql::SqlEngine;
+use telesto_sql::catalog::regions::DEFINING;
+use telesto_sql::regions::RegionDefinitions;
+use telesto_txn::{Database, Engine};
+use tokio::sync::mpsc;
+
+use crate::error::{Error, Result};
+
+/// How often it is looked whether the registry was changed.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long a region that has joined waits for the others' definitions.
+const PATIENCE: Duration = Duration::from_secs(3600);
+const AGAIN: Duration = Duration::from_millis(200);
+/// Regions that introduce themselves at a time.
+const INTRODUCTIONS: usize = 16;
+
+fn wrong(reason: impl ToString) -> Error {
+    Error::Region(reason.to_string())
+}
+
+/// Answers as the streams that run now do.
+#[derive(Debug, Default)]
+struct Switch(RwLock<Option<Arc<dyn Handler>>>);
+
+#[async_trait]
+impl Handler for Switch {
+    async fn handle(&self, caller: Caller, class: Class, request: Bytes, by: Deadline) -> Bytes {
+        let now = self.0.read().clone();
+        match now {
+            Some(handler) => handler.handle(caller, class, request, by).await,
+            // Who asks takes it for damage, and asks again.
+            None => Bytes::new(),
+        }
+    }
+}
+
+/// The streams of this node's region.
+#[derive(Debug)]
+pub struct Carrier {
+    shared: Arc<Shared>,
+    tasks: Mutex<Vec<Arc<dyn Task>>>,
+    introductions: Mutex<Option<mpsc::Receiver<String>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    env: Env,
+    bucket: Arc<dyn Bucket>,
+    engine: Arc<Engine>,
+    tcp: Tcp,
+    me: Caller,
+    switch: Arc<Switch>,
+    hear: mpsc::Sender<String>,
+    definitions: Arc<RegionDefinitions>,
+    running: Mutex<Option<Arc<Regions>>>,
+    /// The registry that the streams run by.
+    number: Mutex<u64>,
+}
+
+/// Which region the database in `bucket` is.
+///
+/// # Errors
+/// [`Error::Region`].
+pub(crate) async fn region_of(bucket: &Arc<dyn Bucket>) -> Result<RegionId> {
+    let registry = Registry::load(bucket).await.map_err(wrong)?;
+    Ok(registry.map_or(RegionId::default(), |(_, registry)| registry.me()))
+}
+
+/// Refuses to open SQL in a region that has joined and has no definitions yet, on a node that does not get them.
+///
+/// # Errors
+/// [`Error::Region`].
+pub(crate) async fn check_defined(engine: &Arc<Engine>) -> Result<()> {
+    let database: Arc<dyn Database> = Arc::clone(engine) as _;
+    if engine.region() == DEFINING || RegionDefinitions::are_here(&database).await? {
+        return Ok(());
+    }
+    Err(wrong("this region has joined others and has nothing of them yet; start a node of it with --region first, which brings it here"))
+}
+
+impl Carrier {
+    /// Starts the streams, listening at `listen`.
+    ///
+    /// # Errors
+    /// [`Error::Region`].
+    pub(crate) async fn start(
+        env: &Env,
+        bucket: &Arc<dyn Bucket>,
+        engine: &Arc<Engine>,
+        listen: SocketAddr,
+        life: Incarnation,
+    ) -> Result<Self> {
+        let Some((number, registry)) = Registry::load(bucket).await.map_err(wrong)? else {
+            return Err(wrong(format!(
+                "{} is no region yet; make it one with `telesto region init` or `telesto region join`",
+                bucket.url()
+            )));
+        };
+        let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| {
+            wrong(format!("cannot listen for other regions at {listen}: {error}; choose another address with --region"))
+        })?;
+        let node = own_node(&registry)?;
+        let token = JoinToken::new(registry.secret()).map_err(wrong)?;
+        let certificates = Certificates::from_token(&token, node).map_err(wrong)?;
+        let tcp = Tcp::new(env.clone(), Some(certificates));
+        let (hear, introductions) = mpsc::channel(INTRODUCTIONS);
+        let me = Caller { node, incarnation: life };
+        let database: Arc<dyn Database> = Arc::clone(engine) as _;
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            bucket: Arc::clone(bucket),
+            engine: Arc::clone(engine),
+            tcp: tcp.clone(),
+            me,
+            switch: Arc::default(),
+            hear,
+            definitions: RegionDefinitions::new(database),
+            running: Mutex::default(),
+            number: Mutex::new(number),
+        });
+        shared.run(&registry).await?;
+        let router = Router::default().with(SERVICE, Arc::clone(&shared.switch) as _);
+        let serving = env
+            .spawn("serving regions", async move { tcp.serve(listener, me, router).await });
+        let (tasks, introductions) = (Mutex::new(vec![serving]), Mutex::new(Some(introductions)));
+        Ok(Self { shared, tasks, introductions })
+    }
+
+    /// Waits for the definitions of the other regions; the first region has its own.
+    ///
+    /// # Errors
+    /// [`Error::Region`] when they do not come.
+    pub(crate) async fn definitions(&self) -> Result<()> {
+        let shared = &self.shared;
+        if shared.engine.region() == DEFINING {
+            return Ok(());
+        }
+        let database: Arc<dyn Database> = Arc::clone(&shared.engine) as _;
+        let patience = shared.env.deadline(PATIENCE);
+        let mut said = false;
+        while !RegionDefinitions::are_here(&database).await? {
+            if !said {
+                said = true;
+                tracing::warn!("waiting for the definitions of the other regions; they come when a stream from them runs");
+            }
+            if patience.passed(shared.env.clock.monotonic()) {
+                return Err(wrong("the definitions of the other regions did not come; start a node of the first region with --region, and see that it can be reached"));
+            }
+            self.take_in_introductions().await;
+            shared.env.clock.sleep(AGAIN).await;
+        }
+        Ok(())
+    }
+
+    async fn take_in_introductions(&self) {
+        let heard = self.introductions.lock().as_mut().and_then(|heard| heard.try_recv().ok());
+        if let Some(text) = heard
+            && let Err(error) = self.shared.take_in(&text, None).await
+        {
+            tracing::warn!(%error, "a region that introduced itself was not taken in");
+        }
+    }
+
+    /// Keeps catalog and streams as the registry says from now on.
+    ///
+    /// # Errors
+    /// [`Error::Region`], [`Error::Sql`].
+    pub(crate) async fn watch(&self, sql: &Arc<SqlEngine>) -> Result<()> {
+        self.shared.name(sql).await?;
+        let Some(introductions) = self.introductions.lock().take() else { return Ok(()) };
+        let (shared, sql) = (Arc::clone(&self.shared), Arc::clone(sql));
+        let watching = shared.env.clone().spawn(
+            "watching the registry of regions",
+            async move { shared.look_after(sql, introductions).await },
+        );
+        self.tasks.lock().push(watching);
+        Ok(())
+    }
+}
+
+fn own_node(registry: &Registry) -> Result<NodeId> {
+    let own = registry.members().iter().find(|member| RegionId(member.id) == registry.me());
+    let node = own.and_then(|member| member.node.as_ref()).map(|(node, _)| *node);
+    node.ok_or_else(|| wrong("the registry of regions does not say who carries this one; run `telesto region join` again"))
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        for task in self.tasks.lock().drain(..) {
+            task.abort();
+        }
+        if let Some(running) = self.shared.running.lock().take() {
+            running.stop();
+        }
+    }
+}
+
+impl Shared {
+    /// Runs the streams as `registry` says, in the place of those that run.
+    async fn run(&self, registry: &Registry) -> Result<()> {
+        if let Some(running) = self.running.lock().take() {
+            running.stop();
+        }
+        let mut config = registry.config(self.me).map_err(wrong)?;
+        config.introductions = Some(self.hear.clone());
+        let regions = Regions::start(
+            &self.env,
+            Arc::clone(&self.engine),
+            Arc::clone(&self.bucket),
+            Arc::new(self.tcp.clone()),
+            config,
+            Some(Arc::clone(&self.definitions) as _),
+        );
+        let regions = regions.await.map_err(wrong)?;
+        *self.switch.0.write() = Some(regions.handler());
+        *self.running.lock() = Some(regions);
+        Ok(())
+    }
+
+    /// Lets the catalog name the regions, where definitions are made.
+    async fn name(&self, sql: &Arc<SqlEngine>) -> Result<()> {
+        if self.engine.region() != DEFINING {
+            return Ok(());
+        }
+        let loaded = Registry::load(&self.bucket).await.map_err(wrong)?;
+        let Some((_, registry)) = loaded else { return Ok(()) };
+        let members = registry.members().iter().filter(|member| !member.removed);
+        let named = members.filter_map(|member| {
+            let (_, address) = member.node.as_ref()?;
+            Some((member.id, member.name.clone(), address.clone()))
+        });
+        Ok(sql.name_regions(&named.collect::<Vec<_>>()).await?)
+    }
+
+    async fn look_after(&self, sql: Arc<SqlEngine>, mut introductions: mpsc::Receiver<String>) {
+        loop {
+            let turn = tokio::select! {
+                heard = introductions.recv() => match heard {
+                    Some(text) => self.take_in(&text, Some(&sql)).await,
+                    None => return,
+                },
+                () = self.env.clock.sleep(LOOK) => self.follow(&sql).await,
+            };
+            if let Err(error) = turn {
+                tracing::warn!(%error, "the registry of regions was not followed; trying again");
+            }
+        }
+    }
+
+    /// Takes a region in that has introduced itself.
+    async fn take_in(&self, text: &str, sql: Option<&Arc<SqlEngine>>) -> Result<()> {
+        let Some((number, before)) = Registry::load(&self.bucket).await.map_err(wrong)? else {
+            return Ok(());
+        };
+        let mut registry = before.clone();
+        registry.accept(text).map_err(wrong)?;
+        if registry != before {
+            registry.save(&self.bucket, number).await.map_err(wrong)?;
+        }
+        match sql {
+            Some(sql) => self.follow(sql).await,
+            None => self.run(&registry).await,
+        }
+    }
+
+    /// Does what a changed registry says.
+    async fn follow(&self, sql: &Arc<SqlEngine>) -> Result<()> {
+        let known = *self.number.lock();
+        if !Registry::is_newer(&self.bucket, known).await.map_err(wrong)? {
+            return Ok(());
+        }
+        let Some((number, registry)) = Registry::load(&self.bucket).await.map_err(wrong)? else {
+            return Ok(());
+        };
+        self.run(&registry).await?;
+        self.name(sql).await?;
+        *self.number.lock() = number;
+        Ok(())
+    }
+}
