@@ -16,15 +16,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Label, RegionId, ShardId, Timestamp};
 use telesto_net::{CallLimits, Class, Client, Handler, Transport};
-use telesto_shard::ProcessCache;
+use telesto_shard::{ProcessCache, Read};
 use telesto_txn::regions::{ConflictView, RegionControl};
 use telesto_txn::service::{CommitWrites, Freshness};
-use telesto_txn::{Database as _, Engine, Reads};
+use telesto_txn::{Database as _, Engine, ReadFor, Reads, TxnOptions};
 use tokio::sync::{Notify, watch};
 
 use crate::apply::Applier;
@@ -331,6 +332,48 @@ impl Regions {
     /// A deadline of this region's clock.
     pub(crate) fn deadline(&self, limit: Duration) -> Deadline {
         self.shared.env.deadline(limit)
+    }
+
+    /// Everything of each region up to these times is here.
+    #[must_use]
+    pub fn passed(&self) -> BTreeMap<RegionId, Timestamp> {
+        self.shared.passed.borrow().clone()
+    }
+
+    /// Whether everything is here that was committed before the version of `key` that is here, in the region that wrote it.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn has_past_of(&self, key: Bytes) -> Result<bool> {
+        let store = &self.shared.store;
+        let snapshot = store.begin(Freshness::Tail, None).await?;
+        let read = store.get(vec![key], snapshot.snapshot).await;
+        store.release(&snapshot).await;
+        let Some(Read::Found(version)) = read?.pop() else { return Ok(false) };
+        let (at, source) = store.rank(&version);
+        let passed = self.passed().get(&source).copied();
+        Ok(source == self.shared.config.me || passed.is_some_and(|passed| passed >= at))
+    }
+
+    /// Keeps that this region, which has joined others, has what was to be sent to it at first.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn note_complete(&self) -> Result<()> {
+        let row = checked(rows::complete(), Some(Bytes::from_static(&[1])), Timestamp::MAX);
+        let writes = CommitWrites::Inline(vec![row]);
+        self.shared.store.commit(writes, Reads::default(), Timestamp::ZERO).await?;
+        Ok(())
+    }
+
+    /// Whether that was noted in the region of `engine`.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn is_complete(engine: &Arc<Engine>) -> Result<bool> {
+        let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+        let txn = engine.begin(options).await?;
+        Ok(txn.get(&rows::complete(), ReadFor::Query).await?.is_some())
     }
 
     /// The placement that holds here now.

@@ -15,6 +15,11 @@ pub(crate) fn inbox() -> Bytes {
     own_row(1)
 }
 
+/// A region that joined has everything that was to be sent to it at first.
+pub(crate) fn complete() -> Bytes {
+    own_row(4)
+}
+
 /// A position of the region's own log with its past.
 pub(crate) fn base() -> Bytes {
     own_row(3)

@@ -78,6 +78,15 @@ pub struct Moved {
     pub from: Vec<u16>,
 }
 
+/// Regions that are getting a table which they did not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gaining {
+    /// They have it when every region has applied definitions whose next OID is greater than this: rows are sent before that is said.
+    pub at: u32,
+    /// Which.
+    pub regions: Vec<u16>,
+}
+
 /// Where a table is, and who writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TablePlacement {
@@ -90,6 +99,9 @@ pub struct TablePlacement {
     /// Who wrote it before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<Moved>,
+    /// Who does not have all of it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gaining: Option<Gaining>,
 }
 
 impl TablePlacement {
@@ -258,6 +270,14 @@ impl CatalogSnapshot {
     /// # Errors
     /// 55000.
     pub fn check_replicated(&self, table: &Table) -> Result<()> {
+        let gaining = table.placement.gaining.as_ref();
+        if gaining.is_some_and(|gaining| gaining.regions.contains(&self.me.0)) {
+            return Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("rows of table \"{}\" are still being sent to region \"{}\"", table.name, self.region_name(self.me.0)),
+            )
+            .hint("Try again in a moment; SELECT * FROM telesto_regions shows whether all regions can be reached."));
+        }
         if table.placement.has(self.me) {
             return Ok(());
         }
@@ -295,8 +315,16 @@ impl CatalogSnapshot {
                 )))
             }
             Home::Any => self.check_replicated(table).map(|()| None),
-            Home::Region(_) => Ok(placement.moved.as_ref()),
+            Home::Region(_) => self.check_replicated(table).map(|()| placement.moved.as_ref()),
         }
+    }
+
+    /// Tables whose home has moved, or that regions are getting: what is to be settled when all have heard of it.
+    pub fn unsettled(&self) -> impl Iterator<Item = &std::sync::Arc<Table>> {
+        let open = |table: &&std::sync::Arc<Table>| {
+            table.placement.gaining.is_some() || table.placement.moved.is_some()
+        };
+        self.tables().filter(open)
     }
 
     /// Told of a write that must wait for `region`, which wrote the table before.

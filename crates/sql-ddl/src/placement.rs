@@ -4,6 +4,7 @@
 //! - A table's home replicates it.
 //! - A table that every region writes has nothing that one region cannot check by itself: no other unique key than the primary key, no
 //!   foreign keys from or to it.
+//! - A region that gets the table is kept with it until it has all of it.
 //! - Who wrote the table before is kept with it until a later move: the new home waits for them.
 //!
 //! # On failure
@@ -12,7 +13,7 @@
 use super::Ddl;
 use telesto_common::RegionId;
 use telesto_sql_catalog::Table;
-use telesto_sql_catalog::regions::{DEFINING, Home, Moved, TablePlacement};
+use telesto_sql_catalog::regions::{DEFINING, Gaining, Home, Moved, TablePlacement};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 const REGIONS: &str = "telesto.regions";
@@ -52,6 +53,7 @@ impl Ddl<'_> {
         }
         self.check_placement(table, &placement)?;
         self.note_move(table, &mut placement);
+        self.note_gain(table, &mut placement);
         table.placement = placement;
         Ok(())
     }
@@ -133,6 +135,23 @@ impl Ddl<'_> {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Keeps who gets the table and does not have it yet: it is not read there until everybody has sent what they have.
+    fn note_gain(&mut self, table: &Table, placement: &mut TablePlacement) {
+        let regions = self.change.catalog().regions().map(|region| region.id);
+        let still = |id: &u16| {
+            table.placement.gaining.as_ref().is_some_and(|gaining| gaining.regions.contains(id))
+        };
+        let had = |id: &u16| table.placement.has(RegionId(*id)) && !still(id);
+        let gaining: Vec<u16> =
+            regions.filter(|id| placement.has(RegionId(*id)) && !had(id)).collect();
+        if gaining.is_empty() {
+            placement.gaining = None;
+        } else {
+            let at = self.change.oid();
+            placement.gaining = Some(Gaining { at, regions: gaining });
         }
     }
 

@@ -19,9 +19,11 @@ use parking_lot::Mutex;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, TableId, Timestamp};
 use telesto_txn::regions::{Definitions, DerivedEntries, DerivedEntry, Meaning, Standing};
-use telesto_txn::{Database, TxnOptions};
+use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 
-use crate::catalog::regions::{Home, Region, acknowledgement, acknowledgement_key};
+use crate::catalog::regions::{
+    DEFINING, Home, Region, acknowledged, acknowledgement, acknowledgement_key,
+};
 use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, header_key};
 use crate::catalog::{CatalogCache, CatalogSnapshot, Table};
 use crate::error::{Error, Result};
@@ -48,15 +50,38 @@ impl RegionDefinitions {
         Arc::new(Self { database, catalogs, newest: Mutex::default() })
     }
 
-    /// Whether there are definitions here: a region that joins gets them from the others.
+    /// Whether a region that joined has what the others had for it: their definitions, up to where they name this region, and
+    /// all rows that were to be sent before. `passed`: everything of each region up to these times is here. What is missing,
+    /// if something is.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn are_here(database: &Arc<dyn Database>) -> Result<bool> {
+    pub async fn missing(&self, passed: &BTreeMap<RegionId, Timestamp>) -> Result<Option<String>> {
+        let me = self.database.region();
         let options = TxnOptions { read_only: true, ..TxnOptions::default() };
-        let txn = database.begin(options).await?;
-        let header = txn.get(&header_key(DEFAULT_DATABASE_ID), telesto_txn::ReadFor::Query).await?;
-        Ok(header.is_some())
+        let txn = self.database.begin(options).await?;
+        let header = txn.get(&header_key(DEFAULT_DATABASE_ID), ReadFor::Query).await?;
+        let has = |region: u16| passed.get(&RegionId(region)).is_some_and(|at| *at > Timestamp::ZERO);
+        if header.is_none() || !has(DEFINING.0) {
+            return Ok(Some("the definitions of the first region".to_owned()));
+        }
+        let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        let Some(own) = catalog.regions().find(|region| region.id == me.0) else {
+            return Ok(Some("the first region's naming of this one".to_owned()));
+        };
+        // A region sends its rows before it says that it has heard of this one. The first one's saying is the filled stream itself.
+        for region in catalog.regions() {
+            if region.id == me.0 || region.id == DEFINING.0 {
+                continue;
+            }
+            let key = acknowledgement_key(DEFAULT_DATABASE_ID, RegionId(region.id));
+            let said = txn.get(&key, ReadFor::Query).await?;
+            let said = said.map(|row| acknowledged(&row)).transpose()?.unwrap_or_default();
+            if said <= own.oid || !has(region.id) {
+                return Ok(Some(format!("the rows of region {}", region.name)));
+            }
+        }
+        Ok(None)
     }
 
     async fn read(&self, at: Timestamp) -> Result<Arc<CatalogSnapshot>> {
@@ -203,6 +228,56 @@ impl SqlEngine {
                 done => return done,
             }
         }
+    }
+
+    /// Forgets of moves and gains of tables what all regions have heard of. Called now and then where definitions are made.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn settle_regions(&self) -> Result<()> {
+        let options = TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
+        let txn = self.database().begin(options).await?;
+        let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        txn.rollback();
+        if catalog.me() != DEFINING || catalog.unsettled().next().is_none() {
+            return Ok(());
+        }
+        match self.try_settle().await {
+            // Looked at again.
+            Err(error) if error.conflict().is_some() => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn try_settle(&self) -> Result<()> {
+        let txn = self.database().begin(TxnOptions::default()).await?;
+        let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        let mut heard = BTreeMap::new();
+        for region in catalog.regions().filter(|region| region.id != DEFINING.0) {
+            let key = acknowledgement_key(DEFAULT_DATABASE_ID, RegionId(region.id));
+            let said = txn.get(&key, ReadFor::Query).await?;
+            let said = said.map(|row| acknowledged(&row)).transpose()?;
+            heard.insert(region.id, said.unwrap_or_default());
+        }
+        let mut change = CatalogChange::new(Arc::clone(&txn), &catalog);
+        for table in catalog.unsettled() {
+            let mut settled = (**table).clone();
+            let everybody = |at: u32| heard.values().all(|said| *said > at);
+            let placement = &mut settled.placement;
+            placement.gaining.take_if(|gaining| everybody(gaining.at));
+            placement.moved.take_if(|moved| everybody(moved.at));
+            if settled != **table {
+                change.put(Object::Table(settled));
+            }
+        }
+        if !change.is_changed() {
+            txn.rollback();
+            return Ok(());
+        }
+        let (_, shared) = change.finish(self.env()).await?;
+        txn.commit().await.map_err(Error::from)?;
+        self.catalogs.remember(shared);
+        Ok(())
     }
 
     async fn try_name_regions(&self, named: &[(u16, String, String)]) -> Result<()> {

@@ -226,8 +226,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         }
     };
     match &carrier {
-        Some(carrier) => carrier.definitions().await?,
-        None => regions::check_defined(&engine).await?,
+        Some(carrier) => carrier.complete().await?,
+        None => regions::check_complete(&engine).await?,
     }
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;

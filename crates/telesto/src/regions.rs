@@ -7,7 +7,8 @@
 //! ```
 //! # Invariants
 //! - A database is opened as the region that its bucket's registry says, whether this node carries the streams or not.
-//! - A region that has joined opens SQL only when the definitions of the others are there: it never makes a catalog of its own.
+//! - A region that has joined opens SQL only when the definitions of the others are there, and the rows that were to be sent before:
+//!   it never makes a catalog of its own, and never answers from half a table.
 //! - The catalog names the regions that the defining region's registry has, and rows are placed by it.
 //!
 //! # On failure
@@ -32,6 +33,7 @@ use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_sql::SqlEngine;
 use telesto_sql::catalog::regions::DEFINING;
 use telesto_sql::regions::RegionDefinitions;
+use telesto_txn::regions::Definitions as _;
 use telesto_txn::{Database, Engine};
 use tokio::sync::mpsc;
 
@@ -39,7 +41,7 @@ use crate::error::{Error, Result};
 
 /// How often it is looked whether the registry was changed.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long a region that has joined waits for the others' definitions.
+/// How long a region that has joined waits for what the others have.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_millis(200);
 /// Regions that introduce themselves at a time.
@@ -97,16 +99,15 @@ pub(crate) async fn region_of(bucket: &Arc<dyn Bucket>) -> Result<RegionId> {
     Ok(registry.map_or(RegionId::default(), |(_, registry)| registry.me()))
 }
 
-/// Refuses to open SQL in a region that has joined and has no definitions yet, on a node that does not get them.
+/// Refuses to open SQL in a region that has joined and has not got everything yet, on a node that does not get it.
 ///
 /// # Errors
 /// [`Error::Region`].
-pub(crate) async fn check_defined(engine: &Arc<Engine>) -> Result<()> {
-    let database: Arc<dyn Database> = Arc::clone(engine) as _;
-    if engine.region() == DEFINING || RegionDefinitions::are_here(&database).await? {
+pub(crate) async fn check_complete(engine: &Arc<Engine>) -> Result<()> {
+    if engine.region() == DEFINING || Regions::is_complete(engine).await.map_err(wrong)? {
         return Ok(());
     }
-    Err(wrong("this region has joined others and has nothing of them yet; start a node of it with --region first, which brings it here"))
+    Err(wrong("this region has joined others and has not got everything of them yet; start a node of it with --region first, which brings it here"))
 }
 
 impl Carrier {
@@ -157,28 +158,33 @@ impl Carrier {
         Ok(Self { shared, tasks, introductions })
     }
 
-    /// Waits for the definitions of the other regions; the first region has its own.
+    /// Waits for what the other regions have for one that has joined them; the first region waits for nothing.
     ///
     /// # Errors
-    /// [`Error::Region`] when they do not come.
-    pub(crate) async fn definitions(&self) -> Result<()> {
+    /// [`Error::Region`] when it does not come.
+    pub(crate) async fn complete(&self) -> Result<()> {
         let shared = &self.shared;
-        if shared.engine.region() == DEFINING {
+        if shared.engine.region() == DEFINING
+            || Regions::is_complete(&shared.engine).await.map_err(wrong)?
+        {
             return Ok(());
         }
-        let database: Arc<dyn Database> = Arc::clone(&shared.engine) as _;
         let patience = shared.env.deadline(PATIENCE);
-        let mut said = false;
-        while !RegionDefinitions::are_here(&database).await? {
-            if !said {
-                said = true;
-                tracing::warn!("waiting for the definitions of the other regions; they come when a stream from them runs");
+        let mut said = String::new();
+        while let Some(missing) = shared.missing().await? {
+            if said != missing {
+                tracing::warn!("waiting for {missing}");
+                said = missing;
             }
             if patience.passed(shared.env.clock.monotonic()) {
-                return Err(wrong("the definitions of the other regions did not come; start a node of the first region with --region, and see that it can be reached"));
+                return Err(wrong(format!("{said} did not come; see that a node of each region runs with --region and can be reached from here, and from there")));
             }
             self.take_in_introductions().await;
             shared.env.clock.sleep(AGAIN).await;
+        }
+        let running = shared.running.lock().clone();
+        if let Some(running) = running {
+            running.note_complete().await.map_err(wrong)?;
         }
         Ok(())
     }
@@ -227,6 +233,16 @@ impl Drop for Carrier {
 }
 
 impl Shared {
+    /// What this region has not got yet, if there is something.
+    async fn missing(&self) -> Result<Option<String>> {
+        let running = self.running.lock().clone();
+        let Some(running) = running else { return Ok(Some("the streams".to_owned())) };
+        let missing = self.definitions.missing(&running.passed()).await?;
+        // What names this region comes behind the rows that were to be sent before.
+        let whole = running.has_past_of(self.definitions.stamp()).await.map_err(wrong)?;
+        Ok(missing.or_else(|| (!whole).then(|| "the rows of the first region".to_owned())))
+    }
+
     /// Runs the streams as `registry` says, in the place of those that run.
     async fn run(&self, registry: &Registry) -> Result<()> {
         if let Some(running) = self.running.lock().take() {
@@ -296,6 +312,7 @@ impl Shared {
 
     /// Does what a changed registry says.
     async fn follow(&self, sql: &Arc<SqlEngine>) -> Result<()> {
+        sql.settle_regions().await?;
         let known = *self.number.lock();
         if !Registry::is_newer(&self.bucket, known).await.map_err(wrong)? {
             return Ok(());
