@@ -152,7 +152,7 @@ impl Applier {
                     "another runner has applied transactions in this region; let one node of a region run its streams".to_owned(),
                 ));
             }
-            sort_out(store, &shared.tables, &work.transactions, at).await.map(Some)
+            sort_out(store, &shared.tables, &work.transactions, at, None).await.map(Some)
         };
         let sorted = sorted.await;
         store.release(&snapshot).await;

@@ -83,7 +83,7 @@ impl Receiver {
                 Ok(reply)
             }
             Request::Rows(rows) => {
-                self.fill(rows).await?;
+                self.fill(from, rows).await?;
                 Ok(Reply::Taken)
             }
             Request::Filled(position) => {
@@ -115,7 +115,7 @@ impl Receiver {
         }
     }
 
-    async fn fill(&self, labelled: Vec<LabelledRow>) -> Result<()> {
+    async fn fill(&self, from: RegionId, labelled: Vec<LabelledRow>) -> Result<()> {
         let store = &self.0.store;
         let mut by_label: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for LabelledRow { source, at, write } in labelled {
@@ -132,7 +132,8 @@ impl Receiver {
             .collect();
         loop {
             let snapshot = store.begin(Freshness::Tail, None).await?;
-            let sorted = sort_out(store, &self.0.tables, &transactions, snapshot.snapshot).await;
+            let sorted = sort_out(store, &self.0.tables, &transactions, snapshot.snapshot, Some(from));
+            let sorted = sorted.await;
             store.release(&snapshot).await;
             let SortedOut { remote, own, reads, .. } = sorted?;
             if remote.is_empty() {

@@ -351,6 +351,12 @@ impl Regions {
         store.release(&snapshot).await;
         let Some(Read::Found(version)) = read?.pop() else { return Ok(false) };
         let (at, source) = store.rank(&version);
+        // What came without a transaction is noted only when somebody waits for it.
+        {
+            let mut waiting = self.shared.wanted.lock();
+            *waiting = (*waiting).max(Some(Timestamp::ZERO));
+        }
+        self.shared.news.notify_one();
         let passed = self.passed().get(&source).copied();
         Ok(source == self.shared.config.me || passed.is_some_and(|passed| passed >= at))
     }

@@ -58,20 +58,28 @@ struct Left<'a> {
     entries: Vec<DerivedEntries>,
 }
 
-/// Sorts `transactions` out against the versions at `at` and against those before each.
+/// Sorts `transactions` out against the versions at `at` and against those before each. `filling`: they are rows of a snapshot that
+/// this region sends. Those of a table that is being defined come before its definition where the defining region sends them, with
+/// all index entries.
 pub(crate) async fn sort_out(
     store: &Store,
     tables: &Tables,
     transactions: &[Remote],
     at: Timestamp,
+    filling: Option<RegionId>,
 ) -> Result<SortedOut> {
+    let early = tables.as_ref().is_some_and(|tables| filling == Some(tables.defining()));
     let mut out = SortedOut::default();
     let meaning = meaning(store, tables, at, &mut out.reads).await?;
     let keys = transactions.iter().flat_map(|transaction| &transaction.writes);
     let mut present = read(store, keys.map(|write| write.key.clone()), at).await?;
     let mut left = Vec::with_capacity(transactions.len());
     for transaction in transactions {
-        left.push(winners(transaction, meaning.as_deref(), &mut present, &mut out.conflicts)?);
+        // A transaction that defines something may hold rows of what it defines.
+        let defines =
+            tables.as_ref().is_some_and(|tables| transaction.written(&tables.stamp()).is_some());
+        let read = Reading { meaning: meaning.as_deref(), early: early || defines };
+        left.push(winners(transaction, &read, &mut present, &mut out.conflicts)?);
         if let Some(tables) = tables
             && let Some(stamp) = transaction.written(&tables.stamp())
             && let Some((key, value)) = tables.acknowledgement(store.me, stamp)
@@ -124,9 +132,16 @@ async fn read(
     Ok(present)
 }
 
+/// How rows are read.
+struct Reading<'a> {
+    meaning: Option<&'a dyn Meaning>,
+    /// Rows of what is defined later are applied as they come: their index entries come with them.
+    early: bool,
+}
+
 fn winners<'a>(
     transaction: &'a Remote,
-    meaning: Option<&dyn Meaning>,
+    reading: &Reading<'_>,
     present: &mut BTreeMap<Bytes, Present>,
     conflicts: &mut Vec<ConflictView>,
 ) -> Result<Left<'a>> {
@@ -134,10 +149,13 @@ fn winners<'a>(
     let rank = (label.timestamp, label.source);
     let mut left = Left { transaction, winners: BTreeMap::new(), entries: Vec::new() };
     for KeyWrite { key, value } in writes {
-        match meaning.map_or(Standing::Known, |meaning| meaning.standing(key)) {
-            Standing::Known => {}
+        let standing = reading.meaning.map_or(Standing::Known, |meaning| meaning.standing(key));
+        match standing {
+            Standing::NotYet if !reading.early => {
+                return Err(Error::NotDefined { region: label.source });
+            }
             Standing::Gone => continue,
-            Standing::NotYet => return Err(Error::NotDefined { region: label.source }),
+            Standing::Known | Standing::NotYet => {}
         }
         let Some(here) = present.get_mut(key) else { continue };
         if let Some(kept) = here.rank.filter(|kept| *kept >= rank) {
@@ -147,7 +165,7 @@ fn winners<'a>(
             }
             continue;
         }
-        if let Some(meaning) = meaning {
+        if let Some(meaning) = reading.meaning.filter(|_| standing == Standing::Known) {
             let entries =
                 meaning.entries(label.source, key, here.value.as_ref(), value.as_ref());
             left.entries.push(entries.map_err(Error::Definitions)?);

@@ -95,6 +95,10 @@ impl RegionDefinitions {
 
 #[async_trait]
 impl Definitions for RegionDefinitions {
+    fn defining(&self) -> RegionId {
+        DEFINING
+    }
+
     fn stamp(&self) -> Bytes {
         header_key(DEFAULT_DATABASE_ID)
     }

@@ -158,6 +158,9 @@ pub trait Meaning: Debug + Send + Sync {
 /// How replication finds what rows mean.
 #[async_trait]
 pub trait Definitions: Debug + Send + Sync {
+    /// The region in which definitions are made.
+    fn defining(&self) -> RegionId;
+
     /// The key whose change means that the definitions have changed.
     fn stamp(&self) -> Bytes;
 
