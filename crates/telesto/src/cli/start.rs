@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::settings::{DurabilityKind, LogKind, Role, Settings, address};
+use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
@@ -67,8 +67,16 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     let drain = settings.drain_timeout.map_or(DEFAULT_DRAIN, |span| span.0);
     let tls = server_config.tls.is_some();
     let scram = matches!(server_config.auth, Auth::Scram(_));
+    let console = match settings.console {
+        Some(ConsoleKind::Off) => None,
+        kind => {
+            let may_write = kind != Some(ConsoleKind::ReadOnly);
+            Some(telesto_console::mount(telesto_console::Options { may_write }))
+        }
+    };
     let server =
-        Server::start(env.clone(), Arc::clone(&opened.sql), server_config, Some(metrics)).await;
+        Server::start(env.clone(), Arc::clone(&opened.sql), server_config, Some(metrics), console)
+            .await;
     let server = match server {
         Ok(server) => server,
         Err(error) => {
