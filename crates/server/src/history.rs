@@ -40,6 +40,7 @@ const WRITE_PROMISE: f64 = 0.5;
 pub struct History {
     env: Env,
     registry: PrometheusHandle,
+    begun: Duration,
     kept: Mutex<Kept>,
 }
 
@@ -65,7 +66,8 @@ impl History {
     /// Of what `registry` holds.
     #[must_use]
     pub fn new(env: Env, registry: PrometheusHandle) -> Self {
-        Self { env, registry, kept: Mutex::default() }
+        let begun = env.clock.monotonic();
+        Self { env, registry, begun, kept: Mutex::default() }
     }
 
     /// Closes a stretch, if the last one is old enough.
@@ -78,6 +80,8 @@ impl History {
         if !due {
             return;
         }
+        let up = now.saturating_sub(self.begun);
+        metrics::gauge!("telesto_uptime_seconds").set(up.as_secs_f64());
         let counts = Counts::of(&parse(&self.registry.render()));
         let until_micros = pg_micros(self.env.clock.wall_micros());
         let mut kept = self.kept.lock();
