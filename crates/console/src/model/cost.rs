@@ -34,6 +34,10 @@ const HOUR: f64 = 3600.0;
 pub struct Cost {
     /// By cause and class of request.
     pub causes: Part,
+    /// By resource, with what the process itself costs, where that is collected.
+    pub bill: Part,
+    /// By whom and what for, where that is collected.
+    pub accounts: Part,
     /// The price sheet.
     pub sheet: Part,
     /// The last hour's rate, and what it makes in a day and a month.
@@ -95,8 +99,14 @@ pub async fn load(reader: &Reader, wish: Wish) -> Cost {
     let numbers = "SELECT name, sum(value) AS value FROM telesto_metrics WHERE name IN ('telesto_uptime_seconds', \
                    'telesto_txn_folds_total', 'telesto_txn_looks_total', 'telesto_txn_looks_shared_total') GROUP BY name";
     let medium = "SELECT medium FROM telesto_logs ORDER BY shard LIMIT 1";
-    let (causes, sheet, projection, numbers, medium) = futures::join!(
+    let there = reader.relations(&["telesto_bill", "telesto_costs"]).await.unwrap_or_default();
+    let bill = "SELECT * FROM telesto_bill ORDER BY dollars DESC";
+    let accounts = "SELECT dimension, name, calls, rows, gets, puts, cpu_seconds, dollars, dollars_per_month \
+                    FROM telesto_costs ORDER BY dimension, dollars DESC, name LIMIT 500";
+    let (causes, bill, accounts, sheet, projection, numbers, medium) = futures::join!(
         Part::of(reader, CAUSES),
+        Part::if_there(reader, "telesto_bill", &there, bill),
+        Part::if_there(reader, "telesto_costs", &there, accounts),
         Part::of(reader, sheet),
         Part::of(reader, projection),
         Part::of(reader, numbers),
@@ -111,7 +121,7 @@ pub async fn load(reader: &Reader, wish: Wish) -> Cost {
         if in_bucket { price / 1000.0 } else { 0.0 },
         wish,
     );
-    Cost { causes, sheet, projection, what_if }
+    Cost { causes, bill, accounts, sheet, projection, what_if }
 }
 
 fn what_if(numbers: &Table, causes: &Table, look_price: f64, wish: Wish) -> WhatIf {

@@ -48,6 +48,14 @@ impl Part {
         }
     }
 
+    /// The rows of `sql`, if `relation` is among those that are there.
+    pub async fn if_there(reader: &Reader, relation: &str, there: &[String], sql: &str) -> Self {
+        match there.iter().any(|own| own == relation) {
+            true => Self::of(reader, sql).await,
+            false => Self::missing(relation),
+        }
+    }
+
     /// What this server does not collect.
     pub fn missing(relation: &str) -> Self {
         Self::Missing { missing: format!("Not collected here: this server has no {relation}.") }

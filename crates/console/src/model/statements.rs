@@ -25,27 +25,21 @@ pub struct Statements {
 }
 
 /// Columns of `pg_stat_statements` that are shown, as far as there are such.
-const SHOWN: [&str; 20] = [
+const SHOWN: [&str; 14] = [
     "query",
     "calls",
     "total_exec_time",
     "mean_exec_time",
-    "min_exec_time",
     "max_exec_time",
     "stddev_exec_time",
-    "p50_ms",
-    "p99_ms",
     "rows",
-    "failures",
-    "conflicts",
-    "requests",
     "gets",
     "puts",
-    "bytes_read",
-    "bytes_written",
+    "bytes_sent",
+    "bytes_received",
+    "cpu_seconds",
     "dollars",
-    "total_dollars",
-    "dollars_per_1000",
+    "dollars_per_call",
 ];
 
 pub async fn load(reader: &Reader) -> Statements {

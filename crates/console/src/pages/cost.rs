@@ -42,8 +42,15 @@ impl Asked {
 pub async fn page(visitor: Visitor, Query(asked): Query<Asked>) -> Response {
     let cost = cost::load(&visitor.reader(), asked.wish()).await;
     let money = |column: &str, value: &str, _: &[Option<String>]| -> Option<Markup> {
-        let dollar = ["dollars", "an_hour", "a_day", "thirty_days", "per_1000_transactions"]
-            .contains(&column);
+        let dollar = [
+            "dollars",
+            "an_hour",
+            "a_day",
+            "thirty_days",
+            "per_1000_transactions",
+            "dollars_per_month",
+        ]
+        .contains(&column);
         let amount: f64 = value.parse().ok()?;
         if dollar {
             return Some(html! { (dollars(amount)) });
@@ -54,6 +61,8 @@ pub async fn page(visitor: Visitor, Query(asked): Query<Asked>) -> Response {
         (show::part("What the last hour's rate makes", &cost.projection, Some(&money)))
         (shares(&cost.causes))
         (show::part("Where each dollar goes, since the start", &cost.causes, Some(&money)))
+        (show::part("The bill, by resource", &cost.bill, Some(&money)))
+        (show::part("By whom and what for", &cost.accounts, Some(&money)))
         (what_if(&cost.what_if, &asked))
         (show::part("Price sheet, dollars", &cost.sheet, None))
         p.note { "Requests and bytes; what is stored is charged by the month beside this. " code { "--prices" } " chooses the sheet." }
