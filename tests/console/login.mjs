@@ -21,7 +21,7 @@ await look(visit, "360-login-refused");
 await enter("pencil");
 assert.equal(new URL(page.url()).pathname, "/data/public");
 const cookies = await context.cookies();
-const session = cookies.find((cookie) => cookie.name === "telesto_console");
+const session = cookies.find((cookie) => cookie.name.startsWith("telesto_console"));
 assert.ok(session.httpOnly && session.sameSite === "Strict");
 assert.equal(await page.evaluate(() => document.cookie.includes("telesto_console")), false);
 

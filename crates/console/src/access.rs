@@ -28,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::limits;
 
-/// The cookie's name.
-pub const COOKIE: &str = "telesto_console";
+/// The cookie's name, before the port.
+const COOKIE: &str = "telesto_console";
 /// The header that carries the CSRF token.
 pub const CSRF_HEADER: &str = "x-csrf-token";
 
@@ -137,7 +137,7 @@ impl Sessions {
     /// The session that the cookie of a request names.
     #[must_use]
     pub fn of(&self, headers: &HeaderMap) -> Option<Session> {
-        let token = cookie(headers, COOKIE)?;
+        let token = cookie(headers, &cookie_name(headers))?;
         let key = *blake3::hash(token.as_bytes()).as_bytes();
         let now = self.env.clock.monotonic();
         let mut all = self.by_key.lock();
@@ -176,6 +176,17 @@ fn stands(session: &Session, now: Duration) -> bool {
         && now.saturating_sub(session.begun) < limits::LIFE
 }
 
+/// Browsers send a host's cookies to all of its ports: nodes on one machine must not take each other's for theirs.
+fn cookie_name(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    match host.rsplit_once(':') {
+        Some((_, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+            format!("{COOKIE}_{port}")
+        }
+        _ => COOKIE.to_owned(),
+    }
+}
+
 /// The value of the cookie of this name.
 #[must_use]
 pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -195,9 +206,10 @@ pub fn set_cookie(token: Option<&str>, headers: &HeaderMap) -> String {
     // Behind a proxy that speaks TLS the cookie must not leave it.
     let proxied = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
     let secure = if proxied { "; Secure" } else { "" };
+    let name = cookie_name(headers);
     match token {
-        Some(token) => format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"),
-        None => format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0{secure}"),
+        Some(token) => format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"),
+        None => format!("{name}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0{secure}"),
     }
 }
 
@@ -268,6 +280,9 @@ mod tests {
         let line = set_cookie(Some("t"), &headers);
         assert!(line.contains("; HttpOnly") && line.contains("; SameSite=Strict"), "{line}");
         assert!(!line.contains("Secure"));
+        headers.insert(header::HOST, HeaderValue::from_static("[::1]:8081"));
+        assert!(set_cookie(None, &headers).starts_with("telesto_console_8081=;"));
+        headers.insert(header::HOST, HeaderValue::from_static("[::1]"));
         headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
         assert!(set_cookie(Some("t"), &headers).ends_with("; Secure"));
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::rejection::JsonRejection;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -121,8 +121,9 @@ async fn table(caller: Caller, Path((schema, name)): Path<(String, String)>) -> 
 async fn rows(
     caller: Caller,
     Path((schema, name)): Path<(String, String)>,
-    Query(at): Query<pages::data::Where>,
+    at: Result<Query<pages::data::Where>, QueryRejection>,
 ) -> Answered {
+    let Query(at) = at.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
     let reader = caller.reader();
     let relation = data::relation(&reader, &schema, &name).await?;
     let limit = at.limit.unwrap_or(limits::PAGE).min(limits::ROWS);
