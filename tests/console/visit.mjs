@@ -13,6 +13,7 @@ for (const width of [360, 1440]) {
       const reply = await visit.page.goto(URL_OF + path, { waitUntil: "networkidle" });
       assert.equal(reply.status(), 200, path);
       assert.equal(await visit.page.locator("h1").count(), 1, path);
+      assert.deepEqual(await visit.page.locator(".problem[role=alert]").allInnerTexts(), [], path);
       const name = path.split("?")[0].replace(/%../g, "_").replaceAll("/", "_");
       await look(visit, `${width}-${theme}${name === "_" ? "_overview" : name}`);
     }

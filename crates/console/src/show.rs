@@ -215,8 +215,16 @@ pub fn text(value: &str) -> Markup {
 
 /// The SQL behind what is shown.
 pub fn source(sql: &str) -> Markup {
+    sources(&[sql])
+}
+
+/// The SQL behind what is shown together.
+pub fn sources(all: &[&str]) -> Markup {
     html! {
-        details.source { summary { "SQL" } pre tabindex="0" { code { (sql) } } }
+        details.source {
+            summary { "SQL" }
+            @for sql in all { pre tabindex="0" { code { (sql) } } }
+        }
     }
 }
 
@@ -238,6 +246,8 @@ pub fn or_dash(value: Option<String>) -> String {
 
 /// Dollars, with as many places as a small sum needs.
 pub fn dollars(amount: f64) -> String {
+    // A sum of nothing is -0.0.
+    let amount = amount + 0.0;
     let places = match amount.abs() {
         0.0 => 2,
         amount if amount < 0.0001 => 7,
@@ -260,7 +270,11 @@ pub fn millis(amount: f64) -> String {
 
 /// A number with one or no place.
 pub fn number(amount: f64) -> String {
-    if amount >= 100.0 || amount == 0.0 { format!("{amount:.0}") } else { format!("{amount:.1}") }
+    if amount >= 100.0 || amount.fract() == 0.0 {
+        format!("{amount:.0}")
+    } else {
+        format!("{amount:.1}")
+    }
 }
 
 /// A share in per cent; never rounded up to all.
@@ -327,7 +341,8 @@ mod tests {
 
     #[test]
     fn figures_are_written_as_people_read_them() {
-        assert_eq!(dollars(0.0), "$0.00");
+        assert_eq!((dollars(0.0), dollars(-0.0)), ("$0.00".to_owned(), "$0.00".to_owned()));
+        assert_eq!((number(66.0), number(0.25)), ("66".to_owned(), "0.2".to_owned()));
         assert_eq!(dollars(0.000_000_4), "$0.0000004");
         assert_eq!(dollars(12.345), "$12.35");
         assert_eq!((millis(0.123), millis(12_345.0)), ("0.12 ms".to_owned(), "12.3 s".to_owned()));

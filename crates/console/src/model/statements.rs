@@ -43,7 +43,7 @@ const SHOWN: [&str; 14] = [
 ];
 
 pub async fn load(reader: &Reader) -> Statements {
-    let activity = "SELECT pid, usename, application_name, state, now() - query_start AS running_for, query \
+    let activity = "SELECT pid, usename, application_name, state, clock_timestamp() - query_start AS running_for, query \
                     FROM pg_stat_activity WHERE pid <> pg_backend_pid() ORDER BY state, query_start";
     let (activity, statements) = futures::join!(Part::of(reader, activity), statements(reader));
     Statements { activity, statements }

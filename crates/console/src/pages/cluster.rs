@@ -24,7 +24,8 @@ pub fn state(column: &str, value: &str, _: &[Option<String>]) -> Option<Markup> 
     if column != "state" || value.is_empty() {
         return None;
     }
-    let well = ["alive", "self", "following", "active", "ok", "live", "up"].contains(&value);
+    let well = ["alive", "owner", "follower", "self", "following", "active", "ok", "live", "up"]
+        .contains(&value);
     let ill = ["dead", "lost", "failed", "removed", "down", "gone"].contains(&value);
     Some(html! { span.state .well[well] .ill[ill] { (value) } })
 }

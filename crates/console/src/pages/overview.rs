@@ -96,8 +96,10 @@ fn figures(overview: &Overview) -> Markup {
             ("Reads within 50 ms", or_dash(in_time("reads")), format!("{}; promise 99 %", of("reads"))),
             ("Writes within 500 ms", or_dash(in_time("writes")), format!("{}; promise 99 %", of("writes"))),
         ]))
-        @for part in [&overview.hour, &overview.minute, &overview.newest] {
-            @if let Part::Rows(table) = part { (show::source(&table.sql)) }
+        @let parts = [&overview.hour, &overview.minute, &overview.newest];
+        @let all: Vec<&str> = parts.iter().filter_map(|part| Some(part.rows()?.sql.as_str())).collect();
+        (show::sources(&all))
+        @for part in parts {
             @if let Part::Failed { error } = part { (show::problem(error)) }
         }
     }

@@ -3,6 +3,8 @@ import uPlot from "uplot";
 import { get, isRows, type Part } from "./api";
 
 const EVERY_MS = 10_000;
+/** What the time axis shows at least, seconds. */
+const LEAST_SPAN = 600;
 
 interface Chart {
   id: string;
@@ -89,14 +91,19 @@ function draw(chart: Chart): void {
     cursor: { y: false },
     legend: { live: true },
     scales: {
-      x: { time: true },
+      x: { time: true, range: (_, min, max): [number, number] => [Math.min(min, max - LEAST_SPAN), max] },
       y: chart.log
         ? { distr: 3 }
         : { range: (_, __, max): [number, number] => chart.range ?? [0, max > 0 ? max * 1.05 : 1] },
     },
     axes: [
       { ...axis, space: 70 },
-      { ...axis, size: 54, values: (_, splits) => splits.map((split) => (split === null ? "" : short(split))) },
+      {
+        ...axis,
+        // Of a logarithmic axis the tens alone.
+        grid: { ...axis.grid, filter: (_: uPlot, splits: number[]) => splits.map((at) => (!chart.log || Number.isInteger(Math.log10(at)) ? at : null)) },
+        size: 54, values: (_, splits) => splits.map((split) => (split === null ? "" : short(split))),
+      },
     ],
     series: [
       {},
