@@ -106,6 +106,13 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
             }
             true
         }
+        _ => measured(out, live),
+    }
+}
+
+/// What the process measures of itself.
+fn measured(out: &mut RowSet<'_>, live: &SessionView) -> bool {
+    match out.name() {
         "telesto_metrics" => {
             for metric in live.measured.metrics() {
                 out.row()

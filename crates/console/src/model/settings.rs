@@ -47,7 +47,7 @@ pub async fn load(reader: &Reader) -> Settings {
         "telesto_txn_trim",
         "telesto_txn_applied",
     ]);
-    let settings = "SELECT name, setting, unit, short_desc FROM pg_settings ORDER BY name";
+    let settings = "SELECT name, setting FROM pg_settings ORDER BY name";
     let (logs, log, checkpoint, settings) = futures::join!(
         Part::of(reader, logs),
         Part::of(reader, &log),

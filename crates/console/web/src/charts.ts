@@ -91,7 +91,14 @@ function draw(chart: Chart): void {
     cursor: { y: false },
     legend: { live: true },
     scales: {
-      x: { time: true, range: (_, min, max): [number, number] => [Math.min(min, max - LEAST_SPAN), max] },
+      x: {
+        time: true,
+        // Before the first point there is neither end.
+        range: (_, min, max): [number, number] => {
+          const end = max || Date.now() / 1000;
+          return [Math.min(min || end, end - LEAST_SPAN), end];
+        },
+      },
       y: chart.log
         ? { distr: 3 }
         : { range: (_, __, max): [number, number] => chart.range ?? [0, max > 0 ? max * 1.05 : 1] },
