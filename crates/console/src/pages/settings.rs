@@ -15,6 +15,7 @@
 use axum::response::Response;
 use maud::html;
 
+use crate::assets;
 use crate::limits;
 use crate::model::settings;
 use crate::show::{self, Page};
@@ -36,6 +37,7 @@ pub async fn page(visitor: Visitor) -> Response {
                 ("Rows of a result", limits::ROWS.to_string(), "at most".to_owned()),
                 ("Time of a run", format!("{} s", limits::TIME.as_secs()), "at most".to_owned()),
             ]))
+            p.note { "Scripts of others that are part of it: " a href=(assets::url("licences.txt")) { "their licences" } "." }
         }
         (show::part("Settings of a session", &settings.settings, None))
     };
