@@ -29,7 +29,7 @@ use telesto_sql::{Error, SqlState};
 pub struct Problem {
     #[serde(skip)]
     pub status: StatusCode,
-    pub code: String,
+    pub code: &'static str,
     pub message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
@@ -43,10 +43,10 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
-            code: code.to_owned(),
+            code,
             message: message.into(),
             detail: None,
             hint: None,
@@ -87,7 +87,7 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    pub fn busy(code: &str, message: impl Into<String>, seconds: u64) -> Self {
+    pub fn busy(code: &'static str, message: impl Into<String>, seconds: u64) -> Self {
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, code, message);
         Self { retry_after: Some(seconds.max(1)), ..problem }
     }

@@ -72,9 +72,14 @@ impl std::fmt::Debug for WireMetrics {
 }
 
 impl WireMetrics {
-    /// A statement has run.
+    /// A statement has run, to its end.
     pub fn ran(&self, wrote: bool, took: Duration) {
         self.statements.increment(1);
+        self.took(wrote, took);
+    }
+
+    /// How long something took that was counted before, or is counted elsewhere.
+    pub fn took(&self, wrote: bool, took: Duration) {
         if wrote { &self.writes } else { &self.reads }.record(took.as_secs_f64());
     }
 }

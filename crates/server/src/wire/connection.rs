@@ -260,12 +260,12 @@ impl Connection {
             if let Err(error) = committed {
                 self.report(&error);
             }
-            if let Some(begun) = self.writing.take() {
-                self.session.take_wrote();
-                self.metrics.ran(true, self.env.clock.monotonic().saturating_sub(begun));
-            }
         } else if let Err(error) = self.session.configure() {
             self.report(&error);
+        }
+        if let Some(begun) = self.writing.take() {
+            self.session.take_wrote();
+            self.metrics.took(true, self.env.clock.monotonic().saturating_sub(begun));
         }
         self.ready()
     }

@@ -112,7 +112,8 @@ impl Connection {
                 let took = self.env.clock.monotonic().saturating_sub(begun);
                 let wrote = self.session.take_wrote();
                 if wrote && self.session.transaction_status() == TransactionStatus::Idle {
-                    // It is done when Sync has committed it.
+                    // It is done when Sync has committed it, with all others up to there.
+                    self.metrics.statements.increment(1);
                     self.writing.get_or_insert(begun);
                 } else {
                     self.metrics.ran(wrote, took);
