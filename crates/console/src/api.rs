@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Problem;
 use crate::limits;
-use crate::model::{cluster, cost, data, overview, settings, statements};
+use crate::model::{board, cluster, cost, data, overview, settings, statements};
 use crate::pages;
 use crate::query::Table;
 use crate::routes::Console;
@@ -48,6 +48,7 @@ pub fn routes() -> Router<Console> {
         .route("/cost", get(cost))
         .route("/statements", get(statements))
         .route("/settings", get(settings))
+        .route("/board", get(board))
         .route("/schemas", get(schemas))
         .route("/columns", get(columns))
         .route("/schemas/{schema}", get(schema))
@@ -97,6 +98,11 @@ async fn statements(caller: Caller) -> impl IntoResponse {
 
 async fn settings(caller: Caller) -> impl IntoResponse {
     Json(settings::load(&caller.reader()).await)
+}
+
+async fn board(caller: Caller) -> impl IntoResponse {
+    let console = &caller.console;
+    Json(board::load(console.inside.env(), console.options.board.as_ref()).await)
 }
 
 async fn schemas(caller: Caller) -> impl IntoResponse {

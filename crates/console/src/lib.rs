@@ -29,4 +29,5 @@ mod routes;
 mod show;
 mod visit;
 
+pub use model::board::address as board_address;
 pub use routes::{Options, mount};

@@ -33,6 +33,8 @@ use crate::{api, assets, limits, pages};
 pub struct Options {
     /// Whether a visitor may run statements that write.
     pub may_write: bool,
+    /// Where a latency board serves; see [`crate::board_address`].
+    pub board: Option<reqwest::Url>,
 }
 
 /// What every handler sees.
@@ -68,6 +70,7 @@ fn router(console: Console) -> Router {
         .route("/regions", get(pages::cluster::regions))
         .route("/cost", get(pages::cost::page))
         .route("/settings", get(pages::settings::page))
+        .route("/board", get(pages::board::page))
         .route("/assets/{name}", get(assets::get))
         .nest("/api/v1", api::routes())
         .layer(DefaultBodyLimit::max(limits::BODY))

@@ -56,6 +56,7 @@ impl<'a> Page<'a> {
     /// The page as `visitor` gets it.
     pub fn response(self, visitor: &Visitor) -> Response {
         let policy = policy(self.nonce.as_deref());
+        let board = visitor.console.options.board.is_some();
         let markup = html! {
             (DOCTYPE)
             html lang="en" data-theme=[visitor.theme] {
@@ -79,6 +80,7 @@ impl<'a> Page<'a> {
                                 @for (path, name) in PAGES {
                                     (place(path, name, self.place))
                                 }
+                                @if board { (place("/board", "Board", self.place)) }
                             }
                         }
                         main #main tabindex="-1" {
@@ -220,6 +222,9 @@ pub fn source(sql: &str) -> Markup {
 
 /// The SQL behind what is shown together.
 pub fn sources(all: &[&str]) -> Markup {
+    if all.iter().all(|sql| sql.is_empty()) {
+        return html! {};
+    }
     html! {
         details.source {
             summary { "SQL" }

@@ -64,7 +64,7 @@ impl Node {
         let engine =
             SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
         let metrics = telesto_server::metrics::install().expect("installed");
-        let console = mount(Options { may_write });
+        let console = mount(Options { may_write, board: None });
         let server =
             Server::start(env, engine, config, Some(metrics), Some(console)).await.expect("starts");
         Self { address: server.http_address().expect("listens"), _server: server }
@@ -132,8 +132,8 @@ impl Node {
     }
 }
 
-const PAGES: [&str; 8] =
-    ["/", "/sql", "/data", "/statements", "/cluster", "/regions", "/cost", "/settings"];
+const PAGES: [&str; 9] =
+    ["/", "/sql", "/data", "/statements", "/cluster", "/regions", "/cost", "/settings", "/board"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_and_route_answers_without_an_error_of_its_own() {
@@ -167,6 +167,7 @@ async fn every_page_and_route_answers_without_an_error_of_its_own() {
         "cost",
         "statements",
         "settings",
+        "board",
         "schemas",
         "columns",
         "schemas/public",
@@ -442,20 +443,19 @@ async fn pages_of_rows_go_along_the_key_there_and_back() {
          INSERT INTO p SELECT chr(97 + g % 3) || '''', g, NULL FROM generate_series(1, 25) g",
     )
     .await;
-    let (mut seen, mut place, mut back) = (Vec::new(), String::new(), Value::Null);
-    loop {
+    let (mut seen, mut place) = (Vec::<Value>::new(), String::new());
+    let back = loop {
         let reply =
             node.get(&format!("/api/v1/schemas/public/p/rows?limit=10{place}"), &visitor.0).await;
         let page = reply.json();
         seen.extend(page["rows"]["rows"].as_array().expect("rows").iter().cloned());
         if page["next"].is_null() {
-            back = page["previous"].clone();
-            break;
+            break page["previous"].clone();
         }
         let key: String =
             page["next"].to_string().bytes().map(|byte| format!("%{byte:02X}")).collect();
         place = format!("&after={key}");
-    }
+    };
     assert_eq!(seen.len(), 25);
     let key = |row: &Value| {
         (

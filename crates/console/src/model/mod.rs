@@ -13,6 +13,7 @@
 //! # Limits
 //! See [`crate::limits`].
 
+pub mod board;
 pub mod cluster;
 pub mod cost;
 pub mod data;

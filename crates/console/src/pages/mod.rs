@@ -12,6 +12,7 @@
 //! # Limits
 //! None of their own.
 
+pub mod board;
 pub mod cluster;
 pub mod cost;
 pub mod data;

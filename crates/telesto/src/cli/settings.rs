@@ -94,6 +94,9 @@ settings! {
     /// The console at the HTTP port. Default: read-write
     #[arg(value_enum)]
     console: ConsoleKind, "TELESTO_CONSOLE";
+    /// A latency board (telesto board --listen) whose figures the console shows: http://HOST:PORT
+    #[arg(value_name = "URL")]
+    console_board: String, "TELESTO_CONSOLE_BOARD";
     /// The medium of a new database's log; one that exists keeps its own (see telesto log switch).
     /// Default: quorum on a folder, bucket elsewhere
     #[arg(value_enum)]
