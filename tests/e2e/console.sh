@@ -14,13 +14,12 @@ mkdir -p "$shots"
 bin="${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}"
 
 say "without passwords"
-start_node
+start_node --prices s3-standard
 psql -X -q -v ON_ERROR_STOP=1 "postgres://telesto@127.0.0.1:$PORT/telesto?sslmode=disable" -f tests/console/data.sql
 URL="http://127.0.0.1:$HTTP" SHOTS="$shots" CHROMIUM="$(command -v chromium)" node tests/console/visit.mjs
 stop_node
 
 say "with passwords"
-rm -rf "$WORK/node"
 echo pencil | "$bin" hash-password ada >"$WORK/users.txt"
 start_node --auth-file "$WORK/users.txt" --console read-only
 URL="http://127.0.0.1:$HTTP" SHOTS="$shots" CHROMIUM="$(command -v chromium)" node tests/console/login.mjs
