@@ -123,7 +123,7 @@ fn what_if(found: &WhatIf, asked: &Asked) -> Markup {
                 button.main type="submit" { "Compute" }
             }
             (show::figures(&[
-                ("Now, an hour", or_dash(shown(found.now)), format!("measured over {} h", number(found.hours))),
+                ("Now, an hour", or_dash(shown(found.now)), format!("measured over {}", cost::measured(found.hours * 3600.0))),
                 ("Then, an hour", or_dash(shown(found.then)), "as wished above".to_owned()),
                 ("Of now, checkpoints", or_dash(shown(found.folding)), format!("{} folds", number(found.folds))),
                 ("Of now, looks at the tail", or_dash(shown(found.looks)), "none where the log is not in the bucket".to_owned()),

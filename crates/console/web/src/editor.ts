@@ -222,8 +222,11 @@ function tree(result: Result): HTMLElement | null {
 function list(facts: { [name: string]: Json }): HTMLElement {
   const made = make("dl");
   for (const [name, value] of Object.entries(facts)) {
-    if (value === null || value === "") continue;
-    made.append(make("dt", name), make("dd", typeof value === "object" ? JSON.stringify(value) : String(value)));
+    // What says nothing here: PostgreSQL's tools want to see it in the JSON.
+    if (value === null || value === "" || value === false || name === "Parent Relationship") continue;
+    const pair = make("div");
+    pair.append(make("dt", name), make("dd", typeof value === "object" ? JSON.stringify(value) : String(value)));
+    made.append(pair);
   }
   return made;
 }
