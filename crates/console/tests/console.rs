@@ -402,34 +402,27 @@ async fn too_much_is_refused_or_cut() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn run_is_cancelled_by_its_session_alone() {
-    let node = Arc::new(Node::start(&[], true).await);
+    let node = Node::start(&[], true).await;
     let visitor = node.visitor().await;
     let other = node.visitor().await;
-    let running = tokio::spawn({
-        let (node, visitor) = (Arc::clone(&node), visitor.clone());
-        async move {
-            node.sql(
-                &visitor,
-                &json!({"sql": "SELECT pg_sleep(3000)", "id": "r", "timeout_ms": 50000}),
-            )
-            .await
-        }
-    });
     let cancel = async |(cookie, csrf): &(String, String)| {
         let headers = [
             ("cookie", cookie.as_str()),
             (access::CSRF_HEADER, csrf.as_str()),
             ("content-type", "application/json"),
         ];
-        node.ask("POST", "/api/v1/sql/cancel", &headers, r#"{"id": "r"}"#).await.json()["cancelled"]
-            == true
+        let reply = node.ask("POST", "/api/v1/sql/cancel", &headers, r#"{"id": "r"}"#).await;
+        reply.json()["cancelled"] == true
     };
-    assert!(!cancel(&other).await);
-    // It may not have begun yet.
-    while !cancel(&visitor).await {
-        tokio::task::yield_now().await;
-    }
-    let answer = running.await.expect("ends").json();
+    let run = json!({"sql": "SELECT pg_sleep(3000)", "id": "r", "timeout_ms": 50000});
+    let (answer, ()) = tokio::join!(node.sql(&visitor, &run), async {
+        assert!(!cancel(&other).await);
+        // It may not have begun yet.
+        while !cancel(&visitor).await {
+            tokio::task::yield_now().await;
+        }
+    });
+    let answer = answer.json();
     assert_eq!(answer["error"]["code"], "57014", "{answer}");
 }
 
