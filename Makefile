@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster test soak bench bench-geo bench-s3db bench-failover lint sim sim-geo fuzz build clean
+.PHONY: help demo demo-cluster test soak bench bench-geo bench-s3db bench-failover lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -43,6 +43,9 @@ sim-geo: ## replay one seed of the regions' simulation: make sim-geo SEED=7
 
 fuzz: ## hostile input for longer than make test: make fuzz SECONDS=60 TARGETS="sql key"
 	@fuzz/run.sh $(SECONDS) $(TARGETS)
+
+console-assets: ## the console's scripts and styles anew, from crates/console/web
+	@tests/e2e/console_assets.sh --write
 
 build: ## the telesto binary, development profile
 	@cargo build -p telesto

@@ -84,6 +84,8 @@ stage sqlsmith tests/e2e/sqlsmith.sh
 stage wiki tests/e2e/wiki.sh
 stage bookstore tests/e2e/bookstore.sh
 stage dump tests/e2e/dump.sh
+stage console_assets tests/e2e/console_assets.sh
+stage console tests/e2e/console.sh
 
 if [ "${#failures[@]}" -gt 0 ]; then echo; echo "failed stages: ${failures[*]} (logs in $logs)"; fi
 echo

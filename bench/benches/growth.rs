@@ -89,7 +89,8 @@ impl Remote {
     async fn connect(opened: &Opened) -> Self {
         let listen = Some("127.0.0.1:0".parse().unwrap());
         let config = ServerConfig { listen, ..ServerConfig::default() };
-        let server = Server::start(telesto_runtime::env(), Arc::clone(&opened.sql), config, None);
+        let server =
+            Server::start(telesto_runtime::env(), Arc::clone(&opened.sql), config, None, None);
         let server = server.await.unwrap();
         let port = server.sql_address().unwrap().port();
         let url = format!("postgres://telesto@127.0.0.1:{port}/telesto");

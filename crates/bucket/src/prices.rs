@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -22,7 +22,7 @@ pub const BUILTIN: &str = include_str!("prices.toml");
 const BILLED_GB: f64 = (1_u64 << 30) as f64;
 
 /// What one store charges, dollars.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PriceSheet {
     /// The sheet's name.

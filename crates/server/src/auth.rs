@@ -15,6 +15,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -25,6 +27,8 @@ use crate::error::{Error, Result};
 
 /// Iterations of the key derivation for new verifiers, as PostgreSQL's default.
 pub const ITERATIONS: usize = 4096;
+/// What a guesser waits after each wrong password.
+pub const WRONG_PASSWORD_DELAY: Duration = Duration::from_millis(300);
 const MAX_ITERATIONS: usize = 1_000_000;
 const KEY_BYTES: usize = 32;
 const SALT_BYTES: usize = 16;
@@ -190,6 +194,12 @@ impl Users {
             }
         })
     }
+}
+
+/// Whether `password` is that of `user`, by the same verifiers as the SCRAM dialogue. The key is derived off the async threads.
+pub async fn proves(env: &Env, users: &Arc<Users>, user: &str, password: String) -> bool {
+    let verifier = users.verifier(user);
+    env.blocking("checking a password", move || verifier.accepts(&password)).await == Ok(true)
 }
 
 /// `"a" "b"` taken apart; `""` inside a text is a quote and not allowed in our names.

@@ -11,11 +11,14 @@
 //! Errors of starting are [`Error`]; errors of statements are SQL errors sent to the client.
 
 pub mod auth;
+pub mod clients;
 pub mod config;
 pub mod error;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod history;
 pub mod http;
+pub mod inside;
 pub mod kv;
 pub mod metrics;
 pub mod server;
@@ -24,4 +27,5 @@ pub mod wire;
 
 pub use config::{Auth, Limits, ServerConfig};
 pub use error::{Error, Result};
-pub use server::Server;
+pub use inside::Inside;
+pub use server::{Mount, Server};

@@ -8,6 +8,7 @@
 //! Histograms keep their samples until they are rendered or `upkeep` runs: run it every few seconds.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -52,8 +53,10 @@ pub struct WireMetrics {
     pub statements: Counter,
     /// Statements that failed.
     pub failures: Counter,
-    /// Time of a statement, seconds.
-    pub latency: Histogram,
+    /// Time of a statement that only reads, seconds.
+    pub reads: Histogram,
+    /// Time of one that may write, and of a commit.
+    pub writes: Histogram,
     /// Rows sent.
     pub rows: Counter,
     /// Connections refused or ended by a limit, a stall or a broken protocol.
@@ -65,6 +68,19 @@ pub struct WireMetrics {
 impl std::fmt::Debug for WireMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WireMetrics").finish_non_exhaustive()
+    }
+}
+
+impl WireMetrics {
+    /// A statement has run, to its end.
+    pub fn ran(&self, wrote: bool, took: Duration) {
+        self.statements.increment(1);
+        self.took(wrote, took);
+    }
+
+    /// How long something took that was counted before, or is counted elsewhere.
+    pub fn took(&self, wrote: bool, took: Duration) {
+        if wrote { &self.writes } else { &self.reads }.record(took.as_secs_f64());
     }
 }
 
@@ -80,7 +96,7 @@ impl Default for WireMetrics {
         metrics::describe_histogram!(
             "telesto_statement_seconds",
             Unit::Seconds,
-            "Time from a statement's arrival to its reply in the output buffer"
+            "Time from a statement's arrival to its reply in the output buffer, by kind: read, or write (commits too)"
         );
         metrics::describe_counter!("telesto_rows_sent_total", "Rows sent to SQL clients");
         metrics::describe_counter!(
@@ -96,7 +112,8 @@ impl Default for WireMetrics {
             sessions_opened: metrics::counter!("telesto_sessions_opened_total"),
             statements: metrics::counter!("telesto_statements_total"),
             failures: metrics::counter!("telesto_statement_failures_total"),
-            latency: metrics::histogram!("telesto_statement_seconds"),
+            reads: metrics::histogram!("telesto_statement_seconds", "kind" => "read"),
+            writes: metrics::histogram!("telesto_statement_seconds", "kind" => "write"),
             rows: metrics::counter!("telesto_rows_sent_total"),
             refused: metrics::counter!("telesto_connections_refused_total"),
             panics: metrics::counter!("telesto_session_panics_total"),

@@ -15,12 +15,16 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use telesto_common::Env;
 use telesto_common::env::Task;
 use telesto_sql::SqlEngine;
+use telesto_sql::plan::measurements::Measurements;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::clients::Clients;
 use crate::config::{ServerConfig, check_exposure};
 use crate::error::{Error, Result};
+use crate::history::History;
 use crate::http::{self, HttpState};
+use crate::inside::Inside;
 use crate::wire::WireServer;
 use crate::wire::stream::Stop;
 
@@ -28,6 +32,9 @@ use crate::wire::stream::Stop;
 const UPKEEP: Duration = Duration::from_secs(5);
 /// What clients get to read their goodbye after the drain's bound has passed.
 const KILL_GRACE: Duration = Duration::from_secs(2);
+
+/// Makes the console's routes, given the way in to SQL.
+pub type Mount = Box<dyn FnOnce(Inside) -> axum::Router + Send>;
 
 /// A running server. Dropping it leaves it running; see [`Server::stop`].
 #[derive(Debug)]
@@ -41,7 +48,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the addresses of `config` and serves `engine` on them.
+    /// Binds the addresses of `config` and serves `engine` on them, and at HTTP's `/` what `console` makes.
     ///
     /// # Errors
     /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`]; nothing is then served.
@@ -50,6 +57,7 @@ impl Server {
         engine: Arc<SqlEngine>,
         config: ServerConfig,
         metrics: Option<PrometheusHandle>,
+        console: Option<Mount>,
     ) -> Result<Self> {
         check_exposure(&config)?;
         let sql = bind(config.listen).await?;
@@ -64,23 +72,31 @@ impl Server {
             ended: Vec::new(),
             upkeep: None,
         };
+        let clients = Clients::new(&config.limits);
         if let Some((listener, _)) = sql {
             let wire = WireServer::new(
                 env.clone(),
                 Arc::clone(&engine),
                 Arc::clone(&config),
+                Arc::clone(&clients),
                 stop.clone(),
             );
             server.run("sql listener", Arc::new(wire).serve(listener));
         }
         if let Some((listener, _)) = http {
-            let state = HttpState::new(env.clone(), &engine, config, metrics.clone());
-            server.run("http listener", http::serve(listener, state, stop));
+            let state = HttpState::new(env.clone(), &engine, Arc::clone(&config), metrics.clone());
+            let inside =
+                Inside::new(env.clone(), Arc::clone(&engine), config, clients, stop.clone());
+            let console = console.map(|mount| mount(inside));
+            server.run("http listener", http::serve(listener, state, console, stop));
         }
         server.upkeep = metrics.map(|metrics| {
+            let history = Arc::new(History::new(env.clone(), metrics.clone()));
+            engine.measured().by(Arc::clone(&history) as Arc<dyn Measurements>);
             let clock = Arc::clone(&env.clock);
             env.spawn("metrics upkeep", async move {
                 loop {
+                    history.look();
                     clock.sleep(UPKEEP).await;
                     metrics.run_upkeep();
                 }

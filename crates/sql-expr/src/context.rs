@@ -57,6 +57,13 @@ pub enum Request {
     Unlock(LockKey, LockMode),
 }
 
+impl Request {
+    /// Whether it changes what other sessions see, outside of the statement's transaction.
+    fn changes(&self) -> bool {
+        matches!(self, Self::NextValue(_) | Self::SetValue(..) | Self::SwitchLog(_))
+    }
+}
+
 #[derive(Debug, Default)]
 struct Replay {
     answers: Vec<Datum>,
@@ -166,6 +173,9 @@ impl<'a> EvalContext<'a> {
     /// The private error; XX000 while planning.
     pub fn request(&self, request: Request) -> Result<Datum> {
         self.execution()?;
+        if self.settings.confined && request.changes() {
+            return Err(Error::confined());
+        }
         let mut replay = self.replay.lock();
         if let Some(answer) = replay.answers.get(replay.at).cloned() {
             replay.at += 1;

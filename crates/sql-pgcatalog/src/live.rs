@@ -1,5 +1,5 @@
 //! System tables whose rows are the session's own: pg_cursors; its process's: the advisory locks of pg_locks, the nodes and logs
-//! it knows; and those that are read when the scan runs: `pg_stat_progress_create_index`.
+//! it knows, what it measures; and those that are read when the scan runs: `pg_stat_progress_create_index`.
 
 use super::SystemTable;
 use super::objects::DATABASE_OID;
@@ -8,6 +8,7 @@ use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::build_record::progress;
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::SessionView;
+use telesto_sql_plan::measurements::{Stretch, Timed};
 use telesto_sql_types::Datum;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::Result;
@@ -105,8 +106,55 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
             }
             true
         }
+        _ => measured(out, live),
+    }
+}
+
+/// What the process measures of itself.
+fn measured(out: &mut RowSet<'_>, live: &SessionView) -> bool {
+    match out.name() {
+        "telesto_metrics" => {
+            for metric in live.measured.metrics() {
+                out.row()
+                    .set("name", metric.name)
+                    .set("labels", Datum::Json(metric.labels.into()))
+                    .set("value", Datum::Float8(metric.value));
+            }
+            true
+        }
+        "telesto_history" => {
+            for stretch in live.measured.history() {
+                history_row(out, &stretch);
+            }
+            true
+        }
         _ => false,
     }
+}
+
+fn history_row(out: &mut RowSet<'_>, stretch: &Stretch) {
+    let at = |of: &Timed, place: usize| {
+        of.percentiles.map_or(Datum::Null, |found| Datum::Float8(found[place]))
+    };
+    let (reads, writes) = (&stretch.reads, &stretch.writes);
+    out.row()
+        .set("at", Datum::TimestampTz(stretch.until_micros))
+        .set("seconds", Datum::Float8(stretch.seconds))
+        .set("reads", count(reads.count))
+        .set("reads_in_time", count(reads.in_time))
+        .set("read_p50_ms", at(reads, 0))
+        .set("read_p95_ms", at(reads, 1))
+        .set("read_p99_ms", at(reads, 2))
+        .set("writes", count(writes.count))
+        .set("writes_in_time", count(writes.in_time))
+        .set("write_p50_ms", at(writes, 0))
+        .set("write_p95_ms", at(writes, 1))
+        .set("write_p99_ms", at(writes, 2))
+        .set("failures", count(stretch.failures))
+        .set("commits", count(stretch.commits))
+        .set("sessions", count(stretch.sessions))
+        .set("requests", count(stretch.requests))
+        .set("dollars", Datum::Float8(stretch.dollars));
 }
 
 fn view(live: &SessionView) -> ClusterView {

@@ -92,6 +92,7 @@ impl Execution for ExecContext {
         }
         let usage = json!({
             "prices": meter.prices().name,
+            "sheet": meter.prices(),
             "dollars": counted.dollars(),
             "requests": requests,
             "bytes_sent": all.uploaded_bytes,

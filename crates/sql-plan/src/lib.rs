@@ -9,6 +9,7 @@
 //! - [`compiled_table`], [`index_expressions`], [`implication`]: a table and its indexes ready to be written and chosen.
 //! - [`foreign_keys`], [`deferred`]: what is still to be settled. [`with_rows`]: what earlier parts of a statement leave.
 //! - [`advisory`], [`notify`]: locks and messages between sessions. [`session_view`]: what a session shows of itself.
+//! - [`measurements`]: what the process measures of itself.
 //!
 //! # Invariants
 //! - A plan holds for one catalog stamp and the settings it was planned under
@@ -33,6 +34,7 @@ pub mod foreign_keys;
 pub mod hidden;
 pub mod implication;
 pub mod index_expressions;
+pub mod measurements;
 pub mod notify;
 mod planner;
 pub mod result;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::advisory::registry::AdvisoryLocks;
 use crate::cancel::Backends;
+use crate::measurements::Measured;
 use telesto_sql_types::error::{Error, SqlState};
 
 /// Told where something needs several regions.
@@ -46,4 +47,6 @@ pub struct SessionView {
     pub backends: Arc<Backends>,
     /// For the rows of pg_stat_progress_create_index.
     pub database: Option<Arc<dyn telesto_txn::Database>>,
+    /// For the rows of telesto_metrics and telesto_history.
+    pub measured: Arc<Measured>,
 }

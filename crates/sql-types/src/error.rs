@@ -303,6 +303,12 @@ impl Error {
             .hint("docs/sql.md lists what differs from PostgreSQL.")
     }
 
+    /// A write, or a wish to write, of a session that was opened to read only.
+    pub fn confined() -> Self {
+        Self::new(SqlState::READ_ONLY_TRANSACTION, "this session was opened to read only")
+            .hint("Open a session that may write.")
+    }
+
     /// A bug in Telesto: a state that cannot be.
     pub fn internal(what: impl fmt::Display) -> Self {
         Self::new(SqlState::INTERNAL_ERROR, format!("internal error: {what}"))

@@ -70,14 +70,15 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-board", 18),
     ("telesto-mediawiki", 18),
     ("telesto-bookstore", 18),
-    ("telesto", 19),
-    ("telesto-testkit", 20),
-    ("telesto-sim", 21),
-    ("telesto-geo-sim", 21),
-    ("telesto-bench", 21),
-    ("telesto-fuzz", 21),
-    ("telesto-geo-bench", 22),
-    ("telesto-s3db-bench", 22),
+    ("telesto-console", 19),
+    ("telesto", 20),
+    ("telesto-testkit", 21),
+    ("telesto-sim", 22),
+    ("telesto-geo-sim", 22),
+    ("telesto-bench", 22),
+    ("telesto-fuzz", 22),
+    ("telesto-geo-bench", 23),
+    ("telesto-s3db-bench", 23),
 ];
 
 /// One breach of a rule.

@@ -40,18 +40,8 @@ pub async fn check(
     passwords: &Passwords,
     headers: &HeaderMap,
 ) -> Result<(), ApiError> {
-    let Auth::Scram(users) = auth else {
-        return match host(headers) {
-            Some(host) if !is_for_us(auth, headers) => Err(ApiError::new(
-                StatusCode::FORBIDDEN,
-                "foreign_host",
-                format!(
-                    "requests for {host:?} are refused: without authentication only localhost is served"
-                ),
-            )),
-            _ => Ok(()),
-        };
-    };
+    check_host(auth, headers)?;
+    let Auth::Scram(users) = auth else { return Ok(()) };
     let refuse = || {
         let message = "user and password needed (HTTP basic authentication)";
         ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
@@ -62,9 +52,7 @@ pub async fn check(
         return Ok(());
     }
     let (user, password) = basic(header.as_bytes()).ok_or_else(refuse)?;
-    let verifier = users.verifier(&user);
-    let accepted = env.blocking("checking a password", move || verifier.accepts(&password)).await;
-    if accepted != Ok(true) {
+    if !crate::auth::proves(env, users, &user, password).await {
         return Err(refuse());
     }
     let mut proven = passwords.proven.lock();
@@ -73,6 +61,23 @@ pub async fn check(
     }
     proven.insert(mark);
     Ok(())
+}
+
+/// Whether a request may be meant for this server; see [`is_for_us`].
+///
+/// # Errors
+/// The reply to send instead.
+pub fn check_host(auth: &Auth, headers: &HeaderMap) -> Result<(), ApiError> {
+    match host(headers) {
+        Some(host) if !is_for_us(auth, headers) => Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "foreign_host",
+            format!(
+                "requests for {host:?} are refused: without authentication only localhost is served"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a request without a password may be meant for this server: where everyone is trusted, a page that has its own

@@ -1,4 +1,4 @@
-//! HTTP: health, metrics, the key-value API, and its OpenAPI description.
+//! HTTP: health, metrics, the key-value API and its OpenAPI description, and the console that is mounted beside them.
 //!
 //! # Invariants
 //! - The routes are those of [`routes`]; `openapi.json` describes exactly them (tested).
@@ -98,14 +98,17 @@ pub fn routes() -> Vec<(&'static str, &'static [&'static str], MethodRouter<Http
     ]
 }
 
-/// The whole application.
-pub fn router(state: HttpState) -> Router {
+/// The whole application; with a console, `/` and what is below it that no route of ours has is the console's.
+pub fn router(state: HttpState, console: Option<Router>) -> Router {
     let mut router = Router::new();
     for (path, _, handlers) in routes() {
+        if path == "/" && console.is_some() {
+            continue;
+        }
         // Keys may hold slashes: the last segment takes them all.
         router = router.route(&path.replace("{key}", "{*key}"), handlers);
     }
-    router
+    let router = router
         .fallback(|| async {
             let message = "no such path; GET /openapi.json lists them";
             ApiError::new(StatusCode::NOT_FOUND, "no_such_path", message)
@@ -116,7 +119,28 @@ pub fn router(state: HttpState) -> Router {
         })
         .layer(DefaultBodyLimit::max(state.config.limits.max_body_bytes))
         .layer(middleware::from_fn_with_state(state.clone(), guard))
-        .with_state(state)
+        .with_state(state.clone());
+    match console {
+        None => router,
+        Some(console) => {
+            router.merge(console.layer(middleware::from_fn_with_state(state, guard_console)))
+        }
+    }
+}
+
+/// Before and after every handler of the console, which knows its users by itself: admission, deadline, measurement.
+async fn guard_console(State(state): State<HttpState>, request: Request, next: Next) -> Response {
+    let begun = state.env.clock.monotonic();
+    let admitted = admission(&state).and_then(|permit| {
+        auth::check_host(&state.config.auth, request.headers())?;
+        Ok(permit)
+    });
+    let response = match admitted {
+        Err(refusal) => refusal.into_response(),
+        Ok(_permit) => within(&state, next.run(request)).await,
+    };
+    measure(&state, "console", begun, &response);
+    response
 }
 
 /// Before and after every handler: admission, authentication, deadline, measurement.
@@ -130,26 +154,33 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
     }
     let response = match admit(&state, request.headers()).await {
         Err(refusal) => refusal.into_response(),
-        Ok(_permit) => {
-            let deadline = state.env.deadline(REQUEST_TIMEOUT);
-            match state.env.within(deadline, "answering a request", next.run(request)).await {
-                Ok(response) => response,
-                Err(_) => ApiError::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "timeout",
-                    "the request took longer than 60 s and was given up; a write may still have taken effect: read before repeating it",
-                )
-                .into_response(),
-            }
-        }
+        Ok(_permit) => within(&state, next.run(request)).await,
     };
+    measure(&state, route, begun, &response);
+    response
+}
+
+/// What `handler` answers, unless it takes too long.
+async fn within(state: &HttpState, handler: impl Future<Output = Response>) -> Response {
+    let deadline = state.env.deadline(REQUEST_TIMEOUT);
+    match state.env.within(deadline, "answering a request", handler).await {
+        Ok(response) => response,
+        Err(_) => ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "timeout",
+            "the request took longer than 60 s and was given up; a write may still have taken effect: read before repeating it",
+        )
+        .into_response(),
+    }
+}
+
+fn measure(state: &HttpState, route: &'static str, begun: Duration, response: &Response) {
     let status = response.status().as_u16().to_string();
     metrics::counter!("telesto_http_requests_total", "route" => route, "status" => status)
         .increment(1);
     let taken = state.env.clock.monotonic().saturating_sub(begun);
     metrics::histogram!("telesto_http_request_seconds", "route" => route)
         .record(taken.as_secs_f64());
-    response
 }
 
 /// A label from a fixed set: clients must not be able to make new time series.
@@ -158,11 +189,15 @@ fn routes_label(matched: &str) -> &'static str {
     routes().into_iter().find(|(path, ..)| *path == written).map_or("none", |(path, ..)| path)
 }
 
-async fn admit(state: &HttpState, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, ApiError> {
-    let permit = Arc::clone(&state.requests).try_acquire_owned().map_err(|_| {
+fn admission(state: &HttpState) -> Result<OwnedSemaphorePermit, ApiError> {
+    Arc::clone(&state.requests).try_acquire_owned().map_err(|_| {
         let message = "too many requests at once; try again shortly";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_requests", message)
-    })?;
+    })
+}
+
+async fn admit(state: &HttpState, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, ApiError> {
+    let permit = admission(state)?;
     auth::check(&state.env, &state.config.auth, &state.passwords, headers).await?;
     Ok(permit)
 }
@@ -184,10 +219,10 @@ async fn openapi() -> impl IntoResponse {
 }
 
 /// Serves until the server drains, then finishes the requests under way.
-pub async fn serve(listener: TcpListener, state: HttpState, stop: Stop) {
+pub async fn serve(listener: TcpListener, state: HttpState, console: Option<Router>, stop: Stop) {
     let env = state.env.clone();
     let connections = Arc::new(Semaphore::new(state.config.limits.max_connections));
-    let router = router(state.clone());
+    let router = router(state.clone(), console);
     loop {
         let accepted = tokio::select! {
             biased;

@@ -51,6 +51,8 @@ pub struct Connection {
     handle: CancelHandle,
     pub(super) metrics: WireMetrics,
     pub(super) extended: Extended,
+    /// When the first write began that the next Sync commits.
+    pub(super) writing: Option<Duration>,
     /// An error happened in the extended protocol: ignore everything up to Sync.
     skipping: bool,
     /// Extended messages have come since the last ReadyForQuery.
@@ -72,6 +74,7 @@ impl Connection {
             session,
             metrics,
             extended: Extended::default(),
+            writing: None,
             skipping: false,
             in_pipeline: false,
             styled: None,
@@ -260,6 +263,10 @@ impl Connection {
         } else if let Err(error) = self.session.configure() {
             self.report(&error);
         }
+        if let Some(begun) = self.writing.take() {
+            self.session.take_wrote();
+            self.metrics.took(true, self.env.clock.monotonic().saturating_sub(begun));
+        }
         self.ready()
     }
 
@@ -279,8 +286,8 @@ impl Connection {
             self.extended.drop_portals();
         }
         self.ready()?;
-        self.metrics.statements.increment(1);
-        self.metrics.latency.record(self.env.clock.monotonic().saturating_sub(begun));
+        let took = self.env.clock.monotonic().saturating_sub(begun);
+        self.metrics.ran(self.session.take_wrote(), took);
         Ok(())
     }
 

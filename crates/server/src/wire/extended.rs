@@ -109,8 +109,15 @@ impl Connection {
             Frontend::Execute { portal, max_rows } => {
                 let begun = self.env.clock.monotonic();
                 let done = self.execute(portal, u64::from(max_rows)).await;
-                self.metrics.statements.increment(1);
-                self.metrics.latency.record(self.env.clock.monotonic().saturating_sub(begun));
+                let took = self.env.clock.monotonic().saturating_sub(begun);
+                let wrote = self.session.take_wrote();
+                if wrote && self.session.transaction_status() == TransactionStatus::Idle {
+                    // It is done when Sync has committed it, with all others up to there.
+                    self.metrics.statements.increment(1);
+                    self.writing.get_or_insert(begun);
+                } else {
+                    self.metrics.ran(wrote, took);
+                }
                 done
             }
             Frontend::Close(Target::Statement, name) => {

@@ -35,10 +35,10 @@ use telesto_sql::{SessionOptions, SqlEngine};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::clients::Clients;
 use crate::config::ServerConfig;
 use crate::metrics::WireMetrics;
 use crate::wire::backend::Status;
-use crate::wire::cancel::Cancels;
 use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION};
 use crate::wire::frontend::ProtocolError;
 use crate::wire::report::{Severity, error_fields};
@@ -54,29 +54,29 @@ pub struct WireServer {
     engine: Arc<SqlEngine>,
     config: Arc<ServerConfig>,
     stop: Stop,
-    cancels: Arc<Cancels>,
+    clients: Arc<Clients>,
     budget: Arc<MemoryBudget>,
-    metrics: WireMetrics,
     startups: Arc<Semaphore>,
-    sessions: Arc<Semaphore>,
-    computing: Arc<Semaphore>,
 }
 
 impl WireServer {
     /// Over `engine`.
     #[must_use]
-    pub fn new(env: Env, engine: Arc<SqlEngine>, config: Arc<ServerConfig>, stop: Stop) -> Self {
+    pub fn new(
+        env: Env,
+        engine: Arc<SqlEngine>,
+        config: Arc<ServerConfig>,
+        clients: Arc<Clients>,
+        stop: Stop,
+    ) -> Self {
         let limits = &config.limits;
         Self {
             env,
             engine,
             stop,
-            cancels: Arc::default(),
+            clients,
             budget: MemoryBudget::new(limits.wire_memory_bytes),
-            metrics: WireMetrics::default(),
             startups: Arc::new(Semaphore::new(limits.max_startups)),
-            sessions: Arc::new(Semaphore::new(limits.max_connections)),
-            computing: Arc::new(Semaphore::new(limits.max_computing.max(1))),
             config,
         }
     }
@@ -99,7 +99,7 @@ impl WireServer {
                 }
             };
             let Ok(startup) = Arc::clone(&self.startups).try_acquire_owned() else {
-                self.metrics.refused.increment(1);
+                self.clients.metrics.refused.increment(1);
                 continue;
             };
             let server = Arc::clone(&self);
@@ -117,7 +117,7 @@ impl WireServer {
         // Every connection holds a permit: all back means all done. The caller bounds this wait.
         for (semaphore, all) in [
             (&self.startups, self.config.limits.max_startups),
-            (&self.sessions, self.config.limits.max_connections),
+            (&self.clients.sessions, self.config.limits.max_connections),
         ] {
             let _ = semaphore.acquire_many(u32::try_from(all).unwrap_or(u32::MAX)).await;
         }
@@ -131,13 +131,13 @@ impl WireServer {
         match started {
             Ok((wire, Started::Session(client))) => Some((wire, client)),
             Ok((wire, Started::Cancel { pid, secret })) => {
-                self.cancels.cancel(pid, &secret);
+                self.clients.cancels.cancel(pid, &secret);
                 wire.close().await;
                 None
             }
             Err((wire, end)) => {
                 if !matches!(end, End::Gone) {
-                    self.metrics.refused.increment(1);
+                    self.clients.metrics.refused.increment(1);
                 }
                 if let Some(wire) = wire {
                     self.part(wire, end).await;
@@ -151,8 +151,8 @@ impl WireServer {
         if let Err(end) = wire.move_here() {
             return self.part(wire, end).await;
         }
-        let Ok(_permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
-            self.metrics.refused.increment(1);
+        let Ok(_permit) = Arc::clone(&self.clients.sessions).try_acquire_owned() else {
+            self.clients.metrics.refused.increment(1);
             let hint = "Close connections, use a pool, or raise --max-connections.";
             fatal(&mut wire.output, "53300", "sorry, too many clients already", Some(hint));
             wire.close().await;
@@ -179,8 +179,8 @@ impl WireServer {
             Err(end) => return self.part(wire, end).await,
         };
         let handle = session.cancel_handle();
-        wire.belongs_to(&handle, Arc::clone(&self.computing));
-        let registered = self.cancels.register(&self.env, client.long_secret, handle);
+        wire.belongs_to(&handle, Arc::clone(&self.clients.computing));
+        let registered = self.clients.cancels.register(&self.env, client.long_secret, handle);
         session.set_backend_pid(registered.pid);
         for (name, value) in session.take_parameter_changes() {
             wire.output.parameter_status(&name, &value);
@@ -189,16 +189,17 @@ impl WireServer {
         let key = BackendKeyData::new(registered.pid, secret);
         wire.output.message(&PgWireBackendMessage::BackendKeyData(key));
         wire.output.ready(Status::Idle);
-        self.metrics.sessions_opened.increment(1);
-        self.metrics.sessions.increment(1);
+        self.clients.metrics.sessions_opened.increment(1);
+        self.clients.metrics.sessions.increment(1);
         // Also counted back when the connection's task is dropped or panics.
-        let _open = Open(&self.metrics);
-        let mut connection = Connection::new(self.env.clone(), wire, session, self.metrics.clone());
+        let _open = Open(&self.clients.metrics);
+        let mut connection =
+            Connection::new(self.env.clone(), wire, session, self.clients.metrics.clone());
         // After a panic the session is closed and nothing else: no more is asked of its state.
         let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
             Ok(end) => end,
             Err(_) => {
-                self.metrics.panics.increment(1);
+                self.clients.metrics.panics.increment(1);
                 End::Panicked
             }
         };
@@ -216,13 +217,13 @@ impl WireServer {
                 fatal(output, "57P01", text, Some("Connect again later, or to another node."));
             }
             End::Stalled(what) => {
-                self.metrics.refused.increment(1);
+                self.clients.metrics.refused.increment(1);
                 let text = format!("terminating connection: timeout while waiting for {what}");
                 let code = if what == IDLE_IN_TRANSACTION { "25P03" } else { "57P05" };
                 fatal(output, code, &text, None);
             }
             End::Protocol(error) => {
-                self.metrics.refused.increment(1);
+                self.clients.metrics.refused.increment(1);
                 let code = match error {
                     ProtocolError::Length { .. } => "54000",
                     ProtocolError::UnknownType(_) | ProtocolError::Malformed { .. } => "08P01",
@@ -243,7 +244,7 @@ impl WireServer {
                 output.error(error_fields(&lost.error(), Severity::Fatal));
             }
             End::Memory(error) => {
-                self.metrics.refused.increment(1);
+                self.clients.metrics.refused.increment(1);
                 fatal(output, "53200", &error.to_string(), None);
             }
         }

@@ -18,7 +18,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use pgwire::api::auth::sasl::scram::ScramServerAuth;
@@ -28,7 +27,7 @@ use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
 use tokio::net::TcpStream;
 
-use crate::auth::Users;
+use crate::auth::{Users, WRONG_PASSWORD_DELAY};
 use crate::config::{Auth, ServerConfig};
 use crate::wire::backend::Output;
 use crate::wire::frontend::SMALL_FRAME_BYTES;
@@ -39,8 +38,6 @@ const PROTOCOL_3_2: u32 = PROTOCOL_3_0 | 2;
 const CANCEL: u32 = (1234 << 16) | 5678;
 const SSL: u32 = (1234 << 16) | 5679;
 const GSS: u32 = (1234 << 16) | 5680;
-/// What a guesser waits after each wrong password.
-const WRONG_PASSWORD_DELAY: Duration = Duration::from_millis(300);
 
 /// What a new connection wants.
 #[derive(Debug)]

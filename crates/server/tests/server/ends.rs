@@ -179,7 +179,7 @@ async fn hanging(env: Env, limits: Limits) -> (Node, Arc<Hanging>, std::net::Soc
     let local = "127.0.0.1:0".parse().expect("an address");
     let config =
         ServerConfig { listen: Some(local), http: Some(local), limits, ..ServerConfig::default() };
-    let server = Server::start(env, engine, config, None).await.expect("starts");
+    let server = Server::start(env, engine, config, None, None).await.expect("starts");
     let http = server.http_address().expect("listens");
     let address = server.sql_address().expect("listens");
     (Node { address, server }, database, http)

@@ -52,7 +52,7 @@ impl Server {
             SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
         let state = HttpState::new(env, &engine, Arc::new(config), Some(metrics));
         let stop = Stop::default();
-        let serving = tokio::spawn(serve(listener, state, stop.clone()));
+        let serving = tokio::spawn(serve(listener, state, None, stop.clone()));
         Self { address, stop, serving }
     }
 

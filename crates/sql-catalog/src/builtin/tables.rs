@@ -99,6 +99,7 @@ fn column_type(name: &str) -> SqlType {
         "timestamptz" => SqlType::TimestampTz(None),
         "interval" => SqlType::Interval,
         "name" => SqlType::Name,
+        "json" => SqlType::Json,
         "char" => SqlType::InternalChar,
         "regproc" => SqlType::RegProc,
         "bytea" => SqlType::Bytea,

@@ -134,7 +134,7 @@ impl Session {
             Some(block) => {
                 block.explicit = true;
                 let options = TxnOptions {
-                    read_only: self.settings.default_read_only,
+                    read_only: self.settings.default_read_only || self.settings.confined,
                     level: self.settings.default_level,
                     ..block.options
                 };
@@ -177,6 +177,9 @@ impl Session {
                 }
                 TransactionMode::AccessMode(mode) => {
                     let read_only = *mode == TransactionAccessMode::ReadOnly;
+                    if self.settings.confined && !read_only {
+                        return Err(Error::confined());
+                    }
                     if block.txn.is_some() && block.options.read_only && !read_only {
                         return Err(Error::new(
                             SqlState::ACTIVE_SQL_TRANSACTION,

@@ -27,6 +27,7 @@ use crate::notify::session::Channels;
 use crate::online::Upkeep;
 use crate::plan::cancel::Backends;
 use crate::plan::cost::Spending;
+use crate::plan::measurements::Measured;
 use crate::plan::{Planner, SessionView};
 
 /// Options of an engine.
@@ -67,6 +68,8 @@ pub struct SessionOptions {
     pub application_name: String,
     /// Further start-up parameters, as if SET.
     pub parameters: Vec<(String, String)>,
+    /// None of its transactions may write, and no SET or BEGIN changes that.
+    pub read_only: bool,
     /// The greatest label the client has seen (a session continued elsewhere).
     pub label: Label,
 }
@@ -85,6 +88,7 @@ pub struct SqlEngine {
     advisory: Arc<AdvisoryLocks>,
     backends: Arc<Backends>,
     hub: Arc<Hub>,
+    measured: Arc<Measured>,
     pub(super) planner: Arc<dyn Planner>,
     pub(crate) upkeep: Upkeep,
     pub(super) writes: Writes,
@@ -143,6 +147,7 @@ impl SqlEngine {
             advisory,
             backends: Arc::default(),
             hub,
+            measured: Arc::default(),
             planner: Arc::new(BothExecutors),
             upkeep: Upkeep::default(),
             writes: Writes::default(),
@@ -172,6 +177,7 @@ impl SqlEngine {
             current_user: user,
             database: DEFAULT_DATABASE.to_owned(),
             application_name: options.application_name,
+            confined: options.read_only,
             ..Settings::default()
         };
         for (name, value) in options.parameters {
@@ -211,12 +217,14 @@ impl SqlEngine {
                 sizes: Arc::clone(&self.sizes),
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
+                measured: Arc::clone(&self.measured),
                 ..SessionView::default()
             }),
             advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
             deferred: Arc::default(),
             channels: Arc::new(Channels::new(Arc::clone(&self.hub), id)),
             several: false,
+            wrote: false,
         })
     }
 
@@ -224,6 +232,12 @@ impl SqlEngine {
     #[must_use]
     pub fn database(&self) -> &Arc<dyn Database> {
         &self.database
+    }
+
+    /// Who measures this process, for the system tables that show it.
+    #[must_use]
+    pub fn measured(&self) -> &Arc<Measured> {
+        &self.measured
     }
 
     /// Why the last write of a session of this process could not be made durable; `None`: it could, or none has been tried.

@@ -192,6 +192,8 @@ pub struct Session {
     deferred: Arc<Deferred>,
     /// The query string under way has several statements.
     several: bool,
+    /// A statement that may write has run, or a transaction that may write was committed, since the server asked last.
+    wrote: bool,
     /// What is temporary; made when it is first asked for.
     temp: Option<Arc<crate::temp::TempStore>>,
 }
@@ -418,6 +420,11 @@ impl Session {
             Some(block) if block.explicit => TransactionStatus::InTransaction,
             _ => TransactionStatus::Idle,
         }
+    }
+
+    /// Whether anything since the last call was more than a read: an update, say, or the commit of one.
+    pub fn take_wrote(&mut self) -> bool {
+        std::mem::take(&mut self.wrote)
     }
 
     /// Cancels the running statement from elsewhere.

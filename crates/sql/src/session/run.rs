@@ -277,6 +277,7 @@ impl Session {
     /// Opens the implicit block a statement needs, or makes the one there is fit for it.
     async fn enter(&mut self, statement: &Statement, as_of: Option<&str>) -> Result<()> {
         let reads = only_reads(statement);
+        self.wrote |= !reads;
         if self.block.is_none() {
             let read_only = reads || self.settings.default_read_only;
             self.open_block(false, read_only);
@@ -301,7 +302,8 @@ impl Session {
             && !reads
             && block.options.read_only
             && block.options.as_of.is_none()
-            && !self.settings.default_read_only;
+            && !self.settings.default_read_only
+            && !self.settings.confined;
         if upgrade {
             let options = TxnOptions {
                 read_only: false,

@@ -132,6 +132,7 @@ pub(super) struct Block {
 
 impl Session {
     pub(super) fn open_block(&mut self, explicit: bool, read_only: bool) {
+        let read_only = read_only || self.settings.confined;
         let level = match self.settings.consistency {
             Some(level) if read_only => level,
             _ => self.settings.default_level,
@@ -166,6 +167,8 @@ impl Session {
         if let Some(txn) = &block.txn {
             return Ok(Arc::clone(txn));
         }
+        // Here and nowhere else a session's transactions begin: what was opened to read only cannot get past it.
+        block.options.read_only |= self.settings.confined;
         let mut txn = self.engine.database.begin(block.options).await?;
         if let Some(temp) = &self.temp {
             txn = WithTemp::over(txn, Arc::clone(temp));
@@ -291,6 +294,7 @@ impl Session {
             let Some(block) = &self.block else { return Ok(()) };
             let committed = match ready {
                 Ok(()) => {
+                    self.wrote |= !read_only;
                     // From here on nobody may say that it did not commit.
                     self.committing = (!read_only).then(|| not_waited_for(&txn));
                     let committed = txn.commit().await.map_err(Error::from);

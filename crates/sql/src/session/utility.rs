@@ -303,6 +303,9 @@ impl Session {
                 )
             })?;
         } else {
+            if self.settings.confined && !matches!(value.as_str(), "on" | "true") {
+                return Err(Error::confined());
+            }
             block.options.read_only = matches!(value.as_str(), "on" | "true");
         }
         Ok(())

@@ -32,6 +32,18 @@ pub enum DurabilityKind {
     Quorum,
 }
 
+/// What the console at the HTTP port may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConsoleKind {
+    /// Visitors may switch to statements that write, as far as their role may.
+    ReadWrite,
+    /// Nothing can be written through it, whatever the role.
+    ReadOnly,
+    /// There is none.
+    Off,
+}
+
 /// What a node of a cluster may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -76,9 +88,15 @@ settings! {
     /// Where to serve the Postgres protocol, or none. Default: 127.0.0.1:5433
     #[arg(value_name = "HOST:PORT")]
     listen: String, "TELESTO_LISTEN";
-    /// Where to serve HTTP (health, metrics, key-value API), or none. Default: 127.0.0.1:8080
+    /// Where to serve HTTP (console, health, metrics, key-value API), or none. Default: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     http: String, "TELESTO_HTTP";
+    /// The console at the HTTP port. Default: read-write
+    #[arg(value_enum)]
+    console: ConsoleKind, "TELESTO_CONSOLE";
+    /// A latency board (telesto board --listen) whose figures the console shows: http://HOST:PORT
+    #[arg(value_name = "URL")]
+    console_board: String, "TELESTO_CONSOLE_BOARD";
     /// The medium of a new database's log; one that exists keeps its own (see telesto log switch).
     /// Default: quorum on a folder, bucket elsewhere
     #[arg(value_enum)]

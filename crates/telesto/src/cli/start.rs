@@ -11,13 +11,13 @@ use std::time::Duration;
 use telesto::{ClusterOptions, Options, open};
 use telesto_common::Env;
 use telesto_server::auth::Users;
-use telesto_server::{Auth, Limits, Server, ServerConfig};
+use telesto_server::{Auth, Limits, Mount, Server, ServerConfig};
 use telesto_txn::Database as _;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::settings::{DurabilityKind, LogKind, Role, Settings, address};
+use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
@@ -51,6 +51,7 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     let server_config = server_config(&env, settings)?;
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
     let options = options(settings, &server_config)?;
+    let console = console(settings)?;
     // Before the first measurement, or the layers below measure into nothing.
     let metrics = telesto_server::metrics::install().map_err(text)?;
 
@@ -68,7 +69,8 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     let tls = server_config.tls.is_some();
     let scram = matches!(server_config.auth, Auth::Scram(_));
     let server =
-        Server::start(env.clone(), Arc::clone(&opened.sql), server_config, Some(metrics)).await;
+        Server::start(env.clone(), Arc::clone(&opened.sql), server_config, Some(metrics), console)
+            .await;
     let server = match server {
         Ok(server) => server,
         Err(error) => {
@@ -122,6 +124,18 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     }
     eprintln!("telesto: stopped");
     Ok(())
+}
+
+/// The console, unless there is to be none.
+fn console(settings: &Settings) -> Result<Option<Mount>, String> {
+    let board =
+        settings.console_board.as_deref().map(telesto_console::board_address).transpose()?;
+    let may_write = match settings.console.unwrap_or(ConsoleKind::ReadWrite) {
+        ConsoleKind::ReadWrite => true,
+        ConsoleKind::ReadOnly => false,
+        ConsoleKind::Off => return Ok(None),
+    };
+    Ok(Some(telesto_console::mount(telesto_console::Options { may_write, board })))
 }
 
 fn text(error: impl std::fmt::Display) -> String {

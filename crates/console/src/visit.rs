@@ -1,0 +1,164 @@
+//! Who a request comes from, and whether it may change anything.
+//!
+//! ```text
+//! page      cookie ──> session, else: /login (where the server asks for no password: a session at once)
+//! API       cookie ──> session; or HTTP basic authentication; or, where no password is asked, nobody in particular
+//! change    a session: its CSRF token.   without one: JSON and the header that no form can send
+//! both      a browser that says the request comes from another site is refused
+//! ```
+//!
+//! # Invariants
+//! - A role is the visitor's only after its password was proven as the Postgres port proves it.
+//! - No change is made on a request that another site's page could have made a browser send.
+//!
+//! # On failure
+//! A page sends its visitor to the log-in; the API answers 401 or 403.
+//!
+//! # Limits
+//! Where the server asks nobody for a password the role is `telesto`, or the one that was named at the log-in.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use telesto_server::Auth;
+
+use crate::access::{self, CSRF_HEADER, Session};
+use crate::error::Problem;
+use crate::query::Reader;
+use crate::routes::Console;
+use crate::show;
+
+/// The role of those who are not asked.
+pub const EVERYONE: &str = "telesto";
+
+/// Someone who looks at a page.
+#[derive(Clone, Debug)]
+pub struct Visitor {
+    pub session: Session,
+    pub console: Console,
+    pub theme: Option<&'static str>,
+    /// The cookie of a session begun with this request.
+    pub new_cookie: Option<String>,
+}
+
+impl Visitor {
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.console.inside.clone(), &self.session.user)
+    }
+}
+
+/// The theme that the visitor chose.
+pub fn theme(headers: &HeaderMap) -> Option<&'static str> {
+    match access::cookie(headers, "telesto_theme") {
+        Some("dark") => Some("dark"),
+        Some("light") => Some("light"),
+        _ => None,
+    }
+}
+
+impl FromRequestParts<Console> for Visitor {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Response> {
+        let theme = theme(&parts.headers);
+        if let Some(session) = console.sessions.of(&parts.headers) {
+            return Ok(Self { session, console: console.clone(), theme, new_cookie: None });
+        }
+        if matches!(console.inside.config().auth, Auth::Trust) {
+            let (token, session) = console.sessions.begin(EVERYONE);
+            let new_cookie = Some(access::set_cookie(Some(&token), &parts.headers));
+            return Ok(Self { session, console: console.clone(), theme, new_cookie });
+        }
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        Err(Redirect::to(&format!("/login?next={}", show::encode(path))).into_response())
+    }
+}
+
+/// Someone who uses the API.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub user: String,
+    /// `None`: it comes without a session.
+    pub session: Option<Session>,
+    pub console: Console,
+}
+
+impl Caller {
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.console.inside.clone(), &self.user)
+    }
+}
+
+impl FromRequestParts<Console> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Problem> {
+        let headers = &parts.headers;
+        if let Some(session) = console.sessions.of(headers) {
+            let user = session.user.clone();
+            return Ok(Self { user, session: Some(session), console: console.clone() });
+        }
+        if let Some((user, password)) = basic(headers) {
+            prove(console, &user, password).await?;
+            return Ok(Self { user, session: None, console: console.clone() });
+        }
+        match console.inside.config().auth {
+            Auth::Trust => {
+                Ok(Self { user: EVERYONE.to_owned(), session: None, console: console.clone() })
+            }
+            Auth::Scram(_) => Err(Problem::unauthorized()),
+        }
+    }
+}
+
+/// Whether `user` has this password, unless too many were tried.
+pub async fn prove(console: &Console, user: &str, password: String) -> Result<(), Problem> {
+    if user.is_empty() || user.len() > 63 || user.contains('\0') {
+        return Err(Problem::bad_request("a role has a name of 1 to 63 bytes"));
+    }
+    let now = console.inside.env().clock.monotonic();
+    if let Some(wait) = console.guesses.wait(now, user) {
+        let seconds = wait.as_secs() + 1;
+        let message = format!("too many wrong passwords; try again in {seconds} s");
+        return Err(Problem::busy("too_many_guesses", message, seconds));
+    }
+    console.guesses.tries(now, user);
+    if !console.inside.proves(user, password).await {
+        let message = format!("password authentication failed for user \"{user}\"");
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "28P01", message));
+    }
+    console.guesses.was_right(user);
+    Ok(())
+}
+
+/// Refuses what another site's page made a browser send.
+pub fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
+    let foreign = |site: &str| !matches!(site, "same-origin" | "none");
+    match headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or("?")) {
+        Some(site) if foreign(site) => Err(Problem::forged()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a change that does not come from a page of ours, or from a program.
+pub fn may_change(caller: &Caller, headers: &HeaderMap) -> Result<(), Problem> {
+    same_site(headers)?;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let meant = match &caller.session {
+        Some(session) => header(CSRF_HEADER).is_some_and(|token| session.is_csrf(token)),
+        // A form cannot send this header, and a script of another site has to ask first, which nobody grants.
+        None => header("x-requested-with").is_some(),
+    };
+    if meant { Ok(()) } else { Err(Problem::forged()) }
+}
+
+fn basic(headers: &HeaderMap) -> Option<(String, String)> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, encoded) = text.split_once(' ')?;
+    let raw = STANDARD.decode(encoded.trim()).ok()?;
+    let (user, password) = std::str::from_utf8(&raw).ok()?.split_once(':')?;
+    scheme.eq_ignore_ascii_case("basic").then(|| (user.to_owned(), password.to_owned()))
+}

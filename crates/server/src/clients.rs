@@ -1,0 +1,38 @@
+//! What the sessions of all clients share, whichever port they come by.
+//!
+//! # Invariants
+//! `Limits::max_connections` and `Limits::max_computing` bound the sessions of all ports together.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::config::Limits;
+use crate::metrics::WireMetrics;
+use crate::wire::cancel::Cancels;
+
+/// What all sessions share.
+#[derive(Debug)]
+pub struct Clients {
+    /// Process ids, and who can be cancelled by them.
+    pub cancels: Arc<Cancels>,
+    /// A permit for each session.
+    pub sessions: Arc<Semaphore>,
+    /// A permit for each statement that computes.
+    pub computing: Arc<Semaphore>,
+    /// What is counted.
+    pub metrics: WireMetrics,
+}
+
+impl Clients {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            cancels: Arc::default(),
+            sessions: Arc::new(Semaphore::new(limits.max_connections)),
+            computing: Arc::new(Semaphore::new(limits.max_computing.max(1))),
+            metrics: WireMetrics::default(),
+        })
+    }
+}

@@ -1,0 +1,371 @@
+//! SQL for parts of the server that are no socket: the console runs its statements here.
+//!
+//! ```text
+//! Ask ──> a session of its own, as the role that was proven ──> statements, rows as text ──> Answer
+//!          (the sessions' runtime; a slot of max_connections)     |
+//!          whoever asks stops waiting, or cancels ────────────────+──> the statement ends
+//! ```
+//!
+//! # Invariants
+//! - What is asked runs in the session layer that clients of the Postgres port have, as the role named: rights bind, limits hold,
+//!   `pg_stat_activity` shows it.
+//! - An [`Ask`] that may only read cannot write, whatever its text says (`SessionOptions::read_only`).
+//! - A session lives for one [`Ask`]: nothing stays open behind it. A transaction left open is rolled back, and the answer says so.
+//! - Time, rows and bytes of an answer are bounded by the [`Ask`].
+//!
+//! # On failure
+//! An SQL error is part of the answer, beside the results before it.
+//!
+//! # Limits
+//! COPY to and from the client is refused: there is no stream to the client.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::{FutureExt as _, TryStreamExt as _};
+use telesto_common::Env;
+use telesto_sql::types::TextStyle;
+use telesto_sql::{
+    Error, Notice, ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlState, SqlType,
+    StatementResult, TransactionStatus,
+};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::{self, WRONG_PASSWORD_DELAY};
+use crate::clients::Clients;
+use crate::config::{Auth, ServerConfig};
+use crate::wire::place::Place;
+use crate::wire::stream::Stop;
+use crate::wire::values;
+
+/// Results of one [`Ask`] that are kept; those of further statements are left out.
+const MOST_RESULTS: usize = 50;
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The role: authenticated, or merely stated where everyone is trusted.
+    pub user: String,
+    /// What `pg_stat_activity` shows.
+    pub application: &'static str,
+    /// Statements, separated by semicolons: a simple query.
+    pub sql: String,
+    /// Whether its transactions may write.
+    pub may_write: bool,
+    /// Time for all of it.
+    pub timeout: Duration,
+    /// Rows of each result.
+    pub max_rows: usize,
+    /// Bytes of all values.
+    pub max_bytes: usize,
+    /// Ends the statement under way.
+    pub cancel: CancellationToken,
+}
+
+/// One statement's result.
+#[derive(Clone, Debug, Default)]
+pub struct Answered {
+    /// Columns: name and type.
+    pub columns: Vec<(String, SqlType)>,
+    /// Values as text; `None` is NULL.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// PostgreSQL's command tag.
+    pub tag: String,
+    /// There were more rows than were asked for, or more bytes.
+    pub cut: bool,
+}
+
+/// What came of an [`Ask`].
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Results, in order.
+    pub results: Vec<Answered>,
+    /// Results of further statements, which were left out.
+    pub left_out: usize,
+    /// Notices and warnings.
+    pub notices: Vec<Notice>,
+    /// Why it ended early.
+    pub error: Option<Error>,
+    /// How long it took.
+    pub took: Duration,
+    /// What it asked of the bucket, in words with dollars.
+    pub cost: String,
+    /// A transaction was left open and was rolled back.
+    pub rolled_back: bool,
+}
+
+/// Why nothing was run.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// Every session that is allowed is taken.
+    #[error("all {0} sessions are taken; close some, or raise --max-connections")]
+    Sessions(usize),
+    /// The server stops.
+    #[error("the server is stopping; connect to another node")]
+    Stopping,
+}
+
+/// The way in.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    env: Env,
+    engine: Arc<SqlEngine>,
+    config: Arc<ServerConfig>,
+    clients: Arc<Clients>,
+    stop: Stop,
+}
+
+impl Inside {
+    /// Of the server with these parts.
+    #[must_use]
+    pub fn new(
+        env: Env,
+        engine: Arc<SqlEngine>,
+        config: Arc<ServerConfig>,
+        clients: Arc<Clients>,
+        stop: Stop,
+    ) -> Self {
+        Self { env, engine, config, clients, stop }
+    }
+
+    /// The seams.
+    #[must_use]
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The server's configuration.
+    #[must_use]
+    pub fn config(&self) -> &ServerConfig {
+        &self.config
+    }
+
+    /// Whether whoever knows `password` may be `user`: by the verification of the Postgres port, which asks nobody for a password
+    /// where everyone is trusted. A wrong one takes as long to be refused as there.
+    pub async fn proves(&self, user: &str, password: String) -> bool {
+        let Auth::Scram(users) = &self.config.auth else { return true };
+        let proven = auth::proves(&self.env, users, user, password).await;
+        if !proven {
+            self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
+        }
+        proven
+    }
+
+    /// Runs `ask` to its end. Who stops waiting ends it.
+    ///
+    /// # Errors
+    /// [`Refused`]; errors of SQL are in the answer.
+    pub async fn run(&self, ask: Ask) -> Result<Answer, Refused> {
+        if self.stop.drain.is_cancelled() {
+            return Err(Refused::Stopping);
+        }
+        let Ok(permit) = Arc::clone(&self.clients.sessions).try_acquire_owned() else {
+            self.clients.metrics.refused.increment(1);
+            return Err(Refused::Sessions(self.config.limits.max_connections));
+        };
+        let (mut reply, answer) = oneshot::channel();
+        let inside = self.clone();
+        let task = async move {
+            let metrics = inside.clients.metrics.clone();
+            metrics.sessions_opened.increment(1);
+            metrics.sessions.increment(1);
+            let run = AssertUnwindSafe(inside.answer(ask)).catch_unwind();
+            let answered = tokio::select! {
+                biased;
+                answered = run => Some(answered),
+                // Whoever asked is gone: dropping the run ends its session.
+                () = reply.closed() => None,
+            };
+            metrics.sessions.decrement(1);
+            drop(permit);
+            let answer = match answered {
+                Some(Ok(answer)) => answer,
+                Some(Err(_)) => {
+                    metrics.panics.increment(1);
+                    let text = "the statement ended because of an internal error";
+                    let error = Error::new(SqlState::INTERNAL_ERROR, text)
+                        .hint("The server's log has the place: please report it.");
+                    Answer { error: Some(error), ..Answer::default() }
+                }
+                None => return,
+            };
+            // Whoever asked may have left just now.
+            let _ = reply.send(answer);
+        };
+        self.env.tasks.spawn_session("console session", Box::pin(task));
+        answer.await.map_err(|_| Refused::Stopping)
+    }
+
+    async fn answer(&self, ask: Ask) -> Answer {
+        let begun = self.env.clock.monotonic();
+        let timeout = ask.timeout.as_millis().to_string();
+        let options = SessionOptions {
+            user: ask.user.clone(),
+            application_name: ask.application.to_owned(),
+            parameters: vec![("statement_timeout".to_owned(), timeout)],
+            read_only: !ask.may_write,
+            ..SessionOptions::default()
+        };
+        let mut session = match self.engine.session(options).await {
+            Ok(session) => session,
+            Err(error) => return Answer { error: Some(error), ..Answer::default() },
+        };
+        let registered = self.clients.cancels.register(&self.env, false, session.cancel_handle());
+        session.set_backend_pid(registered.pid);
+        let mut sink = Collect {
+            style: values::style(session.settings(), 0),
+            max_rows: ask.max_rows,
+            bytes_left: ask.max_bytes,
+            answer: Answer::default(),
+        };
+        let ran = self.execute(&mut session, &ask, &mut sink).await;
+        let mut answer = sink.answer;
+        answer.error = ran.err();
+        answer.rolled_back = session.transaction_status() != TransactionStatus::Idle;
+        answer.notices = session.take_notices();
+        answer.took = self.env.clock.monotonic().saturating_sub(begun);
+        if answer.error.is_some() {
+            self.clients.metrics.failures.increment(1);
+        }
+        let rows: usize = answer.results.iter().map(|result| result.rows.len()).sum();
+        self.clients.metrics.rows.increment(rows as u64);
+        self.clients.metrics.ran(session.take_wrote(), answer.took);
+        answer.cost = cost(&mut session).await;
+        session.close();
+        answer
+    }
+
+    /// Runs the text, with its end watched: the time for all of it, a cancel, the server's stop.
+    async fn execute(
+        &self,
+        session: &mut Session,
+        ask: &Ask,
+        sink: &mut Collect,
+    ) -> telesto_sql::Result<()> {
+        let handle = session.cancel_handle();
+        let computing = Arc::clone(&self.clients.computing);
+        let mut place = Place::new(self.env.clone(), handle.clone(), computing);
+        let mut work = session.execute_simple(&ask.sql, sink);
+        let mut work = std::future::poll_fn(|context| {
+            place.poll(context, |context| work.as_mut().poll(context))
+        });
+        let mut over = self.env.clock.sleep(ask.timeout);
+        let (mut timed_out, mut cancelled) = (false, false);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = ask.cancel.cancelled(), if !cancelled => {
+                    cancelled = true;
+                    handle.cancel();
+                }
+                () = &mut over, if !timed_out => {
+                    timed_out = true;
+                    handle.cancel();
+                }
+                () = self.stop.kill.cancelled() => {
+                    return Err(Error::new(SqlState::ADMIN_SHUTDOWN, "the server is stopping"));
+                }
+            }
+        }
+    }
+}
+
+/// What the statements asked of the bucket.
+async fn cost(session: &mut Session) -> String {
+    let mut sink = Collect {
+        style: TextStyle::default(),
+        max_rows: 1,
+        bytes_left: 1024,
+        answer: Answer::default(),
+    };
+    // A failed transaction answers no question; then there is nothing to tell.
+    if session.execute_simple("SHOW telesto.last_statement_cost", &mut sink).await.is_err() {
+        return String::new();
+    }
+    let first =
+        sink.answer.results.into_iter().next().and_then(|result| result.rows.into_iter().next());
+    first.and_then(|row| row.into_iter().next().flatten()).unwrap_or_default()
+}
+
+/// Keeps results as text, within bounds.
+struct Collect {
+    style: TextStyle,
+    max_rows: usize,
+    bytes_left: usize,
+    answer: Answer,
+}
+
+impl Collect {
+    /// Whether there is room for more rows after this one.
+    fn keep(&mut self, result: &mut Answered, row: &Row) -> bool {
+        if result.rows.len() >= self.max_rows || self.bytes_left == 0 {
+            result.cut = true;
+            return false;
+        }
+        let texts: Vec<Option<String>> = result
+            .columns
+            .iter()
+            .zip(row.iter())
+            .map(|((_, ty), datum)| {
+                (!datum.is_null()).then(|| datum.to_text(ty, &self.style).to_string())
+            })
+            .collect();
+        let bytes: usize = texts.iter().flatten().map(|text| text.len() + 1).sum();
+        if bytes > self.bytes_left && !result.rows.is_empty() {
+            result.cut = true;
+            self.bytes_left = 0;
+            return false;
+        }
+        self.bytes_left = self.bytes_left.saturating_sub(bytes.max(1));
+        result.rows.push(texts);
+        true
+    }
+}
+
+#[async_trait]
+impl ResultSink for Collect {
+    async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
+        let mut answered = Answered::default();
+        match result {
+            StatementResult::Rows { columns, rows, tag } => {
+                answered.columns =
+                    columns.iter().map(|column| (column.name.clone(), column.ty.clone())).collect();
+                match rows {
+                    Rows::Ready(rows) => {
+                        for row in &rows {
+                            if !self.keep(&mut answered, row) {
+                                break;
+                            }
+                        }
+                    }
+                    Rows::Stream(mut stream) => {
+                        'rows: while let Some(batch) = stream.try_next().await? {
+                            for row in &batch {
+                                if !self.keep(&mut answered, row) {
+                                    break 'rows;
+                                }
+                            }
+                        }
+                    }
+                }
+                answered.tag = format!("{tag} {}", answered.rows.len());
+            }
+            StatementResult::Command { tag } => answered.tag = tag,
+            StatementResult::Empty => return Ok(()),
+            StatementResult::CopyIn { .. } | StatementResult::CopyOut { .. } => {
+                return Err(Error::unsupported("COPY to or from the client, over HTTP")
+                    .hint("Use psql, or COPY over the Postgres port."));
+            }
+        }
+        if self.answer.results.len() < MOST_RESULTS {
+            self.answer.results.push(answered);
+        } else {
+            self.answer.left_out += 1;
+        }
+        Ok(())
+    }
+}
