@@ -14,6 +14,8 @@ use std::io::ErrorKind;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
+use crate::encrypted::Undecipherable;
+
 /// What a failed request tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -51,6 +53,14 @@ pub(crate) enum Injected {
 impl Injected {
     pub(crate) fn error(self) -> StoreError {
         StoreError::Generic { store: "bucket", source: Box::new(self) }
+    }
+}
+
+/// The object that could not be decrypted, if that is what failed.
+pub(crate) fn undecipherable(error: &StoreError) -> Option<Undecipherable> {
+    match error {
+        StoreError::NotSupported { source } => source.downcast_ref::<Undecipherable>().cloned(),
+        _ => None,
     }
 }
 
