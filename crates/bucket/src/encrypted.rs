@@ -119,9 +119,10 @@ impl Encrypted {
         match Chunks::for_stored(self.vault.keys(), header, location.as_ref()) {
             Err(Damage::UnknownEpoch(_)) => {
                 // Another process may have begun a new epoch since this one looked.
-                self.vault.look().await.map_err(|error| Error::Generic {
-                    store: "bucket",
-                    source: Box::new(error),
+                self.vault.look().await.map_err(|error| match error {
+                    // The key ring is there and does not open: no later look changes that.
+                    keys @ crate::Error::Keys(_) => Error::NotSupported { source: Box::new(keys) },
+                    other => Error::Generic { store: "bucket", source: Box::new(other) },
                 })?;
                 Chunks::for_stored(self.vault.keys(), header, location.as_ref()).map_err(failed)
             }

@@ -15,6 +15,7 @@ use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::encrypted::Undecipherable;
+use crate::error::Error;
 
 /// What a failed request tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +57,15 @@ impl Injected {
     }
 }
 
-/// The object that could not be decrypted, if that is what failed.
-pub(crate) fn undecipherable(error: &StoreError) -> Option<Undecipherable> {
-    match error {
-        StoreError::NotSupported { source } => source.downcast_ref::<Undecipherable>().cloned(),
-        _ => None,
+/// Why an object could not be decrypted, if that is what failed.
+pub(crate) fn undecipherable(error: &StoreError) -> Option<Error> {
+    let StoreError::NotSupported { source } = error else { return None };
+    if let Some(keys) = source.downcast_ref::<Error>() {
+        return Some(keys.clone());
     }
+    let found = source.downcast_ref::<Undecipherable>()?;
+    let reason = found.damage.to_string();
+    Some(Error::Undecipherable { key: found.object.clone(), reason })
 }
 
 /// Classifies a failure.

@@ -82,12 +82,8 @@ impl<'a> Attempts<'a> {
     }
 
     fn refused(&self, reason: &object_store::Error) -> Error {
-        match undecipherable(reason) {
-            Some(found) => {
-                Error::Undecipherable { key: found.object, reason: found.damage.to_string() }
-            }
-            None => Error::Refused { key: self.key.to_owned(), reason: shown(reason) },
-        }
+        let refused = || Error::Refused { key: self.key.to_owned(), reason: shown(reason) };
+        undecipherable(reason).unwrap_or_else(refused)
     }
 
     /// Settles a failed attempt of a request that may be repeated at will: `Ok` to go on.

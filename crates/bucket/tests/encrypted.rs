@@ -231,7 +231,7 @@ async fn database_is_made_with_its_key_and_opens_with_that_key_only() {
     let wrong = keyring::unlock(place.clear(), Some(other.service()), NoRing::Make).await;
     let wrong = wrong.expect_err("another key of the same name").to_string();
     assert!(wrong.contains("does not open"), "{wrong}");
-    std::fs::write(&other.file, "").expect("emptied");
+    std::fs::remove_file(&other.file).expect("removed");
     KeyFile::add_key(&other.file, "two", &*other.env.random).expect("made");
     let unknown = keyring::unlock(place.clear(), Some(other.service()), NoRing::Make).await;
     let unknown = unknown.expect_err("no key of that name").to_string();

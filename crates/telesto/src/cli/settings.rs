@@ -113,6 +113,9 @@ settings! {
     /// A file with the secret from which all nodes make their certificates. Default: one that is kept in the bucket
     #[arg(value_name = "FILE", requires = "cluster")]
     join_token_file: PathBuf, "TELESTO_JOIN_TOKEN_FILE";
+    /// The file with the keys of an encrypted database (telesto keys create); a new database is encrypted when it is given
+    #[arg(value_name = "FILE")]
+    encryption_key_file: PathBuf, "TELESTO_ENCRYPTION_KEY_FILE";
     /// How far back snapshots can be read, and how long the log is kept. Default: 24h
     #[arg(value_name = "TIME")]
     retention: Span, "TELESTO_RETENTION";

@@ -198,6 +198,7 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
     }
     Ok(Options {
         prices: settings.prices.clone(),
+        encryption_key_file: settings.encryption_key_file.clone(),
         log: settings.log.map(|log| match log {
             LogKind::Bucket => telesto_log::LogKind::Bucket,
             LogKind::Quorum => telesto_log::LogKind::Quorum,
@@ -308,11 +309,16 @@ fn banner(
         let others = cluster.member.status().members.len();
         format!("{} (TLS), {others} other nodes are known", cluster.address)
     });
+    let encryption = match opened.bucket.keys() {
+        Some(_) => "on: bucket, local log and spilled data",
+        None => "off (telesto keys, --encryption-key-file)",
+    };
     for (name, value) in [
         ("bucket", opened.bucket.url().to_owned()),
         ("log", log.to_owned()),
         ("durability", acknowledged.to_owned()),
         ("memory", memory.to_string()),
+        ("encryption", encryption.to_owned()),
         ("node", node),
         ("cluster", cluster),
         ("postgres", format!("{}{guard}", shown(server.sql_address()))),
