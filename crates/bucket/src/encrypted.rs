@@ -147,8 +147,17 @@ impl Encrypted {
                 .as_range(size)
                 .map_err(|source| Error::Generic { store: "bucket", source: Box::new(source) })?,
         };
+        meta.size = size;
+        let answer = |body: Bytes| {
+            let payload = GetResultPayload::Stream(stream::once(async { Ok(body) }).boxed());
+            GetResult { payload, meta, range: range.clone(), attributes, extensions }
+        };
+        if asked.is_some() && range.is_empty() {
+            // Nothing was asked for, and nothing has to be true of it.
+            return Ok(answer(Bytes::new()));
+        }
         let found = result.range.clone();
-        let ends = found.end == meta.size;
+        let ends = found.end == result.meta.size;
         let first = found.start.div_ceil(STORED_CHUNK);
         // Of the last bytes of an object the first ones may be the end of a chunk.
         let skipped = first * STORED_CHUNK - found.start;
@@ -170,10 +179,7 @@ impl Encrypted {
         let (Some(start), Some(end)) = (at(range.start), at(range.end)) else {
             return Err(failed(Damage::Length));
         };
-        let body = plain.slice(start..end);
-        meta.size = size;
-        let payload = GetResultPayload::Stream(stream::once(async { Ok(body) }).boxed());
-        Ok(GetResult { payload, meta, range, attributes, extensions })
+        Ok(answer(plain.slice(start..end)))
     }
 }
 

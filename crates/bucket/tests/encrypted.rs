@@ -144,7 +144,10 @@ async fn objects_exchanged_or_put_back_elsewhere_are_errors_at_once() {
     for key in ["x/1", "x/2"] {
         let error = bucket.get(Cause::Read, key, None).await.expect_err("exchanged");
         assert!(matches!(error, Error::Undecipherable { .. }), "{error}");
-        assert!(error.to_string().contains("exchanged") && error.to_string().contains(key), "{error}");
+        assert!(
+            error.to_string().contains("exchanged") && error.to_string().contains(key),
+            "{error}"
+        );
     }
     let taken = bucket.put_if_absent(Cause::Commit, "x/1", patterned(50, 2)).await;
     assert!(matches!(taken, Err(Error::Indeterminate { .. })), "{taken:?}");
@@ -164,7 +167,8 @@ async fn nothing_written_can_be_found_in_the_store_and_without_encryption_it_can
         let objects = bucket.object_store(Cause::Checkpoint);
         objects.put(&Path::from("b"), body.clone().into()).await.expect("put");
         let options = PutMultipartOptions::default();
-        let mut upload = objects.put_multipart_opts(&Path::from("c"), options).await.expect("starts");
+        let mut upload =
+            objects.put_multipart_opts(&Path::from("c"), options).await.expect("starts");
         // More than a part that leaves.
         upload.put_part(marker.repeat(500_000).into()).await.expect("part");
         upload.complete().await.expect("completes");
@@ -208,7 +212,10 @@ impl Place {
     }
 }
 
-fn is_body(read: telesto_bucket::Result<Option<telesto_bucket::Object>>, body: &'static [u8]) -> bool {
+fn is_body(
+    read: telesto_bucket::Result<Option<telesto_bucket::Object>>,
+    body: &'static [u8],
+) -> bool {
     read.expect("reads").expect("there").body == body
 }
 
@@ -263,7 +270,9 @@ async fn rotation_goes_on_under_open_processes_and_old_objects_stay_readable() {
     };
     assert_eq!(put(&old, "a").await, PutOutcome::Created);
     KeyFile::add_key(&place.file, "two", &*place.env.random).expect("added");
-    for (name, new_epoch, version, epochs) in [("one", true, 2, 2), ("two", false, 3, 2), ("two", true, 4, 3)] {
+    for (name, new_epoch, version, epochs) in
+        [("one", true, 2, 2), ("two", false, 3, 2), ("two", true, 4, 3)]
+    {
         let rotated = keyring::rotate(&place.clear(), &*place.service(), name, new_epoch).await;
         let rotated = rotated.expect("rotates");
         assert_eq!((rotated.version, rotated.keys.len()), (version, epochs));

@@ -143,8 +143,11 @@ impl Chunks {
             let start = out.len();
             out.extend_from_slice(part);
             let nonce = nonce(first + index as u64, ends && index + 1 == count);
-            let tag =
-                self.key.seal_in_place_separate_tag(nonce, Aad::from(&self.bound), &mut out[start..]);
+            let tag = self.key.seal_in_place_separate_tag(
+                nonce,
+                Aad::from(&self.bound),
+                &mut out[start..],
+            );
             // It fails for lengths beyond AES-GCM's alone, and a chunk is 16 KiB.
             out.extend_from_slice(tag.expect("a chunk can be encrypted").as_ref());
         }

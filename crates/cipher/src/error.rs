@@ -37,7 +37,9 @@ pub enum Error {
         object: String,
     },
     /// The key ring cannot be read.
-    #[error("the key ring {object} is damaged: {reason}; restore that object from a copy of the bucket")]
+    #[error(
+        "the key ring {object} is damaged: {reason}; restore that object from a copy of the bucket"
+    )]
     DamagedRing {
         /// The object.
         object: String,
@@ -45,7 +47,9 @@ pub enum Error {
         reason: String,
     },
     /// The key ring was written by a newer program.
-    #[error("the key ring {object} has format version {found}, this program reads up to {supported}; upgrade it")]
+    #[error(
+        "the key ring {object} has format version {found}, this program reads up to {supported}; upgrade it"
+    )]
     TooNew {
         /// The object.
         object: String,
@@ -69,7 +73,9 @@ pub enum Damage {
     #[error("it has encryption format version {0}, this program reads version 1; upgrade it")]
     TooNew(u8),
     /// The key ring has no such epoch.
-    #[error("it needs the data key of epoch {0}, which the key ring does not have: the ring's newest version is missing, or the data is of another database")]
+    #[error(
+        "it needs the data key of epoch {0}, which the key ring does not have: the ring's newest version is missing, or the data is of another database"
+    )]
     UnknownEpoch(u32),
     /// The number of bytes cannot be.
     #[error("its length is none that an encrypted object can have: it was cut short or added to")]

@@ -56,13 +56,22 @@ impl KeyFile {
         let place = path.display().to_string();
         let shown = path.to_string_lossy();
         if shown.contains("://") {
-            return Err(fail(&place, "key services are not supported yet: give the path of a key file, which `telesto keys create FILE` makes"));
+            return Err(fail(
+                &place,
+                "key services are not supported yet: give the path of a key file, which `telesto keys create FILE` makes",
+            ));
         }
         let text = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| {
-            fail(&place, &format!("it cannot be read: {error}; `telesto keys create FILE` makes one"))
+            fail(
+                &place,
+                &format!("it cannot be read: {error}; `telesto keys create FILE` makes one"),
+            )
         })?;
         if std::fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0) {
-            tracing::warn!(file = place, "other users of this machine may read the encryption key file; chmod 600 it");
+            tracing::warn!(
+                file = place,
+                "other users of this machine may read the encryption key file; chmod 600 it"
+            );
         }
         let keys = parse(&place, &text)?;
         let nonces = Mutex::new(Box::new(move || draw(&*random)) as Box<_>);
@@ -81,11 +90,16 @@ impl KeyFile {
         let mut text = match std::fs::read_to_string(path) {
             Ok(text) => {
                 if parse(&place, &text)?.iter().any(|(known, _)| known == name) {
-                    return Err(fail(&place, &format!("it has a key {name:?} already; give another name with --name")));
+                    return Err(fail(
+                        &place,
+                        &format!("it has a key {name:?} already; give another name with --name"),
+                    ));
                 }
                 Zeroizing::new(text)
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Zeroizing::new(HEAD.to_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Zeroizing::new(HEAD.to_owned())
+            }
             Err(error) => return Err(io(error)),
         };
         if !text.ends_with('\n') {
@@ -116,10 +130,9 @@ impl KeyFile {
 
     fn key(&self, name: &str) -> Result<&LessSafeKey> {
         let found = self.keys.iter().find(|(known, _)| known == name);
-        found.map(|(_, key)| key).ok_or_else(|| Error::UnknownKey {
-            name: name.to_owned(),
-            place: self.place.clone(),
-        })
+        found
+            .map(|(_, key)| key)
+            .ok_or_else(|| Error::UnknownKey { name: name.to_owned(), place: self.place.clone() })
     }
 }
 
@@ -186,7 +199,9 @@ fn parse(place: &str, text: &str) -> Result<Vec<(String, LessSafeKey)>> {
         }
         let wrong = |reason: &str| fail(place, &format!("line {number}: {reason}"));
         let Some((name, key)) = line.split_once(char::is_whitespace) else {
-            return Err(wrong("it has no name and key with a blank between; `telesto keys create FILE` writes such lines"));
+            return Err(wrong(
+                "it has no name and key with a blank between; `telesto keys create FILE` writes such lines",
+            ));
         };
         check_name(name).map_err(|reason| wrong(&reason))?;
         if keys.iter().any(|(known, _)| known == name) {

@@ -57,8 +57,7 @@ impl RecordCipher {
         out.extend_from_slice(&nonce);
         out.extend_from_slice(record);
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let tag =
-            self.key.seal_in_place_separate_tag(nonce, Aad::from(place), &mut out[NONCE..]);
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(place), &mut out[NONCE..]);
         // It fails for lengths beyond AES-GCM's alone (64 GiB).
         out.extend_from_slice(tag.expect("a record can be encrypted").as_ref());
         out

@@ -93,7 +93,13 @@ impl StoredRing {
 
     /// The next version: wrapped with the key `name`, with a new data key when `new_epoch`.
     #[must_use]
-    pub fn next(&self, name: String, new_epoch: bool, now_micros: u64, random: &dyn Random) -> Self {
+    pub fn next(
+        &self,
+        name: String,
+        new_epoch: bool,
+        now_micros: u64,
+        random: &dyn Random,
+    ) -> Self {
         let mut next = self.clone();
         next.version += 1;
         next.wrapped_with = name;

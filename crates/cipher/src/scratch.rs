@@ -47,7 +47,10 @@ struct Secret {
 impl std::fmt::Debug for Scratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let encrypted = self.secret.is_some();
-        f.debug_struct("Scratch").field("folder", &self.folder).field("encrypted", &encrypted).finish()
+        f.debug_struct("Scratch")
+            .field("folder", &self.folder)
+            .field("encrypted", &encrypted)
+            .finish()
     }
 }
 
@@ -68,7 +71,8 @@ impl Scratch {
     #[must_use]
     pub fn encrypted(folder: impl Into<PathBuf>, random: &dyn Random) -> Self {
         let key = zeroize::Zeroizing::new(draw::<32>(random));
-        let secret = Secret { key: Prk::new_less_safe(HKDF_SHA256, &*key), files: AtomicU64::new(0) };
+        let secret =
+            Secret { key: Prk::new_less_safe(HKDF_SHA256, &*key), files: AtomicU64::new(0) };
         Self { folder: Some(folder.into()), secret: Some(Arc::new(secret)) }
     }
 
@@ -167,7 +171,8 @@ fn apply(key: &EncryptingKey, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         key.less_safe_encrypt(bytes, EncryptionContext::Iv128(counter)).map(|_| ()).map_err(failed)
     };
     let skip = (offset % BLOCK) as usize;
-    let (ragged, rest) = bytes.split_at_mut(((BLOCK as usize - skip) % BLOCK as usize).min(bytes.len()));
+    let (ragged, rest) =
+        bytes.split_at_mut(((BLOCK as usize - skip) % BLOCK as usize).min(bytes.len()));
     if !ragged.is_empty() {
         let mut block = [0; BLOCK as usize];
         block[skip..skip + ragged.len()].copy_from_slice(ragged);

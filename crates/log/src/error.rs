@@ -40,7 +40,9 @@ impl DiskFault {
             }
             Self::Missing => "mount or restore that directory, or correct --data-dir",
             Self::Locked => "stop the other process, or give this one its own --data-dir",
-            Self::Key => "start the node with the --encryption-key-file that its database was made with",
+            Self::Key => {
+                "start the node with the --encryption-key-file that its database was made with"
+            }
             Self::Io => "check the disk (dmesg), then restart the node",
         }
     }

@@ -22,8 +22,8 @@ use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
 
 use super::fault;
-use super::spill;
 use super::pool::QueryPool;
+use super::spill;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_types::error::Result;
 

@@ -102,7 +102,10 @@ impl Write for Writer {
             self.room.used.fetch_sub(size, Ordering::Relaxed);
             return Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
-                format!("one query may spill {} bytes; let it read less at a time", self.room.limit),
+                format!(
+                    "one query may spill {} bytes; let it read less at a time",
+                    self.room.limit
+                ),
             ));
         }
         self.file.append(bytes)?;

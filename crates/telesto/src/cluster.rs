@@ -157,8 +157,7 @@ pub(crate) async fn join(
     let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;
     let tcp = Tcp::new(env.clone(), Some(certificates));
     let life = node.next_log_life()?;
-    let own =
-        LocalLogServer::open_shared(disk, env.clone(), SHARD, SEGMENT_BYTES, life);
+    let own = LocalLogServer::open_shared(disk, env.clone(), SHARD, SEGMENT_BYTES, life);
     let own = own.await.map_err(TxnError::from)?;
     node.log_life_begun(life)?;
     let who = identity(env, Some(node), None);

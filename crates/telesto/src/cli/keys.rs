@@ -108,7 +108,9 @@ fn create(file: &Path, name: Option<String>) -> Result<(), String> {
     let name = name.unwrap_or_else(|| format!("key-{}", known + 1));
     KeyFile::add_key(file, &name, &*env.random).map_err(text)?;
     println!("key {name} is in {}", file.display());
-    println!("keep a copy of that file in another safe place: without it nobody can read the database");
+    println!(
+        "keep a copy of that file in another safe place: without it nobody can read the database"
+    );
     Ok(())
 }
 

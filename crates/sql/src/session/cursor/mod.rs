@@ -314,11 +314,8 @@ impl Session {
         let name = declare.names.first().map(folded).unwrap_or_default();
         let scroll = declare.scroll == Some(true);
         let types = columns.iter().map(|column| column.ty.clone()).collect();
-        let place = SpoolPlace {
-            env: env.clone(),
-            budget: Arc::clone(memory),
-            scratch: scratch.clone(),
-        };
+        let place =
+            SpoolPlace { env: env.clone(), budget: Arc::clone(memory), scratch: scratch.clone() };
         let rows = CursorRows::new(name.clone(), scroll, types, place, rows);
         let depth = self.block.as_ref().map_or(0, |block| block.savepoints.len());
         let shown = CursorShown {

@@ -176,7 +176,8 @@ impl Spool {
             Some(file) => Arc::clone(file),
             None => {
                 let scratch = self.place.scratch.clone();
-                let made = self.place.env.blocking("making a cursor's file", move || scratch.file()).await;
+                let made =
+                    self.place.env.blocking("making a cursor's file", move || scratch.file()).await;
                 let file = Arc::new(blocked(made)?);
                 self.file = Some(Arc::clone(&file));
                 file

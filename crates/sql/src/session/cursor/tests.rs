@@ -37,7 +37,8 @@ async fn a_spool_beyond_its_memory_goes_to_a_file_and_reads_back_in_any_order() 
 #[tokio::test]
 async fn a_spool_that_gets_no_memory_keeps_its_rows_in_a_file() {
     let budget = MemoryBudget::new(1);
-    let mut spool = Spool::new(vec![SqlType::Int4], place(telesto_runtime::env(), &budget), 256 << 10);
+    let mut spool =
+        Spool::new(vec![SqlType::Int4], place(telesto_runtime::env(), &budget), 256 << 10);
     spool.push(&[vec![Datum::Int4(7)]]).await.expect("kept");
     assert_eq!(spool.get(0).await.expect("read"), Some(vec![Datum::Int4(7)]));
     assert!(spool.in_file());
