@@ -72,6 +72,7 @@ stage memory cargo test --workspace --test memory -- --nocapture --test-threads 
 stage fuzz cargo test --workspace --test targets
 stage full tests/e2e/disk_full.sh
 stage psql tests/e2e/psql.sh
+stage encryption tests/e2e/encryption.sh
 stage pg_dump tests/e2e/pg_dump.sh
 stage psycopg tests/e2e/psycopg.sh
 stage orms tests/e2e/orms.sh

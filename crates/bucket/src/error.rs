@@ -56,6 +56,35 @@ pub enum Error {
         /// What the probe saw.
         reason: String,
     },
+    /// The database is encrypted and no key was given.
+    #[error(
+        "the database in {url} is encrypted: name its key file with --encryption-key-file (or TELESTO_ENCRYPTION_KEY_FILE)"
+    )]
+    KeyMissing {
+        /// The bucket.
+        url: String,
+    },
+    /// A key was given for a bucket that holds no encrypted database.
+    #[error(
+        "{url} holds no encrypted database: to open what is there leave --encryption-key-file out; to encrypt it, write it out with `telesto dump`, start a node with the key on an empty bucket, and `telesto restore` it there"
+    )]
+    NotEncrypted {
+        /// The bucket.
+        url: String,
+    },
+    /// The keys of an encrypted database cannot be used.
+    #[error(transparent)]
+    Keys(#[from] telesto_cipher::Error),
+    /// An object of an encrypted database cannot be decrypted.
+    #[error(
+        "object {key} cannot be decrypted: {reason}; restore that object from a copy of the bucket, or open the database with the key it was made with"
+    )]
+    Undecipherable {
+        /// The object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A price sheet or model file cannot be read.
     #[error("price sheet or model {name:?} cannot be used: {reason}; see docs/operating/prices.md")]
     BadConfig {

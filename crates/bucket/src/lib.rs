@@ -7,6 +7,8 @@
 //! ```text
 //!  Bucket (OpenBucket): retry with jitter, outcome resolution, deadlines
 //!     |                    checkpoint engine (its own retries)
+//!  Encrypted: what is written and read, when the database is encrypted (`crate::keyring`)
+//!     |
 //!  Metered: counts, bytes, dollars, latency, time-out of each request, hedged second GET
 //!  Latent : latency model   (simulation, tests, bench)
 //!  Faulty : fault model     (simulation, tests)
@@ -25,9 +27,12 @@
 
 mod api;
 mod clock;
+mod encrypted;
+mod encrypted_upload;
 mod error;
 pub mod faults;
 mod hedge;
+pub mod keyring;
 pub mod latency;
 mod listing;
 mod local;

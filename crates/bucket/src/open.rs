@@ -14,13 +14,16 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use telesto_cipher::Keys;
 use telesto_common::Env;
 
 use crate::api::Cause;
 use crate::clock::{Listening, StoreClock};
+use crate::encrypted::Encrypted;
 use crate::error::{Error, Result};
 use crate::faults::Faulty;
 use crate::hedge::Hedge;
+use crate::keyring::Vault;
 use crate::latency::Latent;
 use crate::local::LocalStore;
 use crate::location::Location;
@@ -40,6 +43,8 @@ pub struct OpenBucket {
     /// What the store says of its time.
     pub(crate) clock: Arc<StoreClock>,
     pub(crate) operation_timeout: Duration,
+    /// Of an encrypted database.
+    vault: Option<Arc<Vault>>,
 }
 
 impl fmt::Debug for OpenBucket {
@@ -55,6 +60,32 @@ impl OpenBucket {
         &self.store.meter
     }
 
+    /// The data keys, when the database is encrypted: for what leaves memory by other ways than the bucket.
+    #[must_use]
+    pub fn keys(&self) -> Option<&Arc<Keys>> {
+        self.vault.as_ref().map(|vault| vault.keys())
+    }
+
+    /// The same bucket, with what is read and written encrypted.
+    pub(crate) fn with_vault(&self, vault: Arc<Vault>) -> Self {
+        Self {
+            url: self.url.clone(),
+            sorted: self.sorted,
+            store: self.store.clone(),
+            clock: Arc::clone(&self.clock),
+            operation_timeout: self.operation_timeout,
+            vault: Some(vault),
+        }
+    }
+
+    /// `store`, with what is read and written encrypted if the database is.
+    pub(crate) fn layered(&self, store: Metered) -> Arc<dyn ObjectStore> {
+        match &self.vault {
+            None => Arc::new(store),
+            Some(vault) => Arc::new(Encrypted { store, vault: Arc::clone(vault) }),
+        }
+    }
+
     pub(crate) fn metered(&self, cause: Cause) -> Metered {
         Metered { cause, ..self.store.clone() }
     }
@@ -66,7 +97,8 @@ impl OpenBucket {
 
 /// Opens the bucket at `url`: `file:///…`, a local path (`/…`, `./…`), `memory://name` (shared by
 /// all who open that name in this process), `s3://bucket/prefix`, `gs://…` or `az://…`. Makes no
-/// request; see [`crate::probe_conditional_put`] for the check a first start owes.
+/// request; see [`crate::probe_conditional_put`] for the check a first start owes, and [`crate::keyring::unlock`] for
+/// databases that may be encrypted.
 ///
 /// # Errors
 /// [`Error::BadUrl`] when the URL, or a setting it needs, cannot be used.
@@ -234,7 +266,9 @@ fn assemble(
         request_timeout: options.request_timeout,
     };
     let operation_timeout = options.operation_timeout;
-    Arc::new(OpenBucket { url, sorted, store, clock, operation_timeout })
+    let fixed = |keys: &Arc<Keys>| Arc::new(Vault::fixed(Arc::clone(keys), store.env.clone()));
+    let vault = options.keys.as_ref().map(fixed);
+    Arc::new(OpenBucket { url, sorted, store, clock, operation_timeout, vault })
 }
 
 fn no_retries() -> RetryConfig {

@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use telesto_cipher::Keys;
+
 use crate::clock::StoreClock;
 use crate::faults::Faults;
 use crate::latency::LatencyModel;
@@ -45,6 +47,9 @@ pub struct BucketOptions {
     /// Where a store of the caller's says what its clock is with each answer; `None`: only stores
     /// reached by HTTP tell the time.
     pub clock: Option<Arc<StoreClock>>,
+    /// Encrypts everything with these keys, which never change. For simulation and tests: a database's own come from
+    /// [`crate::keyring::unlock`].
+    pub keys: Option<Arc<Keys>>,
     /// Adds modelled latency below the trait.
     pub latency: Option<LatencyModel>,
     /// Adds faults below the trait.
@@ -61,6 +66,7 @@ impl Default for BucketOptions {
             hedging: Hedging::Auto,
             prices: None,
             clock: None,
+            keys: None,
             latency: None,
             faults: None,
         }

@@ -14,6 +14,9 @@ use std::io::ErrorKind;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
+use crate::encrypted::Undecipherable;
+use crate::error::Error;
+
 /// What a failed request tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -52,6 +55,17 @@ impl Injected {
     pub(crate) fn error(self) -> StoreError {
         StoreError::Generic { store: "bucket", source: Box::new(self) }
     }
+}
+
+/// Why an object could not be decrypted, if that is what failed.
+pub(crate) fn undecipherable(error: &StoreError) -> Option<Error> {
+    let StoreError::NotSupported { source } = error else { return None };
+    if let Some(keys) = source.downcast_ref::<Error>() {
+        return Some(keys.clone());
+    }
+    let found = source.downcast_ref::<Undecipherable>()?;
+    let reason = found.damage.to_string();
+    Some(Error::Undecipherable { key: found.object.clone(), reason })
 }
 
 /// Classifies a failure.

@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::local::DurableRead;
 use crate::metered::Metered;
 use crate::open::{OpenBucket, path};
-use crate::outcome::{Failure, classify, shown};
+use crate::outcome::{Failure, classify, shown, undecipherable};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(40);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
@@ -60,9 +60,9 @@ impl<'a> Attempts<'a> {
     }
 
     /// The store for the next attempt, bounded by what time is left.
-    fn store(&self) -> Metered {
+    fn store(&self) -> Arc<dyn ObjectStore> {
         let bound = self.store.request_timeout.min(self.left());
-        self.store.clone().with_timeout(bound)
+        self.bucket.layered(self.store.clone().with_timeout(bound))
     }
 
     /// Waits before the next attempt; false when there is no time for one.
@@ -82,7 +82,8 @@ impl<'a> Attempts<'a> {
     }
 
     fn refused(&self, reason: &object_store::Error) -> Error {
-        Error::Refused { key: self.key.to_owned(), reason: shown(reason) }
+        let refused = || Error::Refused { key: self.key.to_owned(), reason: shown(reason) };
+        undecipherable(reason).unwrap_or_else(refused)
     }
 
     /// Settles a failed attempt of a request that may be repeated at will: `Ok` to go on.
@@ -106,6 +107,11 @@ impl<'a> Attempts<'a> {
             match read.await {
                 Ok(found) => return Ok(Some(found == *body)),
                 Err(error) if classify(&error) == Failure::Missing => return Ok(None),
+                // No later look makes it readable. What the put itself did is not known.
+                Err(error) if undecipherable(&error).is_some() => {
+                    let reason = self.refused(&error).to_string();
+                    return Err(Error::Indeterminate { key: self.key.to_owned(), reason });
+                }
                 Err(error) => {
                     // Refusals too: the put may have been allowed where reading is not.
                     if !self.again().await {
@@ -131,7 +137,7 @@ impl OpenBucket {
         loop {
             let now = self.env().clock.monotonic();
             let bound = attempts.store.request_timeout.min(writing.remaining(now));
-            let store = attempts.store.clone().with_timeout(bound);
+            let store = self.layered(attempts.store.clone().with_timeout(bound));
             let payload = PutPayload::from_bytes(body.clone());
             let error = match store.put_opts(&location, payload, PutMode::Create.into()).await {
                 Ok(_) => return Ok(PutOutcome::Created),
@@ -259,7 +265,7 @@ impl Bucket for OpenBucket {
     }
 
     fn object_store(&self, cause: Cause) -> Arc<dyn ObjectStore> {
-        Arc::new(self.metered(cause))
+        self.layered(self.metered(cause))
     }
 
     fn clock_micros(&self) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! The trait over local folders and memory: same answers, durable files, odd keys, ranges, listings.
+//! The trait over local folders and memory, plain and encrypted: same answers, durable files, odd keys, ranges, listings.
 
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use object_store::{
     MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
 };
 use proptest::prelude::*;
+use telesto_cipher::{Epoch, Keys, Ring};
+
 use telesto_bucket::{
     Bucket, BucketOptions, Cause, Error, OpenBucket, PutOutcome, open, probe_conditional_put,
 };
@@ -21,6 +23,11 @@ fn local(folder: &tempfile::TempDir) -> Arc<OpenBucket> {
 fn memory(name: &str) -> Arc<OpenBucket> {
     let url = format!("memory://{name}");
     open(&url, &BucketOptions::default(), telesto_runtime::env()).expect("opens")
+}
+
+fn keys() -> Option<Arc<Keys>> {
+    let epochs = [(1, Epoch::new(&[7; 32])), (2, Epoch::new(&[8; 32]))].into_iter().collect();
+    Some(Arc::new(Keys::new(Ring { version: 2, epochs }, telesto_runtime::env().random)))
 }
 
 async fn behaves(bucket: &OpenBucket) {
@@ -115,6 +122,18 @@ async fn memory_behaves_as_a_bucket() {
     let bucket = memory("behaves");
     behaves(&bucket).await;
     carries_the_checkpoint_engine(&bucket).await;
+}
+
+#[tokio::test]
+async fn encrypted_local_folder_and_memory_behave_as_buckets() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let url = format!("file://{}", folder.path().join("new/bucket").display());
+    for url in [&url[..], "memory://behaves-encrypted"] {
+        let options = BucketOptions { keys: keys(), ..BucketOptions::default() };
+        let bucket = open(url, &options, telesto_runtime::env()).expect("opens");
+        behaves(&bucket).await;
+        carries_the_checkpoint_engine(&bucket).await;
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,8 @@ pub enum DiskFault {
     Missing,
     /// Another live process holds the directory.
     Locked,
+    /// What is there is encrypted, and this process has no keys.
+    Key,
     /// Any other I/O failure.
     Io,
 }
@@ -38,6 +40,9 @@ impl DiskFault {
             }
             Self::Missing => "mount or restore that directory, or correct --data-dir",
             Self::Locked => "stop the other process, or give this one its own --data-dir",
+            Self::Key => {
+                "start the node with the --encryption-key-file that its database was made with"
+            }
             Self::Io => "check the disk (dmesg), then restart the node",
         }
     }

@@ -41,7 +41,12 @@ pub(crate) struct Store {
 
 impl Store {
     fn unavailable(&self, error: &telesto_bucket::Error) -> Error {
-        Error::Unavailable { shard: self.shard, reason: error.to_string() }
+        match error {
+            telesto_bucket::Error::Undecipherable { key, reason } => {
+                Error::Corrupt { object: key.clone(), lsn: None, reason: reason.clone() }
+            }
+            _ => Error::Unavailable { shard: self.shard, reason: error.to_string() },
+        }
     }
 
     pub async fn get(&self, cause: Cause, key: &str, by: Deadline) -> Result<Option<Object>> {

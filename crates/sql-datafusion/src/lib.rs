@@ -43,6 +43,7 @@ mod sets;
 mod slices;
 mod sort_key;
 mod source;
+mod spill;
 mod stored;
 mod tables;
 mod totals;

@@ -3,25 +3,27 @@
 //! # Invariants
 //! - One partition: operators run on the session's own task.
 //! - A query never holds more memory than its pool grants, and all queries together not more than the memory of
-//!   all statements; sorts, aggregates and joins that would spill to files in the temporary directory, which
+//!   all statements; sorts, aggregates and joins that would spill to scratch files of the node, which
 //!   disappear with the query.
 //!
 //! # On failure
 //! A query that cannot spill and does not fit fails with 53200.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::config::ConfigOptions;
 use datafusion::execution::context::SessionConfig;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 
+use telesto_cipher::Scratch;
+use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
 
 use super::fault;
 use super::pool::QueryPool;
+use super::spill;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_types::error::Result;
 
@@ -38,16 +40,12 @@ pub struct QueryBounds {
     pub memory_bytes: usize,
     /// What all queries share; `None`: this query is alone.
     pub shared: Option<Arc<MemoryBudget>>,
-    /// Where to spill; `None`: the system's temporary directory.
-    pub spill_dir: Option<PathBuf>,
+    /// Where to spill.
+    pub scratch: Scratch,
+    /// Runs what blocks.
+    pub env: Env,
     /// Spilled bytes on disk at most.
     pub spill_bytes: u64,
-}
-
-impl Default for QueryBounds {
-    fn default() -> Self {
-        Self { memory_bytes: 256 << 20, shared: None, spill_dir: None, spill_bytes: 100 << 30 }
-    }
 }
 
 impl QueryBounds {
@@ -55,7 +53,13 @@ impl QueryBounds {
     pub(crate) fn of(context: &ExecContext) -> Self {
         let all = usize::try_from(context.memory.limit_bytes()).unwrap_or(usize::MAX);
         let shared = Some(Arc::clone(&context.memory));
-        Self { memory_bytes: (all / 2).max(LEAST_BYTES.min(all)), shared, ..Self::default() }
+        Self {
+            memory_bytes: (all / 2).max(LEAST_BYTES.min(all)),
+            shared,
+            scratch: context.scratch.clone(),
+            env: context.env.clone(),
+            spill_bytes: 100 << 30,
+        }
     }
 }
 
@@ -89,13 +93,8 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     options.sql_parser.map_string_types_to_utf8view = false;
     options.catalog.create_default_catalog_and_schema = false;
     options.catalog.information_schema = false;
-    let mode = match &bounds.spill_dir {
-        Some(dir) => DiskManagerMode::Directories(vec![dir.clone()]),
-        None => DiskManagerMode::OsTmpDirectory,
-    };
-    let disk = DiskManagerBuilder::default()
-        .with_mode(mode)
-        .with_max_temp_directory_size(bounds.spill_bytes);
+    let mode = spill::mode(bounds.scratch.clone(), bounds.env.clone(), bounds.spill_bytes);
+    let disk = DiskManagerBuilder::default().with_mode(mode);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(QueryPool::new(bounds.memory_bytes, bounds.shared.as_ref())))
         .with_disk_manager_builder(disk)

@@ -52,6 +52,7 @@ pub use telesto_sql_expr::ParameterTypes;
 
 use std::sync::Arc;
 
+use telesto_cipher::Scratch;
 use telesto_common::Env;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
 use telesto_sql_expr::settings::{ConfigQueue, Executor, Settings};
@@ -119,6 +120,8 @@ pub struct ExecContext {
     pub env: Env,
     /// Bound on the memory one statement may hold.
     pub memory: Arc<telesto_common::limits::MemoryBudget>,
+    /// Where goes what does not fit in memory.
+    pub scratch: Scratch,
     /// What the statement has cost so far.
     pub cost: StatementCost,
     /// What the session shows of itself in system tables.

@@ -15,11 +15,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_bucket::Bucket;
+use telesto_bucket::{Bucket, OpenBucket};
 use telesto_cluster::{Node as Member, NodeRole, Record, Registry, Settings};
 use telesto_common::env::Task;
 use telesto_common::{Env, NodeId, ShardId};
 use telesto_log::chain::Medium;
+use telesto_log::disk::Disk;
 use telesto_log::server::LocalLogServer;
 use telesto_log::{Forsaken, LogKind, LogOptions, VirtualLog};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
@@ -121,7 +122,7 @@ pub(crate) async fn certificates(
 /// [`Error::Cluster`].
 pub(crate) async fn join(
     env: &Env,
-    bucket: &Arc<dyn Bucket>,
+    bucket: &Arc<OpenBucket>,
     node: &Node,
     options: &ClusterOptions,
 ) -> Result<Joined> {
@@ -148,13 +149,15 @@ pub(crate) async fn join(
         }
         None => shown(listening),
     };
-    let took_in = take_in(env, bucket, node).await?;
-    let registry = Registry::new(Arc::clone(bucket));
+    let keys = bucket.keys();
+    let bucket: Arc<dyn Bucket> = Arc::clone(bucket) as _;
+    let disk = log_disk(env, node, keys);
+    let took_in = take_in(env, &bucket, node, &disk).await?;
+    let registry = Registry::new(Arc::clone(&bucket));
     let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;
     let tcp = Tcp::new(env.clone(), Some(certificates));
     let life = node.next_log_life()?;
-    let own =
-        LocalLogServer::open_shared(log_disk(env, node), env.clone(), SHARD, SEGMENT_BYTES, life);
+    let own = LocalLogServer::open_shared(disk, env.clone(), SHARD, SEGMENT_BYTES, life);
     let own = own.await.map_err(TxnError::from)?;
     node.log_life_begun(life)?;
     let who = identity(env, Some(node), None);
@@ -169,7 +172,7 @@ pub(crate) async fn join(
         program: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let settings = Settings { replicas: options.replicas, ..Settings::default() };
-    let (bucket, transport) = (Arc::clone(bucket), Arc::new(tcp.clone()));
+    let transport = Arc::new(tcp.clone());
     let joining = Member::join(env.clone(), bucket, transport, own, record, settings);
     let member = joining.await.map_err(wrong)?;
     let (me, router) = (member.caller(), member.router());
@@ -220,7 +223,12 @@ pub(crate) async fn open_engine(
 
 /// A log whose newest part this node has kept alone goes through the bucket: its files were not made to be kept for others.
 /// Whether it did.
-async fn take_in(env: &Env, bucket: &Arc<dyn Bucket>, node: &Node) -> Result<bool> {
+async fn take_in(
+    env: &Env,
+    bucket: &Arc<dyn Bucket>,
+    node: &Node,
+    disk: &Arc<dyn Disk>,
+) -> Result<bool> {
     let by = env.deadline(TAKE_IN);
     let report = telesto_log::newest_chain(Arc::clone(bucket), env.clone(), SHARD, by);
     let Some(chain) = report.await.map_err(TxnError::from)? else { return Ok(false) };
@@ -234,7 +242,7 @@ async fn take_in(env: &Env, bucket: &Arc<dyn Bucket>, node: &Node) -> Result<boo
         )));
     }
     let mut options = LogOptions::new(identity(env, Some(node), None));
-    options.disk = Some(log_disk(env, node));
+    options.disk = Some(Arc::clone(disk));
     options.known_committed = known_committed(env, bucket);
     let opening = VirtualLog::open(Arc::clone(bucket), env.clone(), SHARD, options);
     let log = opening.await.map_err(TxnError::from)?;
@@ -251,17 +259,18 @@ async fn take_in(env: &Env, bucket: &Arc<dyn Bucket>, node: &Node) -> Result<boo
 /// [`Error::DataDir`] when a process uses one of the folders, [`Error::Database`] as [`telesto_log::forsake_majority`].
 pub async fn recover(
     env: &Env,
-    bucket: &Arc<dyn Bucket>,
+    bucket: &Arc<OpenBucket>,
     survivors: &[PathBuf],
 ) -> Result<Forsaken> {
     let claimed = survivors.iter().map(|folder| Node::claim(env, folder));
     let claimed: Vec<Node> = claimed.collect::<Result<_>>()?;
-    let disks: Vec<_> = claimed.iter().map(|node| log_disk(env, node)).collect();
+    let disks: Vec<_> = claimed.iter().map(|node| log_disk(env, node, bucket.keys())).collect();
+    let bucket: Arc<dyn Bucket> = Arc::clone(bucket) as _;
     let mut options = LogOptions::new(identity(env, None, None));
-    options.known_committed = known_committed(env, bucket);
+    options.known_committed = known_committed(env, &bucket);
     let by = env.deadline(TAKE_IN);
     let forsaking =
-        telesto_log::forsake_majority(Arc::clone(bucket), env.clone(), SHARD, options, &disks, by);
+        telesto_log::forsake_majority(Arc::clone(&bucket), env.clone(), SHARD, options, &disks, by);
     Ok(forsaking.await.map_err(TxnError::from)?)
 }
 

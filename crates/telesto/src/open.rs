@@ -1,16 +1,19 @@
 //! Opening a database: bucket, local folder, engine, SQL.
 //!
 //! # Invariants
-//! A remote store that holds no database yet is probed for working put-if-absent before one is made.
+//! - Whether the database is encrypted, and whether the keys are right, is settled before anything is written.
+//! - A remote store that holds no database yet is probed for working put-if-absent before one is made.
 //!
 //! # Limits
 //! One LIST is spent on a remote store to see whether it is empty.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use telesto_bucket::keyring::{self, NoRing};
 use telesto_bucket::{Bucket as _, BucketOptions, Cause, OpenBucket, PriceSheet};
+use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
 use telesto_common::{Env, Incarnation};
 use telesto_log::disk::{Disk, LocalDisk};
 use telesto_log::{Identity, LogKind};
@@ -29,6 +32,8 @@ pub struct Options {
     pub bucket: String,
     /// Store settings by their `object_store` names; they win over the environment.
     pub store_settings: Vec<(String, String)>,
+    /// The file with the key-encryption keys of an encrypted database. A database that is made is encrypted if one is given.
+    pub encryption_key_file: Option<PathBuf>,
     /// A price sheet: a name or a file; `None` chooses by the URL.
     pub prices: Option<String>,
     /// Kind of log of a database that is made; `None`: quorum on a folder, bucket elsewhere.
@@ -62,6 +67,7 @@ impl Options {
         Self {
             bucket: bucket.into(),
             store_settings: Vec::new(),
+            encryption_key_file: None,
             prices: None,
             log: Some(LogKind::Bucket),
             durability: None,
@@ -97,11 +103,35 @@ pub struct Opened {
     _temporary: Option<tempfile::TempDir>,
 }
 
-/// Opens the bucket of `options`; makes no request.
+/// Opens the bucket of `options`, which holds a database, with its encryption. Writes nothing.
 ///
 /// # Errors
 /// [`Error::Bucket`].
-pub fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
+pub async fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
+    unlocked(env, options, NoRing::Refuse).await
+}
+
+async fn unlocked(env: &Env, options: &Options, otherwise: NoRing) -> Result<Arc<OpenBucket>> {
+    let file = options.encryption_key_file.as_deref();
+    // Before the bucket: a key file that cannot be read makes no folder.
+    let service = file.map(|file| key_service(env, file)).transpose()?;
+    Ok(keyring::unlock(clear_bucket(env, options)?, service, otherwise).await?)
+}
+
+/// The keys in `file`.
+///
+/// # Errors
+/// [`Error::Bucket`].
+pub fn key_service(env: &Env, file: &Path) -> Result<Arc<dyn KeyService>> {
+    let read = KeyFile::read(file, Arc::clone(&env.random));
+    Ok(Arc::new(read.map_err(telesto_bucket::Error::from)?))
+}
+
+/// Opens the bucket of `options` as it is stored, without encryption; makes no request.
+///
+/// # Errors
+/// [`Error::Bucket`].
+pub fn clear_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
     let prices = match &options.prices {
         None => None,
         Some(name) => Some(price_sheet(name)?),
@@ -124,10 +154,10 @@ pub fn identity(env: &Env, node: Option<&Node>, address: Option<std::net::Socket
     }
 }
 
-/// The local log directory of `node`.
+/// The local log directory of `node`; `keys`: those of the database, if it is encrypted.
 #[must_use]
-pub fn log_disk(env: &Env, node: &Node) -> Arc<dyn Disk> {
-    LocalDisk::new(node.log_folder(), env.clone())
+pub fn log_disk(env: &Env, node: &Node, keys: Option<&Arc<Keys>>) -> Arc<dyn Disk> {
+    LocalDisk::encrypted(node.log_folder(), env.clone(), keys.cloned())
 }
 
 fn price_sheet(name: &str) -> Result<PriceSheet> {
@@ -146,7 +176,7 @@ fn price_sheet(name: &str) -> Result<PriceSheet> {
 /// # Errors
 /// [`Error`].
 pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
-    let bucket = open_bucket(env, options)?;
+    let bucket = unlocked(env, options, NoRing::Make).await?;
     let local = bucket.url().starts_with("file:");
     if !local && !bucket.url().starts_with("memory:") {
         let found = bucket.list_after(Cause::Open, "shards", None, 1).await?;
@@ -173,7 +203,12 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         (None, Some(folder)) => folder.path().to_owned(),
         (None, None) => std::env::temp_dir(),
     };
+    let scratch = match bucket.keys() {
+        Some(_) => Scratch::encrypted(&temp_dir, &*env.random),
+        None => Scratch::plain(&temp_dir),
+    };
     let mut engine = EngineOptions::new(identity(env, node.as_ref(), options.address), temp_dir);
+    engine.scratch = scratch.clone();
     engine.log = log;
     engine.durability = options.durability;
     // A quarter is left to SQL's statements and the server's buffers.
@@ -183,7 +218,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         ..MemoryLimits::split(options.memory_bytes / 4 * 3)
     };
     if let Some(node) = &node {
-        engine.log_disk = Some(log_disk(env, node));
+        engine.log_disk = Some(log_disk(env, node, bucket.keys()));
     }
     engine.retention = options.retention.unwrap_or(engine.retention);
     // Without a wish of the user's it fits the retention that was asked for.
@@ -192,7 +227,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
     let cluster = match (&options.cluster, &node) {
         (None, _) => None,
-        (Some(cluster), Some(node)) => Some(cluster::join(env, &as_bucket, node, cluster).await?),
+        (Some(cluster), Some(node)) => Some(cluster::join(env, &bucket, node, cluster).await?),
         (Some(_), None) => {
             return Err(Error::Cluster(
                 "a node of a cluster keeps copies of the log: name its folder with --data-dir"
@@ -216,6 +251,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     let sql_options = SqlOptions {
         memory_bytes: options.memory_bytes / 4,
         meter: Some(Arc::clone(bucket.meter())),
+        scratch,
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };

@@ -126,7 +126,7 @@ impl Engine {
             region: options.region,
             spill: Arc::new(SpillOptions {
                 env: env.clone(),
-                dir: options.temp_dir.clone(),
+                scratch: options.scratch.clone(),
                 bound_bytes: options.write_set.spill_bytes,
                 budget: MemoryBudget::new(options.memory.write_buffer_bytes),
             }),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use telesto_cipher::Scratch;
 use telesto_common::{RegionId, ShardId};
 use telesto_log::disk::Disk;
 use telesto_log::{Identity, LogKind};
@@ -139,8 +140,8 @@ pub struct EngineOptions {
     pub log_disk: Option<Arc<dyn Disk>>,
     /// The cluster this process belongs to; `None`: a quorum log is this process's alone.
     pub cluster: Option<ClusterOptions>,
-    /// Directory for spilled write sets.
-    pub temp_dir: PathBuf,
+    /// Where spilled write sets go.
+    pub scratch: Scratch,
     /// Who this process is; told to processes that find the log owned by it.
     pub identity: Identity,
     /// Default durability; `None`: `Quorum` on a quorum log, `Bucket` otherwise.
@@ -183,7 +184,7 @@ impl EngineOptions {
             log: LogKind::Bucket,
             log_disk: None,
             cluster: None,
-            temp_dir,
+            scratch: Scratch::plain(temp_dir),
             identity,
             durability: None,
             checkpoint_interval: Duration::from_secs(10),

@@ -48,6 +48,7 @@ const ONE_USER: [(&str, &str); 2] =
 const LAYERS: &[(&str, u32)] = &[
     ("telesto-common", 0),
     ("telesto-net", 1),
+    ("telesto-cipher", 1),
     ("telesto-runtime", 2),
     ("telesto-bucket", 2),
     ("telesto-log", 3),

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use telesto_cipher::Keys;
 
 use crate::error::Result;
 
@@ -34,6 +35,11 @@ pub trait DiskLock: Debug + Send + Sync {}
 pub trait Disk: Debug + Send + Sync {
     /// Where it is, for messages.
     fn location(&self) -> String;
+
+    /// The data keys that what is written here is encrypted with; `None`: it is not.
+    fn keys(&self) -> Option<&Arc<Keys>> {
+        None
+    }
 
     /// Takes the exclusive lock `name` (a relative path).
     ///

@@ -32,6 +32,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use telesto_cipher::Keys;
 use telesto_common::Env;
 use tokio::sync::Semaphore;
 
@@ -58,12 +59,20 @@ pub struct LocalDisk {
     /// Directories known to be on disk, with all their parents.
     durable: Arc<Mutex<BTreeSet<PathBuf>>>,
     calls: Arc<Semaphore>,
+    /// Of an encrypted database.
+    keys: Option<Arc<Keys>>,
 }
 
 impl LocalDisk {
     /// The directory `root`, made when first written to.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, env: Env) -> Arc<Self> {
+        Self::encrypted(root, env, None)
+    }
+
+    /// As [`Self::new`]; what is written is encrypted with `keys`, if there are any.
+    #[must_use]
+    pub fn encrypted(root: impl Into<PathBuf>, env: Env, keys: Option<Arc<Keys>>) -> Arc<Self> {
         let calls = Arc::new(Semaphore::new(PARALLEL));
         Arc::new(Self {
             root: root.into(),
@@ -71,6 +80,7 @@ impl LocalDisk {
             locks: Arc::default(),
             durable: Arc::default(),
             calls,
+            keys,
         })
     }
 
@@ -181,6 +191,10 @@ fn make_parent(path: &Path, root: &Path, durable: &Mutex<BTreeSet<PathBuf>>) -> 
 impl Disk for LocalDisk {
     fn location(&self) -> String {
         std::path::absolute(&self.root).unwrap_or_else(|_| self.root.clone()).display().to_string()
+    }
+
+    fn keys(&self) -> Option<&Arc<Keys>> {
+        self.keys.as_ref()
     }
 
     async fn lock(&self, name: &str) -> Result<Box<dyn DiskLock>> {

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use telesto_cipher::Keys;
 use telesto_common::env::Random;
 use tokio::sync::Notify;
 
@@ -41,6 +42,7 @@ const PAGE: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct SimDisk {
     shared: Arc<Mutex<Shared>>,
+    keys: Option<Arc<Keys>>,
 }
 
 /// The files of a disk as they were at some moment.
@@ -114,6 +116,12 @@ impl SimDisk {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
+    }
+
+    /// An empty disk on which everything is encrypted.
+    #[must_use]
+    pub fn encrypted(keys: Arc<Keys>) -> Arc<Self> {
+        Arc::new(Self { keys: Some(keys), ..Self::default() })
     }
 
     /// After `appends` more appends, the next one fails and stays unfinished until the crash.
@@ -259,6 +267,10 @@ impl SimFile {
 impl Disk for SimDisk {
     fn location(&self) -> String {
         "simulated disk".into()
+    }
+
+    fn keys(&self) -> Option<&Arc<Keys>> {
+        self.keys.as_ref()
     }
 
     async fn lock(&self, name: &str) -> Result<Box<dyn DiskLock>> {

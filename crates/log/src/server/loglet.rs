@@ -250,7 +250,7 @@ impl StoredLoglet {
     async fn append(&self, files: &mut Files, kind: u8, payload: &[u8]) -> Result<(u64, u64)> {
         let last = files.last();
         let (sector, offset, file) = (last.next_sector(), last.end_bytes, Arc::clone(&last.file));
-        let bytes = sector::encode_batch(sector, kind, payload);
+        let bytes = last.batch(kind, payload);
         let size = bytes.len() as u64;
         // Poisoned until the write is known to be durable: also when this future is dropped half-way.
         files.failed = true;

@@ -7,7 +7,7 @@
 //! ```text
 //! 0..4    CRC-32C of bytes 4..512
 //! 4..6    bytes of payload used
-//! 6       flags: 1 first of its batch, 2 last, 4 segment header, 8 seal
+//! 6       flags: 1 first of its batch, 2 last, 4 segment header, 8 seal, 16 encrypted
 //! 7       zero
 //! 8..16   i
 //! 16..24  number of the first sector of its batch
@@ -45,6 +45,8 @@ pub const LAST: u8 = 2;
 pub const HEADER: u8 = 4;
 /// Its batch seals the loglet.
 pub const SEAL: u8 = 8;
+/// The payload of its batch is encrypted.
+pub const ENCRYPTED: u8 = 16;
 
 /// Encodes a batch whose first sector will be sector `first` of the file.
 pub fn encode_batch(first: u64, kind: u8, payload: &[u8]) -> Bytes {
@@ -116,7 +118,7 @@ pub fn look(number: u64, bytes: &[u8]) -> Sector<'_> {
 /// A whole batch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// `HEADER`, `SEAL` or 0.
+    /// `HEADER`, `SEAL` or 0, with `ENCRYPTED` where it is.
     pub kind: u8,
     /// Number of its first sector.
     pub first: u64,
@@ -169,7 +171,7 @@ pub fn next_batch(file: &[u8], first: u64) -> Result<Next, Damage> {
                 number += 1;
                 if flags & LAST != 0 {
                     return Ok(Next::Batch(Batch {
-                        kind: flags & (HEADER | SEAL),
+                        kind: flags & (HEADER | SEAL | ENCRYPTED),
                         first,
                         sectors: number - first,
                         payload: payload.freeze(),

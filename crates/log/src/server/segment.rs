@@ -6,6 +6,12 @@
 //! The header batch holds `TLSG`, format version, shard, loglet, token, segment number and the LSN of
 //! the first entry; an entry batch holds the first LSN, a count, and each entry after its length.
 //!
+//! # Encryption
+//! Where the database is encrypted the header (version 2) also holds an epoch of the key ring and a salt, and the payload of every
+//! later batch is encrypted with a key of this file, bound to its place and kind. Checksums are over what is stored, so that
+//! torn and damaged writes are told apart as ever. It is done at each disk, not once by the owner: every node that keeps a copy
+//! also executes, and so has the keys, and messages between nodes have their own encryption.
+//!
 //! # On failure
 //! Recovery drops an unfinished last batch with a log line (it was never acknowledged) and refuses
 //! damage with [`Error::Corrupt`] naming the file and the byte offset.
@@ -13,17 +19,20 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use telesto_cipher::{RecordCipher, SALT};
 use telesto_common::{Lsn, ShardId, WriterToken};
 
 use super::protocol::LogletKey;
-use super::sector::{self, HEADER, Next, SEAL, SECTOR};
+use super::sector::{self, ENCRYPTED, HEADER, Next, SEAL, SECTOR};
 use crate::codec::cursor::{Cursor, Malformed};
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, FORMAT_VERSION, Result};
+use crate::error::{DiskFault, Error, FORMAT_VERSION, Result};
 
 const MAGIC: [u8; 4] = *b"TLSG";
-/// Newest segment format this program reads, and the one it writes.
-pub const VERSION: u16 = 1;
+/// Newest segment format this program reads. Encrypted segments have it.
+pub const VERSION: u16 = 2;
+/// The format of segments that are not encrypted.
+const CLEAR: u16 = 1;
 
 /// Where one batch of entries stands in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +66,8 @@ pub struct Segment {
     pub sealed: bool,
     /// Bytes of an unfinished write after `end_bytes`.
     pub unfinished_bytes: u64,
+    /// Of an encrypted segment.
+    cipher: Option<RecordCipher>,
 }
 
 /// The directory of a shard's loglets.
@@ -84,16 +95,30 @@ fn path(key: &LogletKey, number: u64) -> String {
     format!("{}/{number:020}.log", loglet_directory(key))
 }
 
-fn header(key: &LogletKey, number: u64, first: Lsn) -> Bytes {
+fn header(key: &LogletKey, number: u64, first: Lsn, drawn: Option<Drawn>) -> Bytes {
     let mut out = BytesMut::new();
     out.put_slice(&MAGIC);
-    out.put_u16_le(VERSION);
+    out.put_u16_le(if drawn.is_some() { VERSION } else { CLEAR });
     out.put_u64_le(key.shard.0);
     out.put_u64_le(key.loglet);
     out.put_slice(&key.token.to_bytes());
     out.put_u64_le(number);
     out.put_u64_le(first.0);
+    if let Some((epoch, salt)) = drawn {
+        out.put_u32_le(epoch);
+        out.put_slice(&salt);
+    }
     out.freeze()
+}
+
+/// Epoch and salt of an encrypted segment.
+type Drawn = (u32, [u8; SALT]);
+
+/// What an encrypted batch is bound to.
+fn place(sector: u64, kind: u8) -> [u8; 9] {
+    let mut out = [kind; 9];
+    out[..8].copy_from_slice(&sector.to_le_bytes());
+    out
 }
 
 /// The payload of a batch of entries.
@@ -124,7 +149,14 @@ impl Segment {
     pub async fn create(disk: &dyn Disk, key: &LogletKey, number: u64, first: Lsn) -> Result<Self> {
         let path = path(key, number);
         let file = disk.create(&path).await?;
-        let bytes = sector::encode_batch(0, HEADER, &header(key, number, first));
+        let drawn = disk.keys().map(|keys| (keys, RecordCipher::draw(keys)));
+        let header = header(key, number, first, drawn.map(|(_, drawn)| drawn));
+        let cipher = drawn.map(|(keys, (epoch, salt))| {
+            RecordCipher::of(keys, epoch, &salt, &header)
+                .map_err(|damage| corrupt(&*file, 0, None, damage.to_string()))
+        });
+        let cipher = cipher.transpose()?;
+        let bytes = sector::encode_batch(0, HEADER, &header);
         let end_bytes = bytes.len() as u64;
         file.append(0, bytes).await?;
         Ok(Self {
@@ -136,7 +168,33 @@ impl Segment {
             end_bytes,
             sealed: false,
             unfinished_bytes: 0,
+            cipher,
         })
+    }
+
+    /// The bytes of the next batch.
+    pub fn batch(&self, kind: u8, payload: &[u8]) -> Bytes {
+        let first = self.next_sector();
+        match &self.cipher {
+            None => sector::encode_batch(first, kind, payload),
+            Some(cipher) => {
+                let stored = cipher.encrypt(&place(first, kind), payload);
+                sector::encode_batch(first, kind | ENCRYPTED, &stored)
+            }
+        }
+    }
+
+    /// The payload of the batch at sector `first`, as it was before it was encrypted.
+    fn opened(&self, first: u64, kind: u8, stored: Bytes) -> std::result::Result<Bytes, Malformed> {
+        match (&self.cipher, kind & ENCRYPTED != 0) {
+            (None, false) => Ok(stored),
+            (Some(cipher), true) => cipher
+                .decrypt(&place(first, kind & !ENCRYPTED), &stored)
+                .map(Bytes::from)
+                .map_err(|damage| damage.to_string()),
+            (Some(_), false) => Err("it is not encrypted, its segment is".into()),
+            (None, true) => Err("it is encrypted, its segment is not".into()),
+        }
     }
 
     /// Number of the sector where the next batch goes.
@@ -170,20 +228,23 @@ impl Segment {
             reason,
         };
         let mut payload = BytesMut::new();
+        let mut kind = 0;
         for index in 0..position.sectors {
             let start = (index as usize * SECTOR).min(bytes.len());
             let part = &bytes[start..bytes.len().min(start + SECTOR)];
             match sector::look(position.sector + index, part) {
-                sector::Sector::Written { batch, payload: part, .. }
+                sector::Sector::Written { batch, payload: part, flags }
                     if batch == position.sector =>
                 {
+                    kind = flags & ENCRYPTED;
                     payload.put_slice(part);
                 }
                 sector::Sector::Damaged(reason) => return Err(corrupt(reason)),
                 _ => return Err(corrupt("an acknowledged sector is gone".into())),
             }
         }
-        let (first, entries) = entries_of(&payload.freeze()).map_err(corrupt)?;
+        let payload = self.opened(position.sector, kind, payload.freeze()).map_err(corrupt)?;
+        let (first, entries) = entries_of(&payload).map_err(corrupt)?;
         if first != position.first || entries.len() as u64 != position.count {
             return Err(corrupt("it holds other entries than when it was opened".into()));
         }
@@ -196,11 +257,7 @@ impl Segment {
         let file = disk.open(&path).await?;
         let size = file.size_bytes().await?;
         let bytes = file.read(0, usize::try_from(size).unwrap_or(usize::MAX)).await?;
-        let corrupt = |offset: u64, lsn: Option<Lsn>, reason: String| Error::Corrupt {
-            object: format!("{} (byte {offset})", file.location()),
-            lsn,
-            reason,
-        };
+        let corrupt = |offset, lsn, reason| corrupt(&*file, offset, lsn, reason);
         let head = match sector::next_batch(&bytes, 0).map_err(|(o, r)| corrupt(o, None, r))? {
             Next::Batch(batch) if batch.kind == HEADER => batch,
             Next::Batch(_) => {
@@ -208,7 +265,25 @@ impl Segment {
             }
             Next::End | Next::Unfinished => return Ok(None),
         };
-        let first = check_header(&file.location(), key, number, &head.payload)?;
+        let (first, drawn) = check_header(&file.location(), key, number, &head.payload)?;
+        let cipher = match (drawn, disk.keys()) {
+            (None, None) => None,
+            (Some((epoch, salt)), Some(keys)) => {
+                let cipher = RecordCipher::of(keys, epoch, &salt, &head.payload);
+                Some(cipher.map_err(|damage| corrupt(0, None, damage.to_string()))?)
+            }
+            (Some(_), None) => {
+                return Err(Error::LocalDisk {
+                    path: file.location(),
+                    fault: DiskFault::Key,
+                    reason: "it is encrypted".into(),
+                });
+            }
+            (None, Some(_)) => {
+                let reason = "it is not encrypted, but the database is: it is of another database, or was exchanged";
+                return Err(corrupt(0, None, reason.into()));
+            }
+        };
         let mut segment = Self {
             number,
             path,
@@ -218,6 +293,7 @@ impl Segment {
             end_bytes: head.sectors * SECTOR as u64,
             sealed: false,
             unfinished_bytes: 0,
+            cipher,
         };
         loop {
             let sector = segment.next_sector();
@@ -232,10 +308,13 @@ impl Segment {
                     break;
                 }
                 Next::Batch(batch) => {
-                    if batch.kind == SEAL {
+                    let payload = segment
+                        .opened(sector, batch.kind, batch.payload)
+                        .map_err(|reason| corrupt(offset, Some(lsn), reason))?;
+                    if batch.kind & !ENCRYPTED == SEAL {
                         segment.sealed = true;
-                    } else if batch.kind == 0 {
-                        let (first, entries) = entries_of(&batch.payload)
+                    } else if batch.kind & !ENCRYPTED == 0 {
+                        let (first, entries) = entries_of(&payload)
                             .map_err(|reason| corrupt(offset, Some(lsn), reason))?;
                         if first != lsn {
                             let reason = format!("it starts with entry {first}");
@@ -258,14 +337,24 @@ impl Segment {
     }
 }
 
-fn check_header(object: &str, key: &LogletKey, number: u64, payload: &Bytes) -> Result<Lsn> {
+fn corrupt(file: &dyn DiskFile, offset: u64, lsn: Option<Lsn>, reason: String) -> Error {
+    Error::Corrupt { object: format!("{} (byte {offset})", file.location()), lsn, reason }
+}
+
+fn check_header(
+    object: &str,
+    key: &LogletKey,
+    number: u64,
+    payload: &Bytes,
+) -> Result<(Lsn, Option<Drawn>)> {
     let corrupt = |reason: Malformed| Error::Corrupt {
         object: format!("{object} (byte 0)"),
         lsn: None,
         reason,
     };
     let mut cursor = Cursor::new(payload.clone());
-    let mut parse = || -> std::result::Result<std::result::Result<Lsn, u16>, Malformed> {
+    type Found = (Lsn, Option<Drawn>);
+    let mut parse = || -> std::result::Result<std::result::Result<Found, u16>, Malformed> {
         if cursor.take(4)?[..] != MAGIC {
             return Err("it is not a log segment".into());
         }
@@ -281,7 +370,9 @@ fn check_header(object: &str, key: &LogletKey, number: u64, payload: &Bytes) -> 
         if found != *key || cursor.u64()? != number {
             return Err(format!("it belongs to {found:?}"));
         }
-        Ok(Ok(Lsn(cursor.u64()?)))
+        let first = Lsn(cursor.u64()?);
+        let drawn = if version == CLEAR { None } else { Some((cursor.u32()?, cursor.array16()?)) };
+        Ok(Ok((first, drawn)))
     };
     parse().map_err(corrupt)?.map_err(|found| Error::TooNew {
         object: object.to_owned(),

@@ -53,7 +53,7 @@ impl Storm {
         env.planted = planted;
         let draws = Arc::new(Seeded::new(!seed));
         env.random = draws;
-        let (objects, disk) = (Arc::new(Objects::default()), SimDisk::new());
+        let (objects, disk) = (Arc::new(Objects::default()), sim_disk(seed, &env));
         let segment_bytes = [1024, 2048, 8192][(random.next_u64() % 3) as usize];
         let buffer_bytes = [1, 1 << 20][(random.next_u64() % 2) as usize];
         let mut first = owners(1, &disk, segment_bytes, buffer_bytes);

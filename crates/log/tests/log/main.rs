@@ -6,6 +6,7 @@
 
 mod bounded;
 mod bucket_log;
+mod encrypted;
 mod late_writer;
 mod listing;
 mod local_disk;

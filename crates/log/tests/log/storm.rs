@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use telesto_common::env::Random as _;
 use telesto_common::{Env, Lsn, WriterToken};
-use telesto_log::disk::SimDisk;
 use telesto_log::record::Entry;
 use telesto_log::{Append, Error, LogKind};
 
@@ -45,7 +44,7 @@ impl Storm {
     async fn new(seed: u64) -> Self {
         let (objects, env) = (Arc::new(Objects::default()), telesto_runtime::env());
         let random = Arc::new(Seeded::new(seed));
-        let disk = SimDisk::new();
+        let disk = sim_disk(seed, &env);
         let mut buckets = Vec::new();
         let mut processes = Vec::new();
         for node in 1..=3_u128 {

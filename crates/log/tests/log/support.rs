@@ -304,6 +304,16 @@ pub fn options(node: u128, life: u64) -> LogOptions {
     options
 }
 
+/// An empty disk: encrypted in every other one of the seeds.
+pub fn sim_disk(seed: u64, env: &Env) -> Arc<SimDisk> {
+    if seed.is_multiple_of(2) {
+        return SimDisk::new();
+    }
+    let epochs = [(1, telesto_cipher::Epoch::new(&[7; 32]))].into_iter().collect();
+    let ring = telesto_cipher::Ring { version: 1, epochs };
+    SimDisk::encrypted(Arc::new(telesto_cipher::Keys::new(ring, Arc::clone(&env.random))))
+}
+
 pub fn quorum_options(node: u128, life: u64, disk: &Arc<SimDisk>) -> LogOptions {
     let mut options = options(node, life);
     options.kind = LogKind::Quorum;

@@ -35,6 +35,8 @@ use super::Fault;
 const TRAILER: &[u8; 4] = b"TCRC";
 const TRAILER_LEN: usize = 8;
 const DAMAGED: &str = "damaged metadata object ";
+/// What the bucket says of an object that cannot be decrypted.
+const UNDECIPHERABLE: &str = "undecipherable object ";
 
 /// Whether an object of this name is sealed.
 fn sealed(location: &Path) -> bool {
@@ -57,9 +59,9 @@ fn unseal(stored: &Bytes) -> Option<Bytes> {
     (crc == crc32c::crc32c(body)).then(|| stored.slice(..at))
 }
 
-/// The object named by an error of a seal that does not match.
+/// The object named by an error of a seal that does not match, or of an encrypted object that does not open.
 pub(super) fn damaged_object(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once(DAMAGED)?;
+    let (_, rest) = text.split_once(DAMAGED).or_else(|| text.split_once(UNDECIPHERABLE))?;
     rest.split(':').next().map(str::to_owned)
 }
 
@@ -274,6 +276,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn object_that_does_not_decrypt_is_named() {
+        let text = "Operation not supported: undecipherable object a/b.sst: it does not decrypt";
+        assert_eq!(damaged_object(text).as_deref(), Some("a/b.sst"));
+    }
 
     proptest! {
         #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use telesto_bucket::Meter;
+use telesto_cipher::Scratch;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
@@ -43,6 +44,8 @@ pub struct SqlOptions {
     pub notify_interval: Duration,
     /// The bucket's meter, for what statements tell of requests and dollars; `None`: there is no bucket.
     pub meter: Option<Arc<Meter>>,
+    /// Where goes what does not fit in memory: rows of sorts, joins and cursors.
+    pub scratch: Scratch,
 }
 
 impl Default for SqlOptions {
@@ -53,6 +56,7 @@ impl Default for SqlOptions {
             retry_statements: 1000,
             notify_interval: Duration::from_millis(500),
             meter: None,
+            scratch: Scratch::system(),
         }
     }
 }

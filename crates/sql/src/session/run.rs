@@ -386,7 +386,8 @@ impl Session {
         let result = work.await?;
         let Some(declare) = declare else { return Ok(result) };
         let (env, memory) = (context.env.clone(), Arc::clone(&context.memory));
-        self.open_cursor(declare, &prepared.sql, result, &env, &memory)
+        let scratch = context.scratch.clone();
+        self.open_cursor(declare, &prepared.sql, result, &env, &memory, &scratch)
     }
 
     /// How to begin the passing transaction of a statement that needs nothing that is stored: as of what this process
@@ -428,6 +429,7 @@ impl Session {
             cancel: self.cancel.token(self.statement),
             env: self.engine.env.clone(),
             memory: Arc::clone(&self.engine.memory),
+            scratch: self.engine.options.scratch.clone(),
             cost: self.spending.of_execution(),
             live: Arc::clone(&self.live),
             parts: None,

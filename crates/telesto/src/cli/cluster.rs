@@ -16,7 +16,7 @@ use futures::future::join_all;
 use telesto::Directory;
 use telesto::Options;
 use telesto::open::open_bucket;
-use telesto_bucket::Bucket;
+use telesto_bucket::{Bucket, OpenBucket};
 use telesto_cluster::{NodeRole, Phase, Record, Registry, Status, ask_drain, ask_look, ask_status};
 use telesto_common::Env;
 
@@ -38,6 +38,9 @@ pub struct Place {
     /// The file with the nodes' secret, if they were started with one
     #[arg(long, value_name = "FILE", env = "TELESTO_JOIN_TOKEN_FILE")]
     join_token_file: Option<PathBuf>,
+    /// The file with the keys of an encrypted database
+    #[arg(long, value_name = "FILE", env = "TELESTO_ENCRYPTION_KEY_FILE")]
+    encryption_key_file: Option<PathBuf>,
 }
 
 /// What to do.
@@ -104,7 +107,7 @@ two of three have everything.";
 /// Everybody, and what they answered.
 struct Asked {
     env: Env,
-    bucket: Arc<dyn Bucket>,
+    bucket: Arc<OpenBucket>,
     directory: Directory,
     nodes: Vec<(Record, Result<Status, String>)>,
 }
@@ -115,8 +118,13 @@ fn text(error: impl std::fmt::Display) -> String {
 
 async fn ask(place: &Place) -> Result<Asked, String> {
     let env = telesto_runtime::env();
-    let bucket: Arc<dyn Bucket> = open_bucket(&env, &Options::new(&place.bucket)).map_err(text)?;
-    let reading = Directory::read(&env, &bucket, place.join_token_file.as_ref());
+    let options = Options {
+        encryption_key_file: place.encryption_key_file.clone(),
+        ..Options::new(&place.bucket)
+    };
+    let bucket = open_bucket(&env, &options).await.map_err(text)?;
+    let as_bucket: Arc<dyn Bucket> = Arc::clone(&bucket) as _;
+    let reading = Directory::read(&env, &as_bucket, place.join_token_file.as_ref());
     let directory = reading.await.map_err(text)?;
     let asking = directory.registered.nodes.values().map(|record| {
         let (client, by) = (directory.client(record), env.deadline(ANSWER));
@@ -233,7 +241,7 @@ pub async fn run(command: Command) -> Result<(), String> {
                     record.node
                 ));
             }
-            let registry = Registry::new(Arc::clone(&asked.bucket));
+            let registry = Registry::new(Arc::clone(&asked.bucket) as Arc<dyn Bucket>);
             registry.remove(&asked.env, record.node).await.map_err(text)?;
             let living = asked.nodes.iter().filter(|(_, answer)| answer.is_ok());
             let telling = living.map(|(record, _)| {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use telesto::open::{identity, log_disk, open_bucket};
 use telesto::{Node, Options};
-use telesto_bucket::Bucket;
+use telesto_bucket::{Bucket, OpenBucket};
 use telesto_common::{Env, Lsn, ShardId};
 use telesto_log::{InspectOptions, LogOptions, VirtualLog, inspect as look};
 use telesto_shard::{CheckpointKnows, ProcessCache, ShardOptions};
@@ -35,6 +35,9 @@ pub struct SwitchPlace {
     /// The folder of the (stopped) node whose own log files are to be used
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
+    /// The file with the keys of an encrypted database, with --bucket
+    #[arg(long, value_name = "FILE", env = "TELESTO_ENCRYPTION_KEY_FILE")]
+    encryption_key_file: Option<PathBuf>,
 }
 
 /// Which database.
@@ -46,11 +49,18 @@ pub struct Place {
     /// The folder of the (stopped) node whose own log files are to be used
     #[arg(long, value_name = "FOLDER", env = "TELESTO_DATA_DIR")]
     data_dir: Option<PathBuf>,
+    /// The file with the keys of an encrypted database
+    #[arg(long, value_name = "FILE", env = "TELESTO_ENCRYPTION_KEY_FILE")]
+    encryption_key_file: Option<PathBuf>,
 }
 
 impl Place {
-    fn open(&self, env: &Env) -> Result<(Arc<dyn Bucket>, Option<Node>), String> {
-        let bucket = open_bucket(env, &Options::new(&self.bucket)).map_err(text)?;
+    async fn open(&self, env: &Env) -> Result<(Arc<OpenBucket>, Option<Node>), String> {
+        let options = Options {
+            encryption_key_file: self.encryption_key_file.clone(),
+            ..Options::new(&self.bucket)
+        };
+        let bucket = open_bucket(env, &options).await.map_err(text)?;
         let node = self.data_dir.as_ref().map(|folder| Node::claim(env, folder));
         Ok((bucket, node.transpose().map_err(text)?))
     }
@@ -66,8 +76,8 @@ fn text(error: impl std::fmt::Display) -> String {
 /// When it cannot be read, or something is damaged.
 pub async fn inspect(place: Place, from: u64, limit: usize, json: bool) -> Result<(), String> {
     let env = telesto_runtime::env();
-    let (bucket, node) = place.open(&env)?;
-    let disk = node.as_ref().map(|node| log_disk(&env, node));
+    let (bucket, node) = place.open(&env).await?;
+    let disk = node.as_ref().map(|node| log_disk(&env, node, bucket.keys()));
     let options = InspectOptions { disk, from: Lsn(from), limit };
     let by = env.deadline(TIMEOUT);
     let report = look(bucket, env, ShardId(0), options, by).await.map_err(text)?;
@@ -129,7 +139,8 @@ pub async fn switch(place: SwitchPlace, to: LogKind) -> Result<(), String> {
         (Some(url), _) => switch_live(&url, to).await,
         (None, Some(bucket)) => {
             let folder = place.data_dir.or_else(|| from_environment("TELESTO_DATA_DIR").map(Into::into));
-            switch_alone(Place { bucket, data_dir: folder }, to).await
+            let encryption_key_file = place.encryption_key_file;
+            switch_alone(Place { bucket, data_dir: folder, encryption_key_file }, to).await
         }
         (None, None) => Err("say which database: --url postgres://… of a live node, or --bucket URL (TELESTO_BUCKET) when no node owns its log".to_owned()),
     }
@@ -160,14 +171,15 @@ fn kind_of(kind: LogKind) -> telesto_log::LogKind {
 /// Moves the log of a database whose log no live process owns.
 async fn switch_alone(place: Place, to: LogKind) -> Result<(), String> {
     let env = telesto_runtime::env();
-    let (bucket, node) = place.open(&env)?;
+    let (bucket, node) = place.open(&env).await?;
     if to == LogKind::Quorum && node.is_none() {
         return Err(
             "a quorum log lives on a node's disk: name its folder with --data-dir".to_owned()
         );
     }
     let mut options = LogOptions::new(identity(&env, node.as_ref(), None));
-    options.disk = node.as_ref().map(|node| log_disk(&env, node));
+    options.disk = node.as_ref().map(|node| log_disk(&env, node, bucket.keys()));
+    let bucket: Arc<dyn Bucket> = bucket;
     let cache = Arc::new(ProcessCache::new(PROBE_CACHE_BYTES));
     let shard = ShardOptions::new(ShardId(0), env.clone(), Arc::clone(&bucket), cache);
     options.known_committed = CheckpointKnows::new(shard);

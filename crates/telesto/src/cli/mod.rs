@@ -11,6 +11,7 @@ mod demo;
 mod demo_cluster;
 mod dump;
 mod import;
+mod keys;
 mod log;
 mod password;
 mod region;
@@ -170,6 +171,11 @@ enum Command {
         #[command(subcommand)]
         command: region::Command,
     },
+    /// Make keys for encryption, look at a database's data keys, or go on with a new one.
+    Keys {
+        #[command(subcommand)]
+        command: keys::Command,
+    },
     /// Look at a database's log, or move it to the other medium.
     Log {
         #[command(subcommand)]
@@ -313,6 +319,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             report(import::mediawiki(&file, &url, batch_pages).await)
         }
+        Command::Keys { command } => report(keys::run(command).await),
         Command::Cluster { command } => report(cluster::run(command).await),
         Command::Region { command } => report(region::run(command).await),
         Command::Log { command: LogCommand::Inspect { place, from, limit, json } } => {

@@ -135,6 +135,9 @@ settings! {
     /// bucket is made a region with `telesto region` first
     #[arg(value_name = "HOST:PORT")]
     region: String, "TELESTO_REGION";
+    /// The file with the keys of an encrypted database (telesto keys create); a new database is encrypted when it is given
+    #[arg(value_name = "FILE")]
+    encryption_key_file: PathBuf, "TELESTO_ENCRYPTION_KEY_FILE";
     /// How far back snapshots can be read, and how long the log is kept. Default: 24h
     #[arg(value_name = "TIME")]
     retention: Span, "TELESTO_RETENTION";

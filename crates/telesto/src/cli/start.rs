@@ -212,6 +212,7 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
     }
     Ok(Options {
         prices: settings.prices.clone(),
+        encryption_key_file: settings.encryption_key_file.clone(),
         log: settings.log.map(|log| match log {
             LogKind::Bucket => telesto_log::LogKind::Bucket,
             LogKind::Quorum => telesto_log::LogKind::Quorum,
@@ -333,11 +334,16 @@ fn banner(
     let region = regions.map_or("none".to_owned(), |view| {
         format!("{} (TLS), {} other regions are known", view.name, view.peers.len())
     });
+    let encryption = match opened.bucket.keys() {
+        Some(_) => "on: bucket, local log and spilled data",
+        None => "off (telesto keys, --encryption-key-file)",
+    };
     for (name, value) in [
         ("bucket", opened.bucket.url().to_owned()),
         ("log", log.to_owned()),
         ("durability", acknowledged.to_owned()),
         ("memory", memory.to_string()),
+        ("encryption", encryption.to_owned()),
         ("node", node),
         ("cluster", cluster),
         ("region", region),

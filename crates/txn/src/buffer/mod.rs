@@ -28,12 +28,12 @@ mod run_writer;
 mod scan;
 mod state;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use telesto_cipher::Scratch;
 use telesto_common::key::KeyRange;
 use telesto_common::limits::{MemoryBudget, Reservation};
 use telesto_common::{Env, Timestamp};
@@ -52,8 +52,8 @@ const MERGE_RUNS: usize = 8;
 pub(crate) struct SpillOptions {
     /// Runs what blocks.
     pub env: Env,
-    /// Directory for temporary files.
-    pub dir: PathBuf,
+    /// Where the files are.
+    pub scratch: Scratch,
     /// Bytes one transaction keeps in memory before it spills.
     pub bound_bytes: u64,
     /// Shared by the write buffers of all transactions.
@@ -213,13 +213,13 @@ impl WriteBuffer {
             Layer::Spilled(_) => None,
         });
         let Some(frozen) = frozen else { return Ok(()) };
-        let dir = self.options.dir.clone();
+        let scratch = self.options.scratch.clone();
         let source = Arc::clone(&frozen);
         let keep = self.room_for_filters();
         let written = self
             .options
             .env
-            .blocking("spilling a write set", move || Run::write(&dir, &source)?.ready(keep))
+            .blocking("spilling a write set", move || Run::write(&scratch, &source)?.ready(keep))
             .await
             .map_err(|error| Error::Unavailable(error.to_string()))
             .and_then(|result| result);
@@ -265,14 +265,14 @@ impl WriteBuffer {
     async fn merge(&self) -> Result<()> {
         loop {
             let Some(runs) = to_be_merged(&self.state.lock().layers) else { return Ok(()) };
-            let dir = self.options.dir.clone();
+            let scratch = self.options.scratch.clone();
             let sources = runs.clone();
             let keep = self.room_for_filters();
             let mut merged = self
                 .options
                 .env
                 .blocking("merging a spilled write set", move || {
-                    Run::merge(&dir, &sources)?.ready(keep)
+                    Run::merge(&scratch, &sources)?.ready(keep)
                 })
                 .await
                 .map_err(|error| Error::Unavailable(error.to_string()))??;

@@ -8,7 +8,8 @@
 //! sequence of writes: key length (4), key, number (8), since (8), flags (1; bit 0 has a value, bit 1 fresh), value
 //! length (4), value. The writes of a key are in one block, newest first. The body of an index page is, for each
 //! block, first key length (4), first key, offset (8), body length (4). A filter is a Bloom filter in lines of 64
-//! bytes, each key in one line. Integers little endian. The file has no name and dies with the process.
+//! bytes, each key in one line. Integers little endian. The file has no name and dies with the process; it is
+//! encrypted where the database is.
 //! Runs that do not overlap are merged without being written again: the merged run has groups of several files,
 //! at most [`JOINED_FILES`].
 //!
@@ -20,13 +21,11 @@
 //! # On failure
 //! A block that does not match its checksum is [`Error::Corrupt`]; a full disk [`Error::LocalDisk`].
 
-use std::fs::File;
 use std::hash::Hasher as _;
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
+use telesto_cipher::{Scratch, ScratchFile};
 use telesto_common::Timestamp;
 use telesto_common::key::KeyRange;
 
@@ -53,7 +52,7 @@ pub(super) struct Block {
 /// Some blocks beside each other, with their index page and filter.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    pub file: Arc<File>,
+    pub file: Arc<ScratchFile>,
     pub first_key: Bytes,
     /// Number of the first block.
     pub first_block: usize,
@@ -99,9 +98,9 @@ impl Run {
         Self { groups, last_key, blocks, file_bytes, level, filters: Vec::new() }
     }
 
-    /// Writes `memory` (not empty) to a nameless file in `dir`. Blocks.
-    pub fn write(dir: &Path, memory: &Memory) -> Result<Self> {
-        let mut writer = RunWriter::new(dir, 0)?;
+    /// Writes `memory` (not empty) to a scratch file. Blocks.
+    pub fn write(scratch: &Scratch, memory: &Memory) -> Result<Self> {
+        let mut writer = RunWriter::new(scratch, 0)?;
         for (key, chain) in memory {
             writer.push(key, chain)?;
         }
@@ -109,12 +108,12 @@ impl Run {
     }
 
     /// Merges `runs`, oldest first, into one. Blocks.
-    pub fn merge(dir: &Path, runs: &[Arc<Self>]) -> Result<Self> {
+    pub fn merge(scratch: &Scratch, runs: &[Arc<Self>]) -> Result<Self> {
         let level = runs.iter().map(|run| run.level).max().unwrap_or(0) + 1;
         if let Some(joined) = Self::joined(runs, level) {
             return Ok(joined);
         }
-        let mut writer = RunWriter::new(dir, level)?;
+        let mut writer = RunWriter::new(scratch, level)?;
         let mut sources = Vec::with_capacity(runs.len());
         for run in runs {
             let mut cursor = RunCursor::new(Arc::clone(run));
@@ -336,7 +335,7 @@ impl RunCursor {
 }
 
 /// Reads `body | checksum`.
-fn checked(file: &File, offset: u64, body_bytes: u32) -> Result<Bytes> {
+fn checked(file: &ScratchFile, offset: u64, body_bytes: u32) -> Result<Bytes> {
     let mut body = vec![0; body_bytes as usize + 4];
     file.read_exact_at(&mut body, offset).map_err(|error| unreadable(&error))?;
     let mut body = Bytes::from(body);
@@ -347,7 +346,7 @@ fn checked(file: &File, offset: u64, body_bytes: u32) -> Result<Bytes> {
     Ok(body)
 }
 
-fn rows(file: &File, block: &Block) -> Result<Vec<(Bytes, Chain)>> {
+fn rows(file: &ScratchFile, block: &Block) -> Result<Vec<(Bytes, Chain)>> {
     let mut body = checked(file, block.offset, block.body_bytes)?;
     let mut rows: Vec<(Bytes, Chain)> = Vec::new();
     while !body.is_empty() {

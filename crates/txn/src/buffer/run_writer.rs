@@ -6,12 +6,10 @@
 //! # On failure
 //! [`Error::LocalDisk`]; the file has no name and is gone.
 
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes};
+use telesto_cipher::{Scratch, ScratchFile};
 
 use super::Chain;
 use super::run::{Block, Group, LINE_BYTES, Run, encode, encode_block, filter, hash};
@@ -24,9 +22,10 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// A run being written.
 pub(super) struct RunWriter {
-    dir: PathBuf,
-    file: Arc<File>,
-    out: BufWriter<Arc<File>>,
+    scratch: Scratch,
+    file: Arc<ScratchFile>,
+    /// Written, but not to the file yet.
+    out: Vec<u8>,
     level: u32,
     offset: u64,
     block: Vec<u8>,
@@ -39,13 +38,11 @@ pub(super) struct RunWriter {
 }
 
 impl RunWriter {
-    pub fn new(dir: &Path, level: u32) -> Result<Self> {
-        let failed = |error: std::io::Error| disk(dir, &error);
-        std::fs::create_dir_all(dir).map_err(failed)?;
-        let file = Arc::new(tempfile::tempfile_in(dir).map_err(failed)?);
+    pub fn new(scratch: &Scratch, level: u32) -> Result<Self> {
+        let file = Arc::new(scratch.file().map_err(|error| disk(scratch, &error))?);
         Ok(Self {
-            dir: dir.to_owned(),
-            out: BufWriter::with_capacity(WRITE_BYTES, Arc::clone(&file)),
+            scratch: scratch.clone(),
+            out: Vec::with_capacity(WRITE_BYTES),
             file,
             level,
             offset: 0,
@@ -80,7 +77,7 @@ impl RunWriter {
         if !self.blocks.is_empty() {
             self.close_group()?;
         }
-        self.out.flush().map_err(|error| disk(&self.dir, &error))?;
+        self.flush()?;
         let last_key = Bytes::copy_from_slice(&self.last_key);
         Ok(Run::new(self.groups, last_key, self.count, self.offset, self.level))
     }
@@ -143,8 +140,14 @@ impl RunWriter {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(|error| disk(&self.dir, &error))?;
+        self.out.extend_from_slice(bytes);
         self.offset += bytes.len() as u64;
+        if self.out.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file.append(&self.out).map_err(|error| disk(&self.scratch, &error))?;
+        self.out.clear();
         Ok(())
     }
 }
@@ -156,9 +159,9 @@ enum Body {
     Page,
 }
 
-fn disk(dir: &Path, error: &std::io::Error) -> Error {
+fn disk(scratch: &Scratch, error: &std::io::Error) -> Error {
     Error::LocalDisk(format!(
         "a large write set could not be spilled to {}: {error}; free disk space or set another local directory",
-        dir.display()
+        scratch.place().display()
     ))
 }

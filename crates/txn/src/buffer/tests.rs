@@ -8,7 +8,7 @@ use super::*;
 fn buffer(bound_bytes: u64, budget_bytes: u64) -> Arc<WriteBuffer> {
     let options = SpillOptions {
         env: telesto_runtime::env(),
-        dir: std::env::temp_dir(),
+        scratch: Scratch::encrypted(std::env::temp_dir(), &*telesto_runtime::env().random),
         bound_bytes,
         budget: MemoryBudget::new(budget_bytes),
     };
@@ -243,11 +243,11 @@ async fn buffer_over_budget_spills_and_stays_within_it() {
 /// While runs are merged the next are written: those above the lowest level must not wait for a moment in which they are the newest.
 #[test]
 fn runs_behind_newer_ones_are_merged_too() {
-    let dir = std::env::temp_dir();
+    let scratch = Scratch::plain(std::env::temp_dir());
     let newest = Buffered { seq: 1, since: Timestamp(1), fresh: false, value: None };
     let memory = Memory::from([(key(1), Chain { newest, older: Vec::new() })]);
-    let run = || Arc::new(Run::write(&dir, &memory).expect("writes"));
-    let merged = || Arc::new(Run::merge(&dir, &[run()]).expect("merges"));
+    let run = || Arc::new(Run::write(&scratch, &memory).expect("writes"));
+    let merged = || Arc::new(Run::merge(&scratch, &[run()]).expect("merges"));
     let mut layers: Vec<Layer> = (0..MERGE_RUNS).map(|_| Layer::Spilled(merged())).collect();
     layers.extend([Layer::Spilled(run()), Layer::Frozen(Arc::new(memory.clone()))]);
     let found = to_be_merged(&layers).expect("enough of a level");
@@ -397,7 +397,7 @@ async fn spill_to_an_unusable_directory_fails_and_keeps_everything() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let options = SpillOptions {
         env: telesto_runtime::env(),
-        dir: file.path().to_owned(),
+        scratch: Scratch::plain(file.path()),
         bound_bytes: 500,
         budget: MemoryBudget::new(1 << 20),
     };

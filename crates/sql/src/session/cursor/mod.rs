@@ -26,6 +26,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use telesto_cipher::Scratch;
 use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
 use tokio::sync::Mutex;
@@ -37,6 +38,7 @@ use crate::sqlparser::ast::{
     CloseCursor, Declare, FetchDirection, Ident, Statement, ValueWithSpan,
 };
 use rows::{CursorRows, Direction};
+use spool::SpoolPlace;
 use telesto_sql_parser::cursor::is_move;
 use telesto_sql_parser::statement_kind::{only_reads, query_reads};
 
@@ -304,6 +306,7 @@ impl Session {
         result: StatementResult,
         env: &Env,
         memory: &Arc<MemoryBudget>,
+        scratch: &Scratch,
     ) -> Result<StatementResult> {
         let StatementResult::Rows { columns, rows, .. } = result else {
             return Err(Error::internal("a cursor over a statement without rows"));
@@ -311,8 +314,9 @@ impl Session {
         let name = declare.names.first().map(folded).unwrap_or_default();
         let scroll = declare.scroll == Some(true);
         let types = columns.iter().map(|column| column.ty.clone()).collect();
-        let (env_, memory) = (env.clone(), Arc::clone(memory));
-        let rows = CursorRows::new(name.clone(), scroll, types, env_, memory, rows);
+        let place =
+            SpoolPlace { env: env.clone(), budget: Arc::clone(memory), scratch: scratch.clone() };
+        let rows = CursorRows::new(name.clone(), scroll, types, place, rows);
         let depth = self.block.as_ref().map_or(0, |block| block.savepoints.len());
         let shown = CursorShown {
             name: name.clone(),

@@ -15,13 +15,11 @@
 //! A query that fails breaks the cursor for good: what it would show next is not known.
 
 use futures::StreamExt as _;
-use telesto_common::Env;
-use telesto_common::limits::MemoryBudget;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::spool::{MEMORY_BYTES, Spool};
+use super::spool::{MEMORY_BYTES, Spool, SpoolPlace};
 use crate::error::{Error, Result, SqlState};
 use crate::session::{Row, RowStream, Rows};
 use crate::types::SqlType;
@@ -31,8 +29,7 @@ pub(super) struct CursorRows {
     name: String,
     scroll: bool,
     types: Vec<SqlType>,
-    env: Env,
-    budget: Arc<MemoryBudget>,
+    spools: SpoolPlace,
     /// What the query has left; `None`: everything was pulled.
     source: Option<RowStream>,
     /// Pulled and not gone by, while there is no spool.
@@ -69,8 +66,7 @@ impl CursorRows {
         name: String,
         scroll: bool,
         types: Vec<SqlType>,
-        env: Env,
-        budget: Arc<MemoryBudget>,
+        spools: SpoolPlace,
         rows: Rows,
     ) -> Self {
         let (source, ahead) = match rows {
@@ -84,8 +80,7 @@ impl CursorRows {
             name,
             scroll,
             types,
-            env,
-            budget,
+            spools,
             source,
             ahead,
             spool: None,
@@ -101,8 +96,7 @@ impl CursorRows {
     }
 
     fn new_spool(&self) -> Spool {
-        let (env, budget) = (self.env.clone(), Arc::clone(&self.budget));
-        Spool::new(self.types.clone(), env, budget, MEMORY_BYTES)
+        Spool::new(self.types.clone(), self.spools.clone(), MEMORY_BYTES)
     }
 
     /// Whether rows are still the query's to give.

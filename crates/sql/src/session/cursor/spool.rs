@@ -11,11 +11,10 @@
 //! # Limits
 //! A chunk (one batch of rows or [`CHUNK_BYTES`]) is decoded as a whole; the last one stays decoded.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use telesto_cipher::{Scratch, ScratchFile};
 use telesto_common::Env;
 use telesto_common::limits::{MemoryBudget, Reservation};
 
@@ -46,35 +45,38 @@ struct Chunk {
     place: Place,
 }
 
+/// What spools are kept in.
+#[derive(Clone, Debug)]
+pub(super) struct SpoolPlace {
+    /// Runs what blocks.
+    pub env: Env,
+    /// Of all statements.
+    pub budget: Arc<MemoryBudget>,
+    /// What does not fit.
+    pub scratch: Scratch,
+}
+
 /// The rows.
 #[derive(Debug)]
 pub(super) struct Spool {
     types: Vec<SqlType>,
-    env: Env,
-    budget: Arc<MemoryBudget>,
+    place: SpoolPlace,
     memory_bytes: u64,
     held: Option<Reservation>,
     chunks: Vec<Chunk>,
     open: Vec<u8>,
     open_first: u64,
     rows: u64,
-    file: Option<Arc<File>>,
-    file_bytes: u64,
+    file: Option<Arc<ScratchFile>>,
     decoded: Option<(usize, Vec<Row>)>,
 }
 
 impl Spool {
     /// An empty one for rows of `types`.
-    pub fn new(
-        types: Vec<SqlType>,
-        env: Env,
-        budget: Arc<MemoryBudget>,
-        memory_bytes: u64,
-    ) -> Self {
+    pub fn new(types: Vec<SqlType>, place: SpoolPlace, memory_bytes: u64) -> Self {
         Self {
             types,
-            env,
-            budget,
+            place,
             memory_bytes,
             held: None,
             chunks: Vec::new(),
@@ -82,7 +84,6 @@ impl Spool {
             open_first: 0,
             rows: 0,
             file: None,
-            file_bytes: 0,
             decoded: None,
         }
     }
@@ -160,7 +161,7 @@ impl Spool {
         }
         match &mut self.held {
             Some(held) => held.grow(bytes).is_ok(),
-            None => match self.budget.reserve("a cursor's rows", bytes) {
+            None => match self.place.budget.reserve("a cursor's rows", bytes) {
                 Ok(held) => {
                     self.held = Some(held);
                     true
@@ -174,17 +175,18 @@ impl Spool {
         let file = match &self.file {
             Some(file) => Arc::clone(file),
             None => {
-                let made = self.env.blocking("making a cursor's file", tempfile::tempfile).await;
+                let scratch = self.place.scratch.clone();
+                let made =
+                    self.place.env.blocking("making a cursor's file", move || scratch.file()).await;
                 let file = Arc::new(blocked(made)?);
                 self.file = Some(Arc::clone(&file));
                 file
             }
         };
-        let (offset, length) = (self.file_bytes, bytes.len());
-        let written =
-            self.env.blocking("writing a cursor's rows", move || file.write_all_at(&bytes, offset));
-        blocked(written.await)?;
-        self.file_bytes += length as u64;
+        let length = bytes.len();
+        let env = &self.place.env;
+        let written = env.blocking("writing a cursor's rows", move || file.append(&bytes)).await;
+        let offset = blocked(written)?;
         Ok(Place::File { offset, length })
     }
 
@@ -193,7 +195,7 @@ impl Spool {
             (Place::Memory(bytes), _) => Ok(bytes.clone()),
             (Place::File { offset, length }, Some(file)) => {
                 let (file, offset, length) = (Arc::clone(file), *offset, *length);
-                let read = self.env.blocking("reading a cursor's rows", move || {
+                let read = self.place.env.blocking("reading a cursor's rows", move || {
                     let mut bytes = vec![0; length];
                     file.read_exact_at(&mut bytes, offset).map(|()| Bytes::from(bytes))
                 });

@@ -1,8 +1,13 @@
 //! The spool by itself; cursors through sessions are in `tests/cursors.rs`.
 
-use super::spool::Spool;
+use super::spool::{Spool, SpoolPlace};
 use super::*;
 use crate::types::{Datum, SqlType};
+
+fn place(env: Env, budget: &Arc<MemoryBudget>) -> SpoolPlace {
+    let scratch = Scratch::encrypted(std::env::temp_dir(), &*env.random);
+    SpoolPlace { env, budget: Arc::clone(budget), scratch }
+}
 
 #[tokio::test]
 async fn a_spool_beyond_its_memory_goes_to_a_file_and_reads_back_in_any_order() {
@@ -13,7 +18,7 @@ async fn a_spool_beyond_its_memory_goes_to_a_file_and_reads_back_in_any_order() 
         let text = if n % 7 == 0 { Datum::Null } else { Datum::text(format!("{n:0>2000}")) };
         vec![Datum::Int4(n), text, Datum::text("shown")]
     };
-    let mut spool = Spool::new(types, env, Arc::clone(&budget), 256 << 10);
+    let mut spool = Spool::new(types, place(env, &budget), 256 << 10);
     for n in 0..1000 {
         spool.push(&[row(n)]).await.expect("kept");
     }
@@ -32,7 +37,8 @@ async fn a_spool_beyond_its_memory_goes_to_a_file_and_reads_back_in_any_order() 
 #[tokio::test]
 async fn a_spool_that_gets_no_memory_keeps_its_rows_in_a_file() {
     let budget = MemoryBudget::new(1);
-    let mut spool = Spool::new(vec![SqlType::Int4], telesto_runtime::env(), budget, 256 << 10);
+    let mut spool =
+        Spool::new(vec![SqlType::Int4], place(telesto_runtime::env(), &budget), 256 << 10);
     spool.push(&[vec![Datum::Int4(7)]]).await.expect("kept");
     assert_eq!(spool.get(0).await.expect("read"), Some(vec![Datum::Int4(7)]));
     assert!(spool.in_file());

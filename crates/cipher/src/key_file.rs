@@ -1,0 +1,277 @@
+//! Key-encryption keys in a file.
+//!
+//! # Format
+//! Text. A line is empty, begins with `#`, or is `NAME KEY`: a name of letters, digits, `.`, `_` and `-`, at most 64 of
+//! them, and 32 random bytes in base64. New key rings are wrapped with the last key of the file; the
+//! others open what was wrapped with them before.
+//!
+//! # Invariants
+//! A file that says anything else is refused as a whole, by line; no key appears in a message.
+//!
+//! # Limits
+//! Whoever can read the file can read the database: its permissions are the user's concern, and a file that others
+//! may read is warned of in the log.
+
+use std::fmt;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use async_trait::async_trait;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
+use telesto_common::env::Random;
+use zeroize::Zeroizing;
+
+use crate::error::{Error, Result};
+use crate::keys::draw;
+use crate::ring::{KeyService, WrappingKey};
+
+const NONCE: usize = 12;
+const HEAD: &str = "\
+# Keys of a Telesto database: one a line, its name and 32 random bytes in base64. New things use the last one.
+# Keep a copy in another safe place: without this file nobody can read the database, and nobody can help.
+";
+
+/// The keys of a key file.
+pub struct KeyFile {
+    place: String,
+    keys: Vec<(String, LessSafeKey)>,
+    nonces: Mutex<Box<dyn FnMut() -> [u8; NONCE] + Send>>,
+}
+
+impl fmt::Debug for KeyFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyFile").field("place", &self.place).field("names", &self.names()).finish()
+    }
+}
+
+impl KeyFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::KeyFile`].
+    pub fn read(path: &Path, random: std::sync::Arc<dyn Random>) -> Result<Self> {
+        let place = path.display().to_string();
+        let shown = path.to_string_lossy();
+        if shown.contains("://") {
+            return Err(fail(
+                &place,
+                "key services are not supported yet: give the path of a key file, which `telesto keys create FILE` makes",
+            ));
+        }
+        let text = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| {
+            fail(
+                &place,
+                &format!("it cannot be read: {error}; `telesto keys create FILE` makes one"),
+            )
+        })?;
+        if std::fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0) {
+            tracing::warn!(
+                file = place,
+                "other users of this machine may read the encryption key file; chmod 600 it"
+            );
+        }
+        let keys = parse(&place, &text)?;
+        let nonces = Mutex::new(Box::new(move || draw(&*random)) as Box<_>);
+        Ok(Self { place, keys, nonces })
+    }
+
+    /// Makes the file at `path` with a new key called `name`, or adds that key at the end of a file that is there.
+    ///
+    /// # Errors
+    /// [`Error::KeyFile`], also when the file has a key of that name.
+    pub fn add_key(path: &Path, name: &str, random: &dyn Random) -> Result<()> {
+        use std::io::Write as _;
+        let place = path.display().to_string();
+        let io = |error: std::io::Error| fail(&place, &error.to_string());
+        check_name(name).map_err(|reason| fail(&place, &reason))?;
+        let mut text = match std::fs::read_to_string(path) {
+            Ok(text) => {
+                if parse(&place, &text)?.iter().any(|(known, _)| known == name) {
+                    return Err(fail(
+                        &place,
+                        &format!("it has a key {name:?} already; give another name with --name"),
+                    ));
+                }
+                Zeroizing::new(text)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Zeroizing::new(HEAD.to_owned())
+            }
+            Err(error) => return Err(io(error)),
+        };
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let key = Zeroizing::new(draw::<32>(random));
+        let line = Zeroizing::new(STANDARD.encode(&*key));
+        text.push_str(&format!("{name} {}\n", *line));
+        // Replaced as a whole: a crash leaves the old file or the new one, never half a key.
+        let mut next = path.as_os_str().to_owned();
+        next.push(".new");
+        let next = Path::new(&next);
+        let mut options = std::fs::OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(next).map_err(io)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
+        std::fs::rename(next, path).map_err(io)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)
+    }
+
+    /// The names of its keys, in the file's order.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        self.keys.iter().map(|(name, _)| &name[..]).collect()
+    }
+
+    fn key(&self, name: &str) -> Result<&LessSafeKey> {
+        let found = self.keys.iter().find(|(known, _)| known == name);
+        found
+            .map(|(_, key)| key)
+            .ok_or_else(|| Error::UnknownKey { name: name.to_owned(), place: self.place.clone() })
+    }
+}
+
+#[async_trait]
+impl KeyService for KeyFile {
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    fn current(&self) -> String {
+        self.keys.last().map(|(name, _)| name.clone()).unwrap_or_default()
+    }
+
+    async fn wrap(&self, name: &str, key: &WrappingKey, object: &str) -> Result<Vec<u8>> {
+        let nonce = (self.nonces.lock())();
+        let mut out = nonce.to_vec();
+        out.extend_from_slice(&key[..]);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let wrapping = self.key(name)?;
+        let tag = wrapping
+            .seal_in_place_separate_tag(nonce, Aad::from(object.as_bytes()), &mut out[NONCE..])
+            .map_err(|_| Error::Service("a key could not be wrapped".to_owned()))?;
+        out.extend_from_slice(tag.as_ref());
+        Ok(out)
+    }
+
+    async fn unwrap(&self, name: &str, wrapped: &[u8], object: &str) -> Result<WrappingKey> {
+        let key = self.key(name)?;
+        let wrong = || Error::WrongKey {
+            name: name.to_owned(),
+            place: self.place.clone(),
+            object: object.to_owned(),
+        };
+        let (nonce, rest) = wrapped.split_first_chunk::<NONCE>().ok_or_else(wrong)?;
+        let (text, tag) = rest.split_at_checked(32).ok_or_else(wrong)?;
+        let mut out = Zeroizing::new([0; 32]);
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        key.open_separate_gather(nonce, Aad::from(object.as_bytes()), text, tag, &mut out[..])
+            .map_err(|_| wrong())?;
+        Ok(out)
+    }
+}
+
+fn fail(file: &str, reason: &str) -> Error {
+    Error::KeyFile { file: file.to_owned(), reason: reason.to_owned() }
+}
+
+fn check_name(name: &str) -> std::result::Result<(), String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
+        return Err(format!(
+            "{name:?} is no name for a key: it has letters, digits, dots, underscores and dashes, 64 at most"
+        ));
+    }
+    Ok(())
+}
+
+fn parse(place: &str, text: &str) -> Result<Vec<(String, LessSafeKey)>> {
+    let mut keys: Vec<(String, LessSafeKey)> = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |reason: &str| fail(place, &format!("line {number}: {reason}"));
+        let Some((name, key)) = line.split_once(char::is_whitespace) else {
+            return Err(wrong(
+                "it has no name and key with a blank between; `telesto keys create FILE` writes such lines",
+            ));
+        };
+        check_name(name).map_err(|reason| wrong(&reason))?;
+        if keys.iter().any(|(known, _)| known == name) {
+            return Err(wrong(&format!("the name {name:?} is there twice; remove one")));
+        }
+        let decoded = STANDARD.decode(key.trim()).map(Zeroizing::new);
+        let key = decoded.ok().and_then(|key| {
+            (key.len() == 32).then(|| UnboundKey::new(&AES_256_GCM, &key).ok()).flatten()
+        });
+        let key = key.ok_or_else(|| {
+            wrong("the key is not 32 bytes in base64 (44 characters); `telesto keys create FILE` makes one")
+        })?;
+        keys.push((name.to_owned(), LessSafeKey::new(key)));
+    }
+    if keys.is_empty() {
+        return Err(fail(place, "it has no key; `telesto keys create FILE` adds one"));
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn file_made_key_by_key_wraps_with_its_last_and_opens_with_all() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("keys");
+        let random = crate::keys::tests::random();
+        KeyFile::add_key(&path, "one", &*random).expect("made");
+        let first = KeyFile::read(&path, random.clone()).expect("reads");
+        let secret = Zeroizing::new([7; 32]);
+        let wrapped = first.wrap("one", &secret, "keyring/1").await.expect("wraps");
+        KeyFile::add_key(&path, "two", &*random).expect("added");
+        let twice = KeyFile::add_key(&path, "two", &*random).expect_err("refused");
+        assert!(twice.to_string().contains("already"), "{twice}");
+        let both = KeyFile::read(&path, random.clone()).expect("reads");
+        assert_eq!((both.names(), both.current()), (vec!["one", "two"], "two".to_owned()));
+        let opened = both.unwrap("one", &wrapped, "keyring/1").await.expect("opens");
+        assert_eq!(opened, secret);
+        let elsewhere = both.unwrap("one", &wrapped, "keyring/2").await;
+        assert!(matches!(elsewhere, Err(Error::WrongKey { .. })), "{elsewhere:?}");
+        let wrong = both.unwrap("two", &wrapped, "keyring/1").await;
+        assert!(matches!(wrong, Err(Error::WrongKey { .. })), "{wrong:?}");
+        let unknown = first.unwrap("two", &wrapped, "keyring/1").await.expect_err("unknown");
+        assert!(unknown.to_string().contains("\"two\""), "{unknown}");
+        let mode = std::fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(!format!("{both:?}").contains("[7"));
+    }
+
+    #[test]
+    fn file_that_says_anything_else_is_refused_by_line_without_its_keys() {
+        let key = STANDARD.encode([0x5A; 32]);
+        for (text, named) in [
+            (String::new(), "no key"),
+            ("# nothing\n".to_owned(), "no key"),
+            (format!("a {key}\nb"), "line 2"),
+            (format!("a/b {key}"), "line 1"),
+            (format!("a {key}\na {key}"), "twice"),
+            (format!("a {}", STANDARD.encode([0x5A; 31])), "32 bytes"),
+            ("a not-base64".to_owned(), "32 bytes"),
+        ] {
+            let error = parse("f", &text).expect_err(&text).to_string();
+            assert!(error.contains(named) && !error.contains(&key), "{error}");
+        }
+        assert_eq!(parse("f", &format!("# x\n\n  a   {key}  \r\n")).expect("reads").len(), 1);
+        let missing = KeyFile::read(Path::new("/nowhere/keys"), crate::keys::tests::random());
+        assert!(missing.expect_err("missing").to_string().contains("keys create"));
+        let kms = KeyFile::read(Path::new("awskms://key/1"), crate::keys::tests::random());
+        assert!(kms.expect_err("left out").to_string().contains("not supported yet"));
+    }
+}
