@@ -144,6 +144,7 @@ impl PriceSheet {
             .with(Resource::Sent, self.upload_per_gb, BILLED_GB)
             .with(Resource::Received, self.download_per_gb, BILLED_GB)
             .with(Resource::Peers, self.peer_per_gb, BILLED_GB)
+            .with(Resource::Memory, self.memory_per_gb_hour, Resource::Memory.units() as f64)
             .with(Resource::Cpu, self.cpu_per_hour, 3600e9)
     }
 

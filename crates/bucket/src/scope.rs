@@ -226,6 +226,8 @@ pub struct ScopeMeter {
     rates: OnceLock<Rates>,
     /// Nanoseconds of computing that have no account yet: apart, because they come with every poll.
     cpu: AtomicU64,
+    /// Monotonic nanoseconds at which the poll under way began; 0: none is.
+    poll: AtomicU64,
     guarded: AtomicBool,
     guard: Mutex<Option<Arc<dyn Guard>>>,
 }
@@ -330,9 +332,31 @@ impl ScopeMeter {
         counts.settled = counts.settled - share;
     }
 
-    /// Adds computing time.
+    /// A poll begins that [`ScopeMeter::add_cpu`] will tell the time of.
+    pub fn computes_from(&self, now: Duration) {
+        self.poll.store(nanos(now).max(1), Ordering::Relaxed);
+    }
+
+    /// Whether a poll is under way whose time is being taken.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.poll.load(Ordering::Relaxed) != 0
+    }
+
+    /// Adds computing time: that of a poll.
     pub fn add_cpu(&self, time: Duration) {
-        self.cpu.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.poll.store(0, Ordering::Relaxed);
+        self.cpu.fetch_add(nanos(time), Ordering::Relaxed);
+    }
+
+    /// Nanoseconds of computing that have no account yet, with those of the poll under way.
+    #[must_use]
+    pub fn computing(&self, now: Duration) -> u64 {
+        let poll = match self.poll.load(Ordering::Relaxed) {
+            0 => 0,
+            from => nanos(now).saturating_sub(from),
+        };
+        self.cpu.load(Ordering::Relaxed) + poll
     }
 
     /// What was counted and has no account yet; from now on it has: the caller's. Computing time is told apart.
@@ -354,6 +378,10 @@ impl ScopeMeter {
         self.guarded.store(guard.is_some(), Ordering::Relaxed);
         *self.guard.lock() = guard;
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Waits until the current scope's guard lets a request out; at once where there is none.

@@ -38,6 +38,8 @@ pub enum Resource {
     Cpu,
     /// Bytes sent to other nodes.
     Peers,
+    /// Memory set aside, bytes times seconds.
+    Memory,
     /// Bytes of transactions in the log: priced at nothing by themselves, and what background work is shared out by.
     Logged,
 }
@@ -53,6 +55,7 @@ impl Resource {
         Self::Received,
         Self::Cpu,
         Self::Peers,
+        Self::Memory,
         Self::Logged,
     ];
 
@@ -68,6 +71,7 @@ impl Resource {
             Self::Received => "bytes received from the bucket",
             Self::Cpu => "processor seconds",
             Self::Peers => "bytes sent to other nodes",
+            Self::Memory => "gigabyte hours of memory",
             Self::Logged => "log bytes",
         }
     }
@@ -78,6 +82,7 @@ impl Resource {
         match self {
             Self::Gets | Self::Puts | Self::Lists | Self::Deletes => REQUEST,
             Self::Cpu => 1_000_000_000,
+            Self::Memory => 3600 << 30,
             Self::Sent | Self::Received | Self::Peers | Self::Logged => 1,
         }
     }
@@ -90,7 +95,7 @@ impl Resource {
 }
 
 /// How many resources there are.
-pub const COUNT: usize = 9;
+pub const COUNT: usize = 10;
 
 /// How much was used of each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -226,7 +231,7 @@ mod tests {
     use super::*;
 
     fn charge() -> impl Strategy<Value = Charge> {
-        prop::array::uniform9(0_u64..1 << 50).prop_map(Charge)
+        prop::array::uniform10(0_u64..1 << 50).prop_map(Charge)
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use telesto_common::{DatabaseId, TableId};
+use telesto_meter::caps::Cap;
 
 use super::model::{BuildState, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table, View};
 use super::types::UserType;
@@ -59,6 +60,7 @@ pub struct CatalogSnapshot {
     pub(super) roles: BTreeMap<u32, Arc<Role>>,
     pub(super) types: BTreeMap<u32, Arc<UserType>>,
     pub(super) dropped: BTreeMap<u32, Arc<Dropped>>,
+    pub(super) caps: BTreeMap<u32, Arc<Cap>>,
     /// What values need of the enum types, by OID.
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
     /// The domains with all they inherit, by OID.
@@ -114,6 +116,11 @@ impl CatalogSnapshot {
     /// All roles, by OID.
     pub fn roles(&self) -> impl Iterator<Item = &Arc<Role>> {
         self.roles.values()
+    }
+
+    /// All spend caps, by OID.
+    pub fn caps(&self) -> impl Iterator<Item = &Arc<Cap>> {
+        self.caps.values()
     }
 
     /// The table with this id.

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, TableId};
+use telesto_meter::caps::Cap;
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
 use super::model::{Dropped, Role, Schema, Sequence, Table, View};
@@ -34,6 +35,7 @@ const OBJECTS: TableId = TableId(1);
 const HEADERS: TableId = TableId(2);
 const SEQUENCES: TableId = TableId(3);
 const BUILDS: TableId = TableId(4);
+const SPENT: TableId = TableId(5);
 const HEADER_VERSION: u8 = 1;
 const OBJECT_VERSION: u8 = 1;
 /// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index being built: a version that does not know them
@@ -43,6 +45,8 @@ const INDEX_FORMS_VERSION: u8 = 2;
 const DROPPED_VERSION: u8 = 3;
 /// Columns of inet or cidr: a version that does not know these types cannot read the object.
 const NETWORK_VERSION: u8 = 4;
+/// A spend cap: a version that does not know it would spend as if there were none.
+const CAP_VERSION: u8 = 5;
 const CACHED: usize = 16;
 
 /// One stored object.
@@ -63,6 +67,8 @@ pub enum Object {
     Type(UserType),
     /// Keys of something dropped, until they are swept.
     Dropped(Dropped),
+    /// A spend cap.
+    Cap(Cap),
 }
 
 /// Whether a type is, or is made of, inet or cidr.
@@ -84,9 +90,11 @@ impl Object {
                 TypeKind::Domain(domain) => Box::new(std::iter::once(&domain.base)),
                 TypeKind::Enum(_) => Box::new(std::iter::empty()),
             },
-            Self::Schema(_) | Self::Sequence(_) | Self::Role(_) | Self::Dropped(_) => {
-                Box::new(std::iter::empty())
-            }
+            Self::Schema(_)
+            | Self::Sequence(_)
+            | Self::Role(_)
+            | Self::Dropped(_)
+            | Self::Cap(_) => Box::new(std::iter::empty()),
         }
     }
 
@@ -99,6 +107,7 @@ impl Object {
             Self::Role(o) => o.oid,
             Self::Type(o) => o.oid,
             Self::Dropped(o) => o.oid,
+            Self::Cap(o) => o.oid,
         }
     }
 }
@@ -129,6 +138,13 @@ pub fn build_key(database: DatabaseId, table: TableId, index: u32) -> Bytes {
     let mut key = system_key(BUILDS, database);
     key.u64(u64::from(table.0), Direction::Ascending);
     key.u64(u64::from(index), Direction::Ascending);
+    key.finish()
+}
+
+/// The key that says how much of a spend cap has been handed out.
+pub fn spent_key(database: DatabaseId, cap: u32) -> Bytes {
+    let mut key = system_key(SPENT, database);
+    key.u64(u64::from(cap), Direction::Ascending);
     key.finish()
 }
 
@@ -210,6 +226,7 @@ fn encode_object(object: &Object) -> Result<Bytes> {
             INDEX_FORMS_VERSION
         }
         Object::Dropped(_) => DROPPED_VERSION,
+        Object::Cap(_) => CAP_VERSION,
         _ => OBJECT_VERSION,
     };
     let mut out = vec![version];
@@ -220,10 +237,10 @@ fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=NETWORK_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=CAP_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {NETWORK_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {CAP_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -476,6 +493,7 @@ impl CatalogSnapshot {
             Object::Role(o) => drop(self.roles.insert(o.oid, Arc::new(o))),
             Object::Type(o) => drop(self.types.insert(o.oid, Arc::new(o))),
             Object::Dropped(o) => drop(self.dropped.insert(o.oid, Arc::new(o))),
+            Object::Cap(o) => drop(self.caps.insert(o.oid, Arc::new(o))),
         }
     }
 
@@ -487,6 +505,7 @@ impl CatalogSnapshot {
         self.roles.remove(&oid);
         self.types.remove(&oid);
         self.dropped.remove(&oid);
+        self.caps.remove(&oid);
     }
 
     fn object(&self, oid: u32) -> Option<Object> {
@@ -499,6 +518,7 @@ impl CatalogSnapshot {
             .or_else(|| self.roles.get(&oid).map(|o| Object::Role((**o).clone())))
             .or_else(|| self.types.get(&oid).map(|o| Object::Type((**o).clone())))
             .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
+            .or_else(|| self.caps.get(&oid).map(|o| Object::Cap((**o).clone())))
     }
 
     /// Computes what follows from the objects: names, who references whom, links to types.

@@ -47,6 +47,10 @@ pub enum Request {
     CheckTable(u32),
     /// `telesto_log_switch`.
     SwitchLog(LogKind),
+    /// `telesto_cap_set`.
+    SetCap(telesto_meter::caps::Cap),
+    /// `telesto_cap_drop`: the cap's name.
+    DropCap(String),
     /// `pg_sleep`; ends early when the statement is cancelled or its time is over.
     Sleep(Duration),
     /// `pg_advisory_lock` and its kin.

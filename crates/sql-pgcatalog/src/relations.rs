@@ -184,6 +184,14 @@ const VIEWS: &[&str] = &[
     "telesto_nodes",
     "telesto_logs",
     "telesto_log_copies",
+    "telesto_costs",
+    "telesto_bill",
+    "telesto_session_costs",
+    "telesto_prices",
+    "telesto_caps",
+    "telesto_cap_dry_run",
+    "pg_stat_statements",
+    "pg_stat_statements_info",
 ];
 
 pub(super) fn collation_of(ty: &SqlType) -> u32 {

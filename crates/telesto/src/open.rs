@@ -206,6 +206,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     let defaults = SqlOptions::default();
     let sql_options = SqlOptions {
         memory_bytes: options.memory_bytes / 4,
+        reserved_bytes: options.memory_bytes,
         meter: Some(Arc::clone(bucket.meter())),
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults

@@ -25,6 +25,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::notify::hub::Hub;
 use crate::notify::session::Channels;
 use crate::online::Upkeep;
+use crate::plan::accounts::Accounts;
 use crate::plan::cancel::Backends;
 use crate::plan::cost::Spending;
 use crate::plan::{Planner, SessionView};
@@ -34,6 +35,8 @@ use crate::plan::{Planner, SessionView};
 pub struct SqlOptions {
     /// Bound on the memory statements may hold together, bytes.
     pub memory_bytes: u64,
+    /// Memory that is set aside for the process, bytes: priced, whether it is used or not.
+    pub reserved_bytes: u64,
     /// How often a transaction is executed again after a conflict before the client gets 40001.
     pub retry_attempts: u32,
     /// Bound on the statements an explicit transaction may record for re-execution.
@@ -48,6 +51,7 @@ impl Default for SqlOptions {
     fn default() -> Self {
         Self {
             memory_bytes: 256 << 20,
+            reserved_bytes: 0,
             retry_attempts: 20,
             retry_statements: 1000,
             notify_interval: Duration::from_millis(500),
@@ -88,6 +92,7 @@ pub struct SqlEngine {
     pub(super) planner: Arc<dyn Planner>,
     pub(crate) upkeep: Upkeep,
     pub(super) writes: Writes,
+    accounts: Arc<Accounts>,
     sessions: AtomicU64,
 }
 
@@ -128,7 +133,12 @@ impl SqlEngine {
         );
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
+        let accounts = {
+            let (meter, reserved) = (options.meter.clone(), options.reserved_bytes);
+            Accounts::new(&env, &database, meter, reserved)
+        };
         Ok(Arc::new(Self {
+            accounts,
             database,
             env,
             options,
@@ -186,6 +196,8 @@ impl SqlEngine {
             )),
             engine: Arc::clone(self),
             defaults: Arc::clone(&settings),
+            set_aside: Default::default(),
+            spending: Spending::new(Arc::clone(&self.accounts), &settings),
             settings,
             cancel: CancelHandle::new(Arc::clone(&self.env.clock), &self.memory),
             statement: 0,
@@ -200,7 +212,6 @@ impl SqlEngine {
             label: options.label,
             prepared: BTreeMap::new(),
             reported: BTreeMap::new(),
-            spending: Spending::new(self.options.meter.clone()),
             temp: None,
             cursors: super::cursor::Cursors::default(),
             live: Arc::new(SessionView {
@@ -208,6 +219,7 @@ impl SqlEngine {
                 sizes: Arc::clone(&self.sizes),
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
+                accounts: Some(Arc::clone(&self.accounts)),
                 ..SessionView::default()
             }),
             advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
@@ -227,6 +239,12 @@ impl SqlEngine {
     #[must_use]
     pub fn write_trouble(&self) -> Option<Error> {
         self.writes.trouble()
+    }
+
+    /// Who has spent what.
+    #[must_use]
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
     }
 
     /// The seams.

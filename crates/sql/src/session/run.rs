@@ -155,7 +155,7 @@ impl Session {
             self.fail();
             return Err(error);
         }
-        self.spending.runs();
+        self.spends();
         let plain = is_plain(statement);
         if !plain {
             match self.control(statement, prepared.as_of.as_deref()).boxed().await {
@@ -277,6 +277,9 @@ impl Session {
     /// Opens the implicit block a statement needs, or makes the one there is fit for it.
     async fn enter(&mut self, statement: &Statement, as_of: Option<&str>) -> Result<()> {
         let reads = only_reads(statement);
+        if !reads && self.engine.accounts().caps().active() {
+            self.admit().boxed().await?;
+        }
         if self.block.is_none() {
             let read_only = reads || self.settings.default_read_only;
             self.open_block(false, read_only);
@@ -359,6 +362,7 @@ impl Session {
         txn.next_statement().await?;
         let catalog = self.read_catalog(&txn).await?;
         self.catalog = Some(Arc::clone(&catalog));
+        self.engine.accounts().learn_caps(&catalog);
         if catalog.is_unfinished() {
             crate::online::Upkeep::wake(&self.engine);
         }
