@@ -93,6 +93,25 @@ impl PriceSheet {
         Ok(sheet)
     }
 
+    /// The one sheet of a file.
+    ///
+    /// # Errors
+    /// As [`PriceSheet::from_toml`]; also when the file has none or several.
+    pub fn only_one(file: &str, toml: &str) -> Result<Self> {
+        let bad = |reason: String| Error::BadConfig { name: file.to_owned(), reason };
+        let sheets: BTreeMap<String, Self> =
+            toml::from_str(toml).map_err(|error| bad(error.message().to_owned()))?;
+        let names: Vec<String> = sheets.into_keys().collect();
+        match &names[..] {
+            [name] => Self::from_toml(name, toml),
+            [] => Err(bad("there is no price sheet in it".to_owned())),
+            several => Err(bad(format!(
+                "there are several price sheets in it: say which, as in {file}#{}",
+                several.join(&format!(" or {file}#"))
+            ))),
+        }
+    }
+
     /// A built-in sheet: `s3-standard`, `s3-express`, `gcs-standard`, `r2` or `free`.
     ///
     /// # Errors
@@ -187,6 +206,10 @@ mod tests {
             "[s3-standard]\nput_per_1000 = 1.0\nget_per_1000 = 2.0\nstorage_per_gb_month = 0";
         let sheet = PriceSheet::from_toml("s3-standard", mine).expect("parses");
         assert!((sheet.dollars(Class::Put, 1, 0, 0) - 0.001).abs() < 1e-12);
+        assert_eq!(PriceSheet::only_one("f.toml", mine).expect("one").name, "s3-standard");
+        let two = format!("{mine}\n{}", mine.replace("s3-standard", "mine"));
+        let error = PriceSheet::only_one("f.toml", &two).expect_err("two").to_string();
+        assert!(error.contains("f.toml#mine or f.toml#s3-standard"), "{error}");
         for (name, text, reason) in [
             ("nope", "", "there are: free, gcs-standard"),
             ("x", "[x]\nput = 1", "unknown field"),
