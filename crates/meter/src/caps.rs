@@ -428,16 +428,16 @@ impl Purse {
         }
     }
 
-    /// How much to ask for, if it is time to: less than half a slice is left.
+    /// How much to ask for, if it is time to: less than half a slice is left, or than `price`, which is to be spent.
     #[must_use]
-    pub fn wants(&self, now_micros: u64) -> Option<Dollars> {
+    pub fn wants(&self, price: Dollars, now_micros: u64) -> Option<Dollars> {
         let mut held = self.held.lock();
         self.turn(&mut held, now_micros);
         let slice = self.cap.slice();
         let left = held.granted.less(held.spent + held.reserved);
         // Who spent more than it had takes that as well.
         let missing = (held.spent + held.reserved).less(held.granted);
-        (!held.dry && left < slice.part(1, 2)).then_some(slice + missing)
+        (!held.dry && left < price.max(slice.part(1, 2))).then_some(price.max(slice) + missing)
     }
 
     /// A slice came: `amount` for this process, `all` for all of them in this window. Nothing means that nothing is left.
@@ -548,7 +548,7 @@ mod tests {
         fn cap_is_not_overshot_by_more_than_a_slice(
             limit in 1_000_u64..10_000_000,
             reserve in 0_u8..50,
-            steps in prop::collection::vec((0_usize..3, 1_u64..60, any::<bool>()), 1..400),
+            steps in prop::collection::vec((0_usize..3, 1_u64..200, any::<bool>()), 1..400),
         ) {
             let cap = cap(Mode::Enforce, limit, reserve);
             let slice = cap.slice();
@@ -557,12 +557,12 @@ mod tests {
             let (mut granted, mut spent) = (Dollars::ZERO, Dollars::ZERO);
             for (who, sixtieths, write) in steps {
                 let purse = &purses[who];
-                if let Some(wanted) = purse.wants(now) {
+                let price = slice.part(sixtieths, 60);
+                if let Some(wanted) = purse.wants(price, now) {
                     let amount = cap.hands_out(granted, wanted);
                     granted += amount;
                     purse.grant(window, amount, granted, now);
                 }
-                let price = slice.part(sixtieths, 60);
                 let class = if write { Class::Write } else { Class::ColdRead };
                 if matches!(purse.ask(class, price, 1, now), Verdict::Go) {
                     purse.spend(price, now);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use telesto_bucket::PriceSheet;
 use telesto_meter::caps::{Held, Mode};
 use telesto_meter::report::{self, Dimension, Job, Line};
-use telesto_meter::{Charge, Dollars, Entry, Rates, Resource, Stats};
+use telesto_meter::{Charge, Dollars, Entry, REQUEST, Rates, Resource, Stats};
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::settings::PRICES;
@@ -50,18 +50,22 @@ pub(super) fn fill(
         _ => return Ok(false),
     };
     if let Some(accounts) = &live.accounts {
-        let name = settings.others.get(PRICES).map_or("", String::as_str);
-        let sheet = accounts.sheet(name).ok_or_else(|| {
-            Error::new(
-                SqlState::INVALID_PARAMETER_VALUE,
-                format!("there is no price sheet \"{name}\""),
-            )
-            .hint("SELECT sheet FROM telesto_prices shows those there are; RESET telesto.prices chooses the bucket's own.")
-        })?;
+        let sheet = sheet(accounts, settings)?;
         let seen = Seen { rates: sheet.rates(), seconds: accounts.seconds(), sheet };
         fill(out, catalog, accounts, &seen);
     }
     Ok(true)
+}
+
+/// The sheet that `telesto.prices` names.
+pub(super) fn sheet(accounts: &Accounts, settings: &Settings) -> Result<PriceSheet> {
+    let name = settings.others.get(PRICES).map_or("", String::as_str);
+    accounts.sheet(name).ok_or_else(|| {
+        let text = format!("there is no price sheet \"{name}\"");
+        Error::new(SqlState::INVALID_PARAMETER_VALUE, text).hint(
+            "RESET telesto.prices chooses the bucket's own; SELECT sheet FROM telesto_prices then shows those there are.",
+        )
+    })
 }
 
 /// What dollars are told by.
@@ -78,7 +82,7 @@ impl Seen {
     }
 }
 
-fn dollars(amount: Dollars) -> Datum {
+pub(super) fn dollars(amount: Dollars) -> Datum {
     exact(amount.0, 18)
 }
 
@@ -91,7 +95,7 @@ fn requests(charge: &Charge, resource: Resource) -> Datum {
     exact(u128::from(charge.get(resource)), 6)
 }
 
-fn count(number: u64) -> Datum {
+pub(super) fn count(number: u64) -> Datum {
     Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
@@ -278,6 +282,7 @@ fn moment(micros: u64) -> Datum {
 fn caps(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accounts, _: &Seen) {
     let now = accounts.now_micros();
     let purses = accounts.caps().purses();
+    let commit = accounts.rates().of(Resource::Puts, REQUEST);
     for cap in catalog.caps() {
         let purse = purses.iter().find(|purse| purse.cap == **cap);
         let held = purse.map_or_else(
@@ -288,7 +293,8 @@ fn caps(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accounts, _:
         let counts = held.counts;
         let state = match cap.mode {
             Mode::Warn if known >= cap.usable() => "exceeded",
-            Mode::Enforce if held.dry && held.spent >= held.granted => "refusing",
+            // Not even one commit is left.
+            Mode::Enforce if held.dry && held.granted.less(held.spent) < commit => "refusing",
             Mode::Enforce if known >= cap.usable().part(9, 10) => "slowing",
             _ => "open",
         };

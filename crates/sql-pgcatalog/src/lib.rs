@@ -23,6 +23,7 @@ mod relations;
 mod rows;
 mod shown;
 mod statistics;
+mod storage;
 mod user_types;
 
 use std::sync::Arc;

@@ -188,6 +188,7 @@ const VIEWS: &[&str] = &[
     "telesto_bill",
     "telesto_session_costs",
     "telesto_prices",
+    "telesto_storage",
     "telesto_caps",
     "telesto_cap_dry_run",
     "pg_stat_statements",

@@ -12,7 +12,7 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use telesto_bucket::{Cause, Meter, PriceSheet};
+use telesto_bucket::{Bucket, Cause, Meter, PriceSheet};
 use telesto_common::env::{Clock, Env};
 use telesto_meter::report::Job;
 use telesto_meter::{Charge, Entry, Ledger, Rates, Resource, Stats};
@@ -26,6 +26,7 @@ use crate::cost::{Account, SessionCost};
 pub struct Accounts {
     ledger: Ledger,
     meter: Option<Arc<Meter>>,
+    bucket: Option<Arc<dyn Bucket>>,
     clock: Arc<dyn Clock>,
     started_micros: u64,
     /// Memory that is set aside for the process, bytes.
@@ -43,12 +44,14 @@ impl Accounts {
         env: &Env,
         database: &Arc<dyn Database>,
         meter: Option<Arc<Meter>>,
+        bucket: Option<Arc<dyn Bucket>>,
         memory_bytes: u64,
     ) -> Arc<Self> {
         let now = env.clock.wall_micros();
         Arc::new(Self {
             ledger: Ledger::default(),
             meter,
+            bucket,
             clock: Arc::clone(&env.clock),
             started_micros: now,
             memory_bytes,
@@ -78,6 +81,12 @@ impl Accounts {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// The bucket, to ask what it holds.
+    #[must_use]
+    pub fn bucket(&self) -> Option<&Arc<dyn Bucket>> {
+        self.bucket.as_ref()
     }
 
     /// The bucket's prices; everything is free where there is none.

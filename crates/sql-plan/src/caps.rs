@@ -14,7 +14,7 @@
 //! A slice that cannot be had in time leaves the purse as it is: writes are told so (53400), reads go on after 2 s.
 //!
 //! # Limits
-//! A cap that was changed holds from the next statement on that follows one which saw it.
+//! A process learns of caps from the catalog that its statements read: one that is under way meets a new cap at its next statement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telesto_bucket::meter::{Guard, Toll, scoped};
 use telesto_bucket::{Cause, ScopeMeter};
-use telesto_common::Env;
+use telesto_common::{Env, Timestamp};
 use telesto_meter::caps::{Cap, Class, Mode, Purse, Refusal, Subject, Verdict, Window};
 use telesto_meter::{Charge, Dollars, Entry, REQUEST, Rates, Resource};
 use telesto_sql_catalog::store::{CatalogCache, CatalogChange, Object, spent_key};
@@ -68,6 +68,8 @@ pub struct CapBook {
 #[derive(Debug, Default)]
 struct Purses {
     stamp: Stamp,
+    /// The snapshot in which the caps were seen: an older one tells nothing new.
+    seen: Timestamp,
     all: Arc<[Arc<Purse>]>,
     /// What of the bucket's jobs has been counted for the caps of the database.
     jobs: Dollars,
@@ -92,14 +94,12 @@ impl CapBook {
     }
 
     /// Learns which caps there are from a catalog that a statement reads.
-    pub fn learn(&self, catalog: &CatalogSnapshot, jobs: Dollars) {
-        if !self.active() && catalog.caps().next().is_none() {
-            return;
-        }
+    fn learn(&self, catalog: &CatalogSnapshot, at: Timestamp, jobs: Dollars) {
         let mut state = self.state.lock();
-        if state.stamp == catalog.stamp {
+        if state.stamp == catalog.stamp || at < state.seen {
             return;
         }
+        state.seen = at;
         state.stamp = catalog.stamp;
         let before = Arc::clone(&state.all);
         if before.is_empty() {
@@ -137,11 +137,11 @@ impl CapBook {
     }
 
     /// Fills a purse, if it is time to.
-    async fn fill(&self, purse: &Purse) -> Result<()> {
+    async fn fill(&self, purse: &Purse, price: Dollars) -> Result<()> {
         let _turn = self.filling.lock().await;
         for _ in 0..TRIES {
             let now = self.env.clock.wall_micros();
-            let Some(wanted) = purse.wants(now) else { return Ok(()) };
+            let Some(wanted) = purse.wants(price, now) else { return Ok(()) };
             // What a slice itself costs is no statement's.
             let scope = ScopeMeter::shared(Cause::Admin);
             match scoped(scope, self.take(purse, wanted, now)).await {
@@ -213,7 +213,7 @@ pub async fn change(
     shown: &CatalogSnapshot,
     name: &str,
     to: Option<&Cap>,
-) -> Result<Arc<CatalogSnapshot>> {
+) -> Result<(Arc<CatalogSnapshot>, Timestamp)> {
     let mut tries = 0;
     loop {
         let txn = database.begin(TxnOptions::default()).await?;
@@ -238,7 +238,7 @@ pub async fn change(
         }
         let (changed, _) = change.finish(env).await?;
         match txn.commit().await.map_err(Error::from) {
-            Ok(_) => return Ok(changed),
+            Ok(committed) => return Ok((changed, committed.timestamp)),
             Err(error) if error.conflict().is_some() && tries < TRIES => tries += 1,
             Err(error) => return Err(error),
         }
@@ -287,10 +287,10 @@ impl Accounts {
         self.rates().price(&jobs)
     }
 
-    /// Learns which caps there are.
-    pub fn learn_caps(&self, catalog: &CatalogSnapshot) {
+    /// Learns which caps there are from the catalog of a snapshot.
+    pub fn learn_caps(&self, catalog: &CatalogSnapshot, at: Timestamp) {
         if self.caps().active() || catalog.caps().next().is_some() {
-            self.caps().learn(catalog, self.jobs_cost());
+            self.caps().learn(catalog, at, self.jobs_cost());
         }
     }
 
@@ -312,13 +312,13 @@ impl Accounts {
     }
 
     /// Has a purse filled in the background.
-    fn fill_soon(self: &Arc<Self>, purse: &Arc<Purse>) {
+    fn fill_soon(self: &Arc<Self>, purse: &Arc<Purse>, price: Dollars) {
         if self.caps().filler.swap(true, Ordering::SeqCst) {
             return;
         }
         let (accounts, purse) = (Arc::clone(self), Arc::clone(purse));
         self.caps().env.spawn("filling a purse", async move {
-            if let Err(error) = accounts.caps().fill(&purse).await {
+            if let Err(error) = accounts.caps().fill(&purse, price).await {
                 tracing::debug!(%error, cap = %purse.cap.name, "no slice of a spend cap was had");
             }
             accounts.caps().filler.store(false, Ordering::SeqCst);
@@ -338,7 +338,8 @@ impl CapGuard {
         notices: &NoticeQueue,
     ) -> Result<()> {
         let stats = entry.stats();
-        let mean = self.rates.price(&stats.charge).part(1, stats.calls.max(1));
+        let computed = Charge::of(Resource::Cpu, stats.charge.get(Resource::Cpu));
+        let mean = self.rates.price(&(stats.charge - computed)).part(1, stats.calls.max(1));
         let price = mean.max(self.rates.of(Resource::Puts, REQUEST));
         let clock = &self.accounts.caps().env.clock;
         for purse in &self.purses {
@@ -358,7 +359,7 @@ impl CapGuard {
                         return Err(refused(&refusal(purse, Class::Write, price, now)));
                     }
                     // What is left is less than it may cost: a slice, or the end.
-                    _ if attempt < TRIES => self.accounts.caps().fill(purse).await?,
+                    _ if attempt < TRIES => self.accounts.caps().fill(purse, price).await?,
                     _ => return Err(refused(&refusal(purse, Class::Write, price, now))),
                 }
             }
@@ -377,7 +378,7 @@ impl Guard for CapGuard {
                 Verdict::Go | Verdict::Warn => {}
                 Verdict::Slow(time) => return Toll::Wait(time),
                 Verdict::Ask => {
-                    self.accounts.fill_soon(purse);
+                    self.accounts.fill_soon(purse, price);
                     return Toll::Wait(LOOK);
                 }
                 Verdict::Refuse => {

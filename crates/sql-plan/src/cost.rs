@@ -75,6 +75,11 @@ struct At {
     rows: u64,
     statement: Charge,
     transaction: Charge,
+    /// What had been counted when the execution under way began.
+    begun: Charge,
+    /// What asking for costs has cost since the last statement: no statement's.
+    asked: Charge,
+    asks: bool,
     pid: i32,
 }
 
@@ -131,12 +136,13 @@ impl Account {
         let mut at = self.at.lock();
         self.settle_with(&mut at, None);
         let session = self.charged();
+        let upto = if at.asks { at.begun - at.asked } else { session };
         SessionCost {
             pid: at.pid,
             entry: at.entry.clone(),
-            statement: session - at.statement,
-            transaction: session - at.transaction,
-            session,
+            statement: upto - at.statement,
+            transaction: upto - at.transaction,
+            session: upto,
         }
     }
 }
@@ -265,6 +271,8 @@ impl Spending {
             self.account.settle_with(&mut at, None);
         }
         at.entry = Some(entry);
+        at.begun = self.account.charged();
+        at.asks = false;
     }
 
     /// The account of the statement under way.
@@ -275,7 +283,12 @@ impl Spending {
 
     /// The statement ran for so long.
     pub fn ran(&self, took: Duration) {
-        self.account.settle_with(&mut self.account.at.lock(), Some(took));
+        let mut at = self.account.at.lock();
+        self.account.settle_with(&mut at, Some(took));
+        if at.asks {
+            let asked = self.account.charged() - at.begun;
+            at.asked += asked;
+        }
     }
 
     /// More of the last statement is done: its commit, its rows.
@@ -303,7 +316,9 @@ impl Spending {
         if std::mem::take(&mut self.over) {
             self.begun =
                 self.ahead.take().unwrap_or_else(|| self.account.scope.cost(&self.execution));
-            self.account.at.lock().statement = self.execution;
+            let mut at = self.account.at.lock();
+            at.statement = self.execution;
+            at.asked = Charge::ZERO;
         }
     }
 
@@ -321,6 +336,7 @@ impl Spending {
     /// What the last statement, the transaction it was in and the session have cost.
     pub fn shown(&mut self) -> SessionCost {
         self.ahead = None;
+        self.account.at.lock().asks = true;
         self.account.shown()
     }
 
@@ -387,8 +403,9 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// What `work` gives, and the time from its first poll to its last.
-    pub async fn run<F: Future>(self, work: F) -> (F::Output, Duration) {
+    /// What `work` gives, and the time from its first poll to its last. It is pinned by the caller, which holds it anyway: as an
+    /// argument it would be held twice.
+    pub async fn run<F: Future>(self, work: Pin<&mut F>) -> (F::Output, Duration) {
         let mut work = pin!(scoped(Arc::clone(&self.scope), work));
         let mut begun = None;
         std::future::poll_fn(|context| {
@@ -481,10 +498,10 @@ struct CountedCopy {
 #[async_trait]
 impl CopyInTarget for CountedCopy {
     async fn data(&mut self, data: Bytes) -> Result<()> {
-        self.timed.clone().run(self.target.data(data)).await.0
+        self.timed.clone().run(pin!(self.target.data(data))).await.0
     }
 
     async fn finish(&mut self) -> Result<u64> {
-        self.timed.clone().run(self.target.finish()).await.0
+        self.timed.clone().run(pin!(self.target.finish())).await.0
     }
 }

@@ -181,9 +181,9 @@ impl Execution for ExecContext {
 
 impl ExecContext {
     async fn change_cap(&self, name: &str, to: Option<&Cap>) -> Result<()> {
-        let changed =
+        let (changed, at) =
             crate::caps::change(&self.database, &self.env, &self.catalog, name, to).await?;
-        self.cost.accounts().learn_caps(&changed);
+        self.cost.accounts().learn_caps(&changed, at);
         Ok(())
     }
 }

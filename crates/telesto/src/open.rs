@@ -220,6 +220,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         memory_bytes: options.memory_bytes / 4,
         reserved_bytes: options.memory_bytes,
         meter: Some(Arc::clone(bucket.meter())),
+        bucket: Some(Arc::clone(&bucket) as _),
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };

@@ -9,12 +9,17 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use telesto_bucket::meter::Guard;
+use telesto_common::Timestamp;
 
 use super::Session;
+use crate::catalog::CatalogSnapshot;
 use crate::error::Result;
 use crate::plan::caps::CapGuard;
+use crate::sqlparser::ast::Statement;
 use crate::types::{Datum, Row};
+use telesto_sql_parser::statement_kind::only_reads;
 
 impl Session {
     /// A line each for the last statement, the transaction it was in, and the session.
@@ -45,6 +50,24 @@ impl Session {
         if self.block.is_none() && !self.set_aside.is_empty() {
             self.set_aside = Default::default();
         }
+    }
+
+    /// Learns which caps there are. The first statement that sees any is held against them like the next.
+    pub(super) async fn learns_caps(
+        &mut self,
+        catalog: &CatalogSnapshot,
+        at: Timestamp,
+        statement: &Statement,
+    ) -> Result<()> {
+        let accounts = self.engine.accounts();
+        let before = accounts.caps().active();
+        accounts.learn_caps(catalog, at);
+        if before || !accounts.caps().active() {
+            return Ok(());
+        }
+        let guard = self.guard().map(|guard| guard as Arc<dyn Guard>);
+        self.spending.scope().set_guard(guard);
+        if only_reads(statement) { Ok(()) } else { self.admit().boxed().await }
     }
 
     fn guard(&self) -> Option<Arc<CapGuard>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use telesto_bucket::Meter;
+use telesto_bucket::{Bucket, Meter};
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
@@ -45,6 +45,8 @@ pub struct SqlOptions {
     pub notify_interval: Duration,
     /// The bucket's meter, for what statements tell of requests and dollars; `None`: there is no bucket.
     pub meter: Option<Arc<Meter>>,
+    /// The bucket, for what statements ask of what it holds; `None`: there is none.
+    pub bucket: Option<Arc<dyn Bucket>>,
 }
 
 impl Default for SqlOptions {
@@ -56,6 +58,7 @@ impl Default for SqlOptions {
             retry_statements: 1000,
             notify_interval: Duration::from_millis(500),
             meter: None,
+            bucket: None,
         }
     }
 }
@@ -134,8 +137,8 @@ impl SqlEngine {
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
         let accounts = {
-            let (meter, reserved) = (options.meter.clone(), options.reserved_bytes);
-            Accounts::new(&env, &database, meter, reserved)
+            let (meter, bucket) = (options.meter.clone(), options.bucket.clone());
+            Accounts::new(&env, &database, meter, bucket, options.reserved_bytes)
         };
         Ok(Arc::new(Self {
             accounts,

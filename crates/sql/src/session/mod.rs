@@ -213,7 +213,7 @@ impl Session {
             self.shows_query(sql);
             self.spending.starts(sql, &self.settings);
             let timer = self.spending.timer();
-            let (done, took) = timer.run(self.execute_simple_inner(sql, sink)).await;
+            let (done, took) = timer.run(pin!(self.execute_simple_inner(sql, sink))).await;
             self.spending.ran(took);
             self.spent();
             self.shows_idle();
@@ -285,7 +285,8 @@ impl Session {
             let (token, mut timer) = self.begin_statement();
             self.cancel.shared().set_computes(false);
             let ran = {
-                let work = async { timed.run(self.prepare_inner(sql, parameter_types)).await.0 };
+                let work =
+                    async { timed.run(pin!(self.prepare_inner(sql, parameter_types))).await.0 };
                 let work = pin!(work);
                 bounded(&mut timer, &token, work).await
             };
@@ -380,7 +381,7 @@ impl Session {
         self.shows_query(&prepared.sql);
         self.cancel.shared().set_computes(false);
         self.spending.starts(&prepared.sql, &self.settings);
-        let (result, took) = self.spending.timer().run(self.run(prepared, parameters)).await;
+        let (result, took) = self.spending.timer().run(pin!(self.run(prepared, parameters))).await;
         let result = result.map(|result| self.spending.counted(result));
         self.spending.ran(took);
         result
@@ -398,7 +399,7 @@ impl Session {
         let result = match &self.block {
             Some(block) if !block.explicit => {
                 let timer = self.spending.timer();
-                timer.run(self.commit_bounded().boxed()).await.0
+                timer.run(self.commit_bounded().boxed().as_mut()).await.0
             }
             _ => self.configure(),
         };

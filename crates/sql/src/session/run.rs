@@ -362,7 +362,7 @@ impl Session {
         txn.next_statement().await?;
         let catalog = self.read_catalog(&txn).await?;
         self.catalog = Some(Arc::clone(&catalog));
-        self.engine.accounts().learn_caps(&catalog);
+        self.learns_caps(&catalog, txn.snapshot(), statement).await?;
         if catalog.is_unfinished() {
             crate::online::Upkeep::wake(&self.engine);
         }
