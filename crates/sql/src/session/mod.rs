@@ -399,7 +399,7 @@ impl Session {
         let result = match &self.block {
             Some(block) if !block.explicit => {
                 let timer = self.spending.timer();
-                timer.run(self.commit_bounded().boxed().as_mut()).await.0
+                timer.run(pin!(self.commit_bounded().boxed())).await.0
             }
             _ => self.configure(),
         };
