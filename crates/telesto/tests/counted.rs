@@ -237,10 +237,12 @@ fn act(
         }
         Method::POST if query.contains_key("delete") => {
             let text = String::from_utf8_lossy(&body).into_owned();
+            let mut told = String::new();
             for key in between(&text, "<Key>", "</Key>") {
                 state.objects.remove(key);
+                told.push_str(&format!("<Deleted><Key>{key}</Key></Deleted>"));
             }
-            reply(StatusCode::OK, "<DeleteResult></DeleteResult>")
+            reply(StatusCode::OK, format!("<DeleteResult>{told}</DeleteResult>"))
         }
         Method::POST => {
             let parts = query.get("uploadId").and_then(|upload| state.uploads.remove(upload));

@@ -111,14 +111,13 @@ async fn accounts_add_up_to_the_bill_whatever_becomes_of_who_pays() {
                 // All meet on few rows: conflicts, repetitions, shared commits.
                 let sql =
                     format!("UPDATE t SET v = v + 1 WHERE id = {} /*action='a{n}'*/", 1 + n % 3);
-                let work = tried(&mut s, &sql);
                 if n % 5 == 4 {
                     // A client that goes away in the middle.
-                    tokio::time::timeout(std::time::Duration::from_micros(300 * n), work)
-                        .await
-                        .ok();
+                    let mut gone = session(&opened, "telesto", name).await;
+                    let patience = std::time::Duration::from_micros(300 * n);
+                    tokio::time::timeout(patience, tried(&mut gone, &sql)).await.ok();
                 } else {
-                    work.await.ok();
+                    tried(&mut s, &sql).await.ok();
                 }
             }
             run(&mut s, "SELECT sum(v) FROM t").await;
