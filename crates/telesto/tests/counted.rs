@@ -53,9 +53,14 @@ struct Server {
 
 type Reply = Response<Full<Bytes>>;
 
+fn now() -> chrono::DateTime<chrono::Utc> {
+    let micros = telesto_runtime::env().clock.wall_micros();
+    chrono::DateTime::from_timestamp_micros(i64::try_from(micros).expect("a time")).expect("a time")
+}
+
 fn reply(status: StatusCode, body: impl Into<Bytes>) -> Reply {
     let head = Response::builder().status(status).header("etag", "\"e\"");
-    let head = head.header("last-modified", "Thu, 26 Nov 2026 04:00:00 GMT");
+    let head = head.header("last-modified", now().to_rfc2822());
     head.body(Full::new(body.into())).expect("constant")
 }
 
@@ -276,7 +281,8 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Reply {
             continue;
         }
         told.push_str(&format!(
-            "<Contents><Key>{key}</Key><LastModified>2026-11-26T04:00:00.000Z</LastModified><ETag>\"e\"</ETag><Size>{}</Size></Contents>",
+            "<Contents><Key>{key}</Key><LastModified>{}</LastModified><ETag>\"e\"</ETag><Size>{}</Size></Contents>",
+            now().to_rfc3339(),
             object.len()
         ));
     }
