@@ -16,11 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use telesto_meter::{Charge, REQUEST, Rates, Resource};
+
 use crate::api::Cause;
 use crate::prices::PriceSheet;
 use crate::scope::add_request;
 pub use crate::scope::{
-    Cost, ScopeMeter, ScopedStream, current_scope, enter, follow_tasks, scoped,
+    Cost, Guard, Jobs, ScopeMeter, ScopedStream, Toll, current_scope, enter, follow_tasks, scoped,
+    toll,
 };
 
 /// Class of a request, as stores price them.
@@ -44,6 +47,18 @@ impl Class {
     /// All classes.
     pub const ALL: [Self; 6] =
         [Self::Get, Self::Head, Self::Put, Self::Copy, Self::List, Self::Delete];
+
+    /// So many requests of this class, as what is paid for.
+    #[must_use]
+    pub fn charge(self, requests: u64) -> Charge {
+        let resource = match self {
+            Self::Get | Self::Head => Resource::Gets,
+            Self::Put | Self::Copy => Resource::Puts,
+            Self::List => Resource::Lists,
+            Self::Delete => Resource::Deletes,
+        };
+        Charge::of(resource, requests.saturating_mul(REQUEST))
+    }
 
     /// The metrics label.
     #[must_use]
@@ -138,7 +153,11 @@ struct Cell {
 #[derive(Debug)]
 pub struct Meter {
     prices: PriceSheet,
+    rates: Rates,
     cells: Vec<Cell>,
+    jobs: Arc<Jobs>,
+    /// Nanoseconds of computing that have an account.
+    cpu: AtomicU64,
 }
 
 /// How one request ended, for [`Meter`].
@@ -152,7 +171,39 @@ pub(crate) struct Request {
 impl Meter {
     pub(crate) fn new(prices: PriceSheet) -> Arc<Self> {
         let cells = (0..Class::ALL.len() * Cause::ALL.len()).map(|_| Cell::default()).collect();
-        Arc::new(Self { prices, cells })
+        let rates = prices.rates();
+        Arc::new(Self { prices, rates, cells, jobs: Arc::default(), cpu: AtomicU64::new(0) })
+    }
+
+    /// Prices of units.
+    #[must_use]
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    /// What was requested outside of all scopes.
+    #[must_use]
+    pub fn jobs(&self) -> &Arc<Jobs> {
+        &self.jobs
+    }
+
+    /// Computing time for which an account is made; the charge for it.
+    pub fn computed(&self, nanos: u64) -> Charge {
+        self.cpu.fetch_add(nanos, Ordering::Relaxed);
+        Charge::of(Resource::Cpu, nanos)
+    }
+
+    /// What accounts and jobs of this process have to add up to: requests and bytes that were counted, computing that has an
+    /// account, what is seen in no request, and not what was done for other nodes.
+    #[must_use]
+    pub fn bill(&self) -> Charge {
+        let mut bill = Charge::of(Resource::Cpu, self.cpu.load(Ordering::Relaxed));
+        for (class, _, usage) in self.snapshot().iter() {
+            bill += class.charge(usage.requests)
+                + Charge::of(Resource::Sent, usage.uploaded_bytes)
+                + Charge::of(Resource::Received, usage.downloaded_bytes);
+        }
+        bill + self.jobs.extras() - self.jobs.lent()
     }
 
     /// The price sheet dollars are computed with.
@@ -174,9 +225,9 @@ impl Meter {
         if hedge {
             cell.hedges.fetch_add(1, Ordering::Relaxed);
         }
-        let usage = Usage { requests: 1, uploaded_bytes, hedges: hedge.into(), ..Usage::default() };
-        let dollars = self.prices.dollars(class, 1, uploaded_bytes, 0);
-        add_request(class, usage, dollars);
+        let charge = class.charge(1).and(Resource::Sent, uploaded_bytes);
+        let dollars = self.rates.price(&charge).to_f64();
+        add_request(charge, cause, &self.jobs, &self.rates);
         let labels = [("class", class.label()), ("cause", cause.label())];
         metrics::counter!("telesto_bucket_requests_total", &labels).increment(1);
         metrics::counter!("telesto_bucket_uploaded_bytes_total", &labels).increment(uploaded_bytes);
@@ -198,9 +249,11 @@ impl Meter {
         let cell = self.cell(class, cause);
         cell.downloaded_bytes.fetch_add(downloaded_bytes, Ordering::Relaxed);
         cell.failures.fetch_add(failed.into(), Ordering::Relaxed);
-        let usage = Usage { failures: failed.into(), downloaded_bytes, ..Usage::default() };
-        let dollars = self.prices.dollars(class, 0, 0, downloaded_bytes);
-        add_request(class, usage, dollars);
+        let charge = Charge::of(Resource::Received, downloaded_bytes);
+        let dollars = self.rates.price(&charge).to_f64();
+        if downloaded_bytes > 0 {
+            add_request(charge, cause, &self.jobs, &self.rates);
+        }
         let labels = [("class", class.label()), ("cause", cause.label())];
         metrics::histogram!("telesto_bucket_request_seconds", "class" => class.label())
             .record(took.as_secs_f64());

@@ -24,6 +24,7 @@ use object_store::{
     PutResult, Result,
 };
 use telesto_common::Env;
+use telesto_meter::Resource;
 
 use crate::api::Cause;
 use crate::hedge::{self, Hedge};
@@ -110,6 +111,7 @@ impl Metered {
         bytes: u64,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        scope::toll(&*self.env.clock, Resource::Puts).await;
         self.send(self.request(Class::Put, bytes), false, 0, |_| 0, work).await
     }
 
@@ -128,6 +130,7 @@ impl Metered {
         hedged: bool,
     ) -> Result<GetResult> {
         let class = if options.head { Class::Head } else { Class::Get };
+        scope::toll(&*self.env.clock, Resource::Gets).await;
         let work = async {
             // The answer must begin in time; its size then says how long the body may take.
             let begin = self.env.deadline(self.request_timeout);

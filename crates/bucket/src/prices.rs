@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use telesto_meter::{Rates, Resource};
 
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -46,6 +47,15 @@ pub struct PriceSheet {
     pub download_per_gb: f64,
     /// A gigabyte kept for a month.
     pub storage_per_gb_month: f64,
+    /// A processor of a node for an hour.
+    #[serde(default)]
+    pub cpu_per_hour: f64,
+    /// A gigabyte of a node's memory for an hour.
+    #[serde(default)]
+    pub memory_per_gb_hour: f64,
+    /// A gigabyte sent to another node.
+    #[serde(default)]
+    pub peer_per_gb: f64,
 }
 
 impl PriceSheet {
@@ -73,11 +83,33 @@ impl PriceSheet {
             sheet.upload_per_gb,
             sheet.download_per_gb,
             sheet.storage_per_gb_month,
+            sheet.cpu_per_hour,
+            sheet.memory_per_gb_hour,
+            sheet.peer_per_gb,
         ];
         if all.iter().any(|price| !price.is_finite() || *price < 0.0) {
             return Err(bad("a price is negative or not a number".to_owned()));
         }
         Ok(sheet)
+    }
+
+    /// The one sheet of a file.
+    ///
+    /// # Errors
+    /// As [`PriceSheet::from_toml`]; also when the file has none or several.
+    pub fn only_one(file: &str, toml: &str) -> Result<Self> {
+        let bad = |reason: String| Error::BadConfig { name: file.to_owned(), reason };
+        let sheets: BTreeMap<String, Self> =
+            toml::from_str(toml).map_err(|error| bad(error.message().to_owned()))?;
+        let names: Vec<String> = sheets.into_keys().collect();
+        match &names[..] {
+            [name] => Self::from_toml(name, toml),
+            [] => Err(bad("there is no price sheet in it".to_owned())),
+            several => Err(bad(format!(
+                "there are several price sheets in it: say which, as in {file}#{}",
+                several.join(&format!(" or {file}#"))
+            ))),
+        }
     }
 
     /// A built-in sheet: `s3-standard`, `s3-express`, `gcs-standard`, `r2` or `free`.
@@ -103,6 +135,36 @@ impl PriceSheet {
             },
         };
         Self::builtin(name)
+    }
+
+    /// The names of the sheets in `toml` and of the built-in ones.
+    ///
+    /// # Errors
+    /// As [`PriceSheet::from_toml`].
+    pub fn names(toml: &str) -> Result<Vec<String>> {
+        let mut names = std::collections::BTreeSet::new();
+        for text in [BUILTIN, toml] {
+            let sheets: BTreeMap<String, Self> = toml::from_str(text).map_err(|error| {
+                Error::BadConfig { name: "prices".to_owned(), reason: error.message().to_owned() }
+            })?;
+            names.extend(sheets.into_keys());
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    /// Its prices of units.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        Rates::FREE
+            .per_1000(Resource::Gets, self.get_per_1000)
+            .per_1000(Resource::Puts, self.put_per_1000)
+            .per_1000(Resource::Lists, self.list_per_1000.unwrap_or(self.put_per_1000))
+            .per_1000(Resource::Deletes, self.delete_per_1000)
+            .with(Resource::Sent, self.upload_per_gb, BILLED_GB)
+            .with(Resource::Received, self.download_per_gb, BILLED_GB)
+            .with(Resource::Peers, self.peer_per_gb, BILLED_GB)
+            .with(Resource::Memory, self.memory_per_gb_hour, Resource::Memory.units() as f64)
+            .with(Resource::Cpu, self.cpu_per_hour, 3600e9)
     }
 
     /// Dollars for `requests` of a class that moved these bytes.
@@ -144,6 +206,10 @@ mod tests {
             "[s3-standard]\nput_per_1000 = 1.0\nget_per_1000 = 2.0\nstorage_per_gb_month = 0";
         let sheet = PriceSheet::from_toml("s3-standard", mine).expect("parses");
         assert!((sheet.dollars(Class::Put, 1, 0, 0) - 0.001).abs() < 1e-12);
+        assert_eq!(PriceSheet::only_one("f.toml", mine).expect("one").name, "s3-standard");
+        let two = format!("{mine}\n{}", mine.replace("s3-standard", "mine"));
+        let error = PriceSheet::only_one("f.toml", &two).expect_err("two").to_string();
+        assert!(error.contains("f.toml#mine or f.toml#s3-standard"), "{error}");
         for (name, text, reason) in [
             ("nope", "", "there are: free, gcs-standard"),
             ("x", "[x]\nput = 1", "unknown field"),

@@ -8,7 +8,8 @@
 //! - A scope sees the requests of futures polled inside it ([`scoped`], [`enter`]). Scopes do not add
 //!   up: inside another one only the innermost counts.
 //! - Work done once for several (a group commit, a shared look at the log's tail) is counted in a scope
-//!   of its own and given out in equal shares ([`ScopeMeter::add`]): hence fractions.
+//!   of its own and given out in shares ([`ScopeMeter::share_out`]): hence fractions.
+//! - Nothing counted is lost: what a scope holds when it ends and nobody has taken counts as a job of the bucket's.
 //! - A task spawned inside a scope is outside of it. The exception are the short tasks in which the
 //!   checkpoint engine reads ahead and DataFusion runs operators, on a runtime prepared by
 //!   [`follow_tasks`]: these libraries spawn by themselves, and a long scan does most of its reading there.
@@ -21,20 +22,25 @@
 
 use std::fmt;
 use std::future::Future;
-use std::ops::{AddAssign, Div, Sub};
+use std::ops::{AddAssign, Sub};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::Stream;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use telesto_common::env::Clock;
+use telesto_meter::{Charge, Rates, Resource};
 use tokio::task::Id;
 use tokio::task::futures::TaskLocalFuture;
 
 use crate::api::Cause;
-use crate::meter::{Class, Usage};
+
+/// How often a request waits for its guard at most, before it goes out all the same: no wait is without a bound.
+const MOST_WAITS: u32 = 100;
 
 /// Bucket requests, bytes and dollars caused by something. Fractions are shares of work done for several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,6 +62,36 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// A charge in whole requests, at these rates. What was computed costs nothing here: it is no request.
+    #[must_use]
+    pub fn of(charge: &Charge, rates: &Rates) -> Self {
+        let requests = *charge - Charge::of(Resource::Cpu, charge.get(Resource::Cpu));
+        Self {
+            gets: charge.amount(Resource::Gets),
+            puts: charge.amount(Resource::Puts),
+            lists: charge.amount(Resource::Lists),
+            deletes: charge.amount(Resource::Deletes),
+            uploaded_bytes: charge.amount(Resource::Sent),
+            downloaded_bytes: charge.amount(Resource::Received),
+            dollars: rates.price(&requests).to_f64(),
+        }
+    }
+
+    /// The charge that this is the cost of: what came from another node as numbers.
+    #[must_use]
+    pub fn charge(&self) -> Charge {
+        let units = |amount: f64, resource: Resource| {
+            // Floats saturate when they become integers; whole units come back exactly.
+            Charge::of(resource, (amount * resource.units() as f64).round() as u64)
+        };
+        units(self.gets, Resource::Gets)
+            + units(self.puts, Resource::Puts)
+            + units(self.lists, Resource::Lists)
+            + units(self.deletes, Resource::Deletes)
+            + units(self.uploaded_bytes, Resource::Sent)
+            + units(self.downloaded_bytes, Resource::Received)
+    }
+
     fn each(self, other: Self, op: impl Fn(f64, f64) -> f64) -> Self {
         Self {
             gets: op(self.gets, other.gets),
@@ -85,14 +121,6 @@ impl Sub for Cost {
     }
 }
 
-impl Div<f64> for Cost {
-    type Output = Self;
-
-    fn div(self, sharers: f64) -> Self {
-        self.each(Self::default(), |a, _| a / sharers)
-    }
-}
-
 /// `2 get, 0.5 put, 0 list, 0 delete; 310 bytes sent, 8192 received; $0.0000033`
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,11 +145,91 @@ fn short(number: f64, digits: usize) -> String {
     if text.is_empty() || text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Counts of one task, for `EXPLAIN ANALYZE` and per-statement accounting.
+/// What may stand in the way of a scope's requests: a spend cap.
+pub trait Guard: fmt::Debug + Send + Sync {
+    /// May a request of this kind go out? `attempt`: how often it has waited already.
+    fn ask(&self, resource: Resource, attempt: u32) -> Toll;
+    /// So much was used.
+    fn spent(&self, charge: &Charge);
+}
+
+/// What a [`Guard`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toll {
+    /// The request may go out.
+    Free,
+    /// It waits so long and asks again.
+    Wait(Duration),
+    /// Whoever asked for it has been told to stop. The request goes out after this time if somebody still waits for it
+    /// then: another statement may, which shares it.
+    Stopped(Duration),
+}
+
+/// What is no scope's, by [`Cause`], and what is not seen in requests; kept beside the bucket's own counts.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    causes: Mutex<[Charge; Cause::ALL.len()]>,
+    extras: Mutex<Charge>,
+    lent: Mutex<Charge>,
+}
+
+impl Jobs {
+    /// So much more was used for a cause.
+    pub fn add(&self, cause: Cause, charge: Charge) {
+        self.causes.lock()[cause as usize] += charge;
+    }
+
+    /// What was used for each cause.
+    #[must_use]
+    pub fn all(&self) -> [Charge; Cause::ALL.len()] {
+        *self.causes.lock()
+    }
+
+    /// What scopes of this process used that is no request of its own: bytes to other nodes, log bytes, what other nodes
+    /// did for them.
+    #[must_use]
+    pub fn extras(&self) -> Charge {
+        *self.extras.lock()
+    }
+
+    /// What was done for other nodes and is in their accounts.
+    #[must_use]
+    pub fn lent(&self) -> Charge {
+        *self.lent.lock()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: Charge,
+    /// Of it, what has an account, or was given out in shares.
+    settled: Charge,
+    home: Option<Arc<Jobs>>,
+    cause: Option<Cause>,
+}
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        // Nobody took it: whoever should have, a session or a waiting commit, is gone.
+        let open = self.all - self.settled;
+        if let (false, Some(home)) = (open.is_zero(), &self.home) {
+            home.add(self.cause.unwrap_or(Cause::Admin), open);
+        }
+    }
+}
+
+/// Counts of one task, for `EXPLAIN ANALYZE` and for the accounts of costs.
 #[derive(Debug, Default)]
 pub struct ScopeMeter {
     cause: Option<Cause>,
-    totals: Mutex<Cost>,
+    counts: Mutex<Counts>,
+    rates: OnceLock<Rates>,
+    /// Nanoseconds of computing that have no account yet: apart, because they come with every poll.
+    cpu: AtomicU64,
+    /// Monotonic nanoseconds at which the poll under way began; 0: none is.
+    poll: AtomicU64,
+    guarded: AtomicBool,
+    guard: Mutex<Option<Arc<dyn Guard>>>,
 }
 
 impl ScopeMeter {
@@ -135,18 +243,160 @@ impl ScopeMeter {
     /// store was made for: the checkpoint engine has one store for foreground and background.
     #[must_use]
     pub fn for_cause(cause: Cause) -> Arc<Self> {
-        Arc::new(Self { cause: Some(cause), totals: Mutex::default() })
+        let scope = Self { cause: Some(cause), ..Self::default() };
+        scope.counts.lock().cause = Some(cause);
+        Arc::new(scope)
     }
 
-    /// What was counted so far.
+    /// A scope whose counts are given out in shares; what is left of them counts for `cause`.
+    #[must_use]
+    pub fn shared(cause: Cause) -> Arc<Self> {
+        let scope = Self::default();
+        scope.counts.lock().cause = Some(cause);
+        Arc::new(scope)
+    }
+
+    /// A scope of a bucket's, whose prices it knows before anything is requested.
+    #[must_use]
+    pub fn of(meter: &crate::Meter, cause: Cause) -> Arc<Self> {
+        let scope = Self::for_cause(cause);
+        scope.counts.lock().home = Some(Arc::clone(meter.jobs()));
+        scope.rates.get_or_init(|| *meter.rates());
+        scope
+    }
+
+    /// A charge in whole requests and in dollars, as this scope's bucket prices it.
+    #[must_use]
+    pub fn cost(&self, charge: &Charge) -> Cost {
+        Cost::of(charge, self.rates.get().unwrap_or(&Rates::FREE))
+    }
+
+    /// What was counted so far. Computing is not in it.
     #[must_use]
     pub fn totals(&self) -> Cost {
-        *self.totals.lock()
+        self.cost(&self.charged())
     }
 
-    /// Adds a share of something that was counted elsewhere.
-    pub fn add(&self, share: Cost) {
-        *self.totals.lock() += share;
+    /// The same in whole units.
+    #[must_use]
+    pub fn charged(&self) -> Charge {
+        self.counts.lock().all
+    }
+
+    /// Adds what was counted elsewhere.
+    pub fn add(&self, charge: Charge) {
+        self.counts.lock().all += charge;
+        if self.guarded.load(Ordering::Relaxed)
+            && let Some(guard) = self.guard.lock().clone()
+        {
+            guard.spent(&charge);
+        }
+    }
+
+    /// Gives `share`, given out by [`ScopeMeter::share_out`], to its payer.
+    pub fn give(&self, share: Charge, payer: Option<&Self>) {
+        let Some(payer) = payer else { return self.take_back(share) };
+        let home = self.counts.lock().home.clone();
+        if let Some(home) = home {
+            payer.counts.lock().home.get_or_insert(home);
+        }
+        if let Some(rates) = self.rates.get() {
+            payer.rates.get_or_init(|| *rates);
+        }
+        payer.add(share);
+    }
+
+    /// Adds what is no request of this process: bytes to other nodes, log bytes, what another node did for it.
+    pub fn add_extra(&self, charge: Charge) {
+        let home = self.counts.lock().home.clone();
+        // Without one it belongs to no bill: nothing was ever requested here.
+        if let Some(home) = home {
+            *home.extras.lock() += charge;
+            self.add(charge);
+        }
+    }
+
+    /// Hands what was counted and has no account yet to another node, which is told the cost of it.
+    #[must_use]
+    pub fn lend(&self) -> Charge {
+        let (charge, _) = self.settle();
+        if let Some(home) = self.counts.lock().home.clone() {
+            *home.lent.lock() += charge;
+        }
+        charge
+    }
+
+    /// A share that nobody pays for counts as this scope's again.
+    fn take_back(&self, share: Charge) {
+        let mut counts = self.counts.lock();
+        counts.settled = counts.settled - share;
+    }
+
+    /// A poll begins that [`ScopeMeter::add_cpu`] will tell the time of.
+    pub fn computes_from(&self, now: Duration) {
+        self.poll.store(nanos(now).max(1), Ordering::Relaxed);
+    }
+
+    /// Whether a poll is under way whose time is being taken.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.poll.load(Ordering::Relaxed) != 0
+    }
+
+    /// Adds computing time: that of a poll.
+    pub fn add_cpu(&self, time: Duration) {
+        self.poll.store(0, Ordering::Relaxed);
+        self.cpu.fetch_add(nanos(time), Ordering::Relaxed);
+    }
+
+    /// Nanoseconds of computing that have no account yet, with those of the poll under way.
+    #[must_use]
+    pub fn computing(&self, now: Duration) -> u64 {
+        let poll = match self.poll.load(Ordering::Relaxed) {
+            0 => 0,
+            from => nanos(now).saturating_sub(from),
+        };
+        self.cpu.load(Ordering::Relaxed) + poll
+    }
+
+    /// What was counted and has no account yet; from now on it has: the caller's. Computing time is told apart.
+    pub fn settle(&self) -> (Charge, u64) {
+        let mut counts = self.counts.lock();
+        let open = counts.all - counts.settled;
+        counts.settled = counts.all;
+        (open, self.cpu.swap(0, Ordering::Relaxed))
+    }
+
+    /// Gives out what was counted: a share for each of `weights`. See [`Charge::share_out`].
+    #[must_use]
+    pub fn share_out(&self, weights: &[u64]) -> Vec<Charge> {
+        if weights.is_empty() { Vec::new() } else { self.settle().0.share_out(weights) }
+    }
+
+    /// Has `guard` asked before requests; `None`: nobody.
+    pub fn set_guard(&self, guard: Option<Arc<dyn Guard>>) {
+        self.guarded.store(guard.is_some(), Ordering::Relaxed);
+        *self.guard.lock() = guard;
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Waits until the current scope's guard lets a request out; at once where there is none.
+pub async fn toll(clock: &dyn Clock, resource: Resource) {
+    let Some(scope) = current_scope() else { return };
+    if !scope.guarded.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(guard) = scope.guard.lock().clone() else { return };
+    for attempt in 0..MOST_WAITS {
+        match guard.ask(resource, attempt) {
+            Toll::Free => return,
+            Toll::Wait(time) => clock.sleep(time).await,
+            Toll::Stopped(time) => return clock.sleep(time).await,
+        }
     }
 }
 
@@ -176,23 +426,12 @@ pub(crate) fn cause() -> Option<Cause> {
     current_scope().and_then(|scope| scope.cause)
 }
 
-pub(crate) fn add_request(class: Class, usage: Usage, dollars: f64) {
-    // Outside any scope there is nothing to add to.
-    let Some(scope) = current_scope() else { return };
-    let requests = usage.requests as f64;
-    let mut cost = Cost {
-        uploaded_bytes: usage.uploaded_bytes as f64,
-        downloaded_bytes: usage.downloaded_bytes as f64,
-        dollars,
-        ..Cost::default()
-    };
-    match class {
-        Class::Get | Class::Head => cost.gets = requests,
-        Class::Put | Class::Copy => cost.puts = requests,
-        Class::List => cost.lists = requests,
-        Class::Delete => cost.deletes = requests,
-    }
-    scope.add(cost);
+/// A request, or a part of what it moved: counts for the current scope, else as a job.
+pub(crate) fn add_request(charge: Charge, cause: Cause, jobs: &Arc<Jobs>, rates: &Rates) {
+    let Some(scope) = current_scope() else { return jobs.add(cause, charge) };
+    scope.counts.lock().home.get_or_insert_with(|| Arc::clone(jobs));
+    scope.rates.get_or_init(|| *rates);
+    scope.add(charge);
 }
 
 /// A stream whose requests count in a scope, whoever pulls it.
@@ -265,11 +504,15 @@ fn followed_scope() -> Option<Arc<ScopeMeter>> {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt as _;
+    use telesto_meter::REQUEST;
 
     use super::*;
 
+    static JOBS: LazyLock<Arc<Jobs>> = LazyLock::new(Arc::default);
+
     fn get() {
-        add_request(Class::Get, Usage { requests: 1, ..Usage::default() }, 0.5);
+        let rates = Rates::FREE.per_1000(Resource::Gets, 500.0).per_1000(Resource::Puts, 300.0);
+        add_request(Charge::of(Resource::Gets, REQUEST), Cause::Gc, &JOBS, &rates);
     }
 
     #[tokio::test]
@@ -288,12 +531,33 @@ mod tests {
         assert_eq!((outer.totals().gets, inner.totals().gets), (1.0, 1.0));
         assert_eq!(stream.count().await, 0);
         assert_eq!(outer.totals().gets, 2.0, "pulled outside, counted inside");
-        outer.add(Cost { puts: 1.0, dollars: 0.3, ..Cost::default() } / 4.0);
+        outer.add(Charge::of(Resource::Puts, REQUEST / 4));
         let since = outer.totals() - inner.totals();
         assert_eq!(
             since.to_string(),
             "1 get, 0.25 put, 0 list, 0 delete; 0 bytes sent, 0 received; $0.575"
         );
+    }
+
+    #[tokio::test]
+    async fn what_nobody_took_counts_as_a_job() {
+        let jobs = || JOBS.all()[Cause::Registry as usize].get(Resource::Gets);
+        let scope = ScopeMeter::for_cause(Cause::Registry);
+        scoped(Arc::clone(&scope), async {
+            get();
+            get();
+        })
+        .await;
+        let shares = scope.share_out(&[1, 1, 1]);
+        assert_eq!(shares.iter().map(|share| share.get(Resource::Gets)).sum::<u64>(), 2 * REQUEST);
+        assert!(scope.share_out(&[1]).iter().all(Charge::is_zero), "given out once");
+        scoped(Arc::clone(&scope), async { get() }).await;
+        let before = jobs();
+        drop(scope);
+        assert_eq!(jobs() - before, REQUEST);
+        let cost = Cost { gets: 1.0 / 3.0, puts: 7.0, downloaded_bytes: 9.0, ..Cost::default() };
+        let charge = cost.charge();
+        assert_eq!(Cost::of(&charge, &Rates::FREE).charge(), charge, "there and back");
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub trait Clock: Debug + Send + Sync {
     fn wall_micros(&self) -> u64;
     /// Time since an arbitrary origin; never goes back; counts through suspension.
     fn monotonic(&self) -> Duration;
+    /// The processor time that the process has taken; `None` where that is not known (a simulation).
+    fn computed(&self) -> Option<Duration> {
+        None
+    }
     /// Resolves after `duration` of monotonic time.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }

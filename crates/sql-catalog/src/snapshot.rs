@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use telesto_common::{DatabaseId, RegionId, TableId};
+use telesto_meter::caps::Cap;
 
 use super::model::{BuildState, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table, View};
 use super::regions::Region;
@@ -63,6 +64,7 @@ pub struct CatalogSnapshot {
     pub(super) regions: BTreeMap<u32, Arc<Region>>,
     /// The region of this process.
     pub(super) me: RegionId,
+    pub(super) caps: BTreeMap<u32, Arc<Cap>>,
     /// What values need of the enum types, by OID.
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
     /// The domains with all they inherit, by OID.
@@ -118,6 +120,11 @@ impl CatalogSnapshot {
     /// All roles, by OID.
     pub fn roles(&self) -> impl Iterator<Item = &Arc<Role>> {
         self.roles.values()
+    }
+
+    /// All spend caps, by OID.
+    pub fn caps(&self) -> impl Iterator<Item = &Arc<Cap>> {
+        self.caps.values()
     }
 
     /// The table with this id.

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, RegionId, TableId};
 use telesto_geo::placement::rules_row;
+use telesto_meter::caps::Cap;
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
 use super::model::{Dropped, Role, Schema, Sequence, Table, View};
@@ -38,6 +39,7 @@ const SEQUENCES: TableId = TableId(3);
 const BUILDS: TableId = TableId(4);
 // 5 is what regions acknowledge (`regions`).
 const REGION_SEQUENCES: TableId = TableId(6);
+const SPENT: TableId = TableId(7);
 const HEADER_VERSION: u8 = 1;
 const OBJECT_VERSION: u8 = 1;
 /// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index being built: a version that does not know them
@@ -50,6 +52,8 @@ const NETWORK_VERSION: u8 = 4;
 /// Regions, and tables that are placed or written otherwise than all are: a version that does not know them would write them
 /// where they must not be written.
 const REGIONS_VERSION: u8 = 5;
+/// A spend cap: a version that does not know it would spend as if there were none.
+const CAP_VERSION: u8 = 6;
 const CACHED: usize = 16;
 
 /// One stored object.
@@ -72,6 +76,8 @@ pub enum Object {
     Dropped(Dropped),
     /// A region.
     Region(Region),
+    /// A spend cap.
+    Cap(Cap),
 }
 
 /// Whether a type is, or is made of, inet or cidr.
@@ -97,7 +103,8 @@ impl Object {
             | Self::Sequence(_)
             | Self::Role(_)
             | Self::Dropped(_)
-            | Self::Region(_) => Box::new(std::iter::empty()),
+            | Self::Region(_)
+            | Self::Cap(_) => Box::new(std::iter::empty()),
         }
     }
 
@@ -111,6 +118,7 @@ impl Object {
             Self::Type(o) => o.oid,
             Self::Dropped(o) => o.oid,
             Self::Region(o) => o.oid,
+            Self::Cap(o) => o.oid,
         }
     }
 }
@@ -150,6 +158,13 @@ pub fn build_key(database: DatabaseId, table: TableId, index: u32) -> Bytes {
     let mut key = system_key(BUILDS, database);
     key.u64(u64::from(table.0), Direction::Ascending);
     key.u64(u64::from(index), Direction::Ascending);
+    key.finish()
+}
+
+/// The key that says how much of a spend cap has been handed out.
+pub fn spent_key(database: DatabaseId, cap: u32) -> Bytes {
+    let mut key = system_key(SPENT, database);
+    key.u64(u64::from(cap), Direction::Ascending);
     key.finish()
 }
 
@@ -241,6 +256,7 @@ fn encode_object(object: &Object) -> Result<Bytes> {
             INDEX_FORMS_VERSION
         }
         Object::Dropped(_) => DROPPED_VERSION,
+        Object::Cap(_) => CAP_VERSION,
         _ => OBJECT_VERSION,
     };
     let mut out = vec![version];
@@ -251,10 +267,10 @@ fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=REGIONS_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=CAP_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {REGIONS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {CAP_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -550,6 +566,7 @@ impl CatalogSnapshot {
             Object::Type(o) => drop(self.types.insert(o.oid, Arc::new(o))),
             Object::Dropped(o) => drop(self.dropped.insert(o.oid, Arc::new(o))),
             Object::Region(o) => drop(self.regions.insert(o.oid, Arc::new(o))),
+            Object::Cap(o) => drop(self.caps.insert(o.oid, Arc::new(o))),
         }
     }
 
@@ -562,6 +579,7 @@ impl CatalogSnapshot {
         self.types.remove(&oid);
         self.dropped.remove(&oid);
         self.regions.remove(&oid);
+        self.caps.remove(&oid);
     }
 
     fn object(&self, oid: u32) -> Option<Object> {
@@ -575,6 +593,7 @@ impl CatalogSnapshot {
             .or_else(|| self.types.get(&oid).map(|o| Object::Type((**o).clone())))
             .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
             .or_else(|| self.regions.get(&oid).map(|o| Object::Region((**o).clone())))
+            .or_else(|| self.caps.get(&oid).map(|o| Object::Cap((**o).clone())))
     }
 
     /// Computes what follows from the objects: names, who references whom, links to types.

@@ -49,6 +49,10 @@ pub enum Request {
     SwitchLog(LogKind),
     /// `telesto_migrate`: the region that the session goes to.
     Migrate(String),
+    /// `telesto_cap_set`.
+    SetCap(telesto_meter::caps::Cap),
+    /// `telesto_cap_drop`: the cap's name.
+    DropCap(String),
     /// `pg_sleep`; ends early when the statement is cancelled or its time is over.
     Sleep(Duration),
     /// `pg_advisory_lock` and its kin.

@@ -77,6 +77,9 @@ pub trait Execution: Debug + Send + Sync {
     /// What this process has asked of the bucket, as JSON; `None` where there is no bucket.
     fn bucket_usage(&self) -> Option<String>;
 
+    /// Begins the statistics of statements anew: of one role, of one statement, or of all where these are `None`.
+    fn reset_statements(&self, role: Option<u32>, query_id: Option<i64>);
+
     /// Sends a WARNING to the client.
     fn warn(&self, code: SqlState, message: String);
 

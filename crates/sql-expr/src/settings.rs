@@ -189,6 +189,9 @@ impl ConfigQueue {
     }
 }
 
+/// The price sheet by which views tell dollars; empty: the bucket's own.
+pub const PRICES: &str = "telesto.prices";
+
 /// Parameters that are accepted, kept and shown, but change nothing: what drivers and pg_dump set.
 const ACCEPTED: &[(&str, &str)] = &[
     ("allow_in_place_tablespaces", "off"),
@@ -241,6 +244,7 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("statement_timeout", "0"),
     ("synchronize_seqscans", "on"),
     ("synchronous_commit", "on"),
+    (PRICES, ""),
     ("temp_buffers", "8MB"),
     ("transaction_deferrable", "off"),
     ("transaction_timeout", "0"),

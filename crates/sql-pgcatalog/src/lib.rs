@@ -9,6 +9,7 @@
 //! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features Telesto has not
 //! (policies, triggers, publications, …) are there and empty.
 
+mod costs;
 mod definitions;
 mod functions;
 mod information_schema;
@@ -23,6 +24,7 @@ mod relations;
 mod rows;
 mod shown;
 mod statistics;
+mod storage;
 mod user_types;
 
 use std::sync::Arc;
@@ -51,7 +53,10 @@ pub fn rows(
     if table.name == "pg_stat_activity" {
         statistics::activity(&mut out, catalog, settings, live);
     } else if table.schema == "pg_catalog" {
-        if !live::fill(&mut out, live) && !regions::fill(&mut out, catalog, live) {
+        if !costs::fill(&mut out, catalog, settings, live)?
+            && !live::fill(&mut out, live)
+            && !regions::fill(&mut out, catalog, live)
+        {
             objects::fill(&mut out, catalog, settings);
         }
     } else {

@@ -167,7 +167,7 @@ fn count(number: u64) -> Datum {
 
 /// Whether the table's rows are read by [`read`], and not computed.
 pub fn is_read(table: &SystemTable) -> bool {
-    table.name == "pg_stat_progress_create_index"
+    matches!(table.name, "pg_stat_progress_create_index" | "telesto_storage")
 }
 
 /// The rows of such a table. A block is 8 kB of keys and rows: there are no pages.
@@ -179,6 +179,10 @@ pub async fn read(
 ) -> Result<Vec<Row>> {
     const BLOCK: u64 = 8192;
     let mut out = RowSet::new(table);
+    if table.name == "telesto_storage" {
+        super::storage::fill(&mut out, settings, live).await?;
+        return Ok(out.into_rows());
+    }
     let Some(database) = &live.database else { return Ok(out.into_rows()) };
     for build in progress(database, catalog).await? {
         let record = &build.record;

@@ -187,6 +187,15 @@ const VIEWS: &[&str] = &[
     "telesto_regions",
     "telesto_conflicts",
     "telesto_placement",
+    "telesto_costs",
+    "telesto_bill",
+    "telesto_session_costs",
+    "telesto_prices",
+    "telesto_storage",
+    "telesto_caps",
+    "telesto_cap_dry_run",
+    "pg_stat_statements",
+    "pg_stat_statements_info",
 ];
 
 pub(super) fn collation_of(ty: &SqlType) -> u32 {

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use telesto_bucket::Class;
 use telesto_common::TxnId;
+use telesto_meter::caps::Cap;
 use telesto_txn::{Outcome, TxnOptions};
 
 use super::ExecContext;
@@ -101,6 +102,17 @@ impl Execution for ExecContext {
         Some(usage.to_string())
     }
 
+    fn reset_statements(&self, role: Option<u32>, query_id: Option<i64>) {
+        let named = role.map(|oid| {
+            let found = self.catalog.roles().find(|role| role.oid == oid);
+            found.map(|role| role.name.clone()).unwrap_or_default()
+        });
+        self.cost.accounts().reset(|entry| {
+            named.as_ref().is_none_or(|name| *entry.principal.role == **name)
+                && query_id.is_none_or(|id| entry.query_id == id)
+        });
+    }
+
     fn warn(&self, code: SqlState, message: String) {
         self.notices.warning(code, message);
     }
@@ -142,6 +154,14 @@ impl Execution for ExecContext {
                     Error::new(SqlState::INVALID_PARAMETER_VALUE, reason)
                 })?)
             }
+            Request::SetCap(cap) => {
+                self.change_cap(&cap.name, Some(&cap)).await?;
+                Datum::text("")
+            }
+            Request::DropCap(name) => {
+                self.change_cap(&name, None).await?;
+                Datum::text("")
+            }
             Request::Sleep(wait) => {
                 self.env.clock.sleep(wait).await;
                 Datum::text("")
@@ -164,6 +184,15 @@ impl Execution for ExecContext {
                 Outcome::Unknown => "unknown",
             }),
         })
+    }
+}
+
+impl ExecContext {
+    async fn change_cap(&self, name: &str, to: Option<&Cap>) -> Result<()> {
+        let (changed, at) =
+            crate::caps::change(&self.database, &self.env, &self.catalog, name, to).await?;
+        self.cost.accounts().learn_caps(&changed, at);
+        Ok(())
     }
 }
 

@@ -5,7 +5,8 @@
 //! times ([`ExecContext`]). Executors, definitions and sessions know these words and not each other.
 //!
 //! # Parts
-//! - [`result`]: what a statement gives back. [`cancel`]: how it is stopped. [`cost`]: what it asked of the bucket.
+//! - [`result`]: what a statement gives back. [`cancel`]: how it is stopped. [`cost`], [`accounts`]: what it
+//!   cost, and who pays.
 //! - [`compiled_table`], [`index_expressions`], [`implication`]: a table and its indexes ready to be written and chosen.
 //! - [`foreign_keys`], [`deferred`]: what is still to be settled. [`with_rows`]: what earlier parts of a statement leave.
 //! - [`advisory`], [`notify`]: locks and messages between sessions. [`session_view`]: what a session shows of itself.
@@ -23,9 +24,11 @@
 //! # Limits
 //! Nothing here plans or executes.
 
+pub mod accounts;
 pub mod activity;
 pub mod advisory;
 pub mod cancel;
+pub mod caps;
 pub mod compiled_table;
 pub mod cost;
 pub mod deferred;

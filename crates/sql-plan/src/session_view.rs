@@ -45,6 +45,8 @@ pub struct SessionView {
     pub sizes: Arc<telesto_sql_catalog::sizes::TableSizes>,
     /// Whom `pg_cancel_backend` reaches.
     pub backends: Arc<Backends>,
+    /// Who has spent what.
+    pub accounts: Option<Arc<crate::accounts::Accounts>>,
     /// For the rows of pg_stat_progress_create_index.
     pub database: Option<Arc<dyn telesto_txn::Database>>,
     /// For the rows of telesto_metrics and telesto_history.

@@ -212,6 +212,8 @@ states! {
     DISK_FULL = "53100";
     /// out_of_memory
     OUT_OF_MEMORY = "53200";
+    /// Configuration limit exceeded: a spend cap
+    CONFIGURATION_LIMIT_EXCEEDED = "53400";
     /// program_limit_exceeded
     PROGRAM_LIMIT_EXCEEDED = "54000";
     /// too_many_columns

@@ -80,6 +80,8 @@ pub struct Shared {
     statement: AtomicU64,
     /// The statement that a client asked to stop.
     cancelled: AtomicU64,
+    /// The statement that is refused to go on, and why.
+    refused: Mutex<Option<(u64, Error)>>,
     /// The statement whose time is over.
     timed_out: AtomicU64,
     /// Monotonic microseconds at which the time of the statement is over; 0: no limit.
@@ -158,6 +160,19 @@ impl Shared {
         }
     }
 
+    /// Stops the statement under way with an error of its own; the first one stays.
+    pub fn refuse(&self, error: Error) {
+        let statement = self.statement.load(Ordering::SeqCst);
+        if statement != 0 {
+            let mut refused = self.refused.lock();
+            if refused.as_ref().is_none_or(|(number, _)| *number != statement) {
+                *refused = Some((statement, error));
+            }
+            drop(refused);
+            self.cancel();
+        }
+    }
+
     /// The time of statement `number` is over.
     pub fn time_out(&self, number: u64) {
         self.timed_out.store(number, Ordering::SeqCst);
@@ -193,7 +208,9 @@ impl Shared {
     pub fn look(&self, number: u64) -> Result<()> {
         if number != 0 {
             if self.cancelled.load(Ordering::Relaxed) == number {
-                return Err(cancelled());
+                let refused = self.refused.lock();
+                let own = refused.as_ref().filter(|(refused, _)| *refused == number);
+                return Err(own.map_or_else(cancelled, |(_, error)| error.clone()));
             }
             if self.timed_out.load(Ordering::Relaxed) == number {
                 return Err(timed_out());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telesto_bucket::keyring::{self, NoRing};
-use telesto_bucket::{Bucket as _, BucketOptions, Cause, OpenBucket, PriceSheet};
+use telesto_bucket::{Bucket as _, BucketOptions, Cause, Hedging, OpenBucket, PriceSheet};
 use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
 use telesto_common::{Env, Incarnation};
 use telesto_log::disk::{Disk, LocalDisk};
@@ -36,6 +36,8 @@ pub struct Options {
     pub encryption_key_file: Option<PathBuf>,
     /// A price sheet: a name or a file; `None` chooses by the URL.
     pub prices: Option<String>,
+    /// Whether slow reads of the bucket are asked for a second time.
+    pub hedging: Hedging,
     /// Kind of log of a database that is made; `None`: quorum on a folder, bucket elsewhere.
     pub log: Option<LogKind>,
     /// When a commit is acknowledged; `None`: as the log's kind suits.
@@ -69,6 +71,7 @@ impl Options {
             store_settings: Vec::new(),
             encryption_key_file: None,
             prices: None,
+            hedging: Hedging::default(),
             log: Some(LogKind::Bucket),
             durability: None,
             memory_bytes: 256 << 20,
@@ -137,7 +140,8 @@ pub fn clear_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
         Some(name) => Some(price_sheet(name)?),
     };
     let settings = options.store_settings.iter().cloned().collect();
-    let bucket = BucketOptions { settings, prices, ..BucketOptions::default() };
+    let hedging = options.hedging;
+    let bucket = BucketOptions { settings, prices, hedging, ..BucketOptions::default() };
     Ok(telesto_bucket::open(&options.bucket, &bucket, env.clone())?)
 }
 
@@ -160,15 +164,23 @@ pub fn log_disk(env: &Env, node: &Node, keys: Option<&Arc<Keys>>) -> Arc<dyn Dis
     LocalDisk::encrypted(node.log_folder(), env.clone(), keys.cloned())
 }
 
+/// `NAME` of a built-in sheet, `FILE` that has one, or `FILE#NAME` of several.
 fn price_sheet(name: &str) -> Result<PriceSheet> {
-    if !std::path::Path::new(name).exists() {
+    let (file, wanted) = match name.rsplit_once('#') {
+        Some((file, sheet)) if std::path::Path::new(file).exists() => (file, Some(sheet)),
+        _ => (name, None),
+    };
+    if !std::path::Path::new(file).exists() {
         return Ok(PriceSheet::builtin(name)?);
     }
-    let text = std::fs::read_to_string(name).map_err(|error| telesto_bucket::Error::BadConfig {
+    let text = std::fs::read_to_string(file).map_err(|error| telesto_bucket::Error::BadConfig {
         name: name.to_owned(),
         reason: error.to_string(),
     })?;
-    Ok(PriceSheet::from_toml(name, &text)?)
+    Ok(match wanted {
+        Some(wanted) => PriceSheet::from_toml(wanted, &text)?,
+        None => PriceSheet::only_one(name, &text)?,
+    })
 }
 
 /// Opens the database of `options`; makes it when there is none.
@@ -250,8 +262,10 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     let defaults = SqlOptions::default();
     let sql_options = SqlOptions {
         memory_bytes: options.memory_bytes / 4,
+        reserved_bytes: options.memory_bytes,
         meter: Some(Arc::clone(bucket.meter())),
         scratch,
+        bucket: Some(Arc::clone(&bucket) as _),
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };

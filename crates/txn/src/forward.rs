@@ -31,8 +31,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use telesto_bucket::Cause;
+use telesto_bucket::meter::{ScopeMeter, current_scope, scoped};
 use telesto_common::{Deadline, TxnId};
 use telesto_log::chain::{Medium, Owner};
+use telesto_meter::Resource;
 
 use crate::api::{Cost, Durability};
 use crate::error::{Error, Result};
@@ -140,10 +143,21 @@ impl LocalService {
         metrics::counter!("telesto_txn_forwarded_total").increment(1);
         let left = deadline.remaining(env.clock.monotonic());
         let bytes = wire::encode_commit(request, again, left)?;
+        let sent = bytes.len() as u64;
         let by = deadline.earlier(env.deadline(ASKED));
         Ok(match owners.ask(owner, bytes, by).await {
             Err(lost) => Attempt::Lost(lost),
-            Ok(bytes) => weigh(wire::decode_answer(request.txn, &bytes), again),
+            Ok(answer) => {
+                let answer = wire::decode_answer(request.txn, &answer);
+                if let (Some(scope), Ok(CommitReply::Committed { cost, .. })) =
+                    (current_scope(), &answer)
+                {
+                    scope.add_extra(
+                        cost.charge().and(Resource::Logged, sent).and(Resource::Peers, sent),
+                    );
+                }
+                weigh(answer, again)
+            }
         })
     }
 
@@ -210,7 +224,13 @@ impl LocalService {
             }
             self.commit_here(request, again, deadline).await
         };
-        wire::encode_answer(&answered.await)
+        // What it comes to is the other node's to pay, if that hears of it.
+        let scope = ScopeMeter::shared(Cause::Commit);
+        let mut answer = scoped(Arc::clone(&scope), answered).await;
+        if let Ok(CommitReply::Committed { cost, .. }) = &mut answer {
+            *cost = scope.cost(&scope.lend());
+        }
+        wire::encode_answer(&answer)
     }
 }
 

@@ -20,8 +20,10 @@ use parking_lot::{Mutex, RwLock};
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
+use telesto_log::chain::Medium;
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, LogKind, VirtualLog};
+use telesto_meter::{Charge, Resource};
 use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -411,6 +413,16 @@ impl Local {
                 async move { local.catch_up(local.env.deadline(local.options.timeout)).await }
             })
             .await
+    }
+
+    /// What a transaction of so many bytes is charged for the log, beside its share of requests: a copy for each log server
+    /// on another node.
+    pub fn logged(&self, bytes: u64) -> Charge {
+        let others = match &self.log.chain().active().medium {
+            Medium::Quorum { servers, .. } => servers.len().saturating_sub(1) as u64,
+            Medium::Bucket => 0,
+        };
+        Charge::of(Resource::Logged, bytes).and(Resource::Peers, bytes.saturating_mul(others))
     }
 
     /// Whether this process may go by what it has applied without a look.

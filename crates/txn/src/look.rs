@@ -22,19 +22,21 @@ use std::future::Future;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use telesto_bucket::meter::{Cost, ScopeMeter, current_scope, scoped};
+use telesto_bucket::Cause;
+use telesto_bucket::meter::{ScopeMeter, current_scope, scoped, toll};
 use telesto_common::{Deadline, Env};
+use telesto_meter::Resource;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 
-/// What a look came to, and the asker's share of its cost.
-type Looked = (Result<()>, Cost);
+/// Who waits for a look, and the scope that has a share of its cost.
+type Waiting = (oneshot::Sender<Result<()>>, Option<Arc<ScopeMeter>>);
 
 #[derive(Debug, Default)]
 struct State {
     running: bool,
-    waiting: Vec<oneshot::Sender<Looked>>,
+    waiting: Vec<Waiting>,
 }
 
 /// Shares looks.
@@ -68,10 +70,11 @@ impl Looker {
         L: Fn() -> F + Send + 'static,
         F: Future<Output = Result<()>> + Send + 'static,
     {
+        toll(&*self.env.clock, Resource::Gets).await;
         let (reply, answer) = oneshot::channel();
         let start = {
             let mut state = self.state.lock();
-            state.waiting.push(reply);
+            state.waiting.push((reply, current_scope()));
             !std::mem::replace(&mut state.running, true)
         };
         if start {
@@ -92,26 +95,22 @@ impl Looker {
                     metrics::counter!("telesto_txn_looks_total").increment(1);
                     metrics::counter!("telesto_txn_looks_shared_total")
                         .increment(waiting.len() as u64);
-                    let scope = ScopeMeter::new();
+                    let scope = ScopeMeter::shared(Cause::Read);
                     let result = scoped(Arc::clone(&scope), look()).await;
-                    let share = scope.totals() / waiting.len() as f64;
-                    for reply in waiting {
+                    let shares = scope.share_out(&vec![1; waiting.len()]);
+                    for ((reply, payer), share) in waiting.into_iter().zip(shares) {
+                        scope.give(share, payer.as_deref());
                         // Whoever gave up waiting does not want it.
-                        let _ = reply.send((result.clone(), share));
+                        let _ = reply.send(result.clone());
                     }
                 }
             });
         }
-        let (result, share) = self
-            .env
+        self.env
             .within(deadline, "looking at the log's tail", answer)
             .await
             .map_err(|error| Error::Unavailable(error.to_string()))?
-            .map_err(|_| Error::ShuttingDown)?;
-        if let Some(scope) = current_scope() {
-            scope.add(share);
-        }
-        result
+            .map_err(|_| Error::ShuttingDown)?
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use telesto_bucket::meter::current_scope;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, ShardId, Timestamp};
 use telesto_shard::{Change, Error as ShardError, Read, Row, ScanSpec, ShardScan};
@@ -287,8 +288,9 @@ impl LocalService {
             clock.wall_micros() + u64::try_from(left.as_micros()).unwrap_or(u64::MAX / 4);
         let (reply, answer) = oneshot::channel();
         let bytes = request_bytes(&request);
+        let payer = current_scope();
         let pending =
-            Pending { request, checks, deadline, wall_deadline_micros, looks, bytes, reply };
+            Pending { request, checks, deadline, wall_deadline_micros, looks, bytes, payer, reply };
         let queue = local.queue.lock().clone().ok_or(Error::ShuttingDown)?;
         local
             .env

@@ -47,6 +47,7 @@ const ONE_USER: [(&str, &str); 2] =
 /// Layers, lowest first; a crate may depend only on crates of lower layers.
 const LAYERS: &[(&str, u32)] = &[
     ("telesto-common", 0),
+    ("telesto-meter", 1),
     ("telesto-net", 1),
     ("telesto-cipher", 1),
     ("telesto-runtime", 2),

@@ -96,6 +96,7 @@ fn column_type(name: &str) -> SqlType {
         "int8" => SqlType::Int8,
         "float4" => SqlType::Float4,
         "float8" => SqlType::Float8,
+        "numeric" => SqlType::Numeric(None),
         "timestamptz" => SqlType::TimestampTz(None),
         "interval" => SqlType::Interval,
         "name" => SqlType::Name,

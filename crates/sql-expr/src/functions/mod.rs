@@ -3,6 +3,7 @@
 pub mod advisory;
 pub mod arrays;
 pub mod bits;
+pub mod costs;
 pub mod enums;
 pub mod hash;
 pub mod jsons;
@@ -34,4 +35,5 @@ pub const TABLES: &[&[Function]] = &[
     regexps::TABLE,
     rows::TABLE,
     system::TABLE,
+    costs::TABLE,
 ];

@@ -9,6 +9,8 @@
 //!   began it, to the last row. Of a write alone in its transaction (a simple query of one statement) it tells the
 //!   commit's share too; elsewhere the commit comes after the answer, and that is what it says.
 //!
+//! - With COST it lists what was used of each resource, processors and bytes to other nodes too, with its price.
+//!
 //! # Limits
 //! EXPLAIN without ANALYZE shows no cost: what a statement requests depends on what is cached when it runs.
 //! `session::cost` says what belongs to no statement.
@@ -23,6 +25,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 use telesto_bucket::Cost;
+use telesto_meter::{Charge, Rates, Resource};
 
 use crate::engine_df;
 use crate::error::{Error, Result};
@@ -48,6 +51,7 @@ struct Wanted<'a> {
     statement: &'a Statement,
     analyze: bool,
     json: bool,
+    cost: bool,
 }
 
 impl<'a> Wanted<'a> {
@@ -55,7 +59,7 @@ impl<'a> Wanted<'a> {
         let Statement::Explain { analyze, statement, format, options, .. } = statement else {
             return Err(Error::internal("EXPLAIN was expected"));
         };
-        let mut wanted = Self { statement, analyze: *analyze, json: false };
+        let mut wanted = Self { statement, analyze: *analyze, json: false, cost: false };
         let format = format.as_ref().map(|kind| match kind {
             AnalyzeFormatKind::Keyword(format) | AnalyzeFormatKind::Assignment(format) => format,
         });
@@ -83,6 +87,7 @@ impl<'a> Wanted<'a> {
         let on = !matches!(word.as_str(), "false" | "off" | "0");
         match option.name.value.to_lowercase().as_str() {
             "analyze" => self.analyze = on,
+            "cost" => self.cost = on,
             "format" => match word.as_str() {
                 "text" => self.json = false,
                 "json" => self.json = true,
@@ -270,6 +275,8 @@ async fn explain(
         Choice::Key(_) => None,
     };
     let cost = context.cost.so_far();
+    let charge = context.cost.charge_at(context.env.clock.monotonic());
+    let rates = context.cost.accounts().rates();
     let prices = context.cost.meter().map_or("no bucket", |meter| meter.prices().name.as_str());
     let writes = !matches!(wanted.statement, Statement::Query(_));
     let took = context.env.clock.monotonic().saturating_sub(started);
@@ -290,6 +297,9 @@ async fn explain(
             map.insert("Execution Time".to_owned(), json!(millis));
             map.insert("Bucket".to_owned(), cost_json(cost));
             map.insert("Prices".to_owned(), json!(prices));
+            if wanted.cost {
+                map.insert("Cost".to_owned(), json!(items(&charge, &rates)));
+            }
             if writes {
                 map.insert(COMMIT.to_owned(), json!(COMMIT_LATER));
             }
@@ -304,6 +314,9 @@ async fn explain(
         out.push(format!("Rows: {rows}"));
         out.push(format!("Execution Time: {millis:.3} ms"));
         out.push(format!("Bucket: {cost} (prices: {prices})"));
+        if wanted.cost {
+            out.extend(items(&charge, &rates));
+        }
         if writes {
             out.push(format!("{COMMIT}: {COMMIT_LATER}"));
         }
@@ -331,6 +344,20 @@ fn cost_json(cost: Cost) -> Json {
         "Bytes Received": cost.downloaded_bytes,
         "Dollars": cost.dollars,
     })
+}
+
+/// The lines of `EXPLAIN (ANALYZE, COST)`: what was used of each resource and what it costs, and the sum.
+fn items(charge: &Charge, rates: &Rates) -> Vec<String> {
+    let used = Resource::ALL.into_iter().filter(|resource| charge.get(*resource) > 0);
+    let mut lines: Vec<String> = used
+        .map(|resource| {
+            let (amount, unit) = (charge.amount(resource), rates.of(resource, resource.units()));
+            let cost = rates.of(resource, charge.get(resource));
+            format!("Cost of {}: {amount} at ${unit} = ${cost}", resource.name())
+        })
+        .collect();
+    lines.push(format!("Cost: ${}", rates.price(charge)));
+    lines
 }
 
 /// The rows of an EXPLAIN ANALYZE of a write after its commit: with the commit's share.

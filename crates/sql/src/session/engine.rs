@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use telesto_bucket::Meter;
+use telesto_bucket::{Bucket, Meter};
 use telesto_cipher::Scratch;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
@@ -26,6 +26,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::notify::hub::Hub;
 use crate::notify::session::Channels;
 use crate::online::Upkeep;
+use crate::plan::accounts::Accounts;
 use crate::plan::cancel::Backends;
 use crate::plan::cost::Spending;
 use crate::plan::measurements::Measured;
@@ -36,6 +37,8 @@ use crate::plan::{Planner, SessionView};
 pub struct SqlOptions {
     /// Bound on the memory statements may hold together, bytes.
     pub memory_bytes: u64,
+    /// Memory that is set aside for the process, bytes: priced, whether it is used or not.
+    pub reserved_bytes: u64,
     /// How often a transaction is executed again after a conflict before the client gets 40001.
     pub retry_attempts: u32,
     /// Bound on the statements an explicit transaction may record for re-execution.
@@ -46,17 +49,21 @@ pub struct SqlOptions {
     pub meter: Option<Arc<Meter>>,
     /// Where goes what does not fit in memory: rows of sorts, joins and cursors.
     pub scratch: Scratch,
+    /// The bucket, for what statements ask of what it holds; `None`: there is none.
+    pub bucket: Option<Arc<dyn Bucket>>,
 }
 
 impl Default for SqlOptions {
     fn default() -> Self {
         Self {
             memory_bytes: 256 << 20,
+            reserved_bytes: 0,
             retry_attempts: 20,
             retry_statements: 1000,
             notify_interval: Duration::from_millis(500),
             meter: None,
             scratch: Scratch::system(),
+            bucket: None,
         }
     }
 }
@@ -96,6 +103,7 @@ pub struct SqlEngine {
     pub(super) planner: Arc<dyn Planner>,
     pub(crate) upkeep: Upkeep,
     pub(super) writes: Writes,
+    accounts: Arc<Accounts>,
     sessions: AtomicU64,
 }
 
@@ -139,7 +147,12 @@ impl SqlEngine {
         let catalogs = CatalogCache::of(database.region());
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
+        let accounts = {
+            let (meter, bucket) = (options.meter.clone(), options.bucket.clone());
+            Accounts::new(&env, &database, meter, bucket, options.reserved_bytes)
+        };
         Ok(Arc::new(Self {
+            accounts,
             database,
             env,
             options,
@@ -199,6 +212,8 @@ impl SqlEngine {
             )),
             engine: Arc::clone(self),
             defaults: Arc::clone(&settings),
+            set_aside: Default::default(),
+            spending: Spending::new(Arc::clone(&self.accounts), &settings),
             settings,
             cancel: CancelHandle::new(Arc::clone(&self.env.clock), &self.memory),
             statement: 0,
@@ -213,7 +228,6 @@ impl SqlEngine {
             label: options.label,
             prepared: BTreeMap::new(),
             reported: BTreeMap::new(),
-            spending: Spending::new(self.options.meter.clone()),
             temp: None,
             cursors: super::cursor::Cursors::default(),
             live: Arc::new(SessionView {
@@ -222,6 +236,7 @@ impl SqlEngine {
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
                 measured: Arc::clone(&self.measured),
+                accounts: Some(Arc::clone(&self.accounts)),
                 ..SessionView::default()
             }),
             advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
@@ -248,6 +263,12 @@ impl SqlEngine {
     #[must_use]
     pub fn write_trouble(&self) -> Option<Error> {
         self.writes.trouble()
+    }
+
+    /// Who has spent what.
+    #[must_use]
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
     }
 
     /// The seams.

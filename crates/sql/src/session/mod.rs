@@ -18,6 +18,7 @@ mod bounds;
 mod conflict;
 mod constraints;
 mod control;
+mod costs;
 pub(crate) mod cursor;
 mod engine;
 pub(crate) mod init_plan;
@@ -43,7 +44,6 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use telesto_bucket::meter::scoped;
 use telesto_common::Label;
 use telesto_common::limits::Reservation;
 
@@ -184,6 +184,8 @@ pub struct Session {
     prepared: BTreeMap<String, Arc<Prepared>>,
     reported: BTreeMap<&'static str, String>,
     spending: crate::plan::cost::Spending,
+    /// For the writes of the transaction under way, of what spend caps allow.
+    set_aside: crate::plan::caps::SetAside,
     cursors: cursor::Cursors,
     live: Arc<crate::plan::SessionView>,
     shown: Arc<crate::plan::activity::Shown>,
@@ -212,8 +214,11 @@ impl Session {
         self.spending.ends();
         async move {
             self.shows_query(sql);
-            let scope = self.spending.scope();
-            let done = scoped(scope, self.execute_simple_inner(sql, sink)).await;
+            self.spending.starts(sql, &self.settings);
+            let timer = self.spending.timer();
+            let (done, took) = timer.run(pin!(self.execute_simple_inner(sql, sink))).await;
+            self.spending.ran(took);
+            self.spent();
             self.shows_idle();
             done
         }
@@ -236,6 +241,7 @@ impl Session {
             } else {
                 self.run(&prepared, Vec::new()).await?
             };
+            let result = self.spending.counts(result);
             if let Err(error) = sink.result(result).await {
                 return Err(self.fail_with(error).boxed().await);
             }
@@ -277,12 +283,14 @@ impl Session {
         async move {
             self.shows_query(sql);
             self.spending.prepares();
-            let scope = self.spending.scope();
+            let timed = self.spending.timer();
             let settings = Arc::clone(&self.settings);
             let (token, mut timer) = self.begin_statement();
             self.cancel.shared().set_computes(false);
             let ran = {
-                let work = pin!(scoped(scope, self.prepare_inner(sql, parameter_types)));
+                let work =
+                    async { timed.run(pin!(self.prepare_inner(sql, parameter_types))).await.0 };
+                let work = pin!(work);
                 bounded(&mut timer, &token, work).await
             };
             match ran {
@@ -375,9 +383,11 @@ impl Session {
         self.several = false;
         self.shows_query(&prepared.sql);
         self.cancel.shared().set_computes(false);
-        let scope = self.spending.scope();
-        let result = scoped(scope, self.run(prepared, parameters)).await?;
-        Ok(crate::plan::cost::counted(result, self.spending.scope()))
+        self.spending.starts(&prepared.sql, &self.settings);
+        let (result, took) = self.spending.timer().run(pin!(self.run(prepared, parameters))).await;
+        let result = result.map(|result| self.spending.counted(result));
+        self.spending.ran(took);
+        result
     }
 
     /// Sync: commits the implicit transaction, if one is open.
@@ -391,11 +401,14 @@ impl Session {
     async fn sync_inner(&mut self) -> Result<()> {
         let result = match &self.block {
             Some(block) if !block.explicit => {
-                scoped(self.spending.scope(), self.commit_bounded().boxed()).await
+                let timer = self.spending.timer();
+                timer.run(pin!(self.commit_bounded().boxed())).await.0
             }
             _ => self.configure(),
         };
         self.spending.ends();
+        self.spending.went_on();
+        self.spent();
         self.cancel.finish();
         self.shows_idle();
         result
@@ -465,6 +478,7 @@ impl Session {
         settings.others.insert(settings::BACKEND_PID.to_owned(), pid.to_string());
         self.settings = Arc::new(settings);
         self.defaults = Arc::clone(&self.settings);
+        self.spending.set_pid(pid);
         self.live.backends.enter(pid, self.cancel.clone(), Arc::clone(&self.shown));
     }
 

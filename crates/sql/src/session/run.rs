@@ -155,7 +155,7 @@ impl Session {
             self.fail();
             return Err(error);
         }
-        self.spending.runs();
+        self.spends();
         let plain = is_plain(statement);
         if !plain {
             match self.control(statement, prepared.as_of.as_deref()).boxed().await {
@@ -278,6 +278,9 @@ impl Session {
     async fn enter(&mut self, statement: &Statement, as_of: Option<&str>) -> Result<()> {
         let reads = only_reads(statement);
         self.wrote |= !reads;
+        if !reads && self.engine.accounts().caps().active() {
+            self.admit().boxed().await?;
+        }
         if self.block.is_none() {
             let read_only = reads || self.settings.default_read_only;
             self.open_block(false, read_only);
@@ -361,6 +364,7 @@ impl Session {
         txn.next_statement().await?;
         let catalog = self.read_catalog(&txn).await?;
         self.catalog = Some(Arc::clone(&catalog));
+        self.learns_caps(&catalog, txn.snapshot(), statement).await?;
         if catalog.is_unfinished() {
             crate::online::Upkeep::wake(&self.engine);
         }

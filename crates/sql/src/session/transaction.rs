@@ -137,6 +137,7 @@ impl Session {
             Some(level) if read_only => level,
             _ => self.settings.default_level,
         };
+        self.spending.opens();
         self.block = Some(Block {
             explicit,
             failed: false,

@@ -14,7 +14,7 @@ use crate::expr::type_name::sql_type;
 use crate::expr::{CastContext, EvalContext};
 use crate::notify::channel_of;
 use crate::notify::session::{Asked, Change};
-use crate::plan::cost::LAST_COST;
+use crate::plan::cost::{COST, LAST_COST};
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
     ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
@@ -324,11 +324,16 @@ impl Session {
         }
     }
 
-    /// The answer to `SHOW telesto.last_statement_cost`, also in a failed transaction; `None` for any other
-    /// statement.
+    /// The answer to `SHOW telesto.last_statement_cost` and `SHOW telesto.cost`, also in a failed transaction; `None` for
+    /// any other statement.
     pub(super) fn show_cost(&mut self, statement: &Statement) -> Option<StatementResult> {
         let Statement::ShowVariable { variable } = statement else { return None };
         let name = show_name(variable);
+        if name.eq_ignore_ascii_case(COST) {
+            let rows = self.costs_by_now();
+            let columns = show_columns(&name);
+            return Some(StatementResult::Rows { columns, rows: Rows::Ready(rows), tag: "SHOW" });
+        }
         if !name.eq_ignore_ascii_case(LAST_COST) {
             return None;
         }

@@ -204,6 +204,11 @@ enum BenchCommand {
     Tpcw(Box<bench::tpcw::Tpcw>),
     /// Several servers side by side: the same work in turns, medians and ratios.
     Compare(Box<bench::tpcw::Compare>),
+    /// The consistency and isolation levels as a menu: guarantee, anomalies, latency and dollars of each, measured here.
+    #[command(after_help = "Examples:
+  telesto bench levels
+  telesto bench levels --prices s3-standard --seconds 10 --clients 16")]
+    Levels(bench::levels::Levels),
 }
 
 #[derive(Debug, Subcommand)]
@@ -340,6 +345,9 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         }
         Command::Bench { other: Some(BenchCommand::Compare(asked)), .. } => {
             report(bench::tpcw::compare(*asked).await)
+        }
+        Command::Bench { other: Some(BenchCommand::Levels(asked)), .. } => {
+            report(bench::levels::run(asked).await)
         }
         Command::Board(asked) => report(board::run(*asked).await),
         Command::Dump(asked) => report(dump::run(asked).await),

@@ -27,8 +27,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto_bucket::ScopeMeter;
 use telesto_bucket::meter::scoped;
+use telesto_bucket::{Cause, ScopeMeter};
 use telesto_common::env::Clock;
 use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId};
 use telesto_log::record::{Commit, Config, Messages, Record, Writes};
@@ -65,6 +65,8 @@ pub(crate) struct Pending {
     /// How often it was given back.
     pub looks: u32,
     pub bytes: usize,
+    /// The scope that has a share of the group's cost.
+    pub payer: Option<Arc<ScopeMeter>>,
     pub reply: oneshot::Sender<Result<Answer>>,
 }
 
@@ -177,7 +179,7 @@ impl Committer {
             };
             self.give_way().await;
             let group = self.gather(first);
-            let scope = ScopeMeter::new();
+            let scope = ScopeMeter::shared(Cause::Commit);
             scoped(Arc::clone(&scope), self.commit(group, &scope)).await;
         }
     }
@@ -503,8 +505,16 @@ impl Committer {
     ) {
         let mut answers: Vec<Option<Result<CommitReply>>> = Vec::new();
         answers.resize_with(live.len(), || None);
-        let cost = scope.totals() / survivors.len() as f64;
-        for (position, timestamp) in survivors {
+        let bytes = |(position, _): &(usize, Timestamp)| live[*position].bytes as u64;
+        let weights: Vec<u64> = survivors.iter().map(bytes).collect();
+        let shares = scope.share_out(&weights);
+        for (((position, timestamp), share), bytes) in survivors.iter().zip(shares).zip(&weights) {
+            let cost = scope.cost(&share);
+            let payer = live[*position].payer.as_deref();
+            scope.give(share, payer);
+            if let Some(payer) = payer {
+                payer.add_extra(self.local.logged(*bytes));
+            }
             answers[*position] =
                 Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn, cost }));
         }

@@ -9,7 +9,6 @@
 
 use std::sync::atomic::Ordering;
 
-use telesto_bucket::meter::current_scope;
 use telesto_common::{Lsn, Timestamp};
 
 use super::{Core, conflict};
@@ -74,10 +73,6 @@ impl Core {
             };
             match self.shared.reach.service().commit(request).await {
                 Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
-                    // The parts of an external write set were put in the caller's own scope.
-                    if let Some(scope) = current_scope() {
-                        scope.add(cost);
-                    }
                     break (timestamp, lsn, cost);
                 }
                 Ok(CommitReply::Recheck(change)) => {

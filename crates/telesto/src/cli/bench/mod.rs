@@ -14,6 +14,7 @@
 //! - One process and its connections: at high rates the load generator itself is the limit.
 //! - Killed by SIGKILL it leaves its table `telesto_bench_…` behind.
 
+pub mod levels;
 mod report;
 pub mod tpcw;
 mod work;

@@ -1,0 +1,446 @@
+//! Spend caps at work: purses, slices, guards, refusals.
+//!
+//! # Purpose
+//! The catalog says which caps there are; a [`CapBook`] holds this process's [`Purse`] of each and fills it with slices, each
+//! taken in a transaction of its own. A statement under a cap runs with a [`CapGuard`] on its requests.
+//!
+//! # Invariants
+//! - What is no statement's (fencing, chain, archive, checkpoints, collection, the slices themselves) is never asked.
+//! - A write is asked for before it begins and sets aside what it may cost until its transaction ends.
+//! - A read that needs a request of the bucket waits for its guard; what is in memory never meets it.
+//! - Whoever changes caps (`telesto_cap_set`, `telesto_cap_drop`) is not stopped by one.
+//!
+//! # On failure
+//! A slice that cannot be had in time leaves the purse as it is: writes are told so (53400), reads go on after 2 s.
+//!
+//! # Limits
+//! A process learns of caps from the catalog that its statements read: one that is under way meets a new cap at its next statement.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use telesto_bucket::meter::{Guard, Toll, scoped};
+use telesto_bucket::{Cause, ScopeMeter};
+use telesto_common::{Env, Timestamp};
+use telesto_meter::caps::{Cap, Class, Mode, Purse, Refusal, Subject, Verdict, Window};
+use telesto_meter::{Charge, Dollars, Entry, REQUEST, Rates, Resource};
+use telesto_sql_catalog::store::{CatalogCache, CatalogChange, Object, spent_key};
+use telesto_sql_catalog::{CatalogSnapshot, Stamp};
+use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::interrupt::Shared;
+use telesto_txn::{Database, ReadFor, TxnOptions};
+
+use crate::accounts::Accounts;
+use crate::result::NoticeQueue;
+
+/// How often a transaction of caps is tried again after a conflict.
+const TRIES: u32 = 50;
+/// How long a request waits before its purse is looked at again.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a request that was refused waits for its statement to go away.
+const STOPPED: Duration = Duration::from_secs(1);
+const VERSION: u8 = 1;
+
+/// How much of a cap was handed out in a window, as it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct HandedOut {
+    window: Window,
+    nanos: u64,
+}
+
+/// This process's purses.
+#[derive(Debug)]
+pub struct CapBook {
+    database: Arc<dyn Database>,
+    env: Env,
+    active: AtomicBool,
+    state: Mutex<Purses>,
+    /// One slice is fetched at a time.
+    filling: tokio::sync::Mutex<()>,
+    /// A task is fetching one.
+    filler: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Purses {
+    stamp: Stamp,
+    /// The snapshot in which the caps were seen: an older one tells nothing new.
+    seen: Timestamp,
+    all: Arc<[Arc<Purse>]>,
+    /// What of the bucket's jobs has been counted for the caps of the database.
+    jobs: Dollars,
+}
+
+impl CapBook {
+    pub(crate) fn new(database: Arc<dyn Database>, env: Env) -> Self {
+        Self {
+            database,
+            env,
+            active: AtomicBool::new(false),
+            state: Mutex::default(),
+            filling: tokio::sync::Mutex::default(),
+            filler: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether there is any cap: what a statement looks at.
+    #[must_use]
+    pub fn active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Learns which caps there are from a catalog that a statement reads.
+    fn learn(&self, catalog: &CatalogSnapshot, at: Timestamp, jobs: Dollars) {
+        let mut state = self.state.lock();
+        if state.stamp == catalog.stamp || at < state.seen {
+            return;
+        }
+        state.seen = at;
+        state.stamp = catalog.stamp;
+        let before = Arc::clone(&state.all);
+        if before.is_empty() {
+            state.jobs = jobs;
+        }
+        state.all = catalog
+            .caps()
+            .map(|cap| {
+                let same = before.iter().find(|purse| purse.cap == **cap);
+                same.map_or_else(|| Arc::new(Purse::new((**cap).clone())), Arc::clone)
+            })
+            .collect();
+        self.active.store(!state.all.is_empty(), Ordering::Relaxed);
+    }
+
+    /// All purses, for views.
+    #[must_use]
+    pub fn purses(&self) -> Arc<[Arc<Purse>]> {
+        Arc::clone(&self.state.lock().all)
+    }
+
+    /// The purses that a statement is paid from. `jobs`: what the bucket's jobs have cost by now, which counts for the database.
+    fn paying(&self, entry: &Entry, jobs: Dollars) -> Vec<Arc<Purse>> {
+        let now = self.env.clock.wall_micros();
+        let mut state = self.state.lock();
+        let more = jobs.less(state.jobs);
+        state.jobs = jobs;
+        let purses = Arc::clone(&state.all);
+        drop(state);
+        if more > Dollars::ZERO {
+            let whole = |purse: &&Arc<Purse>| matches!(purse.cap.subject, Subject::Database(_));
+            purses.iter().filter(whole).for_each(|purse| purse.spend(more, now));
+        }
+        purses.iter().filter(|purse| purse.cap.subject.covers(entry)).cloned().collect()
+    }
+
+    /// Fills a purse, if it is time to.
+    async fn fill(&self, purse: &Purse, price: Dollars) -> Result<()> {
+        let _turn = self.filling.lock().await;
+        for _ in 0..TRIES {
+            let now = self.env.clock.wall_micros();
+            let Some(wanted) = purse.wants(price, now) else { return Ok(()) };
+            // What a slice itself costs is no statement's.
+            let scope = ScopeMeter::shared(Cause::Admin);
+            match scoped(scope, self.take(purse, wanted, now)).await {
+                Err(error) if error.conflict().is_some() => {}
+                done => return done,
+            }
+        }
+        Err(Error::new(
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+            format!(
+                "no slice of spend cap \"{}\" could be had: other processes take them",
+                purse.cap.name
+            ),
+        )
+        .hint("Try again."))
+    }
+
+    async fn take(&self, purse: &Purse, wanted: Dollars, now: u64) -> Result<()> {
+        let cap = &purse.cap;
+        let window = cap.per.window(now);
+        let txn = self.database.begin(TxnOptions::default()).await?;
+        let key = spent_key(telesto_sql_catalog::store::DEFAULT_DATABASE_ID, cap.oid);
+        let stored = txn.get(&key, ReadFor::Constraint).await?;
+        let before = stored.map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
+        let nanos = if before.window == window { before.nanos } else { 0 };
+        let granted = Dollars(u128::from(nanos) * 1_000_000_000);
+        // Up to whole nanodollars, but not beyond the cap.
+        let amount =
+            cap.hands_out(granted, Dollars(wanted.0.div_ceil(1_000_000_000) * 1_000_000_000));
+        let amount_nanos = u64::try_from(amount.0 / 1_000_000_000).unwrap_or(u64::MAX);
+        if amount_nanos == 0 {
+            txn.rollback();
+            purse.grant(window, Dollars::ZERO, granted.max(cap.usable()), now);
+            return Ok(());
+        }
+        let after = HandedOut { window, nanos: nanos.saturating_add(amount_nanos) };
+        txn.put(key, encode(&after)?).await?;
+        txn.commit().await?;
+        let all = Dollars(u128::from(after.nanos) * 1_000_000_000);
+        purse.grant(window, Dollars(u128::from(amount_nanos) * 1_000_000_000), all, now);
+        Ok(())
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<HandedOut> {
+    match bytes.split_first() {
+        Some((&VERSION, json)) => serde_json::from_slice(json)
+            .map_err(|error| Error::corrupt(format!("what a spend cap handed out: {error}"))),
+        _ => Err(Error::corrupt(
+            "what a spend cap handed out, of another version; use a newer telesto",
+        )),
+    }
+}
+
+fn encode(handed: &HandedOut) -> Result<Bytes> {
+    let mut value = vec![VERSION];
+    serde_json::to_writer(&mut value, handed)
+        .map_err(|error| Error::internal(format!("what a spend cap handed out: {error}")))?;
+    Ok(Bytes::from(value))
+}
+
+/// Makes or changes a cap, in a transaction of its own; `None` drops the one of that name.
+///
+/// # Errors
+/// 42704 when there is none to drop; those of the database.
+pub async fn change(
+    database: &Arc<dyn Database>,
+    env: &Env,
+    shown: &CatalogSnapshot,
+    name: &str,
+    to: Option<&Cap>,
+) -> Result<(Arc<CatalogSnapshot>, Timestamp)> {
+    let mut tries = 0;
+    loop {
+        let txn = database.begin(TxnOptions::default()).await?;
+        let catalog = CatalogCache::default().read(&txn, shown.database).await?;
+        let there = catalog.caps().find(|cap| cap.name == name).cloned();
+        let mut change = CatalogChange::new(Arc::clone(&txn), &catalog);
+        match (to, there) {
+            (Some(to), there) => {
+                let oid = there.map_or_else(|| change.oid(), |cap| cap.oid);
+                change.put(Object::Cap(Cap { oid, ..to.clone() }));
+            }
+            (None, Some(there)) => {
+                change.remove(there.oid);
+                txn.delete(spent_key(shown.database, there.oid)).await?;
+            }
+            (None, None) => {
+                txn.rollback();
+                let text = format!("spend cap \"{name}\" does not exist");
+                return Err(Error::new(SqlState::UNDEFINED_OBJECT, text)
+                    .hint("SELECT name FROM telesto_caps shows those there are."));
+            }
+        }
+        let (changed, _) = change.finish(env).await?;
+        match txn.commit().await.map_err(Error::from) {
+            Ok(committed) => return Ok((changed, committed.timestamp)),
+            Err(error) if error.conflict().is_some() && tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What is set aside for a transaction's writes; given back when it ends.
+#[derive(Debug, Default)]
+pub struct SetAside(Vec<(Arc<Purse>, Dollars)>);
+
+impl SetAside {
+    /// Whether nothing is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        for (purse, price) in &self.0 {
+            purse.release(*price);
+        }
+    }
+}
+
+/// Stands in the way of a statement's requests.
+pub struct CapGuard {
+    accounts: Arc<Accounts>,
+    purses: Vec<Arc<Purse>>,
+    rates: Rates,
+    cancel: Arc<Shared>,
+}
+
+impl std::fmt::Debug for CapGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CapGuard").field("purses", &self.purses).finish_non_exhaustive()
+    }
+}
+
+impl Accounts {
+    /// What the bucket's jobs have cost.
+    fn jobs_cost(&self) -> Dollars {
+        let jobs: Charge =
+            self.meter().map(|meter| meter.jobs().all().into_iter().sum()).unwrap_or_default();
+        self.rates().price(&jobs)
+    }
+
+    /// Learns which caps there are from the catalog of a snapshot.
+    pub fn learn_caps(&self, catalog: &CatalogSnapshot, at: Timestamp) {
+        if self.caps().active() || catalog.caps().next().is_some() {
+            self.caps().learn(catalog, at, self.jobs_cost());
+        }
+    }
+
+    /// The guard of a statement of this account; `None`: no cap concerns it.
+    pub fn guard(self: &Arc<Self>, entry: &Entry, cancel: &Arc<Shared>) -> Option<Arc<CapGuard>> {
+        if entry
+            .text
+            .get(..19)
+            .is_some_and(|begin| begin.eq_ignore_ascii_case("SELECT telesto_cap_"))
+        {
+            return None;
+        }
+        let purses = self.caps().paying(entry, self.jobs_cost());
+        if purses.is_empty() {
+            return None;
+        }
+        let (accounts, cancel) = (Arc::clone(self), Arc::clone(cancel));
+        Some(Arc::new(CapGuard { accounts, purses, rates: self.rates(), cancel }))
+    }
+
+    /// Has a purse filled in the background.
+    fn fill_soon(self: &Arc<Self>, purse: &Arc<Purse>, price: Dollars) {
+        if self.caps().filler.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (accounts, purse) = (Arc::clone(self), Arc::clone(purse));
+        self.caps().env.spawn("filling a purse", async move {
+            if let Err(error) = accounts.caps().fill(&purse, price).await {
+                tracing::debug!(%error, cap = %purse.cap.name, "no slice of a spend cap was had");
+            }
+            accounts.caps().filler.store(false, Ordering::SeqCst);
+        });
+    }
+}
+
+impl CapGuard {
+    /// Lets a write begin and sets aside what it may cost: a commit, or what this statement costs on the average.
+    ///
+    /// # Errors
+    /// 53400 when a cap is reached.
+    pub async fn admit_write(
+        &self,
+        entry: &Entry,
+        aside: &mut SetAside,
+        notices: &NoticeQueue,
+    ) -> Result<()> {
+        let stats = entry.stats();
+        let computed = Charge::of(Resource::Cpu, stats.charge.get(Resource::Cpu));
+        let mean = self.rates.price(&(stats.charge - computed)).part(1, stats.calls.max(1));
+        let price = mean.max(self.rates.of(Resource::Puts, REQUEST));
+        let clock = &self.accounts.caps().env.clock;
+        for purse in &self.purses {
+            for attempt in 0.. {
+                let now = clock.wall_micros();
+                match purse.ask(Class::Write, price, attempt, now) {
+                    Verdict::Go | Verdict::Slow(_) if purse.reserve(price, now) => {
+                        aside.0.push((Arc::clone(purse), price));
+                        break;
+                    }
+                    Verdict::Warn => {
+                        let refusal = refusal(purse, Class::Write, price, now);
+                        notices.warning(SqlState::WARNING, told(&refusal).0);
+                        break;
+                    }
+                    Verdict::Refuse => {
+                        return Err(refused(&refusal(purse, Class::Write, price, now)));
+                    }
+                    // What is left is less than it may cost: a slice, or the end.
+                    _ if attempt < TRIES => self.accounts.caps().fill(purse, price).await?,
+                    _ => return Err(refused(&refusal(purse, Class::Write, price, now))),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Guard for CapGuard {
+    fn ask(&self, resource: Resource, attempt: u32) -> Toll {
+        let now = self.accounts.caps().env.clock.wall_micros();
+        let price = self.rates.of(resource, REQUEST);
+        let class = if resource == Resource::Puts { Class::Write } else { Class::ColdRead };
+        for purse in &self.purses {
+            match purse.ask(class, price, attempt, now) {
+                Verdict::Go | Verdict::Warn => {}
+                Verdict::Slow(time) => return Toll::Wait(time),
+                Verdict::Ask => {
+                    self.accounts.fill_soon(purse, price);
+                    return Toll::Wait(LOOK);
+                }
+                Verdict::Refuse => {
+                    self.cancel.refuse(refused(&refusal(purse, class, price, now)));
+                    return Toll::Stopped(STOPPED);
+                }
+            }
+        }
+        Toll::Free
+    }
+
+    fn spent(&self, charge: &Charge) {
+        let now = self.accounts.caps().env.clock.wall_micros();
+        let price = self.rates.price(charge);
+        if price > Dollars::ZERO {
+            self.purses.iter().for_each(|purse| purse.spend(price, now));
+        }
+    }
+}
+
+fn refusal(purse: &Purse, class: Class, price: Dollars, now: u64) -> Refusal {
+    let resets_micros = purse.held(now).window.end_micros;
+    Refusal { cap: purse.cap.clone(), class, price, resets_micros }
+}
+
+/// Message, detail.
+fn told(refusal: &Refusal) -> (String, String) {
+    let Refusal { cap, class, price, resets_micros } = refusal;
+    let micros = telesto_sql_types::pg_micros(*resets_micros);
+    let resets = telesto_sql_types::Datum::TimestampTz(micros).to_text(
+        &telesto_sql_types::SqlType::TimestampTz(None),
+        &telesto_sql_types::TextStyle::default(),
+    );
+    let (kind, subject) = cap.subject.parts();
+    let what = match (class, cap.mode) {
+        (Class::Write, Mode::Enforce) => format!("writes are refused until {resets}"),
+        (Class::ColdRead, Mode::Enforce) => format!(
+            "this read needs requests of the bucket at ${price} each, and is refused until {resets}"
+        ),
+        (_, Mode::Warn) => format!("it warns only, until {resets}"),
+    };
+    (
+        format!("spend cap \"{}\" is reached: {what}", cap.name),
+        format!(
+            "The cap is ${} per {} for {kind} \"{subject}\"; its reserve of {} percent is kept for what keeps the data safe.",
+            cap.limit(),
+            cap.per.name(),
+            cap.reserve_percent
+        ),
+    )
+}
+
+/// The error of what a cap refuses.
+fn refused(refusal: &Refusal) -> Error {
+    let (message, detail) = told(refusal);
+    let hint = match refusal.class {
+        Class::Write => {
+            "Wait, or raise the cap with telesto_cap_set; SELECT * FROM telesto_caps shows all caps."
+        }
+        Class::ColdRead => {
+            "Reads of what is in memory go on: SET telesto.consistency = session reads without a look at the log. Or raise the cap with telesto_cap_set."
+        }
+    };
+    Error::new(SqlState::CONFIGURATION_LIMIT_EXCEEDED, message).detail(detail).hint(hint)
+}

@@ -1,0 +1,85 @@
+//! What the session spends: told to its client (`SHOW telesto.cost`), and held against spend caps.
+//!
+//! # Invariants
+//! - Asking changes nothing of what is told.
+//! - Without a cap a statement pays one look at a flag.
+//!
+//! # On failure
+//! 53400 when a cap is reached.
+
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use telesto_bucket::meter::Guard;
+use telesto_common::Timestamp;
+
+use super::Session;
+use crate::catalog::CatalogSnapshot;
+use crate::error::Result;
+use crate::plan::caps::CapGuard;
+use crate::sqlparser::ast::Statement;
+use crate::types::{Datum, Row};
+use telesto_sql_parser::statement_kind::only_reads;
+
+impl Session {
+    /// A line each for the last statement, the transaction it was in, and the session.
+    pub(super) fn costs_by_now(&mut self) -> Vec<Row> {
+        let rates = self.engine.accounts().rates();
+        let shown = self.spending.shown();
+        [
+            ("statement", &shown.statement),
+            ("transaction", &shown.transaction),
+            ("session", &shown.session),
+        ]
+        .into_iter()
+        .map(|(of, charge)| vec![Datum::text(format!("{of}: {}", rates.describe(charge)))])
+        .collect()
+    }
+
+    /// A statement runs: its requests are asked for by its caps.
+    pub(super) fn spends(&mut self) {
+        self.spending.runs();
+        if self.engine.accounts().caps().active() {
+            let guard = self.guard().map(|guard| guard as Arc<dyn Guard>);
+            self.spending.scope().set_guard(guard);
+        }
+    }
+
+    /// Nothing is under way that was set aside for.
+    pub(super) fn spent(&mut self) {
+        if self.block.is_none() && !self.set_aside.is_empty() {
+            self.set_aside = Default::default();
+        }
+    }
+
+    /// Learns which caps there are. The first statement that sees any is held against them like the next.
+    pub(super) async fn learns_caps(
+        &mut self,
+        catalog: &CatalogSnapshot,
+        at: Timestamp,
+        statement: &Statement,
+    ) -> Result<()> {
+        let accounts = self.engine.accounts();
+        let before = accounts.caps().active();
+        accounts.learn_caps(catalog, at);
+        if before || !accounts.caps().active() {
+            return Ok(());
+        }
+        let guard = self.guard().map(|guard| guard as Arc<dyn Guard>);
+        self.spending.scope().set_guard(guard);
+        if only_reads(statement) { Ok(()) } else { self.admit().boxed().await }
+    }
+
+    fn guard(&self) -> Option<Arc<CapGuard>> {
+        let entry = self.spending.entry()?;
+        self.engine.accounts().guard(&entry, self.cancel.shared())
+    }
+
+    /// Lets a write begin, if its caps do.
+    pub(super) async fn admit(&mut self) -> Result<()> {
+        let (Some(guard), Some(entry)) = (self.guard(), self.spending.entry()) else {
+            return Ok(());
+        };
+        guard.admit_write(&entry, &mut self.set_aside, &self.notices).await
+    }
+}

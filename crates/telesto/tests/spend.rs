@@ -1,0 +1,363 @@
+//! Who pays for what: accounts add up to the bill, views tell the same, spend caps hold.
+#![allow(missing_docs, reason = "a test")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use telesto::open::{Opened, open};
+use telesto::{LogKind, Options};
+use telesto_bucket::Class;
+use telesto_meter::{Charge, REQUEST, Resource};
+use telesto_sql::{ResultSink, Session, SessionOptions, SqlState, StatementResult};
+
+/// Collects rows as text.
+#[derive(Default)]
+struct Table(Vec<Vec<String>>);
+
+#[async_trait]
+impl ResultSink for Table {
+    async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
+        if let StatementResult::Rows { columns, rows, .. } = result {
+            let style = telesto_sql::types::TextStyle::default();
+            for row in rows.collect().await? {
+                let texts = row.iter().zip(columns.iter());
+                self.0
+                    .push(texts.map(|(value, column)| value.to_text(&column.ty, &style)).collect());
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn tried(session: &mut Session, sql: &str) -> telesto_sql::Result<Vec<Vec<String>>> {
+    let mut table = Table::default();
+    session.execute_simple(sql, &mut table).await?;
+    Ok(table.0)
+}
+
+async fn run(session: &mut Session, sql: &str) -> Vec<Vec<String>> {
+    tried(session, sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+}
+
+async fn one(session: &mut Session, sql: &str) -> String {
+    run(session, sql).await.remove(0).remove(0)
+}
+
+async fn database(folder: &Path) -> Opened {
+    let options = Options {
+        prices: Some("s3-standard".to_owned()),
+        log: Some(LogKind::Bucket),
+        // Nothing happens beside what the test does.
+        checkpoint_interval: Some(std::time::Duration::from_secs(100_000)),
+        retention: Some(std::time::Duration::from_secs(100_000)),
+        ..Options::new(format!("file://{}", folder.display()))
+    };
+    open(&telesto_runtime::env(), &options).await.expect("opens")
+}
+
+async fn session(opened: &Opened, user: &str, application: &str) -> Session {
+    let options = SessionOptions {
+        user: user.to_owned(),
+        application_name: application.to_owned(),
+        ..SessionOptions::default()
+    };
+    opened.sql.session(options).await.expect("session")
+}
+
+async fn close(opened: Opened) {
+    telesto_txn::Database::shutdown(&*opened.engine).await.expect("closed");
+}
+
+/// What accounts and jobs hold beside what the bucket counted, computing apart: that goes on as one looks.
+fn books(opened: &Opened) -> (Charge, Charge, Charge) {
+    let without_cpu =
+        |charge: Charge| charge - Charge::of(Resource::Cpu, charge.get(Resource::Cpu));
+    let accounts = opened.sql.accounts();
+    let own: Charge = accounts.entries().iter().map(|(_, stats)| stats.charge).sum();
+    let jobs: Charge = opened.bucket.meter().jobs().all().into_iter().sum();
+    (without_cpu(own), jobs, without_cpu(opened.bucket.meter().bill()))
+}
+
+async fn adds_up(opened: &Opened) {
+    // What was given up on may have a request under way.
+    for _ in 0..100 {
+        let (own, jobs, bill) = books(opened);
+        if own + jobs == bill {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let (own, jobs, bill) = books(opened);
+    assert_eq!(own + jobs, bill);
+    let counted = opened.bucket.meter().snapshot();
+    assert_eq!(bill.get(Resource::Puts), counted.requests(Class::Put) * REQUEST);
+    assert!(own.get(Resource::Puts) > 0 && jobs.get(Resource::Puts) > 0, "{own:?} {jobs:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn accounts_add_up_to_the_bill_whatever_becomes_of_who_pays() {
+    let folder = tempfile::tempdir().expect("folder");
+    let opened = Arc::new(database(folder.path()).await);
+    let mut ada = session(&opened, "telesto", "shop").await;
+    run(&mut ada, "CREATE TABLE t (id int PRIMARY KEY, v int)").await;
+    run(&mut ada, "INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i").await;
+    let workers = (0..6).map(|who| {
+        let opened = Arc::clone(&opened);
+        tokio::spawn(async move {
+            let name = if who % 2 == 0 { "shop" } else { "jobs" };
+            let mut s = session(&opened, "telesto", name).await;
+            for n in 0..15 {
+                // All meet on few rows: conflicts, repetitions, shared commits.
+                let sql =
+                    format!("UPDATE t SET v = v + 1 WHERE id = {} /*action='a{n}'*/", 1 + n % 3);
+                if n % 5 == 4 {
+                    // A client that goes away in the middle.
+                    let mut gone = session(&opened, "telesto", name).await;
+                    let patience = std::time::Duration::from_micros(300 * n);
+                    tokio::time::timeout(patience, tried(&mut gone, &sql)).await.ok();
+                } else {
+                    tried(&mut s, &sql).await.ok();
+                }
+            }
+            run(&mut s, "SELECT sum(v) FROM t").await;
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await.expect("worked");
+    }
+    opened.engine.fold().await.expect("folded");
+    // What was given up on is over when another commit is.
+    run(&mut ada, "UPDATE t SET v = 0 WHERE id = 9").await;
+    adds_up(&opened).await;
+
+    // The views add up too, to the last digit; the query counts for itself only when it is over.
+    let sums = run(
+        &mut ada,
+        "SELECT dimension, sum(puts), sum(bytes_sent), sum(own_dollars) + sum(shared_dollars) - sum(dollars), count(*)
+           FROM telesto_costs GROUP BY dimension ORDER BY dimension",
+    )
+    .await;
+    assert_eq!(sums.len(), 6, "{sums:?}");
+    let counted = opened.bucket.meter().snapshot();
+    let sent = counted.total(|_, _| true).uploaded_bytes.to_string();
+    for row in &sums {
+        assert_eq!(
+            row[1].parse::<f64>().expect("puts"),
+            counted.requests(Class::Put) as f64,
+            "{row:?}"
+        );
+        assert_eq!(row[2].split('.').next(), Some(sent.as_str()), "{row:?}");
+        assert_eq!(row[3].parse::<f64>().expect("dollars"), 0.0, "{row:?}");
+    }
+    let differ = "SELECT count(DISTINCT d) FROM (SELECT sum(dollars) AS d FROM telesto_costs WHERE name <> 'memory'
+        AND name <> 'computing' AND dimension IN ('role', 'application', 'tag', 'statement', 'database') GROUP BY dimension) s";
+    assert_eq!(one(&mut ada, differ).await, "1");
+    let tags =
+        "SELECT count(*) FROM telesto_costs WHERE dimension = 'tag' AND name LIKE 'action=%'";
+    assert_eq!(one(&mut ada, tags).await, "15");
+    let shared =
+        "SELECT count(*) FROM telesto_costs WHERE dimension = 'application' AND shared_dollars > 0";
+    assert!(
+        one(&mut ada, shared).await.parse::<u32>().expect("count") >= 2,
+        "the fold was for those who wrote"
+    );
+    drop(ada);
+    close(Arc::into_inner(opened).expect("the last")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn views_tell_what_was_spent_and_reset_forgets_no_dollar() {
+    let folder = tempfile::tempdir().expect("folder");
+    let opened = database(folder.path()).await;
+    let mut s = session(&opened, "telesto", "shop").await;
+    s.set_backend_pid(77);
+    run(&mut s, "CREATE TABLE t (id int PRIMARY KEY)").await;
+    for id in 0..3 {
+        run(&mut s, &format!("INSERT INTO t VALUES ({id})")).await;
+    }
+    let query =
+        "SELECT calls, rows, puts, query, wal_bytes > 0, dollars > 0.000015 FROM pg_stat_statements
+        WHERE query LIKE 'INSERT%'";
+    assert_eq!(run(&mut s, query).await, [["3", "3", "3", "INSERT INTO t VALUES ($1)", "t", "t"]]);
+    let cost = run(&mut s, "SHOW telesto.cost").await;
+    assert_eq!(cost.len(), 3);
+    assert!(cost[2][0].starts_with("session: ") && cost[2][0].contains(" 4 put, "), "{cost:?}");
+    run(&mut s, "BEGIN").await;
+    run(&mut s, "INSERT INTO t VALUES (10)").await;
+    run(&mut s, "COMMIT").await;
+    let cost = run(&mut s, "SHOW telesto.cost").await;
+    assert!(cost[1][0].starts_with("transaction: ") && cost[1][0].contains(" 1 put, "), "{cost:?}");
+    let own =
+        run(&mut s, "SELECT role, application, puts FROM telesto_session_costs WHERE pid = 77")
+            .await;
+    assert_eq!(own, [["telesto", "shop", "5"]]);
+    let plan = run(&mut s, "EXPLAIN (ANALYZE, COST) SELECT * FROM t WHERE id = 1").await;
+    let line = |begin: &str| plan.iter().any(|row| row[0].starts_with(begin));
+    assert!(line("Cost of processor seconds: ") && line("Cost: $0.0000"), "{plan:?}");
+
+    let bill = "SELECT sum(puts) FROM telesto_costs WHERE dimension = 'role'";
+    let before = one(&mut s, bill).await;
+    run(&mut s, "SELECT pg_stat_statements_reset()").await;
+    assert_eq!(run(&mut s, query).await, Vec::<Vec<String>>::new());
+    assert_eq!(one(&mut s, bill).await, before);
+    assert_eq!(one(&mut s, "SELECT dealloc FROM pg_stat_statements_info").await, "0");
+
+    let at = "SELECT unit_dollars FROM telesto_bill WHERE resource = 'put requests'";
+    assert_eq!(one(&mut s, at).await, "0.000005");
+    let storage = "SELECT bytes > 0, dollars_per_month > 0 FROM telesto_storage WHERE kind = 'log'";
+    assert_eq!(run(&mut s, storage).await, [["t", "t"]]);
+    run(&mut s, "SET telesto.prices = 'r2'").await;
+    assert_eq!(one(&mut s, at).await, "0.0000045");
+    run(&mut s, "SET telesto.prices = 'nobody'").await;
+    let error = tried(&mut s, at).await.expect_err("no such sheet");
+    assert_eq!(error.code(), SqlState::INVALID_PARAMETER_VALUE);
+    run(&mut s, "RESET telesto.prices").await;
+    drop(s);
+    close(opened).await;
+}
+
+fn refused(result: telesto_sql::Result<Vec<Vec<String>>>, words: &str) {
+    let error = result.expect_err(words);
+    assert_eq!(error.code(), SqlState::CONFIGURATION_LIMIT_EXCEEDED, "{error:?}");
+    assert!(error.message().contains(words), "{error:?}");
+    assert!(error.message().contains("until 20"), "the time of reset: {error:?}");
+}
+
+async fn spend_until_refused(s: &mut Session) -> u32 {
+    for n in 0..2000 {
+        if let Err(error) = tried(s, "UPDATE t SET v = v + 1 WHERE id = 1").await {
+            refused(Err(error), "writes are refused");
+            return n;
+        }
+    }
+    panic!("never refused");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cap_refuses_writes_and_cold_reads_and_lets_the_rest_go_on() {
+    let folder = tempfile::tempdir().expect("folder");
+    let opened = database(folder.path()).await;
+    let mut admin = session(&opened, "telesto", "admin").await;
+    run(&mut admin, "CREATE TABLE t (id int PRIMARY KEY, v int)").await;
+    run(&mut admin, "INSERT INTO t VALUES (1, 0), (2, 0)").await;
+    // A hundred PUTs a month: $0.0005.
+    let set = "SELECT telesto_cap_set('jobs', 'application', 'jobs', 0.0005, 'month', 'enforce')";
+    run(&mut admin, set).await;
+    let mut jobs = session(&opened, "telesto", "jobs").await;
+    let puts = opened.bucket.meter().snapshot().requests(Class::Put);
+    let done = spend_until_refused(&mut jobs).await;
+    let puts = opened.bucket.meter().snapshot().requests(Class::Put) - puts;
+    // 100 PUTs less what reads of the tail cost; slices are PUTs of their own, not of this application's.
+    assert!((40..=100).contains(&done), "{done} writes, {puts} puts");
+    let caps = "SELECT state, spent_dollars <= dollars + slice_dollars, refused_writes, granted_dollars = dollars FROM telesto_caps";
+    assert_eq!(run(&mut admin, caps).await, [["refusing", "t", "1", "t"]]);
+
+    // Memory is read, the bucket is not.
+    run(&mut jobs, "SET telesto.consistency = session").await;
+    assert_eq!(run(&mut jobs, "SELECT id FROM t WHERE id = 2").await, [["2"]]);
+    run(&mut jobs, "SET telesto.consistency = strict").await;
+    // What is left is less than a PUT, and enough for some GETs.
+    let mut looks = 0;
+    let error = loop {
+        match tried(&mut jobs, "SELECT id FROM t WHERE id = 2").await {
+            Ok(_) => looks += 1,
+            Err(error) => break error,
+        }
+        assert!(looks <= 13, "{looks} strict reads");
+    };
+    refused(Err(error), "at $0.0000004 each");
+    // Others spend as they like; what keeps the data safe is not asked.
+    run(&mut admin, "UPDATE t SET v = 0 WHERE id = 2").await;
+    opened.engine.fold().await.expect("folded");
+    drop((admin, jobs));
+    close(opened).await;
+
+    // The cap outlives the process, and what was spent of it too.
+    let opened = database(folder.path()).await;
+    let mut admin = session(&opened, "telesto", "admin").await;
+    run(&mut admin, "SELECT 1 FROM t").await;
+    let mut jobs = session(&opened, "telesto", "jobs").await;
+    refused(tried(&mut jobs, "UPDATE t SET v = 9 WHERE id = 1").await, "writes are refused");
+    // Whoever may raise it does.
+    run(&mut jobs, "SELECT telesto_cap_set('jobs', 'application', 'jobs', 5, 'month', 'enforce')")
+        .await;
+    run(&mut jobs, "UPDATE t SET v = 9 WHERE id = 1").await;
+    run(&mut admin, "SELECT telesto_cap_drop('jobs')").await;
+    run(&mut admin, "SELECT 1 FROM t").await;
+    assert!(run(&mut admin, "SELECT * FROM telesto_caps").await.is_empty());
+    let error = tried(&mut admin, "SELECT telesto_cap_drop('jobs')").await.expect_err("gone");
+    assert_eq!(error.code(), SqlState::UNDEFINED_OBJECT);
+    drop((admin, jobs));
+    close(opened).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_share_a_cap_and_a_warning_one_only_counts() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (first, second) = (database(folder.path()).await, database(folder.path()).await);
+    let mut admin = session(&first, "telesto", "admin").await;
+    run(&mut admin, "CREATE TABLE t (id int PRIMARY KEY, v int)").await;
+    run(&mut admin, "INSERT INTO t VALUES (1, 0)").await;
+    run(
+        &mut admin,
+        "SELECT telesto_cap_set('u', 'statement', 'update t%', 0.0004, 'month', 'enforce')",
+    )
+    .await;
+    run(&mut admin, "SELECT telesto_cap_set('w', 'role', 'telesto', 0.0000001, 'month', 'warn')")
+        .await;
+    let mut here = session(&first, "telesto", "a").await;
+    let mut there = session(&second, "telesto", "b").await;
+    run(&mut there, "SELECT 1 FROM t").await;
+    let mut done = (0, 0);
+    let mut ended = (false, false);
+    while !ended.0 || !ended.1 {
+        for (session, done, ended) in
+            [(&mut here, &mut done.0, &mut ended.0), (&mut there, &mut done.1, &mut ended.1)]
+        {
+            match tried(session, "UPDATE t SET v = v + 1 WHERE id = 1").await {
+                Ok(_) => *done += 1,
+                Err(error) => {
+                    refused(Err(error), "\"u\"");
+                    *ended = true;
+                }
+            }
+        }
+        assert!(done.0 + done.1 <= 80, "80 PUTs are all there is: {done:?}");
+    }
+    assert!(done.0 > 5 && done.1 > 5, "both had some: {done:?}");
+    // Another statement is not concerned.
+    run(&mut here, "INSERT INTO t VALUES (2, 0)").await;
+    assert!(
+        here.take_notices()
+            .iter()
+            .any(|notice| notice.message.contains("spend cap \"w\" is reached: it warns only"))
+    );
+    let dry = "SELECT name, would_refuse_writes > 5, dollars_beyond > 0 FROM telesto_cap_dry_run";
+    assert_eq!(run(&mut admin, dry).await, [["w", "t", "t"]]);
+    // Not for everybody.
+    run(&mut admin, "CREATE ROLE bob LOGIN").await;
+    let mut bob = session(&first, "bob", "").await;
+    for sql in [
+        "SELECT telesto_cap_drop('u')",
+        "SELECT telesto_cap_set('u', 'role', 'x', 1, 'day', 'warn')",
+        "SELECT pg_stat_statements_reset()",
+    ] {
+        let error = tried(&mut bob, sql).await.expect_err(sql);
+        assert_eq!(error.code().0, "42501", "{sql}");
+    }
+    for sql in [
+        "SELECT telesto_cap_set('u', 'planet', 'x', 1, 'day', 'warn')",
+        "SELECT telesto_cap_set('u', 'role', 'x', -1, 'day', 'warn')",
+        "SELECT telesto_cap_set('u', 'role', 'x', 1, 'century', 'warn')",
+        "SELECT telesto_cap_set('u', 'role', 'x', 1, 'day', 'beg')",
+        "SELECT telesto_cap_set('u', 'role', 'x', 1, 'day', 'warn', 99)",
+        "SELECT telesto_cap_set('', 'role', 'x', 1, 'day', 'warn')",
+    ] {
+        let error = tried(&mut admin, sql).await.expect_err(sql);
+        assert_eq!(error.code(), SqlState::INVALID_PARAMETER_VALUE, "{sql}");
+    }
+    drop((admin, here, there, bob));
+    close(first).await;
+    close(second).await;
+}
