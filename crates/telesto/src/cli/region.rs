@@ -27,6 +27,9 @@ pub struct Place {
     /// The bucket that holds the region
     #[arg(long, value_name = "URL", env = "TELESTO_BUCKET")]
     bucket: String,
+    /// The file with the keys of an encrypted database
+    #[arg(long, value_name = "FILE", env = "TELESTO_ENCRYPTION_KEY_FILE")]
+    encryption_key_file: Option<std::path::PathBuf>,
 }
 
 /// What to do.
@@ -103,8 +106,9 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
-    let bucket = open_bucket(env, &Options::new(&place.bucket)).map_err(text)?;
+async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
+    let options = Options { encryption_key_file: place.encryption_key_file.clone(), ..Options::new(&place.bucket) };
+    let bucket = open_bucket(env, &options).await.map_err(text)?;
     Ok(bucket)
 }
 
@@ -131,7 +135,7 @@ pub async fn run(command: Command) -> Result<(), String> {
     match command {
         Command::Init { name, address, place } => {
             check_address(&address)?;
-            let bucket = bucket(&env, &place)?;
+            let bucket = bucket(&env, &place).await?;
             if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
                 return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
             }
@@ -143,7 +147,7 @@ pub async fn run(command: Command) -> Result<(), String> {
             );
         }
         Command::Invite { name, place } => {
-            let bucket = bucket(&env, &place)?;
+            let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
             let invitation = registry.invite(&name).map_err(text)?;
             registry.save(&bucket, number).await.map_err(text)?;
@@ -155,7 +159,7 @@ pub async fn run(command: Command) -> Result<(), String> {
             join(&env, &invitation, &address, &place).await?;
         }
         Command::Accept { text: accepted, place } => {
-            let bucket = bucket(&env, &place)?;
+            let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
             registry.accept(&accepted).map_err(text)?;
             registry.save(&bucket, number).await.map_err(text)?;
@@ -163,19 +167,19 @@ pub async fn run(command: Command) -> Result<(), String> {
         }
         Command::Move { name, address, place } => {
             check_address(&address)?;
-            let bucket = bucket(&env, &place)?;
+            let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
             registry.move_to(&name, &address).map_err(text)?;
             registry.save(&bucket, number).await.map_err(text)?;
             println!("Region {name} is reached at {address}.");
         }
         Command::List { place, json } => {
-            let bucket = bucket(&env, &place)?;
+            let bucket = bucket(&env, &place).await?;
             let (_, registry) = known(&bucket).await?;
             list(&registry, json)?;
         }
         Command::Remove { name, place } => {
-            let bucket = bucket(&env, &place)?;
+            let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
             registry.remove(&name).map_err(text)?;
             registry.save(&bucket, number).await.map_err(text)?;
@@ -191,7 +195,7 @@ fn own(registry: &Registry) -> String {
 }
 
 async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Result<(), String> {
-    let bucket = bucket(env, place)?;
+    let bucket = bucket(env, place).await?;
     if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
         return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
     }
