@@ -17,7 +17,6 @@
 use futures::StreamExt as _;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::spool::{MEMORY_BYTES, Spool, SpoolPlace};
 use crate::error::{Error, Result, SqlState};
