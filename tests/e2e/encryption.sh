@@ -96,11 +96,13 @@ for name in a b c; do
 done
 wait "$writer"
 [ "$(wc -l <"$WORK/written")" = 60 ] || die "writes failed during rotation"
-"$bin" keys show --bucket "$BUCKET" --encryption-key-file "$keys" | grep -q "version 4" || die "keys show"
+shown="$("$bin" keys show --bucket "$BUCKET" --encryption-key-file "$keys")"
+grep -q "version 4" <<<"$shown" || die "keys show: $shown"
 kill_node
 "$bin" keys create "$keys" --name second >/dev/null
 start_node --encryption-key-file "$keys"
-"$bin" keys rotate --bucket "$BUCKET" --encryption-key-file "$keys" | grep -q "wrapped with key second" || die "new key"
+shown="$("$bin" keys rotate --bucket "$BUCKET" --encryption-key-file "$keys")"
+grep -q "wrapped with key second" <<<"$shown" || die "keys rotate: $shown"
 [ "$(ask -c "select count(*) from ${MARK}_t")" = 2061 ] || die "rows are missing after rotation"
 ask -c "insert into ${MARK}_t values ('after', 'x')"
 kill_node
