@@ -48,7 +48,6 @@ const NETWORK_VERSION: u8 = 4;
 /// A spend cap: a version that does not know it would spend as if there were none.
 const CAP_VERSION: u8 = 5;
 const CACHED: usize = 16;
-
 /// One stored object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way to bytes or from them")]
