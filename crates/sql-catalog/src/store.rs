@@ -55,7 +55,6 @@ const REGIONS_VERSION: u8 = 5;
 /// A spend cap: a version that does not know it would spend as if there were none.
 const CAP_VERSION: u8 = 6;
 const CACHED: usize = 16;
-
 /// One stored object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way to bytes or from them")]

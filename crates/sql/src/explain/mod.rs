@@ -25,7 +25,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 use telesto_bucket::Cost;
-use telesto_meter::{Charge, Rates, Resource};
+use telesto_meter::Resource;
 
 use crate::engine_df;
 use crate::error::{Error, Result};
@@ -275,12 +275,10 @@ async fn explain(
         Choice::Key(_) => None,
     };
     let cost = context.cost.so_far();
-    let charge = context.cost.charge_at(context.env.clock.monotonic());
-    let rates = context.cost.accounts().rates();
+    let items = wanted.cost.then(|| items(context));
     let prices = context.cost.meter().map_or("no bucket", |meter| meter.prices().name.as_str());
     let writes = !matches!(wanted.statement, Statement::Query(_));
-    let took = context.env.clock.monotonic().saturating_sub(started);
-    let millis = took.as_secs_f64() * 1000.0;
+    let millis = context.env.clock.monotonic().saturating_sub(started).as_secs_f64() * 1000.0;
     let lines: Vec<&str> =
         lines.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     if wanted.json {
@@ -297,12 +295,8 @@ async fn explain(
             map.insert("Execution Time".to_owned(), json!(millis));
             map.insert("Bucket".to_owned(), cost_json(cost));
             map.insert("Prices".to_owned(), json!(prices));
-            if wanted.cost {
-                map.insert("Cost".to_owned(), json!(items(&charge, &rates)));
-            }
-            if writes {
-                map.insert(COMMIT.to_owned(), json!(COMMIT_LATER));
-            }
+            map.extend(items.map(|items| ("Cost".to_owned(), json!(items))));
+            map.extend(writes.then(|| (COMMIT.to_owned(), json!(COMMIT_LATER))));
         }
         return Ok(vec![vec![json_datum(&json!([plan]))?]]);
     }
@@ -314,9 +308,7 @@ async fn explain(
         out.push(format!("Rows: {rows}"));
         out.push(format!("Execution Time: {millis:.3} ms"));
         out.push(format!("Bucket: {cost} (prices: {prices})"));
-        if wanted.cost {
-            out.extend(items(&charge, &rates));
-        }
+        out.extend(items.into_iter().flatten());
         if writes {
             out.push(format!("{COMMIT}: {COMMIT_LATER}"));
         }
@@ -347,7 +339,9 @@ fn cost_json(cost: Cost) -> Json {
 }
 
 /// The lines of `EXPLAIN (ANALYZE, COST)`: what was used of each resource and what it costs, and the sum.
-fn items(charge: &Charge, rates: &Rates) -> Vec<String> {
+fn items(context: &ExecContext) -> Vec<String> {
+    let charge = context.cost.charge_at(context.env.clock.monotonic());
+    let rates = context.cost.accounts().rates();
     let used = Resource::ALL.into_iter().filter(|resource| charge.get(*resource) > 0);
     let mut lines: Vec<String> = used
         .map(|resource| {
@@ -356,7 +350,7 @@ fn items(charge: &Charge, rates: &Rates) -> Vec<String> {
             format!("Cost of {}: {amount} at ${unit} = ${cost}", resource.name())
         })
         .collect();
-    lines.push(format!("Cost: ${}", rates.price(charge)));
+    lines.push(format!("Cost: ${}", rates.price(&charge)));
     lines
 }
 

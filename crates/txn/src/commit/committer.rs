@@ -36,6 +36,7 @@ use telesto_log::{Append, Error as LogError};
 use telesto_shard::{Folded, Shard};
 use tokio::sync::{mpsc, oneshot};
 
+use super::causes::Causes;
 use super::checks::{Checks, Found, GroupIndex};
 use crate::api::Cost;
 use crate::error::{Error, Result};
@@ -136,30 +137,6 @@ enum Failed {
     Unknown(Lsn, String),
     /// The process slept past the retention; the shard was reopened.
     Reopened(Lsn, Error),
-}
-
-/// Why the tries of one append failed. The first says what is wrong; the last may only say that time was up.
-#[derive(Default)]
-struct Causes {
-    first: Option<String>,
-    last: Option<String>,
-}
-
-impl Causes {
-    fn add(&mut self, cause: String) {
-        if self.first.is_none() {
-            self.first = Some(cause);
-        } else {
-            self.last = (self.first.as_ref() != Some(&cause)).then_some(cause);
-        }
-    }
-
-    fn text(self) -> String {
-        match (self.first, self.last) {
-            (Some(first), Some(last)) => format!("{first}; at the last try: {last}"),
-            (first, _) => first.unwrap_or_default(),
-        }
-    }
 }
 
 impl Committer {

@@ -7,6 +7,7 @@
 //!                                              +-- revalidate, n+1 ----+
 //! ```
 
+pub(crate) mod causes;
 pub(crate) mod checks;
 pub(crate) mod committer;
 pub(crate) mod outcomes;
