@@ -18,7 +18,7 @@ use telesto_sql::SqlEngine;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::config::{ServerConfig, check_exposure};
+use crate::config::{Auth, ServerConfig, check_exposure};
 use crate::error::{Error, Result};
 use crate::http::{self, HttpState};
 use crate::wire::WireServer;
@@ -44,7 +44,7 @@ impl Server {
     /// Binds the addresses of `config` and serves `engine` on them.
     ///
     /// # Errors
-    /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`]; nothing is then served.
+    /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`], [`Error::Roles`]; nothing is then served.
     pub async fn start(
         env: Env,
         engine: Arc<SqlEngine>,
@@ -52,6 +52,12 @@ impl Server {
         metrics: Option<PrometheusHandle>,
     ) -> Result<Self> {
         check_exposure(&config)?;
+        if let Auth::Scram(users) = &config.auth {
+            let made = engine.adopt_users(&users.names()).await.map_err(Error::Roles)?;
+            for user in made {
+                tracing::info!(user, "the user of the users file is a superuser of the database");
+            }
+        }
         let sql = bind(config.listen).await?;
         let http = bind(config.http).await?;
         let config = Arc::new(config);

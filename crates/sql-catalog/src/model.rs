@@ -15,8 +15,8 @@ use telesto_common::key::Direction;
 
 use telesto_sql_types::SqlType;
 
-/// The role that owns an object.
-pub type Owner = String;
+pub use crate::acl::{Acl, Owner};
+use crate::acl::{BOOTSTRAP, Granted};
 
 /// A schema.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct Schema {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
@@ -69,6 +72,9 @@ pub struct Column {
     /// The domain it was declared with, by OID; `ty` is the domain's base type.
     #[serde(default)]
     pub domain: Option<u32>,
+    /// What was granted on it beside what was granted on the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
@@ -347,6 +353,9 @@ pub struct Table {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// Kind.
     pub kind: TableKind,
     /// Columns, dropped ones included.
@@ -453,6 +462,9 @@ pub struct Sequence {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// int2, int4 or int8.
     pub ty: SqlType,
     /// START.
@@ -491,6 +503,9 @@ pub struct View {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// The query, as SQL text.
     pub query: String,
     /// Output columns.
@@ -498,9 +513,24 @@ pub struct View {
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
+    /// `security_invoker`: who reads it needs the rights on what is below, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub security_invoker: bool,
     /// OID of its row type (pg_type); 0 in views that were stored before they had one.
     #[serde(default)]
     pub type_oid: u32,
+}
+
+/// That a role is a member of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// Of which role.
+    pub role: u32,
+    /// Who made it so.
+    pub grantor: u32,
+    /// WITH ADMIN OPTION: it may make others members, too.
+    #[serde(default)]
+    pub admin: bool,
 }
 
 /// A role.
@@ -521,4 +551,100 @@ pub struct Role {
     /// SCRAM-SHA-256 verifier as PostgreSQL stores it; never the password.
     #[serde(default)]
     pub password: Option<String>,
+    /// INHERIT.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub inherit: bool,
+    /// REPLICATION.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replication: bool,
+    /// BYPASSRLS.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bypass_rls: bool,
+    /// CONNECTION LIMIT; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_limit: Option<u32>,
+    /// VALID UNTIL: microseconds since 2000-01-01 UTC; `None`: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_until: Option<i64>,
+    /// The roles it is a member of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub member_of: Vec<Membership>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_yes(yes: &bool) -> bool {
+    *yes
+}
+
+impl Role {
+    /// A role that may do nothing yet.
+    #[must_use]
+    pub fn new(oid: u32, name: String) -> Self {
+        Self {
+            oid,
+            name,
+            superuser: false,
+            login: false,
+            create_db: false,
+            create_role: false,
+            password: None,
+            inherit: true,
+            replication: false,
+            bypass_rls: false,
+            connection_limit: None,
+            valid_until: None,
+            member_of: Vec::new(),
+        }
+    }
+
+    /// Whether it has parts that a reader of object format 1 would not know.
+    #[must_use]
+    pub fn is_extended(&self) -> bool {
+        let plain = Self {
+            superuser: self.superuser,
+            login: self.login,
+            create_db: self.create_db,
+            create_role: self.create_role,
+            password: self.password.clone(),
+            // The first role has them without saying so.
+            replication: self.replication && self.oid == BOOTSTRAP,
+            bypass_rls: self.bypass_rls && self.oid == BOOTSTRAP,
+            ..Self::new(self.oid, self.name.clone())
+        };
+        *self != plain
+    }
+}
+
+/// Whose the database is, and what was granted on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatabaseRights {
+    /// OID of the database.
+    pub oid: u32,
+    /// Owner.
+    pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
+    /// The users of a users file have got their roles: a name that has none now was dropped, or never had any right.
+    #[serde(default)]
+    pub has_users: bool,
+}
+
+/// What new objects of a role begin with (ALTER DEFAULT PRIVILEGES).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefaultAcl {
+    /// OID.
+    pub oid: u32,
+    /// Whose objects.
+    pub role: u32,
+    /// In which schema; 0: in all, and in the place of the built-in default.
+    pub schema: u32,
+    /// What kind of objects.
+    pub kind: Granted,
+    /// Their rights; for one schema: what is added to the others.
+    pub acl: Acl,
 }

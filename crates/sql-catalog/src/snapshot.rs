@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use telesto_common::{DatabaseId, TableId};
 
-use super::model::{BuildState, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table, View};
+use super::model::{
+    BuildState, DatabaseRights, DefaultAcl, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table,
+    View,
+};
 use super::types::UserType;
 use telesto_sql_types::EnumType;
 use telesto_sql_types::domains::DomainType;
@@ -59,6 +62,8 @@ pub struct CatalogSnapshot {
     pub(super) roles: BTreeMap<u32, Arc<Role>>,
     pub(super) types: BTreeMap<u32, Arc<UserType>>,
     pub(super) dropped: BTreeMap<u32, Arc<Dropped>>,
+    pub(super) database_rights: Option<Arc<DatabaseRights>>,
+    pub(super) default_acls: BTreeMap<u32, Arc<DefaultAcl>>,
     /// What values need of the enum types, by OID.
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
     /// The domains with all they inherit, by OID.
@@ -114,6 +119,17 @@ impl CatalogSnapshot {
     /// All roles, by OID.
     pub fn roles(&self) -> impl Iterator<Item = &Arc<Role>> {
         self.roles.values()
+    }
+
+    /// Whose the database is, if a record says so.
+    #[must_use]
+    pub fn database_rights(&self) -> Option<&Arc<DatabaseRights>> {
+        self.database_rights.as_ref()
+    }
+
+    /// What new objects begin with.
+    pub fn default_acls(&self) -> impl Iterator<Item = &Arc<DefaultAcl>> {
+        self.default_acls.values()
     }
 
     /// The table with this id.

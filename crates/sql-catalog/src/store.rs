@@ -19,7 +19,10 @@ use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, TableId};
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
-use super::model::{Dropped, Role, Schema, Sequence, Table, View};
+use super::model::{
+    DatabaseRights, DefaultAcl, Dropped, Role, Schema, Sequence, Table, View,
+};
+use crate::acl::Owner;
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::types::{TypeKind, UserType};
 use crate::temp::{TEMP_DATABASE, is_temporary};
@@ -43,6 +46,8 @@ const INDEX_FORMS_VERSION: u8 = 2;
 const DROPPED_VERSION: u8 = 3;
 /// Columns of inet or cidr: a version that does not know these types cannot read the object.
 const NETWORK_VERSION: u8 = 4;
+/// Owners other than the first superuser, and what was granted: a version that does not know them would let everybody in.
+const RIGHTS_VERSION: u8 = 5;
 const CACHED: usize = 16;
 
 /// One stored object.
@@ -63,6 +68,10 @@ pub enum Object {
     Type(UserType),
     /// Keys of something dropped, until they are swept.
     Dropped(Dropped),
+    /// Whose the database is.
+    Database(DatabaseRights),
+    /// What new objects of a role begin with.
+    DefaultAcl(DefaultAcl),
 }
 
 /// Whether a type is, or is made of, inet or cidr.
@@ -84,10 +93,38 @@ impl Object {
                 TypeKind::Domain(domain) => Box::new(std::iter::once(&domain.base)),
                 TypeKind::Enum(_) => Box::new(std::iter::empty()),
             },
-            Self::Schema(_) | Self::Sequence(_) | Self::Role(_) | Self::Dropped(_) => {
-                Box::new(std::iter::empty())
-            }
+            Self::Schema(_)
+            | Self::Sequence(_)
+            | Self::Role(_)
+            | Self::Dropped(_)
+            | Self::Database(_)
+            | Self::DefaultAcl(_) => Box::new(std::iter::empty()),
         }
+    }
+
+    /// Whether somebody but the first superuser has a say in it.
+    fn has_rights(&self) -> bool {
+        let (owner, acl) = match self {
+            Self::Schema(o) => (o.owner, &o.acl),
+            Self::Table(o) => {
+                if o.columns.iter().any(|column| column.acl.is_some()) {
+                    return true;
+                }
+                (o.owner, &o.acl)
+            }
+            Self::Sequence(o) => (o.owner, &o.acl),
+            Self::View(o) => {
+                if o.security_invoker {
+                    return true;
+                }
+                (o.owner, &o.acl)
+            }
+            Self::Type(o) => (o.owner, &o.acl),
+            Self::Role(role) => return role.is_extended(),
+            Self::Database(_) | Self::DefaultAcl(_) => return true,
+            Self::Dropped(_) => return false,
+        };
+        owner != Owner::BOOTSTRAP || acl.is_some()
     }
 
     fn oid(&self) -> u32 {
@@ -99,6 +136,8 @@ impl Object {
             Self::Role(o) => o.oid,
             Self::Type(o) => o.oid,
             Self::Dropped(o) => o.oid,
+            Self::Database(o) => o.oid,
+            Self::DefaultAcl(o) => o.oid,
         }
     }
 }
@@ -202,6 +241,7 @@ fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        object if object.has_rights() => RIGHTS_VERSION,
         object if object.types().any(has_networks) => NETWORK_VERSION,
         Object::Table(table)
             if !table.building.is_empty()
@@ -220,10 +260,10 @@ fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=NETWORK_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=RIGHTS_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {NETWORK_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {RIGHTS_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -358,6 +398,11 @@ impl CatalogChange {
         &self.catalog
     }
 
+    /// The OIDs of what was added, replaced or removed.
+    pub fn touched(&self) -> &[u32] {
+        &self.touched
+    }
+
     /// Whether anything is to be written.
     pub fn is_changed(&self) -> bool {
         !self.touched.is_empty()
@@ -469,13 +514,18 @@ impl CatalogSnapshot {
     /// Puts an object in the place of the one with its OID, if there is one.
     pub fn insert(&mut self, object: Object) {
         match object {
-            Object::Schema(o) => drop(self.schemas.insert(o.oid, Arc::new(o))),
+            Object::Schema(o) => {
+                let schema = crate::rights::with_initial_rights(o);
+                drop(self.schemas.insert(schema.oid, Arc::new(schema)));
+            }
             Object::Table(o) => drop(self.tables.insert(o.id.0, Arc::new(o))),
             Object::Sequence(o) => drop(self.sequences.insert(o.oid, Arc::new(o))),
             Object::View(o) => drop(self.views.insert(o.oid, Arc::new(o))),
             Object::Role(o) => drop(self.roles.insert(o.oid, Arc::new(o))),
             Object::Type(o) => drop(self.types.insert(o.oid, Arc::new(o))),
             Object::Dropped(o) => drop(self.dropped.insert(o.oid, Arc::new(o))),
+            Object::Database(o) => self.database_rights = Some(Arc::new(o)),
+            Object::DefaultAcl(o) => drop(self.default_acls.insert(o.oid, Arc::new(o))),
         }
     }
 
@@ -487,9 +537,12 @@ impl CatalogSnapshot {
         self.roles.remove(&oid);
         self.types.remove(&oid);
         self.dropped.remove(&oid);
+        self.default_acls.remove(&oid);
     }
 
-    fn object(&self, oid: u32) -> Option<Object> {
+    /// The object with this OID.
+    #[must_use]
+    pub fn object(&self, oid: u32) -> Option<Object> {
         self.schemas
             .get(&oid)
             .map(|o| Object::Schema((**o).clone()))
@@ -499,6 +552,11 @@ impl CatalogSnapshot {
             .or_else(|| self.roles.get(&oid).map(|o| Object::Role((**o).clone())))
             .or_else(|| self.types.get(&oid).map(|o| Object::Type((**o).clone())))
             .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
+            .or_else(|| {
+                let rights = self.database_rights.as_ref().filter(|rights| rights.oid == oid);
+                rights.map(|o| Object::Database((**o).clone()))
+            })
+            .or_else(|| self.default_acls.get(&oid).map(|o| Object::DefaultAcl((**o).clone())))
     }
 
     /// Computes what follows from the objects: names, who references whom, links to types.
@@ -507,6 +565,9 @@ impl CatalogSnapshot {
         self.schema_names = self.schemas.values().map(|s| (s.name.clone(), s.oid)).collect();
         if let Some(temp) = &self.temp {
             self.schema_names.insert("pg_temp".to_owned(), temp.schema);
+        }
+        for role in crate::rights::predefined() {
+            self.roles.entry(role.oid).or_insert_with(|| Arc::clone(role));
         }
         self.link_types();
         self.unfinished = !self.dropped.is_empty() || self.filling().next().is_some();
@@ -553,7 +614,6 @@ pub async fn bootstrap(
     let base =
         CatalogSnapshot { database, next_oid: super::FIRST_USER_OID, ..CatalogSnapshot::default() };
     let mut change = CatalogChange::new(Arc::clone(txn), &base);
-    let owner = super::DEFAULT_DATABASE.to_owned();
     for (oid, name) in [
         (super::PG_CATALOG_OID, "pg_catalog"),
         (super::PUBLIC_OID, super::PUBLIC),
@@ -562,18 +622,19 @@ pub async fn bootstrap(
         change.put(Object::Schema(Schema {
             oid,
             name: name.to_owned(),
-            owner: owner.clone(),
+            owner: Owner::BOOTSTRAP,
+            acl: None,
             comment: None,
         }));
     }
     change.put(Object::Role(Role {
-        oid: 10,
-        name: owner,
         superuser: true,
         login: true,
         create_db: true,
         create_role: true,
-        password: None,
+        replication: true,
+        bypass_rls: true,
+        ..Role::new(crate::acl::BOOTSTRAP, super::DEFAULT_DATABASE.to_owned())
     }));
     change.finish(env).await?;
     Ok(true)
@@ -594,7 +655,8 @@ mod tests {
             array_oid: 101,
             schema: 2200,
             name: "mood".to_owned(),
-            owner: "o".to_owned(),
+            owner: Owner::BOOTSTRAP,
+            acl: None,
             kind: TypeKind::Enum(vec![Arc::new(label)]),
             comment: None,
         };
@@ -608,6 +670,7 @@ mod tests {
             missing: None,
             dropped: false,
             domain: None,
+            acl: None,
             comment: None,
         };
         let table = Table {
@@ -615,7 +678,8 @@ mod tests {
             storage: TableId(90),
             schema: 2200,
             name: "t".to_owned(),
-            owner: "o".to_owned(),
+            owner: Owner::BOOTSTRAP,
+            acl: None,
             kind: TableKind::Ordinary,
             columns: vec![column],
             primary: None,

@@ -269,6 +269,7 @@ impl Ddl<'_> {
                 format!("constraints on {word} tables may reference only {word} tables"),
             ));
         }
+        self.may_reference(&other, &referenced_columns)?;
         if columns.len() != referenced_columns.len() {
             return Err(Error::new(
                 SqlState::INVALID_FOREIGN_KEY,

@@ -197,6 +197,7 @@ fn push(table: &mut Table, name: String, ty: telesto_sql_types::SqlType) -> Resu
         missing: None,
         dropped: false,
         domain: None,
+        acl: None,
         comment: None,
     });
     Ok(())

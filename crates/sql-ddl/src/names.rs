@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Ddl;
 use telesto_sql_catalog::{CatalogSnapshot, Relation, Table};
 use telesto_sql_expr::types::UserTypes;
-use telesto_sql_parser::sqlparser::ast::{Ident, ObjectName};
+use telesto_sql_parser::sqlparser::ast::ObjectName;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 pub(super) use telesto_sql_parser::names::fold;
@@ -158,18 +158,6 @@ impl Ddl<'_> {
             path.insert(0, within.clone());
         }
         path
-    }
-
-    /// Fails when there is no such schema.
-    pub(super) fn known_schema(&self, name: &Ident) -> Result<()> {
-        let name = fold(name);
-        match self.catalog().schema(&name) {
-            Some(_) => Ok(()),
-            None => Err(Error::new(
-                SqlState::INVALID_SCHEMA_NAME,
-                format!("schema \"{name}\" does not exist"),
-            )),
-        }
     }
 
     /// The OID of the schema something is created in.

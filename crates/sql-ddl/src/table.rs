@@ -75,7 +75,8 @@ impl Ddl<'_> {
             storage: id,
             schema,
             name,
-            owner: self.context.settings.current_user.clone(),
+            owner: self.maker(),
+            acl: self.initial_acl(telesto_sql_catalog::Granted::Table, schema),
             kind: TableKind::Ordinary,
             columns: Vec::new(),
             primary: None,
@@ -168,6 +169,7 @@ impl Ddl<'_> {
             missing: None,
             dropped: false,
             domain,
+            acl: None,
             comment: None,
         };
         if serial {
@@ -333,6 +335,7 @@ impl Ddl<'_> {
                 missing: None,
                 dropped: false,
                 domain: None,
+                acl: None,
                 comment: None,
             });
         }

@@ -44,6 +44,14 @@ pub struct Settings {
     pub session_user: String,
     /// The user whose rights count (SET ROLE).
     pub current_user: String,
+    /// OID of the role that logged in: what SET SESSION AUTHORIZATION is allowed by.
+    pub authenticated_role: u32,
+    /// OID of the session's role.
+    pub session_role: u32,
+    /// OID of the role whose rights count.
+    pub current_role: u32,
+    /// Whether that was a superuser when it came to count: shown, never relied upon.
+    pub superuser: bool,
     /// The database.
     pub database: String,
     /// Schemas searched for unqualified names, `"$user"` not yet replaced.
@@ -77,6 +85,10 @@ impl Default for Settings {
         Self {
             session_user: "telesto".to_owned(),
             current_user: "telesto".to_owned(),
+            authenticated_role: telesto_sql_catalog::acl::BOOTSTRAP,
+            session_role: telesto_sql_catalog::acl::BOOTSTRAP,
+            current_role: telesto_sql_catalog::acl::BOOTSTRAP,
+            superuser: true,
             database: telesto_sql_catalog::DEFAULT_DATABASE.to_owned(),
             search_path: vec!["$user".to_owned(), telesto_sql_catalog::PUBLIC.to_owned()],
             time_zone: "UTC".to_owned(),
@@ -423,12 +435,13 @@ impl Settings {
             "standard_conforming_strings" if !boolean(name, value)? => {
                 return Err(Error::unsupported("standard_conforming_strings = off"));
             }
+            // Whether a session may is not known here: it asks the catalog and calls `become_role`.
             "session_authorization" | "role" => {
-                if !matches!(value, "none" | "default") {
-                    value.clone_into(&mut self.current_user);
-                } else {
-                    self.current_user.clone_from(&self.session_user);
-                }
+                return Err(Error::new(
+                    SqlState::CANT_CHANGE_RUNTIME_PARAM,
+                    format!("parameter \"{name}\" cannot be set in this way"),
+                )
+                .hint("Use SET ROLE, or SET SESSION AUTHORIZATION."));
             }
             fixed if FIXED.contains(&fixed) => {
                 return Err(Error::new(
@@ -462,7 +475,11 @@ impl Settings {
             "telesto.durability" => self.durability = defaults.durability,
             "telesto.executor" => self.executor = defaults.executor,
             "role" | "session_authorization" => {
-                self.current_user.clone_from(&self.session_user);
+                return Err(Error::new(
+                    SqlState::CANT_CHANGE_RUNTIME_PARAM,
+                    format!("parameter \"{name}\" cannot be reset in this way"),
+                )
+                .hint("Use RESET ROLE, or RESET SESSION AUTHORIZATION."));
             }
             _ => {
                 if self.others.remove(&lower).is_none() {
@@ -475,6 +492,27 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    /// Has another role's rights count from here on; the session's own again with `None`. Whoever calls it has asked the catalog.
+    pub fn become_role(&mut self, role: Option<(u32, &str)>) {
+        match role {
+            Some((oid, name)) => {
+                self.current_role = oid;
+                name.clone_into(&mut self.current_user);
+            }
+            None => {
+                self.current_role = self.session_role;
+                self.current_user.clone_from(&self.session_user);
+            }
+        }
+    }
+
+    /// Has the session be of another role. Whoever calls it has asked the catalog.
+    pub fn become_session(&mut self, oid: u32, name: &str) {
+        self.session_role = oid;
+        name.clone_into(&mut self.session_user);
+        self.become_role(None);
     }
 
     /// SHOW.
@@ -518,8 +556,9 @@ impl Settings {
             .to_owned(),
             "telesto.executor" => self.executor.name().to_owned(),
             "session_authorization" => self.session_user.clone(),
+            "is_superuser" => flag(self.superuser),
             "role" => {
-                if self.current_user == self.session_user {
+                if self.current_role == self.session_role {
                     "none".to_owned()
                 } else {
                     self.current_user.clone()

@@ -53,6 +53,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct HttpState {
     pub(crate) kv: Kv,
     env: Env,
+    engine: Arc<SqlEngine>,
     database: Arc<dyn Database>,
     config: Arc<ServerConfig>,
     metrics: Option<PrometheusHandle>,
@@ -77,6 +78,7 @@ impl HttpState {
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
             passwords: Arc::default(),
             env,
+            engine: Arc::clone(engine),
             database,
             config,
             metrics,
@@ -128,7 +130,7 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let response = match admit(&state, request.headers()).await {
+    let response = match admit(&state, request.headers(), auth::Need::of(route, request.method())).await {
         Err(refusal) => refusal.into_response(),
         Ok(_permit) => {
             let deadline = state.env.deadline(REQUEST_TIMEOUT);
@@ -158,12 +160,17 @@ fn routes_label(matched: &str) -> &'static str {
     routes().into_iter().find(|(path, ..)| *path == written).map_or("none", |(path, ..)| path)
 }
 
-async fn admit(state: &HttpState, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, ApiError> {
+async fn admit(
+    state: &HttpState,
+    headers: &HeaderMap,
+    need: auth::Need,
+) -> Result<OwnedSemaphorePermit, ApiError> {
     let permit = Arc::clone(&state.requests).try_acquire_owned().map_err(|_| {
         let message = "too many requests at once; try again shortly";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_requests", message)
     })?;
-    auth::check(&state.env, &state.config.auth, &state.passwords, headers).await?;
+    let given = (&*state.passwords, headers);
+    auth::check(&state.env, &state.engine, &state.config.auth, given, need).await?;
     Ok(permit)
 }
 

@@ -4,6 +4,7 @@ pub mod advisory;
 pub mod arrays;
 pub mod bits;
 pub mod enums;
+mod guards;
 pub mod hash;
 pub mod jsons;
 pub mod math;

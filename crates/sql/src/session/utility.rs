@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::constraints::SetConstraints;
+use super::roles::Asked as RoleAsked;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
@@ -26,7 +27,7 @@ fn tag(tag: &str) -> Option<StatementResult> {
 }
 
 /// The text of a value in SET: a literal, a word, a number.
-fn set_value(value: &Expr) -> Result<String> {
+pub(super) fn set_value(value: &Expr) -> Result<String> {
     Ok(match value {
         Expr::Value(value) => match &value.value {
             Value::SingleQuotedString(text) | Value::EscapedStringLiteral(text) => text.clone(),
@@ -45,7 +46,7 @@ fn set_value(value: &Expr) -> Result<String> {
     })
 }
 
-fn ident_text(ident: &Ident) -> String {
+pub(super) fn ident_text(ident: &Ident) -> String {
     if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
@@ -69,7 +70,7 @@ fn zone_value(value: &Expr) -> Result<Option<String>> {
     Ok(Some(format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)))
 }
 
-fn is_default(values: &[Expr]) -> bool {
+pub(super) fn is_default(values: &[Expr]) -> bool {
     matches!(values, [Expr::Identifier(word)] if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("default"))
 }
 
@@ -110,12 +111,31 @@ impl Session {
                 self.record(Step::Constraints(set));
                 Ok(tag("SET CONSTRAINTS"))
             }
-            Statement::Set(set) => self.set(set).map(|()| tag("SET")),
+            Statement::Set(set) => {
+                match RoleAsked::of_set(set)? {
+                    Some(asked) => self.change_role(&asked).await?,
+                    None => self.set(set)?,
+                }
+                Ok(tag("SET"))
+            }
             Statement::Reset(reset) => {
+                if let Some(asked) = RoleAsked::of_reset(reset) {
+                    self.change_role(&asked).await?;
+                    return Ok(tag("RESET"));
+                }
                 let defaults = Arc::clone(&self.defaults);
                 self.change_settings(false, |settings| match &reset.reset {
+                    // Whose session it is does not change.
                     Reset::ALL => {
-                        *settings = (*defaults).clone();
+                        let before = settings.clone();
+                        *settings = super::Settings {
+                            session_user: before.session_user,
+                            current_user: before.current_user,
+                            session_role: before.session_role,
+                            current_role: before.current_role,
+                            superuser: before.superuser,
+                            ..(*defaults).clone()
+                        };
                         Ok(())
                     }
                     Reset::ConfigurationParameter(name) => {
@@ -256,11 +276,6 @@ impl Session {
                 ("client_encoding".to_owned(), Some(vec![charset_name.value.clone()]))
             }
             Set::SetNamesDefault {} => return Ok(()),
-            Set::SetRole { role_name, context_modifier } => {
-                local = matches!(context_modifier, Some(ContextModifier::Local));
-                let role = role_name.as_ref().map_or("none".to_owned(), ident_text);
-                ("role".to_owned(), Some(vec![role]))
-            }
             other => return Err(Error::unsupported(format!("{other}"))),
         };
         let defaults = Arc::clone(&self.defaults);
@@ -385,6 +400,7 @@ impl Session {
         }
         let text = parameters.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let context = self.side_context().await?;
+        self.check_values(&format!("SELECT {text}"), &context.catalog)?;
         let (columns, rows) = query(&context, &format!("SELECT {text}")).await?;
         let row = rows.collect().await?.pop().unwrap_or_default();
         let eval = EvalContext::executing(&context);
