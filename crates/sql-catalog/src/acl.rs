@@ -145,7 +145,10 @@ impl Rights {
 
     /// Each of them with its name.
     pub fn each(self) -> impl Iterator<Item = (Self, &'static str)> {
-        Self::ALL.iter().filter(move |(right, ..)| self.has(*right)).map(|(right, _, name)| (*right, *name))
+        Self::ALL
+            .iter()
+            .filter(move |(right, ..)| self.has(*right))
+            .map(|(right, _, name)| (*right, *name))
     }
 }
 
@@ -320,7 +323,13 @@ impl Acl {
     }
 
     /// Fails when `grantor` has the options only by way of `grantee`.
-    fn refuse_circle(&self, grantee: u32, grantor: u32, options: Rights, owner: Owner) -> Result<()> {
+    fn refuse_circle(
+        &self,
+        grantee: u32,
+        grantor: u32,
+        options: Rights,
+        owner: Owner,
+    ) -> Result<()> {
         if grantor == owner.0 {
             return Ok(());
         }
@@ -416,7 +425,8 @@ impl Acl {
                     *role = to.0;
                 }
             }
-            match self.0.iter_mut().find(|i| i.grantee == item.grantee && i.grantor == item.grantor) {
+            match self.0.iter_mut().find(|i| i.grantee == item.grantee && i.grantor == item.grantor)
+            {
                 Some(known) => {
                     known.rights = known.rights.or(item.rights);
                     known.options = known.options.or(item.options);

@@ -24,7 +24,9 @@ pub mod build_record;
 pub mod builtin;
 pub mod codec;
 pub mod model;
+pub mod object;
 pub mod rights;
+pub mod roles;
 pub mod sequence;
 pub mod sizes;
 pub mod snapshot;
@@ -32,12 +34,12 @@ pub mod store;
 pub mod temp;
 pub mod types;
 
+pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use model::{
     BuildState, CheckConstraint, Column, DatabaseRights, DefaultAcl, Dropped, ForeignKey,
     ForeignKeyAction, ForeignKeyMatch, Generated, Index, IndexBuild, IndexColumn, IndexExpression,
     Membership, Role, Schema, Sequence, Table, TableKind, View,
 };
-pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use rights::{Actor, Guarded};
 pub use sequence::SequenceSession;
 pub use snapshot::{CatalogSnapshot, Relation, Stamp};

@@ -367,7 +367,8 @@ impl CatalogSnapshot {
         let default = Acl::default_of(kind, owner);
         let mut acl = everywhere.unwrap_or_else(|| default.clone());
         for item in here.into_iter().flat_map(|acl| acl.0) {
-            match acl.0.iter_mut().find(|i| i.grantee == item.grantee && i.grantor == item.grantor) {
+            match acl.0.iter_mut().find(|i| i.grantee == item.grantee && i.grantor == item.grantor)
+            {
                 Some(known) => {
                     known.rights = known.rights.or(item.rights);
                     known.options = known.options.or(item.options);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use telesto_common::{DatabaseId, TableId};
 
 use super::model::{
-    BuildState, DatabaseRights, DefaultAcl, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table,
-    View,
+    BuildState, DatabaseRights, DefaultAcl, Dropped, ForeignKey, Index, Role, Schema, Sequence,
+    Table, View,
 };
 use super::types::UserType;
 use telesto_sql_types::EnumType;

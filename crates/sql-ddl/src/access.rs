@@ -10,6 +10,7 @@
 //! # On failure
 //! 42501; the caller undoes what the definition wrote.
 
+use std::sync::Arc;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::temp::is_temporary;
@@ -19,7 +20,6 @@ use telesto_sql_catalog::{
 use telesto_sql_parser::definition::{Action, Definition, RoleSpec};
 use telesto_sql_parser::sqlparser::ast::{ObjectName, ObjectType, Statement};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use std::sync::Arc;
 
 use super::Ddl;
 use super::names::{fold, split};
@@ -52,7 +52,9 @@ pub(super) fn reach(statement: &Statement, definition: Option<&Definition>) -> R
         Some(Definition::AlterSchema { .. }) => Reach::Named,
         Some(Definition::Alter { actions, .. }) => {
             let far = |action: &Action| match action {
-                Action::DropColumn { cascade, .. } | Action::DropConstraint { cascade, .. } => *cascade,
+                Action::DropColumn { cascade, .. } | Action::DropConstraint { cascade, .. } => {
+                    *cascade
+                }
                 Action::RenameTo(_)
                 | Action::RenameColumn { .. }
                 | Action::SetSchema(_)
@@ -64,7 +66,9 @@ pub(super) fn reach(statement: &Statement, definition: Option<&Definition>) -> R
         Some(Definition::DropIndexConcurrently { cascade: true, .. }) => Reach::Named,
         Some(_) => Reach::Own,
         None => match statement {
-            Statement::Drop { .. } | Statement::DropDomain(_) | Statement::Truncate(_) => Reach::Named,
+            Statement::Drop { .. } | Statement::DropDomain(_) | Statement::Truncate(_) => {
+                Reach::Named
+            }
             Statement::AlterType(_) | Statement::AlterCollation(_) => Reach::Named,
             Statement::AlterTable(alter) if alter.table_type.is_some() => Reach::Named,
             _ => Reach::Own,
@@ -165,12 +169,7 @@ fn may_create(
     guarded.need(actor, Rights::CREATE)
 }
 
-fn may_drop(
-    before: &CatalogSnapshot,
-    actor: &Actor,
-    was: &Guarded<'_>,
-    schema: u32,
-) -> Result<()> {
+fn may_drop(before: &CatalogSnapshot, actor: &Actor, was: &Guarded<'_>, schema: u32) -> Result<()> {
     let of_schema = before.schema_by_oid(schema).is_some_and(|schema| actor.owns(schema.owner));
     if of_schema { Ok(()) } else { was.need_owner(actor) }
 }

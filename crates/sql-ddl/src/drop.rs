@@ -100,7 +100,12 @@ impl Ddl<'_> {
         Ok(format!("DROP {kind}"))
     }
 
-    pub(super) async fn drop_table(&mut self, table: &Table, targets: &Targets, cascade: bool) -> Result<()> {
+    pub(super) async fn drop_table(
+        &mut self,
+        table: &Table,
+        targets: &Targets,
+        cascade: bool,
+    ) -> Result<()> {
         let shown = self.shown_name(table.schema, &table.name);
         let mut needs = Dependents::of(format!("table {shown}"));
         let referencing: Vec<_> = self

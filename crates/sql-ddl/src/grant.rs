@@ -12,11 +12,11 @@
 //! Functions are those of the server: everybody may call them, and nothing can be taken from anybody.
 
 use telesto_sql_catalog::acl::EVERYBODY;
+use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{
     Acl, DATABASE_OID, DatabaseRights, DefaultAcl, Granted, Guarded, Owner, Relation, Rights, Table,
 };
-use telesto_sql_catalog::rights::denied;
 use telesto_sql_parser::definition::{Grant, GrantKind, GrantOn, RoleSpec};
 use telesto_sql_parser::sqlparser::ast::{Ident, ObjectName};
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -50,11 +50,14 @@ fn rights_named(statement: &Grant, kind: Granted) -> Result<Rights> {
     let Some(named) = &statement.privileges else { return Ok(kind.rights()) };
     let mut rights = Rights::NONE;
     for (name, columns) in named {
-        let right = Rights::named(name)
-            .ok_or_else(|| Error::syntax(format!("unrecognized privilege type \"{}\"", name.to_lowercase())))?;
+        let right = Rights::named(name).ok_or_else(|| {
+            Error::syntax(format!("unrecognized privilege type \"{}\"", name.to_lowercase()))
+        })?;
         if !columns.is_empty() {
             if kind != Granted::Table {
-                return Err(operation_error("column privileges are only valid for relations".to_owned()));
+                return Err(operation_error(
+                    "column privileges are only valid for relations".to_owned(),
+                ));
             }
             if !Granted::Column.rights().has(right) {
                 let name = name.to_uppercase();
@@ -123,7 +126,9 @@ impl Ddl<'_> {
                 self.schema_usage(name)?;
                 let found = self.find(name)?.ok_or_else(|| undefined_table(name))?;
                 match (kind, found) {
-                    (GrantKind::Table, Relation::Table(table)) => self.grant_on_table(&table, change),
+                    (GrantKind::Table, Relation::Table(table)) => {
+                        self.grant_on_table(&table, change)
+                    }
                     (GrantKind::Table, Relation::View(view)) => {
                         self.refuse_columns(change)?;
                         let mut view = (*view).clone();
@@ -192,8 +197,9 @@ impl Ddl<'_> {
         if change.statement.grant {
             return Ok(());
         }
-        Err(Error::unsupported("REVOKE of a function of the server")
-            .hint("What needs protection is protected by roles: see pg_signal_backend and its kin."))
+        Err(Error::unsupported("REVOKE of a function of the server").hint(
+            "What needs protection is protected by roles: see pg_signal_backend and its kin.",
+        ))
     }
 
     pub(super) fn known_database(&self, name: &str) -> Result<()> {
@@ -219,7 +225,8 @@ impl Ddl<'_> {
     }
 
     fn refuse_columns(&self, change: &Change<'_>) -> Result<()> {
-        let named = change.statement.privileges.iter().flatten().any(|(_, columns)| !columns.is_empty());
+        let named =
+            change.statement.privileges.iter().flatten().any(|(_, columns)| !columns.is_empty());
         if named || !change.statement.columns.is_empty() {
             return Err(Error::unsupported("privileges on columns of a view or a sequence")
                 .hint("Grant on the whole, or make a view of the columns."));
@@ -326,11 +333,13 @@ impl Ddl<'_> {
         let here = |of: u32| of == schema.oid;
         match kind {
             GrantKind::Table => {
-                let tables: Vec<_> = self.catalog().tables().filter(|t| here(t.schema)).cloned().collect();
+                let tables: Vec<_> =
+                    self.catalog().tables().filter(|t| here(t.schema)).cloned().collect();
                 for table in tables {
                     self.grant_on_table(&table, change)?;
                 }
-                let views: Vec<_> = self.catalog().views().filter(|v| here(v.schema)).cloned().collect();
+                let views: Vec<_> =
+                    self.catalog().views().filter(|v| here(v.schema)).cloned().collect();
                 for view in views {
                     let mut view = (*view).clone();
                     view.acl = self.changed(&Guarded::view(&view), Rights::NONE, change)?;
@@ -363,7 +372,10 @@ impl Ddl<'_> {
             let mut sum = Rights::NONE;
             for (name, _) in named {
                 let right = Rights::named(name).ok_or_else(|| {
-                    Error::syntax(format!("unrecognized privilege type \"{}\"", name.to_lowercase()))
+                    Error::syntax(format!(
+                        "unrecognized privilege type \"{}\"",
+                        name.to_lowercase()
+                    ))
                 })?;
                 sum = sum.or(right.and(guarded.kind.rights()));
             }
@@ -431,9 +443,10 @@ impl Ddl<'_> {
     fn warn_of_part(&self, guarded: &Guarded<'_>, may: Rights, change: &Change<'_>) {
         let name = guarded.name;
         let (code, text) = match (change.statement.grant, may.is_empty(), change.all()) {
-            (true, true, _) => {
-                (SqlState::PRIVILEGE_NOT_GRANTED, format!("no privileges were granted for \"{name}\""))
-            }
+            (true, true, _) => (
+                SqlState::PRIVILEGE_NOT_GRANTED,
+                format!("no privileges were granted for \"{name}\""),
+            ),
             (true, false, false) => (
                 SqlState::PRIVILEGE_NOT_GRANTED,
                 format!("not all privileges were granted for \"{name}\""),

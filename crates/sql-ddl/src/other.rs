@@ -2,8 +2,8 @@
 
 use super::Ddl;
 use super::names::{fold, split, undefined_column, undefined_table};
-use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::rights::denied;
+use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Granted, Owner, Relation, Schema, UserType};
 use telesto_sql_parser::definition::RoleSpec;
 use telesto_sql_parser::sqlparser::ast::{CommentObject, Ident, ObjectName};

@@ -176,7 +176,9 @@ impl Ddl<'_> {
             for table in catalog.tables().filter(|o| o.owner.0 == role.oid) {
                 self.move_table(table.id, owner);
             }
-            for sequence in catalog.sequences().filter(|o| o.owner.0 == role.oid && o.owned_by.is_none()) {
+            for sequence in
+                catalog.sequences().filter(|o| o.owner.0 == role.oid && o.owned_by.is_none())
+            {
                 let mut sequence = (**sequence).clone();
                 moved(&mut sequence.acl, &mut sequence.owner, owner);
                 self.change.put(Object::Sequence(sequence));
@@ -212,7 +214,11 @@ impl Ddl<'_> {
         let owned = |owner: Owner| owners.contains(&owner.0);
         let catalog = self.catalog().clone();
         let targets = Targets {
-            tables: catalog.tables().filter(|o| owned(o.owner)).map(|o| o.id).collect::<BTreeSet<_>>(),
+            tables: catalog
+                .tables()
+                .filter(|o| owned(o.owner))
+                .map(|o| o.id)
+                .collect::<BTreeSet<_>>(),
             views: catalog.views().filter(|o| owned(o.owner)).map(|o| o.oid).collect(),
         };
         for view in catalog.views().filter(|o| owned(o.owner)) {
@@ -246,9 +252,11 @@ impl Ddl<'_> {
         }
         for schema in catalog.schemas().filter(|o| owned(o.owner)) {
             if self.catalog().schema_by_oid(schema.oid).is_some() {
-                let name = ObjectName::from(vec![
-                    telesto_sql_parser::sqlparser::ast::Ident::with_quote('"', schema.name.clone()),
-                ]);
+                let name =
+                    ObjectName::from(vec![telesto_sql_parser::sqlparser::ast::Ident::with_quote(
+                        '"',
+                        schema.name.clone(),
+                    )]);
                 self.drop_schema(&name, false, cascade).await?;
             }
         }

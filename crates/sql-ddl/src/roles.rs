@@ -171,10 +171,11 @@ impl Ddl<'_> {
                 Self::check_name(&to)?;
                 let settings = &self.context.settings;
                 let of = |oid: u32, whose: &str| {
-                    (role.oid == oid).then(|| Error::unsupported(format!("{whose} user cannot be renamed")))
+                    (role.oid == oid)
+                        .then(|| Error::unsupported(format!("{whose} user cannot be renamed")))
                 };
-                if let Some(error) =
-                    of(settings.session_role, "session").or_else(|| of(settings.current_role, "current"))
+                if let Some(error) = of(settings.session_role, "session")
+                    .or_else(|| of(settings.current_role, "current"))
                 {
                     return Err(Error::new(
                         SqlState::FEATURE_NOT_SUPPORTED,
@@ -228,7 +229,8 @@ impl Ddl<'_> {
             return Ok(());
         }
         // Everybody may change the own password, and nothing else.
-        let password = !options.is_empty() && options.iter().all(|o| matches!(o, RoleOption::Password(_)));
+        let password =
+            !options.is_empty() && options.iter().all(|o| matches!(o, RoleOption::Password(_)));
         if password && role.oid == self.actor.oid {
             return Ok(());
         }

@@ -32,8 +32,12 @@ pub(super) fn verifier(text: &str, salt: u128) -> Result<String> {
             .hint("Give the password, or a verifier as pg_authid shows it: SCRAM-SHA-256$iterations:salt$stored key:server key."))
         };
     }
-    if text.len() == 35 && text.starts_with("md5") && text[3..].bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Err(Error::unsupported("an MD5 password").hint("Give the password, or its SCRAM-SHA-256 verifier."));
+    if text.len() == 35
+        && text.starts_with("md5")
+        && text[3..].bytes().all(|b| b.is_ascii_hexdigit())
+    {
+        return Err(Error::unsupported("an MD5 password")
+            .hint("Give the password, or its SCRAM-SHA-256 verifier."));
     }
     let salt = salt.to_be_bytes().to_vec();
     let salted = gen_salted_password(text, &salt, ITERATIONS);

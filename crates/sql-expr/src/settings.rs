@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use telesto_txn::{Durability, Level};
 
 use crate::levels::{check_level, level_name, level_named};
-
+use crate::settings_roles::by_session;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{TextStyle, TimeZone};
 
@@ -345,6 +345,7 @@ impl Settings {
     /// 42704 for an unknown parameter, 22023 for a bad value, 55P02 for a fixed one.
     pub fn set(&mut self, name: &str, values: &[String]) -> Result<()> {
         let lower = name.to_ascii_lowercase();
+        self.may_set(&lower)?;
         let joined = values.join(", ");
         let value = joined.trim();
         match lower.as_str() {
@@ -435,14 +436,7 @@ impl Settings {
             "standard_conforming_strings" if !boolean(name, value)? => {
                 return Err(Error::unsupported("standard_conforming_strings = off"));
             }
-            // Whether a session may is not known here: it asks the catalog and calls `become_role`.
-            "session_authorization" | "role" => {
-                return Err(Error::new(
-                    SqlState::CANT_CHANGE_RUNTIME_PARAM,
-                    format!("parameter \"{name}\" cannot be set in this way"),
-                )
-                .hint("Use SET ROLE, or SET SESSION AUTHORIZATION."));
-            }
+            "session_authorization" | "role" => return Err(by_session(name)),
             fixed if FIXED.contains(&fixed) => {
                 return Err(Error::new(
                     SqlState::CANT_CHANGE_RUNTIME_PARAM,
@@ -474,13 +468,7 @@ impl Settings {
             "telesto.consistency" => self.consistency = defaults.consistency,
             "telesto.durability" => self.durability = defaults.durability,
             "telesto.executor" => self.executor = defaults.executor,
-            "role" | "session_authorization" => {
-                return Err(Error::new(
-                    SqlState::CANT_CHANGE_RUNTIME_PARAM,
-                    format!("parameter \"{name}\" cannot be reset in this way"),
-                )
-                .hint("Use RESET ROLE, or RESET SESSION AUTHORIZATION."));
-            }
+            "role" | "session_authorization" => return Err(by_session(name)),
             _ => {
                 if self.others.remove(&lower).is_none() {
                     let value = defaults.show(name)?;
@@ -492,27 +480,6 @@ impl Settings {
             }
         }
         Ok(())
-    }
-
-    /// Has another role's rights count from here on; the session's own again with `None`. Whoever calls it has asked the catalog.
-    pub fn become_role(&mut self, role: Option<(u32, &str)>) {
-        match role {
-            Some((oid, name)) => {
-                self.current_role = oid;
-                name.clone_into(&mut self.current_user);
-            }
-            None => {
-                self.current_role = self.session_role;
-                self.current_user.clone_from(&self.session_user);
-            }
-        }
-    }
-
-    /// Has the session be of another role. Whoever calls it has asked the catalog.
-    pub fn become_session(&mut self, oid: u32, name: &str) {
-        self.session_role = oid;
-        name.clone_into(&mut self.session_user);
-        self.become_role(None);
     }
 
     /// SHOW.

@@ -6,9 +6,7 @@
 use super::rows::RowSet;
 use telesto_sql_catalog::acl::EVERYBODY;
 use telesto_sql_catalog::rights::is_predefined;
-use telesto_sql_catalog::{
-    Acl, AclItem, Actor, CatalogSnapshot, Granted, Guarded, Rights, Role,
-};
+use telesto_sql_catalog::{Acl, AclItem, Actor, CatalogSnapshot, Granted, Guarded, Rights, Role};
 use telesto_sql_types::Datum;
 
 /// A role's name inside an item: in quotes where it has more than letters, digits and underlines.

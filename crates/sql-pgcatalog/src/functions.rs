@@ -255,9 +255,7 @@ fn user_by_id(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
     let catalog = call.context.catalog;
     let name = catalog.roles().find(|role| role.oid == oid).map(|role| role.name.clone());
-    let name = name.unwrap_or_else(|| {
-        format!("unknown (OID={oid})")
-    });
+    let name = name.unwrap_or_else(|| format!("unknown (OID={oid})"));
     Ok(Datum::text(name))
 }
 

@@ -12,8 +12,8 @@ use telesto_sql_expr::context::Call;
 use telesto_sql_expr::fault;
 use telesto_sql_expr::registry::{Function, function};
 use telesto_sql_expr::ty::Tag::{Bool, Int2, Name, Oid, Reg, Text};
-use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
@@ -36,7 +36,8 @@ pub const TABLE: &[Function] = &[
         column(&named(&a[0], c)?, &a[1..], c)
     })
     .stable(),
-    function("has_sequence_privilege", &[Reg, Text], Bool, |a, c| sequence(&own(c)?, a, c)).stable(),
+    function("has_sequence_privilege", &[Reg, Text], Bool, |a, c| sequence(&own(c)?, a, c))
+        .stable(),
     function("has_sequence_privilege", &[Name, Reg, Text], Bool, |a, c| {
         sequence(&named(&a[0], c)?, &a[1..], c)
     })
@@ -53,7 +54,8 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("has_database_privilege", &[Text, Text], Bool, |a, c| database(&own(c)?, a, c))
         .stable(),
-    function("has_database_privilege", &[Oid, Text], Bool, |a, c| database(&own(c)?, a, c)).stable(),
+    function("has_database_privilege", &[Oid, Text], Bool, |a, c| database(&own(c)?, a, c))
+        .stable(),
     function("has_database_privilege", &[Name, Text, Text], Bool, |a, c| {
         database(&named(&a[0], c)?, &a[1..], c)
     })
@@ -143,7 +145,9 @@ fn named(name: &Datum, call: &Call<'_>) -> Result<Actor> {
 
 fn holds(actor: &Actor, guarded: &Guarded<'_>, asked: &Asked) -> bool {
     let (rights, options) = (guarded.rights_of(actor), guarded.options_of(actor));
-    asked.iter().any(|(right, option)| if *option { options.has(*right) } else { rights.has(*right) })
+    asked
+        .iter()
+        .any(|(right, option)| if *option { options.has(*right) } else { rights.has(*right) })
 }
 
 fn with_relation<T>(
@@ -183,7 +187,8 @@ fn sequence(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     match call.context.catalog.sequence(oid) {
         Some(sequence) => Ok(Datum::Bool(holds(actor, &Guarded::sequence(sequence), &asked))),
         None => {
-            let known = with_relation(call.context.catalog, oid, |guarded, _| guarded.name.to_owned());
+            let known =
+                with_relation(call.context.catalog, oid, |guarded, _| guarded.name.to_owned());
             match known {
                 Some(name) => Err(fault::error("42809", format!("\"{name}\" is not a sequence"))),
                 None => Ok(Datum::Null),
@@ -204,7 +209,9 @@ fn holds_column(
     let options = acl.map_or(Rights::NONE, |acl| acl.options_of(&actor.roles));
     let options = options.or(whole.options_of(actor));
     let rights = catalog.column_rights(actor, table, at);
-    asked.iter().any(|(right, option)| if *option { options.has(*right) } else { rights.has(*right) })
+    asked
+        .iter()
+        .any(|(right, option)| if *option { options.has(*right) } else { rights.has(*right) })
 }
 
 fn any_column(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {
@@ -262,9 +269,9 @@ fn schema(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         },
         name => {
             let name = name.as_str().unwrap_or_default();
-            catalog.schema(name).ok_or_else(|| {
-                fault::error("3F000", format!("schema \"{name}\" does not exist"))
-            })?
+            catalog
+                .schema(name)
+                .ok_or_else(|| fault::error("3F000", format!("schema \"{name}\" does not exist")))?
         }
     };
     let own = telesto_sql_catalog::temp::is_temporary(found.oid);

@@ -130,7 +130,9 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let response = match admit(&state, request.headers(), auth::Need::of(route, request.method())).await {
+    let response = match admit(&state, request.headers(), auth::Need::of(route, request.method()))
+        .await
+    {
         Err(refusal) => refusal.into_response(),
         Ok(_permit) => {
             let deadline = state.env.deadline(REQUEST_TIMEOUT);

@@ -127,7 +127,8 @@ impl WireServer {
         // Without it small replies wait for the client's delayed acknowledgement.
         let _ = socket.set_nodelay(true);
         let started =
-            startup::start(&self.env, socket, &self.engine, &self.config, &self.budget, &self.stop).await;
+            startup::start(&self.env, socket, &self.engine, &self.config, &self.budget, &self.stop)
+                .await;
         match started {
             Ok((wire, Started::Session(client))) => Some((wire, client)),
             Ok((wire, Started::Cancel { pid, secret })) => {

@@ -38,7 +38,8 @@ pub(super) fn statistics(function: &str, call: &Call<'_>) -> Result<()> {
     if actor(call).acts_as(READ_ALL_STATS) {
         return Ok(());
     }
-    Err(refused(function).hint("GRANT pg_monitor TO the role lets it see the state of the database."))
+    Err(refused(function)
+        .hint("GRANT pg_monitor TO the role lets it see the state of the database."))
 }
 
 /// Fails unless the session is a superuser's, whatever SET ROLE says, and the role that counts is one, too.
@@ -49,8 +50,7 @@ pub(super) fn superuser(function: &str, call: &Call<'_>) -> Result<()> {
     if is_super(settings.session_role) && is_super(settings.current_role) {
         return Ok(());
     }
-    Err(refused(function)
-        .hint("Connect as a superuser (CREATE ROLE … SUPERUSER LOGIN makes one)."))
+    Err(refused(function).hint("Connect as a superuser (CREATE ROLE … SUPERUSER LOGIN makes one)."))
 }
 
 /// Fails unless the role may stop what a session of `owner` does.

@@ -176,23 +176,8 @@ impl Words<'_> {
             }
             return Ok(Definition::DropIndexConcurrently { if_exists, names, cascade });
         }
-        if self.words(&["GRANT"]) {
-            return self.grant(true);
-        }
-        if self.words(&["REVOKE"]) {
-            return self.grant(false);
-        }
-        if self.words(&["REASSIGN", "OWNED"]) {
-            return self.reassign();
-        }
-        if self.words(&["DROP", "OWNED"]) {
-            return self.drop_owned();
-        }
-        if self.words(&["DROP"]) {
-            if !(self.words(&["ROLE"]) || self.words(&["USER"])) {
-                self.expect_words(&["GROUP"])?;
-            }
-            return self.drop_role();
+        if let Some(definition) = self.of_rights()? {
+            return Ok(definition);
         }
         self.expect_words(&["ALTER"])?;
         if self.words(&["DEFAULT", "PRIVILEGES"]) {
@@ -252,14 +237,36 @@ impl Words<'_> {
         Ok(Definition::Alter { kind, if_exists, name, actions })
     }
 
+    /// GRANT, REVOKE, and what is dropped of roles; `None`: another definition.
+    fn of_rights(&mut self) -> Result<Option<Definition>> {
+        if self.words(&["GRANT"]) {
+            return self.grant(true).map(Some);
+        }
+        if self.words(&["REVOKE"]) {
+            return self.grant(false).map(Some);
+        }
+        if self.words(&["REASSIGN", "OWNED"]) {
+            return self.reassign().map(Some);
+        }
+        if self.words(&["DROP", "OWNED"]) {
+            return self.drop_owned().map(Some);
+        }
+        if self.words(&["DROP"]) {
+            if !(self.words(&["ROLE"]) || self.words(&["USER"])) {
+                self.expect_words(&["GROUP"])?;
+            }
+            return self.drop_role().map(Some);
+        }
+        Ok(None)
+    }
+
     fn create_schema(&mut self) -> Result<Definition> {
         let if_not_exists = self.words(&["IF", "NOT", "EXISTS"]);
         let mut name = None;
         if !self.peek_words(&["AUTHORIZATION"]) {
             name = Some(self.identifier()?);
         }
-        let owner =
-            if self.words(&["AUTHORIZATION"]) { Some(self.role()?) } else { None };
+        let owner = if self.words(&["AUTHORIZATION"]) { Some(self.role()?) } else { None };
         if name.is_none() && owner.is_none() {
             return Err(self.unexpected());
         }

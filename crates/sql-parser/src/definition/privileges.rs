@@ -218,7 +218,9 @@ impl Words<'_> {
             GrantKind::Database
         } else if self.words(&["TYPE"]) || self.words(&["DOMAIN"]) {
             GrantKind::Type
-        } else if self.words(&["FUNCTION"]) || self.words(&["ROUTINE"]) || self.words(&["PROCEDURE"])
+        } else if self.words(&["FUNCTION"])
+            || self.words(&["ROUTINE"])
+            || self.words(&["PROCEDURE"])
         {
             return self.functions();
         } else {
@@ -317,7 +319,8 @@ impl Words<'_> {
                 "cannot use IN SCHEMA clause when using GRANT/REVOKE ON SCHEMAS",
             ));
         }
-        let grant = self.grant_to(grant, only_option, (privileges, columns, GrantOn::Later(kind)))?;
+        let grant =
+            self.grant_to(grant, only_option, (privileges, columns, GrantOn::Later(kind)))?;
         Ok(Definition::DefaultPrivileges { of, within, grant: Box::new(grant) })
     }
 
@@ -367,7 +370,9 @@ impl Words<'_> {
             let change = RoleChange::Rename(self.identifier()?);
             return Ok(Definition::AlterRole { name, change });
         }
-        if self.peek_words(&["SET"]) || self.peek_words(&["RESET"]) || self.peek_words(&["IN", "DATABASE"])
+        if self.peek_words(&["SET"])
+            || self.peek_words(&["RESET"])
+            || self.peek_words(&["IN", "DATABASE"])
         {
             return Err(settings_of_a_role());
         }
@@ -408,7 +413,10 @@ fn settings_of_a_role() -> Error {
 }
 
 fn reserved(name: &str) -> Error {
-    Error::new(telesto_sql_types::SqlState::RESERVED_NAME, format!("role name \"{name}\" is reserved"))
+    Error::new(
+        telesto_sql_types::SqlState::RESERVED_NAME,
+        format!("role name \"{name}\" is reserved"),
+    )
 }
 
 /// The role an identifier means.

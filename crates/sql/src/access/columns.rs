@@ -35,7 +35,13 @@ pub(super) struct Member {
 
 impl Member {
     pub(super) fn table(name: String, table: Arc<Table>, asked: bool) -> Self {
-        Self { name, renamed: Vec::new(), source: Source::Table(table), read: BTreeSet::new(), asked }
+        Self {
+            name,
+            renamed: Vec::new(),
+            source: Source::Table(table),
+            read: BTreeSet::new(),
+            asked,
+        }
     }
 
     pub(super) fn whole(name: String, columns: Option<Vec<String>>) -> Self {
@@ -62,7 +68,9 @@ impl Member {
                     .map(|(_, found)| found)?;
                 Some(Some(at))
             }
-            Source::Whole(Some(columns)) => columns.iter().any(|known| known == name).then_some(None),
+            Source::Whole(Some(columns)) => {
+                columns.iter().any(|known| known == name).then_some(None)
+            }
             Source::Whole(None) => None,
         }
     }

@@ -55,6 +55,7 @@ pub(crate) enum Class {
 }
 
 /// How this kind of statement is guarded.
+#[rustfmt::skip]
 pub(crate) fn class_of(statement: &Statement) -> Class {
     use Statement as S;
     match statement {
@@ -95,99 +96,24 @@ pub(crate) fn class_of(statement: &Statement) -> Class {
         | S::NOTIFY { .. } => Class::Session,
         // They name relations, and do nothing to them here.
         S::Lock(_) | S::LockTables { .. } | S::Analyze(_) | S::Vacuum(_) => Class::Session,
-        S::Msck(_)
-        | S::Install { .. }
-        | S::Load { .. }
-        | S::Directory { .. }
-        | S::Case(_)
-        | S::If(_)
-        | S::While(_)
-        | S::Raise(_)
-        | S::Call(_)
-        | S::CopyIntoSnowflake { .. }
-        | S::Open(_)
-        | S::CreateVirtualTable { .. }
-        | S::CreateRole(_)
-        | S::CreateSecret { .. }
-        | S::CreateServer(_)
-        | S::CreatePolicy(_)
-        | S::CreateConnector(_)
-        | S::CreateOperator(_)
-        | S::CreateOperatorFamily(_)
-        | S::CreateOperatorClass(_)
-        | S::AlterSchema(_)
-        | S::AlterIndex { .. }
-        | S::AlterView { .. }
-        | S::AlterFunction(_)
-        | S::AlterOperator(_)
-        | S::AlterOperatorFamily(_)
-        | S::AlterOperatorClass(_)
-        | S::AlterRole { .. }
-        | S::AlterPolicy(_)
-        | S::AlterConnector { .. }
-        | S::AlterSession { .. }
-        | S::AttachDatabase { .. }
-        | S::AttachDuckDBDatabase { .. }
-        | S::DetachDuckDBDatabase { .. }
-        | S::DropFunction(_)
-        | S::DropProcedure { .. }
-        | S::DropSecret { .. }
-        | S::DropPolicy(_)
-        | S::DropConnector { .. }
-        | S::CreateCollation(_)
-        | S::DropExtension(_)
-        | S::DropOperator(_)
-        | S::DropOperatorFamily(_)
-        | S::DropOperatorClass(_)
-        | S::Flush { .. }
-        | S::ShowFunctions { .. }
-        | S::ShowStatus { .. }
-        | S::ShowVariables { .. }
-        | S::ShowCreate { .. }
-        | S::ShowColumns { .. }
-        | S::ShowCatalogs { .. }
-        | S::ShowDatabases { .. }
-        | S::ShowProcessList { .. }
-        | S::ShowSchemas { .. }
-        | S::ShowCharset(_)
-        | S::ShowObjects(_)
-        | S::ShowTables { .. }
-        | S::ShowViews { .. }
-        | S::ShowCollation { .. }
-        | S::Use(_)
-        | S::CreateSchema { .. }
-        | S::CreateDatabase { .. }
-        | S::CreateFunction(_)
-        | S::CreateTrigger(_)
-        | S::DropTrigger(_)
-        | S::CreateProcedure { .. }
-        | S::CreateMacro { .. }
-        | S::CreateStage { .. }
-        | S::Assert { .. }
-        | S::Grant(_)
-        | S::Deny(_)
-        | S::Revoke(_)
-        | S::Kill { .. }
-        | S::ExplainTable { .. }
-        | S::Cache { .. }
-        | S::UNCache { .. }
-        | S::CreateSequence { .. }
-        | S::CreateDomain(_)
-        | S::UnlockTables
-        | S::Unload { .. }
-        | S::OptimizeTable { .. }
-        | S::LoadData { .. }
-        | S::RenameTable(_)
-        | S::List(_)
-        | S::Remove(_)
-        | S::RaisError { .. }
-        | S::Throw(_)
-        | S::Print(_)
-        | S::WaitFor(_)
-        | S::Return(_)
-        | S::ExportData(_)
-        | S::CreateUser(_)
-        | S::AlterUser(_) => Class::Refused,
+        S::Msck(_) | S::Install { .. } | S::Load { .. } | S::Directory { .. } | S::Case(_) | S::If(_) | S::While(_) | S::Raise(_)
+        | S::Call(_) | S::CopyIntoSnowflake { .. } | S::Open(_) | S::CreateVirtualTable { .. } | S::CreateRole(_)
+        | S::CreateSecret { .. } | S::CreateServer(_) | S::CreatePolicy(_) | S::CreateConnector(_) | S::CreateOperator(_)
+        | S::CreateOperatorFamily(_) | S::CreateOperatorClass(_) | S::AlterSchema(_) | S::AlterIndex { .. } | S::AlterView { .. }
+        | S::AlterFunction(_) | S::AlterOperator(_) | S::AlterOperatorFamily(_) | S::AlterOperatorClass(_) | S::AlterRole { .. }
+        | S::AlterPolicy(_) | S::AlterConnector { .. } | S::AlterSession { .. } | S::AttachDatabase { .. }
+        | S::AttachDuckDBDatabase { .. } | S::DetachDuckDBDatabase { .. } | S::DropFunction(_) | S::DropProcedure { .. }
+        | S::DropSecret { .. } | S::DropPolicy(_) | S::DropConnector { .. } | S::CreateCollation(_) | S::DropExtension(_)
+        | S::DropOperator(_) | S::DropOperatorFamily(_) | S::DropOperatorClass(_) | S::Flush { .. } | S::ShowFunctions { .. }
+        | S::ShowStatus { .. } | S::ShowVariables { .. } | S::ShowCreate { .. } | S::ShowColumns { .. } | S::ShowCatalogs { .. }
+        | S::ShowDatabases { .. } | S::ShowProcessList { .. } | S::ShowSchemas { .. } | S::ShowCharset(_) | S::ShowObjects(_)
+        | S::ShowTables { .. } | S::ShowViews { .. } | S::ShowCollation { .. } | S::Use(_) | S::CreateSchema { .. }
+        | S::CreateDatabase { .. } | S::CreateFunction(_) | S::CreateTrigger(_) | S::DropTrigger(_) | S::CreateProcedure { .. }
+        | S::CreateMacro { .. } | S::CreateStage { .. } | S::Assert { .. } | S::Grant(_) | S::Deny(_) | S::Revoke(_) | S::Kill { .. }
+        | S::ExplainTable { .. } | S::Cache { .. } | S::UNCache { .. } | S::CreateSequence { .. } | S::CreateDomain(_)
+        | S::UnlockTables | S::Unload { .. } | S::OptimizeTable { .. } | S::LoadData { .. } | S::RenameTable(_) | S::List(_)
+        | S::Remove(_) | S::RaisError { .. } | S::Throw(_) | S::Print(_) | S::WaitFor(_) | S::Return(_) | S::ExportData(_)
+        | S::CreateUser(_) | S::AlterUser(_) => Class::Refused,
     }
 }
 
@@ -299,7 +225,9 @@ impl Walk<'_> {
         match statement {
             Statement::Explain { statement, .. } => self.statement(statement),
             Statement::Declare { .. } => {
-                match telesto_sql_parser::cursor::declared(statement).and_then(|d| d.for_query.as_ref()) {
+                match telesto_sql_parser::cursor::declared(statement)
+                    .and_then(|d| d.for_query.as_ref())
+                {
                     Some(query) => self.whole_query(query),
                     None => Ok(()),
                 }
@@ -318,10 +246,7 @@ impl Walk<'_> {
     }
 
     /// Fails when the parser knows a relation in the statement that was not looked at.
-    fn all_seen(
-        &self,
-        visit: impl FnOnce(&mut Relations) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn all_seen(&self, visit: impl FnOnce(&mut Relations) -> ControlFlow<()>) -> Result<()> {
         let mut relations = Relations::default();
         let _ = visit(&mut relations);
         match relations.0.iter().find(|name| !self.seen.contains(*name)) {

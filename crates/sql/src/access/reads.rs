@@ -35,7 +35,9 @@ impl Walk<'_> {
                 let name = fold(&cte.alias.name);
                 match (&*cte.query.body, with.recursive) {
                     // Only behind UNION the name means what is being computed.
-                    (SetExpr::SetOperation { left, right, .. }, true) if cte.query.with.is_none() => {
+                    (SetExpr::SetOperation { left, right, .. }, true)
+                        if cte.query.with.is_none() =>
+                    {
                         let found = self.body(left, None, &outer)?;
                         outer.merge(&found);
                         // Should an executor take the name for a table of the catalog, that may be read.
@@ -82,7 +84,12 @@ impl Walk<'_> {
     }
 
     /// A query's body; `around`: the query, where names in its ORDER BY may be those of the body's relations.
-    fn body_here(&mut self, body: &SetExpr, around: Option<&Query>, outer: &Level) -> Result<Level> {
+    fn body_here(
+        &mut self,
+        body: &SetExpr,
+        around: Option<&Query>,
+        outer: &Level,
+    ) -> Result<Level> {
         let mut outer_found = outer.clone();
         match body {
             SetExpr::Select(select) => return self.select(select, around, outer),
@@ -133,12 +140,16 @@ impl Walk<'_> {
         }
         for lock in locks {
             let of = lock.of.as_ref().map(last);
-            if let Some(name) = lock.of.as_ref().filter(|name| {
-                level.levels[0].iter().any(|member| member.name == last(name))
-            }) {
+            if let Some(name) = lock
+                .of
+                .as_ref()
+                .filter(|name| level.levels[0].iter().any(|member| member.name == last(name)))
+            {
                 self.seen.insert(name.to_string());
             }
-            for member in level.levels[0].iter().filter(|m| of.as_ref().is_none_or(|of| *of == m.name)) {
+            for member in
+                level.levels[0].iter().filter(|m| of.as_ref().is_none_or(|of| *of == m.name))
+            {
                 if let Source::Table(table) = &member.source {
                     self.any_column(table, Rights::UPDATE)?;
                 }
@@ -157,7 +168,10 @@ impl Walk<'_> {
         for item in items {
             match item {
                 SelectItem::Wildcard(_) => level.own().iter_mut().for_each(Member::read_all),
-                SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) => {
+                SelectItem::QualifiedWildcard(
+                    SelectItemQualifiedWildcardKind::ObjectName(name),
+                    _,
+                ) => {
                     level.all_of(&last(name));
                 }
                 SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::Expr(_), _)
@@ -278,7 +292,8 @@ impl Walk<'_> {
             Named::Found(Relation::Index(..)) => Member::whole(shown, None),
         };
         if let Some(alias) = alias {
-            let names: Vec<String> = alias.columns.iter().map(|column| fold(&column.name)).collect();
+            let names: Vec<String> =
+                alias.columns.iter().map(|column| fold(&column.name)).collect();
             match &mut member.source {
                 Source::Table(_) => member.renamed = names,
                 Source::Whole(Some(columns)) => {
@@ -354,7 +369,8 @@ impl Walk<'_> {
             return Ok(());
         }
         let mut columns = table.visible_columns();
-        let any = columns.any(|(at, _)| self.catalog.column_rights(&self.actor, table, at).has(right));
+        let any =
+            columns.any(|(at, _)| self.catalog.column_rights(&self.actor, table, at).has(right));
         if any { Ok(()) } else { Err(guarded.refused()) }
     }
 
@@ -452,8 +468,9 @@ impl ast::Visitor for Expressions<'_, '_> {
             Expr::Function(call) => {
                 if let ast::FunctionArguments::List(list) = &call.args {
                     for argument in &list.args {
-                        if let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(name)) =
-                            argument
+                        if let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(
+                            name,
+                        )) = argument
                         {
                             self.level.all_of(&last(name));
                         }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::{Guarded, Relation, Rights, Table, View};
 use telesto_sql_parser::sqlparser::ast::{
-    self, Assignment, AssignmentTarget, ConflictTarget, CopySource, Delete, FromTable, Ident, Insert,
-    Merge, MergeAction, ObjectName, OnConflictAction, OnInsert, Query, SetExpr, Statement,
+    self, Assignment, AssignmentTarget, ConflictTarget, CopySource, Delete, FromTable, Ident,
+    Insert, Merge, MergeAction, ObjectName, OnConflictAction, OnInsert, Query, SetExpr, Statement,
     TableFactor, TableObject, Update, UpdateTableFromKind,
 };
 use telesto_sql_plan::updatable_view;
@@ -67,9 +67,9 @@ impl Walk<'_> {
             Named::System(table) => {
                 return Err(denied(format!("permission denied for table {}", table.name)));
             }
-            Named::Found(Relation::Sequence(_) | Relation::Index(..)) | Named::Given | Named::Nothing => {
-                None
-            }
+            Named::Found(Relation::Sequence(_) | Relation::Index(..))
+            | Named::Given
+            | Named::Nothing => None,
         })
     }
 
@@ -77,9 +77,10 @@ impl Walk<'_> {
         let shown = alias.map_or_else(|| last(name), fold);
         match target {
             Target::Table(table) => Member::table(shown, Arc::clone(table), false),
-            Target::View(view) => {
-                Member::whole(shown, Some(view.columns.iter().map(|(name, _)| name.clone()).collect()))
-            }
+            Target::View(view) => Member::whole(
+                shown,
+                Some(view.columns.iter().map(|(name, _)| name.clone()).collect()),
+            ),
         }
     }
 
@@ -267,7 +268,9 @@ impl Walk<'_> {
             return Err(Error::new(SqlState::STATEMENT_TOO_COMPLEX, "views are nested too deeply"));
         }
         // What cannot be written is told by whoever plans the statement.
-        let Ok(below) = updatable_view::below(view, self.catalog, &self.path) else { return Ok(()) };
+        let Ok(below) = updatable_view::below(view, self.catalog, &self.path) else {
+            return Ok(());
+        };
         let query = super::query_of(&view.query)?;
         let Some(name) = only_relation(&query) else { return Ok(()) };
         let writer = if view.security_invoker { self.settings.current_role } else { view.owner.0 };
@@ -357,7 +360,9 @@ fn assigned(assignments: &[Assignment]) -> Vec<String> {
     for assignment in assignments {
         match &assignment.target {
             AssignmentTarget::ColumnName(name) => columns.extend(parts(name)),
-            AssignmentTarget::Tuple(names) => names.iter().for_each(|name| columns.extend(parts(name))),
+            AssignmentTarget::Tuple(names) => {
+                names.iter().for_each(|name| columns.extend(parts(name)))
+            }
         }
     }
     columns

@@ -189,7 +189,8 @@ impl SqlEngine {
         }
         let settings = Arc::new(settings);
         let now = super::pg_micros(self.env.clock.wall_micros());
-        let shown = Arc::new(crate::plan::activity::Shown::of((&settings.session_user, role.oid), now));
+        let shown =
+            Arc::new(crate::plan::activity::Shown::of((&settings.session_user, role.oid), now));
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             sequences: Arc::new(SequenceSession::new(

@@ -62,7 +62,8 @@ impl Asked {
                 if !matches!(name.as_str(), "role" | "session_authorization") {
                     return Ok(None);
                 }
-                let value = values.first().map(set_value).transpose()?.filter(|_| !is_default(values));
+                let value =
+                    values.first().map(set_value).transpose()?.filter(|_| !is_default(values));
                 let session = name == "session_authorization";
                 let role = value.filter(|value| session || value != "none");
                 Some(Self { session, role, local: local(scope.as_ref()) })
@@ -124,8 +125,11 @@ impl SqlEngine {
         }
         let actor = catalog.actor(role.oid);
         if !catalog.guarded_database().rights_of(&actor).has(Rights::CONNECT) {
-            return Err(denied(format!("permission denied for database \"{}\"", catalog.database_name))
-                .detail("User does not have CONNECT privilege."));
+            return Err(denied(format!(
+                "permission denied for database \"{}\"",
+                catalog.database_name
+            ))
+            .detail("User does not have CONNECT privilege."));
         }
         if let (Some(limit), false) = (role.connection_limit, role.superuser) {
             let there = self.backends.of_role(role.oid);
@@ -170,8 +174,9 @@ impl Session {
         let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);
         if asked.session {
             let authenticated = self.settings.authenticated_role;
-            let (oid, name) = target
-                .unwrap_or_else(|| (self.defaults.session_role, self.defaults.session_user.clone()));
+            let (oid, name) = target.unwrap_or_else(|| {
+                (self.defaults.session_role, self.defaults.session_user.clone())
+            });
             if oid != authenticated && !is_super(authenticated) {
                 return Err(denied("permission denied to set session authorization"));
             }

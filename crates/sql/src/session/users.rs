@@ -140,7 +140,9 @@ impl SqlEngine {
             change.finish(&self.env).await?;
             match txn.commit().await {
                 Ok(_) => return Ok(made),
-                Err(telesto_txn::Error::Conflict { .. }) if attempt < self.options.retry_attempts => {
+                Err(telesto_txn::Error::Conflict { .. })
+                    if attempt < self.options.retry_attempts =>
+                {
                     attempt += 1;
                 }
                 Err(error) => return Err(error.into()),
