@@ -405,13 +405,7 @@ impl Ddl<'_> {
             guarded.acl.cloned().unwrap_or_else(|| Acl::default_of(guarded.kind, guarded.owner));
         for grantee in &change.grantees {
             if statement.grant {
-                let options = if statement.with_option && *grantee != guarded.owner.0 {
-                    may
-                } else if statement.with_option && *grantee == guarded.owner.0 {
-                    Rights::NONE
-                } else {
-                    Rights::NONE
-                };
+                let options = if statement.with_option { may } else { Rights::NONE };
                 acl.grant((*grantee, grantor), may, options, guarded.owner)?;
             } else {
                 let only = statement.only_option;

@@ -149,7 +149,7 @@ const ATTACKS: &[&str] = &[
     "SELECT a FROM desk.part ORDER BY b",
     "SELECT p FROM desk.part p",
     "SELECT p.* FROM desk.part p",
-    "SELECT a FROM desk.part p NATURAL JOIN desk.mine",
+    "SELECT a FROM desk.part p NATURAL JOIN (SELECT 'b1' AS b) x",
     "SELECT 1 FROM desk.mine m JOIN desk.part p (x, y, z) ON p.z = m.v",
     "SELECT (SELECT b) FROM desk.part",
     "SELECT m.id FROM desk.mine m WHERE EXISTS (SELECT 1 FROM desk.part p WHERE p.id = m.id AND p.b = 'b1')",
@@ -158,7 +158,7 @@ const ATTACKS: &[&str] = &[
     "SELECT * FROM pg_catalog.pg_authid",
     "SELECT * FROM telesto_nodes",
     "SELECT * FROM desk.counter",
-    "SELECT a FROM desk.part FOR UPDATE OF part",
+    "SELECT id FROM desk.window_on FOR UPDATE",
     // Writing.
     "INSERT INTO desk.secret VALUES (3, 'x', 'y')",
     "INSERT INTO desk.mine SELECT id + 10, hidden FROM desk.secret",
@@ -186,7 +186,6 @@ const ATTACKS: &[&str] = &[
     "SELECT nextval('desk.counter')",
     "SELECT setval('desk.counter', 100)",
     "SELECT nextval('desk.counter') FROM desk.mine",
-    "INSERT INTO pg_catalog.pg_authid VALUES (1)",
     // Defining.
     "CREATE TABLE desk.copy AS SELECT * FROM desk.secret",
     "SELECT * INTO desk.copy FROM desk.secret",

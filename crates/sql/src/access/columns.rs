@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use telesto_sql_catalog::Table;
+use telesto_sql_catalog::{Table, View};
 
 /// What a relation in FROM is.
 #[derive(Clone, Debug)]
@@ -29,19 +29,15 @@ pub(super) struct Member {
     pub(super) source: Source,
     /// The columns read, by position.
     pub(super) read: BTreeSet<usize>,
+    /// The view it is.
+    pub(super) view: Option<Arc<View>>,
     /// Whether the statement asks for it as a whole, be it for no column (`count(*)`).
     pub(super) asked: bool,
 }
 
 impl Member {
     pub(super) fn table(name: String, table: Arc<Table>, asked: bool) -> Self {
-        Self {
-            name,
-            renamed: Vec::new(),
-            source: Source::Table(table),
-            read: BTreeSet::new(),
-            asked,
-        }
+        Self { asked, source: Source::Table(table), ..Self::whole(name, None) }
     }
 
     pub(super) fn whole(name: String, columns: Option<Vec<String>>) -> Self {
@@ -50,6 +46,7 @@ impl Member {
             renamed: Vec::new(),
             source: Source::Whole(columns),
             read: BTreeSet::new(),
+            view: None,
             asked: true,
         }
     }
@@ -72,6 +69,21 @@ impl Member {
                 columns.iter().any(|known| known == name).then_some(None)
             }
             Source::Whole(None) => None,
+        }
+    }
+
+    /// The names of its columns, if they are known.
+    fn names(&self) -> Option<Vec<String>> {
+        match &self.source {
+            Source::Table(table) => {
+                let mut names: Vec<String> =
+                    table.visible_columns().map(|(_, column)| column.name.clone()).collect();
+                for (name, given) in names.iter_mut().zip(&self.renamed) {
+                    name.clone_from(given);
+                }
+                Some(names)
+            }
+            Source::Whole(columns) => columns.clone(),
         }
     }
 
@@ -101,6 +113,21 @@ impl Level {
     /// The own members.
     pub(super) fn own(&mut self) -> &mut [Member] {
         self.levels.first_mut().map_or(&mut [], Vec::as_mut_slice)
+    }
+
+    /// Counts what NATURAL JOIN compares as read: names that several members have; everything, where they are not all known.
+    pub(super) fn natural(&mut self) {
+        let known: Option<Vec<Vec<String>>> = self.own().iter().map(Member::names).collect();
+        let Some(known) = known else {
+            return self.own().iter_mut().for_each(Member::read_all);
+        };
+        for (at, names) in known.iter().enumerate() {
+            for name in names {
+                if known[at + 1..].iter().any(|others| others.contains(name)) {
+                    self.name(name);
+                }
+            }
+        }
     }
 
     /// Counts a name without a relation as read.

@@ -153,6 +153,9 @@ impl Walk<'_> {
                 if let Source::Table(table) = &member.source {
                     self.any_column(table, Rights::UPDATE)?;
                 }
+                if let Some(view) = &member.view {
+                    Guarded::view(view).need(&self.actor, Rights::UPDATE)?;
+                }
             }
         }
         for member in &level.levels[0] {
@@ -252,7 +255,7 @@ impl Walk<'_> {
                         level.name(&last(name));
                     }
                 }
-                JoinConstraint::Natural => level.own().iter_mut().for_each(Member::read_all),
+                JoinConstraint::Natural => level.natural(),
                 JoinConstraint::On(_) | JoinConstraint::None => {}
             }
         }
@@ -283,7 +286,7 @@ impl Walk<'_> {
             Named::Found(Relation::View(view)) => {
                 self.read_view(&view)?;
                 let columns = view.columns.iter().map(|(name, _)| name.clone()).collect();
-                Member::whole(shown, Some(columns))
+                Member { view: Some(view), ..Member::whole(shown, Some(columns)) }
             }
             Named::Found(Relation::Sequence(sequence)) => {
                 Guarded::sequence(&sequence).need(&self.actor, Rights::SELECT)?;
