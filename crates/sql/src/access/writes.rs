@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::{Guarded, Relation, Rights, Table, View};
+use telesto_sql_parser::marks::DO_NOTHING;
 use telesto_sql_parser::sqlparser::ast::{
     self, Assignment, AssignmentTarget, ConflictTarget, CopySource, Delete, FromTable, Ident,
     Insert, Merge, MergeAction, ObjectName, OnConflictAction, OnInsert, Query, SetExpr, Statement,
@@ -103,6 +104,12 @@ impl Walk<'_> {
         excluded.source = Source::Whole(Some(target.columns()));
         if let Some(OnInsert::OnConflict(conflict)) = &insert.on {
             match &conflict.conflict_target {
+                // An expression of an index stands there as a name.
+                Some(ConflictTarget::Columns(columns))
+                    if columns.iter().any(|c| !target.columns().contains(&fold(c))) =>
+                {
+                    own.read_all();
+                }
                 Some(ConflictTarget::Columns(columns)) => {
                     let mut level = Level { levels: vec![vec![own]] };
                     columns.iter().for_each(|column| level.name(&fold(column)));
@@ -202,12 +209,21 @@ impl Walk<'_> {
         for clause in &merge.clauses {
             match &clause.action {
                 MergeAction::Insert(insert) => {
-                    let columns: Vec<String> = insert.columns.iter().map(last).collect();
-                    let columns = if columns.is_empty() { target.columns() } else { columns };
+                    let mut columns: Vec<String> = insert.columns.iter().map(last).collect();
+                    if columns.iter().any(|name| name == DO_NOTHING) {
+                        continue;
+                    }
+                    if columns.is_empty() {
+                        columns = target.columns();
+                    }
+                    columns.retain(|name| !is_mark(name));
                     self.written(&target, Rights::INSERT, &columns)?;
                 }
                 MergeAction::Update(update) => {
-                    self.written(&target, Rights::UPDATE, &assigned(&update.assignments))?;
+                    let columns = assigned(&update.assignments);
+                    if !columns.iter().any(|name| name == DO_NOTHING) {
+                        self.written(&target, Rights::UPDATE, &columns)?;
+                    }
                 }
                 MergeAction::Delete { .. } => self.written(&target, Rights::DELETE, &[])?,
             }
@@ -337,7 +353,12 @@ fn only_relation(query: &Query) -> Option<&ObjectName> {
 /// The columns an INSERT gives values for.
 fn inserted(insert: &Insert, target: &Target) -> Vec<String> {
     if !insert.columns.is_empty() {
-        return insert.columns.iter().map(first).collect();
+        let mut columns: Vec<String> = insert.columns.iter().map(first).collect();
+        let marked = columns.len();
+        columns.retain(|name| !is_mark(name));
+        if marked == columns.len() || !columns.is_empty() {
+            return columns;
+        }
     }
     let Some(source) = &insert.source else { return Vec::new() };
     let mut columns = target.columns();
@@ -347,6 +368,11 @@ fn inserted(insert: &Insert, target: &Target) -> Vec<String> {
         columns.truncate(row.content.len());
     }
     columns
+}
+
+/// Whether a name stands for something that the tree has no place for.
+fn is_mark(name: &str) -> bool {
+    name.starts_with('\0')
 }
 
 /// The column a name of INSERT or SET means: before a field or an element.
