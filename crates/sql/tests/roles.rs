@@ -132,7 +132,6 @@ const ATTACKS: &[&str] = &[
     "SELECT row_to_json(s) FROM desk.secret s",
     "SELECT s FROM desk.secret s",
     "SELECT * FROM telesto.desk.secret",
-    "SELECT * FROM ONLY desk.secret",
     "EXPLAIN SELECT * FROM desk.secret",
     "EXPLAIN ANALYZE SELECT * FROM desk.secret",
     "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM desk.secret",

@@ -158,8 +158,8 @@ impl Level {
         }
     }
 
-    /// Counts a column of a named relation as read; of every level, for the inner one may be something else.
-    pub(super) fn qualified(&mut self, relation: &str, column: &str) {
+    /// Counts a column of a named relation as read; false: no level has a relation of that name.
+    pub(super) fn qualified(&mut self, relation: &str, column: &str) -> bool {
         for level in &mut self.levels {
             let mut found = false;
             for member in level.iter_mut().filter(|member| member.name == relation) {
@@ -172,9 +172,10 @@ impl Level {
                 }
             }
             if found {
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// Counts all columns of a named relation as read.

@@ -446,21 +446,18 @@ impl ast::Visitor for Expressions<'_, '_> {
         }
         match expr {
             Expr::Identifier(name) => self.level.name(&fold(name)),
-            Expr::CompoundIdentifier(names) => match names.as_slice() {
-                [relation, column] => {
-                    // Perhaps a field of a column.
-                    self.level.name(&fold(relation));
-                    self.level.qualified(&fold(relation), &fold(column));
-                }
-                [.., relation, column] => {
-                    self.level.qualified(&fold(relation), &fold(column));
-                    if let Some(first) = names.first() {
-                        self.level.qualified(&fold(first), &fold(relation));
-                        self.level.name(&fold(first));
+            Expr::CompoundIdentifier(names) => {
+                let names: Vec<String> = names.iter().map(fold).collect();
+                let level = &mut *self.level;
+                if let [.., relation, column] = names.as_slice() {
+                    let known = level.qualified(relation, column)
+                        // A field of a column, which may itself be a relation's.
+                        || (names.len() > 2 && level.qualified(&names[0], &names[1]));
+                    if !known {
+                        level.name(&names[0]);
                     }
                 }
-                _ => {}
-            },
+            }
             Expr::QualifiedWildcard(name, _) => self.level.all_of(&last(name)),
             Expr::Wildcard(_) => {}
             Expr::CompoundFieldAccess { root, .. } => {
