@@ -308,6 +308,7 @@ impl Ddl<'_> {
             let name = table.columns[at].name.clone();
             let acl = table.columns[at].acl.take();
             let of_table = guarded.options_of(&self.actor);
+            let held = guarded.rights_of(&self.actor).and(Granted::Column.rights());
             let column = Guarded {
                 kind: Granted::Column,
                 owner: table.owner,
@@ -315,7 +316,7 @@ impl Ddl<'_> {
                 name: &name,
                 word: "column",
             };
-            let given = Given { guarded: &column, rights, extra: of_table, quiet: whole };
+            let given = Given { guarded: &column, rights, extra: of_table, held, quiet: whole };
             let changed = self.changed_by(&given, change)?;
             table.columns[at].acl = changed.filter(|acl| !acl.0.is_empty());
         }
@@ -383,17 +384,24 @@ impl Ddl<'_> {
         } else {
             rights
         };
-        self.changed_by(&Given { guarded, rights, extra: Rights::NONE, quiet: false }, change)
+        self.changed_by(
+            &Given { guarded, rights, extra: Rights::NONE, held: Rights::NONE, quiet: false },
+            change,
+        )
     }
 
     fn changed_by(&self, given: &Given<'_>, change: &Change<'_>) -> Result<Option<Acl>> {
-        let Given { guarded, rights, extra, quiet } = *given;
+        let Given { guarded, rights, extra, quiet, .. } = *given;
         let statement = change.statement;
         let (grantor, options) = self.grantor(guarded, rights, extra);
         let held = guarded.rights_of(&self.actor);
         let may = options.and(rights);
-        if options.is_empty() && held.is_empty() && !quiet {
+        if options.is_empty() && held.or(given.held).is_empty() && !quiet {
             return Err(guarded.refused());
+        }
+        if statement.with_option && change.grantees.contains(&EVERYBODY) {
+            let text = "grant options can only be granted to roles";
+            return Err(operation_error(text.to_owned()));
         }
         if !quiet && !rights.is_empty() && !may.has(rights) {
             self.warn_of_part(guarded, may, change);
@@ -527,7 +535,11 @@ impl Ddl<'_> {
                 acl.revoke((*grantee, role), rights, only, change.statement.cascade, owner)?;
             }
         }
-        match (known, acl == base) {
+        // In the order that PostgreSQL keeps these in.
+        acl.0.sort_by_key(|item| (item.grantee, item.grantor));
+        let mut plain = base;
+        plain.0.sort_by_key(|item| (item.grantee, item.grantor));
+        match (known, acl == plain) {
             (Some(known), true) => self.change.remove(known.oid),
             (None, true) => {}
             (known, false) => {
@@ -550,6 +562,8 @@ struct Given<'a> {
     rights: Rights,
     /// Options that come from elsewhere: of a column, those on its table.
     extra: Rights,
+    /// Rights that come from elsewhere, in the same way.
+    held: Rights,
     /// No complaint about what cannot be given.
     quiet: bool,
 }

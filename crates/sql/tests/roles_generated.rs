@@ -227,7 +227,7 @@ const SETUP: &[&str] = &[
 const LISTS: &[&str] = &[
     "SELECT relname, pg_get_userbyid(relowner), relacl::text FROM pg_class WHERE relnamespace IN (SELECT oid FROM pg_namespace WHERE nspname IN ('s0', 's1')) AND relkind IN ('r', 'v', 'S') ORDER BY 1, 2",
     "SELECT nspname, pg_get_userbyid(nspowner), nspacl::text FROM pg_namespace WHERE nspname IN ('s0', 's1') ORDER BY 1",
-    "SELECT attrelid::regclass::text, attname, attacl::text FROM pg_attribute WHERE attacl IS NOT NULL AND attnum > 0 ORDER BY 1, 2",
+    "SELECT attrelid::regclass::text, attname, attacl::text FROM pg_attribute WHERE attacl IS NOT NULL AND attrelid::regclass::text LIKE 's_.%' ORDER BY 1, 2",
     "SELECT pg_get_userbyid(roleid), pg_get_userbyid(member), admin_option FROM pg_auth_members WHERE pg_get_userbyid(member) LIKE 'r_' ORDER BY 1, 2",
     "SELECT pg_get_userbyid(defaclrole), defaclobjtype, defaclacl::text FROM pg_default_acl ORDER BY 1, 2, 3",
 ];

@@ -228,8 +228,10 @@ impl Walk<'_> {
                 members.push(Member::whole(called(alias.as_ref(), ""), columns));
             }
             other => {
-                return Err(denied(format!("permission denied for {other}"))
-                    .detail("The check of rights does not know this form of FROM."));
+                self.unknown(
+                    denied(format!("permission denied for {other}"))
+                        .detail("The check of rights does not know this form of FROM."),
+                )?;
             }
         }
         Ok(())

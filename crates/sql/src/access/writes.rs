@@ -47,8 +47,10 @@ impl Walk<'_> {
             Statement::Merge(merge) => self.merge(merge, outer),
             Statement::Copy { source, to, target, .. } => {
                 if !matches!(target, ast::CopyTarget::Stdin | ast::CopyTarget::Stdout) {
-                    return Err(denied("permission denied to COPY to or from a file")
-                        .hint("COPY FROM STDIN and TO STDOUT are for everybody."));
+                    self.unknown(
+                        denied("permission denied to COPY to or from a file")
+                            .hint("COPY FROM STDIN and TO STDOUT are for everybody."),
+                    )?;
                 }
                 self.copy(source, *to)
             }
@@ -66,7 +68,8 @@ impl Walk<'_> {
             Named::Found(Relation::Table(table)) => Some(Target::Table(table)),
             Named::Found(Relation::View(view)) => Some(Target::View(view)),
             Named::System(table) => {
-                return Err(denied(format!("permission denied for table {}", table.name)));
+                self.unknown(denied(format!("permission denied for table {}", table.name)))?;
+                None
             }
             Named::Found(Relation::Sequence(_) | Relation::Index(..))
             | Named::Given
@@ -87,7 +90,7 @@ impl Walk<'_> {
 
     fn insert(&mut self, insert: &Insert, outer: &Level) -> Result<()> {
         let TableObject::TableName(name) = &insert.table else {
-            return Err(denied("permission denied to insert into anything but a table"));
+            return self.unknown(denied("permission denied to insert into anything but a table"));
         };
         let mut reading = outer.clone();
         if let Some(source) = &insert.source {
@@ -145,7 +148,7 @@ impl Walk<'_> {
 
     fn update(&mut self, update: &Update, outer: &Level) -> Result<()> {
         let TableFactor::Table { name, alias, .. } = &update.table.relation else {
-            return Err(denied("permission denied to update anything but a table"));
+            return self.unknown(denied("permission denied to update anything but a table"));
         };
         let Some(target) = self.target(name)? else { return Ok(()) };
         self.written(&target, Rights::UPDATE, &assigned(&update.assignments))?;
@@ -180,10 +183,10 @@ impl Walk<'_> {
     fn delete(&mut self, delete: &Delete, outer: &Level) -> Result<()> {
         let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
         let [from] = from.as_slice() else {
-            return Err(denied("permission denied to delete from several tables"));
+            return self.unknown(denied("permission denied to delete from several tables"));
         };
         let TableFactor::Table { name, alias, .. } = &from.relation else {
-            return Err(denied("permission denied to delete from anything but a table"));
+            return self.unknown(denied("permission denied to delete from anything but a table"));
         };
         let Some(target) = self.target(name)? else { return Ok(()) };
         self.written(&target, Rights::DELETE, &[])?;
@@ -203,7 +206,7 @@ impl Walk<'_> {
 
     fn merge(&mut self, merge: &Merge, outer: &Level) -> Result<()> {
         let TableFactor::Table { name, alias, .. } = &merge.table else {
-            return Err(denied("permission denied to merge into anything but a table"));
+            return self.unknown(denied("permission denied to merge into anything but a table"));
         };
         let Some(target) = self.target(name)? else { return Ok(()) };
         for clause in &merge.clauses {
