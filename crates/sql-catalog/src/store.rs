@@ -549,7 +549,7 @@ pub async fn bootstrap(
 mod tests {
     use super::*;
     use crate::types::TypeKind;
-    use crate::{Column, TableKind};
+    use crate::{Column, Table, TableKind, UserType};
     use telesto_sql_types::{EnumLabel, EnumType, SqlType};
 
     #[test]

@@ -74,6 +74,13 @@ fn rights_named(statement: &Grant, kind: Granted) -> Result<Rights> {
     Ok(rights)
 }
 
+/// The rights named, whatever they are on.
+fn rights_named_of(statement: &Grant) -> Rights {
+    let Some(named) = &statement.privileges else { return Granted::Column.rights() };
+    let named = named.iter().filter_map(|(name, _)| Rights::named(name));
+    named.fold(Rights::NONE, Rights::or)
+}
+
 impl Change<'_> {
     fn all(&self) -> bool {
         self.statement.privileges.is_none()
@@ -256,9 +263,27 @@ impl Ddl<'_> {
                 );
             }
         }
-        sequence.acl = self.changed(&Guarded::sequence(&sequence), Rights::NONE, change)?;
+        let guarded = Guarded::sequence(&sequence);
+        let acl = self.changed(&guarded, Rights::NONE, change)?;
+        self.may_touch_columns(&guarded, rights_named_of(change.statement), change)?;
+        sequence.acl = acl;
         self.change.put(Object::Sequence(sequence));
         Ok(())
+    }
+
+    /// A REVOKE that concerns columns, too, is refused to who has no right of these at all, as PostgreSQL does.
+    fn may_touch_columns(
+        &self,
+        guarded: &Guarded<'_>,
+        rights: Rights,
+        change: &Change<'_>,
+    ) -> Result<()> {
+        let of_columns = Granted::Column.rights();
+        if change.statement.grant || rights.and(of_columns).is_empty() {
+            return Ok(());
+        }
+        let held = guarded.rights_of(&self.actor).or(guarded.options_of(&self.actor));
+        if held.and(of_columns).is_empty() { Err(guarded.refused()) } else { Ok(()) }
     }
 
     fn grant_on_table(&mut self, table: &Table, change: &Change<'_>) -> Result<()> {
@@ -295,6 +320,7 @@ impl Ddl<'_> {
         let guarded = Guarded::table(&guarded_table);
         if whole {
             table.acl = self.changed(&guarded, rights, change)?;
+            self.may_touch_columns(&guarded, rights, change)?;
             let of_columns = rights.and(Granted::Column.rights());
             if !statement.grant && !of_columns.is_empty() {
                 for (at, column) in table.columns.iter().enumerate() {

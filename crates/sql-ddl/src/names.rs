@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Ddl;
-use telesto_sql_catalog::{CatalogSnapshot, Relation, Table};
+use telesto_sql_catalog::{CatalogSnapshot, Guarded, Relation, Rights, Table};
 use telesto_sql_expr::types::UserTypes;
 use telesto_sql_parser::sqlparser::ast::ObjectName;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -184,6 +184,9 @@ impl Ddl<'_> {
                 SqlState::INSUFFICIENT_PRIVILEGE,
                 format!("permission denied to create in schema \"{}\"", found.name),
             ));
+        }
+        if !telesto_sql_catalog::temp::is_temporary(found.oid) {
+            Guarded::schema(found).need(&self.actor, Rights::CREATE)?;
         }
         Ok(found.oid)
     }

@@ -48,6 +48,9 @@ pub enum GrantOn {
     Later(GrantKind),
 }
 
+/// Privileges with their columns, as written; `None`: ALL.
+pub type Privileges = Option<Vec<(String, Vec<Ident>)>>;
+
 /// GRANT or REVOKE of privileges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
@@ -56,7 +59,7 @@ pub struct Grant {
     /// REVOKE GRANT OPTION FOR.
     pub only_option: bool,
     /// The privileges with their columns; `None`: ALL.
-    pub privileges: Option<Vec<(String, Vec<Ident>)>>,
+    pub privileges: Privileges,
     /// The columns of ALL (…).
     pub columns: Vec<Ident>,
     /// On what.
@@ -127,7 +130,7 @@ impl Words<'_> {
         &mut self,
         grant: bool,
         only_option: bool,
-        (privileges, columns, on): (Option<Vec<(String, Vec<Ident>)>>, Vec<Ident>, GrantOn),
+        (privileges, columns, on): (Privileges, Vec<Ident>, GrantOn),
     ) -> Result<Grant> {
         self.expect_words(&[if grant { "TO" } else { "FROM" }])?;
         let roles = self.roles()?;
@@ -145,8 +148,7 @@ impl Words<'_> {
     }
 
     /// Privileges with their columns, or the names of roles; `None`: ALL, with its columns.
-    #[allow(clippy::type_complexity, reason = "read by one caller")]
-    fn privileges(&mut self) -> Result<(Option<Vec<(String, Vec<Ident>)>>, Vec<Ident>)> {
+    fn privileges(&mut self) -> Result<(Privileges, Vec<Ident>)> {
         if self.words(&["ALL"]) {
             self.words(&["PRIVILEGES"]);
             let columns = self.name_list_in_parentheses()?;

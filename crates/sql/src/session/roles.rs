@@ -181,7 +181,7 @@ impl Session {
                 return Err(denied("permission denied to set session authorization"));
             }
             let superuser = is_super(oid);
-            return self.to_role(asked.local, |settings| {
+            return self.apply_role(asked.local, |settings| {
                 settings.become_session(oid, &name);
                 settings.superuser = superuser;
             });
@@ -193,13 +193,13 @@ impl Session {
         }
         let oid = target.as_ref().map_or(self.settings.session_role, |(oid, _)| *oid);
         let superuser = is_super(oid);
-        self.to_role(asked.local, |settings| {
+        self.apply_role(asked.local, |settings| {
             settings.become_role(target.as_ref().map(|(oid, name)| (*oid, name.as_str())));
             settings.superuser = superuser;
         })
     }
 
-    fn to_role(&mut self, local: bool, change: impl Fn(&mut super::Settings)) -> Result<()> {
+    fn apply_role(&mut self, local: bool, change: impl Fn(&mut super::Settings)) -> Result<()> {
         if local && !self.block.as_ref().is_some_and(|block| block.explicit) {
             self.notices.warning(
                 SqlState::NO_ACTIVE_SQL_TRANSACTION,
