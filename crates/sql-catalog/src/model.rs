@@ -80,6 +80,26 @@ pub struct Column {
     pub comment: Option<String>,
 }
 
+impl Column {
+    /// A column that may be NULL and has no default.
+    #[must_use]
+    pub fn new(id: u16, name: String, ty: SqlType) -> Self {
+        Self {
+            id,
+            name,
+            ty,
+            not_null: false,
+            default: None,
+            generated: None,
+            missing: None,
+            dropped: false,
+            domain: None,
+            acl: None,
+            comment: None,
+        }
+    }
+}
+
 /// An expression that an index holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexExpression {

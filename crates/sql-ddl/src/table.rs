@@ -159,19 +159,9 @@ impl Ddl<'_> {
             ty => (ty, None),
         };
         let position = table.columns.len();
-        let mut column = Column {
-            id: position as u16 + 1,
-            name: name.clone(),
-            ty: ty.clone(),
-            not_null: serial,
-            default: None,
-            generated: None,
-            missing: None,
-            dropped: false,
-            domain,
-            acl: None,
-            comment: None,
-        };
+        let id = position as u16 + 1;
+        let new = Column::new(id, name.clone(), ty.clone());
+        let mut column = Column { not_null: serial, domain, ..new };
         if serial {
             let sequence = self.column_sequence(
                 table.schema,

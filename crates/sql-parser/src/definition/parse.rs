@@ -133,14 +133,11 @@ fn parse(text: &str) -> Result<Definition> {
 
 impl Words<'_> {
     fn definition(&mut self) -> Result<Definition> {
+        if let Some(definition) = self.of_rights()? {
+            return Ok(definition);
+        }
         if self.words(&["CREATE", "SCHEMA"]) {
             return self.create_schema();
-        }
-        if self.words(&["CREATE", "USER"]) {
-            return self.create_role(true);
-        }
-        if self.words(&["CREATE", "ROLE"]) || self.words(&["CREATE", "GROUP"]) {
-            return self.create_role(false);
         }
         if self.words(&["CREATE"]) {
             let temporary = self.words(&["TEMP"]) || self.words(&["TEMPORARY"]);
@@ -175,9 +172,6 @@ impl Words<'_> {
                 self.words(&["RESTRICT"]);
             }
             return Ok(Definition::DropIndexConcurrently { if_exists, names, cascade });
-        }
-        if let Some(definition) = self.of_rights()? {
-            return Ok(definition);
         }
         self.expect_words(&["ALTER"])?;
         if self.words(&["DEFAULT", "PRIVILEGES"]) {
@@ -239,6 +233,12 @@ impl Words<'_> {
 
     /// GRANT, REVOKE, and what is dropped of roles; `None`: another definition.
     fn of_rights(&mut self) -> Result<Option<Definition>> {
+        if self.words(&["CREATE", "USER"]) {
+            return self.create_role(true).map(Some);
+        }
+        if self.words(&["CREATE", "ROLE"]) || self.words(&["CREATE", "GROUP"]) {
+            return self.create_role(false).map(Some);
+        }
         if self.words(&["GRANT"]) {
             return self.grant(true).map(Some);
         }
@@ -251,7 +251,7 @@ impl Words<'_> {
         if self.words(&["DROP", "OWNED"]) {
             return self.drop_owned().map(Some);
         }
-        if self.words(&["DROP"]) {
+        if !self.peek_words(&["DROP", "INDEX"]) && self.words(&["DROP"]) {
             if !(self.words(&["ROLE"]) || self.words(&["USER"])) {
                 self.expect_words(&["GROUP"])?;
             }

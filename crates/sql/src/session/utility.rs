@@ -17,7 +17,8 @@ use crate::notify::session::{Asked, Change};
 use crate::plan::cost::LAST_COST;
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
-    ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
+    ContextModifier, DiscardObject, Expr, Ident, Reset, ResetStatement, Set, Statement,
+    UnaryOperator, Value,
 };
 use crate::types::{Datum, SqlType};
 use telesto_sql_parser::statement_kind::is_plain;
@@ -118,32 +119,7 @@ impl Session {
                 }
                 Ok(tag("SET"))
             }
-            Statement::Reset(reset) => {
-                if let Some(asked) = RoleAsked::of_reset(reset) {
-                    self.change_role(&asked).await?;
-                    return Ok(tag("RESET"));
-                }
-                let defaults = Arc::clone(&self.defaults);
-                self.change_settings(false, |settings| match &reset.reset {
-                    // Whose session it is does not change.
-                    Reset::ALL => {
-                        let before = settings.clone();
-                        *settings = super::Settings {
-                            session_user: before.session_user,
-                            current_user: before.current_user,
-                            session_role: before.session_role,
-                            current_role: before.current_role,
-                            superuser: before.superuser,
-                            ..(*defaults).clone()
-                        };
-                        Ok(())
-                    }
-                    Reset::ConfigurationParameter(name) => {
-                        settings.reset(&name.to_string(), &defaults)
-                    }
-                })?;
-                Ok(tag("RESET"))
-            }
+            Statement::Reset(reset) => self.reset(reset).await.map(|()| tag("RESET")),
             Statement::ShowVariable { variable } => self.show(variable).map(Some),
             Statement::Discard { object_type } => {
                 if matches!(object_type, DiscardObject::ALL) {
@@ -237,6 +213,30 @@ impl Session {
             }
             _ => Ok(None),
         }
+    }
+
+    async fn reset(&mut self, reset: &ResetStatement) -> Result<()> {
+        if let Some(asked) = RoleAsked::of_reset(reset) {
+            self.change_role(&asked).await?;
+            return Ok(());
+        }
+        let defaults = Arc::clone(&self.defaults);
+        self.change_settings(false, |settings| match &reset.reset {
+            // Whose session it is does not change.
+            Reset::ALL => {
+                let before = settings.clone();
+                *settings = super::Settings {
+                    session_user: before.session_user,
+                    current_user: before.current_user,
+                    session_role: before.session_role,
+                    current_role: before.current_role,
+                    superuser: before.superuser,
+                    ..(*defaults).clone()
+                };
+                Ok(())
+            }
+            Reset::ConfigurationParameter(name) => settings.reset(&name.to_string(), &defaults),
+        })
     }
 
     /// LISTEN, UNLISTEN and NOTIFY: for the commit.
