@@ -15,13 +15,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pgwire::api::auth::sasl::scram::{ScramSecret, gen_salted_password};
 use telesto_common::Env;
+use telesto_sql::session::users::LogIn;
 
 use crate::error::{Error, Result};
 
@@ -178,27 +178,54 @@ impl Users {
         Ok(Self::new(env, users))
     }
 
+    /// Their names.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.users.keys().cloned().collect()
+    }
+
+    /// The verifier of `user` by what the database knows of the role: its own password comes before that of the users file. One
+    /// that no password fits where nobody may log in.
+    #[must_use]
+    pub fn verifier_of(&self, user: &str, known: &LogIn) -> Verifier {
+        match known {
+            LogIn::Role(Some(text)) => match Verifier::parse(text) {
+                Ok(verifier) => verifier,
+                Err(reason) => {
+                    tracing::warn!(user, reason, "the stored password of a role cannot be used");
+                    self.closed(user)
+                }
+            },
+            LogIn::Role(None) => self.verifier(user),
+            // Without a role a proven user gets as far as being told so.
+            LogIn::Unknown => self.verifier(user),
+            LogIn::Closed => self.closed(user),
+        }
+    }
+
     /// The verifier of `user`, or one that no password fits.
     #[must_use]
     pub fn verifier(&self, user: &str) -> Verifier {
-        self.users.get(user).cloned().unwrap_or_else(|| {
-            let seed = format!("{:032x}/{user}", self.mock_seed);
-            let mut salt = gen_salted_password(&seed, b"salt of a user who does not exist", 1);
-            salt.truncate(SALT_BYTES);
-            // A stored key is a hash; that of all zeros has no known origin.
-            Verifier {
-                salt,
-                iterations: ITERATIONS,
-                stored_key: vec![0; KEY_BYTES],
-                server_key: vec![0; KEY_BYTES],
-            }
-        })
+        self.users.get(user).cloned().unwrap_or_else(|| self.closed(user))
+    }
+
+    /// A verifier that no password fits, always the same for a name.
+    fn closed(&self, user: &str) -> Verifier {
+        let seed = format!("{:032x}/{user}", self.mock_seed);
+        let mut salt = gen_salted_password(&seed, b"salt of a user who does not exist", 1);
+        salt.truncate(SALT_BYTES);
+        // A stored key is a hash; that of all zeros has no known origin.
+        Verifier {
+            salt,
+            iterations: ITERATIONS,
+            stored_key: vec![0; KEY_BYTES],
+            server_key: vec![0; KEY_BYTES],
+        }
     }
 }
 
-/// Whether `password` is that of `user`, by the same verifiers as the SCRAM dialogue. The key is derived off the async threads.
-pub async fn proves(env: &Env, users: &Arc<Users>, user: &str, password: String) -> bool {
-    let verifier = users.verifier(user);
+/// Whether `password` fits `verifier`. The key is derived off the async threads.
+pub async fn proves(env: &Env, verifier: Verifier, password: String) -> bool {
     env.blocking("checking a password", move || verifier.accepts(&password)).await == Ok(true)
 }
 

@@ -60,6 +60,11 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// The users of the users file cannot be made roles of the database.
+    #[error(
+        "the users of the users file cannot be given their roles: {0}; see that the bucket answers, then start again"
+    )]
+    Roles(telesto_sql::Error),
     /// The process already measures into another recorder.
     #[error("metrics cannot be installed: {0}; start one server a process")]
     Metrics(String),

@@ -34,6 +34,8 @@ use telesto_sql::{
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use telesto_sql::session::users::LogIn;
+
 use crate::auth::{self, WRONG_PASSWORD_DELAY};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
@@ -147,7 +149,14 @@ impl Inside {
     /// where everyone is trusted. A wrong one takes as long to be refused as there.
     pub async fn proves(&self, user: &str, password: String) -> bool {
         let Auth::Scram(users) = &self.config.auth else { return true };
-        let proven = auth::proves(&self.env, users, user, password).await;
+        // A role that cannot be looked up now is nobody's.
+        let proven = match self.engine.reach_of(user).await {
+            Ok((known, _)) if known != LogIn::Unknown => {
+                let verifier = users.verifier_of(user, &known);
+                auth::proves(&self.env, verifier, password).await
+            }
+            _ => false,
+        };
         if !proven {
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
         }

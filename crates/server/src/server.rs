@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::clients::Clients;
-use crate::config::{ServerConfig, check_exposure};
+use crate::config::{Auth, ServerConfig, check_exposure};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::http::{self, HttpState};
@@ -51,7 +51,7 @@ impl Server {
     /// Binds the addresses of `config` and serves `engine` on them, and at HTTP's `/` what `console` makes.
     ///
     /// # Errors
-    /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`]; nothing is then served.
+    /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`], [`Error::Roles`]; nothing is then served.
     pub async fn start(
         env: Env,
         engine: Arc<SqlEngine>,
@@ -60,6 +60,12 @@ impl Server {
         console: Option<Mount>,
     ) -> Result<Self> {
         check_exposure(&config)?;
+        if let Auth::Scram(users) = &config.auth {
+            let made = engine.adopt_users(&users.names()).await.map_err(Error::Roles)?;
+            for user in made {
+                tracing::info!(user, "the user of the users file is a superuser of the database");
+            }
+        }
         let sql = bind(config.listen).await?;
         let http = bind(config.http).await?;
         let config = Arc::new(config);

@@ -19,11 +19,15 @@
 //! # Limits
 //! A catalog is decoded and kept in memory whole.
 
+pub mod acl;
 pub mod build_record;
 pub mod builtin;
 pub mod codec;
 pub mod model;
+pub mod object;
 pub mod regions;
+pub mod rights;
+pub mod roles;
 pub mod sequence;
 pub mod sizes;
 pub mod snapshot;
@@ -31,11 +35,13 @@ pub mod store;
 pub mod temp;
 pub mod types;
 
+pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use model::{
-    BuildState, CheckConstraint, Column, Dropped, ForeignKey, ForeignKeyAction, ForeignKeyMatch,
-    Generated, Index, IndexBuild, IndexColumn, IndexExpression, Owner, Role, Schema, Sequence,
-    Table, TableKind, View,
+    BuildState, CheckConstraint, Column, DatabaseRights, DefaultAcl, Dropped, ForeignKey,
+    ForeignKeyAction, ForeignKeyMatch, Generated, Index, IndexBuild, IndexColumn, IndexExpression,
+    Membership, Role, Schema, Sequence, Table, TableKind, View,
 };
+pub use rights::{Actor, Guarded};
 pub use sequence::SequenceSession;
 pub use snapshot::{CatalogSnapshot, Relation, Stamp};
 pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
@@ -45,6 +51,8 @@ pub use telesto_sql_types::PUBLIC;
 
 /// Name of the default database.
 pub const DEFAULT_DATABASE: &str = "telesto";
+/// OID of the database.
+pub const DATABASE_OID: u32 = 5;
 /// OID of the schema `pg_catalog`.
 pub const PG_CATALOG_OID: u32 = 11;
 /// OID of the schema `public`.

@@ -16,8 +16,8 @@ use telesto_common::key::Direction;
 use crate::regions::TablePlacement;
 use telesto_sql_types::SqlType;
 
-/// The role that owns an object.
-pub type Owner = String;
+pub use crate::acl::{Acl, Owner};
+pub use crate::roles::{DatabaseRights, DefaultAcl, Membership, Role};
 
 /// A schema.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub struct Schema {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
@@ -70,9 +73,32 @@ pub struct Column {
     /// The domain it was declared with, by OID; `ty` is the domain's base type.
     #[serde(default)]
     pub domain: Option<u32>,
+    /// What was granted on it beside what was granted on the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
+}
+
+impl Column {
+    /// A column that may be NULL and has no default.
+    #[must_use]
+    pub fn new(id: u16, name: String, ty: SqlType) -> Self {
+        Self {
+            id,
+            name,
+            ty,
+            not_null: false,
+            default: None,
+            generated: None,
+            missing: None,
+            dropped: false,
+            domain: None,
+            acl: None,
+            comment: None,
+        }
+    }
 }
 
 /// An expression that an index holds.
@@ -348,6 +374,9 @@ pub struct Table {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// Kind.
     pub kind: TableKind,
     /// Columns, dropped ones included.
@@ -457,6 +486,9 @@ pub struct Sequence {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// int2, int4 or int8.
     pub ty: SqlType,
     /// START.
@@ -495,6 +527,9 @@ pub struct View {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
     /// The query, as SQL text.
     pub query: String,
     /// Output columns.
@@ -502,27 +537,10 @@ pub struct View {
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
+    /// `security_invoker`: who reads it needs the rights on what is below, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub security_invoker: bool,
     /// OID of its row type (pg_type); 0 in views that were stored before they had one.
     #[serde(default)]
     pub type_oid: u32,
-}
-
-/// A role.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Role {
-    /// OID.
-    pub oid: u32,
-    /// Name.
-    pub name: String,
-    /// SUPERUSER.
-    pub superuser: bool,
-    /// LOGIN.
-    pub login: bool,
-    /// CREATEDB.
-    pub create_db: bool,
-    /// CREATEROLE.
-    pub create_role: bool,
-    /// SCRAM-SHA-256 verifier as PostgreSQL stores it; never the password.
-    #[serde(default)]
-    pub password: Option<String>,
 }

@@ -392,6 +392,12 @@ impl SequenceSession {
         })
     }
 
+    /// OID of the sequence that [`SequenceSession::last`] is about.
+    #[must_use]
+    pub fn last_used(&self) -> Option<u32> {
+        self.given.lock().1
+    }
+
     /// `setval`. Never rolled back.
     ///
     /// # Errors

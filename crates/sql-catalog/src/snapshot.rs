@@ -6,7 +6,10 @@ use std::sync::Arc;
 use telesto_common::{DatabaseId, RegionId, TableId};
 use telesto_meter::caps::Cap;
 
-use super::model::{BuildState, Dropped, ForeignKey, Index, Role, Schema, Sequence, Table, View};
+use super::model::{
+    BuildState, DatabaseRights, DefaultAcl, Dropped, ForeignKey, Index, Role, Schema, Sequence,
+    Table, View,
+};
 use super::regions::Region;
 use super::types::UserType;
 use telesto_sql_types::EnumType;
@@ -65,6 +68,8 @@ pub struct CatalogSnapshot {
     /// The region of this process.
     pub(super) me: RegionId,
     pub(super) caps: BTreeMap<u32, Arc<Cap>>,
+    pub(super) database_rights: Option<Arc<DatabaseRights>>,
+    pub(super) default_acls: BTreeMap<u32, Arc<DefaultAcl>>,
     /// What values need of the enum types, by OID.
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
     /// The domains with all they inherit, by OID.
@@ -125,6 +130,17 @@ impl CatalogSnapshot {
     /// All spend caps, by OID.
     pub fn caps(&self) -> impl Iterator<Item = &Arc<Cap>> {
         self.caps.values()
+    }
+
+    /// Whose the database is, if a record says so.
+    #[must_use]
+    pub fn database_rights(&self) -> Option<&Arc<DatabaseRights>> {
+        self.database_rights.as_ref()
+    }
+
+    /// What new objects begin with.
+    pub fn default_acls(&self) -> impl Iterator<Item = &Arc<DefaultAcl>> {
+        self.default_acls.values()
     }
 
     /// The table with this id.

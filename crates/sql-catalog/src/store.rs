@@ -14,19 +14,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, RegionId, TableId};
 use telesto_geo::placement::rules_row;
-use telesto_meter::caps::Cap;
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
-use super::model::{Dropped, Role, Schema, Sequence, Table, View};
-use super::regions::{DEFINING, Region};
+use super::model::{Role, Schema};
+pub use super::object::Object;
+use super::object::has_networks;
+use super::regions::DEFINING;
 use super::snapshot::{CatalogSnapshot, Stamp};
-use super::types::{TypeKind, UserType};
+use crate::acl::Owner;
 use crate::temp::{TEMP_DATABASE, is_temporary};
-use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// The database every bucket has.
@@ -54,73 +53,9 @@ const NETWORK_VERSION: u8 = 4;
 const REGIONS_VERSION: u8 = 5;
 /// A spend cap: a version that does not know it would spend as if there were none.
 const CAP_VERSION: u8 = 6;
+/// Owners other than the first superuser, and what was granted: a version that does not know them would let everybody in.
+const RIGHTS_VERSION: u8 = 7;
 const CACHED: usize = 16;
-/// One stored object.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[allow(clippy::large_enum_variant, reason = "one at a time, on its way to bytes or from them")]
-pub enum Object {
-    /// A schema.
-    Schema(Schema),
-    /// A table with its columns, indexes and constraints.
-    Table(Table),
-    /// A sequence.
-    Sequence(Sequence),
-    /// A view.
-    View(View),
-    /// A role.
-    Role(Role),
-    /// A user's type.
-    Type(UserType),
-    /// Keys of something dropped, until they are swept.
-    Dropped(Dropped),
-    /// A region.
-    Region(Region),
-    /// A spend cap.
-    Cap(Cap),
-}
-
-/// Whether a type is, or is made of, inet or cidr.
-fn has_networks(ty: &SqlType) -> bool {
-    ty.element_type().unwrap_or(ty).is_network()
-}
-
-impl Object {
-    /// The types it is stored with: of columns, of expressions that indexes keep, below a domain.
-    fn types(&self) -> Box<dyn Iterator<Item = &SqlType> + '_> {
-        match self {
-            Self::Table(table) => {
-                let keys = table.known_indexes().flat_map(|index| &index.columns);
-                let computed = keys.filter_map(|key| key.expression.as_ref().map(|e| &e.ty));
-                Box::new(table.columns.iter().map(|column| &column.ty).chain(computed))
-            }
-            Self::View(view) => Box::new(view.columns.iter().map(|(_, ty)| ty)),
-            Self::Type(ty) => match &ty.kind {
-                TypeKind::Domain(domain) => Box::new(std::iter::once(&domain.base)),
-                TypeKind::Enum(_) => Box::new(std::iter::empty()),
-            },
-            Self::Schema(_)
-            | Self::Sequence(_)
-            | Self::Role(_)
-            | Self::Dropped(_)
-            | Self::Region(_)
-            | Self::Cap(_) => Box::new(std::iter::empty()),
-        }
-    }
-
-    fn oid(&self) -> u32 {
-        match self {
-            Self::Schema(o) => o.oid,
-            Self::Table(o) => o.id.0,
-            Self::Sequence(o) => o.oid,
-            Self::View(o) => o.oid,
-            Self::Role(o) => o.oid,
-            Self::Type(o) => o.oid,
-            Self::Dropped(o) => o.oid,
-            Self::Region(o) => o.oid,
-            Self::Cap(o) => o.oid,
-        }
-    }
-}
 
 fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
     let mut key = KeyWriter::prefix(SYSTEM, table, 0);
@@ -245,6 +180,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        object if object.has_rights() => RIGHTS_VERSION,
         Object::Region(_) => REGIONS_VERSION,
         Object::Table(table) if !table.placement.is_default() => REGIONS_VERSION,
         object if object.types().any(has_networks) => NETWORK_VERSION,
@@ -266,10 +202,10 @@ fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=CAP_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=RIGHTS_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {CAP_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {RIGHTS_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -423,6 +359,11 @@ impl CatalogChange {
         &self.catalog
     }
 
+    /// The OIDs of what was added, replaced or removed.
+    pub fn touched(&self) -> &[u32] {
+        &self.touched
+    }
+
     /// Whether anything is to be written.
     pub fn is_changed(&self) -> bool {
         !self.touched.is_empty()
@@ -557,7 +498,10 @@ impl CatalogSnapshot {
     /// Puts an object in the place of the one with its OID, if there is one.
     pub fn insert(&mut self, object: Object) {
         match object {
-            Object::Schema(o) => drop(self.schemas.insert(o.oid, Arc::new(o))),
+            Object::Schema(o) => {
+                let schema = crate::rights::with_initial_rights(o);
+                drop(self.schemas.insert(schema.oid, Arc::new(schema)));
+            }
             Object::Table(o) => drop(self.tables.insert(o.id.0, Arc::new(o))),
             Object::Sequence(o) => drop(self.sequences.insert(o.oid, Arc::new(o))),
             Object::View(o) => drop(self.views.insert(o.oid, Arc::new(o))),
@@ -566,6 +510,8 @@ impl CatalogSnapshot {
             Object::Dropped(o) => drop(self.dropped.insert(o.oid, Arc::new(o))),
             Object::Region(o) => drop(self.regions.insert(o.oid, Arc::new(o))),
             Object::Cap(o) => drop(self.caps.insert(o.oid, Arc::new(o))),
+            Object::Database(o) => self.database_rights = Some(Arc::new(o)),
+            Object::DefaultAcl(o) => drop(self.default_acls.insert(o.oid, Arc::new(o))),
         }
     }
 
@@ -579,9 +525,12 @@ impl CatalogSnapshot {
         self.dropped.remove(&oid);
         self.regions.remove(&oid);
         self.caps.remove(&oid);
+        self.default_acls.remove(&oid);
     }
 
-    fn object(&self, oid: u32) -> Option<Object> {
+    /// The object with this OID.
+    #[must_use]
+    pub fn object(&self, oid: u32) -> Option<Object> {
         self.schemas
             .get(&oid)
             .map(|o| Object::Schema((**o).clone()))
@@ -593,6 +542,11 @@ impl CatalogSnapshot {
             .or_else(|| self.dropped.get(&oid).map(|o| Object::Dropped((**o).clone())))
             .or_else(|| self.regions.get(&oid).map(|o| Object::Region((**o).clone())))
             .or_else(|| self.caps.get(&oid).map(|o| Object::Cap((**o).clone())))
+            .or_else(|| {
+                let rights = self.database_rights.as_ref().filter(|rights| rights.oid == oid);
+                rights.map(|o| Object::Database((**o).clone()))
+            })
+            .or_else(|| self.default_acls.get(&oid).map(|o| Object::DefaultAcl((**o).clone())))
     }
 
     /// Computes what follows from the objects: names, who references whom, links to types.
@@ -601,6 +555,9 @@ impl CatalogSnapshot {
         self.schema_names = self.schemas.values().map(|s| (s.name.clone(), s.oid)).collect();
         if let Some(temp) = &self.temp {
             self.schema_names.insert("pg_temp".to_owned(), temp.schema);
+        }
+        for role in crate::rights::predefined() {
+            self.roles.entry(role.oid).or_insert_with(|| Arc::clone(role));
         }
         self.link_types();
         self.unfinished = !self.dropped.is_empty() || self.filling().next().is_some();
@@ -647,7 +604,6 @@ pub async fn bootstrap(
     let base =
         CatalogSnapshot { database, next_oid: super::FIRST_USER_OID, ..CatalogSnapshot::default() };
     let mut change = CatalogChange::new(Arc::clone(txn), &base);
-    let owner = super::DEFAULT_DATABASE.to_owned();
     for (oid, name) in [
         (super::PG_CATALOG_OID, "pg_catalog"),
         (super::PUBLIC_OID, super::PUBLIC),
@@ -656,18 +612,19 @@ pub async fn bootstrap(
         change.put(Object::Schema(Schema {
             oid,
             name: name.to_owned(),
-            owner: owner.clone(),
+            owner: Owner::BOOTSTRAP,
+            acl: None,
             comment: None,
         }));
     }
     change.put(Object::Role(Role {
-        oid: 10,
-        name: owner,
         superuser: true,
         login: true,
         create_db: true,
         create_role: true,
-        password: None,
+        replication: true,
+        bypass_rls: true,
+        ..Role::new(crate::acl::BOOTSTRAP, super::DEFAULT_DATABASE.to_owned())
     }));
     change.finish(env).await?;
     Ok(true)
@@ -677,7 +634,7 @@ pub async fn bootstrap(
 mod tests {
     use super::*;
     use crate::types::TypeKind;
-    use crate::{Column, TableKind};
+    use crate::{Column, Table, TableKind, UserType};
     use telesto_sql_types::{EnumLabel, EnumType, SqlType};
 
     #[test]
@@ -688,7 +645,8 @@ mod tests {
             array_oid: 101,
             schema: 2200,
             name: "mood".to_owned(),
-            owner: "o".to_owned(),
+            owner: Owner::BOOTSTRAP,
+            acl: None,
             kind: TypeKind::Enum(vec![Arc::new(label)]),
             comment: None,
         };
@@ -702,6 +660,7 @@ mod tests {
             missing: None,
             dropped: false,
             domain: None,
+            acl: None,
             comment: None,
         };
         let table = Table {
@@ -709,7 +668,8 @@ mod tests {
             storage: TableId(90),
             schema: 2200,
             name: "t".to_owned(),
-            owner: "o".to_owned(),
+            owner: Owner::BOOTSTRAP,
+            acl: None,
             kind: TableKind::Ordinary,
             columns: vec![column],
             primary: None,

@@ -60,6 +60,9 @@ pub struct UserType {
     pub name: String,
     /// Owner.
     pub owner: Owner,
+    /// What was granted on it; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<crate::acl::Acl>,
     /// What it is.
     pub kind: TypeKind,
     /// COMMENT ON.
@@ -76,7 +79,8 @@ impl UserType {
 }
 
 /// Whether a type is, or is made of, a user's type; its OID.
-fn user_oid(ty: &SqlType) -> Option<u32> {
+#[must_use]
+pub fn user_oid(ty: &SqlType) -> Option<u32> {
     match ty {
         SqlType::Enum(ty) => Some(ty.oid),
         SqlType::Domain(ty) => Some(ty.oid),

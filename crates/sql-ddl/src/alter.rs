@@ -89,6 +89,8 @@ impl Ddl<'_> {
                 format!("\"{}\" is not {word}", split(name)?.1),
             ));
         }
+        self.schema_usage(name)?;
+        self.need_owner_of(&found)?;
         match found {
             Relation::Table(table) => self.alter_table((*table).clone(), actions).await,
             found => {
@@ -123,8 +125,21 @@ impl Ddl<'_> {
     fn alter_other(&mut self, relation: &Relation, action: &Action) -> Result<()> {
         match action {
             Action::Nothing | Action::Settings(_) => Ok(()),
-            Action::RenameTo(name) => self.rename_relation(relation, &fold(name)),
+            Action::RenameTo(name) => {
+                self.may_make_in(relation)?;
+                self.rename_relation(relation, &fold(name))
+            }
             Action::SetSchema(schema) => self.set_schema(relation, &fold(schema)),
+            Action::OwnerTo(to) => self.give_relation(relation, to),
+            Action::SecurityInvoker(on) => match relation {
+                Relation::View(view) => {
+                    let mut view = (**view).clone();
+                    view.security_invoker = *on;
+                    self.change.put(Object::View(view));
+                    Ok(())
+                }
+                _ => Err(Error::unsupported("security_invoker of anything but a view")),
+            },
             Action::RenameColumn { from, to } => match relation {
                 Relation::View(view) => self.rename_view_column(view, &fold(from), &fold(to)),
                 _ => Err(Error::new(
@@ -179,7 +194,16 @@ impl Ddl<'_> {
                 self.alter_constraint(table, &fold(name), *deferrable, *deferred)
             }
             Action::ValidateConstraint(name) => self.validate_constraint(table, &fold(name)),
+            Action::OwnerTo(to) => {
+                let relation = Relation::Table(std::sync::Arc::new(table.clone()));
+                self.give_relation(&relation, to)?;
+                self.reread(table)
+            }
+            Action::SecurityInvoker(_) => {
+                Err(Error::unsupported("security_invoker of anything but a view"))
+            }
             Action::RenameTo(name) => {
+                self.may_make_in(&Relation::Table(std::sync::Arc::new(table.clone())))?;
                 self.rename_relation(
                     &Relation::Table(std::sync::Arc::new(table.clone())),
                     &fold(name),

@@ -269,6 +269,7 @@ impl Ddl<'_> {
                 format!("constraints on {word} tables may reference only {word} tables"),
             ));
         }
+        self.may_reference(&other, &referenced_columns)?;
         if columns.len() != referenced_columns.len() {
             return Err(Error::new(
                 SqlState::INVALID_FOREIGN_KEY,
@@ -305,9 +306,8 @@ impl Ddl<'_> {
         let characteristics = key.characteristics.as_ref();
         let initially_deferred = characteristics
             .is_some_and(|c| matches!(c.initially, Some(DeferrableInitial::Deferred)));
-        let oid = self.change.oid();
         table.foreign_keys.push(ForeignKey {
-            oid,
+            oid: self.change.oid(),
             name,
             columns,
             referenced: other.id,

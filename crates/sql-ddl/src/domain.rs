@@ -122,7 +122,8 @@ impl Ddl<'_> {
             array_oid,
             schema,
             name,
-            owner: self.context.settings.current_user.clone(),
+            owner: self.maker(),
+            acl: self.initial_acl(telesto_sql_catalog::Granted::Type, schema),
             kind: TypeKind::Domain(domain),
             comment: None,
         }));
@@ -185,6 +186,7 @@ impl Ddl<'_> {
 
     pub(super) fn alter_domain(&mut self, alter: &AlterTable) -> Result<()> {
         let found = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
+        self.need_owner(telesto_sql_catalog::Guarded::user_type(&found))?;
         let mut ty = (*found).clone();
         let name = ty.name.clone();
         let TypeKind::Domain(domain) = &mut ty.kind else {

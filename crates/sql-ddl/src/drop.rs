@@ -8,7 +8,7 @@ use super::dependents::Dependents;
 use super::names::{split, undefined_table};
 use super::{Ddl, build};
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{Relation, Table, sequence};
+use telesto_sql_catalog::{Guarded, Relation, Table, sequence};
 use telesto_sql_parser::sqlparser::ast::{
     CascadeOption, ObjectName, ObjectType, Truncate, TruncateIdentityOption,
 };
@@ -25,9 +25,9 @@ pub(super) fn depends(what: &str, detail: String) -> Error {
 
 /// What one statement drops.
 #[derive(Default)]
-struct Targets {
-    tables: BTreeSet<TableId>,
-    views: BTreeSet<u32>,
+pub(super) struct Targets {
+    pub(super) tables: BTreeSet<TableId>,
+    pub(super) views: BTreeSet<u32>,
 }
 
 impl Ddl<'_> {
@@ -49,8 +49,6 @@ impl Ddl<'_> {
         for name in names {
             match kind {
                 ObjectType::Schema => self.drop_schema(name, if_exists, cascade).await?,
-
-                ObjectType::Role | ObjectType::User => self.drop_role(name, if_exists)?,
                 ObjectType::Table | ObjectType::Index | ObjectType::Sequence | ObjectType::View => {
                     let word = match kind {
                         ObjectType::Table => "table",
@@ -102,7 +100,12 @@ impl Ddl<'_> {
         Ok(format!("DROP {kind}"))
     }
 
-    async fn drop_table(&mut self, table: &Table, targets: &Targets, cascade: bool) -> Result<()> {
+    pub(super) async fn drop_table(
+        &mut self,
+        table: &Table,
+        targets: &Targets,
+        cascade: bool,
+    ) -> Result<()> {
         let shown = self.shown_name(table.schema, &table.name);
         let mut needs = Dependents::of(format!("table {shown}"));
         let referencing: Vec<_> = self
@@ -187,7 +190,7 @@ impl Ddl<'_> {
         }
     }
 
-    fn drop_view(
+    pub(super) fn drop_view(
         &mut self,
         view: &telesto_sql_catalog::View,
         targets: &Targets,
@@ -237,7 +240,7 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    async fn drop_sequence(
+    pub(super) async fn drop_sequence(
         &mut self,
         sequence: &telesto_sql_catalog::Sequence,
         cascade: bool,
@@ -348,7 +351,7 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    async fn drop_schema(
+    pub(super) async fn drop_schema(
         &mut self,
         name: &ObjectName,
         if_exists: bool,
@@ -449,29 +452,6 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    fn drop_role(&mut self, name: &ObjectName, if_exists: bool) -> Result<()> {
-        let (_, name) = split(name)?;
-        let found = self.catalog().roles().find(|role| role.name == name).map(|role| role.oid);
-        match found {
-            Some(10) => Err(Error::new(
-                SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
-                format!("cannot drop role {name} because it is required by the database system"),
-            )),
-            Some(oid) => {
-                self.change.remove(oid);
-                Ok(())
-            }
-            None if if_exists => {
-                self.context.notices.notice(format!("role \"{name}\" does not exist, skipping"));
-                Ok(())
-            }
-            None => Err(Error::new(
-                SqlState::UNDEFINED_OBJECT,
-                format!("role \"{name}\" does not exist"),
-            )),
-        }
-    }
-
     /// Removes a table's rows: few at once, many by giving the table another place.
     async fn empty(&mut self, table: &Table) -> Result<()> {
         let large =
@@ -532,6 +512,9 @@ impl Ddl<'_> {
         }
         let restart = matches!(truncate.identity, Some(TruncateIdentityOption::Restart));
         for table in &tables {
+            self.may_truncate(table)?;
+        }
+        for table in &tables {
             self.empty(table).await?;
             if restart {
                 let owned: Vec<_> = self
@@ -541,6 +524,7 @@ impl Ddl<'_> {
                     .map(|s| (**s).clone())
                     .collect();
                 for sequence in owned {
+                    self.need_owner(Guarded::sequence(&sequence))?;
                     sequence::write_position(&self.context.txn, &self.context.catalog, sequence.oid, None)
                         .await?;
                     // A changed object: values already taken by processes are not given any more.

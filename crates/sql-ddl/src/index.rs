@@ -140,7 +140,11 @@ impl Ddl<'_> {
         &mut self,
         create: &CreateIndex,
     ) -> Result<Option<(Table, Index)>> {
+        self.schema_usage(&create.table_name)?;
         let table = (*self.table(&create.table_name)?).clone();
+        let relation = telesto_sql_catalog::Relation::Table(std::sync::Arc::new(table.clone()));
+        self.need_owner_of(&relation)?;
+        self.may_make_in(&relation)?;
         self.change.define_temporary(telesto_sql_catalog::temp::is_temporary(table.id.0));
         match &create.using {
             None | Some(IndexType::BTree | IndexType::Hash) => {}

@@ -9,6 +9,7 @@
 //! Rewrites of tables, and index builds inside a transaction block, touch every row inside the transaction. What is built or
 //! swept in many transactions is driven by the engine; [`online`] has the changes of the catalog it makes.
 
+mod access;
 mod alter;
 mod build;
 mod columns;
@@ -17,19 +18,23 @@ mod dependents;
 mod domain;
 mod drop;
 mod expressions;
+mod grant;
 mod index;
 mod keys;
 mod like;
 mod names;
 pub mod online;
 mod other;
+mod owned;
 mod placement;
 mod rename;
 mod rewrite;
+mod roles;
 mod sequence;
 mod table;
 mod type_text;
 mod types;
+mod verifier;
 mod views;
 
 pub use build::duplicate;
@@ -39,9 +44,9 @@ use std::sync::Arc;
 use telesto_txn::ReadFor;
 
 use telesto_sql_catalog::store::CatalogChange;
-use telesto_sql_catalog::{CatalogCache, CatalogSnapshot};
-use telesto_sql_parser::definition::Definition;
-use telesto_sql_parser::sqlparser::ast::{Expr, ObjectName, SchemaName, Statement};
+use telesto_sql_catalog::{Actor, CatalogCache, CatalogSnapshot, Guarded, Owner};
+use telesto_sql_parser::definition::{Definition, OwnedKind};
+use telesto_sql_parser::sqlparser::ast::{Expr, ObjectType, Statement};
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::StatementResult;
 use telesto_sql_types::error::{Error, Result};
@@ -65,6 +70,10 @@ struct Ddl<'a> {
     using: Vec<rewrite::Using>,
     /// The schema of CREATE SCHEMA's elements.
     within: Option<String>,
+    /// Whose rights count.
+    actor: Actor,
+    /// To whom belongs what is made: another than the role in CREATE SCHEMA … AUTHORIZATION.
+    maker: Owner,
 }
 
 /// Executes a definition.
@@ -86,14 +95,17 @@ pub async fn execute(
             format!("cannot execute {word} in a read-only transaction"),
         ));
     }
-    let into = match telesto_sql_parser::definition::read(statement)? {
+    let definition = telesto_sql_parser::definition::read(statement)?;
+    let reach = access::reach(statement, definition.as_ref());
+    let into = match definition {
         Some(Definition::CreateTableAs(create)) => Some(Statement::CreateTable(*create)),
         _ => table::select_into(statement),
     };
     let statement = into.as_ref().unwrap_or(statement);
     let mut ddl = Ddl::over(context);
     let tag = ddl.dispatch(statement).await?;
-    let Ddl { change, after, using, .. } = ddl;
+    let Ddl { change, after, using, actor, .. } = ddl;
+    access::check_change(&context.catalog, change.catalog(), change.touched(), &actor, reach)?;
     base.get_or_insert_with(|| Arc::clone(&context.catalog));
     let mut context = context.clone();
     let changed = change.is_changed();
@@ -148,6 +160,8 @@ impl<'a> Ddl<'a> {
             after: Vec::new(),
             using: Vec::new(),
             within: None,
+            actor: context.catalog.actor(context.settings.current_role),
+            maker: Owner(context.settings.current_role),
         }
     }
 }
@@ -175,11 +189,8 @@ impl Ddl<'_> {
                 Some(definition) => return Box::pin(self.define(definition)).await,
                 None => return Err(Error::internal("a definition without text")),
             },
-            Statement::CreateSchema { schema_name, if_not_exists, .. } => {
-                self.create_schema(schema_name, *if_not_exists)?;
-                "CREATE SCHEMA"
-            }
             Statement::Drop { object_type, if_exists, names, cascade, .. } => {
+                self.may_drop_named(*object_type, names)?;
                 return self.drop_objects(*object_type, names, *if_exists, *cascade).await;
             }
             Statement::Truncate(truncate) => {
@@ -194,10 +205,6 @@ impl Ddl<'_> {
                 self.create_view(create).await?;
                 "CREATE VIEW"
             }
-            Statement::CreateRole(create) => {
-                self.create_role(create)?;
-                "CREATE ROLE"
-            }
             Statement::CreateExtension(create) => {
                 self.context.notices.notice(format!(
                     "extension \"{}\" is not needed: Telesto has no extensions",
@@ -210,6 +217,7 @@ impl Ddl<'_> {
                 "CREATE TYPE"
             }
             Statement::DropDomain(drop) => {
+                self.may_drop_named(ObjectType::Type, std::slice::from_ref(&drop.name))?;
                 self.drop_domain(drop).await?;
                 "DROP DOMAIN"
             }
@@ -218,8 +226,6 @@ impl Ddl<'_> {
                 "ALTER TYPE"
             }
             Statement::AlterCollation(alter) => self.place_type(alter)?,
-            Statement::Grant(_) => "GRANT",
-            Statement::Revoke(_) => "REVOKE",
             other => {
                 let text = other.to_string();
                 let words = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
@@ -246,20 +252,55 @@ impl Ddl<'_> {
                 "CREATE SEQUENCE"
             }
             Definition::AlterSchema { name, to } => {
-                match to {
-                    Some(to) => self.rename_schema(&name, &to)?,
-                    None => self.known_schema(&name)?,
+                if let Some(schema) = self.catalog().schema(&names::fold(&name)) {
+                    self.need_owner(Guarded::schema(schema))?;
+                    self.may_make_schema()?;
                 }
+                self.rename_schema(&name, &to)?;
                 "ALTER SCHEMA"
             }
-            Definition::CreateSchema { if_not_exists, name, elements } => {
-                let simple = SchemaName::Simple(ObjectName::from(vec![name.clone()]));
-                self.create_schema(&simple, if_not_exists)?;
-                self.within = Some(names::fold(&name));
+            Definition::CreateSchema { if_not_exists, name, owner, elements } => {
+                let name = self.create_schema(name.as_ref(), owner.as_ref(), if_not_exists)?;
+                self.within = Some(name);
                 for element in elements {
                     Box::pin(self.dispatch(&element)).await?;
                 }
                 "CREATE SCHEMA"
+            }
+            Definition::OwnerTo { kind, name, to } => {
+                self.give(kind, &name, &to)?;
+                match kind {
+                    OwnedKind::Schema => "ALTER SCHEMA",
+                    OwnedKind::Database => "ALTER DATABASE",
+                }
+            }
+            Definition::CreateRole { name, options } => {
+                self.create_role(&name, &options)?;
+                "CREATE ROLE"
+            }
+            Definition::DropRole { if_exists, roles } => {
+                self.drop_roles(if_exists, &roles)?;
+                "DROP ROLE"
+            }
+            Definition::Grant(statement) => {
+                self.grant(&statement)?;
+                if statement.grant { "GRANT" } else { "REVOKE" }
+            }
+            Definition::GrantRole(given) => {
+                self.grant_role(&given)?;
+                if given.grant { "GRANT ROLE" } else { "REVOKE ROLE" }
+            }
+            Definition::DefaultPrivileges { of, within, grant } => {
+                self.default_privileges(&of, &within, &grant)?;
+                "ALTER DEFAULT PRIVILEGES"
+            }
+            Definition::ReassignOwned { from, to } => {
+                self.reassign_owned(&from, &to)?;
+                "REASSIGN OWNED"
+            }
+            Definition::DropOwned { of, cascade } => {
+                self.drop_owned(&of, cascade).await?;
+                "DROP OWNED"
             }
             Definition::CreateTableLike { create, likes } => {
                 self.create_table(&create, &likes).await?;
@@ -278,16 +319,19 @@ impl Ddl<'_> {
                 "COMMENT"
             }
             Definition::DropIndexConcurrently { if_exists, names, cascade } => {
+                self.may_drop_named(ObjectType::Index, &names)?;
                 self.drop_concurrently(&names, if_exists, cascade).await?;
                 "DROP INDEX"
             }
             Definition::Reindex { table, concurrently, name } => {
+                if let Some(found) = self.find(&name)? {
+                    self.need_owner_of(&found)?;
+                }
                 for (table, index) in self.reindexed(table, concurrently, &name)? {
                     self.reindex_here(table, index).await?;
                 }
                 "REINDEX"
             }
-            Definition::Nothing(tag) => tag,
         };
         Ok(tag.to_owned())
     }

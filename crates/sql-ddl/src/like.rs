@@ -2,7 +2,9 @@
 
 use super::names::{fold, free_of_system_columns};
 use super::{Ddl, parse_expr};
-use telesto_sql_catalog::{CheckConstraint, Column, Generated, Index, Relation, Table};
+use telesto_sql_catalog::{
+    CheckConstraint, Column, Generated, Guarded, Index, Relation, Rights, Table,
+};
 use telesto_sql_parser::definition::{Like, SequenceOption};
 use telesto_sql_parser::sqlparser::ast::Ident;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -11,8 +13,12 @@ impl Ddl<'_> {
     /// The columns of the model: NOT NULL always comes with them, defaults and identity when asked for.
     pub(super) fn like_columns(&mut self, table: &mut Table, like: &Like) -> Result<()> {
         let model = match self.find(&like.model)? {
-            Some(Relation::Table(model)) => model,
+            Some(Relation::Table(model)) => {
+                Guarded::table(&model).need(&self.actor, Rights::SELECT)?;
+                model
+            }
             Some(Relation::View(view)) => {
+                Guarded::view(&view).need(&self.actor, Rights::SELECT)?;
                 for (name, ty) in view.columns.clone() {
                     push(table, name, ty)?;
                 }
@@ -197,6 +203,7 @@ fn push(table: &mut Table, name: String, ty: telesto_sql_types::SqlType) -> Resu
         missing: None,
         dropped: false,
         domain: None,
+        acl: None,
         comment: None,
     });
     Ok(())

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Ddl;
-use telesto_sql_catalog::{CatalogSnapshot, Relation, Table};
+use telesto_sql_catalog::{CatalogSnapshot, Guarded, Relation, Rights, Table};
 use telesto_sql_expr::types::UserTypes;
-use telesto_sql_parser::sqlparser::ast::{Ident, ObjectName};
+use telesto_sql_parser::sqlparser::ast::ObjectName;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 pub(super) use telesto_sql_parser::names::fold;
@@ -160,18 +160,6 @@ impl Ddl<'_> {
         path
     }
 
-    /// Fails when there is no such schema.
-    pub(super) fn known_schema(&self, name: &Ident) -> Result<()> {
-        let name = fold(name);
-        match self.catalog().schema(&name) {
-            Some(_) => Ok(()),
-            None => Err(Error::new(
-                SqlState::INVALID_SCHEMA_NAME,
-                format!("schema \"{name}\" does not exist"),
-            )),
-        }
-    }
-
     /// The OID of the schema something is created in.
     pub(super) fn creation_schema(&self, schema: Option<&str>) -> Result<u32> {
         let missing = |name: &str| {
@@ -196,6 +184,9 @@ impl Ddl<'_> {
                 SqlState::INSUFFICIENT_PRIVILEGE,
                 format!("permission denied to create in schema \"{}\"", found.name),
             ));
+        }
+        if !telesto_sql_catalog::temp::is_temporary(found.oid) {
+            Guarded::schema(found).need(&self.actor, Rights::CREATE)?;
         }
         Ok(found.oid)
     }

@@ -383,6 +383,9 @@ pub fn named_indexes(
     name: &ObjectName,
 ) -> Result<Named> {
     let ddl = Ddl::over(context);
+    if let Some(found) = ddl.find(name)? {
+        ddl.need_owner_of(&found)?;
+    }
     let mut found = ddl.reindexed(table, concurrently, name)?;
     if found.iter().any(|(table, _)| is_temporary(table.0)) {
         return Ok(Named::Other);

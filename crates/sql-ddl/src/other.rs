@@ -1,28 +1,30 @@
-//! Schemas, roles, comments.
+//! Schemas and comments.
 
 use super::Ddl;
 use super::names::{fold, split, undefined_column, undefined_table};
+use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{Relation, Role, Schema, UserType};
-use telesto_sql_parser::definition::{RoleChange, RoleOption};
-use telesto_sql_parser::sqlparser::ast::{
-    CommentObject, CreateRole, Ident, ObjectName, Password, SchemaName,
-};
+use telesto_sql_catalog::{Granted, Owner, Relation, Schema, UserType};
+use telesto_sql_parser::definition::RoleSpec;
+use telesto_sql_parser::sqlparser::ast::{CommentObject, Ident, ObjectName};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 impl Ddl<'_> {
-    pub(super) fn create_schema(&mut self, name: &SchemaName, if_not_exists: bool) -> Result<()> {
-        let name = match name {
-            SchemaName::Simple(name) | SchemaName::NamedAuthorization(name, _) => split(name)?.1,
-            SchemaName::UnnamedAuthorization(role) => fold(role),
+    /// CREATE SCHEMA; its name.
+    pub(super) fn create_schema(
+        &mut self,
+        name: Option<&Ident>,
+        owner: Option<&RoleSpec>,
+        if_not_exists: bool,
+    ) -> Result<String> {
+        let owner = match owner {
+            Some(spec) => self.role_of(spec)?,
+            None => self.role_by_oid(self.maker().0)?,
         };
-        if self.catalog().schema(&name).is_some() {
-            let message = format!("schema \"{name}\" already exists");
-            if if_not_exists {
-                self.context.notices.skipped(SqlState::DUPLICATE_SCHEMA, &message);
-                return Ok(());
-            }
-            return Err(Error::new(SqlState::DUPLICATE_SCHEMA, message));
+        let name = name.map_or_else(|| owner.name.clone(), fold);
+        self.may_make_schema()?;
+        if !self.actor.superuser && !self.catalog().is_member(self.actor.oid, owner.oid) {
+            return Err(denied(format!("must be member of role \"{}\"", owner.name)));
         }
         if name.starts_with("pg_") {
             return Err(Error::new(
@@ -31,104 +33,23 @@ impl Ddl<'_> {
             )
             .detail("The prefix \"pg_\" is reserved for system schemas."));
         }
+        if self.catalog().schema(&name).is_some() {
+            let message = format!("schema \"{name}\" already exists");
+            if if_not_exists {
+                self.context.notices.skipped(SqlState::DUPLICATE_SCHEMA, &message);
+                return Ok(name);
+            }
+            return Err(Error::new(SqlState::DUPLICATE_SCHEMA, message));
+        }
+        self.change.define_temporary(false);
         let oid = self.change.oid();
-        let owner = self.context.settings.current_user.clone();
-        self.change.put(Object::Schema(Schema { oid, name, owner, comment: None }));
-        Ok(())
-    }
-
-    pub(super) fn create_role(&mut self, create: &CreateRole) -> Result<()> {
-        let password = match &create.password {
-            None | Some(Password::NullPassword) => None,
-            Some(Password::Password(text)) => {
-                let text = text.to_string();
-                let text = text.trim_matches('\'');
-                if !text.starts_with("SCRAM-SHA-256$") {
-                    return Err(Error::unsupported("a password in clear")
-                        .hint("Give a SCRAM-SHA-256 verifier: the statement, not the password, reaches logs."));
-                }
-                Some(text.to_owned())
-            }
-        };
-        for name in &create.names {
-            let (_, name) = split(name)?;
-            if self.catalog().roles().any(|role| role.name == name) {
-                if create.if_not_exists {
-                    continue;
-                }
-                return Err(Error::new(
-                    SqlState::DUPLICATE_OBJECT,
-                    format!("role \"{name}\" already exists"),
-                ));
-            }
-            let oid = self.change.oid();
-            self.change.put(Object::Role(Role {
-                oid,
-                name,
-                superuser: create.superuser == Some(true),
-                login: create.login == Some(true),
-                create_db: create.create_db == Some(true),
-                create_role: create.create_role == Some(true),
-                password: password.clone(),
-            }));
-        }
-        Ok(())
-    }
-
-    /// A password as it may be stored.
-    fn verifier(text: &str) -> Result<String> {
-        if !text.starts_with("SCRAM-SHA-256$") {
-            return Err(Error::unsupported("a password in clear").hint(
-                "Give a SCRAM-SHA-256 verifier: the statement, not the password, reaches logs.",
-            ));
-        }
-        Ok(text.to_owned())
-    }
-
-    pub(super) fn alter_role(&mut self, name: &Ident, change: &RoleChange) -> Result<()> {
-        let name = match fold(name).as_str() {
-            "current_user" | "current_role" if name.quote_style.is_none() => {
-                self.context.settings.current_user.clone()
-            }
-            "session_user" if name.quote_style.is_none() => {
-                self.context.settings.session_user.clone()
-            }
-            name => name.to_owned(),
-        };
-        let known = |wanted: &str| self.catalog().roles().find(|r| r.name == wanted).cloned();
-        let mut role = (*known(&name).ok_or_else(|| {
-            Error::new(SqlState::UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
-        })?)
-        .clone();
-        match change {
-            RoleChange::Rename(to) => {
-                let to = fold(to);
-                if known(&to).is_some() {
-                    return Err(Error::new(
-                        SqlState::DUPLICATE_OBJECT,
-                        format!("role \"{to}\" already exists"),
-                    ));
-                }
-                role.name = to;
-            }
-            RoleChange::Options(options) => {
-                for option in options {
-                    match option {
-                        RoleOption::Superuser(on) => role.superuser = *on,
-                        RoleOption::Login(on) => role.login = *on,
-                        RoleOption::CreateDb(on) => role.create_db = *on,
-                        RoleOption::CreateRole(on) => role.create_role = *on,
-                        RoleOption::Password(None) => role.password = None,
-                        RoleOption::Password(Some(text)) => {
-                            role.password = Some(Self::verifier(text)?);
-                        }
-                        RoleOption::Other => {}
-                    }
-                }
-            }
-        }
-        self.change.put(Object::Role(role));
-        Ok(())
+        self.maker = Owner(owner.oid);
+        // What is made in it is made with its owner's rights.
+        self.actor = self.catalog().actor(owner.oid);
+        let acl = self.initial_acl(Granted::Schema, 0);
+        let schema = Schema { oid, name: name.clone(), owner: self.maker, acl, comment: None };
+        self.change.put(Object::Schema(schema));
+        Ok(name)
     }
 
     pub(super) fn comment(

@@ -132,7 +132,8 @@ impl Ddl<'_> {
             oid: self.object_oid(schema),
             schema,
             name,
-            owner: self.context.settings.current_user.clone(),
+            owner: self.maker(),
+            acl: self.initial_acl(telesto_sql_catalog::Granted::Sequence, schema),
             ty,
             start: 1,
             increment: 1,
@@ -185,6 +186,9 @@ impl Ddl<'_> {
         let mut sequence = self.new_sequence(schema, name, ty.clone(), options)?;
         sequence.owned_by = Some((table.0, column.0));
         sequence.identity = identity;
+        if let Some(table) = self.catalog().table(table.0) {
+            sequence.owner = table.owner;
+        }
         self.change.put(Object::Sequence(sequence.clone()));
         Ok(sequence)
     }
@@ -237,6 +241,12 @@ impl Ddl<'_> {
             }
         };
         let table = self.table(&ObjectName::from(table))?;
+        if table.owner != sequence.owner {
+            return Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "sequence must have same owner as table it is linked to",
+            ));
+        }
         if table.schema != sequence.schema {
             return Err(Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -257,6 +267,8 @@ impl Ddl<'_> {
     ) -> Result<()> {
         match self.find(name)? {
             Some(Relation::Sequence(sequence)) => {
+                self.schema_usage(name)?;
+                self.need_owner(telesto_sql_catalog::Guarded::sequence(&sequence))?;
                 self.alter_sequence_options(sequence.oid, options, false).await
             }
             Some(_) => Err(Error::new(

@@ -75,7 +75,8 @@ impl Ddl<'_> {
             storage: id,
             schema,
             name,
-            owner: self.context.settings.current_user.clone(),
+            owner: self.maker(),
+            acl: self.initial_acl(telesto_sql_catalog::Granted::Table, schema),
             kind: TableKind::Ordinary,
             columns: Vec::new(),
             primary: None,
@@ -159,18 +160,9 @@ impl Ddl<'_> {
             ty => (ty, None),
         };
         let position = table.columns.len();
-        let mut column = Column {
-            id: position as u16 + 1,
-            name: name.clone(),
-            ty: ty.clone(),
-            not_null: serial,
-            default: None,
-            generated: None,
-            missing: None,
-            dropped: false,
-            domain,
-            comment: None,
-        };
+        let id = position as u16 + 1;
+        let new = Column::new(id, name.clone(), ty.clone());
+        let mut column = Column { not_null: serial, domain, ..new };
         if serial {
             let sequence = self.column_sequence(
                 table.schema,
@@ -334,6 +326,7 @@ impl Ddl<'_> {
                 missing: None,
                 dropped: false,
                 domain: None,
+                acl: None,
                 comment: None,
             });
         }

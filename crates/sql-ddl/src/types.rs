@@ -16,7 +16,8 @@ use super::Ddl;
 use super::names::{fold, split};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
-use telesto_sql_catalog::{Column, Relation, TypeKind, UserType};
+use telesto_sql_catalog::{Column, Guarded, Owner, Relation, TypeKind, UserType};
+use telesto_sql_parser::definition::RoleSpec;
 use telesto_sql_parser::sqlparser::ast::{
     AlterCollation, AlterCollationOperation, AlterType, AlterTypeAddValue,
     AlterTypeAddValuePosition, AlterTypeOperation, Ident, ObjectName,
@@ -116,7 +117,8 @@ impl Ddl<'_> {
             array_oid,
             schema,
             name,
-            owner: self.context.settings.current_user.clone(),
+            owner: self.maker(),
+            acl: self.initial_acl(telesto_sql_catalog::Granted::Type, schema),
             kind: TypeKind::Enum(known),
             comment: None,
         }));
@@ -155,6 +157,7 @@ impl Ddl<'_> {
 
     pub(super) fn alter_type(&mut self, alter: &AlterType) -> Result<()> {
         let found = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
+        self.need_owner(Guarded::user_type(&found))?;
         let mut ty = (*found).clone();
         match &alter.operation {
             AlterTypeOperation::Rename(rename) => {
@@ -243,17 +246,28 @@ impl Ddl<'_> {
             TypeKind::Domain(_) => "ALTER DOMAIN",
             TypeKind::Enum(_) => "ALTER TYPE",
         };
+        self.need_owner(Guarded::user_type(&ty))?;
         self.placed(&ty, &alter.operation).map(|()| tag)
     }
 
     fn placed(&mut self, ty: &UserType, operation: &AlterCollationOperation) -> Result<()> {
         match operation {
             AlterCollationOperation::OwnerTo(owner) => {
-                let owner = match owner {
-                    telesto_sql_parser::sqlparser::ast::Owner::Ident(name) => fold(name),
-                    _ => self.context.settings.current_user.clone(),
+                let spec = match owner {
+                    telesto_sql_parser::sqlparser::ast::Owner::Ident(name) => {
+                        RoleSpec::Name(name.clone())
+                    }
+                    telesto_sql_parser::sqlparser::ast::Owner::SessionUser => RoleSpec::SessionUser,
+                    _ => RoleSpec::CurrentUser,
                 };
-                self.change.put(Object::Type(UserType { owner, ..ty.clone() }));
+                let to = self.role_of(&spec)?;
+                self.may_give(Guarded::user_type(ty), &to, ty.schema)?;
+                let mut ty = ty.clone();
+                if let Some(acl) = &mut ty.acl {
+                    acl.change_owner(ty.owner, Owner(to.oid));
+                }
+                ty.owner = Owner(to.oid);
+                self.change.put(Object::Type(ty));
                 Ok(())
             }
             AlterCollationOperation::SetSchema { schema_name } => {

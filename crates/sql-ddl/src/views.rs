@@ -487,13 +487,40 @@ impl Ddl<'_> {
             type_oid,
             schema,
             name,
-            owner: self.context.settings.current_user.clone(),
+            owner: before.as_ref().map_or(self.maker(), |view| view.owner),
+            acl: match &before {
+                Some(view) => view.acl.clone(),
+                None => self.initial_acl(telesto_sql_catalog::Granted::Table, schema),
+            },
             query: kept.to_string(),
             columns,
+            security_invoker: invoker(create)?,
             comment: before.and_then(|view| view.comment.clone()),
         }));
         Ok(())
     }
+}
+
+/// Whether `security_invoker` is among the options.
+fn invoker(create: &CreateView) -> Result<bool> {
+    use telesto_sql_parser::sqlparser::ast::{CreateTableOptions, SqlOption};
+    let (CreateTableOptions::With(options) | CreateTableOptions::Options(options)) =
+        &create.options
+    else {
+        return Ok(false);
+    };
+    let mut on = false;
+    for option in options {
+        match option {
+            SqlOption::KeyValue { key, value } if fold(key) == "security_invoker" => {
+                let value = value.to_string().trim_matches('\'').to_ascii_lowercase();
+                on = telesto_sql_parser::definition::is_on(&value)?;
+            }
+            SqlOption::Ident(key) if fold(key) == "security_invoker" => on = true,
+            _ => {}
+        }
+    }
+    Ok(on)
 }
 
 /// CREATE OR REPLACE VIEW keeps the columns there are and may add others.

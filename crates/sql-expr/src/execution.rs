@@ -92,6 +92,9 @@ pub trait Execution: Debug + Send + Sync {
     /// Gives up all advisory locks that the session holds until its end.
     fn unlock_all(&self);
 
+    /// OID of the role of the session with that process id; `None`: there is none.
+    fn backend_role(&self, pid: i32) -> Option<u32>;
+
     /// Cancels the statement of the session with that process id; whether there is such a session.
     fn cancel_backend(&self, pid: i32) -> bool;
 

@@ -47,6 +47,7 @@ pub mod scope;
 pub mod search;
 pub mod set_functions;
 pub mod settings;
+mod settings_roles;
 pub mod shown_names;
 pub mod text_form;
 mod to_char;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use telesto_txn::{Durability, Level};
 
 use crate::levels::{check_level, level_name, level_named};
-
+use crate::settings_roles::by_session;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{TextStyle, TimeZone};
 
@@ -44,6 +44,14 @@ pub struct Settings {
     pub session_user: String,
     /// The user whose rights count (SET ROLE).
     pub current_user: String,
+    /// OID of the role that logged in: what SET SESSION AUTHORIZATION is allowed by.
+    pub authenticated_role: u32,
+    /// OID of the session's role.
+    pub session_role: u32,
+    /// OID of the role whose rights count.
+    pub current_role: u32,
+    /// Whether that was a superuser when it came to count: shown, never relied upon.
+    pub superuser: bool,
     /// The database.
     pub database: String,
     /// Schemas searched for unqualified names, `"$user"` not yet replaced.
@@ -79,6 +87,10 @@ impl Default for Settings {
         Self {
             session_user: "telesto".to_owned(),
             current_user: "telesto".to_owned(),
+            authenticated_role: telesto_sql_catalog::acl::BOOTSTRAP,
+            session_role: telesto_sql_catalog::acl::BOOTSTRAP,
+            current_role: telesto_sql_catalog::acl::BOOTSTRAP,
+            superuser: true,
             database: telesto_sql_catalog::DEFAULT_DATABASE.to_owned(),
             search_path: vec!["$user".to_owned(), telesto_sql_catalog::PUBLIC.to_owned()],
             time_zone: "UTC".to_owned(),
@@ -340,6 +352,7 @@ impl Settings {
     /// 42704 for an unknown parameter, 22023 for a bad value, 55P02 for a fixed one.
     pub fn set(&mut self, name: &str, values: &[String]) -> Result<()> {
         let lower = name.to_ascii_lowercase();
+        self.may_set(&lower)?;
         let joined = values.join(", ");
         let value = joined.trim();
         match lower.as_str() {
@@ -430,13 +443,7 @@ impl Settings {
             "standard_conforming_strings" if !boolean(name, value)? => {
                 return Err(Error::unsupported("standard_conforming_strings = off"));
             }
-            "session_authorization" | "role" => {
-                if !matches!(value, "none" | "default") {
-                    value.clone_into(&mut self.current_user);
-                } else {
-                    self.current_user.clone_from(&self.session_user);
-                }
-            }
+            "session_authorization" | "role" => return Err(by_session(name)),
             fixed if FIXED.contains(&fixed) => {
                 return Err(Error::new(
                     SqlState::CANT_CHANGE_RUNTIME_PARAM,
@@ -468,9 +475,7 @@ impl Settings {
             "telesto.consistency" => self.consistency = defaults.consistency,
             "telesto.durability" => self.durability = defaults.durability,
             "telesto.executor" => self.executor = defaults.executor,
-            "role" | "session_authorization" => {
-                self.current_user.clone_from(&self.session_user);
-            }
+            "role" | "session_authorization" => return Err(by_session(name)),
             _ => {
                 if self.others.remove(&lower).is_none() {
                     let value = defaults.show(name)?;
@@ -525,8 +530,9 @@ impl Settings {
             .to_owned(),
             "telesto.executor" => self.executor.name().to_owned(),
             "session_authorization" => self.session_user.clone(),
+            "is_superuser" => flag(self.superuser),
             "role" => {
-                if self.current_user == self.session_user {
+                if self.current_role == self.session_role {
                     "none".to_owned()
                 } else {
                     self.current_user.clone()

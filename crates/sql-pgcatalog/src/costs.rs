@@ -25,7 +25,7 @@ use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::numeric::Numeric;
 
-use super::objects::{DATABASE_OID, role_oid};
+use super::objects::DATABASE_OID;
 use super::rows::{RowSet, RowSetter};
 
 /// Seconds of a month: a twelfth of a year of 365.25 days.
@@ -236,7 +236,7 @@ fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accoun
         let cost = seen.rates.price(charge);
         let zero = Datum::Float8(0.0);
         let mut row = amounts(out.row(), charge)
-            .set("userid", role_oid(catalog, &role))
+            .set("userid", catalog.role_named(&role).map_or(10, |role| role.oid))
             .set("dbid", DATABASE_OID)
             .set("toplevel", true)
             .set("queryid", query_id)

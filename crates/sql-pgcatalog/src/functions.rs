@@ -6,7 +6,7 @@
 use super::definitions::{
     constraint_definition, index_column, index_definition, shown_expression, view_definition,
 };
-use super::objects::{DATABASE_OID, role_oid, row_types};
+use super::objects::{DATABASE_OID, row_types};
 use super::shown::{Over, Reader};
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
 use telesto_sql_expr::context::Call;
@@ -84,26 +84,6 @@ pub const TABLE: &[Function] = &[
     function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
     // Who may connect may do everything.
-    function("has_table_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
-    function("has_table_privilege", &[Name, Reg, Text], Bool, |_, _| yes()).stable(),
-    function("has_any_column_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
-    function("has_any_column_privilege", &[Name, Reg, Text], Bool, |_, _| yes()).stable(),
-    function("has_column_privilege", &[Reg, Text, Text], Bool, |_, _| yes()).stable(),
-    function("has_column_privilege", &[Reg, Int2, Text], Bool, |_, _| yes()).stable(),
-    function("has_column_privilege", &[Name, Reg, Text, Text], Bool, |_, _| yes()).stable(),
-    function("has_sequence_privilege", &[Reg, Text], Bool, |_, _| yes()).stable(),
-    function("has_sequence_privilege", &[Name, Reg, Text], Bool, |_, _| yes()).stable(),
-    function("has_schema_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
-    function("has_schema_privilege", &[Oid, Text], Bool, |_, _| yes()).stable(),
-    function("has_schema_privilege", &[Name, Text, Text], Bool, |_, _| yes()).stable(),
-    function("has_schema_privilege", &[Name, Oid, Text], Bool, |_, _| yes()).stable(),
-    function("has_database_privilege", &[Text, Text], Bool, |_, _| yes()).stable(),
-    function("has_database_privilege", &[Oid, Text], Bool, |_, _| yes()).stable(),
-    function("has_database_privilege", &[Name, Text, Text], Bool, |_, _| yes()).stable(),
-    function("has_function_privilege", &[Oid, Text], Bool, |_, _| yes()).stable(),
-    function("pg_has_role", &[Name, Text], Bool, |_, _| yes()).stable(),
-    function("pg_has_role", &[Oid, Text], Bool, |_, _| yes()).stable(),
-    function("pg_has_role", &[Name, Name, Text], Bool, |_, _| yes()).stable(),
     function("row_security_active", &[Reg], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_column_is_updatable", &[Reg, Int2, Bool], Bool, |a, c| {
         let number = i64_of(&a[1])?;
@@ -275,13 +255,7 @@ fn user_by_id(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
     let catalog = call.context.catalog;
     let name = catalog.roles().find(|role| role.oid == oid).map(|role| role.name.clone());
-    let name = name.unwrap_or_else(|| {
-        if role_oid(catalog, "telesto") == oid || oid == 10 {
-            "telesto".to_owned()
-        } else {
-            format!("unknown (OID={oid})")
-        }
-    });
+    let name = name.unwrap_or_else(|| format!("unknown (OID={oid})"));
     Ok(Datum::text(name))
 }
 

@@ -33,7 +33,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                 out.row()
                     .set("catalog_name", database)
                     .set("schema_name", &schema.name)
-                    .set("schema_owner", &schema.owner);
+                    .set("schema_owner", catalog.role_name(schema.owner.0));
             }
         }
         "tables" => tables(out, catalog, database, &path),
@@ -79,7 +79,24 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                     .set("cycle_option", sequence.cycle);
             }
         }
-        _ => {}
+        name => {
+            let actor = catalog.actor(settings.current_role);
+            match name {
+                "table_privileges" | "role_table_grants" => {
+                    super::acls::table_privileges(out, catalog, database, &actor);
+                }
+                "column_privileges" | "role_column_grants" => {
+                    super::acls::column_privileges(out, catalog, database, &actor);
+                }
+                "usage_privileges" | "role_usage_grants" => {
+                    super::acls::usage_privileges(out, catalog, database, &actor);
+                }
+                "enabled_roles" | "applicable_roles" | "administrable_role_authorizations" => {
+                    super::acls::applicable(out, catalog, &actor);
+                }
+                _ => {}
+            }
+        }
     }
 }
 

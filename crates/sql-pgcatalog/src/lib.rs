@@ -9,6 +9,7 @@
 //! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features Telesto has not
 //! (policies, triggers, publications, …) are there and empty.
 
+mod acls;
 mod costs;
 mod definitions;
 mod functions;
@@ -17,6 +18,7 @@ mod keywords;
 pub mod live;
 mod objects;
 mod operator_classes;
+mod privileges;
 mod procedures;
 mod pseudo_types;
 mod regions;
@@ -29,7 +31,9 @@ mod user_types;
 
 use std::sync::Arc;
 
-pub use functions::TABLE as FUNCTIONS;
+/// The functions over the catalog.
+pub const FUNCTIONS: [&[telesto_sql_expr::registry::Function]; 2] =
+    [functions::TABLE, privileges::TABLE];
 
 use telesto_sql_catalog::builtin::tables::{SystemTable, all};
 

@@ -38,11 +38,6 @@ pub(super) const DATABASE_OID: u32 = 5;
 /// Number of PostgreSQL's UTF8 encoding.
 const UTF8: i32 = 6;
 
-/// The OID of a role.
-pub(super) fn role_oid(catalog: &CatalogSnapshot, name: &str) -> u32 {
-    catalog.roles().find(|role| role.name == name).map_or(OWNER_OID, |role| role.oid)
-}
-
 /// Fills the rows of one table of `pg_catalog`.
 pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     match out.name() {
@@ -54,8 +49,11 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_constraint" => constraints(out, catalog, settings),
         "pg_type" => types(out, catalog, settings),
         "pg_enum" => super::user_types::labels(out, catalog),
-        "pg_roles" | "pg_authid" => roles(out, catalog),
-        "pg_user" => users(out, catalog),
+        "pg_roles" | "pg_authid" => super::acls::roles(out, catalog),
+        "pg_user" => super::acls::users(out, catalog),
+        "pg_group" => super::acls::groups(out, catalog),
+        "pg_auth_members" => super::acls::members(out, catalog),
+        "pg_default_acl" => super::acls::defaults(out, catalog),
         "pg_database" => databases(out, catalog),
         "pg_proc" => procedures::rows(out),
         "pg_opclass" => super::operator_classes::classes(out),
@@ -132,7 +130,8 @@ fn namespaces(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         out.row()
             .set("oid", schema.oid)
             .set("nspname", &schema.name)
-            .set("nspowner", role_oid(catalog, &schema.owner));
+            .set("nspowner", schema.owner.0)
+            .set("nspacl", super::acls::shown(catalog, schema.acl.as_ref()));
     }
 }
 
@@ -303,7 +302,7 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
             .set("oid", row.oid)
             .set("typname", row.name)
             .set("typnamespace", row.schema)
-            .set("typowner", role_oid(catalog, row.owner))
+            .set("typowner", row.owner)
             .set("typlen", -1)
             .set("typtype", "c")
             .set("typcategory", "C")
@@ -323,7 +322,7 @@ pub(super) struct RowType<'a> {
     pub(super) oid: u32,
     pub(super) schema: u32,
     pub(super) name: &'a str,
-    owner: &'a str,
+    owner: u32,
     relation: u32,
 }
 
@@ -333,52 +332,25 @@ pub(super) fn row_types(catalog: &CatalogSnapshot) -> impl Iterator<Item = RowTy
         oid: table.type_oid,
         schema: table.schema,
         name: &table.name,
-        owner: &table.owner,
+        owner: table.owner.0,
         relation: table.id.0,
     });
     let views = catalog.views().filter(|view| view.type_oid != 0).map(|view| RowType {
         oid: view.type_oid,
         schema: view.schema,
         name: &view.name,
-        owner: &view.owner,
+        owner: view.owner.0,
         relation: view.oid,
     });
     tables.chain(views)
-}
-
-fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
-    for role in catalog.roles() {
-        out.row()
-            .set("oid", role.oid)
-            .set("rolname", &role.name)
-            .set("rolsuper", role.superuser)
-            .set("rolinherit", true)
-            .set("rolcreaterole", role.create_role)
-            .set("rolcreatedb", role.create_db)
-            .set("rolcanlogin", role.login)
-            .set("rolreplication", role.superuser)
-            .set("rolbypassrls", role.superuser)
-            .set("rolconnlimit", -1)
-            .set("rolpassword", "********");
-    }
-}
-
-fn users(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
-    for role in catalog.roles().filter(|role| role.login) {
-        out.row()
-            .set("usename", &role.name)
-            .set("usesysid", role.oid)
-            .set("usecreatedb", role.create_db)
-            .set("usesuper", role.superuser)
-            .set("passwd", "********");
-    }
 }
 
 fn databases(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     out.row()
         .set("oid", DATABASE_OID)
         .set("datname", &catalog.database_name)
-        .set("datdba", OWNER_OID)
+        .set("datdba", catalog.database_owner().0)
+        .set("datacl", super::acls::shown(catalog, catalog.guarded_database().acl))
         .set("encoding", UTF8)
         .set("datlocprovider", "c")
         .set("datallowconn", true)
@@ -536,7 +508,7 @@ fn sequence_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         out.row()
             .set("schemaname", catalog.schema_name(sequence.schema))
             .set("sequencename", &sequence.name)
-            .set("sequenceowner", &sequence.owner)
+            .set("sequenceowner", catalog.role_name(sequence.owner.0))
             .set("data_type", sequence.ty.to_string())
             .set("start_value", sequence.start)
             .set("min_value", sequence.min)
@@ -553,7 +525,7 @@ fn table_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         out.row()
             .set("schemaname", catalog.schema_name(table.schema))
             .set("tablename", &table.name)
-            .set("tableowner", &table.owner)
+            .set("tableowner", catalog.role_name(table.owner.0))
             .set("hasindexes", table.known_indexes().next().is_some());
     }
 }
@@ -575,7 +547,7 @@ fn views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         out.row()
             .set("schemaname", catalog.schema_name(view.schema))
             .set("viewname", &view.name)
-            .set("viewowner", &view.owner)
+            .set("viewowner", catalog.role_name(view.owner.0))
             .set("definition", &view.query);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::objects::{C_COLLATION, DEFAULT_COLLATION, OWNER_OID, role_oid};
+use super::objects::{C_COLLATION, DEFAULT_COLLATION, OWNER_OID};
 use super::operator_classes;
 use super::rows::RowSet;
 use super::shown::{Over, Reader};
@@ -77,7 +77,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         );
     }
     for table in catalog.tables() {
-        let owner = role_oid(catalog, &table.owner);
+        let owner = table.owner.0;
         class(
             out,
             &Class {
@@ -94,7 +94,9 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         );
         // Foreign keys are enforced by triggers in PostgreSQL, and psql looks at this flag for them.
         let keys = !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty();
-        out.last().set("relhastriggers", keys);
+        out.last()
+            .set("relhastriggers", keys)
+            .set("relacl", super::acls::shown(catalog, table.acl.as_ref()));
         for index in table.known_indexes() {
             class(
                 out,
@@ -119,7 +121,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 oid: sequence.oid,
                 name: &sequence.name,
                 schema: sequence.schema,
-                owner: role_oid(catalog, &sequence.owner),
+                owner: sequence.owner.0,
                 kind: "S",
                 columns: 3,
                 checks: 0,
@@ -127,6 +129,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 row_type: 0,
             },
         );
+        out.last().set("relacl", super::acls::shown(catalog, sequence.acl.as_ref()));
     }
     for view in catalog.views() {
         class(
@@ -135,7 +138,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 oid: view.oid,
                 name: &view.name,
                 schema: view.schema,
-                owner: role_oid(catalog, &view.owner),
+                owner: view.owner.0,
                 kind: "v",
                 columns: view.columns.len(),
                 checks: 0,
@@ -143,6 +146,10 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 row_type: view.type_oid,
             },
         );
+        let options = view.security_invoker.then(|| vec!["security_invoker=true"]);
+        out.last()
+            .set("relacl", super::acls::shown(catalog, view.acl.as_ref()))
+            .set("reloptions", options);
     }
 }
 
@@ -271,6 +278,7 @@ pub(super) fn attributes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("atthasmissing", column.missing.is_some())
                 .set("attidentity", identity)
                 .set("attgenerated", if stored { "s" } else { "" })
+                .set("attacl", super::acls::shown(catalog, column.acl.as_ref()))
                 .set("attisdropped", column.dropped);
         }
         for index in table.known_indexes() {

@@ -6,9 +6,10 @@
 //! # Limits
 //! Nothing is counted by table or index yet; the metrics of a node say what it does as a whole. The views of system tables are empty.
 
-use super::objects::{DATABASE_OID, role_oid};
+use super::objects::DATABASE_OID;
 use super::rows::RowSet;
 use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::rights::READ_ALL_STATS;
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::SessionView;
 use telesto_sql_plan::activity::Activity;
@@ -58,30 +59,47 @@ pub(super) fn activity(
         // An embedded session has no process id that others could name.
         let own = Activity {
             user: settings.session_user.clone(),
+            role: settings.session_role,
             application_name: settings.application_name.clone(),
             state: "active",
             ..Activity::default()
         };
         sessions.push((0, own));
     }
-    for (pid, shown) in sessions {
+    let actor = catalog.actor(settings.current_role);
+    for (pid, mut shown) in sessions {
+        // What sessions of other roles do is theirs.
+        let told = actor.acts_as(shown.role) || actor.acts_as(READ_ALL_STATS);
+        if !told {
+            shown = Activity {
+                user: shown.user,
+                role: shown.role,
+                query: "<insufficient privilege>".to_owned(),
+                ..Activity::default()
+            };
+        }
         let time = |micros: Option<i64>| micros.map_or(Datum::Null, Datum::TimestampTz);
         let row = out
             .row()
             .set("datid", DATABASE_OID)
             .set("datname", &settings.database)
-            .set("usesysid", role_oid(catalog, &shown.user))
+            .set("usesysid", shown.role)
             .set("usename", &shown.user)
             .set("application_name", &shown.application_name)
             .set("xact_start", time(shown.xact_start))
             .set("query_start", time(shown.query_start))
-            .set("state", shown.state)
-            .set("query", &shown.query)
-            .set("backend_type", "client backend");
+            .set("query", &shown.query);
+        let row = if told {
+            row.set("state", shown.state).set("backend_type", "client backend")
+        } else {
+            row
+        };
         if pid != 0 {
-            row.set("pid", pid)
-                .set("backend_start", time(Some(shown.backend_start)))
-                .set("state_change", time(Some(shown.state_change)));
+            let row = row.set("pid", pid);
+            if told {
+                row.set("backend_start", time(Some(shown.backend_start)))
+                    .set("state_change", time(Some(shown.state_change)));
+            }
         }
     }
 }

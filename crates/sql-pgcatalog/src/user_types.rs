@@ -3,7 +3,7 @@
 //! # Invariants
 //! A type that the search path does not lead to is shown with its schema.
 
-use super::objects::{category, role_oid};
+use super::objects::category;
 use super::relations::{align_of, collation_of, storage_of};
 use super::rows::RowSet;
 use super::shown::{Over, Reader};
@@ -12,12 +12,13 @@ use telesto_sql_catalog::{CatalogSnapshot, TypeKind};
 /// Rows of `pg_type`.
 pub(super) fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, reader: &Reader<'_>) {
     for ty in catalog.user_types() {
-        let owner = role_oid(catalog, &ty.owner);
+        let owner = ty.owner.0;
         out.row()
             .set("oid", ty.oid)
             .set("typname", &ty.name)
             .set("typnamespace", ty.schema)
             .set("typowner", owner)
+            .set("typacl", super::acls::shown(catalog, ty.acl.as_ref()))
             .set("typisdefined", true)
             .set("typdelim", ",")
             .set("typarray", ty.array_oid);

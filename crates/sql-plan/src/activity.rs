@@ -10,6 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 pub struct Activity {
     /// The user.
     pub user: String,
+    /// OID of the role that logged in.
+    pub role: u32,
     /// What the client calls itself.
     pub application_name: String,
     /// When it began.
@@ -33,9 +35,10 @@ pub struct Shown(Mutex<Activity>);
 impl Shown {
     /// Of a session that begins.
     #[must_use]
-    pub fn of(user: &str, now: i64) -> Self {
+    pub fn of((user, role): (&str, u32), now: i64) -> Self {
         Self(Mutex::new(Activity {
             user: user.to_owned(),
+            role,
             backend_start: now,
             state_change: now,
             state: "idle",

@@ -123,6 +123,16 @@ impl Backends {
         self.with(pid, |handle| handle.end(Ending::Terminated))
     }
 
+    /// OID of the role of a session; `None`: there is none.
+    pub fn role_of(&self, pid: i32) -> Option<u32> {
+        self.0.lock().get(&pid).map(|backend| backend.shown.get().role)
+    }
+
+    /// How many sessions a role has.
+    pub fn of_role(&self, role: u32) -> usize {
+        self.0.lock().values().filter(|backend| backend.shown.get().role == role).count()
+    }
+
     /// What every session is doing, by process id.
     pub fn shown(&self) -> Vec<(i32, Activity)> {
         let sessions = self.0.lock();

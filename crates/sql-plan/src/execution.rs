@@ -125,6 +125,10 @@ impl Execution for ExecContext {
         self.advisory.unlock_all();
     }
 
+    fn backend_role(&self, pid: i32) -> Option<u32> {
+        self.live.backends.role_of(pid)
+    }
+
     fn cancel_backend(&self, pid: i32) -> bool {
         self.live.backends.cancel(pid)
     }

@@ -42,6 +42,16 @@ states! {
     SUCCESS = "00000";
     /// warning
     WARNING = "01000";
+    /// warning_privilege_not_revoked
+    PRIVILEGE_NOT_REVOKED = "01006";
+    /// warning_privilege_not_granted
+    PRIVILEGE_NOT_GRANTED = "01007";
+    /// too_many_connections
+    TOO_MANY_CONNECTIONS = "53300";
+    /// invalid_grantor
+    INVALID_GRANTOR = "0L000";
+    /// invalid_grant_operation
+    INVALID_GRANT_OPERATION = "0LP01";
     /// connection_failure
     CONNECTION_FAILURE = "08006";
     /// transaction_resolution_unknown

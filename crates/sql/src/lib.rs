@@ -17,6 +17,7 @@
 //! # Limits
 //! `docs/sql.md` lists what differs from PostgreSQL 15.
 
+mod access;
 pub mod copy;
 mod explain;
 #[doc(hidden)]

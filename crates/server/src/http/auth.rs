@@ -1,8 +1,10 @@
 //! Who may use HTTP: everyone on this machine, or users with HTTP basic authentication against the
-//! same verifiers as the Postgres wire.
+//! same verifiers as the Postgres wire, as far as their roles reach.
 //!
 //! # Invariants
-//! - A password that was proven once is recognised by a keyed hash of its header, not kept.
+//! - A password that was proven once is recognised by a keyed hash of its header and of the verifier it was proven against,
+//!   not kept: another password of the role, or none, and it is asked for again.
+//! - What a route needs is looked up for each request; a route that nobody thought of needs the right to write.
 //! - Key derivation runs off the async threads.
 //!
 //! # Limits
@@ -12,11 +14,13 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use telesto_common::Env;
+use telesto_sql::SqlEngine;
+use telesto_sql::session::users::{LogIn, Reach};
 
 use crate::config::Auth;
 use crate::http::reply::ApiError;
@@ -30,15 +34,58 @@ pub struct Passwords {
     proven: Mutex<BTreeSet<u64>>,
 }
 
+/// What a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A user.
+    User,
+    /// `pg_read_all_data`: keys and values are in no table that could be granted.
+    Read,
+    /// `pg_write_all_data`.
+    Write,
+    /// `pg_monitor`.
+    Monitor,
+}
+
+impl Need {
+    /// Of a route and a method; of what nobody thought of, everything.
+    pub fn of(route: &str, method: &Method) -> Self {
+        match (route, method) {
+            ("/" | "/health" | "/openapi.json" | "/v1/txn/{id}" | "none", _) => Self::User,
+            ("/metrics", _) => Self::Monitor,
+            ("/v1/kv" | "/v1/kv/{key}", &Method::GET | &Method::HEAD) => Self::Read,
+            _ => Self::Write,
+        }
+    }
+
+    fn met(self, reach: Reach) -> Result<(), ApiError> {
+        let (held, role) = match self {
+            Self::User => return Ok(()),
+            Self::Read => (reach.reads, "pg_read_all_data"),
+            Self::Write => (reach.writes, "pg_write_all_data"),
+            Self::Monitor => (reach.monitors, "pg_monitor"),
+        };
+        if held {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            format!("permission denied: the user is no member of {role}; GRANT {role} TO the user"),
+        ))
+    }
+}
+
 /// Whether a request with these headers may go on.
 ///
 /// # Errors
 /// The reply to send instead.
 pub async fn check(
     env: &Env,
+    engine: &SqlEngine,
     auth: &Auth,
-    passwords: &Passwords,
-    headers: &HeaderMap,
+    (passwords, headers): (&Passwords, &HeaderMap),
+    need: Need,
 ) -> Result<(), ApiError> {
     check_host(auth, headers)?;
     let Auth::Scram(users) = auth else { return Ok(()) };
@@ -47,12 +94,28 @@ pub async fn check(
         ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     };
     let header = headers.get(header::AUTHORIZATION).ok_or_else(refuse)?;
-    let mark = passwords.key.hash_one(header.as_bytes());
-    if passwords.proven.lock().contains(&mark) {
-        return Ok(());
-    }
     let (user, password) = basic(header.as_bytes()).ok_or_else(refuse)?;
-    if !crate::auth::proves(env, users, &user, password).await {
+    let (known, reach) = engine.reach_of(&user).await.map_err(|error| {
+        let message = format!("the user's rights cannot be looked up: {error}; try again shortly");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "rights_unknown", message)
+    })?;
+    let verifier = users.verifier_of(&user, &known);
+    // Another password, another mark.
+    let mark = passwords.key.hash_one((header.as_bytes(), verifier.to_string()));
+    let allowed = || {
+        if known == LogIn::Unknown {
+            return Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "no_role",
+                format!("role {user:?} does not exist; a superuser makes it: CREATE ROLE … LOGIN"),
+            ));
+        }
+        need.met(reach)
+    };
+    if passwords.proven.lock().contains(&mark) {
+        return allowed();
+    }
+    if !crate::auth::proves(env, verifier, password).await {
         return Err(refuse());
     }
     let mut proven = passwords.proven.lock();
@@ -60,7 +123,8 @@ pub async fn check(
         proven.clear();
     }
     proven.insert(mark);
-    Ok(())
+    drop(proven);
+    allowed()
 }
 
 /// Whether a request may be meant for this server; see [`is_for_us`].

@@ -53,6 +53,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct HttpState {
     pub(crate) kv: Kv,
     env: Env,
+    engine: Arc<SqlEngine>,
     database: Arc<dyn Database>,
     config: Arc<ServerConfig>,
     metrics: Option<PrometheusHandle>,
@@ -77,6 +78,7 @@ impl HttpState {
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
             passwords: Arc::default(),
             env,
+            engine: Arc::clone(engine),
             database,
             config,
             metrics,
@@ -152,7 +154,9 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let response = match admit(&state, request.headers()).await {
+    let response = match admit(&state, request.headers(), auth::Need::of(route, request.method()))
+        .await
+    {
         Err(refusal) => refusal.into_response(),
         Ok(_permit) => within(&state, next.run(request)).await,
     };
@@ -196,9 +200,14 @@ fn admission(state: &HttpState) -> Result<OwnedSemaphorePermit, ApiError> {
     })
 }
 
-async fn admit(state: &HttpState, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, ApiError> {
+async fn admit(
+    state: &HttpState,
+    headers: &HeaderMap,
+    need: auth::Need,
+) -> Result<OwnedSemaphorePermit, ApiError> {
     let permit = admission(state)?;
-    auth::check(&state.env, &state.config.auth, &state.passwords, headers).await?;
+    let given = (&*state.passwords, headers);
+    auth::check(&state.env, &state.engine, &state.config.auth, given, need).await?;
     Ok(permit)
 }
 

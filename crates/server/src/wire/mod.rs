@@ -36,7 +36,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::clients::Clients;
-use crate::config::ServerConfig;
+use crate::config::{Auth, ServerConfig};
 use crate::metrics::WireMetrics;
 use crate::wire::backend::Status;
 use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION};
@@ -127,7 +127,8 @@ impl WireServer {
         // Without it small replies wait for the client's delayed acknowledgement.
         let _ = socket.set_nodelay(true);
         let started =
-            startup::start(&self.env, socket, &self.config, &self.budget, &self.stop).await;
+            startup::start(&self.env, socket, &self.engine, &self.config, &self.budget, &self.stop)
+                .await;
         match started {
             Ok((wire, Started::Session(client))) => Some((wire, client)),
             Ok((wire, Started::Cancel { pid, secret })) => {
@@ -160,6 +161,7 @@ impl WireServer {
         };
         let mut options = SessionOptions {
             user: client.user,
+            proven: matches!(self.config.auth, Auth::Scram(_)),
             database: client.database,
             ..SessionOptions::default()
         };

@@ -20,17 +20,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use pgwire::api::auth::sasl::scram::ScramServerAuth;
+use pgwire::api::auth::sasl::scram::{ScramSecret, ScramServerAuth};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::startup::{Authentication, NegotiateProtocolVersion};
 use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
+use telesto_sql::SqlEngine;
 use tokio::net::TcpStream;
 
-use crate::auth::{Users, WRONG_PASSWORD_DELAY};
+use crate::auth::WRONG_PASSWORD_DELAY;
 use crate::config::{Auth, ServerConfig};
 use crate::wire::backend::Output;
 use crate::wire::frontend::SMALL_FRAME_BYTES;
+use crate::wire::report::{Severity, error_fields};
 use crate::wire::stream::{End, Stop, Stream, Wire};
 
 const PROTOCOL_3_0: u32 = 3 << 16;
@@ -86,6 +88,7 @@ pub(crate) fn fatal(output: &mut Output, code: &str, message: &str, hint: Option
 pub async fn start(
     env: &Env,
     socket: TcpStream,
+    engine: &SqlEngine,
     config: &ServerConfig,
     budget: &Arc<MemoryBudget>,
     stop: &Stop,
@@ -124,7 +127,7 @@ pub async fn start(
                 return Ok((wire, Started::Cancel { pid, secret: message.freeze() }));
             }
             version if version >> 16 == 3 => {
-                return match session(env, &mut wire, version, message, config).await {
+                return match session(env, &mut wire, (version, message), engine, config).await {
                     Ok(client) => Ok((wire, Started::Session(client))),
                     Err(end) => Err((Some(wire), end)),
                 };
@@ -199,8 +202,8 @@ async fn encrypt(
 async fn session(
     env: &Env,
     wire: &mut Wire,
-    version: u32,
-    body: BytesMut,
+    (version, body): (u32, BytesMut),
+    engine: &SqlEngine,
     config: &ServerConfig,
 ) -> Result<Client, End> {
     let Some(parameters) = parameters(&body) else {
@@ -265,7 +268,17 @@ async fn session(
         let chain = config.tls.as_ref().map(|tls| &*tls.chain_pem);
         let encrypted = matches!(wire.stream(), Stream::Tls(_));
         let deadline = env.deadline(config.limits.startup);
-        let dialogue = scram(wire, users, &client.user, chain.filter(|_| encrypted));
+        let asked = env.within(deadline, "looking a role up", engine.log_in_of(&client.user)).await;
+        let known = match asked {
+            Ok(Ok(known)) => known,
+            Ok(Err(error)) => {
+                wire.output.error(error_fields(&error, Severity::Fatal));
+                return Err(End::Done);
+            }
+            Err(_) => return Err(End::Stalled("looking a role up")),
+        };
+        let secret = users.verifier_of(&client.user, &known).secret();
+        let dialogue = scram(wire, secret, chain.filter(|_| encrypted));
         let proven = match env.within(deadline, "authentication", dialogue).await {
             Ok(proven) => proven?,
             Err(_) => return Err(End::Stalled("authentication")),
@@ -284,8 +297,7 @@ async fn session(
 /// The SASL dialogue; whether the client knows the password.
 async fn scram(
     wire: &mut Wire,
-    users: &Users,
-    user: &str,
+    secret: ScramSecret,
     chain_pem: Option<&[u8]>,
 ) -> Result<bool, End> {
     let mut server = ScramServerAuth::new();
@@ -303,7 +315,6 @@ async fn scram(
     if !mechanisms.iter().any(|known| known.as_bytes() == mechanism) {
         return Ok(false);
     }
-    let secret = users.verifier(user).secret();
     let Ok((challenge, waiting)) = server.on_client_first_message_with_secret(data, secret) else {
         return Ok(false);
     };

@@ -29,6 +29,8 @@ pub struct SystemTable {
 const PG_CATALOG: &str = include_str!("pg_catalog.txt");
 /// What PostgreSQL has nothing like; after the others, whose OIDs stay as they are.
 const TELESTO: &str = include_str!("telesto.txt");
+/// Views of who may do what; after all others, whose OIDs stay as they are.
+const RIGHTS: &str = include_str!("rights.txt");
 const INFORMATION_SCHEMA: &str = include_str!("information_schema.txt");
 
 /// OIDs of the tables whose OID clients know by heart.
@@ -59,6 +61,7 @@ fn tables() -> &'static BTreeMap<(&'static str, &'static str), SystemTable> {
             ("pg_catalog", PG_CATALOG),
             ("information_schema", INFORMATION_SCHEMA),
             ("pg_catalog", TELESTO),
+            ("information_schema", RIGHTS),
         ] {
             for line in text.lines() {
                 let Some((name, columns)) = line.split_once(": ") else { continue };

@@ -13,14 +13,14 @@ use crate::codec::index_prefix;
 use crate::model::OnCommit;
 use crate::snapshot::{Stamp, TempPart};
 use crate::store::{Object, StoredObject};
-use crate::{CatalogSnapshot, Schema};
+use crate::{CatalogSnapshot, Owner, Schema};
 use telesto_sql_types::error::Result;
 
 /// The shared catalog with the session's temporary objects over it.
 pub fn merged(
     shared: Arc<CatalogSnapshot>,
     store: &TempStore,
-    owner: &str,
+    owner: Owner,
 ) -> Result<Arc<CatalogSnapshot>> {
     let (stamp, next_oid) = match store.get(&StoredObject::temp_header_key()) {
         Some(bytes) => StoredObject::decode_header(&bytes)?,
@@ -38,7 +38,8 @@ pub fn merged(
     catalog.insert(Object::Schema(Schema {
         oid: TEMP_FIRST_OID,
         name: store.schema_name(),
-        owner: owner.to_owned(),
+        owner,
+        acl: None,
         comment: None,
     }));
     for (_, bytes) in store.range(&KeyRange::with_prefix(&StoredObject::temp_prefix())) {

@@ -5,6 +5,7 @@ pub mod arrays;
 pub mod bits;
 pub mod costs;
 pub mod enums;
+mod guards;
 pub mod hash;
 pub mod jsons;
 pub mod math;

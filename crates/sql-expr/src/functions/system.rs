@@ -12,6 +12,7 @@ use crate::cast::reg_input;
 use crate::context::{Call, Request};
 use crate::execution::Execution;
 use crate::fault;
+use crate::functions::guards;
 use crate::levels::level_name;
 use crate::registry::{Function, Returns, function, function_returning};
 use crate::settings::{BACKEND_PID, Settings};
@@ -19,6 +20,7 @@ use crate::ty::Tag::{
     Any, Bool, Float8, Int4, Int8, Json, Name, Oid, Reg, RegType, Text, Uuid, Void,
 };
 use crate::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
+use telesto_sql_catalog::Rights;
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::identifier::quote_ident;
@@ -54,22 +56,35 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("gen_random_uuid", &[], Uuid, |_, c| random_uuid(c)).volatile(),
     function("uuid_generate_v4", &[], Uuid, |_, c| random_uuid(c)).volatile(),
-    function("nextval", &[Reg], Int8, |a, c| c.context.request(Request::NextValue(oid_of(&a[0])?)))
-        .waiting(),
+    function("nextval", &[Reg], Int8, |a, c| {
+        let oid = oid_of(&a[0])?;
+        guards::sequence(oid, &[Rights::USAGE, Rights::UPDATE], c)?;
+        c.context.request(Request::NextValue(oid))
+    })
+    .waiting(),
     function("currval", &[Reg], Int8, |a, c| {
-        Ok(Datum::Int8(c.context.execution()?.sequences().current(oid_of(&a[0])?)?))
+        let oid = oid_of(&a[0])?;
+        guards::sequence(oid, &[Rights::SELECT, Rights::USAGE], c)?;
+        Ok(Datum::Int8(c.context.execution()?.sequences().current(oid)?))
     })
     .volatile(),
     function("lastval", &[], Int8, |_, c| {
+        if let Some(oid) = c.context.execution()?.sequences().last_used() {
+            guards::sequence(oid, &[Rights::SELECT, Rights::USAGE], c)?;
+        }
         Ok(Datum::Int8(c.context.execution()?.sequences().last()?))
     })
     .volatile(),
     function("setval", &[Reg, Int8], Int8, |a, c| {
-        c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, true))
+        let oid = oid_of(&a[0])?;
+        guards::sequence(oid, &[Rights::UPDATE], c)?;
+        c.context.request(Request::SetValue(oid, i64_of(&a[1])?, true))
     })
     .waiting(),
     function("setval", &[Reg, Int8, Bool], Int8, |a, c| {
-        c.context.request(Request::SetValue(oid_of(&a[0])?, i64_of(&a[1])?, bool_of(&a[2])?))
+        let oid = oid_of(&a[0])?;
+        guards::sequence(oid, &[Rights::UPDATE], c)?;
+        c.context.request(Request::SetValue(oid, i64_of(&a[1])?, bool_of(&a[2])?))
     })
     .waiting(),
     function("telesto_txn_id", &[], Text, |_, c| {
@@ -86,6 +101,7 @@ pub const TABLE: &[Function] = &[
     function("telesto_bucket_usage", &[], Json, |_, c| bucket_usage(c)).volatile(),
     function("telesto_check_table", &[Reg], Int8, |a, c| {
         let oid = oid_of(&a[0])?;
+        guards::table(oid, c)?;
         c.context.request(Request::CheckTable(oid))
     })
     .waiting(),
@@ -99,11 +115,11 @@ pub const TABLE: &[Function] = &[
     function("pg_current_xact_id", &[], Int8, |_, c| txid(c)).stable(),
     function("pg_backend_pid", &[], Int4, |_, c| Ok(Datum::Int4(backend_pid(c)))).stable(),
     function("pg_cancel_backend", &[Int4], Bool, |a, c| {
-        signal(&a[0], c, |exec, pid| exec.cancel_backend(pid))
+        signal(&a[0], "cancel", c, |exec, pid| exec.cancel_backend(pid))
     })
     .volatile(),
     function("pg_terminate_backend", &[Int4], Bool, |a, c| {
-        signal(&a[0], c, |exec, pid| exec.terminate_backend(pid))
+        signal(&a[0], "terminate", c, |exec, pid| exec.terminate_backend(pid))
     })
     .volatile(),
     function("pg_is_in_recovery", &[], Bool, |_, _| Ok(bool_datum(false))).stable(),
@@ -179,17 +195,14 @@ fn txid(call: &Call<'_>) -> Result<Datum> {
 
 /// What this process has asked of the bucket since it started; NULL where there is no bucket.
 fn bucket_usage(call: &Call<'_>) -> Result<Datum> {
+    guards::statistics("telesto_bucket_usage", call)?;
     let usage = call.context.execution()?.bucket_usage();
     Ok(usage.map_or(Datum::Null, |usage| Datum::Json(usage.into())))
 }
 
 /// Moves the log of the whole database: for superusers, whatever SET ROLE says.
 fn log_switch(to: &str, call: &Call<'_>) -> Result<Datum> {
-    let user = &call.context.settings.session_user;
-    if !call.context.catalog.roles().any(|role| role.superuser && role.name == *user) {
-        let error = fault::error("42501", "permission denied for function telesto_log_switch");
-        return Err(error.hint("Connect as a superuser (CREATE ROLE … SUPERUSER LOGIN makes one)."));
-    }
+    guards::superuser("telesto_log_switch", call)?;
     let kind = match to.to_ascii_lowercase().as_str() {
         "bucket" => LogKind::Bucket,
         "quorum" => LogKind::Quorum,
@@ -211,11 +224,15 @@ fn sleep(seconds: &Datum, call: &Call<'_>) -> Result<Datum> {
 /// Has `act` reach the session of a process id; warns as PostgreSQL does when there is none.
 fn signal(
     pid: &Datum,
+    what: &str,
     call: &Call<'_>,
     act: impl FnOnce(&dyn Execution, i32) -> bool,
 ) -> Result<Datum> {
     let exec = call.context.execution()?;
     let pid = i32::try_from(i64_of(pid)?).unwrap_or_default();
+    if let Some(owner) = exec.backend_role(pid) {
+        guards::signal(owner, what, call)?;
+    }
     let found = act(exec, pid);
     if !found {
         let text = format!("PID {pid} is not a PostgreSQL backend process");

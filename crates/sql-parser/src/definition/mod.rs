@@ -15,11 +15,13 @@ pub mod identity;
 pub mod included;
 mod index;
 mod parse;
+mod privileges;
 mod sequence;
 mod table;
 mod words;
 
 pub use parse::{read, take, text};
+pub use privileges::{Grant, GrantKind, GrantOn, GrantRole, RoleSpec};
 
 use crate::sqlparser::ast::{
     ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Statement, TableConstraint,
@@ -46,10 +48,31 @@ pub enum Definition {
         name: ObjectName,
         options: Vec<SequenceOption>,
     },
-    /// ALTER SCHEMA … RENAME TO; `None`: OWNER TO.
-    AlterSchema { name: Ident, to: Option<Ident> },
-    /// CREATE SCHEMA with elements; the elements' texts.
-    CreateSchema { if_not_exists: bool, name: Ident, elements: Vec<Statement> },
+    /// ALTER SCHEMA … RENAME TO.
+    AlterSchema { name: Ident, to: Ident },
+    /// ALTER SCHEMA, TYPE, DOMAIN or DATABASE … OWNER TO.
+    OwnerTo { kind: OwnedKind, name: ObjectName, to: RoleSpec },
+    /// CREATE SCHEMA; the elements' texts. Without a name, that of the role.
+    CreateSchema {
+        if_not_exists: bool,
+        name: Option<Ident>,
+        owner: Option<RoleSpec>,
+        elements: Vec<Statement>,
+    },
+    /// CREATE ROLE, USER or GROUP.
+    CreateRole { name: Ident, options: Vec<RoleOption> },
+    /// DROP ROLE, USER or GROUP.
+    DropRole { if_exists: bool, roles: Vec<RoleSpec> },
+    /// GRANT or REVOKE of privileges.
+    Grant(Box<Grant>),
+    /// GRANT or REVOKE of memberships.
+    GrantRole(Box<GrantRole>),
+    /// ALTER DEFAULT PRIVILEGES.
+    DefaultPrivileges { of: Vec<RoleSpec>, within: Vec<Ident>, grant: Box<Grant> },
+    /// REASSIGN OWNED.
+    ReassignOwned { from: Vec<RoleSpec>, to: RoleSpec },
+    /// DROP OWNED.
+    DropOwned { of: Vec<RoleSpec>, cascade: bool },
     /// CREATE TABLE with LIKE among its columns.
     CreateTableLike { create: Box<CreateTable>, likes: Vec<Like> },
     /// CREATE TABLE … AS … WITH NO DATA.
@@ -57,15 +80,21 @@ pub enum Definition {
     /// CREATE TABLE … AS with names of columns, or WITH DATA.
     CreateTableAs(Box<CreateTable>),
     /// ALTER ROLE or USER with options, or renamed.
-    AlterRole { name: Ident, change: RoleChange },
+    AlterRole { name: RoleSpec, change: RoleChange },
     /// COMMENT ON CONSTRAINT … ON `[DOMAIN]` ….
     CommentOnConstraint { name: Ident, on: ObjectName, comment: Option<String> },
     /// DROP INDEX CONCURRENTLY.
     DropIndexConcurrently { if_exists: bool, names: Vec<ObjectName>, cascade: bool },
     /// REINDEX INDEX, or REINDEX TABLE.
     Reindex { table: bool, concurrently: bool, name: ObjectName },
-    /// Accepted and without effect; the tag.
-    Nothing(&'static str),
+}
+
+/// What has an owner and no ALTER of its own here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant is a word of the definition")]
+pub enum OwnedKind {
+    Schema,
+    Database,
 }
 
 /// The word after ALTER.
@@ -134,7 +163,10 @@ pub enum Action {
     SetSchema(Ident),
     /// SET (…) and RESET (…): names, and values where there are any.
     Settings(Vec<(String, Option<String>)>),
-    /// Owners, storage, triggers and the like.
+    OwnerTo(RoleSpec),
+    /// SET or RESET of `security_invoker`, of a view.
+    SecurityInvoker(bool),
+    /// Storage, triggers and the like.
     Nothing,
     /// Known to PostgreSQL, not here.
     Unsupported(String),
@@ -207,8 +239,34 @@ pub enum RoleOption {
     Login(bool),
     CreateDb(bool),
     CreateRole(bool),
+    Inherit(bool),
+    Replication(bool),
+    BypassRls(bool),
+    ConnectionLimit(i64),
+    ValidUntil(String),
     /// `None`: PASSWORD NULL.
     Password(Option<String>),
-    /// INHERIT, REPLICATION, CONNECTION LIMIT, VALID UNTIL: kept nowhere.
-    Other,
+    /// Roles that the new one becomes a member of.
+    InRole(Vec<RoleSpec>),
+    /// Members of the new one.
+    Role(Vec<RoleSpec>),
+    /// Members of the new one with ADMIN OPTION.
+    Admin(Vec<RoleSpec>),
+    /// Known and without effect in PostgreSQL, too.
+    SysId,
+}
+
+/// A boolean option's value, in lower case.
+///
+/// # Errors
+/// 22023 for anything else.
+pub fn is_on(value: &str) -> telesto_sql_types::error::Result<bool> {
+    match value {
+        "true" | "on" | "yes" | "1" | "t" => Ok(true),
+        "false" | "off" | "no" | "0" | "f" => Ok(false),
+        other => Err(telesto_sql_types::error::Error::new(
+            telesto_sql_types::SqlState::INVALID_PARAMETER_VALUE,
+            format!("invalid value for boolean option \"security_invoker\": {other}"),
+        )),
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::create::{bare_columns, create_table, like_at, no_data};
 use super::words::{Words, is_word, syntax};
-use super::{Definition, Kind, RoleChange};
+use super::{Definition, Kind, OwnedKind};
 use crate::sqlparser::ast::{Ident, ObjectName, Statement, Value};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 use telesto_sql_types::error::{Error, Result};
@@ -71,9 +71,10 @@ fn is_ours(tokens: &[TokenWithSpan]) -> bool {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["ALTER", "TABLE" | "INDEX" | "SEQUENCE" | "VIEW" | "SCHEMA" | "ROLE" | "USER", ..] => true,
-        ["ALTER", "DEFAULT" | "MATERIALIZED" | "FOREIGN", ..] => true,
+        ["ALTER", "DEFAULT" | "MATERIALIZED" | "FOREIGN" | "GROUP" | "DATABASE", ..] => true,
+        ["CREATE" | "DROP", "ROLE" | "USER" | "GROUP", ..] | ["DROP", "OWNED", ..] => true,
         ["CREATE", "SEQUENCE", ..] | ["CREATE", "TEMP" | "TEMPORARY", "SEQUENCE", ..] => true,
-        ["CREATE", "SCHEMA", ..] => has_word(tokens, "CREATE") && creates_inside(tokens),
+        ["CREATE", "SCHEMA", ..] => true,
         ["CREATE", "TABLE" | "UNLOGGED" | "TEMP" | "TEMPORARY" | "LOCAL" | "GLOBAL", ..] => {
             like_at(tokens).is_some()
                 || no_data(tokens).is_some()
@@ -87,15 +88,6 @@ fn is_ours(tokens: &[TokenWithSpan]) -> bool {
         ["REASSIGN", "OWNED", ..] => has_word(tokens, "TO"),
         _ => false,
     }
-}
-
-/// Whether there are elements after CREATE SCHEMA's name.
-fn creates_inside(tokens: &[TokenWithSpan]) -> bool {
-    tokens
-        .iter()
-        .filter(|t| matches!(&t.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("CREATE")))
-        .count()
-        > 1
 }
 
 /// A token as it is written: strings and names with their quotes doubled.
@@ -141,6 +133,9 @@ fn parse(text: &str) -> Result<Definition> {
 
 impl Words<'_> {
     fn definition(&mut self) -> Result<Definition> {
+        if let Some(definition) = self.of_rights()? {
+            return Ok(definition);
+        }
         if self.words(&["CREATE", "SCHEMA"]) {
             return self.create_schema();
         }
@@ -178,31 +173,27 @@ impl Words<'_> {
             }
             return Ok(Definition::DropIndexConcurrently { if_exists, names, cascade });
         }
-        for (words, tag) in [
-            (&["GRANT"][..], "GRANT"),
-            (&["REVOKE"], "REVOKE"),
-            (&["REASSIGN", "OWNED"], "REASSIGN OWNED"),
-            (&["ALTER", "DEFAULT", "PRIVILEGES"], "ALTER DEFAULT PRIVILEGES"),
-        ] {
-            if self.words(words) {
-                if self.at_end() {
-                    return Err(self.unexpected());
-                }
-                while !self.at_end() {
-                    self.0.next_token();
-                }
-                return Ok(Definition::Nothing(tag));
-            }
-        }
         self.expect_words(&["ALTER"])?;
+        if self.words(&["DEFAULT", "PRIVILEGES"]) {
+            return self.default_privileges();
+        }
         if self.words(&["SCHEMA"]) {
             let name = self.identifier()?;
             if self.words(&["RENAME", "TO"]) {
-                return Ok(Definition::AlterSchema { name, to: Some(self.identifier()?) });
+                return Ok(Definition::AlterSchema { name, to: self.identifier()? });
             }
-            self.expect_words(&["OWNER", "TO"])?;
-            self.identifier()?;
-            return Ok(Definition::AlterSchema { name, to: None });
+            return self.owner_to(OwnedKind::Schema, ObjectName::from(vec![name]));
+        }
+        if self.words(&["DATABASE"]) {
+            let name = self.object_name()?;
+            if !self.peek_words(&["OWNER"]) {
+                return Err(Error::unsupported("ALTER DATABASE")
+                    .hint("Of a database only the owner can be changed."));
+            }
+            return self.owner_to(OwnedKind::Database, name);
+        }
+        if self.words(&["GROUP"]) {
+            return self.alter_group();
         }
         if self.words(&["ROLE"]) || self.words(&["USER"]) {
             return self.alter_role();
@@ -240,18 +231,33 @@ impl Words<'_> {
         Ok(Definition::Alter { kind, if_exists, name, actions })
     }
 
-    fn alter_role(&mut self) -> Result<Definition> {
-        let name = self.identifier()?;
-        if self.words(&["RENAME", "TO"]) {
-            let change = RoleChange::Rename(self.identifier()?);
-            return Ok(Definition::AlterRole { name, change });
+    /// GRANT, REVOKE, and what is dropped of roles; `None`: another definition.
+    fn of_rights(&mut self) -> Result<Option<Definition>> {
+        if self.words(&["CREATE", "USER"]) {
+            return self.create_role(true).map(Some);
         }
-        if self.peek_words(&["SET"]) || self.peek_words(&["RESET"]) || self.peek_words(&["IN"]) {
-            return Err(Error::unsupported("settings of a role")
-                .hint("Set the parameters when the session begins."));
+        if self.words(&["CREATE", "ROLE"]) || self.words(&["CREATE", "GROUP"]) {
+            return self.create_role(false).map(Some);
         }
-        let change = RoleChange::Options(self.role_options()?);
-        Ok(Definition::AlterRole { name, change })
+        if self.words(&["GRANT"]) {
+            return self.grant(true).map(Some);
+        }
+        if self.words(&["REVOKE"]) {
+            return self.grant(false).map(Some);
+        }
+        if self.words(&["REASSIGN", "OWNED"]) {
+            return self.reassign().map(Some);
+        }
+        if self.words(&["DROP", "OWNED"]) {
+            return self.drop_owned().map(Some);
+        }
+        if !self.peek_words(&["DROP", "INDEX"]) && self.words(&["DROP"]) {
+            if !(self.words(&["ROLE"]) || self.words(&["USER"])) {
+                self.expect_words(&["GROUP"])?;
+            }
+            return self.drop_role().map(Some);
+        }
+        Ok(None)
     }
 
     fn create_schema(&mut self) -> Result<Definition> {
@@ -260,9 +266,9 @@ impl Words<'_> {
         if !self.peek_words(&["AUTHORIZATION"]) {
             name = Some(self.identifier()?);
         }
-        if self.words(&["AUTHORIZATION"]) {
-            let role = self.identifier()?;
-            name = name.or(Some(role));
+        let owner = if self.words(&["AUTHORIZATION"]) { Some(self.role()?) } else { None };
+        if name.is_none() && owner.is_none() {
+            return Err(self.unexpected());
         }
         let mut elements = Vec::new();
         while !self.at_end() {
@@ -277,8 +283,7 @@ impl Words<'_> {
             }
             elements.push(self.element()?);
         }
-        let name = name.ok_or_else(|| self.unexpected())?;
-        Ok(Definition::CreateSchema { if_not_exists, name, elements })
+        Ok(Definition::CreateSchema { if_not_exists, name, owner, elements })
     }
 
     /// One element of CREATE SCHEMA: it ends where the next begins.

@@ -77,22 +77,30 @@ impl Words<'_> {
         Ok(Some(option))
     }
 
-    /// The options of a role up to the end.
-    pub fn role_options(&mut self) -> Result<Vec<RoleOption>> {
-        let mut out = Vec::new();
+    /// The options of a role up to the end; those about members only where the role is new.
+    pub fn role_options(&mut self, new: bool) -> Result<Vec<RoleOption>> {
+        let mut out: Vec<RoleOption> = Vec::new();
         self.words(&["WITH"]);
         while !self.at_end() {
-            out.push(self.role_option()?);
+            let option = self.role_option(new)?;
+            let kind = std::mem::discriminant(&option);
+            if out.iter().any(|before| std::mem::discriminant(before) == kind) {
+                return Err(Error::syntax("conflicting or redundant options"));
+            }
+            out.push(option);
         }
         Ok(out)
     }
 
-    fn role_option(&mut self) -> Result<RoleOption> {
+    fn role_option(&mut self, new: bool) -> Result<RoleOption> {
         for (word, make) in [
             ("SUPERUSER", RoleOption::Superuser as fn(bool) -> RoleOption),
             ("LOGIN", RoleOption::Login),
             ("CREATEDB", RoleOption::CreateDb),
             ("CREATEROLE", RoleOption::CreateRole),
+            ("INHERIT", RoleOption::Inherit),
+            ("REPLICATION", RoleOption::Replication),
+            ("BYPASSRLS", RoleOption::BypassRls),
         ] {
             if self.words(&[word]) {
                 return Ok(make(true));
@@ -101,18 +109,26 @@ impl Words<'_> {
                 return Ok(make(false));
             }
         }
-        for word in ["INHERIT", "REPLICATION", "BYPASSRLS"] {
-            if self.words(&[word]) || self.words(&[&format!("NO{word}")]) {
-                return Ok(RoleOption::Other);
-            }
-        }
         if self.words(&["CONNECTION", "LIMIT"]) {
-            self.integer()?;
-            return Ok(RoleOption::Other);
+            return Ok(RoleOption::ConnectionLimit(self.integer()?));
         }
         if self.words(&["VALID", "UNTIL"]) {
-            self.string()?;
-            return Ok(RoleOption::Other);
+            return Ok(RoleOption::ValidUntil(self.string()?));
+        }
+        if new {
+            if self.words(&["SYSID"]) {
+                self.integer()?;
+                return Ok(RoleOption::SysId);
+            }
+            if self.words(&["IN", "ROLE"]) || self.words(&["IN", "GROUP"]) {
+                return Ok(RoleOption::InRole(self.roles()?));
+            }
+            if self.words(&["ROLE"]) || self.words(&["USER"]) {
+                return Ok(RoleOption::Role(self.roles()?));
+            }
+            if self.words(&["ADMIN"]) {
+                return Ok(RoleOption::Admin(self.roles()?));
+            }
         }
         self.words(&["ENCRYPTED"]);
         if self.words(&["PASSWORD", "NULL"]) {

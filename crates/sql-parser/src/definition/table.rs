@@ -80,6 +80,18 @@ impl Words<'_> {
         if self.words(&["VALIDATE", "CONSTRAINT"]) {
             return Ok(Action::ValidateConstraint(self.identifier()?));
         }
+        if self.words(&["OWNER", "TO"]) {
+            return Ok(Action::OwnerTo(self.role()?));
+        }
+        if kind == Kind::View
+            && let Some(action) = self.view_options()?
+        {
+            return Ok(action);
+        }
+        if self.words(&["ENABLE", "ROW"]) || self.words(&["FORCE", "ROW"]) {
+            self.rest_of_action();
+            return Ok(Action::Unsupported("row security".to_owned()));
+        }
         for (word, reset) in [("SET", false), ("RESET", true)] {
             if self.peek_words(&[word]) && self.0.peek_nth_token(1).token == Token::LParen {
                 self.words(&[word]);
@@ -87,10 +99,8 @@ impl Words<'_> {
             }
         }
         for words in [
-            &["OWNER", "TO"][..],
-            &["ENABLE"],
+            &["ENABLE"][..],
             &["DISABLE"],
-            &["FORCE", "ROW"],
             &["NO", "FORCE"],
             &["CLUSTER", "ON"],
             &["SET", "WITHOUT"],
@@ -169,6 +179,35 @@ impl Words<'_> {
         self.words(&["COLUMN"]);
         let if_not_exists = self.words(&["IF", "NOT", "EXISTS"]);
         Ok(Action::AddColumn { if_not_exists, definition: Box::new(self.column_definition()?) })
+    }
+
+    /// `SET (security_invoker = …)`, or RESET of it; `None`: something else.
+    fn view_options(&mut self) -> Result<Option<Action>> {
+        if !self.peek_options() {
+            return Ok(None);
+        }
+        let set = self.words(&["SET"]);
+        if !set {
+            self.words(&["RESET"]);
+        }
+        self.expect_symbol("(")?;
+        let mut action = Action::Nothing;
+        loop {
+            let name = self.identifier()?;
+            let mut value = "true".to_owned();
+            if self.symbol("=") {
+                value = self.0.next_token().token.to_string();
+            }
+            if name.value.eq_ignore_ascii_case("security_invoker") {
+                let value = value.trim_matches('\'').to_ascii_lowercase();
+                action = Action::SecurityInvoker(set && super::is_on(&value)?);
+            }
+            if !self.symbol(",") {
+                break;
+            }
+        }
+        self.expect_symbol(")")?;
+        Ok(Some(action))
     }
 
     fn deferral(&mut self) -> Result<(bool, bool)> {

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `ABORT` | `ROLLBACK` |
 //! | `CREATE RECURSIVE VIEW v (a) AS q` | `CREATE VIEW v (a) AS WITH RECURSIVE v (a) AS (q) SELECT a FROM v` |
+//! | `RESET SESSION AUTHORIZATION` | `RESET session_authorization` |
 //! | `TABLE t` as a statement | `SELECT * FROM t` |
 //! | `FOR NO KEY UPDATE`, `FOR KEY SHARE`, `OF a, b` behind one | `FOR UPDATE`, `FOR SHARE`, `OF a`: no lock is taken anyhow |
 //! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
@@ -105,6 +106,9 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
         "ABORT" => words.replace(0, 1, vec![keyword("ROLLBACK")]),
         "TABLE" => words.replace(0, 1, vec![keyword("SELECT"), Token::Mul, keyword("FROM")]),
         "CREATE" => recursive_view(&mut words),
+        "RESET" if words.are(1, &["SESSION", "AUTHORIZATION"]) => {
+            words.replace(1, 2, vec![Token::make_word("session_authorization", None)]);
+        }
         _ => {}
     }
     let mut merge = false;

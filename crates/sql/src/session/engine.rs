@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use telesto_bucket::{Bucket, Meter};
 use telesto_cipher::Scratch;
 use telesto_common::limits::MemoryBudget;
@@ -71,8 +72,11 @@ impl Default for SqlOptions {
 /// Options of a session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
-    /// The authenticated user; empty for `telesto`.
+    /// The user; empty for `telesto`.
     pub user: String,
+    /// Whether the user was asked for a password, and had it: then only a role may begin a session. Otherwise a name that no
+    /// role has means the bootstrap superuser.
+    pub proven: bool,
     /// The database; empty for `telesto`.
     pub database: String,
     /// application_name
@@ -97,7 +101,7 @@ pub struct SqlEngine {
     sizes: Arc<TableSizes>,
     pub(super) memory: Arc<MemoryBudget>,
     advisory: Arc<AdvisoryLocks>,
-    backends: Arc<Backends>,
+    pub(super) backends: Arc<Backends>,
     hub: Arc<Hub>,
     measured: Arc<Measured>,
     pub(super) planner: Arc<dyn Planner>,
@@ -105,6 +109,8 @@ pub struct SqlEngine {
     pub(super) writes: Writes,
     accounts: Arc<Accounts>,
     sessions: AtomicU64,
+    /// When the newest catalog was last looked at for a request that is no session's.
+    pub(super) looked: Mutex<Option<Duration>>,
 }
 
 impl SqlEngine {
@@ -117,7 +123,7 @@ impl SqlEngine {
         env: Env,
         options: SqlOptions,
     ) -> Result<Arc<Self>> {
-        crate::expr::registry::install(&[crate::system::FUNCTIONS])?;
+        crate::expr::registry::install(&crate::system::FUNCTIONS)?;
         // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
         let mut attempt = 0;
         loop {
@@ -169,6 +175,7 @@ impl SqlEngine {
             upkeep: Upkeep::default(),
             writes: Writes::default(),
             sessions: AtomicU64::new(0),
+            looked: Mutex::default(),
         }))
     }
 
@@ -189,20 +196,27 @@ impl SqlEngine {
             .hint("There is one database, called telesto."));
         }
         let user = or_default(options.user);
+        let role = self.log_in(&user, options.proven).await?;
         let mut settings = Settings {
             session_user: user.clone(),
             current_user: user,
+            authenticated_role: role.oid,
+            session_role: role.oid,
+            current_role: role.oid,
+            superuser: role.superuser,
             database: DEFAULT_DATABASE.to_owned(),
             application_name: options.application_name,
             confined: options.read_only,
             ..Settings::default()
         };
         for (name, value) in options.parameters {
+            super::roles::refuse_role(&name)?;
             settings.set(&name, &[value])?;
         }
         let settings = Arc::new(settings);
         let now = super::pg_micros(self.env.clock.wall_micros());
-        let shown = Arc::new(crate::plan::activity::Shown::of(&settings.session_user, now));
+        let shown =
+            Arc::new(crate::plan::activity::Shown::of((&settings.session_user, role.oid), now));
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             sequences: Arc::new(SequenceSession::new(
@@ -275,19 +289,5 @@ impl SqlEngine {
     #[must_use]
     pub fn env(&self) -> &Env {
         &self.env
-    }
-
-    /// The SCRAM-SHA-256 verifier of `user`, in PostgreSQL's form; outer `None`: no such role (or it may not
-    /// log in); inner `None`: it has no password.
-    ///
-    /// # Errors
-    /// Whatever the database runs into.
-    pub async fn password_verifier(&self, user: &str) -> Result<Option<Option<String>>> {
-        let txn =
-            self.database.begin(TxnOptions { read_only: true, ..TxnOptions::default() }).await?;
-        let catalog = self.catalogs.read(&txn, self.database_id).await?;
-        txn.rollback();
-        let role = catalog.roles().find(|role| role.name == user && role.login);
-        Ok(role.map(|role| role.password.clone()))
     }
 }

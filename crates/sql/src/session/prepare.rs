@@ -1,7 +1,8 @@
 //! Planning a statement: for a description (Parse) or for its execution, with the plan cached.
 //!
 //! # Invariants
-//! - A plan is used only with the catalog and the settings it was made with.
+//! - A plan is used only with the catalog and the settings it was made with, and only by a role that may run it
+//!   (`crate::access`): GRANT and REVOKE change the catalog, SET ROLE the settings.
 //! - What a statement is described as is what it gives: a result of other columns is refused (0A000).
 //! - An error of Parse holds at the log's tail, as of a moment inside the call.
 //!
@@ -161,6 +162,7 @@ impl Session {
             },
         )
         .await?;
+        crate::access::check(statement, catalog, &self.settings)?;
         if parameters.resolved().len() > prepared.parameter_types.len() {
             return Err(Error::new(
                 SqlState::UNDEFINED_PARAMETER,
@@ -219,7 +221,9 @@ impl Session {
         if own {
             txn.rollback();
         }
-        Ok((catalog, plan?, parameters))
+        let plan = plan?;
+        crate::access::check(statement, &catalog, &self.settings)?;
+        Ok((catalog, plan, parameters))
     }
 
     /// Plans a statement to be described and executed later.

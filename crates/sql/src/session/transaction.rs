@@ -200,7 +200,11 @@ impl Session {
     ) -> Result<Arc<CatalogSnapshot>> {
         let shared = self.engine.catalogs.read(txn, self.engine.database_id).await?;
         match &self.temp {
-            Some(temp) => crate::temp::catalog::merged(shared, temp, &self.settings.current_user),
+            Some(temp) => crate::temp::catalog::merged(
+                shared,
+                temp,
+                crate::catalog::Owner(self.settings.current_role),
+            ),
             None => Ok(shared),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::region::SESSION_TOKEN;
 use super::constraints::SetConstraints;
+use super::roles::Asked as RoleAsked;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
@@ -17,7 +18,8 @@ use crate::notify::session::{Asked, Change};
 use crate::plan::cost::{COST, LAST_COST};
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
-    ContextModifier, DiscardObject, Expr, Ident, Reset, Set, Statement, UnaryOperator, Value,
+    ContextModifier, DiscardObject, Expr, Ident, Reset, ResetStatement, Set, Statement,
+    UnaryOperator, Value,
 };
 use crate::types::{Datum, SqlType};
 use telesto_sql_parser::statement_kind::is_plain;
@@ -27,7 +29,7 @@ fn tag(tag: &str) -> Option<StatementResult> {
 }
 
 /// The text of a value in SET: a literal, a word, a number.
-fn set_value(value: &Expr) -> Result<String> {
+pub(super) fn set_value(value: &Expr) -> Result<String> {
     Ok(match value {
         Expr::Value(value) => match &value.value {
             Value::SingleQuotedString(text) | Value::EscapedStringLiteral(text) => text.clone(),
@@ -46,7 +48,7 @@ fn set_value(value: &Expr) -> Result<String> {
     })
 }
 
-fn ident_text(ident: &Ident) -> String {
+pub(super) fn ident_text(ident: &Ident) -> String {
     if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
@@ -70,7 +72,7 @@ fn zone_value(value: &Expr) -> Result<Option<String>> {
     Ok(Some(format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)))
 }
 
-fn is_default(values: &[Expr]) -> bool {
+pub(super) fn is_default(values: &[Expr]) -> bool {
     matches!(values, [Expr::Identifier(word)] if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("default"))
 }
 
@@ -118,20 +120,14 @@ impl Session {
                 self.take_token(&token).await?;
                 Ok(tag("SET"))
             }
-            Statement::Set(set) => self.set(set).map(|()| tag("SET")),
-            Statement::Reset(reset) => {
-                let defaults = Arc::clone(&self.defaults);
-                self.change_settings(false, |settings| match &reset.reset {
-                    Reset::ALL => {
-                        *settings = (*defaults).clone();
-                        Ok(())
-                    }
-                    Reset::ConfigurationParameter(name) => {
-                        settings.reset(&name.to_string(), &defaults)
-                    }
-                })?;
-                Ok(tag("RESET"))
+            Statement::Set(set) => {
+                match RoleAsked::of_set(set)? {
+                    Some(asked) => self.change_role(&asked).await?,
+                    None => self.set(set)?,
+                }
+                Ok(tag("SET"))
             }
+            Statement::Reset(reset) => self.reset(reset).await.map(|()| tag("RESET")),
             Statement::ShowVariable { variable } => self.show(variable).map(Some),
             Statement::Discard { object_type } => {
                 if matches!(object_type, DiscardObject::ALL) {
@@ -227,6 +223,30 @@ impl Session {
         }
     }
 
+    async fn reset(&mut self, reset: &ResetStatement) -> Result<()> {
+        if let Some(asked) = RoleAsked::of_reset(reset) {
+            self.change_role(&asked).await?;
+            return Ok(());
+        }
+        let defaults = Arc::clone(&self.defaults);
+        self.change_settings(false, |settings| match &reset.reset {
+            // Whose session it is does not change.
+            Reset::ALL => {
+                let before = settings.clone();
+                *settings = super::Settings {
+                    session_user: before.session_user,
+                    current_user: before.current_user,
+                    session_role: before.session_role,
+                    current_role: before.current_role,
+                    superuser: before.superuser,
+                    ..(*defaults).clone()
+                };
+                Ok(())
+            }
+            Reset::ConfigurationParameter(name) => settings.reset(&name.to_string(), &defaults),
+        })
+    }
+
     /// LISTEN, UNLISTEN and NOTIFY: for the commit.
     fn ask(&mut self, asked: Asked) -> Result<()> {
         if self.block.is_none() {
@@ -264,11 +284,6 @@ impl Session {
                 ("client_encoding".to_owned(), Some(vec![charset_name.value.clone()]))
             }
             Set::SetNamesDefault {} => return Ok(()),
-            Set::SetRole { role_name, context_modifier } => {
-                local = matches!(context_modifier, Some(ContextModifier::Local));
-                let role = role_name.as_ref().map_or("none".to_owned(), ident_text);
-                ("role".to_owned(), Some(vec![role]))
-            }
             other => return Err(Error::unsupported(format!("{other}"))),
         };
         let defaults = Arc::clone(&self.defaults);
@@ -402,6 +417,7 @@ impl Session {
         }
         let text = parameters.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let context = self.side_context().await?;
+        self.check_values(&format!("SELECT {text}"), &context.catalog)?;
         let (columns, rows) = query(&context, &format!("SELECT {text}")).await?;
         let row = rows.collect().await?.pop().unwrap_or_default();
         let eval = EvalContext::executing(&context);

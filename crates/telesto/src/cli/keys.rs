@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use telesto::Options;
 use telesto::open::{clear_bucket, key_service};
 use telesto_bucket::{Bucket as _, keyring};
-use telesto_cipher::{KeyFile as _, StoredRing};
+use telesto_cipher::{KeyFile, StoredRing};
 
 use super::table::Table;
 

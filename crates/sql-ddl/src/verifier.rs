@@ -1,0 +1,87 @@
+//! SCRAM-SHA-256 verifiers of passwords, in PostgreSQL's text form.
+//!
+//! # Invariants
+//! A password is never kept: what is stored proves one, and does not give it away.
+//!
+//! # On failure
+//! 22023 for a text that says it is a verifier and is none.
+//!
+//! # Limits
+//! PostgreSQL's MD5 form is refused: no client is asked for it here.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pgwire::api::auth::sasl::scram::{ScramSecret, gen_salted_password};
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// Iterations of the key derivation, as PostgreSQL's default.
+const ITERATIONS: usize = 4096;
+const KEY_BYTES: usize = 32;
+const PREFIX: &str = "SCRAM-SHA-256$";
+
+/// What is kept of a password: its verifier; a verifier is kept as it is.
+pub(super) fn verifier(text: &str, salt: u128) -> Result<String> {
+    if text.starts_with(PREFIX) {
+        return if is_verifier(text) {
+            Ok(text.to_owned())
+        } else {
+            Err(Error::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                "the SCRAM-SHA-256 verifier is damaged",
+            )
+            .hint("Give the password, or a verifier as pg_authid shows it: SCRAM-SHA-256$iterations:salt$stored key:server key."))
+        };
+    }
+    if text.len() == 35
+        && text.starts_with("md5")
+        && text[3..].bytes().all(|b| b.is_ascii_hexdigit())
+    {
+        return Err(Error::unsupported("an MD5 password")
+            .hint("Give the password, or its SCRAM-SHA-256 verifier."));
+    }
+    let salt = salt.to_be_bytes().to_vec();
+    let salted = gen_salted_password(text, &salt, ITERATIONS);
+    match ScramSecret::verifier_from_salted_password(salt, salted, ITERATIONS) {
+        ScramSecret::Verifier { salt, iterations, stored_key, server_key } => Ok(format!(
+            "{PREFIX}{iterations}:{}${}:{}",
+            STANDARD.encode(&salt),
+            STANDARD.encode(&stored_key),
+            STANDARD.encode(&server_key)
+        )),
+        ScramSecret::SaltedPassword { .. } => Err(Error::internal("no verifier was made")),
+    }
+}
+
+fn is_verifier(text: &str) -> bool {
+    let parts = || {
+        let (head, keys) = text.strip_prefix(PREFIX)?.split_once('$')?;
+        let (iterations, salt) = head.split_once(':')?;
+        let (stored, server) = keys.split_once(':')?;
+        iterations.parse::<usize>().ok().filter(|count| *count >= ITERATIONS)?;
+        let key = |part: &str| STANDARD.decode(part).ok().filter(|key| key.len() == KEY_BYTES);
+        STANDARD.decode(salt).ok().filter(|salt| !salt.is_empty())?;
+        key(stored)?;
+        key(server)
+    };
+    parts().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_is_kept_as_a_verifier_with_its_salt() {
+        let one = verifier("pencil", 1).expect("made");
+        assert!(is_verifier(&one), "{one}");
+        assert!(!one.contains("pencil"));
+        assert_ne!(one, verifier("pencil", 2).expect("another salt"));
+        assert_eq!(verifier(&one, 3).expect("kept"), one);
+    }
+
+    #[test]
+    fn verifier_that_is_damaged_is_refused() {
+        assert!(verifier("SCRAM-SHA-256$4096:YQ==$YQ==:YQ==", 1).is_err());
+        assert!(verifier("md5d41d8cd98f00b204e9800998ecf8427e", 1).is_err());
+    }
+}

@@ -1,0 +1,234 @@
+//! Whose session it is, and whose rights count: log-in, SET ROLE, SET SESSION AUTHORIZATION.
+//!
+//! # Invariants
+//! - A session begins as a role that the catalog has, and that may log in; or, where nobody is asked for a password, under a name
+//!   that no role has, as the bootstrap superuser.
+//! - A role changes here and nowhere else: not by `set_config`, nor by a start-up parameter.
+//! - Who may become whom is asked of the role that the session is of, not of the one it acts as: SET ROLE gives up nothing.
+//!
+//! # On failure
+//! 28000 where no session begins, 42501 for a role that the session may not become, 22023 for one there is not.
+//!
+//! # Limits
+//! A session of a role that was dropped goes on, without any right.
+
+use std::sync::Arc;
+
+use telesto_sql_catalog::acl::BOOTSTRAP;
+use telesto_sql_catalog::rights::denied;
+use telesto_sql_catalog::{DEFAULT_DATABASE, Rights};
+use telesto_sql_parser::sqlparser::ast::{
+    ContextModifier, Reset, ResetStatement, Set, SetSessionAuthorizationParamKind,
+};
+use telesto_txn::TxnOptions;
+
+use super::utility::{ident_text, is_default, set_value};
+use super::{Session, SqlEngine};
+use crate::catalog::CatalogSnapshot;
+use crate::error::{Error, Result, SqlState};
+
+/// What a statement asks of the session's roles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// The session's role, not the one whose rights count.
+    session: bool,
+    /// `None`: back to what it was.
+    role: Option<String>,
+    local: bool,
+}
+
+impl Asked {
+    /// What SET asks; `None`: it is about something else.
+    pub(super) fn of_set(set: &Set) -> Result<Option<Self>> {
+        let local = |scope: Option<&ContextModifier>| matches!(scope, Some(ContextModifier::Local));
+        Ok(match set {
+            Set::SetRole { context_modifier, role_name } => Some(Self {
+                session: false,
+                role: role_name.as_ref().map(ident_text).filter(|name| name != "none"),
+                local: local(context_modifier.as_ref()),
+            }),
+            Set::SetSessionAuthorization(given) => Some(Self {
+                session: true,
+                role: match &given.kind {
+                    SetSessionAuthorizationParamKind::Default => None,
+                    SetSessionAuthorizationParamKind::User(name) => {
+                        Some(ident_text(name)).filter(|name| name != "default")
+                    }
+                },
+                local: local(Some(&given.scope)),
+            }),
+            Set::SingleAssignment { scope, variable, values, .. } => {
+                let name = variable.to_string().replace('"', "").to_ascii_lowercase();
+                if !matches!(name.as_str(), "role" | "session_authorization") {
+                    return Ok(None);
+                }
+                let value =
+                    values.first().map(set_value).transpose()?.filter(|_| !is_default(values));
+                let session = name == "session_authorization";
+                let role = value.filter(|value| session || value != "none");
+                Some(Self { session, role, local: local(scope.as_ref()) })
+            }
+            _ => None,
+        })
+    }
+
+    /// What RESET asks.
+    pub(super) fn of_reset(reset: &ResetStatement) -> Option<Self> {
+        let Reset::ConfigurationParameter(name) = &reset.reset else { return None };
+        let session = match name.to_string().to_ascii_lowercase().as_str() {
+            "role" => false,
+            "session_authorization" => true,
+            _ => return None,
+        };
+        Some(Self { session, role: None, local: false })
+    }
+}
+
+/// A role that logs in.
+pub(super) struct LoggedIn {
+    pub(super) oid: u32,
+    pub(super) superuser: bool,
+}
+
+impl SqlEngine {
+    /// The catalog as it is now.
+    pub(super) async fn catalog_now(&self) -> Result<Arc<CatalogSnapshot>> {
+        let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+        let txn = self.database.begin(options).await?;
+        let catalog = self.catalogs.read(&txn, self.database_id).await;
+        txn.rollback();
+        catalog
+    }
+
+    /// The role that a session of `user` begins as. `proven`: the user was asked for a password, and had it.
+    pub(super) async fn log_in(&self, user: &str, proven: bool) -> Result<LoggedIn> {
+        if user == DEFAULT_DATABASE && !proven {
+            return Ok(LoggedIn { oid: BOOTSTRAP, superuser: true });
+        }
+        let catalog = self.catalog_now().await?;
+        let Some(role) = catalog.role_named(user) else {
+            if proven {
+                return Err(Error::new(
+                    SqlState::INVALID_AUTHORIZATION,
+                    format!("role \"{user}\" does not exist"),
+                )
+                .hint("A superuser makes it: CREATE ROLE … LOGIN."));
+            }
+            return Ok(LoggedIn { oid: BOOTSTRAP, superuser: true });
+        };
+        if !role.login {
+            return Err(Error::new(
+                SqlState::INVALID_AUTHORIZATION,
+                format!("role \"{user}\" is not permitted to log in"),
+            )
+            .hint("ALTER ROLE … LOGIN lets it."));
+        }
+        let actor = catalog.actor(role.oid);
+        if !catalog.guarded_database().rights_of(&actor).has(Rights::CONNECT) {
+            return Err(denied(format!(
+                "permission denied for database \"{}\"",
+                catalog.database_name
+            ))
+            .detail("User does not have CONNECT privilege."));
+        }
+        if let (Some(limit), false) = (role.connection_limit, role.superuser) {
+            let there = self.backends.of_role(role.oid);
+            if there >= limit as usize {
+                return Err(Error::new(
+                    SqlState::TOO_MANY_CONNECTIONS,
+                    format!("too many connections for role \"{user}\""),
+                ));
+            }
+        }
+        Ok(LoggedIn { oid: role.oid, superuser: role.superuser })
+    }
+}
+
+impl Session {
+    /// The catalog as the block sees it, or as it is now.
+    async fn roles_now(&self) -> Result<Arc<CatalogSnapshot>> {
+        match self.block.as_ref().and_then(|block| block.txn.clone()) {
+            Some(txn) => self.read_catalog(&txn).await,
+            None => self.engine.catalog_now().await,
+        }
+    }
+
+    pub(super) async fn change_role(&mut self, asked: &Asked) -> Result<()> {
+        let catalog = self.roles_now().await?;
+        let named = |name: &str| {
+            catalog.role_named(name).map(|role| (role.oid, role.name.clone())).or_else(|| {
+                // Where nobody is asked for a password a session may have a name that no role has.
+                let own = name == self.defaults.session_user;
+                own.then(|| (self.defaults.session_role, name.to_owned()))
+            })
+        };
+        let target = match &asked.role {
+            Some(name) => Some(named(name).ok_or_else(|| {
+                Error::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("role \"{name}\" does not exist"),
+                )
+            })?),
+            None => None,
+        };
+        let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);
+        if asked.session {
+            let authenticated = self.settings.authenticated_role;
+            let (oid, name) = target.unwrap_or_else(|| {
+                (self.defaults.session_role, self.defaults.session_user.clone())
+            });
+            if oid != authenticated && !is_super(authenticated) {
+                return Err(denied("permission denied to set session authorization"));
+            }
+            let superuser = is_super(oid);
+            return self.apply_role(asked.local, |settings| {
+                settings.become_session(oid, &name);
+                settings.superuser = superuser;
+            });
+        }
+        if let Some((oid, name)) = &target
+            && !catalog.may_become(self.settings.session_role, *oid)
+        {
+            return Err(denied(format!("permission denied to set role \"{name}\"")));
+        }
+        let oid = target.as_ref().map_or(self.settings.session_role, |(oid, _)| *oid);
+        let superuser = is_super(oid);
+        self.apply_role(asked.local, |settings| {
+            settings.become_role(target.as_ref().map(|(oid, name)| (*oid, name.as_str())));
+            settings.superuser = superuser;
+        })
+    }
+
+    fn apply_role(&mut self, local: bool, change: impl Fn(&mut super::Settings)) -> Result<()> {
+        if local && !self.block.as_ref().is_some_and(|block| block.explicit) {
+            self.notices.warning(
+                SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                "SET LOCAL can only be used in transaction blocks",
+            );
+            return Ok(());
+        }
+        self.change_settings(local, |settings| {
+            change(settings);
+            Ok(())
+        })
+    }
+
+    /// The values of EXECUTE read nothing that the role may not read.
+    pub(super) fn check_values(&self, text: &str, catalog: &Arc<CatalogSnapshot>) -> Result<()> {
+        let query = crate::access::query_of(text)?;
+        let statement = crate::sqlparser::ast::Statement::Query(Box::new(query));
+        crate::access::check(&statement, catalog, &self.settings)
+    }
+}
+
+/// Whether settings that a session begins with would change its role.
+pub(super) fn refuse_role(name: &str) -> Result<()> {
+    if ["role", "session_authorization"].iter().any(|known| name.eq_ignore_ascii_case(known)) {
+        return Err(Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("parameter \"{name}\" cannot be set when a session begins"),
+        )
+        .hint("Use SET ROLE once it has begun."));
+    }
+    Ok(())
+}
