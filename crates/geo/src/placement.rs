@@ -96,7 +96,10 @@ impl Rules {
                 && (old.end.is_empty() || (!range.end.is_empty() && range.end <= old.end))
         };
         let had = |rule: &Rule| {
-            before.rules.iter().any(|old| inside(&rule.range, &old.range) && old.regions.has(region))
+            before
+                .rules
+                .iter()
+                .any(|old| inside(&rule.range, &old.range) && old.regions.has(region))
         };
         let gained = self.rules.iter().filter(|rule| rule.regions.has(region) && !had(rule));
         gained.map(|rule| rule.range.clone()).collect()
@@ -145,7 +148,10 @@ impl Placement for Rules {
         if self.disjoint {
             let behind = self.rules.partition_point(|rule| *rule.range.start <= *key);
             let last = behind.checked_sub(1).and_then(|at| self.rules.get(at));
-            return last.filter(|rule| rule.range.contains(key)).map(|rule| rule.regions).unwrap_or_default();
+            return last
+                .filter(|rule| rule.range.contains(key))
+                .map(|rule| rule.regions)
+                .unwrap_or_default();
         }
         let naming = self.rules.iter().filter(|rule| rule.range.contains(key));
         RegionSet(naming.fold(0, |all, rule| all | rule.regions.0))

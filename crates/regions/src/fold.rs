@@ -24,9 +24,9 @@ use telesto_shard::part::PartReader;
 use crate::error::{Error, Result};
 use crate::inbox::known_of;
 use crate::past::Past;
-use telesto_geo::placement::{Placement as _, Rules};
 use crate::rows;
 use crate::wire::{Element, KeyWrite, Position};
+use telesto_geo::placement::{Placement as _, Rules};
 
 /// Bytes of one transaction for one receiver, at most: it must fit into a request, and into one entry there.
 pub(crate) const MAX_TRANSACTION_BYTES: usize = 32 << 20;

@@ -21,10 +21,10 @@ use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::fold::{Fold, rules_of};
-use telesto_geo::placement::Rules;
 use crate::rows;
 use crate::shared::Shared;
 use crate::wire::Position;
+use telesto_geo::placement::Rules;
 
 impl Shared {
     pub(crate) fn fold(&self, position: Position, rules: Rules) -> Fold {

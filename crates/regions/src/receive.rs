@@ -132,7 +132,8 @@ impl Receiver {
             .collect();
         loop {
             let snapshot = store.begin(Freshness::Tail, None).await?;
-            let sorted = sort_out(store, &self.0.tables, &transactions, snapshot.snapshot, Some(from));
+            let sorted =
+                sort_out(store, &self.0.tables, &transactions, snapshot.snapshot, Some(from));
             let sorted = sorted.await;
             store.release(&snapshot).await;
             let SortedOut { remote, own, reads, .. } = sorted?;

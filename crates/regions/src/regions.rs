@@ -33,7 +33,6 @@ use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::inbox::Inbox;
-use telesto_geo::placement::Rules;
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
@@ -42,6 +41,7 @@ use crate::sort_out::Tables;
 use crate::store::{Store, checked};
 use crate::token;
 use crate::wire::Position;
+use telesto_geo::placement::Rules;
 
 /// Memory for parts of large write sets that are read again.
 const PART_CACHE_BYTES: u64 = 16 << 20;

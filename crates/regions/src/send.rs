@@ -31,10 +31,10 @@ use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::fold::Fold;
-use telesto_geo::placement::Rules;
 use crate::rows;
 use crate::shared::{Peer, Shared};
 use crate::wire::{Batch, Element, Header, KeyWrite, LabelledRow, Position, Reply, Request};
+use telesto_geo::placement::Rules;
 
 /// The service of the streams between regions.
 pub const SERVICE: Service = Service(0x5247);

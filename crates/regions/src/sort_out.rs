@@ -166,8 +166,7 @@ fn winners<'a>(
             continue;
         }
         if let Some(meaning) = reading.meaning.filter(|_| standing == Standing::Known) {
-            let entries =
-                meaning.entries(label.source, key, here.value.as_ref(), value.as_ref());
+            let entries = meaning.entries(label.source, key, here.value.as_ref(), value.as_ref());
             left.entries.push(entries.map_err(Error::Definitions)?);
         }
         *here = Present { rank: Some(rank), value: value.clone() };

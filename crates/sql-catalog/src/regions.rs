@@ -236,9 +236,9 @@ impl CatalogSnapshot {
         for note in self.dropped.values() {
             let range = match note.index {
                 None => storage_range(database, note.storage),
-                Some(index) => {
-                    KeyRange::with_prefix(KeyWriter::prefix(database, note.storage, index).as_slice())
-                }
+                Some(index) => KeyRange::with_prefix(
+                    KeyWriter::prefix(database, note.storage, index).as_slice(),
+                ),
             };
             // A part of a table that is there: its rule names these keys already.
             let within = self.tables().any(|table| table.storage == note.storage);
@@ -260,9 +260,14 @@ impl CatalogSnapshot {
         let defining = self.region_name(DEFINING.0);
         Err(Error::new(
             SqlState::READ_ONLY_TRANSACTION,
-            format!("definitions are made in region \"{defining}\", this is region \"{}\"", self.region_name(self.me.0)),
+            format!(
+                "definitions are made in region \"{defining}\", this is region \"{}\"",
+                self.region_name(self.me.0)
+            ),
         )
-        .hint(format!("Connect to region \"{defining}\"; what is defined there comes here by itself.")))
+        .hint(format!(
+            "Connect to region \"{defining}\"; what is defined there comes here by itself."
+        )))
     }
 
     /// Refuses a table that this region does not replicate.

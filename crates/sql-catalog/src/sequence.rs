@@ -20,8 +20,8 @@ use telesto_common::{DatabaseId, Env, RegionId};
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 
 use super::model::Sequence;
-use super::snapshot::CatalogSnapshot;
 use super::regions::{DEFINING, MOST_REGIONS};
+use super::snapshot::CatalogSnapshot;
 use super::store::{region_sequence_key, sequence_key};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -339,9 +339,9 @@ impl SequenceSession {
             let txn = self.database.begin(TxnOptions::default()).await?;
             let done = match work {
                 Work::Take(count) => advance(&txn, catalog, sequence, count).await,
-                Work::Set(position) => write_position(&txn, catalog, sequence.oid, position)
-                    .await
-                    .map(|()| Vec::new()),
+                Work::Set(position) => {
+                    write_position(&txn, catalog, sequence.oid, position).await.map(|()| Vec::new())
+                }
             };
             let result = match done {
                 Ok(value) => txn.commit().await.map(|_| value).map_err(Error::from),
@@ -444,7 +444,9 @@ mod tests {
 
     #[test]
     fn regions_give_different_values_and_all_of_them() {
-        for (start, increment, min, max) in [(1, 1, 1, 5000), (7, 3, -100, 9000), (-2, -5, -9000, 0)] {
+        for (start, increment, min, max) in
+            [(1, 1, 1, 5000), (7, 3, -100, 9000), (-2, -5, -9000, 0)]
+        {
             let sequence = Sequence {
                 oid: 1,
                 schema: 1,
@@ -466,7 +468,9 @@ mod tests {
             for region in 0..MOST_REGIONS {
                 let mut position = Position { last: start, called: false };
                 while let Some(next) = following(&sequence, position) {
-                    let Some(value) = in_own_parcel(&sequence, next, RegionId(region)) else { break };
+                    let Some(value) = in_own_parcel(&sequence, next, RegionId(region)) else {
+                        break;
+                    };
                     assert!(given.insert(value), "{value} was given twice");
                     position = Position { last: value, called: true };
                 }

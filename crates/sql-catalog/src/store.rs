@@ -406,7 +406,8 @@ impl CatalogChange {
         }
         for oid in self.touched.iter().filter(|oid| !is_temporary(**oid)) {
             if let Some(before) = self.base.tables.get(oid) {
-                self.base.check_change(before, self.catalog.tables.get(oid).map(|table| &**table))?;
+                self.base
+                    .check_change(before, self.catalog.tables.get(oid).map(|table| &**table))?;
             }
         }
         Ok(())

@@ -234,8 +234,7 @@ impl Ddl<'_> {
     }
 
     pub(super) async fn forget_sequence(&mut self, oid: u32) -> Result<()> {
-        sequence::write_position(&self.context.txn, &self.context.catalog, oid, None)
-            .await?;
+        sequence::write_position(&self.context.txn, &self.context.catalog, oid, None).await?;
         self.change.remove(oid);
         Ok(())
     }
@@ -525,8 +524,13 @@ impl Ddl<'_> {
                     .collect();
                 for sequence in owned {
                     self.need_owner(Guarded::sequence(&sequence))?;
-                    sequence::write_position(&self.context.txn, &self.context.catalog, sequence.oid, None)
-                        .await?;
+                    sequence::write_position(
+                        &self.context.txn,
+                        &self.context.catalog,
+                        sequence.oid,
+                        None,
+                    )
+                    .await?;
                     // A changed object: values already taken by processes are not given any more.
                     let mut sequence = sequence;
                     sequence.epoch += 1;

@@ -29,7 +29,10 @@ impl Ddl<'_> {
         let mut placement = table.placement.clone();
         for (name, value) in settings {
             match name.as_str() {
-                REGIONS => placement.regions = value.as_deref().map(|v| self.named(v)).transpose()?.flatten(),
+                REGIONS => {
+                    placement.regions =
+                        value.as_deref().map(|v| self.named(v)).transpose()?.flatten()
+                }
                 HOME => placement.home = self.home(value.as_deref())?,
                 name if name.starts_with("telesto.") => {
                     return Err(Error::new(
@@ -62,11 +65,8 @@ impl Ddl<'_> {
         let catalog = self.change.catalog();
         catalog.region_named(name).map(|region| region.0).ok_or_else(|| {
             let known: Vec<_> = catalog.regions().map(|region| region.name.clone()).collect();
-            Error::new(
-                SqlState::INVALID_PARAMETER_VALUE,
-                format!("there is no region \"{name}\""),
-            )
-            .hint(format!("There are: {}.", known.join(", ")))
+            Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("there is no region \"{name}\""))
+                .hint(format!("There are: {}.", known.join(", ")))
         })
     }
 
@@ -105,7 +105,10 @@ impl Ddl<'_> {
         let name = &table.name;
         match placement.home {
             Home::Region(home) if !placement.has(RegionId(home)) => refused(
-                format!("the home of table \"{name}\", \"{}\", does not replicate it", catalog.region_name(home)),
+                format!(
+                    "the home of table \"{name}\", \"{}\", does not replicate it",
+                    catalog.region_name(home)
+                ),
                 format!("Name that region in {REGIONS}, or choose another {HOME}."),
             ),
             Home::Region(_) => Ok(()),
@@ -113,17 +116,25 @@ impl Ddl<'_> {
                 let ways = format!(
                     "Drop it, or give the table one home: SET ({HOME} = 'region'); the other regions read it there."
                 );
-                if let Some(index) = table.known_indexes().find(|index| index.unique && index.id != 0) {
+                if let Some(index) =
+                    table.known_indexes().find(|index| index.unique && index.id != 0)
+                {
                     return refused(
-                        format!("table \"{name}\" cannot be written in every region: no region alone can keep \"{}\" unique", index.name),
+                        format!(
+                            "table \"{name}\" cannot be written in every region: no region alone can keep \"{}\" unique",
+                            index.name
+                        ),
                         ways,
                     );
                 }
-                let referenced = catalog.referencing(table.id).first().map(|(_, key)| key.name.clone());
+                let referenced =
+                    catalog.referencing(table.id).first().map(|(_, key)| key.name.clone());
                 let key = table.foreign_keys.first().map(|key| key.name.clone());
                 if let Some(key) = key.or(referenced) {
                     return refused(
-                        format!("table \"{name}\" cannot be written in every region: no region alone can keep foreign key \"{key}\""),
+                        format!(
+                            "table \"{name}\" cannot be written in every region: no region alone can keep foreign key \"{key}\""
+                        ),
                         ways,
                     );
                 }

@@ -312,7 +312,8 @@ impl Ddl<'_> {
                 write_position(&self.context.txn, &self.context.catalog, oid, position).await?;
             }
             None => {
-                let now = read_position(&self.context.txn, &self.context.catalog, &sequence).await?;
+                let now =
+                    read_position(&self.context.txn, &self.context.catalog, &sequence).await?;
                 let (min, max) = (sequence.min, sequence.max);
                 if now.last < min {
                     return Err(invalid(format!(

@@ -125,4 +125,3 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("moved_from", moved.unwrap_or(Datum::Null));
     }
 }
-

@@ -152,11 +152,13 @@ impl Execution for ExecContext {
                 Datum::text(to.to_string())
             }
             Request::Migrate(to) => {
-                let regions = self.database.regions().ok_or_else(crate::session_view::no_regions)?;
+                let regions =
+                    self.database.regions().ok_or_else(crate::session_view::no_regions)?;
                 let token = regions.migrate(self.txn.options().session, &to);
-                Datum::text(token.map_err(|reason| {
-                    Error::new(SqlState::INVALID_PARAMETER_VALUE, reason)
-                })?)
+                Datum::text(
+                    token
+                        .map_err(|reason| Error::new(SqlState::INVALID_PARAMETER_VALUE, reason))?,
+                )
             }
             Request::SetCap(cap) => {
                 self.change_cap(&cap.name, Some(&cap)).await?;

@@ -61,7 +61,8 @@ impl RegionDefinitions {
         let options = TxnOptions { read_only: true, ..TxnOptions::default() };
         let txn = self.database.begin(options).await?;
         let header = txn.get(&header_key(DEFAULT_DATABASE_ID), ReadFor::Query).await?;
-        let has = |region: u16| passed.get(&RegionId(region)).is_some_and(|at| *at > Timestamp::ZERO);
+        let has =
+            |region: u16| passed.get(&RegionId(region)).is_some_and(|at| *at > Timestamp::ZERO);
         if header.is_none() || !has(DEFINING.0) {
             return Ok(Some("the definitions of the first region".to_owned()));
         }
@@ -205,7 +206,9 @@ impl Meaning for TableMeaning {
         old: Option<&Bytes>,
         new: Option<&Bytes>,
     ) -> std::result::Result<DerivedEntries, String> {
-        let Some((database, storage, index)) = place(key) else { return Ok(DerivedEntries::default()) };
+        let Some((database, storage, index)) = place(key) else {
+            return Ok(DerivedEntries::default());
+        };
         let table = self.tables.get(&storage);
         let Some(table) = table.filter(|_| index == 0 && database == self.catalog.database) else {
             return Ok(DerivedEntries::default());
@@ -239,7 +242,8 @@ impl SqlEngine {
     /// # Errors
     /// Those of the database.
     pub async fn settle_regions(&self) -> Result<()> {
-        let options = TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
+        let options =
+            TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
         let txn = self.database().begin(options).await?;
         let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
         txn.rollback();
@@ -297,7 +301,8 @@ impl SqlEngine {
             let (id, name, address) = (*id, name.clone(), address.clone());
             change.put(Object::Region(Region { oid, id, name, address }));
         }
-        for gone in catalog.regions().filter(|region| named.iter().all(|(id, ..)| *id != region.id)) {
+        for gone in catalog.regions().filter(|region| named.iter().all(|(id, ..)| *id != region.id))
+        {
             change.remove(gone.oid);
         }
         if !change.is_changed() {

@@ -166,7 +166,9 @@ impl Sites {
     }
 
     async fn must(&self, region: usize, sql: &str) -> Vec<Vec<Option<String>>> {
-        self.run(region, sql).await.unwrap_or_else(|error| panic!("{}: {sql}: {error}", NAMES[region]))
+        self.run(region, sql)
+            .await
+            .unwrap_or_else(|error| panic!("{}: {sql}: {error}", NAMES[region]))
     }
 
     /// Waits until what one region has committed is in another.
@@ -219,7 +221,8 @@ impl Sites {
         let first = self.must(0, &all).await;
         for region in 0..REGIONS {
             assert_eq!(self.must(region, &all).await, first, "{} differs", NAMES[region]);
-            let checked = self.must(region, &format!("SELECT telesto_check_table('{table}')")).await;
+            let checked =
+                self.must(region, &format!("SELECT telesto_check_table('{table}')")).await;
             assert_eq!(checked, vec![vec![Some(first.len().to_string())]]);
         }
         first
@@ -267,7 +270,9 @@ fn table_that_every_region_writes_has_the_same_rows_and_fitting_indexes_everywhe
                 let (id, a, b, c) =
                     (below(&world, 8), below(&world, 4), below(&world, 7), below(&world, 3));
                 let sql = match below(&world, 4) {
-                    0 => format!("INSERT INTO t VALUES ({id}, 'A{a}', {b}, {c}) ON CONFLICT (id) DO UPDATE SET a = 'B{a}', b = {b}"),
+                    0 => format!(
+                        "INSERT INTO t VALUES ({id}, 'A{a}', {b}, {c}) ON CONFLICT (id) DO UPDATE SET a = 'B{a}', b = {b}"
+                    ),
                     1 => format!("DELETE FROM t WHERE id = {id}"),
                     2 => format!("UPDATE t SET b = b + 1, c = {c} WHERE id IN ({id}, {a})"),
                     _ => format!("UPDATE t SET a = 'a{a}' WHERE b = {b}"),
@@ -286,7 +291,9 @@ fn home_that_moves_keeps_unique_keys_and_loses_nothing() {
     for seed in seeds() {
         World::run(seed, false, async |world| {
             let mut sites = Sites::running(&world).await;
-            sites.must(0, "CREATE TABLE u (id serial PRIMARY KEY, email text UNIQUE, by text)").await;
+            sites
+                .must(0, "CREATE TABLE u (id serial PRIMARY KEY, email text UNIQUE, by text)")
+                .await;
             sites.quiet().await;
             sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
             let mut acknowledged = BTreeMap::new();
@@ -337,8 +344,17 @@ fn definitions_placement_sequences_and_sessions() {
         sites.must(0, "INSERT INTO a (v) VALUES ('one')").await;
         sites.must(0, "CREATE TABLE made AS SELECT g FROM generate_series(1, 50) g").await;
         sites.quiet().await;
-        assert_eq!(sites.must(2, "SELECT count(*) FROM made").await, vec![vec![Some("50".to_owned())]]);
-        for sql in ["CREATE TABLE x (a int)", "DROP TABLE a", "CREATE ROLE r", "CREATE INDEX ON a (v)", "INSERT INTO a (v) VALUES ('x')"] {
+        assert_eq!(
+            sites.must(2, "SELECT count(*) FROM made").await,
+            vec![vec![Some("50".to_owned())]]
+        );
+        for sql in [
+            "CREATE TABLE x (a int)",
+            "DROP TABLE a",
+            "CREATE ROLE r",
+            "CREATE INDEX ON a (v)",
+            "INSERT INTO a (v) VALUES ('x')",
+        ] {
             assert_eq!(code(1, sql).await, "25006", "{sql}");
         }
         sites.must(1, "CREATE TEMP TABLE mine (a int)").await;
@@ -362,7 +378,10 @@ fn definitions_placement_sequences_and_sessions() {
         sites.must(0, "ALTER TABLE some SET (telesto.regions = 'us, eu')").await;
         sites.must(0, "INSERT INTO some VALUES (1)").await;
         sites.quiet().await;
-        assert_eq!(sites.must(1, "SELECT count(*) FROM some").await, vec![vec![Some("1".to_owned())]]);
+        assert_eq!(
+            sites.must(1, "SELECT count(*) FROM some").await,
+            vec![vec![Some("1".to_owned())]]
+        );
         assert_eq!(code(2, "SELECT count(*) FROM some").await, "55000");
         assert_eq!(code(2, "SELECT * FROM some WHERE id = 1").await, "55000");
         assert_eq!(code(2, "COPY some TO STDOUT").await, "55000");
@@ -390,8 +409,16 @@ fn definitions_placement_sequences_and_sessions() {
         sites.quiet().await;
         sites.at(0).sql.settle_regions().await.expect("settles");
         sites.quiet().await;
-        assert_eq!(sites.must(2, "SELECT count(*) FROM some").await, vec![vec![Some("2".to_owned())]]);
-        assert_eq!(sites.must(0, "SELECT moved_from FROM telesto_placement WHERE table_name = 'some'").await, vec![vec![None]]);
+        assert_eq!(
+            sites.must(2, "SELECT count(*) FROM some").await,
+            vec![vec![Some("2".to_owned())]]
+        );
+        assert_eq!(
+            sites
+                .must(0, "SELECT moved_from FROM telesto_placement WHERE table_name = 'some'")
+                .await,
+            vec![vec![None]]
+        );
         // A session goes from eu to ap, behind a slow link.
         sites.net.set_weather(Weather { delay: Duration::from_millis(300), ..Weather::CALM });
         let mut session = sites.session(1).await;
@@ -401,10 +428,13 @@ fn definitions_placement_sequences_and_sessions() {
         let mut session = sites.session(2).await;
         let before = run(&mut session, "SELECT v FROM a WHERE id = 1").await.expect("reads");
         assert_eq!(before, vec![vec![Some("one".to_owned())]], "the link is not slow");
-        run(&mut session, &format!("SET telesto.session_token = '{token}'")).await.expect("goes on");
+        run(&mut session, &format!("SET telesto.session_token = '{token}'"))
+            .await
+            .expect("goes on");
         let after = run(&mut session, "SELECT v FROM a WHERE id = 1").await.expect("reads");
         assert_eq!(after, vec![vec![Some("seen".to_owned())]]);
-        let wrong = run(&mut session, "SET telesto.session_token = 'x'").await.expect_err("refused");
+        let wrong =
+            run(&mut session, "SET telesto.session_token = 'x'").await.expect_err("refused");
         assert_eq!(wrong.code().0, "55000");
     });
 }
@@ -424,7 +454,8 @@ fn conflict_is_listed_in_both_terms() {
         world.sleep(Duration::from_millis(20)).await;
         sites.must(1, "DELETE FROM t WHERE id = 1").await;
         assert!(sites.check("t").await.is_empty());
-        let listed = "SELECT type, table_name, kept_region, passed_over_region FROM telesto_conflicts";
+        let listed =
+            "SELECT type, table_name, kept_region, passed_over_region FROM telesto_conflicts";
         let row = ["update_deleted", "t", "eu", "us"].map(|text| Some(text.to_owned())).to_vec();
         assert_eq!(sites.must(1, listed).await, vec![row]);
     });

@@ -271,9 +271,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     };
     let carrier = match options.region {
         None => None,
-        Some(listen) => {
-            Some(Carrier::start(env, &region_bucket, &engine, listen, life).await?)
-        }
+        Some(listen) => Some(Carrier::start(env, &region_bucket, &engine, listen, life).await?),
     };
     match &carrier {
         Some(carrier) => carrier.complete().await?,

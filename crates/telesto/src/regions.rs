@@ -107,7 +107,9 @@ pub(crate) async fn check_complete(engine: &Arc<Engine>) -> Result<()> {
     if engine.region() == DEFINING || Regions::is_complete(engine).await.map_err(wrong)? {
         return Ok(());
     }
-    Err(wrong("this region has joined others and has not got everything of them yet; start a node of it with --region first, which brings it here"))
+    Err(wrong(
+        "this region has joined others and has not got everything of them yet; start a node of it with --region first, which brings it here",
+    ))
 }
 
 impl Carrier {
@@ -152,8 +154,8 @@ impl Carrier {
         });
         shared.run(&registry).await?;
         let router = Router::default().with(SERVICE, Arc::clone(&shared.switch) as _);
-        let serving = env
-            .spawn("serving regions", async move { tcp.serve(listener, me, router).await });
+        let serving =
+            env.spawn("serving regions", async move { tcp.serve(listener, me, router).await });
         let (tasks, introductions) = (Mutex::new(vec![serving]), Mutex::new(Some(introductions)));
         Ok(Self { shared, tasks, introductions })
     }
@@ -177,7 +179,9 @@ impl Carrier {
                 said = missing;
             }
             if patience.passed(shared.env.clock.monotonic()) {
-                return Err(wrong(format!("{said} did not come; see that a node of each region runs with --region and can be reached from here, and from there")));
+                return Err(wrong(format!(
+                    "{said} did not come; see that a node of each region runs with --region and can be reached from here, and from there"
+                )));
             }
             self.take_in_introductions().await;
             shared.env.clock.sleep(AGAIN).await;
@@ -206,10 +210,9 @@ impl Carrier {
         self.shared.name(sql).await?;
         let Some(introductions) = self.introductions.lock().take() else { return Ok(()) };
         let (shared, sql) = (Arc::clone(&self.shared), Arc::clone(sql));
-        let watching = shared.env.clone().spawn(
-            "watching the registry of regions",
-            async move { shared.look_after(sql, introductions).await },
-        );
+        let watching = shared.env.clone().spawn("watching the registry of regions", async move {
+            shared.look_after(sql, introductions).await
+        });
         self.tasks.lock().push(watching);
         Ok(())
     }

@@ -37,11 +37,11 @@ use crate::maintenance::Maintenance;
 use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
 use crate::reach::Reach;
+use crate::regions::RegionControl;
 use crate::service::{LocalShard, ShardService};
 use crate::serving::LocalService;
 use crate::transaction::Shared;
 use crate::transactions::Transactions;
-use crate::regions::RegionControl;
 use crate::view::{ClusterView, LogView, NodeView};
 
 /// How often the end of a task is looked for while stopping.

@@ -168,7 +168,11 @@ pub trait Definitions: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why they cannot be read.
-    async fn at(&self, at: Timestamp, stamp: Option<&Bytes>) -> Result<Option<Arc<dyn Meaning>>, String>;
+    async fn at(
+        &self,
+        at: Timestamp,
+        stamp: Option<&Bytes>,
+    ) -> Result<Option<Arc<dyn Meaning>>, String>;
 
     /// The row in which region `me` says that it has applied definitions with this stamp: key and value.
     fn acknowledgement(&self, me: RegionId, stamp: &Bytes) -> Option<(Bytes, Bytes)>;

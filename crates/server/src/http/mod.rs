@@ -154,12 +154,11 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let response = match admit(&state, request.headers(), auth::Need::of(route, request.method()))
-        .await
-    {
-        Err(refusal) => refusal.into_response(),
-        Ok(_permit) => within(&state, next.run(request)).await,
-    };
+    let response =
+        match admit(&state, request.headers(), auth::Need::of(route, request.method())).await {
+            Err(refusal) => refusal.into_response(),
+            Ok(_permit) => within(&state, next.run(request)).await,
+        };
     measure(&state, route, begun, &response);
     response
 }

@@ -1,10 +1,10 @@
 //! The actions of ALTER TABLE and its kin.
 
+use super::parse::token_text;
 use super::words::Words;
 use super::{Action, ColumnChange, Kind};
-use super::parse::token_text;
-use crate::sqlparser::tokenizer::Token;
 use crate::sqlparser::ast::{DeferrableInitial, TableConstraint};
+use crate::sqlparser::tokenizer::Token;
 use telesto_sql_types::error::{Error, Result};
 
 impl Words<'_> {

@@ -53,7 +53,10 @@ impl Session {
         }
         let regions = self.replication()?;
         let label = regions.attach(token, LONGEST).await.map_err(|reason| {
-            Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("the session cannot go on here: {reason}"))
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("the session cannot go on here: {reason}"),
+            )
         })?;
         self.label = self.label.max(label);
         Ok(())

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::region::SESSION_TOKEN;
 use super::constraints::SetConstraints;
+use super::region::SESSION_TOKEN;
 use super::roles::Asked as RoleAsked;
 use super::transaction::Step;
 use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};

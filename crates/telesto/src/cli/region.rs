@@ -107,7 +107,10 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
-    let options = Options { encryption_key_file: place.encryption_key_file.clone(), ..Options::new(&place.bucket) };
+    let options = Options {
+        encryption_key_file: place.encryption_key_file.clone(),
+        ..Options::new(&place.bucket)
+    };
     let bucket = open_bucket(env, &options).await.map_err(text)?;
     Ok(bucket)
 }
@@ -183,7 +186,9 @@ pub async fn run(command: Command) -> Result<(), String> {
             let (number, mut registry) = known(&bucket).await?;
             registry.remove(&name).map_err(text)?;
             registry.save(&bucket, number).await.map_err(text)?;
-            println!("Region {name} is left out here. Run this for the buckets of the other regions too.");
+            println!(
+                "Region {name} is left out here. Run this for the buckets of the other regions too."
+            );
         }
     }
     Ok(())
