@@ -230,8 +230,9 @@ impl World {
             let client = site.client().await;
             let until = Instant::now() + PATIENCE;
             loop {
-                let row = client.query_one("SELECT count(*) FROM fence WHERE n = $1", &[&number]);
-                if row.await.expect("reads").get::<_, i64>(0) == 3 {
+                let count = "SELECT count(*) FROM fence WHERE n = $1";
+                let row = client.query_one(count, &[&number]).await.expect("reads");
+                if row.get::<_, i64>(0) == 3 {
                     break;
                 }
                 if Instant::now() > until {
@@ -556,7 +557,7 @@ async fn make_regions(world: &Arc<World>) -> Vec<i32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn regions_stay_causal_and_lose_nothing() {
-    let seed = asked("TELESTO_REGIONS_SEED").unwrap_or_else(rand::random);
+    let seed = asked("TELESTO_REGIONS_SEED").unwrap_or_else(|| StdRng::from_os_rng().random());
     let seconds = Duration::from_secs(asked("TELESTO_REGIONS_SECONDS").unwrap_or(15));
     println!("seed {seed}");
     let begun = Instant::now();
