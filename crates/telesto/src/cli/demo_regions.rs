@@ -28,7 +28,7 @@ use telesto_geo::Latencies;
 use tokio::time::Instant;
 
 use self::seen::{Pair, Seen};
-use self::site::{Site, World};
+use self::site::World;
 use super::link::Link;
 use super::shell;
 use super::units::Span;
@@ -100,6 +100,7 @@ async fn show(asked: &Regions, world: &mut World) -> Result<(), String> {
     for new in 1..REGIONS.len() {
         world.join(new).await?;
     }
+    world.slow_down();
     for (from, to) in pairs().filter(|pair| pair.0 < pair.1) {
         println!(
             "  {} ↔ {}: {} ms one way",

@@ -82,7 +82,7 @@ impl World {
         for from in 0..REGIONS.len() {
             let mut row = Vec::new();
             for to in 0..REGIONS.len() {
-                let link = Proxy::start(world.sites[to].region, world.one_way(from, to)).await;
+                let link = Proxy::start(world.sites[to].region, Duration::ZERO).await;
                 row.push(link.map_err(|error| format!("no port is free for a link: {error}"))?);
             }
             world.links.push(row);
@@ -132,6 +132,13 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Lets links take their time from now on.
+    pub fn slow_down(&self) {
+        for (from, to) in pairs() {
+            self.links[from][to].delay(self.one_way(from, to));
+        }
     }
 
     /// Lets all links from and to `region` be so.
