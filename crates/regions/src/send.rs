@@ -15,6 +15,7 @@
 //! # Limits
 //! Each peer's sender reads the log for itself.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use telesto_txn::Database as _;
 use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
-use crate::fold::Fold;
+use crate::fold::{Fold, MAX_TRANSACTION_BYTES};
 use telesto_geo::placement::Rules;
 use crate::rows;
 use crate::shared::{Peer, Shared};
@@ -122,7 +123,7 @@ impl Sender {
                 let mut fold = self.fold_at_tail().await?;
                 let ranges = fold.rules.gained(&Rules::default(), self.to);
                 peer.filling.store(true, Ordering::Relaxed);
-                self.fill(&mut fold, ranges).await?;
+                self.fill(&mut fold, ranges, false).await?;
                 self.ask(Request::Filled(fold.position.clone())).await?;
                 peer.filling.store(false, Ordering::Relaxed);
                 fold
@@ -170,11 +171,13 @@ impl Sender {
         Ok(fold)
     }
 
-    /// Sends the rows of `ranges` as of a snapshot at or after the fold's position.
+    /// Sends the rows of `ranges` as of a snapshot at or after the fold's position; when they go `ahead` of the stream, the definitions
+    /// first, since those that the stream brings come after them.
     async fn fill(
         &self,
         fold: &mut Fold,
         ranges: Vec<telesto_common::key::KeyRange>,
+        ahead: bool,
     ) -> Result<()> {
         let shared = &self.shared;
         if ranges.is_empty() {
@@ -183,6 +186,9 @@ impl Sender {
         let deleted = shared.deleted(&ranges, fold.position.lsn).await?;
         let snapshot = shared.store.begin(Freshness::Tail, None).await?;
         let sent = async {
+            if ahead {
+                self.define(snapshot.snapshot).await?;
+            }
             for mut range in ranges {
                 // A range is acknowledged before the next one is sent: definitions come before the rows of their tables.
                 let mut under_way = FuturesUnordered::new();
@@ -211,6 +217,33 @@ impl Sender {
         let sent = sent.await;
         shared.store.release(&snapshot).await;
         sent
+    }
+
+    /// Sends all definitions of this region as of `at`, in one request: the receiver takes them as a whole, as it does those of the stream.
+    async fn define(&self, at: telesto_common::Timestamp) -> Result<()> {
+        let shared = &self.shared;
+        let Some(tables) = &shared.tables else { return Ok(()) };
+        let ranges = tables.ranges();
+        let deleted = shared.deleted(&ranges, shared.engine.applied().0).await?;
+        let mut keys: BTreeSet<_> = deleted.into_iter().collect();
+        for mut range in ranges {
+            loop {
+                let found = shared.store.scan(range.clone(), at).await?;
+                let Some(last) = found.last() else { break };
+                range.start = telesto_common::key::KeyRange::point(&last.key).end;
+                keys.extend(found.into_iter().map(|row| row.key));
+            }
+        }
+        let rows = self.own_rows(keys.into_iter().collect(), at).await?.concat();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if rows.iter().map(|row| row.write.bytes()).sum::<usize>() > MAX_TRANSACTION_BYTES {
+            return Err(Error::Config(format!(
+                "the definitions are larger than {MAX_TRANSACTION_BYTES} bytes, more than another region takes at once; drop tables that are not needed"
+            )));
+        }
+        self.ask(Request::Rows(rows)).await.map(|_| ())
     }
 
     /// The versions at `at` of `keys` that this region sends, in pieces that fit into a request: those it has written itself, and those
@@ -317,7 +350,7 @@ impl Stream<'_> {
             if !folded.gained.is_empty() {
                 // Rows first: the position behind the change is told only when they are there.
                 self.peer.filling.store(true, Ordering::Relaxed);
-                self.sender.fill(&mut self.fold, folded.gained).await?;
+                self.sender.fill(&mut self.fold, folded.gained, true).await?;
                 self.peer.filling.store(false, Ordering::Relaxed);
             }
             if self.bytes >= BATCH_BYTES {

@@ -121,6 +121,12 @@ fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
     key
 }
 
+/// The keys that definitions are in.
+#[must_use]
+pub fn definitions(database: DatabaseId) -> [KeyRange; 2] {
+    [OBJECTS, HEADERS].map(|table| KeyRange::with_prefix(system_key(table, database).as_slice()))
+}
+
 /// Definitions as keys: what every region replicates of the system's own. Positions of sequences are written by the region that makes
 /// definitions alone; the others have their own.
 pub(crate) fn replicated(database: DatabaseId) -> [KeyRange; 3] {

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_common::key::KeyReader;
+use telesto_common::key::{KeyRange, KeyReader};
 use telesto_common::{RegionId, TableId, Timestamp};
 use telesto_txn::regions::{Definitions, DerivedEntries, DerivedEntry, Meaning, Standing};
 use telesto_txn::{Database, TxnOptions};
 
 use crate::catalog::regions::{Home, Region, acknowledgement, acknowledgement_key};
-use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, header_key};
+use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, definitions, header_key};
 use crate::catalog::{CatalogCache, CatalogSnapshot, Table};
 use crate::error::{Error, Result};
 use crate::expr::{EvalContext, Settings};
@@ -72,6 +72,10 @@ impl RegionDefinitions {
 impl Definitions for RegionDefinitions {
     fn stamp(&self) -> Bytes {
         header_key(DEFAULT_DATABASE_ID)
+    }
+
+    fn ranges(&self) -> Vec<KeyRange> {
+        definitions(DEFAULT_DATABASE_ID).into()
     }
 
     async fn at(

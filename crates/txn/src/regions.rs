@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use telesto_common::key::KeyRange;
 use telesto_common::{Label, RegionId, Timestamp};
 
 /// How another region stands.
@@ -160,6 +161,9 @@ pub trait Meaning: Debug + Send + Sync {
 pub trait Definitions: Debug + Send + Sync {
     /// The key whose change means that the definitions have changed.
     fn stamp(&self) -> Bytes;
+
+    /// The keys that the definitions are in, the stamp's among them.
+    fn ranges(&self) -> Vec<KeyRange>;
 
     /// The definitions as of `at`, where the stamp's value is `stamp`; `None`: there are none yet.
     ///
