@@ -483,7 +483,7 @@ async fn check_replicas(world: &World) {
     let mut first = BTreeMap::new();
     for (site, name) in world.sites.iter().zip(NAMES) {
         let client = site.client().await;
-        for table in ["history", "shared", "account", "fence", "secret"] {
+        for table in ["history", "shared", "account", "fence", "late", "secret"] {
             let ordered = format!("SELECT * FROM {table} ORDER BY 1");
             if (name, table) == ("ap", "secret") {
                 let refused = client.simple_query(&ordered).await.expect_err("not placed here");
@@ -541,6 +541,8 @@ async fn make_regions(world: &Arc<World>) -> Vec<i32> {
     }
     us.batch_execute(
         "ALTER TABLE shared SET (telesto.home = 'any'); ALTER TABLE fence SET (telesto.home = 'any');
+         CREATE TABLE late (id int PRIMARY KEY, v text); CREATE INDEX late_v ON late (v);
+         INSERT INTO late SELECT g, 'late ' || g FROM generate_series(1, 500) g;
          ALTER TABLE account SET (telesto.home = 'eu'); ALTER TABLE secret SET (telesto.regions = 'us,eu');",
     )
     .await
