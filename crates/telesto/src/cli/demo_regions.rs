@@ -132,13 +132,13 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String
     let ways: Vec<String> =
         pairs().map(|(from, to)| format!("{}→{}", name(from), name(to))).collect();
     println!(
-        "\n{:>4} {:>14} {:>49} {:>16}",
+        "\n{:>4} {:>14} {:>61} {:>16}",
         "", "commits/s", "visible after, ms: p50/p99 of the second", "traveller's"
     );
     print!("{:>4} {:>4} {:>4} {:>4} ", "s", name(0), name(1), name(2));
     println!(
         "{}  {:>6} {:>5}",
-        ways.iter().map(|way| format!("{way:>9}")).collect::<String>(),
+        ways.iter().map(|way| format!("{way:>11}")).collect::<String>(),
         "checks",
         "wrong"
     );
@@ -196,7 +196,7 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String
                 (Some(p50), Some(p99)) => format!("{p50:.0}/{p99:.0}"),
                 _ => "-".to_owned(),
             };
-            print!("{cell:>9}");
+            print!("{cell:>11}");
         }
         from = until;
         let (checks, wrong) = seen.checks();

@@ -79,7 +79,7 @@ impl World {
             sites.push(Site { folder, bucket, region: free_port().await?, port: 0, child: None });
         }
         let mut world = Self { sites, links: Vec::new(), latencies };
-        for from in 0..REGIONS.len() {
+        for _ in 0..REGIONS.len() {
             let mut row = Vec::new();
             for to in 0..REGIONS.len() {
                 let link = Proxy::start(world.sites[to].region, Duration::ZERO).await;
