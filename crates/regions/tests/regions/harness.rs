@@ -40,7 +40,6 @@ pub struct Running {
     pub engine: Arc<Engine>,
     pub regions: Arc<Regions>,
     pub env: Env,
-    bucket: Arc<dyn Bucket>,
     process: Arc<Process>,
 }
 
@@ -178,31 +177,6 @@ impl Sites {
             ..EngineOptions::new(identity, std::env::temp_dir())
         };
         let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
-        let regions = self.streams(region, members, &env, &engine, &bucket).await;
-        *site.running.borrow_mut() = Some(Running { engine, regions, env, bucket, process });
-    }
-
-    /// Ends a region's streams and starts them anew, on the same engine.
-    pub async fn start_streams_anew(&self, region: usize) {
-        let running = self.at(region);
-        running.regions.finish().await;
-        self.net.leave(&address(region));
-        let Running { engine, env, bucket, .. } = &running;
-        let regions = self.streams(region, 0..self.sites.len(), env, engine, bucket).await;
-        *self.sites[region].running.borrow_mut() = Some(Running { regions, ..running });
-    }
-
-    async fn streams(
-        &self,
-        region: usize,
-        members: std::ops::Range<usize>,
-        env: &Env,
-        engine: &Arc<Engine>,
-        bucket: &Arc<dyn Bucket>,
-    ) -> Arc<Regions> {
-        let site = &self.sites[region];
-        let (engine, bucket) = (Arc::clone(engine), Arc::clone(bucket));
-        let (node, life) = (NodeId(100 + region as u128), *site.life.borrow());
         let me = Caller { node, incarnation: Incarnation(life) };
         let peers = members.filter(|peer| *peer != region).map(|peer| PeerRegion {
             id: RegionId(peer as u16),
@@ -221,7 +195,7 @@ impl Sites {
         let transport = self.net.transport(&address(region));
         let transport: Arc<dyn Transport> =
             Arc::new(Capture { transport, from: region, frames: Arc::clone(&self.frames) });
-        let regions = Regions::start(env, engine, bucket, transport, config, None);
+        let regions = Regions::start(&env, Arc::clone(&engine), bucket, transport, config, None);
         let regions = regions.await.expect("starts");
         let router = Router::default().with(SERVICE, regions.handler());
         let on = env.clone();
@@ -233,7 +207,7 @@ impl Sites {
                 });
             }
         });
-        regions
+        *site.running.borrow_mut() = Some(Running { engine, regions, env, process });
     }
 
     /// Stops a region's process at once.

@@ -220,24 +220,3 @@ fn region_that_lost_commits_others_have_seen_sends_nothing_and_says_so() {
         assert_eq!(status.peers[0].sent.0, 0);
     });
 }
-
-#[test]
-fn streams_that_are_started_anew_while_they_apply_go_on() {
-    World::run(3, false, async |world| {
-        let mut sites = Sites::new(&world, 2);
-        // An entry takes its time, so that some are on their way when streams end.
-        sites.latency = Some("s3-express");
-        sites.start_all().await;
-        sites.quiet().await;
-        for turn in 0..20 {
-            for write in 0..3 {
-                sites.put(0, &format!("a{turn}-{write}"), "x").await;
-            }
-            world.sleep(Duration::from_millis(world.draw(30))).await;
-            sites.start_streams_anew(1).await;
-        }
-        sites.quiet().await;
-        assert_eq!(sites.get(1, "a19-2").await.as_deref(), Some("x"));
-        assert_eq!(sites.at(1).regions.status().trouble, None);
-    });
-}

@@ -14,8 +14,8 @@
 //! A region is asked every few milliseconds what is there, which adds half of that.
 
 mod load;
-mod seen;
 mod site;
+mod visibility;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use telesto_common::RegionId;
 use telesto_geo::Latencies;
 use tokio::time::Instant;
 
-use self::seen::{Pair, Seen};
 use self::site::World;
+use self::visibility::{Pair, Seen};
 use super::link::Link;
 use super::shell;
 use super::units::Span;
@@ -192,7 +192,10 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String
         let until = Instant::now();
         for pair in pairs() {
             let mut times = seen.visible_within(pair, from, until);
-            let cell = match (seen::quantile(&mut times, 0.5), seen::quantile(&mut times, 0.99)) {
+            let cell = match (
+                visibility::quantile(&mut times, 0.5),
+                visibility::quantile(&mut times, 0.99),
+            ) {
                 (Some(p50), Some(p99)) => format!("{p50:.0}/{p99:.0}"),
                 _ => "-".to_owned(),
             };
@@ -217,7 +220,7 @@ async fn summary(world: &World, seen: &Seen, urls: &[String]) -> Result<(), Stri
         let mut times = seen.visible_while_connected((from, to));
         let way = format!("{}→{}", name(from), name(to));
         let (Some(p50), Some(p99)) =
-            (seen::quantile(&mut times, 0.5), seen::quantile(&mut times, 0.99))
+            (visibility::quantile(&mut times, 0.5), visibility::quantile(&mut times, 0.99))
         else {
             wrong.push(format!("nothing was seen of {way}"));
             continue;

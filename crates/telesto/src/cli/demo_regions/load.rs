@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, Error};
 
 use super::super::shell::full;
-use super::seen::Seen;
 use super::site::ITEMS;
+use super::visibility::Seen;
 use super::{REGIONS, connect, name};
 
 /// The regions with shops; the first is the home of what is in stock.
