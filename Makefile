@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster test soak bench bench-geo bench-s3db bench-failover bench-encryption lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions test soak bench bench-geo bench-s3db bench-failover bench-encryption lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -14,6 +14,9 @@ demo: ## start a node on ./telesto-data, import a real Wikipedia dump, show quer
 
 demo-cluster: ## three nodes on this machine and a load; one is killed every ten seconds: what clients see of it
 	@scripts/demo_cluster.sh
+
+demo-regions: ## three regions on this machine, with links as slow as between continents; one is cut off and comes back
+	@scripts/demo_regions.sh
 
 test: ## every test: unit, simulation, SQL against PostgreSQL, S3 servers, drivers, kill -9
 	@scripts/test.sh

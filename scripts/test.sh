@@ -64,6 +64,7 @@ stage stops_nothing cargo test --workspace --test stops_nothing -- --nocapture
 stage online_kill9 cargo test --workspace --test online_kill9
 stage writers cargo test --workspace --test four_writers
 stage cluster cargo test --workspace --test cluster_processes -- --nocapture
+stage regions cargo test --workspace --test regions -- --nocapture
 stage middlebox cargo test --workspace --test middlebox -- --nocapture
 stage one_folder cargo test --workspace --test one_folder -- --nocapture
 stage board cargo test --workspace --test board -- --nocapture

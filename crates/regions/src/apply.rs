@@ -17,6 +17,7 @@
 //! One task: the order in which streams are applied is one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -75,6 +76,10 @@ impl Applier {
         let shared = Arc::clone(&self.shared);
         let stamp = shared.tables.as_ref().map(|tables| tables.stamp());
         loop {
+            // Between two entries: nothing of this runner is committed after its end.
+            if shared.stopped.load(Ordering::Acquire) {
+                return false;
+            }
             let (work, passed) = {
                 let mut inbox = shared.inbox.lock();
                 let transactions = inbox.due(ENTRY_BYTES, stamp.as_ref());

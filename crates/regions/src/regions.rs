@@ -47,6 +47,8 @@ use telesto_geo::placement::Rules;
 const PART_CACHE_BYTES: u64 = 16 << 20;
 /// How often the position is kept for regions that will join.
 const KEEP: Duration = Duration::from_secs(60);
+/// How often it is looked whether the applier has ended.
+const ENDED: Duration = Duration::from_millis(5);
 
 /// How one peer stands.
 #[derive(Clone, Debug)]
@@ -416,6 +418,23 @@ impl Regions {
         }
         self.shared.inbox.lock().forget(from);
         Ok(())
+    }
+
+    /// Ends all tasks as [`Regions::stop`] does, but lets what is being committed end first, so that streams can be started anew on the
+    /// same engine: progress that is committed after they have read it looks like another runner's to them.
+    pub async fn finish(&self) {
+        let shared = &self.shared;
+        shared.stopped.store(true, Ordering::Release);
+        // The applier is the first one.
+        let applying = self.tasks.lock().first().cloned();
+        let by = shared.env.deadline(shared.config.timeout);
+        while applying.as_ref().is_some_and(|task| !task.is_finished())
+            && !by.passed(shared.env.clock.monotonic())
+        {
+            shared.news.notify_waiters();
+            shared.env.clock.sleep(ENDED).await;
+        }
+        self.stop();
     }
 
     /// Ends all tasks, and refuses what others send from then on. The engine goes on.

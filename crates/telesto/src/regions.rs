@@ -248,8 +248,9 @@ impl Shared {
 
     /// Runs the streams as `registry` says, in the place of those that run.
     async fn run(&self, registry: &Registry) -> Result<()> {
-        if let Some(running) = self.running.lock().take() {
-            running.stop();
+        let before = self.running.lock().take();
+        if let Some(running) = before {
+            running.finish().await;
         }
         let mut config = registry.config(self.me).map_err(wrong)?;
         config.introductions = Some(self.hear.clone());

@@ -9,9 +9,11 @@ mod board;
 mod cluster;
 mod demo;
 mod demo_cluster;
+mod demo_regions;
 mod dump;
 mod import;
 mod keys;
+mod link;
 mod log;
 mod password;
 mod region;
@@ -227,6 +229,14 @@ enum DemoCommand {
   telesto demo cluster
   telesto demo cluster --nodes 5 --clients 16 --time 2m --kill-every 15s")]
     Cluster(demo_cluster::Cluster),
+    /// Three regions on this machine, with links as slow as between continents; one is cut off and comes back.
+    ///
+    /// Two shops sell, a traveller moves between the regions with its token. Shows how long what is committed in one region takes to be
+    /// visible in another against the time of the link, and compares the replicas at the end.
+    #[command(after_help = "Examples:
+  telesto demo regions
+  telesto demo regions --time 2m --seed 7 --cut refused")]
+    Regions(demo_regions::Regions),
 }
 
 #[derive(Debug, Subcommand)]
@@ -354,6 +364,9 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Restore(asked) => report(restore::run(asked).await),
         Command::Demo { what: DemoCommand::Cluster(asked) } => {
             report(demo_cluster::run(asked).await)
+        }
+        Command::Demo { what: DemoCommand::Regions(asked) } => {
+            report(demo_regions::run(asked).await)
         }
         Command::Demo { what: DemoCommand::Bookstore(asked) } => {
             report(demo::bookstore(*asked).await)
