@@ -22,6 +22,7 @@
 pub mod acl;
 pub mod build_record;
 pub mod builtin;
+mod change;
 pub mod codec;
 pub mod model;
 pub mod object;

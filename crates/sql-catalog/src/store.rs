@@ -1,4 +1,4 @@
-//! The catalog's bytes, its cache, and its changes (`docs/reference/formats/sql.md`).
+//! The catalog's bytes and its cache (`docs/reference/formats/sql.md`).
 //!
 //! # Invariants
 //! - The header (stamp and next OID) is read with `ReadFor::Constraint` by every transaction and written
@@ -16,13 +16,12 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, RegionId, TableId};
-use telesto_geo::placement::rules_row;
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
+pub use super::change::CatalogChange;
 use super::model::{Role, Schema};
 pub use super::object::Object;
 use super::object::has_networks;
-use super::regions::DEFINING;
 use super::snapshot::{CatalogSnapshot, Stamp};
 use crate::acl::Owner;
 use crate::temp::{TEMP_DATABASE, is_temporary};
@@ -76,7 +75,7 @@ pub fn header_key(database: DatabaseId) -> Bytes {
     system_key(HEADERS, database).finish()
 }
 
-fn object_key(database: DatabaseId, oid: u32) -> Bytes {
+pub(crate) fn object_key(database: DatabaseId, oid: u32) -> Bytes {
     let mut key = system_key(OBJECTS, database);
     key.u64(u64::from(oid), Direction::Ascending);
     key.finish()
@@ -135,7 +134,7 @@ impl StoredObject {
         KeyWriter::prefix(TEMP_DATABASE, HEADERS, 0).finish()
     }
 
-    fn temp_key(oid: u32) -> Bytes {
+    pub(crate) fn temp_key(oid: u32) -> Bytes {
         let mut key = KeyWriter::prefix(TEMP_DATABASE, OBJECTS, 0);
         key.u64(u64::from(oid), Direction::Ascending);
         key.finish()
@@ -157,7 +156,7 @@ impl StoredObject {
     }
 }
 
-fn encode_header(stamp: Stamp, next_oid: u32) -> Bytes {
+pub(crate) fn encode_header(stamp: Stamp, next_oid: u32) -> Bytes {
     let mut out = Vec::with_capacity(21);
     out.push(HEADER_VERSION);
     out.extend_from_slice(&stamp.0.to_be_bytes());
@@ -178,7 +177,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
     Ok((Stamp(u128::from_be_bytes(*stamp)), u32::from_be_bytes(oid)))
 }
 
-fn encode_object(object: &Object) -> Result<Bytes> {
+pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
         object if object.has_rights() => RIGHTS_VERSION,
         Object::Region(_) => REGIONS_VERSION,
@@ -331,140 +330,6 @@ pub async fn forget_dropped(
     Ok(Arc::new(without))
 }
 
-/// A change of the catalog inside a transaction.
-pub struct CatalogChange {
-    txn: Arc<dyn Transaction>,
-    catalog: CatalogSnapshot,
-    /// The catalog before.
-    base: CatalogSnapshot,
-    touched: Vec<u32>,
-    /// What is being defined is temporary: OIDs are drawn from the session's own.
-    temporary: bool,
-}
-
-impl CatalogChange {
-    /// No change yet, of the catalog that the transaction sees.
-    pub fn new(txn: Arc<dyn Transaction>, catalog: &CatalogSnapshot) -> Self {
-        Self {
-            txn,
-            catalog: catalog.clone(),
-            base: catalog.clone(),
-            touched: Vec::new(),
-            temporary: false,
-        }
-    }
-
-    /// The catalog with the changes so far.
-    pub fn catalog(&self) -> &CatalogSnapshot {
-        &self.catalog
-    }
-
-    /// The OIDs of what was added, replaced or removed.
-    pub fn touched(&self) -> &[u32] {
-        &self.touched
-    }
-
-    /// Whether anything is to be written.
-    pub fn is_changed(&self) -> bool {
-        !self.touched.is_empty()
-    }
-
-    /// Says whether what is defined from here on is temporary.
-    pub fn define_temporary(&mut self, temporary: bool) {
-        self.temporary = temporary;
-    }
-
-    /// A fresh OID.
-    pub fn oid(&mut self) -> u32 {
-        if let (true, Some(temp)) = (self.temporary, &mut self.catalog.temp) {
-            temp.next_oid += 1;
-            return temp.next_oid - 1;
-        }
-        let oid = self.catalog.next_oid;
-        self.catalog.next_oid += 1;
-        oid
-    }
-
-    /// Adds or replaces an object.
-    pub fn put(&mut self, object: Object) {
-        self.touched.push(object.oid());
-        self.catalog.insert(object);
-        self.catalog.index();
-    }
-
-    /// Removes an object.
-    pub fn remove(&mut self, oid: u32) {
-        self.touched.push(oid);
-        self.catalog.forget(oid);
-        self.catalog.index();
-    }
-
-    /// Whether the change may be made in this region, and by one region alone.
-    fn check_regions(&self) -> Result<()> {
-        if self.base.is_regional() || self.base.me() != DEFINING {
-            self.catalog.check_defining()?;
-        }
-        for oid in self.touched.iter().filter(|oid| !is_temporary(**oid)) {
-            if let Some(before) = self.base.tables.get(oid) {
-                self.base
-                    .check_change(before, self.catalog.tables.get(oid).map(|table| &**table))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the changes and new headers, of what was changed. The catalog of this session, and the shared part of it.
-    pub async fn finish(
-        mut self,
-        env: &Env,
-    ) -> Result<(Arc<CatalogSnapshot>, Arc<CatalogSnapshot>)> {
-        let database = self.catalog.database;
-        self.touched.sort_unstable();
-        self.touched.dedup();
-        let shared = self.touched.iter().any(|oid| !is_temporary(*oid));
-        let own = self.touched.iter().any(|oid| is_temporary(*oid));
-        if shared && self.catalog.is_regional() {
-            self.check_regions()?;
-        }
-        for oid in &self.touched {
-            let key = if is_temporary(*oid) {
-                StoredObject::temp_key(*oid)
-            } else {
-                object_key(database, *oid)
-            };
-            match self.catalog.object(*oid) {
-                Some(object) => self.txn.put(key, encode_object(&object)?).await?,
-                None => self.txn.delete(key).await?,
-            }
-        }
-        if own && let Some(temp) = &mut self.catalog.temp {
-            temp.stamp = Stamp(env.random_u128());
-            let header = encode_header(temp.stamp, temp.next_oid);
-            self.txn.put(StoredObject::temp_header_key(), header).await?;
-        }
-        if shared {
-            let stamp = Stamp(env.random_u128());
-            let header = encode_header(stamp, self.catalog.next_oid);
-            self.txn.put(header_key(database), header).await?;
-            let rules = self.catalog.rules();
-            if rules != self.base.rules() {
-                match rules {
-                    Some(rules) => self.txn.put(rules_row(), rules.encode()).await?,
-                    None => self.txn.delete(rules_row()).await?,
-                }
-            }
-            match &mut self.catalog.temp {
-                Some(temp) => temp.shared_stamp = stamp,
-                None => self.catalog.stamp = stamp,
-            }
-        }
-        self.catalog.restamp();
-        let whole = Arc::new(self.catalog);
-        let shared = whole.shared_part().map_or_else(|| Arc::clone(&whole), Arc::new);
-        Ok((whole, shared))
-    }
-}
-
 impl CatalogSnapshot {
     /// Makes the stamp of a catalog with a temporary part from those of its parts.
     pub fn restamp(&mut self) {
@@ -475,7 +340,7 @@ impl CatalogSnapshot {
     }
 
     /// The catalog without this session's own; `None`: there is nothing of its own.
-    fn shared_part(&self) -> Option<Self> {
+    pub(crate) fn shared_part(&self) -> Option<Self> {
         let temp = self.temp.as_ref()?;
         let mut shared = self.clone();
         shared.stamp = temp.shared_stamp;
@@ -516,7 +381,7 @@ impl CatalogSnapshot {
         }
     }
 
-    fn forget(&mut self, oid: u32) {
+    pub(crate) fn forget(&mut self, oid: u32) {
         self.schemas.remove(&oid);
         self.tables.remove(&oid);
         self.sequences.remove(&oid);

@@ -159,8 +159,7 @@ impl<'a> Statement<'a> {
         conflict: &OnConflict,
     ) -> Result<Vec<(Row, bool)>> {
         homes::check(info, self.exec).await?;
-        let mut prepared = Vec::with_capacity(rows.len());
-        let mut keys = Vec::new();
+        let (mut prepared, mut keys) = (Vec::with_capacity(rows.len()), Vec::new());
         let mut refused = None;
         for (number, mut row) in rows.into_iter().enumerate() {
             self.row = Some(number);

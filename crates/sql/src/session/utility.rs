@@ -90,6 +90,20 @@ fn show_name(words: &[Ident]) -> String {
 }
 
 impl Session {
+    /// SET of whatever: a session's token, a role, a parameter.
+    async fn set_anything(&mut self, set: &Set) -> Result<()> {
+        if let Set::SingleAssignment { variable, values, .. } = set
+            && variable.to_string().eq_ignore_ascii_case(SESSION_TOKEN)
+        {
+            let token = values.iter().map(set_value).collect::<Result<Vec<_>>>()?.join(",");
+            return self.take_token(&token).await;
+        }
+        match RoleAsked::of_set(set)? {
+            Some(asked) => self.change_role(&asked).await,
+            None => self.set(set),
+        }
+    }
+
     /// Runs a statement that needs no transaction; `None` when it is none of these.
     pub(super) async fn utility(
         &mut self,
@@ -113,20 +127,7 @@ impl Session {
                 self.record(Step::Constraints(set));
                 Ok(tag("SET CONSTRAINTS"))
             }
-            Statement::Set(Set::SingleAssignment { variable, values, .. })
-                if variable.to_string().eq_ignore_ascii_case(SESSION_TOKEN) =>
-            {
-                let token = values.iter().map(set_value).collect::<Result<Vec<_>>>()?.join(",");
-                self.take_token(&token).await?;
-                Ok(tag("SET"))
-            }
-            Statement::Set(set) => {
-                match RoleAsked::of_set(set)? {
-                    Some(asked) => self.change_role(&asked).await?,
-                    None => self.set(set)?,
-                }
-                Ok(tag("SET"))
-            }
+            Statement::Set(set) => self.set_anything(set).await.map(|()| tag("SET")),
             Statement::Reset(reset) => self.reset(reset).await.map(|()| tag("RESET")),
             Statement::ShowVariable { variable } => self.show(variable).map(Some),
             Statement::Discard { object_type } => {
