@@ -106,7 +106,7 @@ impl KeyFile {
             text.push('\n');
         }
         let key = Zeroizing::new(draw::<32>(random));
-        let line = Zeroizing::new(STANDARD.encode(&*key));
+        let line = Zeroizing::new(STANDARD.encode(key.as_slice()));
         text.push_str(&format!("{name} {}\n", *line));
         // Replaced as a whole: a crash leaves the old file or the new one, never half a key.
         let mut next = path.as_os_str().to_owned();

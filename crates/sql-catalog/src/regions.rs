@@ -355,10 +355,16 @@ impl CatalogSnapshot {
         if before.placement.home == Home::default() && before.placement.moved.is_none() {
             return Ok(());
         }
+        let mut columns = after.columns.clone();
+        for (column, old) in columns.iter_mut().zip(&before.columns) {
+            column.acl.clone_from(&old.acl);
+        }
         let same = Table {
             name: before.name.clone(),
+            columns,
             schema: before.schema,
-            owner: before.owner.clone(),
+            owner: before.owner,
+            acl: before.acl.clone(),
             comment: before.comment.clone(),
             constraint_comments: before.constraint_comments.clone(),
             storage: before.storage,
