@@ -1,5 +1,9 @@
 //! SQL in three regions, over the simulated network, in virtual time: tables that every region writes, and tables whose home moves.
-#![allow(missing_docs, reason = "tests")]
+#![allow(
+    missing_docs,
+    clippy::disallowed_methods,
+    reason = "tests; what they share with those of real servers spawns"
+)]
 
 mod support;
 
@@ -219,8 +223,8 @@ impl Sites {
         self.quiet().await;
         let all = format!("SELECT * FROM {table} ORDER BY 1");
         let first = self.must(0, &all).await;
-        for region in 0..REGIONS {
-            assert_eq!(self.must(region, &all).await, first, "{} differs", NAMES[region]);
+        for (region, name) in NAMES.iter().enumerate() {
+            assert_eq!(self.must(region, &all).await, first, "{name} differs");
             let checked =
                 self.must(region, &format!("SELECT telesto_check_table('{table}')")).await;
             assert_eq!(checked, vec![vec![Some(first.len().to_string())]]);

@@ -4,6 +4,7 @@
 //! As much of S3 as Telesto uses, in memory. Hedged requests are off: of one that lost nobody knows how much of its answer
 //! was on the way.
 #![allow(missing_docs, reason = "a test")]
+#![allow(clippy::disallowed_methods, reason = "a real runtime, real time")]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,5 +1,6 @@
 //! Who pays for what: accounts add up to the bill, views tell the same, spend caps hold.
 #![allow(missing_docs, reason = "a test")]
+#![allow(clippy::disallowed_methods, reason = "a real runtime, real time")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -155,7 +155,7 @@ async fn travel(seen: Arc<Seen>, urls: [String; REGIONS.len()]) -> Result<(), St
             written += 1;
         }
         seen.checked(read(&session).await? == written);
-        let other = usize::from(draw(seen.seed, turn) % 2 == 0) + 1;
+        let other = usize::from(draw(seen.seed, turn).is_multiple_of(2)) + 1;
         let to = (at + other) % REGIONS.len();
         let migrate = format!("SELECT telesto_migrate('{}')", name(to));
         let row = session.query_one(&migrate, &[]).await.map_err(|error| full(&error))?;
