@@ -184,7 +184,6 @@ fn apply(key: &EncryptingKey, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
 
     use proptest::prelude::*;
 
