@@ -17,7 +17,7 @@
 //! A ring that is damaged, of another key or not complete is an error that says so.
 //!
 //! # Limits
-//! - A process learns of a new epoch when it meets it, or within [`LOOK_EVERY`] while it writes. Until then it writes
+//! - A process learns of a new epoch when it meets it, or within a minute while it writes. Until then it writes
 //!   with the epoch before.
 //! - Two first starts at the same moment, one with a key and one without, make a database of one of them; the other fails at its
 //!   first read.
