@@ -50,6 +50,9 @@ impl Server {
         let metrics = telesto_server::metrics::install().expect("installed");
         let engine =
             SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
+        if let Auth::Scram(users) = &config.auth {
+            engine.adopt_users(&users.names()).await.expect("have roles");
+        }
         let state = HttpState::new(env, &engine, Arc::new(config), Some(metrics));
         let stop = Stop::default();
         let serving = tokio::spawn(serve(listener, state, None, stop.clone()));
