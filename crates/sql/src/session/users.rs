@@ -102,7 +102,8 @@ impl SqlEngine {
     }
 
     /// Makes roles of the users of a users file, as superusers, unless that was done before or a role was dropped since: until
-    /// roles counted, every user could do everything. The names of the new roles.
+    /// roles counted, every user could do everything. The names of the new roles. Roles are made in the region that makes definitions
+    /// alone.
     ///
     /// # Errors
     /// Whatever the database runs into.
@@ -112,7 +113,9 @@ impl SqlEngine {
             let txn = self.database.begin(TxnOptions::default()).await?;
             let catalog = self.catalogs.read(&txn, self.database_id).await?;
             let rights = catalog.database_rights().map(|rights| (**rights).clone());
-            if rights.as_ref().is_some_and(|rights| rights.has_users) {
+            let adopted = rights.as_ref().is_some_and(|rights| rights.has_users);
+            // In another region than the one that makes definitions roles come from there.
+            if adopted || catalog.me() != crate::catalog::regions::DEFINING {
                 txn.rollback();
                 return Ok(Vec::new());
             }
