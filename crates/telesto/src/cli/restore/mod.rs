@@ -7,13 +7,15 @@
 //!
 //! # Invariants
 //! - The file is read as a stream: memory holds one statement, or one chunk of COPY's lines.
-//! - Nothing is skipped but comments and what only psql itself heeds (`\restrict` and `\unrestrict`).
+//! - Nothing is skipped but comments, what only psql itself heeds (`\restrict` and `\unrestrict`), and statements about owners and rights
+//!   of roles that are not here, which are counted and told.
 //!
 //! # On failure
 //! The first error ends it, naming file and line; what was committed before stays, unless `--single-transaction`.
 
 mod script;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -24,11 +26,14 @@ use clap::Args;
 use futures::SinkExt as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio_postgres::Client;
-use tokio_postgres::error::ErrorPosition;
+use tokio_postgres::error::{ErrorPosition, SqlState};
 
 use self::script::{Script, Step};
 use super::shell::{connect, full};
 
+const SAVEPOINT: &str = "SAVEPOINT telesto_restore";
+const RELEASE: &str = "RELEASE SAVEPOINT telesto_restore";
+const ROLLBACK: &str = "ROLLBACK TO SAVEPOINT telesto_restore";
 /// Bytes of COPY's lines handed to the connection at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
@@ -76,11 +81,14 @@ pub async fn run(asked: Restore) -> Result<(), String> {
         script: Script::new(BufReader::with_capacity(1 << 20, input)),
         name: &name,
         show: Box::new(|| bar.set_position(read.load(Ordering::Relaxed))),
+        single: asked.single_transaction,
         statements: 0,
         rows: 0,
+        passed_over: BTreeMap::new(),
     };
     let restored = restoring.all().await;
     let (statements, rows) = (restoring.statements, restoring.rows);
+    let passed_over = std::mem::take(&mut restoring.passed_over);
     drop(restoring);
     bar.finish_and_clear();
     restored?;
@@ -88,6 +96,11 @@ pub async fn run(asked: Restore) -> Result<(), String> {
         client.batch_execute("COMMIT").await.map_err(said)?;
     }
     println!("restored {name}: {statements} statements, {rows} rows copied");
+    for (role, count) in passed_over {
+        eprintln!(
+            "passed over {count} statements about owners and rights of role \"{role}\", which is not here; what they name belongs to who restored it (CREATE ROLE first, to have them)"
+        );
+    }
     Ok(())
 }
 
@@ -105,13 +118,31 @@ impl Read for Counted {
     }
 }
 
+/// Whether a statement says whose something is, or who may do what with it.
+fn is_about_rights(text: &str) -> bool {
+    let words: Vec<String> =
+        text.split_whitespace().map(|word| word.trim_end_matches(';').to_uppercase()).collect();
+    match words.first().map(String::as_str) {
+        Some("GRANT" | "REVOKE") => true,
+        Some("ALTER") => {
+            words.windows(2).any(|two| two[0] == "OWNER" && two[1] == "TO")
+                || words.get(1).is_some_and(|word| word == "DEFAULT")
+        }
+        _ => false,
+    }
+}
+
 struct Restoring<'a, R> {
     client: &'a Client,
     script: Script<R>,
     name: &'a str,
     show: Box<dyn Fn() + 'a>,
+    /// All is one transaction.
+    single: bool,
     statements: u64,
     rows: u64,
+    /// Statements about rights of roles that are not here, by role.
+    passed_over: BTreeMap<String, u64>,
 }
 
 impl<R: BufRead> Restoring<'_, R> {
@@ -122,6 +153,9 @@ impl<R: BufRead> Restoring<'_, R> {
             let line = self.script.line();
             match step.map_err(|reason| format!("{}, line {line}: {reason}", self.name))? {
                 None => return Ok(()),
+                Some(Step::Statement { text, line }) if is_about_rights(&text) => {
+                    self.rights(&text, line).await?;
+                }
                 Some(Step::Statement { text, line }) => {
                     let done = self.client.batch_execute(&text).await;
                     done.map_err(|error| self.failed(&error, &text, line))?;
@@ -133,6 +167,36 @@ impl<R: BufRead> Restoring<'_, R> {
                 }
             }
         }
+    }
+
+    /// A statement about owners and rights: a dump names roles of where it was made, which may not be here.
+    async fn rights(&mut self, text: &str, line: u64) -> Result<(), String> {
+        let said = |error: tokio_postgres::Error| full(&error);
+        if self.single {
+            self.client.batch_execute(SAVEPOINT).await.map_err(said)?;
+        }
+        let done = self.client.batch_execute(text).await;
+        let unknown = |error: &tokio_postgres::Error| {
+            let error = error.as_db_error()?;
+            let about = error.message().strip_prefix("role \"")?;
+            let name = about.strip_suffix("\" does not exist")?;
+            (error.code() == &SqlState::UNDEFINED_OBJECT).then(|| name.to_owned())
+        };
+        let end = match done {
+            Ok(()) => {
+                self.statements += 1;
+                RELEASE
+            }
+            Err(error) => {
+                let role = unknown(&error).ok_or_else(|| self.failed(&error, text, line))?;
+                *self.passed_over.entry(role).or_default() += 1;
+                ROLLBACK
+            }
+        };
+        if self.single {
+            self.client.batch_execute(end).await.map_err(said)?;
+        }
+        Ok(())
     }
 
     async fn copy(&mut self, text: &str, line: u64) -> Result<(), String> {
