@@ -124,6 +124,15 @@ impl Ddl<'_> {
     /// An action on a view, a sequence or an index.
     fn alter_other(&mut self, relation: &Relation, action: &Action) -> Result<()> {
         match action {
+            Action::Settings(settings)
+                if settings.iter().any(|(name, _)| name.starts_with("telesto.")) =>
+            {
+                Err(Error::new(
+                    SqlState::WRONG_OBJECT_TYPE,
+                    "telesto.home and telesto.regions are settings of tables",
+                )
+                .hint("ALTER TABLE … SET the table's; its indexes go with it."))
+            }
             Action::Nothing | Action::Settings(_) => Ok(()),
             Action::RenameTo(name) => {
                 self.may_make_in(relation)?;
