@@ -310,6 +310,10 @@ pub fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => return fail(&error),
     };
+    // A command whose output goes to `head` ends quietly when `head` has read enough; a node goes on without its output.
+    if !matches!(command, Command::Start { .. }) {
+        sigpipe::reset();
+    }
     let runtimes = match Runtimes::start(node_memory(&command)) {
         Ok(runtimes) => runtimes,
         Err(error) => return fail(&format!("the runtime cannot start: {error}")),

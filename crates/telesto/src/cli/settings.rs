@@ -138,11 +138,11 @@ settings! {
     /// The file with the keys of an encrypted database (telesto keys create); a new database is encrypted when it is given
     #[arg(value_name = "FILE")]
     encryption_key_file: PathBuf, "TELESTO_ENCRYPTION_KEY_FILE";
-    /// How far back snapshots can be read, and how long the log is kept. Default: 24h
+    /// How far back snapshots can be read, and how long the log is kept. Default: 1h
     #[arg(value_name = "TIME")]
     retention: Span, "TELESTO_RETENTION";
     /// How often the log is folded into the checkpoint: longer is cheaper, shorter opens faster.
-    /// Default: 60s
+    /// Default: 10s
     #[arg(value_name = "TIME")]
     checkpoint_interval: Span, "TELESTO_CHECKPOINT_INTERVAL";
     /// While SQL clients LISTEN: how often this node looks for what other nodes committed. Each look is a
