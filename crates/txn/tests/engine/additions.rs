@@ -96,7 +96,8 @@ async fn transaction_that_reads_what_it_adds_to_is_validated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn addition_that_leaves_the_bounds_by_then_is_refused_and_nothing_of_its_transaction_remains() {
+async fn addition_that_leaves_the_bounds_by_then_is_refused_and_nothing_of_its_transaction_remains()
+{
     let world = World::new(63);
     let process = start(&world).await;
     process.put("n", "10").await;
