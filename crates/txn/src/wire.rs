@@ -385,6 +385,7 @@ mod tests {
         let remote =
             vec![RemoteWrites { txn: TxnId(9), origin: Label::default(), writes: own.clone() }];
         let applied = CommitRequest { writes: CommitWrites::Applied { own, remote }, ..request() };
+        let key = |text: &'static str| Bytes::from_static(text.as_bytes());
         let additions = vec![Addition {
             key: key("n"),
             since: Timestamp(3),
