@@ -11,7 +11,7 @@
 //! share += scale(share) * (1/8 per second * (delay - target) + 5/4 per second * (delay - delay before))
 //! ```
 //! # Invariants
-//! - Nothing is turned away before the delay was above its target for [`BURST`] without a break; a share of [`MOST`] at most, so that the delay
+//! - Nothing is turned away before the delay was above its target for [`BURST`] without a break; a share of 97 % at most, so that the delay
 //!   goes on being measured by work that is done.
 //! - When the delay is nothing, the share goes to nothing, by itself.
 //!
