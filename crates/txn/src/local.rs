@@ -13,7 +13,7 @@
 //! Errors of the layers below are mapped in `crate::error`; nothing is retried here except reopening.
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -27,6 +27,7 @@ use telesto_meter::{Charge, Resource};
 use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions};
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::additions::Additions;
 use crate::api::MessageSink;
 use crate::commit::committer::Pending;
 use crate::commit::outcomes::Outcomes;
@@ -62,6 +63,8 @@ pub(crate) struct Local {
     pub log: VirtualLog,
     pub oracle: Arc<dyn TimestampOracle>,
     pub outcomes: Outcomes,
+    /// What carries out additions; unset: nothing can be added.
+    pub additions: Arc<OnceLock<Arc<dyn Additions>>>,
     /// Snapshots kept for other processes.
     pub leases: Leases,
     /// Wakes the fold.
@@ -112,6 +115,7 @@ impl Local {
             oracle,
             leases: Leases::default(),
             outcomes: Outcomes::default(),
+            additions: Arc::default(),
             fold_wanted: Notify::new(),
             folded: Notify::new(),
             folded_record: Mutex::new(None),

@@ -341,19 +341,25 @@ impl LocalService {
     }
 }
 
+/// A row that is added to, about.
+const ADDED_BYTES: usize = 256;
+
 /// What a request adds to an entry, about.
 fn request_bytes(request: &CommitRequest) -> usize {
     let writes: usize = match &request.writes {
-        CommitWrites::Inline(_) | CommitWrites::Applied { .. } => request
-            .writes
-            .carried()
-            .map(|checked| {
-                checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
-            })
-            .sum(),
+        CommitWrites::Inline(_) | CommitWrites::Applied { .. } | CommitWrites::Adding { .. } => {
+            request
+                .writes
+                .carried()
+                .map(|checked| {
+                    checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
+                })
+                .sum()
+        }
         CommitWrites::External { parts, .. } => parts.len() * 256,
     };
-    writes + request.messages.iter().map(Bytes::len).sum::<usize>()
+    let added = request.writes.additions().iter().map(|addition| addition.key.len() + ADDED_BYTES);
+    writes + added.sum::<usize>() + request.messages.iter().map(Bytes::len).sum::<usize>()
 }
 
 struct LocalRows {

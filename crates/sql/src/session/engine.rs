@@ -23,6 +23,7 @@ use crate::catalog::sequence::SequenceCache;
 use crate::catalog::sizes::TableSizes;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, bootstrap};
 use crate::catalog::{CatalogCache, DEFAULT_DATABASE, SequenceSession};
+use crate::codec::addition::RowAdditions;
 use crate::error::{Error, Result, SqlState};
 use crate::notify::hub::Hub;
 use crate::notify::session::Channels;
@@ -124,6 +125,7 @@ impl SqlEngine {
         options: SqlOptions,
     ) -> Result<Arc<Self>> {
         crate::expr::registry::install(&crate::system::FUNCTIONS)?;
+        database.add_with(Arc::new(RowAdditions));
         // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
         let mut attempt = 0;
         loop {
