@@ -88,6 +88,7 @@ stage bookstore tests/e2e/bookstore.sh
 stage dump tests/e2e/dump.sh
 stage console_assets tests/e2e/console_assets.sh
 stage console tests/e2e/console.sh
+stage kit tests/e2e/kit.sh
 
 if [ "${#failures[@]}" -gt 0 ]; then echo; echo "failed stages: ${failures[*]} (logs in $logs)"; fi
 echo
