@@ -274,6 +274,8 @@ impl<'a> Statement<'a> {
         }
         self.row = None;
         self.exec.txn.put_all(puts).await?;
+        let updated = out.iter().filter(|(_, updated)| *updated).count() as u64;
+        self.exec.live.uses.wrote(info.table.id, out.len() as u64 - updated, updated, 0);
         self.settle_parents_when_many().await?;
         Ok(out)
     }
@@ -341,6 +343,7 @@ impl<'a> Statement<'a> {
         for change in &changes {
             info.check_row(&change.new, self.context)?;
         }
+        self.exec.live.uses.wrote(info.table.id, 0, changes.len() as u64, 0);
         let mut moved = Vec::new();
         for change in changes {
             if self.keeps_keys(info, &change)? {
@@ -463,6 +466,7 @@ impl<'a> Statement<'a> {
         rows: Vec<(Bytes, Row)>,
     ) -> Result<()> {
         homes::check(info, self.exec).await?;
+        self.exec.live.uses.wrote(info.table.id, 0, 0, rows.len() as u64);
         for (key, row) in rows {
             super::row_writes::remove_row(info, &key, &row, self.exec, self.context).await?;
             if info.has_foreign_keys {
