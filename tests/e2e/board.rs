@@ -271,7 +271,11 @@ async fn own_figures(node: &Node, operation: &str) -> (i64, i64, f64, Option<f64
     let (probed, unknown): (f64, f64) = (row.get(2), row.get(3));
     // The hour begins at a whole minute.
     assert!((3_595.0..3_665.0).contains(&(probed + unknown)), "{probed} + {unknown}");
-    assert_eq!(operations == 0, row.get::<_, Option<f64>>(7).is_none(), "nothing probed is unknown");
+    assert_eq!(
+        operations == 0,
+        row.get::<_, Option<f64>>(7).is_none(),
+        "nothing probed is unknown"
+    );
     if operations > failed {
         assert!(row.get::<_, Option<f64>>(5).is_some() && row.get::<_, Option<bool>>(8).is_some());
     }
@@ -332,8 +336,13 @@ async fn node_that_probes_itself_shows_freeze_restart_and_kill_as_unknown() {
     let known = own_probed(&node, operations + 5).await;
     assert!(known >= after - 0.5 && known >= before - 25.0, "{known} s known of {before} s");
     let elapsed = started.elapsed().as_secs_f64();
-    assert!(known <= elapsed - frozen - 3.0 - down + 2.0, "{known} s probed of {elapsed} s, {down} s down");
-    println!("{alive:.1} s, frozen {frozen} s, restarted, at {lived:.1} s killed for {down:.1} s: {before:.1} s known before, {known:.1} s after");
+    assert!(
+        known <= elapsed - frozen - 3.0 - down + 2.0,
+        "{known} s probed of {elapsed} s, {down} s down"
+    );
+    println!(
+        "{alive:.1} s, frozen {frozen} s, restarted, at {lived:.1} s killed for {down:.1} s: {before:.1} s known before, {known:.1} s after"
+    );
 
     // It is a client like any other: shown with its name, and charged for what it asks.
     let client = node.connect().await.expect("connects");

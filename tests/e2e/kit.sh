@@ -35,15 +35,16 @@ promtool test rules deploy/prometheus/alerts_test.yml
 "$PYTHON" tests/e2e/kit.py alerts
 
 say "three nodes"
-declare -A pids ready_at http_at ids
-# start_one NAME: a node of the cluster; sets pids, status_at.
+declare -A pids
+# start_one NAME: a node of the cluster; sets pids.
 start_one() {
     : >"$WORK/$1.log"
-    "$bin" start --bucket "$BUCKET" --data-dir "$WORK/$1" --cluster 127.0.0.1:0 --listen 127.0.0.1:0 --http none \
+    "$bin" start --bucket "$BUCKET" --data-dir "$WORK/$1" --cluster 127.0.0.1:0 --listen 127.0.0.1:0 --http 127.0.0.1:0 \
         --status 127.0.0.1:0 >"$WORK/$1.log" 2>&1 &
     pids[$1]=$!
 }
 status_at() { awk '$1 == "status" { print $2; exit }' "$WORK/$1.log"; }
+http_at() { awk '$1 == "http" { print $2; exit }' "$WORK/$1.log"; }
 sql_at() { awk '$1 == "postgres" { print $2; exit }' "$WORK/$1.log"; }
 # ready NAME: what /ready says now: its status line and the body.
 ready_of() { curl -s -m 5 -w '%{http_code} ' "http://$(status_at "$1")/ready" || true; }
@@ -62,6 +63,7 @@ must copies 3
 echo "ok all are ready, with three copies of the log"
 
 "$bin" sql --url "postgres://telesto@$(sql_at b)/telesto" -c "create table t (a int primary key); insert into t values (1); select * from t" >/dev/null
+curl -s -f -o /dev/null "http://$(http_at a)/openapi.json"
 for name in a b c; do curl -s -f "http://$(status_at "$name")/metrics" >"$WORK/$name.metrics"; done
 "$PYTHON" tests/e2e/kit.py names "$WORK"/*.metrics
 for path in /v1/kv/x / /openapi.json; do
@@ -91,7 +93,7 @@ must is_ready "$lost"
 must copies 3
 echo "ok thawed, it becomes ready when its copy counts again"
 
-# A node whose own copy does not count, though it serves: its folder forgets everything while it is down.
+# The way of every restart: not ready before its copy has caught up.
 kill -9 "${pids[$lost]}"
 wait "${pids[$lost]}" 2>/dev/null || true
 start_one "$lost"

@@ -208,6 +208,9 @@ pub(crate) fn declare() {
             Histogram => metrics::describe_histogram!(*name, *help),
         }
     }
+    // A bucket that never failed: without it, what counts failures against requests would be empty instead of 0.
+    metrics::counter!("telesto_bucket_failures_total", "class" => "get", "cause" => "read")
+        .increment(0);
 }
 
 #[cfg(test)]
@@ -218,12 +221,9 @@ mod tests {
     fn counter_that_nothing_was_counted_in_is_there_with_its_meaning() {
         let shown = crate::metrics::install().expect("installed").render();
         for (kind, name, help) in ALL {
-            assert_eq!(*kind == Counter, shown.contains(&format!("\n{name} 0\n")), "{name}");
-            assert_eq!(
-                *kind == Counter,
-                shown.contains(&format!("# HELP {name} {help}\n")),
-                "{name}"
-            );
+            let is_there = shown.lines().any(|line| line.starts_with(&format!("{name} ")));
+            let is_told = shown.contains(&format!("# HELP {name} {help}\n"));
+            assert!(*kind != Counter || (is_there && is_told), "{name}");
         }
     }
 }

@@ -109,7 +109,7 @@ impl Wanted {
         opened.sql.measured().probed_by(Arc::clone(&shown) as Arc<dyn Probes>);
         let running = Arc::clone(&shown);
         let task = env.spawn("prober", async move { run(&running, &options, &url).await });
-        Ok(Prober { shown, task, runtime })
+        Ok(Prober { shown, task, runtime: Some(runtime) })
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -161,7 +161,7 @@ async fn begin(env: &Env, options: &Options, url: &str) -> telesto_board::Result
 pub struct Prober {
     shown: Arc<Shown>,
     task: Arc<dyn telesto_common::env::Task>,
-    runtime: Runtime,
+    runtime: Option<Runtime>,
 }
 
 impl Prober {
@@ -173,8 +173,16 @@ impl Prober {
         {
             eprintln!("telesto: the end of what the prober saw was not written: {error}");
         }
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
         self.task.abort();
-        self.runtime.shutdown_background();
+        // A runtime that is merely dropped waits for its threads, which must not be done in a task.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     let env = telesto_runtime::env_of(&Handle::current(), sessions);
     let mut server_config = server_config(&env, settings)?;
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
+    let prober = Wanted::of(&env, settings, &mut server_config)?;
     let options = options(settings, &server_config)?;
     let console = console(settings)?;
     // Before the first measurement, or the layers below measure into nothing.
@@ -66,7 +67,6 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
         _ = interrupt.recv() => return Ok(()),
         opened = opening => opened.map_err(text)?,
     };
-    let prober = Wanted::of(&env, settings, &mut server_config)?;
     server_config.standing = opened.cluster.as_ref().map(|cluster| cluster.standing());
     let drain = settings.drain_timeout.map_or(DEFAULT_DRAIN, |span| span.0);
     let tls = server_config.tls.is_some();
