@@ -16,6 +16,7 @@ mod keys;
 mod link;
 mod log;
 mod password;
+mod prober;
 mod region;
 mod restore;
 mod runtimes;
@@ -23,6 +24,7 @@ mod settings;
 mod shell;
 mod start;
 mod statements;
+mod supervisor;
 mod table;
 mod units;
 
