@@ -1,17 +1,17 @@
 //! Functions that wait (nextval, setval, pg_sleep, …) inside operators.
 //!
 //! # Invariants
-//! - DataFusion moves, copies, batches and drops expressions as if they had no effects. So such a call is let through in
-//!   one place only, where it is computed once whatever DataFusion does: alone in the select list over an aggregate
-//!   without groups, which is one row. That is how ORMs put sequences behind the rows they loaded
-//!   (`SELECT setval(…, max(id)) FROM t`). Everything else is refused ([`check`]); the key path takes plain queries.
+//! - DataFusion moves, copies, batches and drops expressions as if they had no effects. So such a call is let through where it is
+//!   computed once a row whatever DataFusion does: in a select list, one to an expression. That is how ORMs put sequences behind
+//!   the rows they loaded (`SELECT setval(…, max(id)) FROM t`). Everything else is refused ([`check`]); the key path takes plain
+//!   queries.
 //! - What was bound is counted: a call that the optimizer dropped or copied is refused, too.
 //!
 //! # Failure behaviour
 //! 0A000 before anything runs.
 //!
 //! # Limits
-//! Not inside CASE, COALESCE, AND, OR, subqueries, or beside another volatile function.
+//! Not inside CASE, COALESCE, AND, OR, conditions, subqueries in expressions, or in one expression with another volatile function.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl AsyncScalarUDFImpl for Waiting {
 
 fn refused(name: &str) -> Error {
     Error::unsupported(format!("the function {name} in this place"))
-        .hint("Call it in a plain SELECT over one table, or alone beside aggregates; not inside CASE or COALESCE.")
+        .hint("Call it in a select list, by itself; not inside CASE or COALESCE, and not in a condition.")
 }
 
 /// The name of the function, if the expression is a call that waits.
@@ -185,37 +185,30 @@ fn calls(expr: &Expr) -> DfResult<Calls> {
     Ok(found)
 }
 
-/// Whether the input of the select list is an aggregate without groups: one row, or none.
-fn one_row(plan: &LogicalPlan) -> bool {
-    match plan {
-        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
-        LogicalPlan::Filter(filter) => one_row(&filter.input),
-        LogicalPlan::Projection(projection) => one_row(&projection.input),
-        LogicalPlan::SubqueryAlias(alias) => one_row(&alias.input),
-        _ => false,
-    }
-}
-
-/// Refuses an optimised plan for a query with `bound` calls that wait, unless there is one and it stands where
-/// it is computed exactly once.
+/// Refuses an optimised plan for a query with `bound` calls that wait, unless each stands in a select list, where it is computed once
+/// a row.
 ///
 /// # Errors
 /// 0A000 naming the function.
 pub(crate) fn check(plan: &LogicalPlan, bound: Option<&BoundCalls>) -> Result<()> {
     let Some(bound) = bound else { return Ok(()) };
-    let placed = match plan {
-        LogicalPlan::Projection(projection) if one_row(&projection.input) => {
-            let mut total = Calls::default();
-            for expr in &projection.expr {
-                let of_one = calls(expr).map_err(fault::from_datafusion)?;
-                total.waiting += of_one.waiting;
-                total.others += of_one.others;
+    let (mut placed, mut elsewhere) = (0, false);
+    plan.apply(|node| {
+        for expr in node.expressions() {
+            let of_one = calls(&expr)?;
+            if of_one.waiting == 0 {
+                continue;
             }
-            total.waiting == 1 && total.others == 0
+            placed += of_one.waiting;
+            elsewhere |= !matches!(node, LogicalPlan::Projection(_))
+                || of_one.others > 0
+                || of_one.waiting > 1;
         }
-        _ => false,
-    };
-    if placed && bound.count == 1 { Ok(()) } else { Err(refused(bound.name)) }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(fault::from_datafusion)?;
+    // One that was dropped or copied, or stands in a subquery, is not among them.
+    if !elsewhere && placed == bound.count { Ok(()) } else { Err(refused(bound.name)) }
 }
 
 /// The calls that wait that a query was bound with.

@@ -22,6 +22,7 @@ use super::{Binder, Place, Typed};
 use crate::apply::Shape;
 use crate::fault;
 use telesto_sql_expr::known_collation;
+use telesto_sql_expr::type_name::{interval_fields, literal_fields};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -164,12 +165,18 @@ impl Binder<'_> {
                 }
                 let target = self.type_named(data_type)?;
                 let typed = self.expr(expr, scope)?;
-                self.cast(typed, &target)
+                match interval_fields(data_type) {
+                    Some(fields) => self.interval_of_fields(typed, fields),
+                    None => self.cast(typed, &target),
+                }
             }
             E::TypedString(typed) => {
                 let target = self.type_named(&typed.data_type)?;
                 let text = self.literal(&typed.value.value)?;
-                self.cast(text, &target)
+                match interval_fields(&typed.data_type) {
+                    Some(fields) => self.interval_of_fields(text, fields),
+                    None => self.cast(text, &target),
+                }
             }
             E::Interval(interval) => self.interval(interval, scope),
             E::AtTimeZone { timestamp, time_zone } => {
@@ -234,7 +241,7 @@ impl Binder<'_> {
                 self.case(operand.as_deref(), conditions, else_result.as_deref(), scope)
             }
             E::Exists { subquery, negated } => {
-                let relation = self.query(subquery, Some(scope))?;
+                let relation = self.exists_query(subquery, scope)?;
                 let joins = place.exists && !one_whatever(&relation.plan);
                 let shape = Shape::Exists;
                 if let Some(call) =
@@ -463,11 +470,21 @@ impl Binder<'_> {
     }
 
     fn interval(&self, interval: &ast::Interval, scope: &Scope<'_>) -> Result<Typed> {
-        let mut typed = self.expr(&interval.value, scope)?;
-        if let (Some(field), Some(text)) = (&interval.leading_field, typed.literal()) {
-            typed = Typed::unknown(format!("{text} {field}"));
+        let typed = self.expr(&interval.value, scope)?;
+        match literal_fields(interval) {
+            Some(fields) => self.interval_of_fields(typed, fields),
+            None => self.cast(typed, &SqlType::Interval),
         }
-        self.cast(typed, &SqlType::Interval)
+    }
+
+    /// A cast to an interval type that has fields or a precision.
+    fn interval_of_fields(&self, value: Typed, (fields, precision): (String, i32)) -> Result<Typed> {
+        let value = match value.ty {
+            SqlType::Text | SqlType::Varchar(_) => value,
+            SqlType::Unknown => self.cast(value, &SqlType::Text)?,
+            _ => self.cast(value, &SqlType::Interval)?,
+        };
+        self.call("interval_of_fields", vec![value, Typed::text(fields), Typed::int(precision)])
     }
 
     fn quantified(

@@ -158,9 +158,6 @@ pub const TABLE: &[Function] = &[
     function("convert_from", &[Bytea, Name], Text, |a, _| convert_from(a)),
     function("convert_to", &[Text, Name], Bytea, |a, _| convert_to(a)),
     function("get_byte", &[Bytea, Int4], Int4, |a, _| get_byte(a)),
-    function_returning("parse_ident", &[Text], Returns::ArrayOf(Text), |a, _| {
-        Ok(text_array(str_of(&a[0])?.split('.').map(|p| Some(p.trim_matches('"').to_owned()))))
-    }),
 ];
 
 /// What a cast to text gives, which for booleans is not what they are shown as.
@@ -461,6 +458,34 @@ fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         if digits.is_empty() {
             while chars.next_if_eq(&'-').is_some() {
                 left_align = true;
+            }
+            if chars.next_if_eq(&'*').is_some() {
+                // The width is an argument: the next, or one by its number.
+                let mut number = String::new();
+                while let Some(d) = chars.next_if(char::is_ascii_digit) {
+                    number.push(d);
+                }
+                let mut of = next;
+                if number.is_empty() {
+                    next += 1;
+                } else {
+                    if chars.next_if_eq(&'$').is_none() {
+                        return Err(bad("width argument position must be ended by \"$\"".into()));
+                    }
+                    of = number.parse().map_err(|_| bad("number is out of range".into()))?;
+                    next = of + 1;
+                }
+                let given = args.get(of).filter(|_| of > 0);
+                let given = given.ok_or_else(|| bad("too few arguments for format()".into()))?;
+                let given: i64 = match given {
+                    Datum::Null => 0,
+                    value => to_text(value, call, of)?.parse().map_err(|_| {
+                        fault::error("22P02", "invalid input syntax for the width of format()")
+                    })?,
+                };
+                left_align |= given < 0;
+                width = usize::try_from(given.unsigned_abs()).unwrap_or(usize::MAX);
+                room(width)?;
             }
             while let Some(d) = chars.next_if(char::is_ascii_digit) {
                 digits.push(d);
