@@ -150,6 +150,18 @@ impl TimeZone {
     }
 }
 
+/// Every zone with what it is called, its offset in seconds and whether it has daylight saving time, at a UTC instant
+/// (microseconds since 2000).
+pub fn zones_at(micros: i64) -> impl Iterator<Item = (&'static str, String, i32, bool)> {
+    let at = moment(micros).unwrap_or_default();
+    chrono_tz::TZ_VARIANTS.iter().map(move |zone| {
+        let offset = zone.offset_from_utc_datetime(&at);
+        let daylight = !chrono_tz::OffsetComponents::dst_offset(&offset).is_zero();
+        let seconds = offset.fix().local_minus_utc();
+        (zone.name(), offset.abbreviation().unwrap_or_default().to_owned(), seconds, daylight)
+    })
+}
+
 /// The last year whose rules the database of zones has one by one.
 const LAST_LISTED_YEAR: i64 = 2096;
 

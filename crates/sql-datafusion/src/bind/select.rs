@@ -557,7 +557,7 @@ fn tell_apart(group: &ast::GroupByExpr, outputs: &mut [Output]) {
     for at in 1..outputs.len() {
         let (before, from) = outputs.split_at_mut(at);
         let output = &mut from[0];
-        if matches!(output.expr, Expr::Column(_)) && before.iter().any(|b| b.expr == output.expr) {
+        if !matches!(output.expr, Expr::Literal(..)) && before.iter().any(|b| b.expr == output.expr) {
             output.expr = std::mem::take(&mut output.expr).alias(format!("twice#{at}"));
         }
     }
