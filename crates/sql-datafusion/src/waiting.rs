@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - DataFusion moves, copies, batches and drops expressions as if they had no effects. So such a call is let through where it is
-//!   computed once a row whatever DataFusion does: in a select list, one to an expression. That is how ORMs put sequences behind
+//!   computed once a row whatever DataFusion does: in a select list, one alone, not below a sort. That is how ORMs put sequences behind
 //!   the rows they loaded (`SELECT setval(…, max(id)) FROM t`). Everything else is refused ([`check`]); the key path takes plain
 //!   queries.
 //! - What was bound is counted: a call that the optimizer dropped or copied is refused, too.
@@ -11,7 +11,7 @@
 //! 0A000 before anything runs.
 //!
 //! # Limits
-//! Not inside CASE, COALESCE, AND, OR, conditions, subqueries in expressions, or in one expression with another volatile function.
+//! Not inside CASE, COALESCE, AND, OR, conditions, subqueries in expressions, beside another volatile function, or under ORDER BY.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl AsyncScalarUDFImpl for Waiting {
 
 fn refused(name: &str) -> Error {
     Error::unsupported(format!("the function {name} in this place"))
-        .hint("Call it in a select list, by itself; not inside CASE or COALESCE, and not in a condition.")
+        .hint("Call it in a select list, alone; not inside CASE or COALESCE, not in a condition, not under ORDER BY.")
 }
 
 /// The name of the function, if the expression is a call that waits.
@@ -185,30 +185,40 @@ fn calls(expr: &Expr) -> DfResult<Calls> {
     Ok(found)
 }
 
-/// Refuses an optimised plan for a query with `bound` calls that wait, unless each stands in a select list, where it is computed once
-/// a row.
+/// Refuses an optimised plan for a query with `bound` calls that wait, unless each stands in a select list of its own, where it is
+/// computed once a row, row by row.
 ///
 /// # Errors
 /// 0A000 naming the function.
 pub(crate) fn check(plan: &LogicalPlan, bound: Option<&BoundCalls>) -> Result<()> {
     let Some(bound) = bound else { return Ok(()) };
-    let (mut placed, mut elsewhere) = (0, false);
-    plan.apply(|node| {
-        for expr in node.expressions() {
-            let of_one = calls(&expr)?;
-            if of_one.waiting == 0 {
-                continue;
-            }
-            placed += of_one.waiting;
-            elsewhere |= !matches!(node, LogicalPlan::Projection(_))
-                || of_one.others > 0
-                || of_one.waiting > 1;
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })
-    .map_err(fault::from_datafusion)?;
+    let mut placed = 0;
+    let well = well_placed(plan, false, &mut placed).map_err(fault::from_datafusion)?;
     // One that was dropped or copied, or stands in a subquery, is not among them.
-    if !elsewhere && placed == bound.count { Ok(()) } else { Err(refused(bound.name)) }
+    if well && placed == bound.count { Ok(()) } else { Err(refused(bound.name)) }
+}
+
+/// Whether the calls of a plan stand where they may; `sorted`: below a sort, which PostgreSQL does before it calls them. They are
+/// counted.
+fn well_placed(plan: &LogicalPlan, sorted: bool, placed: &mut usize) -> DfResult<bool> {
+    let mut of_node = Calls::default();
+    for expr in plan.expressions() {
+        let of_one = calls(&expr)?;
+        of_node.waiting += of_one.waiting;
+        of_node.others += of_one.others;
+    }
+    *placed += of_node.waiting;
+    let alone = matches!(plan, LogicalPlan::Projection(_)) && !sorted;
+    if of_node.waiting > 1 || of_node.waiting == 1 && (of_node.others > 0 || !alone) {
+        return Ok(false);
+    }
+    let sorted = sorted || matches!(plan, LogicalPlan::Sort(_));
+    for input in plan.inputs() {
+        if !well_placed(input, sorted, placed)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The calls that wait that a query was bound with.

@@ -18,7 +18,6 @@ enum Kind {
     OneOf(&'static str),
     Whole { least: f64, most: f64, unit: &'static str },
     Real { least: f64, most: f64, unit: &'static str },
-    Text,
 }
 
 /// Name, value at the start in its base unit, kind.
@@ -197,7 +196,6 @@ fn invalid(name: &str, value: &str) -> Error {
 fn canonical(name: &str, value: &str, kind: Kind) -> Result<String> {
     let lower = value.trim().to_ascii_lowercase();
     match kind {
-        Kind::Text => Ok(value.to_owned()),
         Kind::Flag => flag(&lower)
             .map(|on| if on { "on" } else { "off" }.to_owned())
             .ok_or_else(|| {

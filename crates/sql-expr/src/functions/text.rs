@@ -16,7 +16,7 @@ use crate::context::Call;
 use crate::fault;
 use crate::functions::hash;
 use crate::pattern::{self, PatternError};
-use crate::registry::{Function, Returns, function, function_returning};
+use crate::registry::{Function, function};
 use crate::ty::Tag;
 use crate::value::{
     array, array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array,
