@@ -22,7 +22,9 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
+};
 
 use super::fault;
 use super::sort_key::key_of;
@@ -367,7 +369,12 @@ impl State {
             ) => doubles.merge(Doubles { count: *count, sum: *sum, squares: *squares }),
             (
                 Sums::Exact(exact),
-                [Datum::Int8(count), Datum::Numeric(sum), Datum::Numeric(squares), Datum::Int8(odd)],
+                [
+                    Datum::Int8(count),
+                    Datum::Numeric(sum),
+                    Datum::Numeric(squares),
+                    Datum::Int8(odd),
+                ],
             ) => {
                 exact.count += count;
                 exact.sum = exact.sum.add(sum);
@@ -430,7 +437,8 @@ impl Accumulator for State {
     fn merge_batch(&mut self, states: &[ArrayRef]) -> DfResult<()> {
         let types = state_types(&self.arg, self.seen.is_some());
         for row in 0..states.first().map_or(0, |array| array.len()) {
-            let parts = states.iter().zip(&types).map(|(array, ty)| datum_at(array.as_ref(), row, ty));
+            let parts =
+                states.iter().zip(&types).map(|(array, ty)| datum_at(array.as_ref(), row, ty));
             let parts = parts.collect::<Result<Vec<_>>>();
             parts.and_then(|parts| self.merge(&parts)).map_err(fault::to_datafusion)?;
         }
@@ -500,6 +508,9 @@ mod tests {
         for (value, away) in [("Infinity", false), ("1", false), ("Infinity", true), ("3", false)] {
             moving.add(&Numeric::parse(value).expect("a number"), away).expect("adds");
         }
-        assert_eq!(moving.value(Measure::VariancePop).map(|v| v.to_string()), some("1.00000000000000000000"));
+        assert_eq!(
+            moving.value(Measure::VariancePop).map(|v| v.to_string()),
+            some("1.00000000000000000000")
+        );
     }
 }

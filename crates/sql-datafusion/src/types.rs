@@ -253,9 +253,7 @@ fn list_of<'a>(
             Datum::Null => valid.push(false),
             Datum::Array(array) => {
                 if array.dimensions.len() > 1 {
-                    return Err(fault::unsupported(
-                        "a query over multi-dimensional arrays",
-                    ));
+                    return Err(fault::unsupported("a query over multi-dimensional arrays"));
                 }
                 // A list has no place for where it begins to count; vectors count from 0, which their type says.
                 if !vector && array.dimensions.iter().any(|(_, low)| *low != 1) {

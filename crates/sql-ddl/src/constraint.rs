@@ -336,7 +336,8 @@ impl Ddl<'_> {
     /// Looks for rows whose columns of a MATCH FULL key are NULL in part.
     pub(super) fn check_full_rows(&mut self, table: &Table, columns: &[usize], name: &str) {
         let each = |test: &str, word: &str| {
-            let tests = columns.iter().map(|a| format!("a.{} {test}", quote(&table.columns[*a].name)));
+            let tests =
+                columns.iter().map(|a| format!("a.{} {test}", quote(&table.columns[*a].name)));
             tests.collect::<Vec<_>>().join(word)
         };
         let (some, given) = (each("IS NULL", " OR "), each("IS NOT NULL", " OR "));

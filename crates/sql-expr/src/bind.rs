@@ -366,7 +366,9 @@ impl<'a> Binder<'a> {
             match subscript {
                 ast::Subscript::Index { index } if value.ty == SqlType::Jsonb => {
                     let key = self.bind(index)?;
-                    let fits = matches!(key.ty, SqlType::Unknown) || key.ty.is_integer() || key.ty.is_string();
+                    let fits = matches!(key.ty, SqlType::Unknown)
+                        || key.ty.is_integer()
+                        || key.ty.is_string();
                     value = if fits {
                         // A scalar has no parts, and digits count in an array.
                         let key = self.coerce(key, &SqlType::Text, CastContext::Explicit)?;
@@ -417,7 +419,11 @@ impl<'a> Binder<'a> {
     }
 
     /// A cast to an interval type that has fields or a precision.
-    fn interval_of_fields(&mut self, value: Expr, (fields, precision): (String, i32)) -> Result<Expr> {
+    fn interval_of_fields(
+        &mut self,
+        value: Expr,
+        (fields, precision): (String, i32),
+    ) -> Result<Expr> {
         let target = if value.ty == SqlType::Unknown { SqlType::Text } else { SqlType::Interval };
         let value = match value.ty {
             SqlType::Text | SqlType::Varchar(_) => value,

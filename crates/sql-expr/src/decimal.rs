@@ -212,7 +212,9 @@ pub fn log(base: &Numeric, value: &Numeric) -> Result<Numeric> {
     let (b, v) = (positive(base)?, positive(value)?);
     let (Some((b, bs)), Some((v, vs))) = (b, v) else {
         return Ok(match (base, value) {
-            (Numeric::NaN, _) | (_, Numeric::NaN) | (Numeric::Infinity, Numeric::Infinity) => Numeric::NaN,
+            (Numeric::NaN, _) | (_, Numeric::NaN) | (Numeric::Infinity, Numeric::Infinity) => {
+                Numeric::NaN
+            }
             (Numeric::Infinity, _) => Numeric::zero(),
             _ => Numeric::Infinity,
         });
@@ -308,10 +310,7 @@ fn whole_root(value: &BigInt) -> Result<BigInt> {
 }
 
 fn complex_result() -> telesto_sql_types::error::Error {
-    fault::error(
-        "2201F",
-        "a negative number raised to a non-integer power yields a complex result",
-    )
+    fault::error("2201F", "a negative number raised to a non-integer power yields a complex result")
 }
 
 /// Powers of which a side is not finite, as POSIX says for doubles.

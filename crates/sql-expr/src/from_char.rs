@@ -183,7 +183,11 @@ impl<'t> Reader<'t> {
     }
 
     fn invalid(&self, field: Field) -> FromCharError {
-        FromCharError::Malformed(format!("invalid value \"{}\" for \"{}\"", self.word(), field.name))
+        FromCharError::Malformed(format!(
+            "invalid value \"{}\" for \"{}\"",
+            self.word(),
+            field.name
+        ))
     }
 
     /// A whole number and how many characters it has. `width`: the most, where the next field is read as digits, too.
@@ -252,7 +256,9 @@ impl<'t> Reader<'t> {
         let name = field.name;
         match name {
             "FX" => self.exact = true,
-            "AM" | "PM" => set(&mut fields.afternoon, self.one_of(field, &["am", "pm"], None)?, name)?,
+            "AM" | "PM" => {
+                set(&mut fields.afternoon, self.one_of(field, &["am", "pm"], None)?, name)?
+            }
             "A.M." | "P.M." => {
                 set(&mut fields.afternoon, self.one_of(field, &["a.m.", "p.m."], None)?, name)?;
             }
@@ -387,7 +393,9 @@ impl Fields {
             (Calendar::Any, _) => {}
             (_, None) => self.calendar = Some(calendar),
             (new, Some(old)) if new != old => {
-                return Err(FromCharError::Malformed("invalid combination of date conventions".into()));
+                return Err(FromCharError::Malformed(
+                    "invalid combination of date conventions".into(),
+                ));
             }
             _ => {}
         }
@@ -409,7 +417,11 @@ impl Fields {
         if thousands == 0 || ones == 0 {
             return Err(invalid());
         }
-        let range = || FromCharError::OutOfRange(format!("value for \"{name}\" in source string is out of range"));
+        let range = || {
+            FromCharError::OutOfRange(format!(
+                "value for \"{name}\" in source string is out of range"
+            ))
+        };
         let high: i32 = text[..thousands].parse().map_err(|_| range())?;
         let low: i32 = after[..ones].parse().map_err(|_| range())?;
         let year = high.checked_mul(1000).and_then(|y| y.checked_add(low)).ok_or_else(range)?;
@@ -527,11 +539,8 @@ impl Fields {
     }
 
     fn finish(mut self, text: &str) -> Read<Moment> {
-        let (mut hour, mut minute, mut second) = (
-            self.seconds_of_day / 3600,
-            self.seconds_of_day / 60 % 60,
-            self.seconds_of_day % 60,
-        );
+        let (mut hour, mut minute, mut second) =
+            (self.seconds_of_day / 3600, self.seconds_of_day / 60 % 60, self.seconds_of_day % 60);
         let given = |value: i64, field: &mut i64| {
             if value != 0 {
                 *field = value;
@@ -644,12 +653,18 @@ mod tests {
             ("DDD", "40"),
             ("Mon", "Foo"),
         ] {
-            assert!(matches!(local(template, text), Err(FromCharError::Malformed(_))), "{template}");
+            assert!(
+                matches!(local(template, text), Err(FromCharError::Malformed(_))),
+                "{template}"
+            );
         }
         for (template, text) in
             [("YYYY-MM-DD", "2024-02-31"), ("HH24", "24"), ("SS", "60"), ("YYYY MM", "2020 13")]
         {
-            assert!(matches!(local(template, text), Err(FromCharError::OutOfRange(_))), "{template}");
+            assert!(
+                matches!(local(template, text), Err(FromCharError::OutOfRange(_))),
+                "{template}"
+            );
         }
     }
 }

@@ -293,7 +293,6 @@ impl NumberFormat {
     }
 }
 
-
 /// Reads a number by template, as PostgreSQL does: each digit of the template takes a digit at most, what else the template
 /// holds takes its own characters where they stand, and what is left of the text is not looked at.
 ///
@@ -301,7 +300,15 @@ impl NumberFormat {
 /// [`FromCharError::Number`] when there is no digit; [`FromCharError::Unsupported`].
 pub fn decimal(template: &str, text: &str) -> Result<String, FromCharError> {
     let format = NumberFormat::parse(template).map_err(FromCharError::Unsupported)?;
-    let mut reader = Reader { text: text.as_bytes(), at: 0, sign: None, digits: String::new(), after_point: false, fraction: 0, format: &format };
+    let mut reader = Reader {
+        text: text.as_bytes(),
+        at: 0,
+        sign: None,
+        digits: String::new(),
+        after_point: false,
+        fraction: 0,
+        format: &format,
+    };
     for part in &format.parts {
         if reader.at >= reader.text.len() {
             break;
@@ -421,7 +428,10 @@ impl Reader<'_> {
             if signed && read && matches!(next, Some(b'-' | b'+')) {
                 self.sign = next;
                 self.at += 1;
-            } else if !read && !signed && self.format.explicit_sign && matches!(self.here(), b'-' | b'+')
+            } else if !read
+                && !signed
+                && self.format.explicit_sign
+                && matches!(self.here(), b'-' | b'+')
             {
                 self.sign = Some(self.here());
             }

@@ -160,7 +160,8 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
     };
     // Options in front: `(?n)abc`. They hold for the whole expression.
     let mut pattern = pattern;
-    let options = pattern.strip_prefix("(?").filter(|_| !literal).and_then(|rest| rest.split_once(')'));
+    let options =
+        pattern.strip_prefix("(?").filter(|_| !literal).and_then(|rest| rest.split_once(')'));
     if let Some((letters, rest)) = options
         && !letters.is_empty()
         && letters.bytes().all(|letter| letter.is_ascii_alphabetic())

@@ -59,7 +59,11 @@ enum Kind {
     /// Parts one after the other; of each, the automaton of all from it on.
     Concat(Vec<Node>, Vec<Automaton>),
     Alternatives(Vec<Node>),
-    Repeat { least: u32, most: Option<u32>, of: Box<Node> },
+    Repeat {
+        least: u32,
+        most: Option<u32>,
+        of: Box<Node>,
+    },
     Group(usize, Box<Node>),
     /// A group without a number.
     Plain(Box<Node>),
@@ -192,7 +196,13 @@ impl Posix {
     pub(crate) fn is_simple(&self) -> bool {
         fn choices(node: &Node, inside: bool) -> u32 {
             match &node.kind {
-                Kind::Leaf if node.prefers.is_some() => if inside { 2 } else { 1 },
+                Kind::Leaf if node.prefers.is_some() => {
+                    if inside {
+                        2
+                    } else {
+                        1
+                    }
+                }
                 Kind::Leaf => 0,
                 Kind::Alternatives(_) => 2,
                 Kind::Concat(parts, _) => parts.iter().map(|part| choices(part, inside)).sum(),
@@ -318,7 +328,15 @@ impl Posix {
             }
             let before = groups.clone();
             if self.take_apart(of, text, span.start..middle, groups)?
-                && self.take_repeat(of, (least, most), text, middle..span.end, groups, count + 1, dead)?
+                && self.take_repeat(
+                    of,
+                    (least, most),
+                    text,
+                    middle..span.end,
+                    groups,
+                    count + 1,
+                    dead,
+                )?
             {
                 return Ok(true);
             }
@@ -397,9 +415,10 @@ fn node(tree: &Ast, source: &str, groups: &mut usize) -> Option<Node> {
         Ast::Concat(concat) => {
             let parts = concat.asts.iter().map(|tree| node(tree, source, groups));
             let parts = parts.collect::<Option<Vec<_>>>()?;
-            let tails = concat.asts.iter().map(|tree| {
-                Automaton::of(part(source, tree.span(), &concat.span))
-            });
+            let tails = concat
+                .asts
+                .iter()
+                .map(|tree| Automaton::of(part(source, tree.span(), &concat.span)));
             let prefers = parts.iter().find_map(|part| part.prefers);
             let grouped = parts.iter().any(|part| part.grouped);
             (Kind::Concat(parts, tails.collect()), prefers, grouped)

@@ -135,12 +135,7 @@ enum Walked {
 impl Search {
     pub(super) fn new(syntax: Syntax) -> std::result::Result<Self, regex::Error> {
         let engine = syntax.build()?;
-        Ok(Self(Arc::new(Inner {
-            syntax,
-            engine,
-            walks: OnceLock::new(),
-            posix: OnceLock::new(),
-        })))
+        Ok(Self(Arc::new(Inner { syntax, engine, walks: OnceLock::new(), posix: OnceLock::new() })))
     }
 
     /// Whether there is a match.

@@ -16,14 +16,26 @@ enum Kind {
     Flag,
     /// One of these words.
     OneOf(&'static str),
-    Whole { least: f64, most: f64, unit: &'static str },
-    Real { least: f64, most: f64, unit: &'static str },
+    Whole {
+        least: f64,
+        most: f64,
+        unit: &'static str,
+    },
+    Real {
+        least: f64,
+        most: f64,
+        unit: &'static str,
+    },
 }
 
 /// Name, value at the start in its base unit, kind.
 const PARAMETERS: [(&str, &str, Kind); 126] = [
     ("backend_flush_after", "0", Kind::Whole { least: 0.0, most: 256.0, unit: "8kB" }),
-    ("client_connection_check_interval", "0", Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "ms" }),
+    (
+        "client_connection_check_interval",
+        "0",
+        Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "ms" },
+    ),
     ("commit_delay", "0", Kind::Whole { least: 0.0, most: 100_000.0, unit: "" }),
     ("commit_siblings", "5", Kind::Whole { least: 0.0, most: 1_000.0, unit: "" }),
     ("compute_query_id", "auto", Kind::OneOf("auto,regress,on,off")),
@@ -39,7 +51,11 @@ const PARAMETERS: [(&str, &str, Kind); 126] = [
     ("debug_print_plan", "off", Kind::Flag),
     ("debug_print_rewritten", "off", Kind::Flag),
     ("default_statistics_target", "100", Kind::Whole { least: 1.0, most: 10_000.0, unit: "" }),
-    ("effective_cache_size", "524288", Kind::Whole { least: 1.0, most: 2_147_483_647.0, unit: "8kB" }),
+    (
+        "effective_cache_size",
+        "524288",
+        Kind::Whole { least: 1.0, most: 2_147_483_647.0, unit: "8kB" },
+    ),
     ("effective_io_concurrency", "1", Kind::Whole { least: 0.0, most: 1_000.0, unit: "" }),
     ("enable_async_append", "on", Kind::Flag),
     ("enable_bitmapscan", "on", Kind::Flag),
@@ -71,9 +87,17 @@ const PARAMETERS: [(&str, &str, Kind); 126] = [
     ("geqo_selection_bias", "2", Kind::Real { least: 1.5, most: 2.0, unit: "" }),
     ("geqo_threshold", "12", Kind::Whole { least: 2.0, most: 2_147_483_647.0, unit: "" }),
     ("gin_fuzzy_search_limit", "0", Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "" }),
-    ("gin_pending_list_limit", "4096", Kind::Whole { least: 64.0, most: 2_147_483_647.0, unit: "kB" }),
+    (
+        "gin_pending_list_limit",
+        "4096",
+        Kind::Whole { least: 64.0, most: 2_147_483_647.0, unit: "kB" },
+    ),
     ("hash_mem_multiplier", "2", Kind::Real { least: 1.0, most: 1_000.0, unit: "" }),
-    ("idle_in_transaction_session_timeout", "0", Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "ms" }),
+    (
+        "idle_in_transaction_session_timeout",
+        "0",
+        Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "ms" },
+    ),
     ("idle_session_timeout", "0", Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "ms" }),
     ("jit", "off", Kind::Flag),
     ("jit_above_cost", "100000", Kind::Real { least: -1.0, most: 1.79769e+308, unit: "" }),
@@ -88,12 +112,36 @@ const PARAMETERS: [(&str, &str, Kind); 126] = [
     ("log_error_verbosity", "default", Kind::OneOf("terse,default,verbose")),
     ("log_executor_stats", "off", Kind::Flag),
     ("log_lock_waits", "off", Kind::Flag),
-    ("log_min_duration_sample", "-1", Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "ms" }),
-    ("log_min_duration_statement", "-1", Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "ms" }),
-    ("log_min_error_statement", "error", Kind::OneOf("debug5,debug4,debug3,debug2,debug1,info,notice,warning,error,log,fatal,panic")),
-    ("log_min_messages", "warning", Kind::OneOf("debug5,debug4,debug3,debug2,debug1,info,notice,warning,error,log,fatal,panic")),
-    ("log_parameter_max_length", "-1", Kind::Whole { least: -1.0, most: 1_073_741_823.0, unit: "B" }),
-    ("log_parameter_max_length_on_error", "0", Kind::Whole { least: -1.0, most: 1_073_741_823.0, unit: "B" }),
+    (
+        "log_min_duration_sample",
+        "-1",
+        Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "ms" },
+    ),
+    (
+        "log_min_duration_statement",
+        "-1",
+        Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "ms" },
+    ),
+    (
+        "log_min_error_statement",
+        "error",
+        Kind::OneOf("debug5,debug4,debug3,debug2,debug1,info,notice,warning,error,log,fatal,panic"),
+    ),
+    (
+        "log_min_messages",
+        "warning",
+        Kind::OneOf("debug5,debug4,debug3,debug2,debug1,info,notice,warning,error,log,fatal,panic"),
+    ),
+    (
+        "log_parameter_max_length",
+        "-1",
+        Kind::Whole { least: -1.0, most: 1_073_741_823.0, unit: "B" },
+    ),
+    (
+        "log_parameter_max_length_on_error",
+        "0",
+        Kind::Whole { least: -1.0, most: 1_073_741_823.0, unit: "B" },
+    ),
     ("log_parser_stats", "off", Kind::Flag),
     ("log_planner_stats", "off", Kind::Flag),
     ("log_replication_commands", "off", Kind::Flag),
@@ -101,15 +149,31 @@ const PARAMETERS: [(&str, &str, Kind); 126] = [
     ("log_statement_stats", "off", Kind::Flag),
     ("log_temp_files", "-1", Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "kB" }),
     ("log_transaction_sample_rate", "0", Kind::Real { least: 0.0, most: 1.0, unit: "" }),
-    ("logical_decoding_work_mem", "65536", Kind::Whole { least: 64.0, most: 2_147_483_647.0, unit: "kB" }),
+    (
+        "logical_decoding_work_mem",
+        "65536",
+        Kind::Whole { least: 64.0, most: 2_147_483_647.0, unit: "kB" },
+    ),
     ("maintenance_io_concurrency", "10", Kind::Whole { least: 0.0, most: 1_000.0, unit: "" }),
-    ("maintenance_work_mem", "65536", Kind::Whole { least: 1_024.0, most: 2_147_483_647.0, unit: "kB" }),
+    (
+        "maintenance_work_mem",
+        "65536",
+        Kind::Whole { least: 1_024.0, most: 2_147_483_647.0, unit: "kB" },
+    ),
     ("max_parallel_maintenance_workers", "2", Kind::Whole { least: 0.0, most: 1_024.0, unit: "" }),
     ("max_parallel_workers", "8", Kind::Whole { least: 0.0, most: 1_024.0, unit: "" }),
     ("max_parallel_workers_per_gather", "0", Kind::Whole { least: 0.0, most: 1_024.0, unit: "" }),
     ("max_stack_depth", "100", Kind::Whole { least: 100.0, most: 2_147_483_647.0, unit: "kB" }),
-    ("min_parallel_index_scan_size", "64", Kind::Whole { least: 0.0, most: 715_827_882.0, unit: "8kB" }),
-    ("min_parallel_table_scan_size", "1024", Kind::Whole { least: 0.0, most: 715_827_882.0, unit: "8kB" }),
+    (
+        "min_parallel_index_scan_size",
+        "64",
+        Kind::Whole { least: 0.0, most: 715_827_882.0, unit: "8kB" },
+    ),
+    (
+        "min_parallel_table_scan_size",
+        "1024",
+        Kind::Whole { least: 0.0, most: 715_827_882.0, unit: "8kB" },
+    ),
     ("parallel_leader_participation", "on", Kind::Flag),
     ("parallel_setup_cost", "1000", Kind::Real { least: 0.0, most: 1.79769e+308, unit: "" }),
     ("parallel_tuple_cost", "0.1", Kind::Real { least: 0.0, most: 1.79769e+308, unit: "" }),
@@ -137,12 +201,36 @@ const PARAMETERS: [(&str, &str, Kind); 126] = [
     ("vacuum_cost_page_dirty", "20", Kind::Whole { least: 0.0, most: 10_000.0, unit: "" }),
     ("vacuum_cost_page_hit", "1", Kind::Whole { least: 0.0, most: 10_000.0, unit: "" }),
     ("vacuum_cost_page_miss", "2", Kind::Whole { least: 0.0, most: 10_000.0, unit: "" }),
-    ("vacuum_failsafe_age", "1600000000", Kind::Whole { least: 0.0, most: 2_100_000_000.0, unit: "" }),
-    ("vacuum_freeze_min_age", "50000000", Kind::Whole { least: 0.0, most: 1_000_000_000.0, unit: "" }),
-    ("vacuum_freeze_table_age", "150000000", Kind::Whole { least: 0.0, most: 2_000_000_000.0, unit: "" }),
-    ("vacuum_multixact_failsafe_age", "1600000000", Kind::Whole { least: 0.0, most: 2_100_000_000.0, unit: "" }),
-    ("vacuum_multixact_freeze_min_age", "5000000", Kind::Whole { least: 0.0, most: 1_000_000_000.0, unit: "" }),
-    ("vacuum_multixact_freeze_table_age", "150000000", Kind::Whole { least: 0.0, most: 2_000_000_000.0, unit: "" }),
+    (
+        "vacuum_failsafe_age",
+        "1600000000",
+        Kind::Whole { least: 0.0, most: 2_100_000_000.0, unit: "" },
+    ),
+    (
+        "vacuum_freeze_min_age",
+        "50000000",
+        Kind::Whole { least: 0.0, most: 1_000_000_000.0, unit: "" },
+    ),
+    (
+        "vacuum_freeze_table_age",
+        "150000000",
+        Kind::Whole { least: 0.0, most: 2_000_000_000.0, unit: "" },
+    ),
+    (
+        "vacuum_multixact_failsafe_age",
+        "1600000000",
+        Kind::Whole { least: 0.0, most: 2_100_000_000.0, unit: "" },
+    ),
+    (
+        "vacuum_multixact_freeze_min_age",
+        "5000000",
+        Kind::Whole { least: 0.0, most: 1_000_000_000.0, unit: "" },
+    ),
+    (
+        "vacuum_multixact_freeze_table_age",
+        "150000000",
+        Kind::Whole { least: 0.0, most: 2_000_000_000.0, unit: "" },
+    ),
     ("wal_compression", "off", Kind::OneOf("pglz,lz4,zstd,on,off")),
     ("wal_init_zero", "on", Kind::Flag),
     ("wal_recycle", "on", Kind::Flag),
@@ -151,8 +239,13 @@ const PARAMETERS: [(&str, &str, Kind); 126] = [
 ];
 
 /// Units of memory, bytes.
-const MEMORY: [(&str, f64); 5] =
-    [("TB", 1_099_511_627_776.0), ("GB", 1_073_741_824.0), ("MB", 1_048_576.0), ("kB", 1024.0), ("B", 1.0)];
+const MEMORY: [(&str, f64); 5] = [
+    ("TB", 1_099_511_627_776.0),
+    ("GB", 1_073_741_824.0),
+    ("MB", 1_048_576.0),
+    ("kB", 1024.0),
+    ("B", 1.0),
+];
 /// Units of time, microseconds.
 const TIME: [(&str, f64); 6] = [
     ("d", 86_400_000_000.0),
@@ -196,14 +289,14 @@ fn invalid(name: &str, value: &str) -> Error {
 fn canonical(name: &str, value: &str, kind: Kind) -> Result<String> {
     let lower = value.trim().to_ascii_lowercase();
     match kind {
-        Kind::Flag => flag(&lower)
-            .map(|on| if on { "on" } else { "off" }.to_owned())
-            .ok_or_else(|| {
+        Kind::Flag => {
+            flag(&lower).map(|on| if on { "on" } else { "off" }.to_owned()).ok_or_else(|| {
                 Error::new(
                     SqlState::INVALID_PARAMETER_VALUE,
                     format!("parameter \"{name}\" requires a Boolean value"),
                 )
-            }),
+            })
+        }
         Kind::OneOf(words) => {
             let known = words.split(',').find(|word| word.eq_ignore_ascii_case(&lower));
             let spelled = flag(&lower).map(|on| if on { "on" } else { "off" });
@@ -211,7 +304,8 @@ fn canonical(name: &str, value: &str, kind: Kind) -> Result<String> {
             known.map(str::to_owned).ok_or_else(|| invalid(name, value))
         }
         Kind::Whole { least, most, unit } => {
-            let number = in_base(value, unit).ok_or_else(|| invalid(name, value))?.round_ties_even();
+            let number =
+                in_base(value, unit).ok_or_else(|| invalid(name, value))?.round_ties_even();
             in_bounds(name, number, least, most)?;
             Ok(shown(number, unit))
         }
@@ -274,7 +368,9 @@ fn in_base(value: &str, unit: &str) -> Option<f64> {
 }
 
 fn shown(number: f64, unit: &str) -> String {
-    let Some((base, table)) = units(unit).filter(|_| number > 0.0) else { return number.to_string() };
+    let Some((base, table)) = units(unit).filter(|_| number > 0.0) else {
+        return number.to_string();
+    };
     let whole = number * base;
     let fits = table.iter().find(|(_, size)| whole % size == 0.0);
     match fits {
@@ -309,12 +405,23 @@ mod tests {
             ("force_parallel_mode", "TRUE", "on"),
             ("plan_cache_mode", "auto", "auto"),
         ] {
-            assert_eq!(checked(name, value).expect("fits").as_deref(), Some(shown), "{name} {value}");
+            assert_eq!(
+                checked(name, value).expect("fits").as_deref(),
+                Some(shown),
+                "{name} {value}"
+            );
         }
-        for (name, value) in
-            [("enable_hashjoin", "foo"), ("work_mem", "1"), ("plan_cache_mode", "x"), ("work_mem", "8 parsecs")]
-        {
-            assert_eq!(checked(name, value).expect_err("refused").code().0, "22023", "{name} {value}");
+        for (name, value) in [
+            ("enable_hashjoin", "foo"),
+            ("work_mem", "1"),
+            ("plan_cache_mode", "x"),
+            ("work_mem", "8 parsecs"),
+        ] {
+            assert_eq!(
+                checked(name, value).expect_err("refused").code().0,
+                "22023",
+                "{name} {value}"
+            );
         }
         assert_eq!(checked("nosuch", "1").expect("no error"), None);
     }

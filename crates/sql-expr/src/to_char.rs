@@ -61,7 +61,6 @@ const DAYS: [&str; 7] =
 const ROMAN: [&str; 12] =
     ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];
 
-
 /// Formats a civil time, or an interval, by `template`.
 ///
 /// # Errors
@@ -102,7 +101,20 @@ pub fn timestamp(template: &str, c: &Civil) -> Result<String> {
 fn of_intervals(field: Field) -> bool {
     !matches!(
         field.name,
-        "A.D." | "AD" | "B.C." | "BC" | "MONTH" | "MON" | "DAY" | "DY" | "D" | "ID" | "TZ" | "TZH" | "TZM" | "OF"
+        "A.D."
+            | "AD"
+            | "B.C."
+            | "BC"
+            | "MONTH"
+            | "MON"
+            | "DAY"
+            | "DY"
+            | "D"
+            | "ID"
+            | "TZ"
+            | "TZH"
+            | "TZM"
+            | "OF"
     )
 }
 
@@ -170,12 +182,15 @@ fn written(field: Field, case: Case, fill: bool, translated: bool, c: &Civil) ->
         "SSSS" | "SSSSS" => (c.hour * 3600 + c.minute * 60 + c.second).to_string(),
         "AM" | "PM" | "A.M." | "P.M." => {
             let after_noon = c.hour % 24 >= 12;
-            cased(case, match (after_noon, field.name.len()) {
-                (true, 2) => "PM",
-                (false, 2) => "AM",
-                (true, _) => "P.M.",
-                (false, _) => "A.M.",
-            })
+            cased(
+                case,
+                match (after_noon, field.name.len()) {
+                    (true, 2) => "PM",
+                    (false, 2) => "AM",
+                    (true, _) => "P.M.",
+                    (false, _) => "A.M.",
+                },
+            )
         }
         "BC" | "AD" => cased(case, if c.year <= 0 { "BC" } else { "AD" }),
         "B.C." | "A.D." => cased(case, if c.year <= 0 { "B.C." } else { "A.D." }),

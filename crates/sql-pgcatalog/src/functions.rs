@@ -234,7 +234,8 @@ fn index_column_property(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let key = at.and_then(|at| index.columns.get(at));
     let included = at.is_some_and(|at| at < index.columns.len() + index.include.len());
     let property = telesto_sql_expr::value::str_of(&args[2])?.to_ascii_lowercase();
-    let descending = key.is_some_and(|key| key.direction == telesto_common::key::Direction::Descending);
+    let descending =
+        key.is_some_and(|key| key.direction == telesto_common::key::Direction::Descending);
     let of_key = |value: bool| if key.is_some() { Datum::Bool(value) } else { Datum::Null };
     if !included {
         return Ok(Datum::Null);

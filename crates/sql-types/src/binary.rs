@@ -154,7 +154,9 @@ impl Datum {
             SqlType::Jsonb => {
                 let version = r.array::<1>()?[0];
                 if version != 1 {
-                    return Err(Error::internal(format!("unsupported jsonb version number {version}")));
+                    return Err(Error::internal(format!(
+                        "unsupported jsonb version number {version}"
+                    )));
                 }
                 Self::Jsonb(Arc::new(json::parse_jsonb(r.text()?)?))
             }

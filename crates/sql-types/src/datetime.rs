@@ -55,7 +55,8 @@ impl TimeZone {
     /// A number of hours to the east, perhaps with a fraction.
     #[must_use]
     pub fn of_hours(text: &str) -> Option<Self> {
-        let number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b"+-.".contains(&b));
+        let number =
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b"+-.".contains(&b));
         let hours: f64 = if number { text.parse().ok()? } else { return None };
         let seconds = (hours * 3600.0).round();
         (seconds.abs() <= 167.0 * 3600.0).then_some(Self::Fixed(seconds as i32))
@@ -63,7 +64,8 @@ impl TimeZone {
 
     /// A zone by its full name, or in POSIX's form without daylight saving time (`UTC-2`, `<+05>-5`, `+03:30`).
     fn named(text: &str) -> Option<Self> {
-        let known = chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(text));
+        let known =
+            chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(text));
         if let Some(zone) = known {
             return Some(Self::Named(*zone));
         }
@@ -76,7 +78,8 @@ impl TimeZone {
             }
             &text[digits..]
         };
-        let signed = if offset.starts_with(['+', '-']) { offset.to_owned() } else { format!("+{offset}") };
+        let signed =
+            if offset.starts_with(['+', '-']) { offset.to_owned() } else { format!("+{offset}") };
         parse_offset(&signed).map(|west| Self::Fixed(-west))
     }
 

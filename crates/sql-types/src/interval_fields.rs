@@ -61,9 +61,7 @@ pub fn cut(value: Interval, fields: Option<IntervalFields>, precision: Option<u8
     let whole = |unit: i64| Interval { micros: value.micros / unit * unit, ..value };
     let cut = match fields.map(|fields| fields.last) {
         None | Some(IntervalUnit::Second) => value,
-        Some(IntervalUnit::Year) => {
-            Interval { months: value.months / 12 * 12, days: 0, micros: 0 }
-        }
+        Some(IntervalUnit::Year) => Interval { months: value.months / 12 * 12, days: 0, micros: 0 },
         Some(IntervalUnit::Month) => Interval { days: 0, micros: 0, ..value },
         Some(IntervalUnit::Day) => Interval { micros: 0, ..value },
         Some(IntervalUnit::Hour) => whole(3600 * SECOND),

@@ -392,7 +392,8 @@ fn verbose(text: &str, of: Option<IntervalFields>) -> Parsed<Parts> {
                 }
             },
             Kind::Time => {
-                out.micros = clock_negated(field, minutes_first)?.checked_neg().ok_or(Fault::Range)?;
+                out.micros =
+                    clock_negated(field, minutes_first)?.checked_neg().ok_or(Fault::Range)?;
                 mask = CLOCK;
                 unit = Some(Unit::Day);
             }

@@ -148,9 +148,10 @@ impl Binder<'_> {
             if let Some(filter) = &filter {
                 for arg in &mut aggregate.args {
                     if guards::may_fail(arg) {
-                        *arg = datafusion::logical_expr::when((**filter).clone(), std::mem::take(arg))
-                            .end()
-                            .map_err(fault::from_datafusion)?;
+                        *arg =
+                            datafusion::logical_expr::when((**filter).clone(), std::mem::take(arg))
+                                .end()
+                                .map_err(fault::from_datafusion)?;
                     }
                 }
             }
@@ -490,7 +491,8 @@ impl Binder<'_> {
         if nulls.is_some() {
             return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
         }
-        let Window { partition_by, order_by, frame: window_frame, empty } = self.window(over, scope)?;
+        let Window { partition_by, order_by, frame: window_frame, empty } =
+            self.window(over, scope)?;
         // No row is in such a frame.
         let filter = if empty {
             Some(Box::new(Expr::Literal(ScalarValue::Boolean(Some(false)), None)))
@@ -518,7 +520,8 @@ impl Binder<'_> {
             _ => self.aggregate_named(name, &args, star)?,
         };
         // DataFusion's own sums of doubles take away what leaves a frame: a large value, or one that is not finite, stays.
-        let of_doubles = matches!(args.first().map(|arg| &arg.ty), Some(SqlType::Float4 | SqlType::Float8));
+        let of_doubles =
+            matches!(args.first().map(|arg| &arg.ty), Some(SqlType::Float4 | SqlType::Float8));
         let measure = match name {
             "sum" if of_doubles => Some(Measure::Sum),
             "avg" if of_doubles => Some(Measure::Average),

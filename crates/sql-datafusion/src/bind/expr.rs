@@ -478,7 +478,11 @@ impl Binder<'_> {
     }
 
     /// A cast to an interval type that has fields or a precision.
-    fn interval_of_fields(&self, value: Typed, (fields, precision): (String, i32)) -> Result<Typed> {
+    fn interval_of_fields(
+        &self,
+        value: Typed,
+        (fields, precision): (String, i32),
+    ) -> Result<Typed> {
         let value = match value.ty {
             SqlType::Text | SqlType::Varchar(_) => value,
             SqlType::Unknown => self.cast(value, &SqlType::Text)?,

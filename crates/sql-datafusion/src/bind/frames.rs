@@ -89,7 +89,8 @@ impl Binder<'_> {
             None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
         };
         let empty = ends_first(&frame);
-        let frame = if empty { WindowFrame::new((!order_by.is_empty()).then_some(false)) } else { frame };
+        let frame =
+            if empty { WindowFrame::new((!order_by.is_empty()).then_some(false)) } else { frame };
         frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
         Ok(Window { partition_by, order_by, frame: of_peers(frame), empty })
     }

@@ -586,7 +586,9 @@ fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
         .is_break()
     });
     if aggregates.is_break() && plain && count(&select.from, name) > 0 {
-        return refused("aggregate functions are not allowed in a recursive query's recursive term");
+        return refused(
+            "aggregate functions are not allowed in a recursive query's recursive term",
+        );
     }
     Ok(())
 }

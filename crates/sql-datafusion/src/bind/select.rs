@@ -148,8 +148,7 @@ impl Binder<'_> {
             sorts.push(self.sort_key(expr.clone(), ty, options)?);
         }
         let number = datafusion::functions_window::expr_fn::row_number().partition_by(on);
-        let number =
-            if sorts.is_empty() { number.build() } else { number.order_by(sorts).build() };
+        let number = if sorts.is_empty() { number.build() } else { number.order_by(sorts).build() };
         let number = number.map_err(fault::from_datafusion)?;
         let first = Expr::Column(Column::new_unqualified(number.schema_name().to_string()));
         LogicalPlanBuilder::from(plan)
@@ -542,7 +541,9 @@ fn sets_in_outputs_alone(outputs: &[Output], orders: &[Order], on: &[Expr]) -> b
         Order::Output(at, _) => set(&outputs[*at].expr),
         Order::Other(expr, ..) => set(expr),
     };
-    outputs.iter().any(|output| set(&output.expr)) && !orders.iter().any(sorted) && !on.iter().any(set)
+    outputs.iter().any(|output| set(&output.expr))
+        && !orders.iter().any(sorted)
+        && !on.iter().any(set)
 }
 
 /// Where there are grouping sets, an output that is selected twice is two things to group by: they get names that differ.
@@ -557,7 +558,8 @@ fn tell_apart(group: &ast::GroupByExpr, outputs: &mut [Output]) {
     for at in 1..outputs.len() {
         let (before, from) = outputs.split_at_mut(at);
         let output = &mut from[0];
-        if !matches!(output.expr, Expr::Literal(..)) && before.iter().any(|b| b.expr == output.expr) {
+        if !matches!(output.expr, Expr::Literal(..)) && before.iter().any(|b| b.expr == output.expr)
+        {
             output.expr = std::mem::take(&mut output.expr).alias(format!("twice#{at}"));
         }
     }

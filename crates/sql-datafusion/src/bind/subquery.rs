@@ -49,7 +49,9 @@ fn bare(query: &ast::Query) -> Option<(ast::Query, bool)> {
                 computes = true;
                 continue;
             }
-            ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } => expr,
+            ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } => {
+                expr
+            }
             _ => return None,
         };
         // An aggregate makes a row, a set-returning function none or several.
@@ -62,7 +64,10 @@ fn bare(query: &ast::Query) -> Option<(ast::Query, bool)> {
         if calls.is_break() {
             return None;
         }
-        if !matches!(expr, ast::Expr::Value(_) | ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_)) {
+        if !matches!(
+            expr,
+            ast::Expr::Value(_) | ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_)
+        ) {
             (computes, named) = (true, true);
         }
     }

@@ -7,8 +7,8 @@
 use crate::fault;
 use crate::registry::{Function, Returns, function, function_returning};
 use crate::ty::Tag::{self, Bytea, Float8, Name, Numeric as Num, Oid, Text};
-use crate::value::{bytea, bytes_of, f64_of, numeric_of, str_of, text};
 use crate::value::text_array;
+use crate::value::{bytea, bytes_of, f64_of, numeric_of, str_of, text};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, Numeric};
 
@@ -72,7 +72,11 @@ pub const TABLE: &[Function] = &[
     function("rtrim", &[Bytea, Bytea], Bytea, |a, _| trim(a, false, true)),
     function("position", &[Bytea, Bytea], Tag::Int4, |a, _| {
         let (needle, hay) = (bytes_of(&a[0])?, bytes_of(&a[1])?);
-        let found = if needle.is_empty() { Some(0) } else { hay.windows(needle.len()).position(|w| w == needle) };
+        let found = if needle.is_empty() {
+            Some(0)
+        } else {
+            hay.windows(needle.len()).position(|w| w == needle)
+        };
         Ok(Datum::Int4(found.map_or(0, |at| i32::try_from(at + 1).unwrap_or(i32::MAX))))
     }),
 ];
@@ -226,7 +230,8 @@ fn multiple(a: &Numeric, b: &Numeric) -> Result<Datum> {
 /// The parts of a qualified name; `strict`: nothing may follow it.
 fn parse_ident(source: &str, strict: bool) -> Result<Datum> {
     let invalid = |detail: &str| {
-        let error = fault::error("22023", format!("string is not a valid identifier: \"{source}\""));
+        let error =
+            fault::error("22023", format!("string is not a valid identifier: \"{source}\""));
         if detail.is_empty() { error } else { error.detail(detail.to_owned()) }
     };
     let blank = |c: char| c.is_ascii_whitespace() || c == '\x0B';
@@ -238,7 +243,8 @@ fn parse_ident(source: &str, strict: bool) -> Result<Datum> {
             let mut name = String::new();
             let mut tail = quoted;
             loop {
-                let end = tail.find('"').ok_or_else(|| invalid("String has unclosed double quotes."))?;
+                let end =
+                    tail.find('"').ok_or_else(|| invalid("String has unclosed double quotes."))?;
                 name.push_str(&tail[..end]);
                 tail = &tail[end + 1..];
                 match tail.strip_prefix('"') {
@@ -306,7 +312,13 @@ mod tests {
 
     #[test]
     fn angles_with_exact_values_give_them() {
-        for (angle, sine, cosine) in [(0.0, 0.0, 1.0), (30.0, 0.5, 0.75_f64.sqrt()), (90.0, 1.0, 0.0), (-30.0, -0.5, 0.75_f64.sqrt()), (210.0, -0.5, -(0.75_f64.sqrt()))] {
+        for (angle, sine, cosine) in [
+            (0.0, 0.0, 1.0),
+            (30.0, 0.5, 0.75_f64.sqrt()),
+            (90.0, 1.0, 0.0),
+            (-30.0, -0.5, 0.75_f64.sqrt()),
+            (210.0, -0.5, -(0.75_f64.sqrt())),
+        ] {
             assert!((sind(angle) - sine).abs() < 1e-15, "{angle}");
             assert!((cosd(angle) - cosine).abs() < 1e-15, "{angle}");
         }
@@ -318,7 +330,9 @@ mod tests {
     #[test]
     fn identifiers_are_taken_apart_as_in_postgres() {
         let parts = |source, strict| match parse_ident(source, strict) {
-            Ok(Datum::Array(array)) => array.elements.iter().map(|part| str_of(part).expect("text").to_owned()).collect(),
+            Ok(Datum::Array(array)) => {
+                array.elements.iter().map(|part| str_of(part).expect("text").to_owned()).collect()
+            }
             Ok(_) => Vec::new(),
             Err(error) => vec![error.code().0.to_string()],
         };

@@ -214,7 +214,8 @@ pub const TABLE: &[Function] = &[
         Ok(Datum::TimestampTz(stored_micros((seconds * SECOND as f64).round() as i64)?))
     }),
     function("to_number", &[Text, Text], Num, |a, _| {
-        let found = number_template::decimal(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
+        let found =
+            number_template::decimal(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
         Ok(Datum::numeric(Numeric::parse(&found).unwrap_or_else(Numeric::zero)))
     })
     .stable(),

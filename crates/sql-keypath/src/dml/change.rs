@@ -101,11 +101,21 @@ fn refuse_lateral(others: &[TableWithJoins], target: &str) -> Result<()> {
     for factor in factors {
         let TableFactor::Derived { lateral: true, subquery, .. } = factor else { continue };
         let own = ast::visit_relations(subquery, |relation| {
-            let same = relation.0.last().and_then(|part| part.as_ident()).is_some_and(|name| fold(name) == *target);
-            if same { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+            let same = relation
+                .0
+                .last()
+                .and_then(|part| part.as_ident())
+                .is_some_and(|name| fold(name) == *target);
+            if same {
+                std::ops::ControlFlow::Break(())
+            } else {
+                std::ops::ControlFlow::Continue(())
+            }
         });
         let named = ast::visit_expressions(subquery, |expr| match expr {
-            ast::Expr::CompoundIdentifier(parts) if parts.len() == 2 && fold(&parts[0]) == *target => {
+            ast::Expr::CompoundIdentifier(parts)
+                if parts.len() == 2 && fold(&parts[0]) == *target =>
+            {
                 std::ops::ControlFlow::Break(())
             }
             _ => std::ops::ControlFlow::Continue(()),

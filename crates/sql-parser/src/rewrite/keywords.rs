@@ -156,7 +156,17 @@ fn inherited(words: &mut Words<'_>, at: usize) {
         None | Some(Token::RParen | Token::Comma | Token::SemiColon) => true,
         _ => matches!(
             words.word(at + 3).as_str(),
-            "AS" | "WHERE" | "GROUP" | "ORDER" | "LIMIT" | "JOIN" | "LEFT" | "RIGHT" | "INNER" | "CROSS" | "NATURAL" | "UNION"
+            "AS" | "WHERE"
+                | "GROUP"
+                | "ORDER"
+                | "LIMIT"
+                | "JOIN"
+                | "LEFT"
+                | "RIGHT"
+                | "INNER"
+                | "CROSS"
+                | "NATURAL"
+                | "UNION"
         ),
     };
     if ends && matches!(words.token(at + 1), Some(Token::Word(_))) {

@@ -58,7 +58,10 @@ pub(crate) fn enclose(tokens: &mut Vec<TokenWithSpan>) {
                             put.push((at, Token::RParen));
                         }
                     }
-                    (Some("WHERE" | "GROUP" | "ORDER" | "UNION" | "SET" | "SELECT"), Some(open)) => {
+                    (
+                        Some("WHERE" | "GROUP" | "ORDER" | "UNION" | "SET" | "SELECT"),
+                        Some(open),
+                    ) => {
                         open.clear();
                     }
                     _ => {}
@@ -83,9 +86,8 @@ mod tests {
     use crate::sqlparser::tokenizer::Tokenizer;
 
     fn enclosed(sql: &str) -> String {
-        let mut tokens = Tokenizer::new(&PostgreSqlDialect {}, sql)
-            .tokenize_with_location()
-            .expect("tokens");
+        let mut tokens =
+            Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location().expect("tokens");
         enclose(&mut tokens);
         tokens.iter().map(|token| token.token.to_string()).collect()
     }
@@ -97,7 +99,10 @@ mod tests {
             ("a JOIN b ON x JOIN c ON y", "a JOIN b ON x JOIN c ON y"),
             ("a JOIN b CROSS JOIN c ON y", "a JOIN( b CROSS JOIN c )ON y"),
             ("a JOIN b JOIN c JOIN d ON x ON y ON z", "a JOIN( b JOIN( c JOIN d ON x )ON y )ON z"),
-            ("a JOIN (SELECT 1 FROM b JOIN c USING (q)) s ON y", "a JOIN (SELECT 1 FROM b JOIN c USING (q)) s ON y"),
+            (
+                "a JOIN (SELECT 1 FROM b JOIN c USING (q)) s ON y",
+                "a JOIN (SELECT 1 FROM b JOIN c USING (q)) s ON y",
+            ),
             ("a CROSS JOIN b JOIN c ON x", "a CROSS JOIN b JOIN c ON x"),
         ] {
             assert_eq!(enclosed(sql), expected);

@@ -441,8 +441,8 @@ mod tests {
             escape: b'"',
             force_quote: Vec::new(),
             header_match: false,
-        header_names: Vec::new(),
-        force_not_null: Vec::new(),
+            header_names: Vec::new(),
+            force_not_null: Vec::new(),
             force_null: Vec::new(),
         }
     }

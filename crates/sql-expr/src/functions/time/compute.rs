@@ -295,7 +295,10 @@ pub(super) fn extract(a: &[Datum], part: Part) -> Result<Datum> {
             ),
         },
         Part::Timestamp | Part::Zoned(_) if field == Field::Epoch && beyond_unix(&a[1])? => {
-            Some(Scaled { unscaled: i128::from(micros_of(&a[1])?) + i128::from(EPOCH_MICROS), scale: 6 })
+            Some(Scaled {
+                unscaled: i128::from(micros_of(&a[1])?) + i128::from(EPOCH_MICROS),
+                scale: 6,
+            })
         }
         Part::Timestamp | Part::Zoned(_) if beyond_unix(&a[1])? => {
             return Err(fault::time_out_of_range("timestamp"));
