@@ -70,6 +70,35 @@ pub fn iso_week(days: i64) -> (i64, i64) {
     (year, (thursday - first) / 7 + 1)
 }
 
+/// What a year of fewer than four digits means: the one nearest to 2020.
+pub(super) fn nearest_year(year: i64) -> i64 {
+    match year {
+        ..70 => year + 2000,
+        70..100 => year + 1900,
+        100..520 => year + 2000,
+        520..1000 => year + 1000,
+        _ => year,
+    }
+}
+
+/// The day on which the first ISO week of a year begins.
+pub(super) fn first_monday(year: i64) -> i64 {
+    let fourth = days_from_civil(year, 1, 4);
+    fourth - iso_weekday(fourth) + 1
+}
+
+/// Month and day of a day of the year; a day beyond the year is one of a thirteenth month, which is refused later.
+pub(super) fn in_year(year: i64, mut yearday: i64) -> Option<(i64, i64)> {
+    for month in 1..=12 {
+        let days = days_in_month(year, month);
+        if yearday <= days {
+            return Some((month, yearday));
+        }
+        yearday -= days;
+    }
+    None
+}
+
 /// Monday 1 to Sunday 7.
 #[must_use]
 pub fn iso_weekday(days: i64) -> i64 {

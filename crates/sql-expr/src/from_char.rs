@@ -12,7 +12,10 @@
 //! # Limits
 //! `TZ`, `tz` and `OF` are for output only, as in PostgreSQL 15.
 
-use super::calendar::{DAY, SECOND, civil_from_days, days_from_civil, days_in_month, iso_weekday};
+use super::calendar::{
+    DAY, SECOND, civil_from_days, days_from_civil, days_in_month, first_monday, in_year,
+    nearest_year,
+};
 use super::template::{self, Calendar, Field, Item};
 
 /// Why a text cannot be read by a template.
@@ -118,17 +121,6 @@ pub fn timestamp(template: &str, text: &str) -> Read<Moment> {
         }
     }
     fields.finish(text)
-}
-
-/// What a year of fewer than four digits means: the one nearest to 2020.
-fn completed(year: i64) -> i64 {
-    match year {
-        ..70 => year + 2000,
-        70..100 => year + 1900,
-        100..520 => year + 2000,
-        520..1000 => year + 1000,
-        _ => year,
-    }
 }
 
 struct Reader<'t> {
@@ -307,7 +299,7 @@ impl<'t> Reader<'t> {
                     fields.year_digits = name.len() as i64;
                 }
                 let partial = name.len() < 4 && digits < 4;
-                set(&mut fields.year, if partial { completed(value) } else { value }, name)?;
+                set(&mut fields.year, if partial { nearest_year(value) } else { value }, name)?;
                 self.ordinal(tail);
             }
             "MS" | "US" | "FF1" | "FF2" | "FF3" | "FF4" | "FF5" | "FF6" => {
@@ -581,24 +573,6 @@ impl Fields {
             .ok_or_else(|| out_of_range(text))?;
         Ok(Moment { local_micros, offset_seconds })
     }
-}
-
-/// The day on which the first ISO week of a year begins.
-fn first_monday(year: i64) -> i64 {
-    let fourth = days_from_civil(year, 1, 4);
-    fourth - iso_weekday(fourth) + 1
-}
-
-/// Month and day of a day of the year; a day beyond the year is one of a thirteenth month, which is refused later.
-fn in_year(year: i64, mut yearday: i64) -> Option<(i64, i64)> {
-    for month in 1..=12 {
-        let days = days_in_month(year, month);
-        if yearday <= days {
-            return Some((month, yearday));
-        }
-        yearday -= days;
-    }
-    None
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use super::{Binder, Place, Typed};
 use crate::apply::Shape;
 use crate::fault;
 use telesto_sql_expr::known_collation;
-use telesto_sql_expr::type_name::{interval_fields, literal_fields};
+use telesto_sql_expr::type_name::interval_fields;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -467,28 +467,6 @@ impl Binder<'_> {
             U::PGCubeRoot => self.call("cbrt", vec![self.expr(expr, scope)?]),
             other => Err(fault::unsupported(&format!("the operator {other}"))),
         }
-    }
-
-    fn interval(&self, interval: &ast::Interval, scope: &Scope<'_>) -> Result<Typed> {
-        let typed = self.expr(&interval.value, scope)?;
-        match literal_fields(interval) {
-            Some(fields) => self.interval_of_fields(typed, fields),
-            None => self.cast(typed, &SqlType::Interval),
-        }
-    }
-
-    /// A cast to an interval type that has fields or a precision.
-    fn interval_of_fields(
-        &self,
-        value: Typed,
-        (fields, precision): (String, i32),
-    ) -> Result<Typed> {
-        let value = match value.ty {
-            SqlType::Text | SqlType::Varchar(_) => value,
-            SqlType::Unknown => self.cast(value, &SqlType::Text)?,
-            _ => self.cast(value, &SqlType::Interval)?,
-        };
-        self.call("interval_of_fields", vec![value, Typed::text(fields), Typed::int(precision)])
     }
 
     fn quantified(

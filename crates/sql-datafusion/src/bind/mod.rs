@@ -12,13 +12,16 @@
 
 mod access;
 mod arguments;
+mod array_query;
 mod call;
 mod case;
+mod distinct_on;
 mod equality;
 mod expr;
 mod frames;
 mod from;
 mod group;
+mod intervals;
 mod join_condition;
 mod lateral;
 mod levels;
@@ -27,6 +30,7 @@ mod locks;
 mod operators;
 mod ordered;
 mod query;
+mod recursion;
 mod row_comparison;
 mod row_order;
 mod scope;

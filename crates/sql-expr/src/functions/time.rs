@@ -6,6 +6,7 @@
 //! - The infinities pass through arithmetic with finite intervals.
 
 mod compute;
+mod overlap;
 
 use crate::calendar::{self, DAY, Field, SECOND, Scaled, Source, Zone};
 use crate::context::Call;
@@ -30,6 +31,7 @@ use compute::*;
 pub use compute::{
     date_to_timestamp, micros_of, timestamp_to_date, timestamp_to_time, to_local, to_zoned,
 };
+use overlap::{overlaps, overlaps_spans, overlaps_times};
 
 /// Operators.
 pub const OPERATORS: &[Function] = &[
