@@ -105,7 +105,10 @@ pub fn is_on(
     if settings.others.get("row_security").is_some_and(|value| is_off(value)) {
         let error = Error::new(
             SqlState::INSUFFICIENT_PRIVILEGE,
-            format!("query would be affected by row-level security policy for table \"{}\"", table.name),
+            format!(
+                "query would be affected by row-level security policy for table \"{}\"",
+                table.name
+            ),
         );
         return Err(match actor.owns(table.owner) {
             true => error.hint(
