@@ -75,6 +75,8 @@ pub(crate) struct Inbox {
     me: RegionId,
     plane: PlaneKind,
     planted: Option<Bug>,
+    /// Where definitions are made: they and what needs them are in order on every plane.
+    defining: Option<RegionId>,
     /// What was applied brought this into the past.
     known: Past,
     sources: BTreeMap<RegionId, Source>,
@@ -85,7 +87,14 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub fn new(me: RegionId, plane: PlaneKind, planted: Option<Bug>) -> Self {
         let (known, sources) = (Past::default(), BTreeMap::new());
-        Self { me, plane, planted, known, sources, begun: false }
+        Self { me, plane, planted, defining: None, known, sources, begun: false }
+    }
+
+    /// `region` makes definitions. What it sends waits for all of its past on every plane, and what the others send for the definitions: rows
+    /// of a table never come before it, and a region never answers from a table of which it has a part only.
+    pub fn defined_in(mut self, region: RegionId) -> Self {
+        self.defining = Some(region);
+        self
     }
 
     /// As it was when `stored` was written.
@@ -210,12 +219,13 @@ impl Inbox {
             Item::Transaction { past, .. } => past,
             Item::End(position) => &position.past,
         };
-        self.plane == PlaneKind::Eventual
-            || (0..crate::past::MEMBERS as u16).map(RegionId).all(|other| {
-                let waits_for = past.get(other, self.me);
-                let applied = self.sources.get(&other).map_or(0, |source| source.applied);
-                other == self.me || other == from || applied >= waits_for
-            })
+        let defines = |region| self.defining == Some(region);
+        (0..crate::past::MEMBERS as u16).map(RegionId).all(|other| {
+            let waits_for = past.get(other, self.me);
+            let applied = self.sources.get(&other).map_or(0, |source| source.applied);
+            let any_order = self.plane == PlaneKind::Eventual && !defines(from) && !defines(other);
+            any_order || other == self.me || other == from || applied >= waits_for
+        })
     }
 
     fn pop(&mut self, from: RegionId) -> Option<Remote> {
@@ -275,4 +285,51 @@ fn decode(stored: Bytes) -> Result<Decoded, Malformed> {
 /// The past that a stored state brings with it.
 pub(crate) fn known_of(stored: Bytes) -> Result<Past, Malformed> {
     decode(stored).map(|(known, _)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use telesto_common::Lsn;
+    use telesto_geo::RegionSet;
+
+    use super::*;
+    use crate::wire::Element;
+
+    const ME: RegionId = RegionId(3);
+
+    /// A batch of `source` with one transaction that has seen one of each of `seen`.
+    fn batch(source: u16, seen: &[u16]) -> Batch {
+        let mut past = Past::default();
+        for region in seen.iter().chain(&[source]) {
+            past.count(RegionId(*region), RegionSet::only(ME));
+        }
+        let at = Timestamp(u64::from(source) + 1);
+        let element = Element { at, past: past.clone(), writes: Vec::new() };
+        let end = Position { lsn: Lsn(1), hash: [1; 16], at, past };
+        Batch { begin: (Lsn(0), [0; 16]), elements: vec![element], end }
+    }
+
+    fn due(plane: PlaneKind, defining: Option<u16>, batches: &[(u16, &[u16])]) -> Vec<u16> {
+        let inbox = Inbox::new(ME, plane, None);
+        let mut inbox = match defining {
+            Some(region) => inbox.defined_in(RegionId(region)),
+            None => inbox,
+        };
+        for (source, seen) in batches {
+            inbox.begin(RegionId(*source), Position::default());
+            inbox.take(RegionId(*source), batch(*source, seen));
+        }
+        inbox.due(usize::MAX, None).iter().map(|remote| remote.label.source.0).collect()
+    }
+
+    #[test]
+    fn eventual_plane_waits_for_definitions_alone_and_definitions_for_everything() {
+        assert_eq!(due(PlaneKind::Matrix, Some(0), &[(1, &[2])]), [] as [u16; 0]);
+        assert_eq!(due(PlaneKind::Matrix, Some(0), &[(1, &[2]), (2, &[])]), [2, 1]);
+        assert_eq!(due(PlaneKind::Eventual, None, &[(1, &[2])]), [1]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(1, &[2])]), [1]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(1, &[0])]), [] as [u16; 0]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(1, &[0]), (0, &[])]), [0, 1]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(0, &[1])]), [] as [u16; 0]);
+    }
 }

@@ -22,6 +22,8 @@ mod control;
 mod error;
 mod fold;
 mod inbox;
+mod lines;
+mod measured;
 mod own_log;
 mod past;
 mod receive;

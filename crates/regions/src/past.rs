@@ -39,6 +39,15 @@ impl Past {
         self.0[place(source, target)]
     }
 
+    pub fn set(&mut self, source: RegionId, target: RegionId, count: u64) {
+        self.0[place(source, target)] = count;
+    }
+
+    pub fn grow(&mut self, source: RegionId, target: RegionId, by: u64) {
+        let count = &mut self.0[place(source, target)];
+        *count = count.saturating_add(by);
+    }
+
     /// Counts a transaction of `source`, once for each of its targets.
     pub fn count(&mut self, source: RegionId, targets: RegionSet) {
         for target in targets.iter().filter(|target| *target != source) {

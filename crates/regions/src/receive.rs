@@ -22,6 +22,7 @@ use telesto_txn::service::{CommitWrites, Freshness};
 
 use crate::error::{Error, Result};
 use crate::inbox::Remote;
+use crate::lines::Lines;
 use crate::rows;
 use crate::shared::Shared;
 use crate::sort_out::{SortedOut, sort_out};
@@ -64,7 +65,7 @@ impl Receiver {
         }
         match request {
             Request::Hello | Request::Introduce(_) => Ok(self.standing(from)),
-            Request::Batch { begin, body } => {
+            Request::Batch { begin, ref body } | Request::FirstBatch { begin, ref body } => {
                 if !self.room(from).await {
                     return Ok(self.standing(from));
                 }
@@ -75,7 +76,10 @@ impl Receiver {
                     let Some(received) = fits else {
                         return Ok(received.map_or(Reply::Fresh, |at| Reply::At(at.clone())));
                     };
-                    let batch = Batch::unpack(begin, &body, &received.past).map_err(malformed())?;
+                    let lines = Lines { from, to: shared.config.me };
+                    let lines = matches!(request, Request::Batch { .. }).then_some(lines);
+                    let batch = Batch::unpack(begin, body, lines, &received.past);
+                    let batch = batch.map_err(malformed())?;
                     inbox.take(from, batch);
                     Reply::Taken
                 };
@@ -84,6 +88,10 @@ impl Receiver {
             }
             Request::Rows(rows) => {
                 self.fill(from, rows).await?;
+                Ok(Reply::Taken)
+            }
+            Request::Measured(report) => {
+                shared.reports.heard(shared.env.clock.monotonic(), from, report);
                 Ok(Reply::Taken)
             }
             Request::Filled(position) => {

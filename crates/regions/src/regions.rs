@@ -23,7 +23,7 @@ use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Label, RegionId, ShardId, Timestamp};
 use telesto_net::{CallLimits, Class, Client, Handler, Transport};
 use telesto_shard::{ProcessCache, Read};
-use telesto_txn::regions::{ConflictView, RegionControl};
+use telesto_txn::regions::{ConflictView, LinkView, RegionControl};
 use telesto_txn::service::{CommitWrites, Freshness};
 use telesto_txn::{Database as _, Engine, ReadFor, Reads, TxnOptions};
 use tokio::sync::{Notify, watch};
@@ -33,6 +33,7 @@ use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::inbox::Inbox;
+use crate::measured::{self, Reports};
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
@@ -133,6 +134,9 @@ impl Regions {
             timeout: config.timeout,
         };
         let mut inbox = Inbox::new(config.me, config.plane, config.planted);
+        if let Some(tables) = &tables {
+            inbox = inbox.defined_in(tables.defining());
+        }
         let stored = store.row(rows::inbox(), None).await?;
         if let Some(stored) = stored.clone() {
             inbox.restore(stored).map_err(Error::malformed("progress"))?;
@@ -154,6 +158,7 @@ impl Regions {
             wanted: Mutex::new(None),
             passed: watch::Sender::new(passed),
             peers,
+            reports: Reports::default(),
             trouble: Mutex::default(),
             conflicts: Mutex::default(),
             stopped: AtomicBool::new(false),
@@ -177,6 +182,8 @@ impl Regions {
                 Class::Append,
                 CallLimits::default(),
             );
+            let telling = measured::tell(Arc::clone(&shared), peer.id, client.clone());
+            tasks.push(env.spawn("telling another region what was measured", telling));
             let sender = Sender { shared: Arc::clone(&shared), to: peer.id, client };
             tasks.push(env.spawn("a stream to another region", sender.run()));
         }
@@ -258,6 +265,12 @@ impl Regions {
     #[must_use]
     pub fn conflicts(&self) -> Vec<ConflictView> {
         self.shared.conflicts.lock().1.iter().cloned().collect()
+    }
+
+    /// What is measured of the links between regions, of every pair that is known here.
+    #[must_use]
+    pub fn links(&self) -> Vec<LinkView> {
+        self.shared.links()
     }
 
     /// The token of a session that has seen `session` (the label that the engine gave it) here. What it stands for is everything

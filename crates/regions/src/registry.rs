@@ -21,7 +21,7 @@ use telesto_bucket::{Bucket, Cause, PutOutcome};
 use telesto_common::{Env, NodeId, RegionId};
 use telesto_net::{Caller, Peer};
 
-use crate::config::{PeerRegion, RegionsConfig};
+use crate::config::{PeerRegion, RegionsConfig, runs};
 use crate::error::{Error, Result};
 use crate::past::MEMBERS;
 
@@ -224,6 +224,22 @@ impl Registry {
                 Ok(())
             }
         }
+    }
+
+    /// The plane by which this region applies what the others send.
+    #[must_use]
+    pub fn plane(&self) -> &str {
+        &self.plane
+    }
+
+    /// Lets this region apply what the others send by another plane.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for one that regions do not run.
+    pub fn set_plane(&mut self, plane: &str) -> Result<()> {
+        runs(plane.parse().map_err(Error::Config)?)?;
+        plane.clone_into(&mut self.plane);
+        Ok(())
     }
 
     /// Leaves a region out from the next start on. Its number is not given again.

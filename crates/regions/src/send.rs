@@ -31,9 +31,12 @@ use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::fold::Fold;
+use crate::lines::Lines;
 use crate::rows;
 use crate::shared::{Peer, Shared};
-use crate::wire::{Batch, Element, Header, KeyWrite, LabelledRow, Position, Reply, Request};
+use crate::wire::{
+    Batch, Element, Header, KeyWrite, LabelledRow, Packed, Position, Reply, Request,
+};
 use telesto_geo::placement::Rules;
 
 /// The service of the streams between regions.
@@ -93,7 +96,11 @@ impl Sender {
         let header =
             Header { deployment: shared.config.deployment, from: shared.config.me, to: self.to };
         let by = shared.env.deadline(shared.config.timeout);
+        let asked = shared.env.clock.monotonic();
         let reply = self.client.call(SERVICE, request.encode(header), by).await?;
+        if let Some(peer) = shared.peers.get(&self.to) {
+            peer.meter.answered(shared.env.clock.monotonic().saturating_sub(asked));
+        }
         let reply = Reply::decode(reply).map_err(Error::malformed("another region's reply"))?;
         match reply {
             Reply::Refused(reason) => Err(Error::Refused { region: self.to, reason }),
@@ -334,13 +341,18 @@ impl Stream<'_> {
         let count = elements.len() as u64;
         let begin = (self.sent.lsn, self.sent.hash);
         let end = self.fold.position.clone();
-        let body = Batch { begin, elements, end: end.clone() }.pack(&self.sent.past);
+        let batch = Batch { begin, elements, end: end.clone() };
+        let lines = Lines { from: self.sender.shared.config.me, to: self.sender.to };
+        let Packed { body, metadata } = batch.pack(lines, &self.sent.past);
         self.peer.sent.fetch_add(count, Ordering::Relaxed);
         self.peer.sent_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+        self.peer.metadata_bytes.fetch_add(metadata as u64, Ordering::Relaxed);
         metrics::counter!("telesto_regions_sent_transactions_total", "to" => self.sender.to.to_string())
             .increment(count);
         metrics::counter!("telesto_regions_sent_bytes_total", "to" => self.sender.to.to_string())
             .increment(body.len() as u64);
+        metrics::counter!("telesto_regions_metadata_bytes_total", "to" => self.sender.to.to_string())
+            .increment(metadata as u64);
         let (sender, lsn) = (self.sender, end.lsn);
         self.under_way.push_back(Box::pin(async move {
             (lsn, sender.ask(Request::Batch { begin, body }).await)

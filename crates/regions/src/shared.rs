@@ -24,6 +24,7 @@ use tokio::sync::{Notify, watch};
 use crate::config::RegionsConfig;
 use crate::fold::PartSource;
 use crate::inbox::{Inbox, Remote};
+use crate::measured::{Meter, Reports};
 use crate::past::Past;
 use crate::sort_out::Tables;
 use crate::store::Store;
@@ -37,6 +38,9 @@ pub(crate) struct Peer {
     /// Transactions sent, since this runner began.
     pub sent: AtomicU64,
     pub sent_bytes: AtomicU64,
+    /// Of the unpacked bytes, those that tell of the past and of positions.
+    pub metadata_bytes: AtomicU64,
+    pub meter: Meter,
     /// Transactions of it applied, since this runner began.
     pub applied: AtomicU64,
     /// How long the newest took from its commit to being visible here, microseconds.
@@ -69,6 +73,8 @@ pub(crate) struct Shared {
     /// By source: everything of it up to here is in the log, with its past.
     pub passed: watch::Sender<BTreeMap<RegionId, Timestamp>>,
     pub peers: BTreeMap<RegionId, Peer>,
+    /// What the others have measured.
+    pub reports: Reports,
     /// What goes wrong now, by peer; nothing: here.
     pub trouble: Mutex<BTreeMap<Option<RegionId>, String>>,
     pub conflicts: Mutex<(u64, VecDeque<ConflictView>)>,
@@ -89,7 +95,7 @@ impl Shared {
     }
 
     pub fn applied(&self, transactions: &[Remote]) {
-        let now = self.env.clock.wall_micros();
+        let (now, since) = (self.env.clock.wall_micros(), self.env.clock.monotonic());
         for remote in transactions {
             let source = remote.label.source;
             let took = now.saturating_sub(remote.label.timestamp.wall_micros());
@@ -98,6 +104,7 @@ impl Shared {
             if let Some(peer) = self.peers.get(&source) {
                 peer.applied.fetch_add(1, Ordering::Relaxed);
                 peer.visible_micros.store(took, Ordering::Relaxed);
+                peer.meter.saw(since, took);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A batch names the position it begins at; a receiver that stands elsewhere refuses it and says where it stands.
-//! - Pasts travel as what has grown since the element before.
+//! - Pasts travel as what has grown since the element before: of an element two lines (see [`crate::lines`]), of a batch's end everything.
 //!
 //! # On failure
 //! What does not decode is refused with the reason; nothing of it was taken.
@@ -14,6 +14,8 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{Lsn, RegionId, Timestamp};
 
+use crate::lines::Lines;
+use crate::measured::{self, Measures};
 use crate::past::Past;
 
 /// Bytes of a request when it is unpacked, at most.
@@ -147,12 +149,16 @@ pub(crate) enum Request {
     Hello,
     /// Take this. The body stays packed until it is known where the receiver stands.
     Batch { begin: (Lsn, [u8; 16]), body: Bytes },
+    /// The same in its first form, with the whole past of every element, which older regions send.
+    FirstBatch { begin: (Lsn, [u8; 16]), body: Bytes },
     /// Rows of a snapshot of mine.
     Rows(Vec<LabelledRow>),
     /// That were all rows; the stream goes on from here.
     Filled(Position),
     /// I have joined: the text with which a region is accepted.
     Introduce(String),
+    /// What I have measured.
+    Measured(Vec<Measures>),
 }
 
 /// The answers.
@@ -174,38 +180,65 @@ pub(crate) struct Header {
     pub to: RegionId,
 }
 
+/// A packed batch.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub body: Bytes,
+    /// Of its bytes before packing, those that tell of the past and of positions.
+    pub metadata: usize,
+}
+
 impl Batch {
     /// Its body, packed, after a position whose past is `before`.
-    pub fn pack(&self, before: &Past) -> Bytes {
+    pub fn pack(&self, lines: Lines, before: &Past) -> Packed {
         let mut out = BytesMut::new();
         put_varint(&mut out, self.elements.len() as u64);
+        let mut metadata = out.len();
         let mut last = before;
         for element in &self.elements {
+            let begin = out.len();
             out.put_u64_le(element.at.0);
-            element.past.put_since(last, &mut out);
+            element.past.put_lines_since(lines, last, &mut out);
             last = &element.past;
+            metadata += out.len() - begin;
             put_varint(&mut out, element.writes.len() as u64);
             for write in &element.writes {
                 write.put(&mut out);
             }
         }
-        self.end.put_since(last, &mut out);
-        Bytes::from(lz4_flex::compress_prepend_size(&out))
+        let begin = out.len();
+        self.end.put_since(&last.with_lines(lines, before), &mut out);
+        metadata += out.len() - begin;
+        Packed { body: Bytes::from(lz4_flex::compress_prepend_size(&out)), metadata }
     }
 
-    pub fn unpack(begin: (Lsn, [u8; 16]), body: &[u8], before: &Past) -> Result<Self, Malformed> {
+    /// Reads what [`Batch::pack`] made with the same lines; without lines the first form.
+    pub fn unpack(
+        begin: (Lsn, [u8; 16]),
+        body: &[u8],
+        lines: Option<Lines>,
+        before: &Past,
+    ) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(unpacked(body)?);
         let count = cursor.count(10)?;
         let mut elements = Vec::with_capacity(count);
         let mut last = before.clone();
         for _ in 0..count {
             let at = Timestamp(cursor.u64()?);
-            last.take_since(&mut cursor)?;
+            match lines {
+                Some(lines) => last.take_lines_since(lines, &mut cursor)?,
+                None => last.take_since(&mut cursor)?,
+            }
             let writes = take_writes(&mut cursor)?;
             elements.push(Element { at, past: last.clone(), writes });
         }
         let end = Position::take_since(last, &mut cursor)?;
         cursor.finish()?;
+        if let Some(lines) = lines {
+            for element in &mut elements {
+                element.past = element.past.with_lines(lines, &end.past);
+            }
+        }
         Ok(Self { begin, elements, end })
     }
 }
@@ -225,10 +258,12 @@ fn unpacked(body: &[u8]) -> Result<Bytes, Malformed> {
 }
 
 const HELLO: u8 = 1;
-const BATCH: u8 = 2;
+const FIRST_BATCH: u8 = 2;
 const ROWS: u8 = 3;
 const FILLED: u8 = 4;
 const INTRODUCE: u8 = 5;
+const MEASURED: u8 = 16;
+const BATCH: u8 = 17;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
@@ -239,8 +274,10 @@ impl Request {
         out.put_u16_le(header.to.0);
         match self {
             Self::Hello => out.put_u8(HELLO),
-            Self::Batch { begin: (lsn, hash), body } => {
-                out.put_u8(BATCH);
+            Self::Batch { begin: (lsn, hash), body }
+            | Self::FirstBatch { begin: (lsn, hash), body } => {
+                let first = matches!(self, Self::FirstBatch { .. });
+                out.put_u8(if first { FIRST_BATCH } else { BATCH });
                 put_varint(&mut out, lsn.0);
                 out.put_slice(hash);
                 out.put_slice(body);
@@ -264,6 +301,10 @@ impl Request {
                 out.put_u8(INTRODUCE);
                 put_string(&mut out, text.as_bytes());
             }
+            Self::Measured(report) => {
+                out.put_u8(MEASURED);
+                measured::put(report, &mut out);
+            }
         }
         out.freeze()
     }
@@ -276,10 +317,15 @@ impl Request {
             Header { deployment, from: RegionId(cursor.u16()?), to: RegionId(cursor.u16()?) };
         let request = match cursor.u8()? {
             HELLO => Self::Hello,
-            BATCH => {
+            kind @ (BATCH | FIRST_BATCH) => {
                 let begin = (Lsn(cursor.varint()?), cursor.array16()?);
-                Self::Batch { begin, body: cursor.take(cursor.remaining())? }
+                let body = cursor.take(cursor.remaining())?;
+                match kind {
+                    BATCH => Self::Batch { begin, body },
+                    _ => Self::FirstBatch { begin, body },
+                }
             }
+            MEASURED => Self::Measured(measured::take(&mut cursor)?),
             ROWS => {
                 let mut body = Cursor::new(unpacked(&cursor.take(cursor.remaining())?)?);
                 let count = body.count(12)?;
@@ -369,8 +415,16 @@ mod tests {
             }
             let end = Position { lsn: Lsn(9), hash: [4; 16], at: Timestamp(5), past };
             let batch = Batch { begin, elements, end: end.clone() };
-            let body = batch.pack(&before);
-            prop_assert_eq!(Batch::unpack(begin, &body, &before), Ok(batch));
+            let lines = Lines { from: RegionId(2), to: RegionId(3) };
+            let Packed { body, metadata } = batch.pack(lines, &before);
+            prop_assert!(metadata > 0);
+            let unpacked = Batch::unpack(begin, &body, Some(lines), &before).expect("its own");
+            let rest = |element: &Element| (element.at, element.writes.clone());
+            for (sent, came) in batch.elements.iter().zip(&unpacked.elements) {
+                prop_assert_eq!(rest(sent), rest(came));
+                prop_assert_eq!(&came.past, &sent.past.with_lines(lines, &end.past));
+            }
+            prop_assert_eq!((unpacked.elements.len(), &unpacked.end), (batch.elements.len(), &end));
             let header = Header { deployment: 6, from: RegionId(1), to: RegionId(2) };
             let rows = vec![LabelledRow {
                 source: RegionId(3),
@@ -379,8 +433,15 @@ mod tests {
             }];
             for request in [
                 Request::Hello,
-                Request::Batch { begin, body },
+                Request::Batch { begin, body: body.clone() },
+                Request::FirstBatch { begin, body },
                 Request::Rows(rows),
+                Request::Measured(vec![Measures {
+                    peer: RegionId(3),
+                    round_trip: 4,
+                    visible: [1, 2, 3],
+                    ..Measures::default()
+                }]),
                 Request::Filled(end.clone()),
                 Request::Introduce("who I am".to_owned()),
             ] {
@@ -395,7 +456,82 @@ mod tests {
             let _ = Request::decode(garbage.clone());
             let _ = Reply::decode(garbage.clone());
             let _ = Position::decode(garbage.clone());
-            let _ = Batch::unpack(begin, &garbage, &before);
+            let _ = Batch::unpack(begin, &garbage, Some(lines), &before);
+            let _ = Batch::unpack(begin, &garbage, None, &before);
         }
+    }
+
+    /// What a region sends of its past with each of `elements` transactions of one batch to one of `members` regions, all of which replicate
+    /// everything and commit alike: bytes before packing, and in the first form.
+    fn metadata_of_a_copy(members: u16, elements: usize) -> (f64, f64) {
+        let everyone = RegionSet::first(usize::from(members));
+        let mut past = Past::default();
+        for region in (0..members).map(RegionId) {
+            (0..300).for_each(|_| past.count(region, everyone));
+        }
+        let before = past.clone();
+        let (mut batch, mut first_form) = (Vec::new(), BytesMut::new());
+        let mut last = before.clone();
+        for at in 0..elements {
+            (0..members).map(RegionId).for_each(|region| past.count(region, everyone));
+            first_form.put_u64_le(at as u64);
+            past.put_since(&last, &mut first_form);
+            last = past.clone();
+            batch.push(Element { at: Timestamp(at as u64), past: past.clone(), writes: Vec::new() });
+        }
+        let end = Position { lsn: Lsn(1000), hash: [4; 16], at: Timestamp(5), past };
+        end.put_since(&last, &mut first_form);
+        let batch = Batch { begin: (Lsn(900), [0; 16]), elements: batch, end };
+        let lines = Lines { from: RegionId(0), to: RegionId(1) };
+        let metadata = batch.pack(lines, &before).metadata;
+        let of_one = |bytes: usize| bytes as f64 / elements as f64;
+        (of_one(metadata), of_one(first_form.len()))
+    }
+
+    #[test]
+    fn past_of_a_transaction_does_not_grow_with_the_square_of_the_regions() {
+        println!("regions  in a batch  bytes of an update  with whole pasts  tree");
+        for members in [3, 7, 16] {
+            let copies = f64::from(members - 1);
+            // A label of 26 bytes on each edge of a tree with two serializers less than regions, a timestamp with each copy.
+            let tree = (2.0 * f64::from(members) - 3.0) * 26.0 + copies * 8.0;
+            for elements in [1, 8, 64] {
+                let (bytes, first) = metadata_of_a_copy(members, elements);
+                let (bytes, first) = (bytes * copies, first * copies);
+                println!("{members:>7}  {elements:>10}  {bytes:>18.0}  {first:>16.0}  {tree:>4.0}");
+            }
+        }
+        let (bytes, first) = metadata_of_a_copy(16, 64);
+        assert!(bytes < 32.0, "{bytes}: a timestamp, two lines, a share of the batch's end");
+        assert!(first > 400.0, "{first}: two bytes a pair of regions");
+        let (alone, first) = metadata_of_a_copy(7, 1);
+        assert!(alone < first * 1.2, "{alone} {first}: a batch of one is hardly larger");
+    }
+
+    #[test]
+    fn batch_of_an_older_region_is_read() {
+        let mut past = Past::default();
+        past.count(RegionId(2), RegionSet(0b1011));
+        let before = past.clone();
+        let mut elements = Vec::new();
+        let mut body = BytesMut::new();
+        put_varint(&mut body, 2);
+        let mut last = before.clone();
+        for at in 1..=2_u16 {
+            past.count(RegionId(at), RegionSet(0b1011));
+            body.put_u64_le(u64::from(at));
+            past.put_since(&last, &mut body);
+            put_varint(&mut body, 1);
+            let writes = vec![write(vec![1], Some(vec![2]))];
+            writes[0].put(&mut body);
+            elements.push(Element { at: Timestamp(u64::from(at)), past: past.clone(), writes });
+            last = past.clone();
+        }
+        let end = Position { lsn: Lsn(9), hash: [4; 16], at: Timestamp(5), past };
+        end.put_since(&last, &mut body);
+        let begin = (Lsn(7), [3; 16]);
+        let packed = lz4_flex::compress_prepend_size(&body);
+        let read = Batch::unpack(begin, &packed, None, &before).expect("read");
+        assert_eq!(read, Batch { begin, elements, end });
     }
 }

@@ -42,6 +42,12 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         assert_eq!(one.peers[0].node.address, "us:1");
         assert_eq!(two.peers[0].node.address, "eu:1");
         assert_eq!(two.name, "us");
+        assert_eq!((first.plane(), one.plane.name()), ("matrix", "matrix"));
+        first.set_plane("eventual").expect("run by regions");
+        assert_eq!(first.config(caller(1)).expect("fits").plane.name(), "eventual");
+        for plane in ["tree", "timestamp", "nothing"] {
+            assert!(matches!(first.set_plane(plane), Err(Error::Config(_))), "{plane}");
+        }
         first.remove("us").expect("there");
         assert!(first.remove("eu").is_err(), "itself");
         assert!(first.config(caller(1)).expect("fits").peers.is_empty());

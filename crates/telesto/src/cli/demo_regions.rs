@@ -27,19 +27,18 @@ use telesto_common::RegionId;
 use telesto_geo::Latencies;
 use tokio::time::Instant;
 
-use self::site::World;
 use self::visibility::{Pair, Seen};
 use super::link::Link;
 use super::shell;
+use super::sites::{self, PATIENCE, World};
 use super::units::Span;
 
 /// Regions: names, the sites of [`Latencies::saturn`] that they stand for, and what those are called.
 const REGIONS: [(&str, u16, &str); 3] =
     [("us", 0, "N. Virginia"), ("eu", 3, "Ireland"), ("ap", 5, "Tokyo")];
+const NAMES: [&str; REGIONS.len()] = [REGIONS[0].0, REGIONS[1].0, REGIONS[2].0];
 /// The region that is cut off from both others.
 const CUT_OFF: usize = 2;
-/// How long regions may take to have everything of each other at the end, and their tables at the beginning.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `telesto demo regions`.
 #[derive(Debug, Args)]
@@ -78,8 +77,8 @@ pub async fn run(asked: Regions) -> Result<(), String> {
             folder.display()
         ));
     }
-    let sites: Vec<RegionId> = REGIONS.iter().map(|(_, site, _)| RegionId(*site)).collect();
-    let mut world = World::new(&folder, Latencies::saturn().select(&sites)).await?;
+    let places: Vec<RegionId> = REGIONS.iter().map(|(_, site, _)| RegionId(*site)).collect();
+    let mut world = World::new(&folder, &NAMES, Latencies::saturn().select(&places)).await?;
     let shown = show(&asked, &mut world).await;
     for site in &mut world.sites {
         site.stop().await;
@@ -110,7 +109,7 @@ async fn show(asked: &Regions, world: &mut World) -> Result<(), String> {
         );
     }
     let urls: [String; REGIONS.len()] = std::array::from_fn(|region| world.sites[region].url());
-    world.place_tables(&urls).await?;
+    site::place_tables(&urls).await?;
     let seen = Arc::new(Seen::new(asked.seed));
     let tasks = load::start(&seen, &urls);
     watch(asked, world, &seen).await?;
@@ -123,8 +122,7 @@ async fn show(asked: &Regions, world: &mut World) -> Result<(), String> {
 
 /// Every way from one region to another.
 fn pairs() -> impl Iterator<Item = Pair> {
-    (0..REGIONS.len())
-        .flat_map(|from| (0..REGIONS.len()).filter(move |to| *to != from).map(move |to| (from, to)))
+    sites::pairs(REGIONS.len())
 }
 
 /// Cuts the third region off for a while, and prints a line a second.

@@ -10,7 +10,9 @@ mod cluster;
 mod demo;
 mod demo_cluster;
 mod demo_regions;
+mod demo_social;
 mod dump;
+mod geo;
 mod import;
 mod keys;
 mod link;
@@ -21,6 +23,7 @@ mod restore;
 mod runtimes;
 mod settings;
 mod shell;
+mod sites;
 mod start;
 mod statements;
 mod table;
@@ -173,6 +176,11 @@ enum Command {
         #[command(subcommand)]
         command: region::Command,
     },
+    /// Plan how labels would travel between regions, from what the regions have measured.
+    Geo {
+        #[command(subcommand)]
+        command: geo::Command,
+    },
     /// Make keys for encryption, look at a database's data keys, or go on with a new one.
     Keys {
         #[command(subcommand)]
@@ -237,6 +245,15 @@ enum DemoCommand {
   telesto demo regions
   telesto demo regions --time 2m --seed 7 --cut refused")]
     Regions(demo_regions::Regions),
+    /// A social network in seven regions on this machine, with the links, users and placement of Saturn's evaluation.
+    ///
+    /// Every user's data is in three regions or more and in no other. Shows for every pair of regions how long what is written takes to be
+    /// visible against the time of the link, and checks causal order, acknowledged writes and equal replicas.
+    #[command(after_help = "Examples:
+  telesto demo social
+  telesto demo social --time 5m --copies 5 --clients 4
+  telesto demo social --users 5000 --writes 4")]
+    Social(demo_social::Social),
 }
 
 #[derive(Debug, Subcommand)]
@@ -337,6 +354,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Keys { command } => report(keys::run(command).await),
         Command::Cluster { command } => report(cluster::run(command).await),
         Command::Region { command } => report(region::run(command).await),
+        Command::Geo { command } => report(geo::run(command).await),
         Command::Log { command: LogCommand::Inspect { place, from, limit, json } } => {
             report(log::inspect(place, from, limit, json).await)
         }
@@ -367,6 +385,9 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         }
         Command::Demo { what: DemoCommand::Regions(asked) } => {
             report(demo_regions::run(asked).await)
+        }
+        Command::Demo { what: DemoCommand::Social(asked) } => {
+            report(demo_social::run(asked).await)
         }
         Command::Demo { what: DemoCommand::Bookstore(asked) } => {
             report(demo::bookstore(*asked).await)

@@ -91,6 +91,16 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Shows or changes in what order the region of a bucket applies what the others send.
+    ///
+    /// matrix: in causal order (usual). eventual: each region's transactions in their order, those of different regions as they come; sessions
+    /// that move may then see an effect without its cause. A running node goes over within seconds, and nothing is lost.
+    Plane {
+        /// matrix or eventual
+        plane: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Leaves a region out; to be run for every region that stays.
     ///
     /// What it has committed and not sent stays in its bucket. It cannot come back under its name's number.
@@ -180,6 +190,15 @@ pub async fn run(command: Command) -> Result<(), String> {
             let bucket = bucket(&env, &place).await?;
             let (_, registry) = known(&bucket).await?;
             list(&registry, json)?;
+        }
+        Command::Plane { plane, place } => {
+            let bucket = bucket(&env, &place).await?;
+            let (number, mut registry) = known(&bucket).await?;
+            if let Some(plane) = plane {
+                registry.set_plane(&plane).map_err(text)?;
+                registry.save(&bucket, number).await.map_err(text)?;
+            }
+            println!("{}", registry.plane());
         }
         Command::Remove { name, place } => {
             let bucket = bucket(&env, &place).await?;
