@@ -521,6 +521,33 @@ async fn go(world: &World, key: u64, with_token: bool) -> Vec<Event> {
     vec![Event::Write { key, value: value.unsigned_abs() }, Event::Read { key, value: read }]
 }
 
+/// Every region knows what all links take, a plan can be made from it, and a region goes over to another plane and back while it runs.
+async fn check_links(world: &World) {
+    let client = world.sites[2].client().await;
+    let until = Instant::now() + PATIENCE;
+    let known = "SELECT from_region, to_region FROM telesto_links WHERE round_trip_ms IS NOT NULL";
+    while rows(&client, known).await.len() < 6 {
+        assert!(Instant::now() < until, "{:?}", rows(&client, "SELECT * FROM telesto_links").await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let port = world.sites[2].port.load(Ordering::Relaxed);
+    let url = format!("postgres://telesto@127.0.0.1:{port}/telesto");
+    let plan = telesto(&["geo", "plan", "--url", &url]).expect("a plan");
+    assert_eq!(plan.matches(" → ").count(), 6, "{plan}");
+    let svg = telesto(&["geo", "plan", "--url", &url, "--format", "svg"]).expect("a picture");
+    assert!(svg.starts_with("<svg"), "{svg}");
+    for (number, plane) in [(101, "eventual"), (102, "matrix")] {
+        registry(&["plane", plane, "--bucket", &world.sites[2].place.bucket]);
+        let now = format!("SELECT 1 FROM telesto_regions WHERE is_self AND plane = '{plane}'");
+        let until = Instant::now() + PATIENCE;
+        while rows(&client, &now).await.is_empty() {
+            assert!(Instant::now() < until, "it does not go over to {plane}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        world.settle(number).await;
+    }
+}
+
 fn asked(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
@@ -617,6 +644,7 @@ async fn regions_stay_causal_and_lose_nothing() {
 
     // What was acknowledged.
     check_replicas(&world).await;
+    check_links(&world).await;
     let client = world.sites[2].client().await;
     for mover in &movers {
         let key = mover.own_key().cast_signed();

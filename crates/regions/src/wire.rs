@@ -477,7 +477,11 @@ mod tests {
             first_form.put_u64_le(at as u64);
             past.put_since(&last, &mut first_form);
             last = past.clone();
-            batch.push(Element { at: Timestamp(at as u64), past: past.clone(), writes: Vec::new() });
+            batch.push(Element {
+                at: Timestamp(at as u64),
+                past: past.clone(),
+                writes: Vec::new(),
+            });
         }
         let end = Position { lsn: Lsn(1000), hash: [4; 16], at: Timestamp(5), past };
         end.put_since(&last, &mut first_form);

@@ -60,7 +60,9 @@ impl Graph {
     pub fn new(packed: &[u8], users: usize, random: &mut SmallRng) -> Result<Self, String> {
         let mut placements = read_placement(packed)?;
         if users < 100 {
-            return Err(format!("{users} users are too few for {REGIONS} regions; take 100 or more"));
+            return Err(format!(
+                "{users} users are too few for {REGIONS} regions; take 100 or more"
+            ));
         }
         let wanted = EDGES * users.min(placements.len()) / placements.len();
         placements.truncate(users);

@@ -94,14 +94,12 @@ pub fn dot(tree: &Tree, latencies: &Latencies, names: &[&str]) -> String {
 /// `tree` as an SVG picture; `names` by region.
 #[must_use]
 pub fn svg(tree: &Tree, latencies: &Latencies, names: &[&str]) -> String {
-    let escaped =
-        |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let (nodes, edges) = walk(tree, latencies);
     let places = places(&nodes, &edges);
     let leaves = nodes.iter().filter(|(node, _)| matches!(node, Node::Region(_))).count();
     let deepest = nodes.iter().map(|(_, depth)| *depth).max().unwrap_or_default();
-    let (width, height) =
-        (leaves.max(1) as f64 * STEP_X, deepest as f64 * STEP_Y + 4.0 * NODE.1);
+    let (width, height) = (leaves.max(1) as f64 * STEP_X, deepest as f64 * STEP_Y + 4.0 * NODE.1);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\" text-anchor=\"middle\">\n"
     );

@@ -242,10 +242,7 @@ async fn summary(
             println!("{way:<8} {link:>8.0}  nothing came");
             continue;
         };
-        println!(
-            "{way:<8} {link:>8.0} {mean:>9.1} {p50:>8.1} {p99:>8.1} {:>9.1}",
-            mean - link
-        );
+        println!("{way:<8} {link:>8.0} {mean:>9.1} {p50:>8.1} {p99:>8.1} {:>9.1}", mean - link);
         extras.push((mean - link, way));
     }
     let worst = extras.iter().max_by(|a, b| a.0.total_cmp(&b.0));
@@ -262,7 +259,9 @@ async fn summary(
         counts.operations,
         counts.writes,
         counts.moves,
-        seen.waited_micros.load(Ordering::Relaxed) as f64 / 1000.0 / (counts.moves.max(1) * 2) as f64,
+        seen.waited_micros.load(Ordering::Relaxed) as f64
+            / 1000.0
+            / (counts.moves.max(1) * 2) as f64,
         seen.stayed.load(Ordering::Relaxed)
     );
     println!(
@@ -278,7 +277,9 @@ async fn summary(
     network.fence(2).await?;
     println!("{}", network.metadata().await?);
     let (rows, copies) = network.compare().await?;
-    println!("Replicas are equal: {rows} rows, {copies} with all copies; a region refuses what is not placed there.");
+    println!(
+        "Replicas are equal: {rows} rows, {copies} with all copies; a region refuses what is not placed there."
+    );
     let acknowledged = seen.acknowledged.lock().clone();
     let missing = network.missing(&acknowledged).await?;
     println!("{} posts were acknowledged, {missing} of them are missing.", acknowledged.len());

@@ -386,9 +386,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Demo { what: DemoCommand::Regions(asked) } => {
             report(demo_regions::run(asked).await)
         }
-        Command::Demo { what: DemoCommand::Social(asked) } => {
-            report(demo_social::run(asked).await)
-        }
+        Command::Demo { what: DemoCommand::Social(asked) } => report(demo_social::run(asked).await),
         Command::Demo { what: DemoCommand::Bookstore(asked) } => {
             report(demo::bookstore(*asked).await)
         }

@@ -49,9 +49,8 @@ pub struct World {
 
 /// Every way from one of `regions` regions to another.
 pub fn pairs(regions: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..regions).flat_map(move |from| {
-        (0..regions).filter(move |to| *to != from).map(move |to| (from, to))
-    })
+    (0..regions)
+        .flat_map(move |from| (0..regions).filter(move |to| *to != from).map(move |to| (from, to)))
 }
 
 async fn free_port() -> Result<u16, String> {
@@ -112,8 +111,15 @@ impl World {
     /// Makes the first region.
     pub async fn found(&mut self) -> Result<(), String> {
         let address = self.way(1, 0);
-        registry(&["init", self.names[0], "--bucket", &self.sites[0].bucket, "--address", &address])
-            .await?;
+        registry(&[
+            "init",
+            self.names[0],
+            "--bucket",
+            &self.sites[0].bucket,
+            "--address",
+            &address,
+        ])
+        .await?;
         self.sites[0].start(self.names[0]).await
     }
 
@@ -153,7 +159,9 @@ impl World {
 
     /// Lets all links from and to `region` be so.
     pub fn set_link_of(&self, region: usize, link: Link) {
-        for (from, to) in pairs(self.names.len()).filter(|(from, to)| *from == region || *to == region) {
+        for (from, to) in
+            pairs(self.names.len()).filter(|(from, to)| *from == region || *to == region)
+        {
             self.links[from][to].set(link);
         }
     }

@@ -17,8 +17,7 @@ const TABLES: [&str; 4] = ["orders", "stock", "pulse", "diary"];
 /// Makes the tables, and waits until every region has them and may write its own.
 pub async fn place_tables(urls: &[String]) -> Result<(), String> {
     let client = connect(&urls[0]).await?;
-    let names =
-        format!("SELECT count(*) FROM telesto_regions HAVING count(*) = {}", REGIONS.len());
+    let names = format!("SELECT count(*) FROM telesto_regions HAVING count(*) = {}", REGIONS.len());
     until(&client, &names).await?;
     let statements = format!(
         "CREATE TABLE stock (item int PRIMARY KEY, n bigint NOT NULL);
@@ -43,11 +42,7 @@ pub async fn place_tables(urls: &[String]) -> Result<(), String> {
         let pulse = format!("INSERT INTO pulse VALUES ('{}', 0)", name(region));
         while let Err(error) = client.batch_execute(&pulse).await {
             if begun.elapsed() > PATIENCE {
-                return Err(format!(
-                    "{} does not get the tables: {}",
-                    name(region),
-                    full(&error)
-                ));
+                return Err(format!("{} does not get the tables: {}", name(region), full(&error)));
             }
             tokio::time::sleep(AGAIN).await;
         }

@@ -39,7 +39,10 @@ fn id(region: usize) -> RegionId {
 }
 
 /// The rows that a statement shows, as texts.
-pub async fn rows(client: &Client, statement: &str) -> Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
+pub async fn rows(
+    client: &Client,
+    statement: &str,
+) -> Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
     let answer = client.simple_query(statement).await?;
     let row = |message| {
         let SimpleQueryMessage::Row(row) = message else { return None };
@@ -84,8 +87,11 @@ impl Network {
     /// Makes the tables in the first region, and waits until every region has them.
     pub async fn make_tables(&self) -> Result<(), String> {
         let client = connect(&self.urls[0]).await?;
-        until(&client, &format!("SELECT count(*) FROM telesto_regions HAVING count(*) = {REGIONS}"))
-            .await?;
+        until(
+            &client,
+            &format!("SELECT count(*) FROM telesto_regions HAVING count(*) = {REGIONS}"),
+        )
+        .await?;
         let mut statements = String::new();
         for (group, set) in self.groups.iter().enumerate() {
             let names: Vec<_> = set.iter().map(|region| NAMES[usize::from(region.0)]).collect();
@@ -112,14 +118,19 @@ impl Network {
             // Refused until the table is there.
             while let Err(error) = client.batch_execute(&fence).await {
                 if begun.elapsed() > PATIENCE {
-                    return Err(format!("{} does not get the tables: {}", NAMES[region], full(&error)));
+                    return Err(format!(
+                        "{} does not get the tables: {}",
+                        NAMES[region],
+                        full(&error)
+                    ));
                 }
                 tokio::time::sleep(AGAIN).await;
             }
         }
         for url in &self.urls {
             let client = connect(url).await?;
-            let all = format!("SELECT 1 FROM fence WHERE step = {step} HAVING count(*) = {REGIONS}");
+            let all =
+                format!("SELECT 1 FROM fence WHERE step = {step} HAVING count(*) = {REGIONS}");
             until(&client, &all).await?;
         }
         Ok(())
@@ -169,12 +180,16 @@ impl Network {
                 let found = rows(client, &sums).await;
                 if !set.has(id(region)) {
                     if found.is_ok() {
-                        return Err(format!("{} answers for wall_{group:02}, which is not placed there", NAMES[region]));
+                        return Err(format!(
+                            "{} answers for wall_{group:02}, which is not placed there",
+                            NAMES[region]
+                        ));
                     }
                     continue;
                 }
                 let found = found.map_err(|error| full(&error))?;
-                let count = found.first().and_then(|row| row.first()?.as_deref()?.parse::<u64>().ok());
+                let count =
+                    found.first().and_then(|row| row.first()?.as_deref()?.parse::<u64>().ok());
                 copies += count.unwrap_or_default();
                 match &first {
                     None => {

@@ -205,7 +205,8 @@ impl User {
         self.at = to;
         let asked = Instant::now();
         let attach = format!("SET telesto.session_token = '{token}'");
-        match self.session().await?.batch_execute(&attach).await {
+        let attached = self.session().await?.batch_execute(&attach).await;
+        match attached {
             Ok(()) => {
                 let took = u64::try_from(asked.elapsed().as_micros()).unwrap_or_default();
                 self.seen.waited_micros.fetch_add(took, Ordering::Relaxed);
@@ -255,11 +256,10 @@ impl User {
         let number = |row: &Vec<Option<String>>, cell: usize| -> Option<i64> {
             row.get(cell)?.as_deref()?.parse().ok()
         };
-        let about = posts.iter().filter_map(|row| {
-            Some((u32::try_from(number(row, 1)?).ok()?, number(row, 2)?))
-        });
-        let here: Vec<_> =
-            about.filter(|(about, _)| self.network.is_in(*about, self.at)).collect();
+        let about = posts
+            .iter()
+            .filter_map(|row| Some((u32::try_from(number(row, 1)?).ok()?, number(row, 2)?)));
+        let here: Vec<_> = about.filter(|(about, _)| self.network.is_in(*about, self.at)).collect();
         if !here.is_empty() {
             let (about, n) = here[self.random.random_range(0..here.len())];
             let there = self.has(about, n).await?;
@@ -268,11 +268,7 @@ impl User {
         Ok(posts.first().and_then(|row| number(row, 0)))
     }
 
-    async fn write(
-        &mut self,
-        owner: u32,
-        about: Option<(u32, Option<i64>)>,
-    ) -> Result<(), String> {
+    async fn write(&mut self, owner: u32, about: Option<(u32, Option<i64>)>) -> Result<(), String> {
         let (wall, n) = (self.network.wall(owner), self.next);
         self.next += 10_000;
         let shown = |number: Option<i64>| number.map_or("NULL".to_owned(), |n| n.to_string());

@@ -54,7 +54,9 @@ fn square(text: &str) -> Result<(Vec<String>, Vec<Vec<f64>>), String> {
             wrong(format!("there are more lines than the {} regions named", names.len()))
         })?;
         if row.first() != Some(expected) {
-            return Err(wrong(format!("it is to be that of {expected:?}, in the order of the names")));
+            return Err(wrong(format!(
+                "it is to be that of {expected:?}, in the order of the names"
+            )));
         }
         if row.len() != names.len() + 1 {
             return Err(wrong(format!("it needs {} numbers", names.len())));
@@ -118,13 +120,8 @@ impl Input {
         let mut measured = Vec::new();
         for row in &links {
             let (Some(from), Some(to)) = (place(row.get(0)), place(row.get(1))) else { continue };
-            let link = Link {
-                from,
-                to,
-                round_trip: row.get(2),
-                sent: row.get(3),
-                visible: row.get(4),
-            };
+            let link =
+                Link { from, to, round_trip: row.get(2), sent: row.get(3), visible: row.get(4) };
             measured.push(link);
         }
         Self::of_links(names, &measured)
@@ -217,11 +214,8 @@ mod tests {
     fn measured_round_trips_are_halved_and_what_nobody_measured_is_named() {
         let link = |from, to, round_trip, sent| Link { from, to, round_trip, sent, visible: None };
         let names = || ["us", "eu", "ap"].map(str::to_owned).to_vec();
-        let mut links = vec![
-            link(0, 1, Some(84.0), 10),
-            link(1, 0, Some(82.0), 5),
-            link(2, 0, Some(146.0), 0),
-        ];
+        let mut links =
+            vec![link(0, 1, Some(84.0), 10), link(1, 0, Some(82.0), 5), link(2, 0, Some(146.0), 0)];
         let error = Input::of_links(names(), &links).unwrap_err();
         assert!(error.contains("eu and ap") && !error.contains("us and"), "{error}");
         links.push(link(2, 1, Some(214.0), 7));

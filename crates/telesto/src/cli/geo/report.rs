@@ -61,14 +61,14 @@ fn summary(pairs: &[Pair]) -> [(f64, f64); PLANES.len()] {
     })
 }
 
-fn name(input: &Input, problem_node: Node, solution: &Solution) -> String {
+fn name(input: &Input, node: Node, solution: &Solution) -> String {
     let region = |region: RegionId| {
         input.names.get(usize::from(region.0)).cloned().unwrap_or_else(|| region.to_string())
     };
-    match problem_node {
+    match node {
         Node::Region(id) => region(id),
         Node::Serializer(index) => {
-            format!("S{index} at {}", region(solution.tree.site(problem_node)))
+            format!("S{index} at {}", region(solution.tree.site(node)))
         }
     }
 }
@@ -78,7 +78,9 @@ fn how(input: &Input) -> String {
         regions if regions <= EXACT_LIMIT => {
             "every spanning tree over the regions was tried".to_owned()
         }
-        regions => format!("a good one, not surely the best: more than {EXACT_LIMIT} regions ({regions})"),
+        regions => {
+            format!("a good one, not surely the best: more than {EXACT_LIMIT} regions ({regions})")
+        }
     }
 }
 
