@@ -141,10 +141,7 @@ impl User {
     async fn session(&mut self) -> Result<&Client, String> {
         let at = self.at;
         if self.sessions[at].is_none() {
-            let client = connect(&self.network.urls[at]).await?;
-            let limit = format!("SET statement_timeout = '{ATTACH}'");
-            client.batch_execute(&limit).await.map_err(|error| full(&error))?;
-            self.sessions[at] = Some(client);
+            self.sessions[at] = Some(connect(&self.network.urls[at]).await?);
         }
         self.sessions[at].as_ref().ok_or_else(|| "no session".to_owned())
     }
@@ -204,7 +201,9 @@ impl User {
         tokio::time::sleep(network.one_way(from, to)).await;
         self.at = to;
         let asked = Instant::now();
-        let attach = format!("SET telesto.session_token = '{token}'");
+        let attach = format!(
+            "SET statement_timeout = '{ATTACH}'; SET telesto.session_token = '{token}'; SET statement_timeout = 0"
+        );
         let attached = self.session().await?.batch_execute(&attach).await;
         match attached {
             Ok(()) => {
