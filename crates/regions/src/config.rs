@@ -43,6 +43,8 @@ pub struct RegionsConfig {
     pub secret: [u8; 32],
     /// The other regions.
     pub peers: Vec<PeerRegion>,
+    /// Regions that are gone for good, whose peers exchange what they have of them.
+    pub lost: Vec<RegionId>,
     /// How causal order is kept: `matrix`, or `eventual` (none but of definitions).
     pub plane: PlaneKind,
     /// Who this node is to others.
@@ -71,6 +73,7 @@ impl RegionsConfig {
             deployment,
             secret,
             peers: Vec::new(),
+            lost: Vec::new(),
             plane: PlaneKind::Matrix,
             caller,
             beat: Duration::from_millis(50),

@@ -9,7 +9,7 @@
 //! - A report is told as it is; nothing is decided by it.
 //!
 //! # On failure
-//! A region that cannot be reached, or does not know reports yet, hears none; the last one of a region that is away stays, with its age.
+//! A region that cannot be reached hears none; the last one of a region that is away stays, with its age.
 //!
 //! # Limits
 //! In memory, since the runner began. Visibility is of the newest [`SAMPLES`] transactions within [`WITHIN`], by the two regions' clocks.
@@ -23,12 +23,10 @@ use bytes::{BufMut as _, BytesMut};
 use parking_lot::Mutex;
 use telesto_common::RegionId;
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
-use telesto_net::Client;
 use telesto_txn::regions::LinkView;
 
-use crate::send::SERVICE;
 use crate::shared::Shared;
-use crate::wire::{Header, Request};
+use crate::wire::Request;
 
 /// How often a region tells what it has measured.
 const TELL: Duration = Duration::from_secs(10);
@@ -180,7 +178,7 @@ impl Shared {
 }
 
 /// Tells a peer what was measured, again and again.
-pub(crate) async fn tell(shared: Arc<Shared>, to: RegionId, client: Client) {
+pub(crate) async fn tell(shared: Arc<Shared>, to: RegionId) {
     loop {
         shared.env.clock.sleep(TELL).await;
         let report = shared.report();
@@ -188,10 +186,8 @@ pub(crate) async fn tell(shared: Arc<Shared>, to: RegionId, client: Client) {
             metrics::gauge!("telesto_regions_round_trip_seconds", "to" => to.to_string())
                 .set(Duration::from_micros(own.round_trip).as_secs_f64());
         }
-        let header = Header { deployment: shared.config.deployment, from: shared.config.me, to };
-        let by = shared.env.deadline(shared.config.timeout);
-        // Who does not know reports refuses; who is away hears the next one.
-        let _ = client.call(SERVICE, Request::Measured(report).encode(header), by).await;
+        // Who is away hears the next one.
+        let _ = shared.ask(to, Request::Measured(report)).await;
     }
 }
 

@@ -13,6 +13,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{Lsn, RegionId, Timestamp};
+use telesto_geo::RegionSet;
 
 use crate::lines::Lines;
 use crate::measured::{self, Measures};
@@ -20,7 +21,10 @@ use crate::past::Past;
 
 /// Bytes of a request when it is unpacked, at most.
 pub(crate) const MAX_REQUEST_BYTES: usize = 60 << 20;
-const VERSION: u8 = 1;
+/// Of what is stored.
+const STORED: u8 = 1;
+/// Of what regions say to each other.
+const SPOKEN: u8 = 2;
 
 /// A position in a region's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,25 +65,27 @@ impl Position {
     /// The position alone, as it is stored.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        out.put_u8(STORED);
         self.put(&mut out);
         out.freeze()
     }
 
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes);
-        check_version(cursor.u8()?)?;
+        check_version(cursor.u8()?, STORED)?;
         let position = Self::take(&mut cursor)?;
         cursor.finish()?;
         Ok(position)
     }
 }
 
-fn check_version(version: u8) -> Result<(), Malformed> {
-    if version == VERSION {
+fn check_version(version: u8, known: u8) -> Result<(), Malformed> {
+    if version == known {
         return Ok(());
     }
-    Err(format!("version {version} of the streams between regions is not known"))
+    Err(format!(
+        "version {version} of the streams between regions is not known, only version {known}"
+    ))
 }
 
 /// A written key.
@@ -121,11 +127,13 @@ pub(crate) struct Element {
     pub at: Timestamp,
     /// Its past, itself included.
     pub past: Past,
+    /// Other regions that get the very same part of it.
+    pub shared_with: RegionSet,
     /// What the receiver replicates of it.
     pub writes: Vec<KeyWrite>,
 }
 
-/// A piece of a stream.
+/// A piece of a stream. The past of its end holds that of every element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     /// Where it begins, and that position's past, which is not sent.
@@ -149,8 +157,6 @@ pub(crate) enum Request {
     Hello,
     /// Take this. The body stays packed until it is known where the receiver stands.
     Batch { begin: (Lsn, [u8; 16]), body: Bytes },
-    /// The same in its first form, with the whole past of every element, which older regions send.
-    FirstBatch { begin: (Lsn, [u8; 16]), body: Bytes },
     /// Rows of a snapshot of mine.
     Rows(Vec<LabelledRow>),
     /// That were all rows; the stream goes on from here.
@@ -159,6 +165,8 @@ pub(crate) enum Request {
     Introduce(String),
     /// What I have measured.
     Measured(Vec<Measures>),
+    /// A question beside the stream: see [`crate::question`].
+    Ask(Bytes),
 }
 
 /// The answers.
@@ -170,6 +178,8 @@ pub(crate) enum Reply {
     /// The receiver has nothing of this stream.
     Fresh,
     Refused(String),
+    /// The answer to a question.
+    Answer(Bytes),
 }
 
 /// Who speaks to whom.
@@ -200,6 +210,7 @@ impl Batch {
             out.put_u64_le(element.at.0);
             element.past.put_lines_since(lines, last, &mut out);
             last = &element.past;
+            put_varint(&mut out, element.shared_with.0);
             metadata += out.len() - begin;
             put_varint(&mut out, element.writes.len() as u64);
             for write in &element.writes {
@@ -212,32 +223,28 @@ impl Batch {
         Packed { body: Bytes::from(lz4_flex::compress_prepend_size(&out)), metadata }
     }
 
-    /// Reads what [`Batch::pack`] made with the same lines; without lines the first form.
+    /// Reads what [`Batch::pack`] made with the same lines.
     pub fn unpack(
         begin: (Lsn, [u8; 16]),
         body: &[u8],
-        lines: Option<Lines>,
+        lines: Lines,
         before: &Past,
     ) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(unpacked(body)?);
-        let count = cursor.count(10)?;
+        let count = cursor.count(11)?;
         let mut elements = Vec::with_capacity(count);
         let mut last = before.clone();
         for _ in 0..count {
             let at = Timestamp(cursor.u64()?);
-            match lines {
-                Some(lines) => last.take_lines_since(lines, &mut cursor)?,
-                None => last.take_since(&mut cursor)?,
-            }
+            last.take_lines_since(lines, &mut cursor)?;
+            let shared_with = RegionSet(cursor.varint()?);
             let writes = take_writes(&mut cursor)?;
-            elements.push(Element { at, past: last.clone(), writes });
+            elements.push(Element { at, past: last.clone(), shared_with, writes });
         }
         let end = Position::take_since(last, &mut cursor)?;
         cursor.finish()?;
-        if let Some(lines) = lines {
-            for element in &mut elements {
-                element.past = element.past.with_lines(lines, &end.past);
-            }
+        for element in &mut elements {
+            element.past = element.past.with_lines(lines, &end.past);
         }
         Ok(Self { begin, elements, end })
     }
@@ -257,41 +264,58 @@ fn unpacked(body: &[u8]) -> Result<Bytes, Malformed> {
     lz4_flex::block::decompress(packed, size).map(Bytes::from).map_err(|error| error.to_string())
 }
 
+/// Rows with their labels, packed.
+pub(crate) fn pack_rows(rows: &[LabelledRow]) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    put_varint(&mut body, rows.len() as u64);
+    for row in rows {
+        body.put_u16_le(row.source.0);
+        body.put_u64_le(row.at.0);
+        row.write.put(&mut body);
+    }
+    lz4_flex::compress_prepend_size(&body)
+}
+
+/// Reads what [`pack_rows`] made.
+pub(crate) fn unpack_rows(packed: &[u8]) -> Result<Vec<LabelledRow>, Malformed> {
+    let mut body = Cursor::new(unpacked(packed)?);
+    let count = body.count(12)?;
+    let mut rows = Vec::with_capacity(count);
+    for _ in 0..count {
+        let source = RegionId(body.u16()?);
+        let at = Timestamp(body.u64()?);
+        rows.push(LabelledRow { source, at, write: KeyWrite::take(&mut body)? });
+    }
+    body.finish()?;
+    Ok(rows)
+}
+
 const HELLO: u8 = 1;
-const FIRST_BATCH: u8 = 2;
+const BATCH: u8 = 2;
 const ROWS: u8 = 3;
 const FILLED: u8 = 4;
 const INTRODUCE: u8 = 5;
-const MEASURED: u8 = 16;
-const BATCH: u8 = 17;
+const ASK: u8 = 6;
+const MEASURED: u8 = 7;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        out.put_u8(SPOKEN);
         out.put_u128_le(header.deployment);
         out.put_u16_le(header.from.0);
         out.put_u16_le(header.to.0);
         match self {
             Self::Hello => out.put_u8(HELLO),
-            Self::Batch { begin: (lsn, hash), body }
-            | Self::FirstBatch { begin: (lsn, hash), body } => {
-                let first = matches!(self, Self::FirstBatch { .. });
-                out.put_u8(if first { FIRST_BATCH } else { BATCH });
+            Self::Batch { begin: (lsn, hash), body } => {
+                out.put_u8(BATCH);
                 put_varint(&mut out, lsn.0);
                 out.put_slice(hash);
                 out.put_slice(body);
             }
             Self::Rows(rows) => {
                 out.put_u8(ROWS);
-                let mut body = BytesMut::new();
-                put_varint(&mut body, rows.len() as u64);
-                for row in rows {
-                    body.put_u16_le(row.source.0);
-                    body.put_u64_le(row.at.0);
-                    row.write.put(&mut body);
-                }
-                out.put_slice(&lz4_flex::compress_prepend_size(&body));
+                out.put_slice(&pack_rows(rows));
             }
             Self::Filled(position) => {
                 out.put_u8(FILLED);
@@ -305,39 +329,29 @@ impl Request {
                 out.put_u8(MEASURED);
                 measured::put(report, &mut out);
             }
+            Self::Ask(question) => {
+                out.put_u8(ASK);
+                out.put_slice(question);
+            }
         }
         out.freeze()
     }
 
     pub fn decode(bytes: Bytes) -> Result<(Header, Self), Malformed> {
         let mut cursor = Cursor::new(bytes);
-        check_version(cursor.u8()?)?;
+        check_version(cursor.u8()?, SPOKEN)?;
         let deployment = u128::from_le_bytes(cursor.array16()?);
         let header =
             Header { deployment, from: RegionId(cursor.u16()?), to: RegionId(cursor.u16()?) };
         let request = match cursor.u8()? {
             HELLO => Self::Hello,
-            kind @ (BATCH | FIRST_BATCH) => {
+            BATCH => {
                 let begin = (Lsn(cursor.varint()?), cursor.array16()?);
-                let body = cursor.take(cursor.remaining())?;
-                match kind {
-                    BATCH => Self::Batch { begin, body },
-                    _ => Self::FirstBatch { begin, body },
-                }
+                Self::Batch { begin, body: cursor.take(cursor.remaining())? }
             }
             MEASURED => Self::Measured(measured::take(&mut cursor)?),
-            ROWS => {
-                let mut body = Cursor::new(unpacked(&cursor.take(cursor.remaining())?)?);
-                let count = body.count(12)?;
-                let mut rows = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let source = RegionId(body.u16()?);
-                    let at = Timestamp(body.u64()?);
-                    rows.push(LabelledRow { source, at, write: KeyWrite::take(&mut body)? });
-                }
-                body.finish()?;
-                Self::Rows(rows)
-            }
+            ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
+            ASK => Self::Ask(cursor.take(cursor.remaining())?),
             FILLED => Self::Filled(Position::take(&mut cursor)?),
             INTRODUCE => {
                 let text = cursor.string()?;
@@ -365,6 +379,10 @@ impl Reply {
                 out.put_u8(4);
                 put_string(&mut out, reason.as_bytes());
             }
+            Self::Answer(answer) => {
+                out.put_u8(5);
+                out.put_slice(answer);
+            }
         }
         out.freeze()
     }
@@ -376,6 +394,7 @@ impl Reply {
             2 => Self::At(Position::take(&mut cursor)?),
             3 => Self::Fresh,
             4 => Self::Refused(String::from_utf8_lossy(&cursor.string()?).into_owned()),
+            5 => Self::Answer(cursor.take(cursor.remaining())?),
             kind => return Err(format!("a reply of kind {kind} between regions is not known")),
         };
         cursor.finish()?;
@@ -386,8 +405,6 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use telesto_geo::RegionSet;
-
     use super::*;
 
     fn write(key: Vec<u8>, value: Option<Vec<u8>>) -> KeyWrite {
@@ -411,15 +428,16 @@ mod tests {
             for (source, targets, at) in steps {
                 past.count(RegionId(source), RegionSet(u64::from(targets)));
                 let writes = vec![write(key.clone(), value.clone())];
-                elements.push(Element { at: Timestamp(at), past: past.clone(), writes });
+                let shared_with = RegionSet(u64::from(targets));
+                elements.push(Element { at: Timestamp(at), past: past.clone(), shared_with, writes });
             }
             let end = Position { lsn: Lsn(9), hash: [4; 16], at: Timestamp(5), past };
             let batch = Batch { begin, elements, end: end.clone() };
             let lines = Lines { from: RegionId(2), to: RegionId(3) };
             let Packed { body, metadata } = batch.pack(lines, &before);
             prop_assert!(metadata > 0);
-            let unpacked = Batch::unpack(begin, &body, Some(lines), &before).expect("its own");
-            let rest = |element: &Element| (element.at, element.writes.clone());
+            let unpacked = Batch::unpack(begin, &body, lines, &before).expect("its own");
+            let rest = |element: &Element| (element.at, element.shared_with, element.writes.clone());
             for (sent, came) in batch.elements.iter().zip(&unpacked.elements) {
                 prop_assert_eq!(rest(sent), rest(came));
                 prop_assert_eq!(&came.past, &sent.past.with_lines(lines, &end.past));
@@ -433,8 +451,7 @@ mod tests {
             }];
             for request in [
                 Request::Hello,
-                Request::Batch { begin, body: body.clone() },
-                Request::FirstBatch { begin, body },
+                Request::Batch { begin, body },
                 Request::Rows(rows),
                 Request::Measured(vec![Measures {
                     peer: RegionId(3),
@@ -444,11 +461,13 @@ mod tests {
                 }]),
                 Request::Filled(end.clone()),
                 Request::Introduce("who I am".to_owned()),
+                Request::Ask(garbage.clone().into()),
             ] {
                 prop_assert_eq!(Request::decode(request.encode(header)), Ok((header, request)));
             }
             let refused = Reply::Refused("no".to_owned());
-            for reply in [Reply::Taken, Reply::At(end.clone()), Reply::Fresh, refused] {
+            let answer = Reply::Answer(garbage.clone().into());
+            for reply in [Reply::Taken, Reply::At(end.clone()), Reply::Fresh, refused, answer] {
                 prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
             }
             prop_assert_eq!(Position::decode(end.encode()), Ok(end));
@@ -456,8 +475,7 @@ mod tests {
             let _ = Request::decode(garbage.clone());
             let _ = Reply::decode(garbage.clone());
             let _ = Position::decode(garbage.clone());
-            let _ = Batch::unpack(begin, &garbage, Some(lines), &before);
-            let _ = Batch::unpack(begin, &garbage, None, &before);
+            let _ = Batch::unpack(begin, &garbage, lines, &before);
         }
     }
 
@@ -477,11 +495,9 @@ mod tests {
             first_form.put_u64_le(at as u64);
             past.put_since(&last, &mut first_form);
             last = past.clone();
-            batch.push(Element {
-                at: Timestamp(at as u64),
-                past: past.clone(),
-                writes: Vec::new(),
-            });
+            let shared_with = everyone.without(RegionId(0)).without(RegionId(1));
+            let (at, past) = (Timestamp(at as u64), past.clone());
+            batch.push(Element { at, past, shared_with, writes: Vec::new() });
         }
         let end = Position { lsn: Lsn(1000), hash: [4; 16], at: Timestamp(5), past };
         end.put_since(&last, &mut first_form);
@@ -510,32 +526,5 @@ mod tests {
         assert!(first > 400.0, "{first}: two bytes a pair of regions");
         let (alone, first) = metadata_of_a_copy(7, 1);
         assert!(alone < first * 1.2, "{alone} {first}: a batch of one is hardly larger");
-    }
-
-    #[test]
-    fn batch_of_an_older_region_is_read() {
-        let mut past = Past::default();
-        past.count(RegionId(2), RegionSet(0b1011));
-        let before = past.clone();
-        let mut elements = Vec::new();
-        let mut body = BytesMut::new();
-        put_varint(&mut body, 2);
-        let mut last = before.clone();
-        for at in 1..=2_u16 {
-            past.count(RegionId(at), RegionSet(0b1011));
-            body.put_u64_le(u64::from(at));
-            past.put_since(&last, &mut body);
-            put_varint(&mut body, 1);
-            let writes = vec![write(vec![1], Some(vec![2]))];
-            writes[0].put(&mut body);
-            elements.push(Element { at: Timestamp(u64::from(at)), past: past.clone(), writes });
-            last = past.clone();
-        }
-        let end = Position { lsn: Lsn(9), hash: [4; 16], at: Timestamp(5), past };
-        end.put_since(&last, &mut body);
-        let begin = (Lsn(7), [3; 16]);
-        let packed = lz4_flex::compress_prepend_size(&body);
-        let read = Batch::unpack(begin, &packed, None, &before).expect("read");
-        assert_eq!(read, Batch { begin, elements, end });
     }
 }
