@@ -130,6 +130,8 @@ async fn show(asked: &Social, graph: Graph, world: &mut World) -> Result<(), Str
         begun.elapsed().as_secs_f64()
     );
     world.slow_down();
+    // Loading is not what is to be measured.
+    world.begin_anew().await?;
     println!("From now on links take half a round trip between the real sites.");
     let seen = Arc::new(Seen::new());
     let clients = users::start(&network, &seen, asked);

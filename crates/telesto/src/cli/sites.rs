@@ -158,6 +158,28 @@ impl World {
         Ok(())
     }
 
+    /// Has every region begin its streams anew, as after any change of its registry: what was measured before is forgotten.
+    pub async fn begin_anew(&self) -> Result<(), String> {
+        for site in &self.sites {
+            let begun = Instant::now();
+            // A node may change its registry at the same moment.
+            while let Err(error) = registry(&["plane", "matrix", "--bucket", &site.bucket]).await {
+                if begun.elapsed() > PATIENCE {
+                    return Err(error);
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+        for (site, name) in self.sites.iter().zip(self.names) {
+            let client = super::shell::connect(&site.url()).await?;
+            let fresh = format!(
+                "SELECT 1 FROM telesto_links WHERE from_region = '{name}' HAVING sum(sent_transactions) = 0 AND min(round_trip_ms) > 0"
+            );
+            until(&client, &fresh).await?;
+        }
+        Ok(())
+    }
+
     /// Lets links take their time from now on.
     pub fn slow_down(&self) {
         for (from, to) in pairs(self.names.len()) {

@@ -243,7 +243,7 @@ impl Network {
         }
         let each = |bytes: i64| bytes as f64 / sent.max(1) as f64;
         Ok(format!(
-            "Sent between regions, the loading included: {sent} copies of transactions, {:.0} bytes each, packed; {:.0} bytes each, unpacked, say what they wait for and where streams stand.",
+            "Sent between regions: {sent} copies of transactions, {:.0} bytes each, packed; {:.0} bytes each, unpacked, say what they wait for and where streams stand.",
             each(bytes),
             each(metadata)
         ))

@@ -148,14 +148,10 @@ impl Input {
                 *known = if *known > 0.0 { known.min(way) } else { way };
             }
         }
-        let mut missing = Vec::new();
-        for a in 0..names.len() {
-            for b in 0..a {
-                if millis[a][b] <= 0.0 {
-                    missing.push(format!("{} and {}", names[b], names[a]));
-                }
-            }
-        }
+        let pairs = (0..names.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let unknown = pairs.filter(|(a, b)| millis[*a][*b] <= 0.0);
+        let missing: Vec<String> =
+            unknown.map(|(a, b)| format!("{} and {}", names[b], names[a])).collect();
         if !missing.is_empty() {
             return Err(format!(
                 "no round trip is known here between {}; regions tell each other every 10 s: try again, ask a node that carries its region's streams (start --region), or give --latencies FILE",
