@@ -356,7 +356,7 @@ impl Regions {
     /// How often this region has lost commits and gone on.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
-        self.shared.inbox.lock().known().incarnation(self.shared.config.me)
+        self.shared.incarnation()
     }
 
     /// Whether nothing waits any more for anything of the lost regions, in any of those that stay.

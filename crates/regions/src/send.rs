@@ -32,6 +32,7 @@ use telesto_txn::service::Freshness;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::lines::Lines;
+use crate::question::Question;
 use crate::rows;
 use crate::shared::{Peer, Shared, leg};
 use crate::take_back::take_back;
@@ -111,6 +112,7 @@ impl Sender {
             }
             hello => hello?,
         };
+        let incarnation = shared.incarnation();
         let fold = match hello {
             Reply::At(position) => match self.fold_at(position).await {
                 Err(Error::LostCommits { .. }) => {
@@ -118,6 +120,12 @@ impl Sender {
                     take_back(shared, self.to).await?;
                     // It stands at the beginning now.
                     shared.taking_back.lock().remove(&self.to);
+                    return Ok(());
+                }
+                // What it lacks was numbered anew, and must not wait for what was told of the incarnation before: it begins anew.
+                Ok(fold) if fold.position.past.incarnation(shared.config.me) < incarnation => {
+                    self.wait_for_others().await?;
+                    shared.question(self.to, &Question::Anew).await?;
                     return Ok(());
                 }
                 fold => fold?,
@@ -291,6 +299,9 @@ impl Stream<'_> {
             let look = hurried || now >= looked + beat * LOOK_BEATS;
             if (known || look) && !self.is_full() {
                 self.read().await?;
+                if self.is_of_old() {
+                    return Ok(());
+                }
                 looked = now;
             }
             let moved = self.fold.position.lsn > self.sent.lsn;
@@ -362,11 +373,20 @@ impl Stream<'_> {
                 self.sender.fill(&mut self.fold, folded.gained).await?;
                 self.peer.filling.store(false, Ordering::Relaxed);
             }
+            if self.is_of_old() {
+                break;
+            }
             if self.bytes >= BATCH_BYTES {
                 self.send();
             }
         }
         Ok(())
+    }
+
+    /// Whether a new incarnation has begun where the fold is.
+    fn is_of_old(&self) -> bool {
+        let me = self.sender.shared.config.me;
+        self.fold.position.past.incarnation(me) > self.sent.past.incarnation(me)
     }
 
     /// Sends what was collected, up to the fold's position.

@@ -161,6 +161,11 @@ impl Shared {
         Ok(())
     }
 
+    /// How often this region has lost commits and gone on.
+    pub fn incarnation(&self) -> u64 {
+        self.inbox.lock().known().incarnation(self.config.me)
+    }
+
     /// A peer said where it stands, or could not be asked.
     pub fn heard_of(&self, peer: RegionId) {
         self.heard.send_if_modified(|heard| heard.insert(peer));

@@ -25,12 +25,12 @@ use bytes::Bytes;
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, RegionId, Timestamp};
 use telesto_geo::placement::Rules;
-use telesto_net::{CallLimits, Caller, Class, Client, Peer, Transport};
+use telesto_net::{CallLimits, Class, Client, Peer, Transport};
 
 use crate::answer::digest_of;
+use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::question::{Digest, Labelled, PIECE, Question, Standing, unpack_labels};
-use crate::registry::Registry;
 use crate::shared::SERVICE;
 use crate::wire::{Header, Reply, Request};
 
@@ -76,30 +76,37 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// For the regions that `registry` knows; rows that are on their way are waited for so long.
+    /// As the region of `config`, whose node is `own`; rows that are on their way are waited for so long.
     ///
     /// # Errors
-    /// [`Error::Malformed`], [`Error::Config`].
+    /// [`Error::Config`].
     pub fn new(
         env: &Env,
         transport: &Arc<dyn Transport>,
-        registry: &Registry,
-        me: Caller,
+        config: &RegionsConfig,
+        own: Peer,
         patience: Duration,
     ) -> Result<Self> {
-        let config = registry.config(me)?;
-        let (mut clients, mut names) = (BTreeMap::new(), BTreeMap::new());
-        for member in registry.members().iter().filter(|member| !member.removed) {
-            let Some((node, address)) = &member.node else { continue };
-            let peer = Peer { node: *node, address: address.clone() };
-            let limits = CallLimits::default();
-            let transport = Arc::clone(transport);
-            let client = Client::new(env, transport, peer, me, Class::Append, limits);
-            clients.insert(RegionId(member.id), client);
-            names.insert(RegionId(member.id), member.name.clone());
+        config.check()?;
+        let mut verifier = Self {
+            env: env.clone(),
+            deployment: config.deployment,
+            me: config.me,
+            names: BTreeMap::from([(config.me, config.name.clone())]),
+            clients: BTreeMap::new(),
+            patience,
+        };
+        let mut add = |id: RegionId, node: Peer| {
+            let (transport, limits) = (Arc::clone(transport), CallLimits::default());
+            let client = Client::new(env, transport, node, config.caller, Class::Append, limits);
+            verifier.clients.insert(id, client);
+        };
+        add(config.me, own);
+        for peer in &config.peers {
+            add(peer.id, peer.node.clone());
         }
-        let (deployment, me) = (config.deployment, config.me);
-        Ok(Self { env: env.clone(), deployment, me, names, clients, patience })
+        verifier.names.extend(config.peers.iter().map(|peer| (peer.id, peer.name.clone())));
+        Ok(verifier)
     }
 
     /// What a region is called.

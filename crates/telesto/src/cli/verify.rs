@@ -11,12 +11,11 @@
 //! Tables are named by their numbers (`SELECT oid, relname FROM pg_class`, as long as they were not rewritten), rows by their keys as they are stored.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use telesto_common::key::KeyReader;
 use telesto_common::{Incarnation, RegionId, Timestamp};
-use telesto_net::{Caller, Transport};
+use telesto_net::{Caller, Peer, Transport};
 use telesto_regions::{Compared, Verifier};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 
@@ -46,13 +45,15 @@ pub async fn run(asked: Verify) -> Result<(), String> {
     let bucket = bucket(&env, &asked.place).await?;
     let (_, registry) = known(&bucket).await?;
     let own = registry.members().iter().find(|member| member.id == registry.me().0);
-    let node = own.and_then(|member| member.node.as_ref()).map(|(node, _)| *node);
-    let node = node.ok_or("the registry of regions does not say who carries this one; run `telesto region join` again")?;
+    let own = own.and_then(|member| member.node.as_ref());
+    let (node, address) = own.cloned().ok_or("the registry of regions does not say who carries this one; run `telesto region join` again")?;
     let token = JoinToken::new(registry.secret()).map_err(text)?;
     let certificates = Certificates::from_token(&token, node).map_err(text)?;
     let tcp: Arc<dyn Transport> = Arc::new(Tcp::new(env.clone(), Some(certificates)));
     let caller = Caller { node, incarnation: Incarnation(1) };
-    let verifier = Verifier::new(&env, &tcp, &registry, caller, asked.patience.0).map_err(text)?;
+    let config = registry.config(caller).map_err(text)?;
+    let verifier = Verifier::new(&env, &tcp, &config, Peer { node, address }, asked.patience.0);
+    let verifier = verifier.map_err(text)?;
     let compared = verifier.compare().await.map_err(|error| {
         format!("{error}; see that a node of each region runs with --region and can be reached from here")
     })?;
@@ -66,8 +67,7 @@ pub async fn run(asked: Verify) -> Result<(), String> {
     }
     if on_their_way > 0 {
         return Err(format!(
-            "{on_their_way} rows have not come to every region within {:?}: SELECT * FROM telesto_regions shows what is behind; run this again",
-            Duration::from_secs(asked.patience.0.as_secs())
+            "{on_their_way} rows have not come to every region in time: SELECT * FROM telesto_regions shows what is behind; run this again, or with a longer --patience"
         ));
     }
     println!("All replicas are equal.");
