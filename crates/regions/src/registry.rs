@@ -210,7 +210,8 @@ impl Registry {
         Ok(bucket.get(Cause::Admin, &next, None).await?.is_some())
     }
 
-    /// Takes in a region that has joined.
+    /// Takes in a region that has joined. Of one that is known on the same node the address stays as it is: it introduces itself again when it
+    /// is refused for a moment, and somebody may have said where it is reached from here.
     ///
     /// # Errors
     /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed.
@@ -225,7 +226,10 @@ impl Registry {
                 known.name
             ))),
             Some(known) => {
-                *known = new;
+                let node = |member: &Member| member.node.as_ref().map(|(node, _)| *node);
+                if known.node.is_none() || node(known) != node(&new) {
+                    *known = new;
+                }
                 Ok(())
             }
             // Another region invited it.

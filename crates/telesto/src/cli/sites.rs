@@ -7,7 +7,7 @@
 //! What a process said is in the error.
 //!
 //! # Limits
-//! A port that is free when it is chosen may be taken before a node listens there; the demo ends then, and says so.
+//! A port is held until its node is started; somebody else may take it in that moment. The demo ends then, and says so.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use telesto_common::RegionId;
 use telesto_geo::Latencies;
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use tokio_postgres::Client;
@@ -34,6 +35,8 @@ pub struct Site {
     bucket: String,
     /// Where it listens for other regions.
     region: u16,
+    /// Keeps that port until the node is started: links take free ones, too.
+    held: Option<TcpListener>,
     port: u16,
     /// Where it tells its measurements.
     http: u16,
@@ -55,10 +58,11 @@ pub fn pairs(regions: usize) -> impl Iterator<Item = (usize, usize)> {
         .flat_map(move |from| (0..regions).filter(move |to| *to != from).map(move |to| (from, to)))
 }
 
-async fn free_port() -> Result<u16, String> {
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
-    let address = listener.and_then(|listener| listener.local_addr());
-    address.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
+async fn free_port() -> Result<(TcpListener, u16), String> {
+    let none = |error: std::io::Error| format!("no port is free: {error}");
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(none)?;
+    let port = listener.local_addr().map_err(none)?.port();
+    Ok((listener, port))
 }
 
 fn program() -> Result<PathBuf, String> {
@@ -87,8 +91,9 @@ impl World {
         for name in names {
             let folder = folder.join(name);
             let bucket = file_url(&folder.join("bucket"))?;
-            let region = free_port().await?;
-            sites.push(Site { folder, bucket, region, port: 0, http: 0, child: None });
+            let (held, region) = free_port().await?;
+            let held = Some(held);
+            sites.push(Site { folder, bucket, region, held, port: 0, http: 0, child: None });
         }
         let mut world = Self { names, sites, links: Vec::new(), latencies };
         for _ in 0..names.len() {
@@ -233,6 +238,7 @@ impl Site {
         command.args(["--bucket", &self.bucket, "--region", &format!("127.0.0.1:{}", self.region)]);
         command.arg("--data-dir").arg(self.folder.join("node"));
         command.stdin(Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);
+        drop(self.held.take());
         let child = command.spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
         let child = self.child.insert(child);
         let begun = Instant::now();
