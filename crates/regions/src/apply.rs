@@ -142,13 +142,17 @@ impl Applier {
     async fn insist(&mut self, work: &Work) -> bool {
         let shared = &self.shared;
         let mut pause = FIRST_PAUSE;
+        // What this process has will do: what it does not know of makes the commit fail. A look at the tail is a request on a bucket log.
+        let mut freshness = Freshness::Applied;
         loop {
-            match self.commit(work).await {
+            let committed = self.commit(work, freshness).await;
+            freshness = Freshness::Tail;
+            match committed {
                 Ok(()) => {
                     shared.applied(&work.transactions);
                     return true;
                 }
-                Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {
+                Err(Error::Engine(telesto_txn::Error::Conflict { .. }) | Error::Stale) => {
                     metrics::counter!("telesto_regions_apply_retries_total").increment(1);
                 }
                 Err(
@@ -168,10 +172,10 @@ impl Applier {
         }
     }
 
-    async fn commit(&self, work: &Work) -> Result<()> {
+    async fn commit(&self, work: &Work, freshness: Freshness) -> Result<()> {
         let shared = &self.shared;
         let store = &shared.store;
-        let snapshot = store.begin(Freshness::Tail, None).await?;
+        let snapshot = store.begin(freshness, None).await?;
         let at = snapshot.snapshot;
         let sorted = async {
             let present =
@@ -179,6 +183,9 @@ impl Applier {
             if present.as_ref() == Some(&work.state) {
                 // An attempt of unknown outcome has committed.
                 return Ok(None);
+            }
+            if present != self.stored && freshness == Freshness::Applied {
+                return Err(Error::Stale);
             }
             if present != self.stored {
                 return Err(Error::Config(

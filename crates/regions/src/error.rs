@@ -128,6 +128,9 @@ pub enum Error {
         /// Up to where it came here.
         passed: telesto_common::Timestamp,
     },
+    /// What this process has is not the newest; it is looked at again.
+    #[error("the log has gone on elsewhere; it is read again: retry")]
+    Stale,
     /// The runner has stopped.
     #[error("replication between regions is stopping; connect again")]
     Stopped,
