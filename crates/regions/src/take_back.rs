@@ -143,12 +143,7 @@ async fn known_at(shared: &Shared, peer: RegionId, of: RegionId) -> Result<Known
 }
 
 /// Everything that `peer` has of `of`, is placed here, and is newer than what is here. What is too much for one entry is applied.
-async fn collect(
-    shared: &Shared,
-    peer: RegionId,
-    of: RegionId,
-    found: &mut Found,
-) -> Result<()> {
+async fn collect(shared: &Shared, peer: RegionId, of: RegionId, found: &mut Found) -> Result<()> {
     let mut from = Place::Rows(Bytes::new());
     while from != Place::End {
         let question = Question::Have { of, from };
