@@ -38,8 +38,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             match ask(&shared, one).await {
                 Ok(0) => {}
                 Ok(taken) => {
-                    metrics::counter!("telesto_regions_served_again_total")
-                        .increment(taken as u64);
+                    metrics::counter!("telesto_regions_served_again_total").increment(taken as u64);
                     shared.news.notify_one();
                 }
                 Err(error) => {

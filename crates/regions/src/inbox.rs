@@ -277,7 +277,8 @@ impl Inbox {
 
     /// How many transactions of each stream came.
     pub fn received_counts(&self) -> BTreeMap<RegionId, u64> {
-        let came = |(region, source): (&RegionId, &Source)| (*region, source.came(*region, self.me));
+        let came =
+            |(region, source): (&RegionId, &Source)| (*region, source.came(*region, self.me));
         self.sources.iter().map(came).collect()
     }
 
@@ -464,10 +465,7 @@ fn decode(stored: Bytes) -> Result<Decoded, Malformed> {
         let passed = Timestamp(cursor.u64()?);
         let resume = Position::take(&mut cursor)?;
         let received = resume.clone();
-        sources.insert(
-            region,
-            Source { applied, resume, passed, received, ..Source::default() },
-        );
+        sources.insert(region, Source { applied, resume, passed, received, ..Source::default() });
     }
     cursor.finish()?;
     Ok((known, sources))

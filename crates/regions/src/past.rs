@@ -70,7 +70,8 @@ impl Past {
     pub fn reincarnate(&mut self, source: RegionId) {
         let targets = 0..MEMBERS as u16;
         let counts = targets.map(|target| place(source, RegionId(target)));
-        let next = counts.clone().map(|at| self.0[at] >> INCARNATION_BITS).max().unwrap_or_default();
+        let next =
+            counts.clone().map(|at| self.0[at] >> INCARNATION_BITS).max().unwrap_or_default();
         for at in counts {
             self.0[at] = (next + 1) << INCARNATION_BITS;
         }

@@ -272,7 +272,10 @@ impl Regions {
             plane: shared.config.plane.name(),
             peers: shared.config.peers.iter().filter_map(peer).collect(),
             conflicts: shared.conflicts.lock().0,
-            trouble: trouble.get(&None).or_else(|| lost.find_map(|id| trouble.get(&Some(*id)))).cloned(),
+            trouble: trouble
+                .get(&None)
+                .or_else(|| lost.find_map(|id| trouble.get(&Some(*id))))
+                .cloned(),
         }
     }
 

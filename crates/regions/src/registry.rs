@@ -281,10 +281,13 @@ impl Registry {
     pub fn remove_lost(&mut self, name: &str) -> Result<()> {
         let me = self.me;
         // A name may have been given again since.
-        let others = self.members.iter_mut().filter(|member| member.name == name && member.id != me);
+        let others =
+            self.members.iter_mut().filter(|member| member.name == name && member.id != me);
         let found = others.max_by_key(|member| (!member.removed, member.id));
         let found = found.ok_or_else(|| {
-            Error::Config(format!("there is no other region {name}; `telesto region list` shows them"))
+            Error::Config(format!(
+                "there is no other region {name}; `telesto region list` shows them"
+            ))
         })?;
         if found.id == 0 {
             return Err(Error::Config(format!(

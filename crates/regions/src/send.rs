@@ -413,9 +413,8 @@ impl Stream<'_> {
         metrics::counter!("telesto_regions_metadata_bytes_total", "to" => self.sender.to.to_string())
             .increment(metadata as u64);
         let (sender, lsn, bytes) = (self.sender, end.lsn, body.len());
-        let mut asking: BoxFuture<'_, _> = Box::pin(async move {
-            (lsn, bytes, sender.ask(Request::Batch { begin, body }).await)
-        });
+        let mut asking: BoxFuture<'_, _> =
+            Box::pin(async move { (lsn, bytes, sender.ask(Request::Batch { begin, body }).await) });
         // On its way at once, also when there is more to read first.
         let answered = (&mut asking).now_or_never();
         self.under_way_bytes += bytes;

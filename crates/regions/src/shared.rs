@@ -171,7 +171,6 @@ impl Shared {
         self.heard.send_if_modified(|heard| heard.insert(peer));
     }
 
-
     /// Tells how far the sources are, if the past they brought is in the log.
     pub fn publish(&self, passed: BTreeMap<RegionId, Timestamp>, logged: &Past) {
         if self.inbox.lock().known() == logged || self.config.planted == Some(Bug::StaleAttach) {

@@ -8,6 +8,7 @@
 //! # Invariants
 //! - What was taken is applied when everything has come that it may depend on, in one entry with what waited for it, as far as it fits.
 //! - A region that has lost commits numbers nothing anew before it has taken back what the peers that it can reach have.
+//! - Definitions are applied before the rows that are read by them.
 //! - A lost region is closed in one region only when every survivor takes nothing of it any more: what they had then is the cut.
 //!
 //! # On failure
@@ -17,7 +18,7 @@
 //! More than [`ENTRY_BYTES`] of rows go in several entries, so that a reader may see some of them without the others. Whole tables are
 //! read where they are asked for. Old versions of rows, and deletes that a peer's log does not have any more, are not taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ use crate::report::report;
 use crate::shared::{Shared, Taken, Then};
 use crate::wire::{KeyWrite, LabelledRow};
 
+/// Keys of the system's database begin so.
+const SYSTEM: [u8; 4] = [0; 4];
 /// Bytes of rows in one entry.
 const ENTRY_BYTES: usize = 16 << 20;
 /// Before a survivor that has not answered is asked again.
@@ -57,16 +60,34 @@ impl Found {
         }
     }
 
-    fn take(&mut self) -> Vec<Remote> {
+    /// What was found: the system's rows, definitions among them, and the others, which are read by those.
+    fn take(&mut self) -> (Vec<Remote>, Vec<Remote>) {
         self.bytes = 0;
-        let found = std::mem::take(&mut self.by_label).into_iter();
-        found
-            .map(|((at, source), writes)| Remote {
-                label: Label::update(source, at),
-                writes: writes.into_values().collect(),
-                way: Way::default(),
-            })
-            .collect()
+        let (mut system, mut others) = (Vec::new(), Vec::new());
+        for ((at, source), writes) in std::mem::take(&mut self.by_label) {
+            let (first, then): (Vec<_>, Vec<_>) =
+                writes.into_values().partition(|write| write.key.starts_with(&SYSTEM));
+            let (label, way) = (Label::update(source, at), Way::default());
+            for (list, writes) in [(&mut system, first), (&mut others, then)] {
+                if !writes.is_empty() {
+                    list.push(Remote { label, writes, way });
+                }
+            }
+        }
+        (system, others)
+    }
+
+    /// Applies what was found; the last of it with `then`. How many transactions that were, and the label of the newest.
+    async fn apply(&mut self, shared: &Shared, then: Then) -> Result<(usize, Option<Timestamp>)> {
+        let (system, transactions) = self.take();
+        let labels: BTreeSet<Timestamp> =
+            system.iter().chain(&transactions).map(|remote| remote.label.timestamp).collect();
+        if !system.is_empty() {
+            let first = Taken { transactions: system, then: Then::Nothing };
+            shared.apply_taken(first).await?;
+        }
+        shared.apply_taken(Taken { transactions, then }).await?;
+        Ok((labels.len(), labels.last().copied()))
     }
 }
 
@@ -87,11 +108,8 @@ pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
     wait_until_here(shared, &known.past).await;
     let had = received_of(&known, me);
     let named = told.get(me, from);
-    let transactions = found.take();
-    let newest = transactions.last().map(|remote| remote.label.timestamp);
-    let count = transactions.len();
     let then = Then::Reincarnate(Box::new(told.clone()));
-    shared.apply_taken(Taken { transactions, then }).await?;
+    let (count, newest) = found.apply(shared, then).await?;
     shared.question(from, &Question::Anew).await?;
     let text = format!(
         "Region {me} had lost commits. Region {from} had seen it up to {}: {} rows of {count} transactions were taken back from there{}. {}What only clients of region {me} had seen is lost.",
@@ -125,12 +143,7 @@ async fn known_at(shared: &Shared, peer: RegionId, of: RegionId) -> Result<Known
 }
 
 /// Everything that `peer` has of `of`, is placed here, and is newer than what is here. What is too much for one entry is applied.
-async fn collect(
-    shared: &Shared,
-    peer: RegionId,
-    of: RegionId,
-    found: &mut Found,
-) -> Result<()> {
+async fn collect(shared: &Shared, peer: RegionId, of: RegionId, found: &mut Found) -> Result<()> {
     let mut from = Place::Rows(Bytes::new());
     while from != Place::End {
         let question = Question::Have { of, from };
@@ -141,8 +154,7 @@ async fn collect(
             found.add(row);
         }
         if found.bytes >= ENTRY_BYTES {
-            let transactions = found.take();
-            shared.apply_taken(Taken { transactions, then: Then::Nothing }).await?;
+            found.apply(shared, Then::Nothing).await?;
         }
         from = next;
     }
@@ -224,9 +236,7 @@ async fn try_close(shared: &Shared, lost: RegionId) -> Result<()> {
         let had = inbox.received_counts().get(&lost).copied().unwrap_or_default();
         (had, inbox.passed().get(&lost).copied().unwrap_or_default())
     };
-    let transactions = found.take();
-    let count = transactions.len();
-    shared.apply_taken(Taken { transactions, then: Then::Close(lost) }).await?;
+    let (count, _) = found.apply(shared, Then::Close(lost)).await?;
     let text = format!(
         "Region {lost} was lost. This one, region {me}, had it up to {passed}; {}. {count} transactions of it came here by that. {}What region {lost} had sent to nobody is in its bucket alone.",
         lines.join("; "),

@@ -151,7 +151,9 @@ impl Verifier {
             let digest = self.digest(*first, &rest).await?;
             compared.rows += digest.rows;
             let piece = match &digest.through {
-                Some(through) => KeyRange { start: rest.start.clone(), end: KeyRange::point(through).end },
+                Some(through) => {
+                    KeyRange { start: rest.start.clone(), end: KeyRange::point(through).end }
+                }
                 None => rest.clone(),
             };
             let mut suspects = BTreeSet::new();
@@ -303,9 +305,8 @@ fn verdict(
                     continue;
                 }
                 let Some(stands) = standing.get(region) else { return Verdict::OnItsWay };
-                let of_source = |(id, at): &(RegionId, Timestamp)| {
-                    (*id == newest.source).then_some(*at)
-                };
+                let of_source =
+                    |(id, at): &(RegionId, Timestamp)| (*id == newest.source).then_some(*at);
                 let passed = if *region == newest.source {
                     stands.now
                 } else {

@@ -404,8 +404,8 @@ impl Reply {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
     use super::*;
+    use proptest::prelude::*;
 
     fn write(key: Vec<u8>, value: Option<Vec<u8>>) -> KeyWrite {
         KeyWrite { key: Bytes::from(key), value: value.map(Bytes::from) }

@@ -206,7 +206,9 @@ impl Carrier {
         if let Some(running) = running
             && !running.has_heard_of_all(self.shared.env.deadline(HEARING)).await
         {
-            tracing::warn!("other regions have not said yet where they stand; this one opens without that");
+            tracing::warn!(
+                "other regions have not said yet where they stand; this one opens without that"
+            );
         }
     }
 

@@ -73,7 +73,9 @@ fn size(entry: &Entry) -> usize {
         Record::Commit(commit) => match &commit.writes {
             Writes::Inline(writes) => writes
                 .iter()
-                .map(|write| write.key.len() + write.value.as_ref().map_or(0, |v| v.len()) + OVERHEAD)
+                .map(|write| {
+                    write.key.len() + write.value.as_ref().map_or(0, |v| v.len()) + OVERHEAD
+                })
                 .sum(),
             Writes::External(parts) => parts.len() * OVERHEAD,
         },

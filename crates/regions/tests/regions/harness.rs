@@ -249,14 +249,12 @@ impl Sites {
 
     /// Compares the replicas, as a command run for region 0 does.
     pub async fn compare(&self, members: std::ops::Range<usize>) -> Vec<Compared> {
-        let (transport, me) = (self.net.transport("a command"), Caller {
-            node: NodeId(100),
-            incarnation: Incarnation(1),
-        });
-        let peer = |region: usize| Peer {
-            node: NodeId(100 + region as u128),
-            address: address(region),
-        };
+        let (transport, me) = (
+            self.net.transport("a command"),
+            Caller { node: NodeId(100), incarnation: Incarnation(1) },
+        );
+        let peer =
+            |region: usize| Peer { node: NodeId(100 + region as u128), address: address(region) };
         let peers = members.filter(|region| *region != 0).map(|region| PeerRegion {
             id: RegionId(region as u16),
             name: address(region),

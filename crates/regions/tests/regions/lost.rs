@@ -124,7 +124,8 @@ async fn work(world: &World, sites: &Sites, steps: u64, regions: u64) {
             .map(|_| format!("{}{}", PREFIXES[region][world.draw(3) as usize], world.draw(12)))
             .collect();
         let value = format!("{step}");
-        let writes: Vec<_> = names.iter().map(|name| (name.as_str(), Some(value.as_str()))).collect();
+        let writes: Vec<_> =
+            names.iter().map(|name| (name.as_str(), Some(value.as_str()))).collect();
         // A transaction of another region may come between.
         let _ = write(&sites.at(region).engine, &writes, Label::default()).await;
     }

@@ -214,12 +214,26 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<Legs, Stri
     Ok(legs.and(Legs::read(world.measurements()).await?.since(&begun)))
 }
 
-async fn summary(
-    world: &World,
-    seen: &Seen,
-    urls: &[String],
-    legs: &Legs,
-) -> Result<(), String> {
+/// Where the time goes, and what the third region's absence cost the others.
+fn print_legs(seen: &Seen, legs: &Legs) {
+    println!(
+        "\nWhere the time goes as the nodes measure it, ms on average / 99 of 100 within. send: the commit there, to its sending; past: what\ncame before it is not here; turn: others are applied; apply: read, log and sync here. A client asks besides, every 2 ms.\n{}",
+        legs.table()
+    );
+    let waited = pairs().filter(|pair| pair.0 != CUT_OFF && pair.1 != CUT_OFF);
+    let waited = waited.filter_map(|pair| Some((seen.slowest_while_cut_off(pair)?, pair)));
+    if let Some((slowest, (from, to))) = waited.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        println!(
+            "While {} was cut off, {}→{} took {slowest:.0} ms at most: what {} had sent to one of them only, the other got from there.",
+            name(CUT_OFF),
+            name(from),
+            name(to),
+            name(CUT_OFF)
+        );
+    }
+}
+
+async fn summary(world: &World, seen: &Seen, urls: &[String], legs: &Legs) -> Result<(), String> {
     let mut wrong = Vec::new();
     println!(
         "\n{:<8} {:>9} {:>9} {:>9} {:>9} {:>8}",
@@ -255,21 +269,7 @@ async fn summary(
         worst.1,
         name(CUT_OFF)
     );
-    println!(
-        "\nWhere the time goes as the nodes measure it, ms on average / 99 of 100 within. send: the commit there, to its sending; past: what\ncame before it is not here; turn: others are applied; apply: read, log and sync here. A client asks besides, every 2 ms.\n{}",
-        legs.table()
-    );
-    let waited = pairs().filter(|pair| pair.0 != CUT_OFF && pair.1 != CUT_OFF);
-    let waited = waited.filter_map(|pair| Some((seen.slowest_while_cut_off(pair)?, pair)));
-    if let Some((slowest, (from, to))) = waited.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        println!(
-            "While {} was cut off, {}→{} took {slowest:.0} ms at most: what {} had sent to one of them only, the other got from there.",
-            name(CUT_OFF),
-            name(from),
-            name(to),
-            name(CUT_OFF)
-        );
-    }
+    print_legs(seen, legs);
     if let Some(cut) = seen.cut.lock().as_ref()
         && let (Some(healed), Some(caught_up)) = (cut.healed, cut.caught_up)
     {

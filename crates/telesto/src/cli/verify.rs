@@ -41,6 +41,9 @@ pub struct Verify {
 /// # Errors
 /// Who does not answer; that replicas differ.
 pub async fn run(asked: Verify) -> Result<(), String> {
+    if !asked.regions {
+        return Err("say what to verify: --regions".to_owned());
+    }
     let env = telesto_runtime::env();
     let bucket = bucket(&env, &asked.place).await?;
     let (_, registry) = known(&bucket).await?;
