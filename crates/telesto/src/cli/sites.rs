@@ -234,7 +234,15 @@ impl Site {
         let (out, err) =
             opened.map_err(|error| format!("cannot write {}: {error}", log.display()))?;
         let mut command = Command::new(program()?);
-        command.args(["start", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--memory", "256MiB"]);
+        command.args([
+            "start",
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            "--memory",
+            "256MiB",
+        ]);
         command.args(["--bucket", &self.bucket, "--region", &format!("127.0.0.1:{}", self.region)]);
         command.arg("--data-dir").arg(self.folder.join("node"));
         command.stdin(Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);

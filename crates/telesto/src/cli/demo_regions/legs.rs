@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::visibility::Pair;
-use super::{REGIONS, name, pairs};
+use super::{name, pairs};
 
 const METRIC: &str = "telesto_regions_leg_seconds_";
 const LEGS: [&str; 5] = ["send", "arrive", "past", "turn", "apply"];
