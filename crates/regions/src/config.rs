@@ -42,6 +42,8 @@ pub struct RegionsConfig {
     pub secret: [u8; 32],
     /// The other regions.
     pub peers: Vec<PeerRegion>,
+    /// Regions that are gone for good, whose peers exchange what they have of them.
+    pub lost: Vec<RegionId>,
     /// How causal order is kept: `matrix`, or `eventual` (none).
     pub plane: PlaneKind,
     /// Who this node is to others.
@@ -70,6 +72,7 @@ impl RegionsConfig {
             deployment,
             secret,
             peers: Vec::new(),
+            lost: Vec::new(),
             plane: PlaneKind::Matrix,
             caller,
             beat: Duration::from_millis(50),

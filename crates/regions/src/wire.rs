@@ -13,12 +13,16 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{Lsn, RegionId, Timestamp};
+use telesto_geo::RegionSet;
 
 use crate::past::Past;
 
 /// Bytes of a request when it is unpacked, at most.
 pub(crate) const MAX_REQUEST_BYTES: usize = 60 << 20;
-const VERSION: u8 = 1;
+/// Of what is stored.
+const STORED: u8 = 1;
+/// Of what regions say to each other.
+const SPOKEN: u8 = 2;
 
 /// A position in a region's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,25 +63,27 @@ impl Position {
     /// The position alone, as it is stored.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        out.put_u8(STORED);
         self.put(&mut out);
         out.freeze()
     }
 
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes);
-        check_version(cursor.u8()?)?;
+        check_version(cursor.u8()?, STORED)?;
         let position = Self::take(&mut cursor)?;
         cursor.finish()?;
         Ok(position)
     }
 }
 
-fn check_version(version: u8) -> Result<(), Malformed> {
-    if version == VERSION {
+fn check_version(version: u8, known: u8) -> Result<(), Malformed> {
+    if version == known {
         return Ok(());
     }
-    Err(format!("version {version} of the streams between regions is not known"))
+    Err(format!(
+        "version {version} of the streams between regions is not known, only version {known}"
+    ))
 }
 
 /// A written key.
@@ -119,6 +125,8 @@ pub(crate) struct Element {
     pub at: Timestamp,
     /// Its past, itself included.
     pub past: Past,
+    /// Other regions that get the very same part of it.
+    pub shared_with: RegionSet,
     /// What the receiver replicates of it.
     pub writes: Vec<KeyWrite>,
 }
@@ -153,6 +161,8 @@ pub(crate) enum Request {
     Filled(Position),
     /// I have joined: the text with which a region is accepted.
     Introduce(String),
+    /// A question beside the stream: see [`crate::question`].
+    Ask(Bytes),
 }
 
 /// The answers.
@@ -164,6 +174,8 @@ pub(crate) enum Reply {
     /// The receiver has nothing of this stream.
     Fresh,
     Refused(String),
+    /// The answer to a question.
+    Answer(Bytes),
 }
 
 /// Who speaks to whom.
@@ -184,6 +196,7 @@ impl Batch {
             out.put_u64_le(element.at.0);
             element.past.put_since(last, &mut out);
             last = &element.past;
+            put_varint(&mut out, element.shared_with.0);
             put_varint(&mut out, element.writes.len() as u64);
             for write in &element.writes {
                 write.put(&mut out);
@@ -195,14 +208,15 @@ impl Batch {
 
     pub fn unpack(begin: (Lsn, [u8; 16]), body: &[u8], before: &Past) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(unpacked(body)?);
-        let count = cursor.count(10)?;
+        let count = cursor.count(11)?;
         let mut elements = Vec::with_capacity(count);
         let mut last = before.clone();
         for _ in 0..count {
             let at = Timestamp(cursor.u64()?);
             last.take_since(&mut cursor)?;
+            let shared_with = RegionSet(cursor.varint()?);
             let writes = take_writes(&mut cursor)?;
-            elements.push(Element { at, past: last.clone(), writes });
+            elements.push(Element { at, past: last.clone(), shared_with, writes });
         }
         let end = Position::take_since(last, &mut cursor)?;
         cursor.finish()?;
@@ -224,16 +238,43 @@ fn unpacked(body: &[u8]) -> Result<Bytes, Malformed> {
     lz4_flex::block::decompress(packed, size).map(Bytes::from).map_err(|error| error.to_string())
 }
 
+/// Rows with their labels, packed.
+pub(crate) fn pack_rows(rows: &[LabelledRow]) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    put_varint(&mut body, rows.len() as u64);
+    for row in rows {
+        body.put_u16_le(row.source.0);
+        body.put_u64_le(row.at.0);
+        row.write.put(&mut body);
+    }
+    lz4_flex::compress_prepend_size(&body)
+}
+
+/// Reads what [`pack_rows`] made.
+pub(crate) fn unpack_rows(packed: &[u8]) -> Result<Vec<LabelledRow>, Malformed> {
+    let mut body = Cursor::new(unpacked(packed)?);
+    let count = body.count(12)?;
+    let mut rows = Vec::with_capacity(count);
+    for _ in 0..count {
+        let source = RegionId(body.u16()?);
+        let at = Timestamp(body.u64()?);
+        rows.push(LabelledRow { source, at, write: KeyWrite::take(&mut body)? });
+    }
+    body.finish()?;
+    Ok(rows)
+}
+
 const HELLO: u8 = 1;
 const BATCH: u8 = 2;
 const ROWS: u8 = 3;
 const FILLED: u8 = 4;
 const INTRODUCE: u8 = 5;
+const ASK: u8 = 6;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        out.put_u8(SPOKEN);
         out.put_u128_le(header.deployment);
         out.put_u16_le(header.from.0);
         out.put_u16_le(header.to.0);
@@ -247,14 +288,7 @@ impl Request {
             }
             Self::Rows(rows) => {
                 out.put_u8(ROWS);
-                let mut body = BytesMut::new();
-                put_varint(&mut body, rows.len() as u64);
-                for row in rows {
-                    body.put_u16_le(row.source.0);
-                    body.put_u64_le(row.at.0);
-                    row.write.put(&mut body);
-                }
-                out.put_slice(&lz4_flex::compress_prepend_size(&body));
+                out.put_slice(&pack_rows(rows));
             }
             Self::Filled(position) => {
                 out.put_u8(FILLED);
@@ -264,13 +298,17 @@ impl Request {
                 out.put_u8(INTRODUCE);
                 put_string(&mut out, text.as_bytes());
             }
+            Self::Ask(question) => {
+                out.put_u8(ASK);
+                out.put_slice(question);
+            }
         }
         out.freeze()
     }
 
     pub fn decode(bytes: Bytes) -> Result<(Header, Self), Malformed> {
         let mut cursor = Cursor::new(bytes);
-        check_version(cursor.u8()?)?;
+        check_version(cursor.u8()?, SPOKEN)?;
         let deployment = u128::from_le_bytes(cursor.array16()?);
         let header =
             Header { deployment, from: RegionId(cursor.u16()?), to: RegionId(cursor.u16()?) };
@@ -280,18 +318,8 @@ impl Request {
                 let begin = (Lsn(cursor.varint()?), cursor.array16()?);
                 Self::Batch { begin, body: cursor.take(cursor.remaining())? }
             }
-            ROWS => {
-                let mut body = Cursor::new(unpacked(&cursor.take(cursor.remaining())?)?);
-                let count = body.count(12)?;
-                let mut rows = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let source = RegionId(body.u16()?);
-                    let at = Timestamp(body.u64()?);
-                    rows.push(LabelledRow { source, at, write: KeyWrite::take(&mut body)? });
-                }
-                body.finish()?;
-                Self::Rows(rows)
-            }
+            ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
+            ASK => Self::Ask(cursor.take(cursor.remaining())?),
             FILLED => Self::Filled(Position::take(&mut cursor)?),
             INTRODUCE => {
                 let text = cursor.string()?;
@@ -319,6 +347,10 @@ impl Reply {
                 out.put_u8(4);
                 put_string(&mut out, reason.as_bytes());
             }
+            Self::Answer(answer) => {
+                out.put_u8(5);
+                out.put_slice(answer);
+            }
         }
         out.freeze()
     }
@@ -330,6 +362,7 @@ impl Reply {
             2 => Self::At(Position::take(&mut cursor)?),
             3 => Self::Fresh,
             4 => Self::Refused(String::from_utf8_lossy(&cursor.string()?).into_owned()),
+            5 => Self::Answer(cursor.take(cursor.remaining())?),
             kind => return Err(format!("a reply of kind {kind} between regions is not known")),
         };
         cursor.finish()?;
@@ -339,10 +372,8 @@ impl Reply {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use telesto_geo::RegionSet;
-
     use super::*;
+    use proptest::prelude::*;
 
     fn write(key: Vec<u8>, value: Option<Vec<u8>>) -> KeyWrite {
         KeyWrite { key: Bytes::from(key), value: value.map(Bytes::from) }
@@ -365,7 +396,8 @@ mod tests {
             for (source, targets, at) in steps {
                 past.count(RegionId(source), RegionSet(u64::from(targets)));
                 let writes = vec![write(key.clone(), value.clone())];
-                elements.push(Element { at: Timestamp(at), past: past.clone(), writes });
+                let shared_with = RegionSet(u64::from(targets));
+                elements.push(Element { at: Timestamp(at), past: past.clone(), shared_with, writes });
             }
             let end = Position { lsn: Lsn(9), hash: [4; 16], at: Timestamp(5), past };
             let batch = Batch { begin, elements, end: end.clone() };
@@ -383,11 +415,13 @@ mod tests {
                 Request::Rows(rows),
                 Request::Filled(end.clone()),
                 Request::Introduce("who I am".to_owned()),
+                Request::Ask(garbage.clone().into()),
             ] {
                 prop_assert_eq!(Request::decode(request.encode(header)), Ok((header, request)));
             }
             let refused = Reply::Refused("no".to_owned());
-            for reply in [Reply::Taken, Reply::At(end.clone()), Reply::Fresh, refused] {
+            let answer = Reply::Answer(garbage.clone().into());
+            for reply in [Reply::Taken, Reply::At(end.clone()), Reply::Fresh, refused, answer] {
                 prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
             }
             prop_assert_eq!(Position::decode(end.encode()), Ok(end));

@@ -4,6 +4,7 @@
 mod causal;
 mod harness;
 mod joining;
+mod lost;
 mod registry;
 mod sessions;
 mod streams;

@@ -25,6 +25,7 @@ mod start;
 mod statements;
 mod table;
 mod units;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -161,6 +162,10 @@ enum Command {
         #[command(subcommand)]
         command: cluster::Command,
     },
+    /// Compare the replicas of regions.
+    #[command(after_help = "Examples:
+  telesto verify --regions --bucket s3://my-bucket/us")]
+    Verify(verify::Verify),
     /// Make buckets regions of one database.
     ///
     /// Each region has a bucket of its own, serves by itself, and sends the others what is placed there.
@@ -341,6 +346,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Keys { command } => report(keys::run(command).await),
         Command::Cluster { command } => report(cluster::run(command).await),
         Command::Region { command } => report(region::run(command).await),
+        Command::Verify(asked) => report(verify::run(asked).await),
         Command::Log { command: LogCommand::Inspect { place, from, limit, json } } => {
             report(log::inspect(place, from, limit, json).await)
         }

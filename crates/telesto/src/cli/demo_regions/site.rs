@@ -37,6 +37,8 @@ pub struct Site {
     /// Where it listens for other regions.
     region: u16,
     port: u16,
+    /// Where it tells its measurements.
+    http: u16,
     child: Option<Child>,
 }
 
@@ -76,7 +78,8 @@ impl World {
         for region in 0..REGIONS.len() {
             let folder = folder.join(name(region));
             let bucket = file_url(&folder.join("bucket"))?;
-            sites.push(Site { folder, bucket, region: free_port().await?, port: 0, child: None });
+            let region = free_port().await?;
+            sites.push(Site { folder, bucket, region, port: 0, http: 0, child: None });
         }
         let mut world = Self { sites, links: Vec::new(), latencies };
         for _ in 0..REGIONS.len() {
@@ -88,6 +91,11 @@ impl World {
             world.links.push(row);
         }
         Ok(world)
+    }
+
+    /// Where the nodes tell their measurements.
+    pub fn measurements(&self) -> [u16; REGIONS.len()] {
+        std::array::from_fn(|region| self.sites[region].http)
     }
 
     pub fn one_way(&self, from: usize, to: usize) -> Duration {
@@ -226,6 +234,13 @@ pub async fn settled(
     Ok(found)
 }
 
+/// The port in the line of what a node said that begins with `name`; 0 when there is none.
+fn port_of(said: &str, name: &str) -> u16 {
+    let line = said.lines().find_map(|line| line.trim_start().strip_prefix(name));
+    let port = line.and_then(|line| line.split_whitespace().next()?.rsplit(':').next());
+    port.and_then(|port| port.parse().ok()).unwrap_or_default()
+}
+
 fn text(message: SimpleQueryMessage) -> Option<String> {
     let SimpleQueryMessage::Row(row) = message else { return None };
     let cells = (0..row.len()).map(|cell| row.get(cell).unwrap_or("NULL"));
@@ -245,7 +260,15 @@ impl Site {
         let (out, err) =
             opened.map_err(|error| format!("cannot write {}: {error}", log.display()))?;
         let mut command = Command::new(program()?);
-        command.args(["start", "--listen", "127.0.0.1:0", "--http", "none", "--memory", "256MiB"]);
+        command.args([
+            "start",
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            "--memory",
+            "256MiB",
+        ]);
         command.args(["--bucket", &self.bucket, "--region", &format!("127.0.0.1:{}", self.region)]);
         command.arg("--data-dir").arg(self.folder.join("node"));
         command.stdin(Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);
@@ -255,9 +278,8 @@ impl Site {
         loop {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
             if said.lines().any(|line| line == "Ready.") {
-                let line = said.lines().find_map(|line| line.trim_start().strip_prefix("postgres"));
-                let port = line.and_then(|line| line.split_whitespace().next()?.rsplit(':').next());
-                self.port = port.and_then(|port| port.parse().ok()).unwrap_or_default();
+                self.port = port_of(&said, "postgres");
+                self.http = port_of(&said, "http");
                 return Ok(());
             }
             if let Ok(Some(status)) = child.try_wait() {
