@@ -38,6 +38,8 @@ pub struct Limits {
     pub max_requests: usize,
     /// Statements that compute at once, each on a thread of its own.
     pub max_computing: usize,
+    /// How long sessions may wait for their turn on the threads before a part of new work is turned away; `None`: none is.
+    pub queue_target: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -55,6 +57,7 @@ impl Default for Limits {
             max_body_bytes: 12 << 20,
             max_requests: 256,
             max_computing: 32,
+            queue_target: Some(Duration::from_millis(250)),
         }
     }
 }

@@ -207,6 +207,7 @@ pub const PRICES: &str = "telesto.prices";
 /// Parameters that are accepted, kept and shown, but change nothing: what drivers and pg_dump set.
 const ACCEPTED: &[(&str, &str)] = &[
     ("allow_in_place_tablespaces", "off"),
+    ("telesto.commutative_updates", "on"),
     ("backslash_quote", "safe_encoding"),
     ("bytea_output", "hex"),
     ("check_function_bodies", "on"),
@@ -409,6 +410,10 @@ impl Settings {
                         );
                     }
                 };
+            }
+            "telesto.commutative_updates" => {
+                let on = if boolean(name, value)? { "on" } else { "off" };
+                self.others.insert(lower, on.to_owned());
             }
             "telesto.executor" => {
                 self.executor = Executor::named(value).ok_or_else(|| {

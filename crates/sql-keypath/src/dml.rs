@@ -9,6 +9,7 @@
 //! No subqueries in RETURNING, ON CONFLICT DO UPDATE and the WHEN clauses of MERGE; DEFAULT beside subqueries in VALUES
 //! only if every row has it there.
 
+mod additive;
 mod change;
 mod merge;
 mod overriding;
@@ -38,6 +39,7 @@ use telesto_sql_plan::compiled_table::{CompiledTable, relation};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
+pub(super) use additive::{Adding, number};
 pub(super) use change::{delete, update};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
 use overriding::{Overriding, may_assign, may_give, overriding, passed_over};
@@ -98,6 +100,8 @@ pub(super) struct UpdatePlan {
     /// Keys may change: all old rows go before the new ones come.
     pub moves_keys: bool,
     pub returning: Option<Vec<Expr>>,
+    /// It only adds to one row.
+    pub adding: Option<Vec<Adding>>,
 }
 
 /// A DELETE.
@@ -122,7 +126,8 @@ impl InsertPlan {
 impl UpdatePlan {
     /// One line for EXPLAIN.
     pub fn describe(&self) -> String {
-        format!("Update; {}", self.target.describe(&self.info))
+        let adds = if self.adding.is_some() { " by addition" } else { "" };
+        format!("Update{adds}; {}", self.target.describe(&self.info))
     }
 }
 

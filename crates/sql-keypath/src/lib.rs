@@ -22,6 +22,7 @@ pub use dml::no_column;
 pub use with::concerns as writes_inside;
 
 pub mod access;
+mod adding;
 mod arbiter;
 pub mod bulk;
 pub mod check;

@@ -306,6 +306,13 @@ impl UpdatePlan {
         let context = EvalContext::executing(exec);
         let mut statement = Statement::new(exec, &context, &self.info);
         let mut output = Output::new(&self.returning, exec)?;
+        if let Some(adding) = &self.adding
+            // Apart, so that no other statement's future is larger for it.
+            && Box::pin(self.added(adding, exec, &context)).await?
+        {
+            output.count = 1;
+            return Ok(output.finish("UPDATE", columns));
+        }
         let mut rows = Rowset::open(&self.target, &self.info, exec, &context).await?;
         let mut moved = Vec::new();
         let mut held = exec.memory.reserve("rows whose keys change", 0).map_err(out_of_memory)?;

@@ -148,7 +148,7 @@ impl LocalService {
         Ok(match owners.ask(owner, bytes, by).await {
             Err(lost) => Attempt::Lost(lost),
             Ok(answer) => {
-                let answer = wire::decode_answer(request.txn, &answer);
+                let answer = wire::of_older(request, wire::decode_answer(request.txn, &answer));
                 if let (Some(scope), Ok(CommitReply::Committed { cost, .. })) =
                     (current_scope(), &answer)
                 {
@@ -179,7 +179,10 @@ impl LocalService {
             local.look(deadline).await?;
         }
         let committed = match self.validated(request, deadline).await {
-            refused @ (Err(Error::Conflict { .. }) | Ok(CommitReply::Recheck(_))) if again => {
+            refused @ (Err(Error::Conflict { .. } | Error::NotAdded { .. })
+            | Ok(CommitReply::Recheck(_)))
+                if again =>
+            {
                 match self.earlier(txn, deadline).await? {
                     Some(committed) => committed,
                     None => return refused,

@@ -9,6 +9,7 @@
 //! - At most `max_startups` sockets that have not authenticated and `max_connections` that have.
 //! - A connection's panic ends that connection only.
 
+pub mod admission;
 pub mod backend;
 pub mod cancel;
 pub mod connection;
@@ -46,6 +47,8 @@ use crate::wire::startup::{Client, Started, fatal};
 use crate::wire::stream::{End, Stop, Wire};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a new socket waits for one of the places of those that have not authenticated.
+const STARTUP_WAIT: Duration = Duration::from_millis(500);
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -83,6 +86,9 @@ impl WireServer {
 
     /// Serves until the server drains, then waits for the sessions to end.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) {
+        if let Some(admission) = self.clients.admission() {
+            admission::probe(&self.env, admission, self.stop.drain.clone());
+        }
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -98,7 +104,10 @@ impl WireServer {
                     continue;
                 }
             };
-            let Ok(startup) = Arc::clone(&self.startups).try_acquire_owned() else {
+            // A wave of clients waits in the system's queue, not for long: whoever fills the places with silence must not keep others out.
+            let by = self.env.deadline(STARTUP_WAIT);
+            let place = Arc::clone(&self.startups).acquire_owned();
+            let Ok(Ok(startup)) = self.env.within(by, "a place to start", place).await else {
                 self.clients.metrics.refused.increment(1);
                 continue;
             };
@@ -196,7 +205,7 @@ impl WireServer {
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.clients.metrics);
         let mut connection =
-            Connection::new(self.env.clone(), wire, session, self.clients.metrics.clone());
+            Connection::new(self.env.clone(), wire, session, &self.clients);
         // After a panic the session is closed and nothing else: no more is asked of its state.
         let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
             Ok(end) => end,

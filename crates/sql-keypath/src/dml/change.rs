@@ -3,6 +3,7 @@
 //! # Invariants
 //! What needs other tables becomes a query that gives the keys (and new values) of the rows to write ([`super::rows`]).
 
+use super::additive::additive;
 use super::rows::{Assigned, key_of, relations, select, single_assignments};
 use super::*;
 
@@ -82,10 +83,13 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
     };
     let (returning, columns) = returning(update.returning.as_ref(), &written, &scope, context)?;
     let moves_keys = moves_keys(&info, &set);
+    let plain = returning.is_none() && written.is_table();
+    let eval = EvalContext::planning(context.settings, context.catalog);
+    let adding = plain.then(|| additive(&info, &target, &set, &eval)).flatten();
     Ok(KeyPlan {
         columns,
         read_only: false,
-        kind: Kind::Update(UpdatePlan { info, target, set, moves_keys, returning }),
+        kind: Kind::Update(UpdatePlan { info, target, set, moves_keys, returning, adding }),
     })
 }
 

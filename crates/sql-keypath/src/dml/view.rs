@@ -142,6 +142,11 @@ impl Written {
         seen(&self.shown, &self.columns, &self.table)
     }
 
+    /// Whether it is the table itself, not a view of it.
+    pub fn is_table(&self) -> bool {
+        self.below.is_none()
+    }
+
     /// `expr` with what computes the view's columns put in for them.
     pub fn computed(&self, mut expr: Expr) -> Expr {
         if self.below.is_some() {

@@ -21,6 +21,7 @@ use crate::advisory::remote::Remote;
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::sequence::SequenceCache;
 use crate::catalog::sizes::TableSizes;
+use crate::codec::addition::RowAdditions;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, bootstrap};
 use crate::catalog::{CatalogCache, DEFAULT_DATABASE, SequenceSession};
 use crate::error::{Error, Result, SqlState};
@@ -124,6 +125,7 @@ impl SqlEngine {
         options: SqlOptions,
     ) -> Result<Arc<Self>> {
         crate::expr::registry::install(&crate::system::FUNCTIONS)?;
+        database.add_with(Arc::new(RowAdditions));
         // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
         let mut attempt = 0;
         loop {

@@ -162,6 +162,10 @@ settings! {
     /// SQL clients at once. Default: 500
     #[arg(value_name = "N")]
     max_connections: usize, "TELESTO_MAX_CONNECTIONS";
+    /// How long SQL clients' statements may wait for a thread before a part of new work is turned away (53400); 0 for never.
+    /// Default: 250ms
+    #[arg(value_name = "TIME")]
+    queue_target: Span, "TELESTO_QUEUE_TARGET";
     /// Longest single message of a SQL client. Default: 64MiB
     #[arg(value_name = "SIZE")]
     max_message: Bytes, "TELESTO_MAX_MESSAGE";

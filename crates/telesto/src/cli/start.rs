@@ -189,6 +189,7 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
         max_connections: settings.max_connections.unwrap_or(defaults.max_connections).max(1),
         max_message_bytes: max_message.unwrap_or(defaults.max_message_bytes),
         max_computing: super::runtimes::computing(memory),
+        queue_target: or_never(settings.queue_target, defaults.queue_target),
         idle: or_never(settings.idle_timeout, defaults.idle),
         idle_in_transaction: or_never(
             settings.idle_in_transaction_timeout,

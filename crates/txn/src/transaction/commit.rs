@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use telesto_common::{Lsn, Timestamp};
 
+use super::adding::carried;
 use super::{Core, conflict};
 use crate::api::{Committed, Cost, Level};
 use crate::commit::write_set::{self, WriteSet};
@@ -38,13 +39,14 @@ impl Core {
             // Everything was rolled back, or nothing was written: it only says something.
             None => WriteSet::Inline(Vec::new()),
         };
+        let additions = self.additions(&mut written);
         let mut reads = self.reads.lock().take();
         let mut rechecks = 0;
         let (timestamp, lsn, mut cost) = loop {
             let mut timeout = self.timeout;
             let (writes, reads) = match &mut written {
                 WriteSet::Inline(writes) => {
-                    (CommitWrites::Inline(std::mem::take(writes)), std::mem::take(&mut reads))
+                    (carried(std::mem::take(writes), &additions), std::mem::take(&mut reads))
                 }
                 WriteSet::External(external) => {
                     external.discard();
