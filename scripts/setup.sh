@@ -118,6 +118,19 @@ need_go() {
     [ "$(go_minor)" -ge "$1" ] || die "Go 1.$1 or newer is needed and could not be installed; install it, then run this again"
 }
 
+# need_promtool: out of Debian's package, which as a whole would start a server.
+need_promtool() {
+    promtool --version >/dev/null 2>&1 && return 0
+    say "getting promtool (once)"
+    local folder
+    folder="$(mktemp -d)"
+    (cd "$folder" && { apt-get download -qq prometheus >/dev/null 2>&1 || { as_root apt-get update -qq >/dev/null && apt-get download -qq prometheus >/dev/null 2>&1; }; } \
+        && dpkg-deb -x prometheus_*.deb out && install out/usr/bin/promtool "$TELESTO_CACHE/tools/bin/promtool") \
+        || die "promtool could not be had; install Debian's package prometheus"
+    rm -rf "$folder"
+    promtool --version >/dev/null 2>&1 || die "promtool does not run after installing it"
+}
+
 # free_port: a TCP port nobody listens on now.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'

@@ -138,6 +138,7 @@ beside pg_dump tests/e2e/pg_dump.sh
 beside psql tests/e2e/psql.sh
 beside psycopg tests/e2e/psycopg.sh
 beside console_assets tests/e2e/console_assets.sh
+beside kit tests/e2e/kit.sh
 
 settle 0
 if [ "${#failures[@]}" -gt 0 ]; then echo; echo "failed stages: ${failures[*]} (logs in $logs)"; fi

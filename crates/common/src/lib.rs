@@ -24,6 +24,7 @@ pub mod key;
 pub mod limits;
 pub mod planted;
 pub mod time;
+pub mod wait;
 
 pub use env::Env;
 pub use error::{Error, Result};

@@ -35,6 +35,7 @@ pub mod snapshot;
 pub mod store;
 pub mod temp;
 pub mod types;
+pub mod uses;
 
 pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use model::{

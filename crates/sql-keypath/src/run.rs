@@ -349,6 +349,7 @@ impl UpdatePlan {
                 statement.update(&self.info, changes).await?;
             }
         }
+        exec.live.uses.wrote(self.info.table.id, 0, moved.len() as u64, 0);
         statement.put_moved(&self.info, moved).await?;
         statement.finish().await?;
         Ok(output.finish("UPDATE", columns))

@@ -115,7 +115,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_views" => views(out, catalog),
         "pg_settings" => parameters(out, settings),
         "pg_get_keywords()" => super::keywords::fill(out),
-        _ => super::statistics::fill(out, catalog),
+        _ => {}
     }
 }
 

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use telesto_bucket::Class;
 use telesto_common::TxnId;
+use telesto_common::wait::Wait;
 use telesto_meter::caps::Cap;
 use telesto_txn::{Outcome, TxnOptions};
 
@@ -173,7 +174,7 @@ impl Execution for ExecContext {
                 Datum::text("")
             }
             Request::Sleep(wait) => {
-                self.env.clock.sleep(wait).await;
+                telesto_common::wait::on(Wait::Sleep, self.env.clock.sleep(wait)).await;
                 Datum::text("")
             }
             Request::Lock(request) => {

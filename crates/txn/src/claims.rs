@@ -35,6 +35,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Env, TxnId};
 use tokio::sync::oneshot;
 
@@ -183,7 +184,8 @@ impl Claimed {
             metrics::counter!("telesto_txn_claim_waits_total").increment(1);
             let first = deadline.is_none();
             let deadline = *deadline.get_or_insert_with(|| env.deadline(WAIT.min(timeout)));
-            let granted = env.within(deadline, "waiting for a row", granted).await;
+            let granted = env.within(deadline, "waiting for a row", granted);
+            let granted = wait::on(Wait::Row, granted).await;
             drop(waiting);
             if granted.is_err() {
                 metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);

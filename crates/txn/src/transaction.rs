@@ -25,6 +25,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Env, Label, RegionId, Timestamp, TxnId};
 use telesto_shard::{Change, Read};
 
@@ -228,7 +229,7 @@ impl Core {
     }
 
     async fn fetch(&self, keys: Vec<Bytes>, at: Timestamp) -> Result<Vec<Read>> {
-        self.shared.reach.get(keys, at, self.timeout).await
+        wait::on(Wait::Rows, self.shared.reach.get(keys, at, self.timeout)).await
     }
 
     fn label(&self, at: Timestamp) -> Label {

@@ -23,6 +23,7 @@ pub mod startup;
 pub mod stream;
 pub mod values;
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,8 +96,8 @@ impl WireServer {
                 () = self.stop.drain.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
-            let socket = match accepted {
-                Ok((socket, _)) => socket,
+            let (socket, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of file descriptors, most likely: give the others time to close theirs.
                     tracing::warn!(%error, "accept failed");
@@ -117,7 +118,7 @@ impl WireServer {
                 drop(startup);
                 if let Some((wire, client)) = started {
                     let env = server.env.clone();
-                    let session = async move { server.session(wire, client).await };
+                    let session = async move { server.session(wire, client, peer).await };
                     env.tasks.spawn_session("session", Box::pin(session));
                 }
             });
@@ -157,7 +158,7 @@ impl WireServer {
         }
     }
 
-    async fn session(&self, mut wire: Wire, client: Client) {
+    async fn session(&self, mut wire: Wire, client: Client, peer: SocketAddr) {
         if let Err(end) = wire.move_here() {
             return self.part(wire, end).await;
         }
@@ -172,6 +173,7 @@ impl WireServer {
             user: client.user,
             proven: matches!(self.config.auth, Auth::Scram(_)),
             database: client.database,
+            client: Some(peer),
             ..SessionOptions::default()
         };
         for (name, value) in client.settings {

@@ -25,6 +25,7 @@ use bytes::BytesMut;
 use futures::future::{BoxFuture, Fuse, FutureExt as _};
 use telesto_common::Env;
 use telesto_common::limits::{MemoryBudget, Reservation};
+use telesto_common::wait::{self, Wait};
 use telesto_sql::CancelHandle;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::Semaphore;
@@ -371,7 +372,7 @@ impl Wire {
             };
             tokio::select! {
                 biased;
-                sent = sending => match sent {
+                sent = wait::on(Wait::ClientWrite, sending) => match sent {
                     Ok(None) => flushed = true,
                     Ok(Some(0)) | Err(_) => return Err(End::Gone),
                     Ok(Some(_)) => waited = Duration::ZERO,

@@ -91,12 +91,26 @@ settings! {
     /// Where to serve HTTP (console, health, metrics, key-value API), or none. Default: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     http: String, "TELESTO_HTTP";
+    /// Where to serve /health, /ready and /metrics alone, without a password, for Prometheus, Kubernetes and load balancers;
+    /// may be open to the network. Default: none
+    #[arg(value_name = "HOST:PORT")]
+    status: String, "TELESTO_STATUS";
     /// The console at the HTTP port. Default: read-write
     #[arg(value_enum)]
     console: ConsoleKind, "TELESTO_CONSOLE";
     /// A latency board (telesto board --listen) whose figures the console shows: http://HOST:PORT
     #[arg(value_name = "URL")]
     console_board: String, "TELESTO_CONSOLE_BOARD";
+    /// Operations a second with which this node probes itself, reads and updates each: latencies and availability are kept and
+    /// shown at /board and in telesto_board_figures. Costs requests like a client's; at most 100. Default: none
+    #[arg(value_name = "RATE")]
+    probe: f64, "TELESTO_PROBE";
+    /// Records that are probed, 100 bytes each, made when they are not there. Default: 10000
+    #[arg(value_name = "N", requires = "probe")]
+    probe_records: u64, "TELESTO_PROBE_RECORDS";
+    /// The role as which this node probes itself; it makes three tables telesto_board… in its first schema. Default: telesto
+    #[arg(value_name = "ROLE", requires = "probe")]
+    probe_user: String, "TELESTO_PROBE_USER";
     /// The medium of a new database's log; one that exists keeps its own (see telesto log switch).
     /// Default: quorum on a folder, bucket elsewhere
     #[arg(value_enum)]

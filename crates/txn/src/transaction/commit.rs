@@ -9,6 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Lsn, Timestamp};
 
 use super::adding::carried;
@@ -73,7 +74,7 @@ impl Core {
                 durability: self.durability(),
                 timeout,
             };
-            match self.shared.reach.service().commit(request).await {
+            match wait::on(Wait::Commit, self.shared.reach.service().commit(request)).await {
                 Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
                     break (timestamp, lsn, cost);
                 }
