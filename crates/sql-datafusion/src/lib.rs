@@ -44,6 +44,7 @@ mod slices;
 mod sort_key;
 mod source;
 mod spill;
+mod spread;
 mod stored;
 mod tables;
 mod totals;

@@ -19,7 +19,7 @@
 //! memory, counted against the statement's budget.
 
 pub use dml::no_column;
-pub use with::concerns as writes_inside;
+pub use with::writes_inside;
 
 pub mod access;
 mod adding;

@@ -12,13 +12,16 @@
 
 mod access;
 mod arguments;
+mod array_query;
 mod call;
 mod case;
+mod distinct_on;
 mod equality;
 mod expr;
 mod frames;
 mod from;
 mod group;
+mod intervals;
 mod join_condition;
 mod lateral;
 mod levels;
@@ -27,6 +30,7 @@ mod locks;
 mod operators;
 mod ordered;
 mod query;
+mod recursion;
 mod row_comparison;
 mod row_order;
 mod scope;
@@ -169,6 +173,8 @@ pub(crate) struct Binder<'a> {
     instances: Cell<usize>,
     depth: Cell<usize>,
     queries: Cell<usize>,
+    /// How many CASEs are around: what may fail there is for some rows only.
+    cases: Cell<usize>,
     ctes: RefCell<Vec<CteEntry>>,
     apply: Option<Arc<SessionState>>,
     row_by_row: bool,
@@ -215,6 +221,7 @@ impl<'a> Binder<'a> {
             instances: Cell::new(0),
             depth: Cell::new(0),
             queries: Cell::new(0),
+            cases: Cell::new(0),
             ctes: RefCell::default(),
             apply: None,
             row_by_row: false,
@@ -265,6 +272,12 @@ impl<'a> Binder<'a> {
     fn enter(&self) -> Result<Depth<'_>> {
         telesto_sql_types::interrupt::check()?;
         Self::deeper_by(&self.depth, MAX_DEPTH)
+    }
+
+    /// Inside of a CASE, until what is returned is dropped.
+    fn guarded(&self) -> Depth<'_> {
+        self.cases.set(self.cases.get() + 1);
+        Depth(&self.cases)
     }
 
     fn enter_query(&self) -> Result<Depth<'_>> {

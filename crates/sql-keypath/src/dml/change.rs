@@ -97,6 +97,46 @@ pub(super) fn error_needs_query(error: &Error) -> bool {
     error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.message().contains("subquery")
 }
 
+/// Refuses a LATERAL subquery that names the table written: PostgreSQL lets it stand there and refers to nothing.
+fn refuse_lateral(others: &[TableWithJoins], target: &str) -> Result<()> {
+    let factors = others.iter().flat_map(|from| {
+        std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation))
+    });
+    for factor in factors {
+        let TableFactor::Derived { lateral: true, subquery, .. } = factor else { continue };
+        let own = ast::visit_relations(subquery, |relation| {
+            let same = relation
+                .0
+                .last()
+                .and_then(|part| part.as_ident())
+                .is_some_and(|name| fold(name) == *target);
+            if same {
+                std::ops::ControlFlow::Break(())
+            } else {
+                std::ops::ControlFlow::Continue(())
+            }
+        });
+        let named = ast::visit_expressions(subquery, |expr| match expr {
+            ast::Expr::CompoundIdentifier(parts)
+                if parts.len() == 2 && fold(&parts[0]) == *target =>
+            {
+                std::ops::ControlFlow::Break(())
+            }
+            _ => std::ops::ControlFlow::Continue(()),
+        });
+        if named.is_break() && own.is_continue() {
+            return Err(Error::new(
+                SqlState::INVALID_COLUMN_REFERENCE,
+                format!("invalid reference to FROM-clause entry for table \"{target}\""),
+            )
+            .hint(format!(
+                "There is an entry for table \"{target}\", but it cannot be referenced from this part of the query."
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The query of a statement that writes `table`: `list` behind the key, then, for RETURNING, the other tables' columns.
 async fn by_query(
     written: &Written,
@@ -106,6 +146,7 @@ async fn by_query(
     returns: bool,
     context: &mut PlanContext<'_>,
 ) -> Result<(QuerySource, Option<usize>, Vec<ScopeRelation>)> {
+    refuse_lateral(others, &written.shown)?;
     let mut from = vec![written.keyed(context)?];
     from.extend(others.iter().cloned());
     let star = returns && !others.is_empty();
