@@ -26,6 +26,7 @@ mod change;
 pub mod codec;
 pub mod model;
 pub mod object;
+pub mod policy;
 pub mod regions;
 pub mod rights;
 pub mod roles;

@@ -37,6 +37,7 @@ mod outer;
 mod pool;
 mod runtime;
 mod scan_ranges;
+mod secured;
 mod sequence_table;
 mod series;
 mod sets;

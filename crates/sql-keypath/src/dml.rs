@@ -24,6 +24,7 @@ use super::select::{describe_access, plain_wildcard, result_column};
 use super::source::QuerySource;
 use super::write::OnConflict;
 use super::{KeyPlan, Kind, find_table};
+use crate::policies::RowChecks;
 use telesto_sql_catalog::{Generated, Table};
 use telesto_sql_expr::{
     Binder, CastContext, EvalContext, Expr, Node, Scope, ScopeColumn, ScopeRelation, fault, fold,
@@ -35,6 +36,7 @@ use telesto_sql_parser::sqlparser::ast::{
 };
 use telesto_sql_plan::PlanContext;
 use telesto_sql_plan::ResultColumn;
+use telesto_sql_plan::row_security;
 use telesto_sql_plan::compiled_table::{CompiledTable, relation};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -78,6 +80,8 @@ pub(super) struct InsertPlan {
     pub returning: Option<Vec<Expr>>,
     /// RETURNING names `xmax`, which stands behind the row.
     pub shows_xmax: bool,
+    /// What policies ask of new rows.
+    pub checks: Option<RowChecks>,
 }
 
 /// How the rows to write are found.
@@ -102,6 +106,8 @@ pub(super) struct UpdatePlan {
     pub returning: Option<Vec<Expr>>,
     /// It only adds to one row.
     pub adding: Option<Vec<Adding>>,
+    /// What policies ask of new rows.
+    pub checks: Option<RowChecks>,
 }
 
 /// A DELETE.
@@ -193,7 +199,10 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     };
     let alias = insert.table_alias.as_ref().map(|alias| &alias.alias);
     let written = Written::named(name, alias, Doing::Insert, context)?;
-    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
+    let mut info = CompiledTable::new(context.catalog, context.settings, &written.table)?;
+    info.secured = written.secured.is_some();
+    let info = Arc::new(info);
+    let checks = insert_checks(insert, &written, context)?;
     // What the statement names, be it a view's.
     let table = &written.face;
     let (overriding, named) = overriding(&insert.columns);
@@ -261,8 +270,40 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     Ok(KeyPlan {
         columns,
         read_only: false,
-        kind: Kind::Insert(InsertPlan { info, targets, rows, conflict, returning, shows_xmax }),
+        kind: Kind::Insert(InsertPlan {
+            info,
+            targets,
+            rows,
+            conflict,
+            returning,
+            shows_xmax,
+            checks,
+        }),
     })
+}
+
+/// What policies ask of the rows of an INSERT.
+fn insert_checks(
+    insert: &Insert,
+    written: &Written,
+    context: &PlanContext<'_>,
+) -> Result<Option<RowChecks>> {
+    let Some(reader) = written.secured else { return Ok(None) };
+    let mut reads = insert.returning.is_some();
+    if let Some(OnInsert::OnConflict(on)) = &insert.on {
+        if matches!(on.action, OnConflictAction::DoUpdate(_)) {
+            let instead = "INSERT … ON CONFLICT DO NOTHING, then UPDATE.";
+            return Err(crate::policies::not_yet(
+                "ON CONFLICT DO UPDATE",
+                &written.table.name,
+                instead,
+            ));
+        }
+        reads |= on.conflict_target.is_some();
+    }
+    let actor = context.catalog.actor(reader);
+    let checks = row_security::insert_checks(&written.table, &actor, reads)?;
+    RowChecks::compile(checks, &written.table, reader, context).map(Some)
 }
 
 fn too_many(more_values: bool) -> Error {

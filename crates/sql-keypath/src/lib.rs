@@ -33,6 +33,7 @@ mod homes;
 pub mod join;
 pub mod key_types;
 mod merge;
+mod policies;
 pub mod read;
 pub mod row_writes;
 mod run;

@@ -85,8 +85,14 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
-    // Who may connect may do everything.
-    function("row_security_active", &[Reg], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
+    function("row_security_active", &[Reg], Bool, |a, c| {
+        let table = c.context.catalog.table(telesto_common::TableId(oid_of(&a[0])));
+        let actor = c.context.catalog.actor(c.context.settings.current_role);
+        Ok(Datum::Bool(table.is_some_and(|table| {
+            telesto_sql_plan::row_security::applies(table, &c.context.catalog, &actor)
+        })))
+    })
+    .stable(),
     function("pg_column_is_updatable", &[Reg, Int2, Bool], Bool, |a, c| {
         let number = i64_of(&a[1])?;
         Ok(Datum::Bool(match written(oid_of(&a[0]), c) {

@@ -110,6 +110,8 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_rewrite" => rewrites(out, catalog),
         "pg_sequence" => sequences(out, catalog),
         "pg_sequences" => sequence_views(out, catalog),
+        "pg_policy" => super::policies::policies(out, catalog),
+        "pg_policies" => super::policies::policy_views(out, catalog),
         "pg_tables" => table_views(out, catalog),
         "pg_indexes" => index_views(out, catalog),
         "pg_views" => views(out, catalog),
@@ -531,7 +533,8 @@ fn table_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("schemaname", catalog.schema_name(table.schema))
             .set("tablename", &table.name)
             .set("tableowner", catalog.role_name(table.owner.0))
-            .set("hasindexes", table.known_indexes().next().is_some());
+            .set("hasindexes", table.known_indexes().next().is_some())
+            .set("rowsecurity", table.row_security.enabled);
     }
 }
 

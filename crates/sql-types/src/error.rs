@@ -376,6 +376,15 @@ impl Error {
         self
     }
 
+    /// Sets the detail, if there is one.
+    #[must_use]
+    pub fn detail_of(self, detail: Option<String>) -> Self {
+        match detail {
+            Some(detail) => self.detail(detail),
+            None => self,
+        }
+    }
+
     /// Sets the data type concerned, with its schema.
     #[must_use]
     pub fn data_type(mut self, schema: impl Into<String>, name: impl Into<String>) -> Self {

@@ -29,6 +29,7 @@ mod lists;
 mod locks;
 mod operators;
 mod ordered;
+mod policies;
 mod query;
 mod recursion;
 mod row_comparison;
@@ -133,20 +134,47 @@ pub(crate) struct BoundTable {
     pub columns: Vec<(String, String, SqlType)>,
     /// Its id, for stored tables.
     pub id: Option<TableId>,
+    /// What hides rows of it.
+    pub guard: Option<Guard>,
+}
+
+/// The policies of a table.
+pub(crate) struct Guard {
+    /// The table.
+    pub table: TableId,
+    /// Its name.
+    pub name: String,
+    /// Each must hold, over the table as it is called there.
+    pub conditions: telesto_sql_plan::row_security::Conditions,
+}
+
+/// As what a relation is looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// The role whose policies count; `None`: that of the statement.
+    pub reader: Option<u32>,
+    /// Rows are locked.
+    pub locks: bool,
 }
 
 /// What a relation's name stands for.
 pub(crate) enum Found {
     /// A table.
     Table(BoundTable),
-    /// A view: its query, its columns' names, and the stack that the query takes.
-    View(Box<ast::Query>, Vec<String>, telesto_sql_parser::stack::Need),
+    /// A view: its query, its columns' names, the stack that the query takes, and who reads the tables below; `None`: whoever
+    /// runs the statement.
+    View(Box<ast::Query>, Vec<String>, telesto_sql_parser::stack::Need, Option<u32>),
 }
 
 /// Where the binder finds tables.
 pub(crate) trait Tables {
     /// The relation of that (possibly schema-qualified) name. `unique` makes its columns' names in the plan from their own.
-    fn table(&self, name: &[String], unique: &dyn Fn(&str) -> String) -> Result<Found>;
+    fn table(
+        &self,
+        name: &[String],
+        reading: Reading,
+        unique: &dyn Fn(&str) -> String,
+    ) -> Result<Found>;
     /// Positions of the primary key's columns; empty when there is none.
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>>;
     /// The type a syntax names.
@@ -190,6 +218,12 @@ pub(crate) struct Binder<'a> {
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
     /// Relations that an outer join fills up with NULLs.
     null_extended: RefCell<BTreeSet<Option<TableReference>>>,
+    /// Whose policies count here: inside a view, its owner's; `None`: those of whoever runs the statement.
+    reader: Cell<Option<u32>>,
+    /// The rows of the tables in FROM are locked.
+    locking: Cell<bool>,
+    /// Tables whose policies are being bound.
+    guarding: RefCell<Vec<TableId>>,
 }
 
 /// Where an expression stands: which subqueries may become joins there.
@@ -233,6 +267,9 @@ impl<'a> Binder<'a> {
             wanted: RefCell::default(),
             windows: RefCell::default(),
             null_extended: RefCell::default(),
+            reader: Cell::default(),
+            locking: Cell::default(),
+            guarding: RefCell::default(),
         }
     }
 
@@ -324,7 +361,8 @@ impl<'a> Binder<'a> {
     }
 
     fn find_table(&self, name: &[String]) -> Result<Found> {
-        self.tables.table(name, &|column| self.unique(column))
+        let reading = Reading { reader: self.reader.get(), locks: self.locking.get() };
+        self.tables.table(name, reading, &|column| self.unique(column))
     }
 
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>> {

@@ -44,7 +44,10 @@ impl Binder<'_> {
             self.with(with, outer)?;
         }
         self.wanted.replace(wanted);
+        let locking = self.locking.get();
+        self.locking.set(locking || !query.locks.is_empty());
         let bound = self.query_body(query, outer);
+        self.locking.set(locking);
         self.wanted.take();
         self.ctes.borrow_mut().truncate(ctes);
         self.keep_unknown.set(before);

@@ -6,6 +6,8 @@
 use super::additive::additive;
 use super::rows::{Assigned, key_of, relations, select, single_assignments};
 use super::*;
+use crate::policies::{RowChecks, names_columns};
+use telesto_sql_plan::row_security::{self, Finding};
 
 /// The one relation a statement writes, and its alias.
 pub(super) fn written(target: &TableWithJoins) -> Result<(&ObjectName, Option<&ast::Ident>)> {
@@ -37,7 +39,9 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
     let (name, alias) = written(&update.table)?;
     let written = Written::named(name, alias, Doing::Update, context)?;
     written.may_write(assigned(&update.assignments), Doing::Update)?;
-    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
+    let mut info = CompiledTable::new(context.catalog, context.settings, &written.table)?;
+    info.secured = written.secured.is_some();
+    let info = Arc::new(info);
     let table = &written.face;
     let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
@@ -45,7 +49,20 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
         None => None,
         Some(UpdateTableFromKind::BeforeSet(f) | UpdateTableFromKind::AfterSet(f)) => Some(f),
     };
-    let bound = if from.is_some() {
+    let reads = from.is_some()
+        || update.returning.is_some()
+        || update.selection.as_ref().is_some_and(names_columns)
+        || update.assignments.iter().any(|assigned| names_columns(&assigned.value));
+    let checks = match written.secured {
+        None => None,
+        Some(reader) => {
+            let actor = context.catalog.actor(reader);
+            let checks = row_security::update_checks(&written.table, &actor, reads)?;
+            Some(RowChecks::compile(checks, &written.table, reader, context)?)
+        }
+    };
+    // Rows behind policies are found by a query.
+    let bound = if from.is_some() || written.secured.is_some() {
         None
     } else {
         let eval = EvalContext::planning(context.settings, context.catalog);
@@ -76,20 +93,30 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
         }
         None => {
             let (target, set, others) =
-                update_by_query(update, from.map_or(&[], Vec::as_slice), &written, context).await?;
+                update_by_query(update, from.map_or(&[], Vec::as_slice), &written, reads, context)
+                    .await?;
             scope.relations.extend(others);
             (target, set)
         }
     };
     let (returning, columns) = returning(update.returning.as_ref(), &written, &scope, context)?;
     let moves_keys = moves_keys(&info, &set);
-    let plain = returning.is_none() && written.is_table();
+    // Policies look at the row.
+    let plain = returning.is_none() && written.is_table() && checks.is_none();
     let eval = EvalContext::planning(context.settings, context.catalog);
     let adding = plain.then(|| additive(&info, &target, &set, &eval)).flatten();
     Ok(KeyPlan {
         columns,
         read_only: false,
-        kind: Kind::Update(UpdatePlan { info, target, set, moves_keys, returning, adding }),
+        kind: Kind::Update(UpdatePlan {
+            info,
+            target,
+            set,
+            moves_keys,
+            returning,
+            adding,
+            checks,
+        }),
     })
 }
 
@@ -140,6 +167,7 @@ fn refuse_lateral(others: &[TableWithJoins], target: &str) -> Result<()> {
 /// The query of a statement that writes `table`: `list` behind the key, then, for RETURNING, the other tables' columns.
 async fn by_query(
     written: &Written,
+    finding: Finding,
     others: &[TableWithJoins],
     condition: Option<&ast::Expr>,
     values: Vec<(ast::Expr, SqlType)>,
@@ -147,7 +175,7 @@ async fn by_query(
     context: &mut PlanContext<'_>,
 ) -> Result<(QuerySource, Option<usize>, Vec<ScopeRelation>)> {
     refuse_lateral(others, &written.shown)?;
-    let mut from = vec![written.keyed(context)?];
+    let mut from = vec![written.keyed(finding, context)?];
     from.extend(others.iter().cloned());
     let star = returns && !others.is_empty();
     let mut list = vec![key_of(&written.shown)];
@@ -171,6 +199,7 @@ async fn update_by_query(
     update: &ast::Update,
     from: &[TableWithJoins],
     written: &Written,
+    reads: bool,
     context: &mut PlanContext<'_>,
 ) -> Result<(Target, Vec<(usize, Given)>, Vec<ScopeRelation>)> {
     let table = &*written.face;
@@ -192,7 +221,8 @@ async fn update_by_query(
     }
     let returns = update.returning.is_some();
     let (source, others, relations) =
-        by_query(written, from, update.selection.as_ref(), values, returns, context).await?;
+        by_query(written, Finding::Update(reads), from, update.selection.as_ref(), values, returns, context)
+            .await?;
     let types = source.types();
     let eval = EvalContext::planning(context.settings, context.catalog);
     let empty = Scope::default();
@@ -227,10 +257,15 @@ pub(crate) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
     };
     let (name, alias) = written(target)?;
     let written = Written::named(name, alias, Doing::Delete, context)?;
-    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
+    let mut info = CompiledTable::new(context.catalog, context.settings, &written.table)?;
+    info.secured = written.secured.is_some();
+    let info = Arc::new(info);
     let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
-    let bound = if delete.using.is_some() {
+    let reads = delete.using.is_some()
+        || delete.returning.is_some()
+        || delete.selection.as_ref().is_some_and(names_columns);
+    let bound = if delete.using.is_some() || written.secured.is_some() {
         None
     } else {
         match written.condition(delete.selection.as_ref(), &scope, context) {
@@ -254,7 +289,8 @@ pub(crate) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
             let condition = delete.selection.as_ref();
             let returns = delete.returning.is_some();
             let (source, others, relations) =
-                by_query(&written, others, condition, Vec::new(), returns, context).await?;
+                by_query(&written, Finding::Delete(reads), others, condition, Vec::new(), returns, context)
+                    .await?;
             scope.relations.extend(relations);
             Target::Query(source, others)
         }
