@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster demo-regions demo-social test soak bench bench-geo bench-s3db bench-failover bench-encryption lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions demo-social test soak bench bench-geo bench-s3db bench-failover bench-encryption dist lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -58,6 +58,9 @@ console-assets: ## the console's scripts and styles anew, from crates/console/we
 
 build: ## the telesto binary, development profile
 	@cargo build -p telesto
+
+dist: ## a release archive with checksums and, beside it, its debug information: make dist OUT=folder
+	@scripts/dist.sh $(OUT)
 
 clean: ## remove build products
 	@cargo clean

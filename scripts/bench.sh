@@ -2,7 +2,7 @@
 # Ratios measured side by side in one run: key-value work beside plain SlateDB; pgbench and the bookstore beside PostgreSQL 15
 # (fsync on).
 #   BENCH_ROUNDS=5 BENCH_SECONDS=10 BENCH_SCALE=10 BENCH_WARM=60 BENCH_MEMORY=4GiB scripts/bench.sh
-#   BENCH_PARTS="keyvalue pgbench bookstore" BENCH_CUSTOMERS=144000 BENCH_ITEMS=10000 BENCH_COPY_ROWS=5000000 BENCH_JSON=report.json
+#   BENCH_PARTS="keyvalue pgbench hot bookstore" BENCH_CUSTOMERS=144000 BENCH_ITEMS=10000 BENCH_COPY_ROWS=5000000 BENCH_JSON=report.json
 # Both are measured warm: after loading, each serves select-only from 8 clients for BENCH_WARM seconds. PostgreSQL runs with
 # its defaults and the page cache of the machine; Telesto keeps its caches itself, in BENCH_MEMORY.
 set -euo pipefail
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 need_rust
 need_debian pgbench postgresql-15
 rounds="${BENCH_ROUNDS:-5}" seconds="${BENCH_SECONDS:-10}" scale="${BENCH_SCALE:-10}"
-warm="${BENCH_WARM:-60}" memory="${BENCH_MEMORY:-4GiB}" parts=" ${BENCH_PARTS:-keyvalue pgbench bookstore} "
+warm="${BENCH_WARM:-60}" memory="${BENCH_MEMORY:-4GiB}" parts=" ${BENCH_PARTS:-keyvalue pgbench hot bookstore} "
 customers="${BENCH_CUSTOMERS:-144000}" items="${BENCH_ITEMS:-10000}" copy_rows="${BENCH_COPY_ROWS:-5000000}"
 
 say "building (release)"
@@ -20,7 +20,7 @@ if [[ "$parts" == *" keyvalue "* ]]; then
     say "key-value, beside plain SlateDB"
     "$CARGO_TARGET_DIR/release/telesto-bench" --rounds "$rounds"
 fi
-[[ "$parts" == *" pgbench "* || "$parts" == *" bookstore "* ]] || exit 0
+[[ "$parts" == *" pgbench "* || "$parts" == *" hot "* || "$parts" == *" bookstore "* ]] || exit 0
 
 work="$(mktemp -d)"
 theirs="$(free_port)" ours="$(free_port)" http="$(free_port)"
@@ -61,6 +61,25 @@ pgbench_part() {
     done
 }
 
+# 64 clients add to one row: by addition, in the ordinary way, and on PostgreSQL.
+hot_part() {
+    say "one row that 64 clients add to ($rounds rounds of $seconds s, medians)"
+    echo "UPDATE hot SET n = n + 1 WHERE id = 1" >"$work/hot.sql"
+    local create="DROP TABLE IF EXISTS hot; CREATE TABLE hot (id int PRIMARY KEY, n bigint NOT NULL CHECK (n >= 0)); INSERT INTO hot VALUES (1, 0)"
+    for server in ours theirs; do
+        declare -n on="on_$server"
+        psql -qX "${on[@]}" -c "$create" 2>/dev/null
+    done
+    local options=(-n -T "$seconds" -c 64 -j 2 -M prepared -f "$work/hot.sql")
+    for _ in $(seq "$rounds"); do
+        tps "${options[@]}" "${on_ours[@]}" >>"$work/hot.added"
+        PGOPTIONS="-c telesto.commutative_updates=off" tps "${options[@]}" "${on_ours[@]}" >>"$work/hot.plain"
+        tps "${options[@]}" "${on_theirs[@]}" >>"$work/hot.theirs"
+    done
+    for name in added plain theirs; do printf '%-24s %12.0f\n' "$name" "$(middle <"$work/hot.$name")"; done
+    awk "BEGIN{printf \"%-24s %12.2f\\n\", \"added / plain\", $(middle <"$work/hot.added") / $(middle <"$work/hot.plain")}"
+}
+
 # The shop is loaded into both first; the rounds take turns (docs/operating/bench.md).
 bookstore_part() {
     say "the bookstore, beside PostgreSQL ($customers customers, $items items, $rounds rounds of $seconds s, medians)"
@@ -70,4 +89,5 @@ bookstore_part() {
         --workload point-read,join-1,join-2,join-3,analytical,shopping,ordering,read-write,copy
 }
 if [[ "$parts" == *" pgbench "* ]]; then pgbench_part; fi
+if [[ "$parts" == *" hot "* ]]; then hot_part; fi
 if [[ "$parts" == *" bookstore "* ]]; then bookstore_part; fi

@@ -16,6 +16,19 @@ as_root() {
     sudo "$@"
 }
 
+# Two stages of the tests may want something installed at once: one after the other. hold_setup and release_setup nest.
+hold_setup() {
+    if [ "${SETUP_HELD:-0}" = 0 ]; then
+        exec 9>"$TELESTO_CACHE/setup.lock"
+        flock 9
+    fi
+    SETUP_HELD=$((${SETUP_HELD:-0} + 1))
+}
+release_setup() {
+    SETUP_HELD=$((SETUP_HELD - 1))
+    if [ "$SETUP_HELD" = 0 ]; then exec 9>&-; fi
+}
+
 # install_debian PACKAGE...: installs Debian packages; the lists are fetched once a script.
 install_debian() {
     say "installing $*"
@@ -40,7 +53,9 @@ runs() { command -v "$1" >/dev/null 2>&1 && { "$1" --version || "$1" version; } 
 need_debian() {
     local command="$1"; shift
     runs "$command" && return 0
-    install_debian "$@"
+    hold_setup
+    runs "$command" || install_debian "$@"
+    release_setup
     runs "$command" || die "$command does not run after installing $*"
 }
 
@@ -58,9 +73,12 @@ need_python() {
     export PYTHON
     # An environment that was left half made, or whose Python was replaced, has no working pip.
     "$PYTHON" -m pip --version >/dev/null 2>&1 && return 0
+    hold_setup
+    if "$PYTHON" -m pip --version >/dev/null 2>&1; then release_setup; return 0; fi
     python3 -c 'import ensurepip, venv' 2>/dev/null || install_debian python3-venv
     rm -rf "$TELESTO_CACHE/venv"
     python3 -m venv "$TELESTO_CACHE/venv" || die "python3 -m venv failed; remove $TELESTO_CACHE/venv and install python3-venv"
+    release_setup
 }
 
 # need_wheel MODULE-TEST REQUIREMENT: a Python package in that environment; MODULE-TEST succeeds once it is there.
@@ -68,8 +86,10 @@ need_wheel() {
     need_python
     eval "$1" >/dev/null 2>&1 && return 0
     say "installing $2 (once)"
+    hold_setup
     "$PYTHON" -m pip install --quiet --disable-pip-version-check "$2" \
         || die "pip could not install $2; is the network up?"
+    release_setup
     eval "$1" >/dev/null 2>&1 || die "$2 does not work after installing it"
 }
 
@@ -96,6 +116,19 @@ need_go() {
     PATH="$("$PYTHON" -c 'import go, os; print(os.path.dirname(go.__file__))')/bin:$PATH"
     export PATH
     [ "$(go_minor)" -ge "$1" ] || die "Go 1.$1 or newer is needed and could not be installed; install it, then run this again"
+}
+
+# need_promtool: out of Debian's package, which as a whole would start a server.
+need_promtool() {
+    promtool --version >/dev/null 2>&1 && return 0
+    say "getting promtool (once)"
+    local folder
+    folder="$(mktemp -d)"
+    (cd "$folder" && { apt-get download -qq prometheus >/dev/null 2>&1 || { as_root apt-get update -qq >/dev/null && apt-get download -qq prometheus >/dev/null 2>&1; }; } \
+        && dpkg-deb -x prometheus_*.deb out && install out/usr/bin/promtool "$TELESTO_CACHE/tools/bin/promtool") \
+        || die "promtool could not be had; install Debian's package prometheus"
+    rm -rf "$folder"
+    promtool --version >/dev/null 2>&1 || die "promtool does not run after installing it"
 }
 
 # free_port: a TCP port nobody listens on now.

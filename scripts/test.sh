@@ -12,14 +12,63 @@ logs="${TELESTO_TEST_LOGS:-$(mktemp -d)}"
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0 failures=()
 
-# stage NAME COMMAND...: runs it, counts cargo's "test result" lines (or itself as one test). Exit code 77: what it needs
-# cannot be had on this machine; it says what, and that is shown and counted.
+only=("$@")
+# Stages that mostly wait run side by side. Each has a log, a folder and ports of its own.
+jobs="${TELESTO_TEST_JOBS:-2}"
+running=() # NAME=PID of stages that were started beside others and are not reported yet
+# Stages in the background do not hear an interrupt at the terminal by themselves.
+trap 'trap - INT; kill -INT 0; exit 130' INT
+
+wanted() { [ "${#only[@]}" = 0 ] || [[ " ${only[*]} " == *" $1 "* ]]; }
+
+# stage NAME COMMAND...: runs it alone, when all others have ended.
 stage() {
-    local name="$1"; shift
-    if [ "${#only[@]}" -gt 0 ] && [[ ! " ${only[*]} " == *" $name "* ]]; then return 0; fi
-    say "$name"
-    local log="$logs/$name.log" began=$SECONDS status=0 p f
-    "$@" >"$log" 2>&1 || status=$?
+    wanted "$1" || return 0
+    settle 0
+    say "$1"
+    run "$@"
+    report "$1"
+}
+
+# beside NAME COMMAND...: runs it beside others.
+beside() {
+    wanted "$1" || return 0
+    settle "$((jobs - 1))"
+    say "$1 begins"
+    rm -f "$logs/$1.status"
+    run "$@" &
+    running+=("$1=$!")
+}
+
+# settle N: waits until at most N stages run; reports those that ended.
+settle() {
+    while [ "${#running[@]}" -gt "$1" ]; do
+        local left=() each name pid
+        for each in "${running[@]}"; do
+            name="${each%%=*}" pid="${each#*=}"
+            if kill -0 "$pid" 2>/dev/null; then left+=("$each"); continue; fi
+            # One that was killed has left no status.
+            [ -e "$logs/$name.status" ] || echo "137 0" >"$logs/$name.status"
+            say "$name"
+            report "$name"
+        done
+        [ "${#left[@]}" -lt "${#running[@]}" ] || sleep 0.5
+        running=(${left[@]+"${left[@]}"})
+    done
+}
+
+# run NAME COMMAND...: leaves its output in NAME.log, its exit code and its seconds in NAME.status.
+run() {
+    local name="$1" began=$SECONDS status=0; shift
+    "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
+    echo "$status $((SECONDS - began))" >"$logs/$name.status"
+}
+
+# report NAME: counts cargo's "test result" lines (or the stage as one test), and says what failed. Exit code 77: what it needs
+# cannot be had on this machine; it says what, and that is shown and counted.
+report() {
+    local name="$1" log="$logs/$1.log" status took p f
+    read -r status took <"$logs/$name.status"
     if [ "$status" = 77 ]; then
         skipped=$((skipped + 1))
         echo "   SKIPPED: $(tail -n 1 "$log")"
@@ -46,9 +95,8 @@ stage() {
             tail -n 60 "$log" | sed 's/^/   /'
         fi
     fi
-    echo "   $name: $p passed, $f failed, $((SECONDS - began)) s"
+    echo "   $name: $p passed, $f failed, $took s"
 }
-only=("$@")
 export TELESTO_BIN="$CARGO_TARGET_DIR/debug/telesto"
 # Threads of tests get the stack that threads of a server have: without optimisation the frames of definitions and cursors are large.
 export RUST_MIN_STACK=8388608
@@ -57,38 +105,42 @@ export RUST_MIN_STACK=8388608
 stage build cargo build --workspace
 stage unit cargo test --workspace --no-fail-fast
 tests/servers/ensure.sh || die "the S3 servers could not be installed"
-stage s3 cargo test --workspace --test servers
-stage kill9 cargo test --workspace --test kill9
-stage rules cargo test --workspace --test rules -- --nocapture
+# These look at times or at the machine's memory: alone.
 stage stops_nothing cargo test --workspace --test stops_nothing -- --nocapture
-stage online_kill9 cargo test --workspace --test online_kill9
-stage writers cargo test --workspace --test four_writers
-stage cluster cargo test --workspace --test cluster_processes -- --nocapture
-stage regions cargo test --workspace --test regions -- --nocapture
-stage middlebox cargo test --workspace --test middlebox -- --nocapture
-stage one_folder cargo test --workspace --test one_folder -- --nocapture
 stage board cargo test --workspace --test board -- --nocapture
-stage partitions tests/e2e/partitions.sh
 stage memory cargo test --workspace --test memory -- --nocapture --test-threads 1
-stage fuzz cargo test --workspace --test targets
-stage full tests/e2e/disk_full.sh
-stage psql tests/e2e/psql.sh
-stage encryption tests/e2e/encryption.sh
-stage pg_dump tests/e2e/pg_dump.sh
-stage psycopg tests/e2e/psycopg.sh
-stage orms tests/e2e/orms.sh
-stage sqlalchemy tests/e2e/sqlalchemy_suite.sh
+# Long ones first.
+beside sqlalchemy tests/e2e/sqlalchemy_suite.sh
+beside partitions tests/e2e/partitions.sh
+beside cluster cargo test --workspace --test cluster_processes -- --nocapture
 # Every suite, on a folder; `tests/e2e/drivers.sh` runs them on S3 too.
-stage drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm \
+beside drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm \
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx
-stage pgbench tests/e2e/pgbench.sh
-stage sqlsmith tests/e2e/sqlsmith.sh
-stage wiki tests/e2e/wiki.sh
-stage bookstore tests/e2e/bookstore.sh
-stage dump tests/e2e/dump.sh
-stage console_assets tests/e2e/console_assets.sh
-stage console tests/e2e/console.sh
+beside regions cargo test --workspace --test regions -- --nocapture
+beside rules cargo test --workspace --test rules -- --nocapture
+beside kill9 cargo test --workspace --test kill9
+beside wiki tests/e2e/wiki.sh
+beside bookstore tests/e2e/bookstore.sh
+beside orms tests/e2e/orms.sh
+beside encryption tests/e2e/encryption.sh
+beside console tests/e2e/console.sh
+beside middlebox cargo test --workspace --test middlebox -- --nocapture
+beside one_folder cargo test --workspace --test one_folder -- --nocapture
+beside online_kill9 cargo test --workspace --test online_kill9
+beside writers cargo test --workspace --test four_writers
+beside sqlsmith tests/e2e/sqlsmith.sh
+beside s3 cargo test --workspace --test servers
+beside pgbench tests/e2e/pgbench.sh
+beside dump tests/e2e/dump.sh
+beside full tests/e2e/disk_full.sh
+beside fuzz cargo test --workspace --test targets
+beside pg_dump tests/e2e/pg_dump.sh
+beside psql tests/e2e/psql.sh
+beside psycopg tests/e2e/psycopg.sh
+beside console_assets tests/e2e/console_assets.sh
+beside kit tests/e2e/kit.sh
 
+settle 0
 if [ "${#failures[@]}" -gt 0 ]; then echo; echo "failed stages: ${failures[*]} (logs in $logs)"; fi
 echo
 if [ "$skipped" = 0 ]; then echo "$passed passed, $failed failed"; else echo "$passed passed, $failed failed, $skipped skipped"; fi

@@ -258,3 +258,96 @@ async fn check_store(url: &str) {
     let other = Postgres::new(&env, url, "elsewhere").expect("a URL");
     assert!(other.open().await.expect("opens").is_empty(), "it saw nothing yet");
 }
+
+/// What a node's own prober shows of an operation within an hour: operations, failed ones, seconds probed, longest latency.
+async fn own_figures(node: &Node, operation: &str) -> (i64, i64, f64, Option<f64>) {
+    let client = node.connect().await.expect("connects");
+    let sql = "SELECT operations, operations - succeeded, probed_seconds, unknown_seconds, max_ms, p50_ms, p999_ms, availability, promise_kept \
+               FROM telesto_board_figures WHERE span = '1h' AND target = 'telesto' AND operation = $1";
+    let Some(row) = client.query_opt(sql, &[&operation]).await.expect("figures") else {
+        return (0, 0, 0.0, None);
+    };
+    let (operations, failed): (i64, i64) = (row.get(0), row.get(1));
+    let (probed, unknown): (f64, f64) = (row.get(2), row.get(3));
+    // The hour begins at a whole minute.
+    assert!((3_595.0..3_665.0).contains(&(probed + unknown)), "{probed} + {unknown}");
+    assert_eq!(
+        operations == 0,
+        row.get::<_, Option<f64>>(7).is_none(),
+        "nothing probed is unknown"
+    );
+    if operations > failed {
+        assert!(row.get::<_, Option<f64>>(5).is_some() && row.get::<_, Option<bool>>(8).is_some());
+    }
+    (operations, failed, probed, row.get(4))
+}
+
+/// Waits until both operations were probed `least` times; the seconds probed of reads.
+async fn own_probed(node: &Node, least: i64) -> f64 {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (reads, updates) = (own_figures(node, "read").await, own_figures(node, "update").await);
+        if reads.0 >= least && updates.0 >= least {
+            return reads.2;
+        }
+        assert!(Instant::now() < until, "{reads:?} {updates:?}\n{}", node.output());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// A node that probes itself, through a freeze, a restart and a kill: what this test's clock says that it could not probe is unknown, never up,
+/// and nothing else is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_probes_itself_shows_freeze_restart_and_kill_as_unknown() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let place = Place::folder(&dir.path().join("bucket"), "quorum", "quorum");
+    let local = dir.path().join("local");
+    let probing = ["--probe", "10", "--probe-records", "100"];
+    let started = Instant::now();
+    let node = Node::start(&place, &local, &probing);
+    own_probed(&node, 15).await;
+
+    // A freeze: the time probed goes on without it.
+    let (before, begun) = (own_figures(&node, "read").await.2, Instant::now());
+    node.freeze();
+    std::thread::sleep(Duration::from_secs(4));
+    node.thaw();
+    let frozen = 4.0;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (operations, _, after, _) = own_figures(&node, "read").await;
+    let (probed, elapsed) = (after - before, begun.elapsed().as_secs_f64());
+    assert!(probed > 0.2 && probed < elapsed - frozen + 1.0, "{probed} s probed of {elapsed} s");
+
+    // An orderly stop writes what was seen: the next life knows it.
+    let alive = started.elapsed().as_secs_f64();
+    assert!(node.stop(), "an orderly end");
+    std::thread::sleep(Duration::from_secs(3));
+    let node = Node::start(&place, &local, &probing);
+    let probed = own_probed(&node, operations + 5).await;
+    assert!(probed >= after - 0.5, "{probed} s known of {after} s before the restart");
+
+    // A kill loses what was not written yet, ten seconds and a round at most.
+    let (before, lived) = (own_figures(&node, "read").await.2, started.elapsed().as_secs_f64());
+    let down = Instant::now();
+    node.kill();
+    std::thread::sleep(Duration::from_secs(3));
+    let node = Node::start(&place, &local, &probing);
+    let down = down.elapsed().as_secs_f64();
+    let known = own_probed(&node, operations + 5).await;
+    assert!(known >= after - 0.5 && known >= before - 25.0, "{known} s known of {before} s");
+    let elapsed = started.elapsed().as_secs_f64();
+    assert!(
+        known <= elapsed - frozen - 3.0 - down + 2.0,
+        "{known} s probed of {elapsed} s, {down} s down"
+    );
+    println!(
+        "{alive:.1} s, frozen {frozen} s, restarted, at {lived:.1} s killed for {down:.1} s: {before:.1} s known before, {known:.1} s after"
+    );
+
+    // It is a client like any other: shown with its name, and charged for what it asks.
+    let client = node.connect().await.expect("connects");
+    let shown = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'telesto_prober'";
+    assert!(client.query_one(shown, &[]).await.expect("rows").get::<_, i64>(0) > 0);
+    let page = node.get("/board").expect("a page");
+    assert!(page.contains("As this node sees itself") && page.contains("unknown"), "{page}");
+}

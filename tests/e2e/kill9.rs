@@ -26,7 +26,9 @@ async fn set_up(node: &Node) {
             "CREATE TABLE account (id bigint PRIMARY KEY, balance bigint NOT NULL);
              CREATE TABLE ledger (writer bigint, seq bigint, side text, account bigint NOT NULL REFERENCES account,
                  amount bigint NOT NULL, PRIMARY KEY (writer, seq, side));
-             CREATE INDEX ledger_by_account ON ledger (account);",
+             CREATE INDEX ledger_by_account ON ledger (account);
+             CREATE TABLE hot (id int PRIMARY KEY, transfers bigint NOT NULL CHECK (transfers >= 0), left_over bigint CHECK (left_over >= 0));
+             INSERT INTO hot VALUES (1, 0, 1000000000);",
         )
         .await
         .expect("tables");
@@ -37,7 +39,8 @@ async fn set_up(node: &Node) {
         .expect("accounts");
 }
 
-/// Moves money until the connection breaks; each transfer changes two accounts and adds two ledger rows.
+/// Moves money until the connection breaks; each transfer changes two accounts, adds two ledger rows, and counts itself on the one row that
+/// all writers add to.
 async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
     let url = format!("host=127.0.0.1 port={node_port} user=telesto dbname=telesto");
     let Ok((mut client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await
@@ -68,6 +71,9 @@ async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
                     )
                     .await?;
             }
+            let count =
+                "UPDATE hot SET transfers = transfers + 1, left_over = left_over - 1 WHERE id = 1";
+            transaction.execute(count, &[]).await?;
             Ok::<(), tokio_postgres::Error>(())
         };
         if let Err(error) = work.await {
@@ -120,6 +126,10 @@ async fn verify(node: &Node, sent: &Sent) -> usize {
         .expect("sum")
         .get(0);
     assert_eq!(total, ACCOUNTS * START_BALANCE, "money appeared or vanished");
+    let row = client.query_one("SELECT transfers, left_over FROM hot", &[]).await.expect("one row");
+    let (transfers, left_over): (i64, i64) = (row.get(0), row.get(1));
+    assert_eq!(transfers, found.len() as i64, "transfers are not counted once each");
+    assert_eq!(left_over, 1_000_000_000 - transfers);
     let differing = client
         .query(
             "SELECT a.id FROM account a LEFT JOIN (SELECT account, sum(amount) AS moved FROM ledger GROUP BY account) l \

@@ -8,9 +8,11 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/e2e/node.sh
 need_python
+hold_setup
 if ! "$PYTHON" -m pip install --quiet --disable-pip-version-check -r tests/drivers/requirements.txt; then
     die "pip could not install what tests/drivers/requirements.txt lists; is the network up?"
 fi
+release_setup
 
 # suite SERVER URL [pytest options…]
 suite() {

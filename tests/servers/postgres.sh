@@ -29,7 +29,10 @@ start)
             echo "PostgreSQL 15 is not installed; install Debian's package postgresql-15" >&2
             exit 1
         fi
-        apt-get update -q >&2 || {
+        # Another test may be installing it, or something else.
+        lock="$HOME/.cache/telesto/setup.lock"
+        mkdir -p "$(dirname "$lock")"
+        flock "$lock" apt-get update -q >&2 || {
             echo "apt-get update failed; is the network up? Or install Debian's package postgresql-15 by hand" >&2
             exit 1
         }
@@ -37,7 +40,7 @@ start)
         mkdir -p /etc/postgresql-common
         [ -e /etc/postgresql-common/createcluster.conf ] ||
             echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf
-        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql-15 >&2 || {
+        DEBIAN_FRONTEND=noninteractive flock "$lock" apt-get install -q -y --no-install-recommends postgresql-15 >&2 || {
             echo "apt-get install postgresql-15 failed; install it by hand" >&2
             exit 1
         }

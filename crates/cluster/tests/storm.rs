@@ -1,5 +1,5 @@
 //! Whole nodes through a storm from a seed: processes die, freeze and come back, nodes are cut off from one another, one way or both,
-//! owners are drained; clients of every node append to lists and read them. What they saw is strictly serializable, and when the
+//! owners are drained; clients of every node append to lists, having read them or not (as additions), and read them. What they saw is strictly serializable, and when the
 //! storm is over everybody goes on.
 //!
 //! `TELESTO_STORM_SEEDS` is how many seeds are played (8), `TELESTO_SEED` the first one.
@@ -36,6 +36,32 @@ fn list(bytes: Option<Bytes>) -> Vec<u64> {
         .collect()
 }
 
+/// The next value to be appended to a list, noted.
+fn next(history: &Mutex<History>, at: usize, key: u64) -> u64 {
+    let mut history = history.lock();
+    history.next += 1;
+    let value = history.next;
+    history.seen[at].steps.push(Step::Append(key, value));
+    value
+}
+
+/// Appends without having read the list; `false`: it may not, or there is none.
+async fn add(
+    txn: &dyn Transaction,
+    name: &Bytes,
+    key: u64,
+    history: &Mutex<History>,
+    at: usize,
+) -> Result<bool, TxnError> {
+    if !txn.may_add(name).await? {
+        return Ok(false);
+    }
+    let Some(row) = txn.get(name, ReadFor::Passing).await? else { return Ok(false) };
+    let more = format!(",{}", next(history, at, key));
+    txn.add(name.clone(), [&row[..], more.as_bytes()].concat().into(), more.into()).await?;
+    Ok(true)
+}
+
 /// One transaction of a client, noted from its beginning: when its process dies, what became of it is not known.
 async fn transact(engine: &Engine, world: &World, history: &Mutex<History>, session: u64) -> Ended {
     let plan: Vec<(bool, u64)> =
@@ -54,17 +80,17 @@ async fn transact(engine: &Engine, world: &World, history: &Mutex<History>, sess
         let Ok(txn) = engine.begin(options).await else { return Ended::Aborted };
         for (append, key) in plan {
             let name = Bytes::from(key.to_string());
+            if append && world.chance(0.5) {
+                match add(&*txn, &name, key, history, at).await {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(_) => return Ended::Aborted,
+                }
+            }
             let Ok(found) = txn.get(&name, ReadFor::Query).await else { return Ended::Aborted };
             let mut values = list(found);
             if append {
-                let value = {
-                    let mut history = history.lock();
-                    history.next += 1;
-                    let value = history.next;
-                    history.seen[at].steps.push(Step::Append(key, value));
-                    value
-                };
-                values.push(value);
+                values.push(next(history, at, key));
                 let text: Vec<String> = values.iter().map(u64::to_string).collect();
                 if txn.put(name, text.join(",").into()).await.is_err() {
                     return Ended::Aborted;

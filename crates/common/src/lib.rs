@@ -15,6 +15,7 @@
 //! # Limits
 //! Wall time is kept in microseconds up to the year 2112 (52 bits).
 
+pub mod admission;
 pub mod cursor;
 pub mod env;
 pub mod error;
@@ -23,6 +24,7 @@ pub mod key;
 pub mod limits;
 pub mod planted;
 pub mod time;
+pub mod wait;
 
 pub use env::Env;
 pub use error::{Error, Result};

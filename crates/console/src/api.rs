@@ -101,8 +101,7 @@ async fn settings(caller: Caller) -> impl IntoResponse {
 }
 
 async fn board(caller: Caller) -> impl IntoResponse {
-    let console = &caller.console;
-    Json(board::load(console.inside.env(), console.options.board.as_ref()).await)
+    Json(board::load(&caller.reader(), &caller.console).await)
 }
 
 async fn schemas(caller: Caller) -> impl IntoResponse {

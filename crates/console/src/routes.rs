@@ -35,6 +35,8 @@ pub struct Options {
     pub may_write: bool,
     /// Where a latency board serves; see [`crate::board_address`].
     pub board: Option<reqwest::Url>,
+    /// Whether the node probes itself.
+    pub probes: bool,
 }
 
 /// What every handler sees.

@@ -56,7 +56,8 @@ impl<'a> Page<'a> {
     /// The page as `visitor` gets it.
     pub fn response(self, visitor: &Visitor) -> Response {
         let policy = policy(self.nonce.as_deref());
-        let board = visitor.console.options.board.is_some();
+        let options = &visitor.console.options;
+        let board = options.board.is_some() || options.probes;
         let markup = html! {
             (DOCTYPE)
             html lang="en" data-theme=[visitor.theme] {

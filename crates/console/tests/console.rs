@@ -64,7 +64,7 @@ impl Node {
         let engine =
             SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
         let metrics = telesto_server::metrics::install().expect("installed");
-        let console = mount(Options { may_write, board: None });
+        let console = mount(Options { may_write, board: None, probes: true });
         let server =
             Server::start(env, engine, config, Some(metrics), Some(console)).await.expect("starts");
         Self { address: server.http_address().expect("listens"), _server: server }

@@ -522,6 +522,11 @@ impl Inner {
                     metrics::gauge!("telesto_log_redundancy_lost").set(lost);
                     let lag = redundancy.servers.iter().map(|(_, s)| s.lag).max().unwrap_or(0);
                     metrics::gauge!("telesto_log_server_lag_entries").set(lag as f64);
+                } else {
+                    // Only the owner knows: what this process said while it was the owner is not true for ever.
+                    metrics::gauge!("telesto_log_servers_following").set(0.0);
+                    metrics::gauge!("telesto_log_redundancy_lost").set(0.0);
+                    metrics::gauge!("telesto_log_server_lag_entries").set(0.0);
                 }
                 let by = env.deadline(inner.options.timeout);
                 if let Err(error) = inner.mend(by).await {

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use telesto_common::admission::{Admission, Gate};
 use tokio::sync::Semaphore;
 
 use crate::config::Limits;
@@ -22,17 +24,28 @@ pub struct Clients {
     pub computing: Arc<Semaphore>,
     /// What is counted.
     pub metrics: WireMetrics,
+    /// Whether new work is taken.
+    pub gate: Gate,
+    admission: Mutex<Option<Admission>>,
 }
 
 impl Clients {
     /// Nobody yet.
     #[must_use]
     pub fn new(limits: &Limits) -> Arc<Self> {
+        let admission = limits.queue_target.map(Admission::new);
         Arc::new(Self {
+            gate: admission.as_ref().map(Admission::gate).unwrap_or_default(),
+            admission: Mutex::new(admission),
             cancels: Arc::default(),
             sessions: Arc::new(Semaphore::new(limits.max_connections)),
             computing: Arc::new(Semaphore::new(limits.max_computing.max(1))),
             metrics: WireMetrics::default(),
         })
+    }
+
+    /// What sets the gate, for whoever measures; once.
+    pub fn admission(&self) -> Option<Admission> {
+        self.admission.lock().take()
     }
 }

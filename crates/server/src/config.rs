@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::auth::Users;
+use crate::auth::{Users, Verifier};
 use crate::error::{Error, Result};
+use crate::http::ready::Standing;
 use crate::tls::Tls;
 
 /// Bounds on what one client, and all together, can take.
@@ -38,6 +39,8 @@ pub struct Limits {
     pub max_requests: usize,
     /// Statements that compute at once, each on a thread of its own.
     pub max_computing: usize,
+    /// How long sessions may wait for their turn on the threads before a part of new work is turned away; `None`: none is.
+    pub queue_target: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -55,6 +58,7 @@ impl Default for Limits {
             max_body_bytes: 12 << 20,
             max_requests: 256,
             max_computing: 32,
+            queue_target: Some(Duration::from_millis(250)),
         }
     }
 }
@@ -78,6 +82,20 @@ pub enum Auth {
     Scram(Arc<Users>),
 }
 
+/// How the process's own prober shows that it is that: by a secret that nobody else has.
+#[derive(Clone, Debug)]
+pub struct ProberKey {
+    /// The role it connects as.
+    pub user: String,
+    /// Of its secret, which is drawn at each start and stored nowhere.
+    pub verifier: Verifier,
+}
+
+impl ProberKey {
+    /// What the prober calls itself when it connects; a client that says so and does not know the secret gets no session.
+    pub const APPLICATION: &'static str = "telesto_prober";
+}
+
 /// The server's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ServerConfig {
@@ -85,8 +103,14 @@ pub struct ServerConfig {
     pub listen: Option<SocketAddr>,
     /// Where HTTP is served; `None` for nowhere.
     pub http: Option<SocketAddr>,
+    /// Where health, readiness and metrics alone are served, to whoever can connect; `None` for nowhere.
+    pub status: Option<SocketAddr>,
+    /// What is asked whether this node does its part among others; `None`: there are no others.
+    pub standing: Option<Arc<dyn Standing>>,
     /// Who may connect.
     pub auth: Auth,
+    /// Lets the process's own prober in.
+    pub prober: Option<ProberKey>,
     /// TLS for the Postgres wire.
     pub tls: Option<Tls>,
     /// Bounds.

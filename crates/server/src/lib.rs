@@ -11,6 +11,7 @@
 //! Errors of starting are [`Error`]; errors of statements are SQL errors sent to the client.
 
 pub mod auth;
+mod catalogue;
 pub mod clients;
 pub mod config;
 pub mod error;
@@ -25,7 +26,7 @@ pub mod server;
 pub mod tls;
 pub mod wire;
 
-pub use config::{Auth, Limits, ServerConfig};
+pub use config::{Auth, Limits, ProberKey, ServerConfig};
 pub use error::{Error, Result};
 pub use inside::Inside;
 pub use server::{Mount, Server};

@@ -37,7 +37,10 @@ pub fn install() -> Result<PrometheusHandle> {
         .build_recorder();
     let handle = recorder.handle();
     match metrics::set_global_recorder(recorder) {
-        Ok(()) => Ok(RECORDER.get_or_init(|| handle).clone()),
+        Ok(()) => {
+            crate::catalogue::declare();
+            Ok(RECORDER.get_or_init(|| handle).clone())
+        }
         Err(error) => RECORDER.get().cloned().ok_or_else(|| Error::Metrics(error.to_string())),
     }
 }

@@ -1,4 +1,4 @@
-//! The running server: both listeners, and an orderly end.
+//! The running server: its listeners, and an orderly end.
 //!
 //! ```text
 //! running ──drain──> no new clients; idle sessions end; statements finish ──kill──> everything ends
@@ -43,6 +43,7 @@ pub struct Server {
     stop: Stop,
     sql: Option<SocketAddr>,
     http: Option<SocketAddr>,
+    status: Option<SocketAddr>,
     ended: Vec<oneshot::Receiver<()>>,
     upkeep: Option<Arc<dyn Task>>,
 }
@@ -68,6 +69,7 @@ impl Server {
         }
         let sql = bind(config.listen).await?;
         let http = bind(config.http).await?;
+        let status = bind(config.status).await?;
         let config = Arc::new(config);
         let stop = Stop::default();
         let mut server = Self {
@@ -75,6 +77,7 @@ impl Server {
             stop: stop.clone(),
             sql: sql.as_ref().map(|(_, address)| *address),
             http: http.as_ref().map(|(_, address)| *address),
+            status: status.as_ref().map(|(_, address)| *address),
             ended: Vec::new(),
             upkeep: None,
         };
@@ -89,8 +92,13 @@ impl Server {
             );
             server.run("sql listener", Arc::new(wire).serve(listener));
         }
+        let state = HttpState::new(env.clone(), &engine, Arc::clone(&config), metrics.clone());
+        state.stops_with(&stop);
+        if let Some((listener, _)) = status {
+            // It tells of the stop for as long as that takes, so that nobody waits for its end.
+            env.spawn("status listener", http::serve_status(listener, state.clone(), stop.clone()));
+        }
         if let Some((listener, _)) = http {
-            let state = HttpState::new(env.clone(), &engine, Arc::clone(&config), metrics.clone());
             let inside =
                 Inside::new(env.clone(), Arc::clone(&engine), config, clients, stop.clone());
             let console = console.map(|mount| mount(inside));
@@ -131,6 +139,12 @@ impl Server {
     #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http
+    }
+
+    /// Where health, readiness and metrics alone are served.
+    #[must_use]
+    pub fn status_address(&self) -> Option<SocketAddr> {
+        self.status
     }
 
     /// Takes no new clients, lets statements under way finish for at most `drain`, then ends the

@@ -259,6 +259,16 @@ impl Shard {
         stored.map(|stored| row::decode_outcome(self.engine.path(), &stored)).transpose()
     }
 
+    /// [`outcome`](Self::outcome) from memory, if that covers every commit after `since`; outer `None`: it does not.
+    #[must_use]
+    pub fn try_outcome(&self, txn: TxnId, since: Timestamp) -> Option<Option<Timestamp>> {
+        let tail = self.tail.read();
+        match tail.outcome(txn) {
+            None if since < tail.floor => None,
+            known => Some(known),
+        }
+    }
+
     /// Whether the log entry `lsn` holds a commit of `txn`; `None`: the entry is not in memory (any more, or yet).
     #[must_use]
     pub fn entry_holds(&self, lsn: Lsn, txn: TxnId) -> Option<bool> {

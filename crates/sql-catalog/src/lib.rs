@@ -26,6 +26,7 @@ mod change;
 pub mod codec;
 pub mod model;
 pub mod object;
+pub mod policy;
 pub mod regions;
 pub mod rights;
 pub mod roles;
@@ -35,6 +36,7 @@ pub mod snapshot;
 pub mod store;
 pub mod temp;
 pub mod types;
+pub mod uses;
 
 pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use model::{

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use telesto_common::TableId;
 use telesto_common::key::Direction;
 
+use crate::policy::RowSecurity;
 use crate::regions::TablePlacement;
 use telesto_sql_types::SqlType;
 
@@ -409,6 +410,9 @@ pub struct Table {
     /// Where it is, and who writes it, in a database of several regions.
     #[serde(default, skip_serializing_if = "TablePlacement::is_default")]
     pub placement: TablePlacement,
+    /// Which rows of it who may see and write.
+    #[serde(default, skip_serializing_if = "RowSecurity::is_default")]
+    pub row_security: RowSecurity,
 }
 
 impl Table {

@@ -369,6 +369,7 @@ impl CatalogSnapshot {
             constraint_comments: before.constraint_comments.clone(),
             storage: before.storage,
             placement: before.placement.clone(),
+            row_security: before.row_security.clone(),
             ..after.clone()
         };
         if same == *before {

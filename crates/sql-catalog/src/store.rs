@@ -54,6 +54,8 @@ const REGIONS_VERSION: u8 = 5;
 const CAP_VERSION: u8 = 6;
 /// Owners other than the first superuser, and what was granted: a version that does not know them would let everybody in.
 const RIGHTS_VERSION: u8 = 7;
+/// Of tables with row security: a version that does not know it must not show their rows.
+const POLICY_VERSION: u8 = 8;
 const CACHED: usize = 16;
 
 fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -179,6 +181,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if !table.row_security.is_default() => POLICY_VERSION,
         object if object.has_rights() => RIGHTS_VERSION,
         Object::Region(_) => REGIONS_VERSION,
         Object::Table(table) if !table.placement.is_default() => REGIONS_VERSION,
@@ -201,10 +204,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=RIGHTS_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=POLICY_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {RIGHTS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {POLICY_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -549,6 +552,7 @@ mod tests {
             on_commit: crate::model::OnCommit::default(),
             constraint_comments: Vec::new(),
             placement: crate::regions::TablePlacement::default(),
+            row_security: crate::policy::RowSecurity::default(),
         };
         let mut catalog = CatalogSnapshot::default();
         // The table comes first: its OID is the lesser.

@@ -185,7 +185,7 @@ impl AggregateUDFImpl for FoldFunction {
         &self,
         args: AccumulatorArgs<'_>,
     ) -> DfResult<Box<dyn Accumulator>> {
-        Ok(Box::new(FoldState { moves: true, ..self.state(&args)? }))
+        Ok(Box::new(FoldState { moves: true, sum: Total::moving(), ..self.state(&args)? }))
     }
 
     fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {

@@ -31,6 +31,7 @@ use super::fault;
 use super::scan_ranges::{self, Access, Constraint, Part};
 use super::source::{RowReader, Rows, SourceExec};
 use telesto_sql_catalog::codec::{self, RowCodec};
+use telesto_sql_catalog::uses::Path;
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_plan::ExecContext;
 use telesto_sql_types::SqlType;
@@ -160,6 +161,7 @@ impl Rows for StoredRows {
             table: Arc::clone(&self.table),
             database: self.database,
             exec: self.exec.clone(),
+            path: Path::Index(0),
         };
         Box::new(StoredReader {
             decoder,
@@ -206,6 +208,8 @@ struct Decoder {
     table: Arc<Table>,
     database: DatabaseId,
     exec: ExecContext,
+    /// What is read, for those who count it.
+    path: Path,
 }
 
 struct StoredReader {
@@ -247,6 +251,11 @@ impl StoredReader {
         if dynamic::collect(table, positions, &self.dynamic, sizes, &mut constraints) {
             access = scan_ranges::choose(decoder.database, &decoder.table, &constraints)?;
         }
+        decoder.path = match (access.part, access.index) {
+            (Part::Whole, 0) => Path::Whole,
+            (_, index) => Path::Index(index),
+        };
+        decoder.count(1, 0);
         decoder.index = match access.index {
             0 => None,
             id => decoder.table.index(id).cloned(),
@@ -303,6 +312,7 @@ impl StoredReader {
                 continue;
             }
             begun.seen = begun.seen.map(|seen| seen + entries.len() as u64);
+            self.decoder.count(0, entries.len());
             let columns = Columns::new(&self.positions, &self.types, width, entries.len());
             let columns = self.decoder.decode(entries, columns).await?;
             return columns.finish(&self.schema).map(Some);
@@ -311,6 +321,10 @@ impl StoredReader {
 }
 
 impl Decoder {
+    fn count(&self, scans: u64, rows: usize) {
+        self.exec.live.uses.read(self.table.id, self.path, scans, rows as u64);
+    }
+
     async fn decode(&self, entries: Vec<(Bytes, Bytes)>, mut columns: Columns) -> Result<Columns> {
         let codec = self.codec.as_ref().map_err(Clone::clone)?;
         let Some(index) = &self.index else {
@@ -340,6 +354,7 @@ impl Decoder {
     async fn look_up(&self, keys: Vec<Bytes>, mut columns: Columns) -> Result<Columns> {
         let codec = self.codec.as_ref().map_err(Clone::clone)?;
         let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
+        self.count(0, values.iter().flatten().count());
         for (key, value) in keys.iter().zip(&values) {
             if let Some(value) = value {
                 columns.push(codec, key, value)?;

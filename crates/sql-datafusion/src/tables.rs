@@ -6,16 +6,17 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::datasource::{TableProvider, provider_as_source};
 use telesto_common::TableId;
 
-use super::bind::{BoundTable, Found, Tables};
+use super::bind::{BoundTable, Found, Guard, Reading, Tables};
 use super::stored::StoredTable;
 use super::types::arrow_type;
 use super::virtual_table::VirtualTable;
 use super::with_rows::GivenTable;
 use telesto_sql_catalog::builtin::tables as system;
-use telesto_sql_catalog::{CatalogSnapshot, Relation};
+use telesto_sql_catalog::{CatalogSnapshot, Relation, Table};
 use telesto_sql_expr::Settings;
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_plan::hidden::{HIDDEN_PREFIX, KEY_COLUMN, KEYED_SCHEMA};
+use telesto_sql_plan::row_security::{self, Finding};
 use telesto_sql_plan::with_rows::{Earlier, part_number};
 use telesto_sql_plan::{ExecContext, PlanContext};
 use telesto_sql_types::SqlType;
@@ -77,6 +78,32 @@ impl CatalogTables {
         Ok(bound(GivenTable::new(types, schema_of(&columns), rows), columns, None))
     }
 
+    /// What hides rows of a table; `written`: how a statement that writes it finds them, and as whom.
+    fn guard(
+        &self,
+        table: &Arc<Table>,
+        written: Option<&str>,
+        reading: Reading,
+    ) -> Result<Option<Guard>> {
+        if !table.row_security.enabled {
+            return Ok(None);
+        }
+        let (mut finding, mut reader) =
+            (if reading.locks { Finding::Lock } else { Finding::Read }, reading.reader);
+        if let Some(written) = written {
+            let (letter, role) = written.split_at_checked(1).unwrap_or(("r", ""));
+            finding = letter.chars().next().map_or(Finding::Read, Finding::of_letter);
+            reader = role.parse().ok();
+        }
+        let reader = reader.unwrap_or(self.settings.current_role);
+        if !row_security::is_on(table, &self.catalog, &self.settings, reader)? {
+            return Ok(None);
+        }
+        let actor = self.catalog.actor(reader);
+        let conditions = row_security::conditions(table, &actor, finding)?;
+        Ok(Some(Guard { table: table.id, name: table.name.clone(), conditions }))
+    }
+
     fn system_table(
         &self,
         table: &'static system::SystemTable,
@@ -125,11 +152,16 @@ fn bound(
     columns: Vec<PlanColumn>,
     id: Option<TableId>,
 ) -> BoundTable {
-    BoundTable { source: provider_as_source(Arc::new(provider)), columns, id }
+    BoundTable { source: provider_as_source(Arc::new(provider)), columns, id, guard: None }
 }
 
 impl Tables for CatalogTables {
-    fn table(&self, name: &[String], unique: &dyn Fn(&str) -> String) -> Result<Found> {
+    fn table(
+        &self,
+        name: &[String],
+        reading: Reading,
+        unique: &dyn Fn(&str) -> String,
+    ) -> Result<Found> {
         let (schema, relation) = match name {
             [relation] => (None, relation),
             [.., schema, relation] => (Some(schema.as_str()), relation),
@@ -146,7 +178,12 @@ impl Tables for CatalogTables {
         match self.catalog.resolve(schema, relation, &path) {
             Some(Relation::Table(table)) => {
                 self.catalog.check_replicated(table)?;
-                let keyed = matches!(name, [first, _, _] if first == KEYED_SCHEMA);
+                let written = match name {
+                    [first, _, _] => first.strip_prefix(KEYED_SCHEMA),
+                    _ => None,
+                };
+                let keyed = written.is_some();
+                let guard = self.guard(table, written, reading)?;
                 let mut columns: Vec<(String, SqlType)> =
                     table.visible_columns().map(|(_, c)| (c.name.clone(), c.ty.clone())).collect();
                 if keyed {
@@ -162,12 +199,13 @@ impl Tables for CatalogTables {
                     self.exec.clone(),
                     keyed,
                 );
-                Ok(Found::Table(bound(stored, columns, Some(id))))
+                Ok(Found::Table(BoundTable { guard, ..bound(stored, columns, Some(id)) }))
             }
             Some(Relation::View(view)) => {
                 let (query, need) = parse_query(&view.query)?;
                 let names = view.columns.iter().map(|(name, _)| name.clone()).collect();
-                Ok(Found::View(query, names, need))
+                let reader = (!view.security_invoker).then_some(view.owner.0);
+                Ok(Found::View(query, names, need, reader))
             }
             Some(Relation::Sequence(sequence)) => {
                 let columns = planned(super::sequence_table::columns(), unique);

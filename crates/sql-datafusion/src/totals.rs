@@ -5,6 +5,7 @@
 //! - NULLs count for nothing; without a value the result is NULL.
 //! - The state of a group, as it is spilled, is what [`super::aggregate`] writes for one: the count, then the sum.
 
+use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
@@ -28,6 +29,30 @@ pub(super) struct Total {
     scale: u32,
     /// What does not fit.
     large: Option<Box<Numeric>>,
+    /// Values that are not finite, of each kind: they may leave a frame that moves.
+    odd: Option<Box<Odd>>,
+    /// Of a frame that moves: how many finite values there are of each scale, so that the sum shows no more digits than what is
+    /// still there.
+    scales: Option<Box<BTreeMap<u32, i64>>>,
+}
+
+/// How many values are not finite.
+#[derive(Clone, Copy, Debug, Default)]
+struct Odd {
+    nan: i64,
+    infinity: i64,
+    negative: i64,
+}
+
+impl Odd {
+    fn value(self) -> Option<Numeric> {
+        match (self.nan, self.infinity, self.negative) {
+            (0, 0, 0) => None,
+            (0, _, 0) => Some(Numeric::Infinity),
+            (0, 0, _) => Some(Numeric::NegInfinity),
+            _ => Some(Numeric::NaN),
+        }
+    }
 }
 
 /// `value` with `by` digits more behind the point.
@@ -36,6 +61,39 @@ fn shifted(value: i128, by: u32) -> Option<i128> {
 }
 
 impl Total {
+    /// Of a frame that moves.
+    pub(super) fn moving() -> Self {
+        Self { scales: Some(Box::default()), ..Self::default() }
+    }
+
+    /// Counts a value, or what leaves; whether it is finite and is to be added.
+    fn counted(&mut self, value: &Numeric, away: bool) -> bool {
+        let by = if away { -1 } else { 1 };
+        let odd = match value {
+            Numeric::Finite { scale, .. } => {
+                self.scaled(*scale, by);
+                return true;
+            }
+            _ => self.odd.get_or_insert_default(),
+        };
+        match value {
+            Numeric::Infinity => odd.infinity += by,
+            Numeric::NegInfinity => odd.negative += by,
+            _ => odd.nan += by,
+        }
+        false
+    }
+
+    fn scaled(&mut self, scale: u32, by: i64) {
+        if let Some(scales) = &mut self.scales {
+            let count = scales.entry(scale).or_insert(0);
+            *count += by;
+            if *count == 0 {
+                scales.remove(&scale);
+            }
+        }
+    }
+
     fn try_small(&mut self, value: i128, scale: u32) -> Option<()> {
         if scale == self.scale {
             self.small = self.small.checked_add(value)?;
@@ -64,6 +122,9 @@ impl Total {
 
     /// Adds a number, or takes it away.
     pub(super) fn add(&mut self, value: &Numeric, away: bool) {
+        if !self.counted(value, away) {
+            return;
+        }
         if away { self.add_large(&value.neg()) } else { self.add_large(value) }
     }
 
@@ -79,7 +140,10 @@ impl Total {
                 _ => None,
             };
             match small {
-                Some((small, scale)) => self.add_small(small, scale),
+                Some((small, scale)) => {
+                    self.scaled(scale, if away { -1 } else { 1 });
+                    self.add_small(small, scale);
+                }
                 None => self.add(number, away),
             }
             return Ok(());
@@ -88,16 +152,26 @@ impl Total {
             .as_i64()
             .ok_or_else(|| Error::internal("sum over a value that is no number"))
             .map(i128::from)?;
+        self.scaled(0, if away { -1 } else { 1 });
         self.add_small(if away { -integer } else { integer }, 0);
         Ok(())
     }
 
     /// The sum.
     pub(super) fn value(&self) -> Numeric {
+        if let Some(value) = self.odd.as_ref().and_then(|odd| odd.value()) {
+            return value;
+        }
         let small = Numeric::new(self.small, self.scale);
-        match &self.large {
+        let sum = match &self.large {
             Some(large) => large.add(&small),
             None => small,
+        };
+        match self.scales.as_ref().and_then(|scales| scales.last_key_value()) {
+            Some((scale, _)) if *scale < sum.scale() => {
+                sum.rounded(i32::try_from(*scale).unwrap_or(i32::MAX))
+            }
+            _ => sum,
         }
     }
 }

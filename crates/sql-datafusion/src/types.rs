@@ -230,47 +230,59 @@ pub(crate) fn array_of<'a>(
         T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
             build!(UInt32Builder::with_capacity(len), Datum::Oid(v) => *v)
         }
-        T::Int2Vector => return array_of(&T::Int2.array_of(), values),
-        T::OidVector => return array_of(&T::Oid.array_of(), values),
-        T::Array(element) => {
-            let mut offsets = vec![0_i32];
-            let mut valid = Vec::with_capacity(len);
-            let mut items: Vec<&Datum> = Vec::new();
-            for value in values {
-                match value {
-                    Datum::Null => valid.push(false),
-                    Datum::Array(array) => {
-                        if array.dimensions.len() > 1 {
-                            return Err(fault::unsupported(
-                                "a query over multi-dimensional arrays",
-                            ));
-                        }
-                        valid.push(true);
-                        items.extend(array.elements.iter());
-                    }
-                    other => return Err(mismatch(other, ty)),
-                }
-                offsets.push(i32::try_from(items.len()).map_err(|_| {
-                    Error::new(
-                        SqlState::PROGRAM_LIMIT_EXCEEDED,
-                        "arrays of one batch hold more than 2^31 elements",
-                    )
-                })?);
-            }
-            let items = array_of(element, items.into_iter())?;
-            Arc::new(
-                ListArray::try_new(
-                    element_field(element),
-                    OffsetBuffer::new(offsets.into()),
-                    items,
-                    Some(NullBuffer::from(valid)),
-                )
-                .map_err(|e| Error::internal(format!("list: {e}")))?,
-            )
-        }
+        T::Int2Vector => list_of(&T::Int2, values, true)?,
+        T::OidVector => list_of(&T::Oid, values, true)?,
+        T::Array(element) => list_of(element, values, false)?,
         T::Unknown => Arc::new(NullArray::new(len)),
         T::Domain(domain) => array_of(&domain.base, values)?,
     })
+}
+
+/// Lists of `element`; `vector`: of int2vector or oidvector, which count from 0.
+fn list_of<'a>(
+    element: &SqlType,
+    values: impl ExactSizeIterator<Item = &'a Datum>,
+    vector: bool,
+) -> Result<ArrayRef> {
+    let len = values.len();
+    let mut offsets = vec![0_i32];
+    let mut valid = Vec::with_capacity(len);
+    let mut items: Vec<&Datum> = Vec::new();
+    for value in values {
+        match value {
+            Datum::Null => valid.push(false),
+            Datum::Array(array) => {
+                if array.dimensions.len() > 1 {
+                    return Err(fault::unsupported("a query over multi-dimensional arrays"));
+                }
+                // A list has no place for where it begins to count; vectors count from 0, which their type says.
+                if !vector && array.dimensions.iter().any(|(_, low)| *low != 1) {
+                    return Err(fault::unsupported(
+                        "a query, other than by key, over an array whose subscripts do not begin with 1",
+                    ));
+                }
+                valid.push(true);
+                items.extend(array.elements.iter());
+            }
+            other => return Err(mismatch(other, element)),
+        }
+        offsets.push(i32::try_from(items.len()).map_err(|_| {
+            Error::new(
+                SqlState::PROGRAM_LIMIT_EXCEEDED,
+                "arrays of one batch hold more than 2^31 elements",
+            )
+        })?);
+    }
+    let items = array_of(element, items.into_iter())?;
+    Ok(Arc::new(
+        ListArray::try_new(
+            element_field(element),
+            OffsetBuffer::new(offsets.into()),
+            items,
+            Some(NullBuffer::from(valid)),
+        )
+        .map_err(|e| Error::internal(format!("list: {e}")))?,
+    ))
 }
 
 /// The text form of a jsonb value.

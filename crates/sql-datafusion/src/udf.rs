@@ -496,7 +496,8 @@ pub(crate) fn set_call(
         args.to_vec(),
         element.clone().array_of(),
         Volatility::Stable,
-        true,
+        // Without a delimiter each letter is a row.
+        name != "string_to_table",
         Some(evaluation),
     )
 }

@@ -1,17 +1,17 @@
 //! Functions that wait (nextval, setval, pg_sleep, …) inside operators.
 //!
 //! # Invariants
-//! - DataFusion moves, copies, batches and drops expressions as if they had no effects. So such a call is let through in
-//!   one place only, where it is computed once whatever DataFusion does: alone in the select list over an aggregate
-//!   without groups, which is one row. That is how ORMs put sequences behind the rows they loaded
-//!   (`SELECT setval(…, max(id)) FROM t`). Everything else is refused ([`check`]); the key path takes plain queries.
+//! - DataFusion moves, copies, batches and drops expressions as if they had no effects. So such a call is let through where it is
+//!   computed once a row whatever DataFusion does: in a select list, one alone, not below a sort. That is how ORMs put sequences behind
+//!   the rows they loaded (`SELECT setval(…, max(id)) FROM t`). Everything else is refused ([`check`]); the key path takes plain
+//!   queries.
 //! - What was bound is counted: a call that the optimizer dropped or copied is refused, too.
 //!
 //! # Failure behaviour
 //! 0A000 before anything runs.
 //!
 //! # Limits
-//! Not inside CASE, COALESCE, AND, OR, subqueries, or beside another volatile function.
+//! Not inside CASE, COALESCE, AND, OR, conditions, subqueries in expressions, beside another volatile function, or under ORDER BY.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl AsyncScalarUDFImpl for Waiting {
 
 fn refused(name: &str) -> Error {
     Error::unsupported(format!("the function {name} in this place"))
-        .hint("Call it in a plain SELECT over one table, or alone beside aggregates; not inside CASE or COALESCE.")
+        .hint("Call it in a select list, alone; not inside CASE or COALESCE, not in a condition, not under ORDER BY.")
 }
 
 /// The name of the function, if the expression is a call that waits.
@@ -185,37 +185,40 @@ fn calls(expr: &Expr) -> DfResult<Calls> {
     Ok(found)
 }
 
-/// Whether the input of the select list is an aggregate without groups: one row, or none.
-fn one_row(plan: &LogicalPlan) -> bool {
-    match plan {
-        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
-        LogicalPlan::Filter(filter) => one_row(&filter.input),
-        LogicalPlan::Projection(projection) => one_row(&projection.input),
-        LogicalPlan::SubqueryAlias(alias) => one_row(&alias.input),
-        _ => false,
-    }
-}
-
-/// Refuses an optimised plan for a query with `bound` calls that wait, unless there is one and it stands where
-/// it is computed exactly once.
+/// Refuses an optimised plan for a query with `bound` calls that wait, unless each stands in a select list of its own, where it is
+/// computed once a row, row by row.
 ///
 /// # Errors
 /// 0A000 naming the function.
 pub(crate) fn check(plan: &LogicalPlan, bound: Option<&BoundCalls>) -> Result<()> {
     let Some(bound) = bound else { return Ok(()) };
-    let placed = match plan {
-        LogicalPlan::Projection(projection) if one_row(&projection.input) => {
-            let mut total = Calls::default();
-            for expr in &projection.expr {
-                let of_one = calls(expr).map_err(fault::from_datafusion)?;
-                total.waiting += of_one.waiting;
-                total.others += of_one.others;
-            }
-            total.waiting == 1 && total.others == 0
+    let mut placed = 0;
+    let well = well_placed(plan, false, &mut placed).map_err(fault::from_datafusion)?;
+    // One that was dropped or copied, or stands in a subquery, is not among them.
+    if well && placed == bound.count { Ok(()) } else { Err(refused(bound.name)) }
+}
+
+/// Whether the calls of a plan stand where they may; `sorted`: below a sort, which PostgreSQL does before it calls them. They are
+/// counted.
+fn well_placed(plan: &LogicalPlan, sorted: bool, placed: &mut usize) -> DfResult<bool> {
+    let mut of_node = Calls::default();
+    for expr in plan.expressions() {
+        let of_one = calls(&expr)?;
+        of_node.waiting += of_one.waiting;
+        of_node.others += of_one.others;
+    }
+    *placed += of_node.waiting;
+    let alone = matches!(plan, LogicalPlan::Projection(_)) && !sorted;
+    if of_node.waiting > 1 || of_node.waiting == 1 && (of_node.others > 0 || !alone) {
+        return Ok(false);
+    }
+    let sorted = sorted || matches!(plan, LogicalPlan::Sort(_));
+    for input in plan.inputs() {
+        if !well_placed(input, sorted, placed)? {
+            return Ok(false);
         }
-        _ => false,
-    };
-    if placed && bound.count == 1 { Ok(()) } else { Err(refused(bound.name)) }
+    }
+    Ok(true)
 }
 
 /// The calls that wait that a query was bound with.

@@ -11,7 +11,7 @@ use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Generated, Index, Relation, Table};
 use telesto_sql_expr::cast::cast;
 use telesto_sql_expr::{CastContext, EvalContext};
-use telesto_sql_parser::definition::{Action, ColumnChange, Kind};
+use telesto_sql_parser::definition::{Action, ColumnChange, Kind, RowSecurityChange};
 use telesto_sql_parser::sqlparser::ast::{ColumnDef, Ident, ObjectName, TableConstraint};
 use telesto_sql_plan::query;
 use telesto_sql_types::SqlType;
@@ -208,6 +208,16 @@ impl Ddl<'_> {
                 self.give_relation(&relation, to)?;
                 self.reread(table)
             }
+            Action::RowSecurity(change) => {
+                let security = &mut table.row_security;
+                match change {
+                    RowSecurityChange::Enable => security.enabled = true,
+                    RowSecurityChange::Disable => security.enabled = false,
+                    RowSecurityChange::Force => security.forced = true,
+                    RowSecurityChange::NoForce => security.forced = false,
+                }
+                Ok(())
+            }
             Action::SecurityInvoker(_) => {
                 Err(Error::unsupported("security_invoker of anything but a view"))
             }
@@ -257,6 +267,7 @@ impl Ddl<'_> {
             }
             return Err(Error::new(SqlState::DUPLICATE_COLUMN, message));
         }
+        self.policies_allow_name(table, &name)?;
         self.no_star_views(table)?;
         let before = table.clone();
         let mut constraints = Vec::new();
@@ -342,6 +353,7 @@ impl Ddl<'_> {
             index.include.contains(&position)
                 || index.columns.iter().any(|column| column.column == position)
         };
+        self.policies_allow_drop(table, &name)?;
         self.drop_what_needs_column(table, position, cascade).await?;
         let mut indexes = Vec::new();
         for index in table.known_indexes().filter(|i| i.id != 0) {

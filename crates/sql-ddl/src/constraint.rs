@@ -302,6 +302,9 @@ impl Ddl<'_> {
         keys_compare(table, &other, &columns, &referenced_columns, &name)?;
         if !fresh && !not_valid {
             self.check_foreign_rows(table, &other, &columns, &referenced_columns, &name);
+            if matches!(key.match_kind, Some(ConstraintReferenceMatchKind::Full)) {
+                self.check_full_rows(table, &columns, &name);
+            }
         }
         let characteristics = key.characteristics.as_ref();
         let initially_deferred = characteristics
@@ -328,6 +331,30 @@ impl Ddl<'_> {
             validated: !not_valid,
         });
         Ok(())
+    }
+
+    /// Looks for rows whose columns of a MATCH FULL key are NULL in part.
+    pub(super) fn check_full_rows(&mut self, table: &Table, columns: &[usize], name: &str) {
+        let each = |test: &str, word: &str| {
+            let tests =
+                columns.iter().map(|a| format!("a.{} {test}", quote(&table.columns[*a].name)));
+            tests.collect::<Vec<_>>().join(word)
+        };
+        let (some, given) = (each("IS NULL", " OR "), each("IS NOT NULL", " OR "));
+        let from = self.qualified(table);
+        self.after.push(After::Empty(
+            format!("SELECT 1 FROM {from} AS a WHERE ({some}) AND ({given}) LIMIT 1"),
+            Error::new(
+                SqlState::FOREIGN_KEY_VIOLATION,
+                format!(
+                    "insert or update on table \"{}\" violates foreign key constraint \"{name}\"",
+                    table.name
+                ),
+            )
+            .detail("MATCH FULL does not allow mixing of null and nonnull key values.")
+            .table(self.catalog().schema_name(table.schema), table.name.clone())
+            .constraint(name),
+        ));
     }
 
     pub(super) fn check_foreign_rows(

@@ -106,6 +106,9 @@ impl Ddl<'_> {
         targets: &Targets,
         cascade: bool,
     ) -> Result<()> {
+        let gone: Vec<u32> = targets.tables.iter().map(|table| table.0).collect();
+        let relation = Relation::Table(std::sync::Arc::new(table.clone()));
+        self.policies_allow_change(&relation, &gone)?;
         let shown = self.shown_name(table.schema, &table.name);
         let mut needs = Dependents::of(format!("table {shown}"));
         let referencing: Vec<_> = self
@@ -196,6 +199,9 @@ impl Ddl<'_> {
         targets: &Targets,
         cascade: bool,
     ) -> Result<()> {
+        let gone: Vec<u32> = targets.tables.iter().map(|table| table.0).collect();
+        let relation = Relation::View(std::sync::Arc::new(view.clone()));
+        self.policies_allow_change(&relation, &gone)?;
         let shown = self.shown_name(view.schema, &view.name);
         let mut needs = Dependents::of(format!("view {shown}"));
         let views = self.views_that_go(self.views_on(view.schema, &view.name), targets, &mut needs);

@@ -27,6 +27,7 @@ pub mod online;
 mod other;
 mod owned;
 mod placement;
+mod policies;
 mod rename;
 mod rewrite;
 mod roles;
@@ -134,7 +135,11 @@ pub async fn execute(
             After::Fill(table, index) => build::fill_index(&context, table, index).await?,
             After::Empty(sql, error) => {
                 // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
-                let reading = ExecContext { read_for: ReadFor::Constraint, ..context.clone() };
+                // Policies do not hide rows from constraints.
+                let mut settings = Arc::clone(&context.settings);
+                Arc::make_mut(&mut settings).current_role = Owner::BOOTSTRAP.0;
+                let reading =
+                    ExecContext { read_for: ReadFor::Constraint, settings, ..context.clone() };
                 let (_, rows) = telesto_sql_plan::query(&reading, &sql).await?;
                 if !rows.collect().await?.is_empty() {
                     return Err(error);
@@ -226,6 +231,18 @@ impl Ddl<'_> {
                 "ALTER TYPE"
             }
             Statement::AlterCollation(alter) => self.place_type(alter)?,
+            Statement::CreatePolicy(create) => {
+                self.create_policy(create).await?;
+                "CREATE POLICY"
+            }
+            Statement::AlterPolicy(alter) => {
+                self.alter_policy(alter).await?;
+                "ALTER POLICY"
+            }
+            Statement::DropPolicy(drop) => {
+                self.drop_policy(drop)?;
+                "DROP POLICY"
+            }
             other => {
                 let text = other.to_string();
                 let words = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");

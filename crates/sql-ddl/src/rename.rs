@@ -91,6 +91,7 @@ impl Ddl<'_> {
             };
             return Err(Error::new(SqlState::DUPLICATE_TABLE, message));
         }
+        self.policies_allow_change(relation, &[])?;
         self.rewrite_views((at, &was), (to, &new))?;
         match relation {
             Relation::Table(table) => {
@@ -184,6 +185,7 @@ impl Ddl<'_> {
                 format!("permission denied for schema {name}"),
             ));
         }
+        self.policies_allow_schema(&name)?;
         self.rename_schema_in_views(&name, &to)?;
         self.change.put(Object::Schema(Schema { name: to, ..(*schema).clone() }));
         Ok(())
@@ -213,6 +215,8 @@ impl Ddl<'_> {
             ))
             .hint("Drop the view, rename the column and create the view again."));
         }
+        self.policies_allow_name(table, &old)?;
+        self.policies_allow_name(table, &new)?;
         // Expressions are kept as text: rename inside them too.
         let rename = |text: &mut String| -> Result<()> {
             let mut expr = parse_expr(text)?;
@@ -247,6 +251,14 @@ impl Ddl<'_> {
             }
             for expression in index.columns.iter_mut().filter_map(|c| c.expression.as_mut()) {
                 rename(&mut expression.sql)?;
+            }
+        }
+        for policy in &mut table.row_security.policies {
+            for text in policy.using.iter_mut().chain(&mut policy.check) {
+                // Those that reach beyond the row were asked for above.
+                if !super::policies::has_relations(&parse_expr(text)?) {
+                    rename(text)?;
+                }
             }
         }
         table.columns[position].name = new;

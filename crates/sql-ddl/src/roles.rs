@@ -285,6 +285,17 @@ impl Ddl<'_> {
                 ),
             ));
         }
+        if let Some(target) = self.policy_of_role(role.oid) {
+            return Err(Error::new(
+                SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
+                format!(
+                    "role \"{}\" cannot be dropped because some objects depend on it",
+                    role.name
+                ),
+            )
+            .detail(target)
+            .hint("ALTER POLICY … TO, or DROP POLICY."));
+        }
         let dependents = self.catalog().dependents_of_role(role.oid);
         if !dependents.is_empty() {
             let lines: Vec<String> = dependents

@@ -90,6 +90,7 @@ impl Ddl<'_> {
             on_commit: on_commit(create)?,
             constraint_comments: Vec::new(),
             placement: telesto_sql_catalog::regions::TablePlacement::default(),
+            row_security: telesto_sql_catalog::policy::RowSecurity::default(),
         };
         if let Some(query) = &create.query {
             self.columns_of_query(&mut table, create, query).await?;

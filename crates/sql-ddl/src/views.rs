@@ -410,6 +410,19 @@ impl Ddl<'_> {
             .unwrap_or_default())
     }
 
+    /// A query of a definition with its relations' schemas written out; it binds before and after.
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub(super) async fn pinned(&self, mut query: Query) -> Result<Query> {
+        self.view_columns(&query).await?;
+        let path = self.path();
+        let ctes = cte_names(&query);
+        let _ = VisitMut::visit(&mut query, &mut Pin { catalog: self.catalog(), path: &path, ctes });
+        self.view_columns(&query).await?;
+        Ok(query)
+    }
+
     pub(super) async fn create_view(&mut self, create: &CreateView) -> Result<()> {
         if create.materialized {
             return Err(Error::unsupported("a materialized view"));

@@ -21,6 +21,7 @@ use super::fault;
 use super::scope::{Scope, fold};
 use super::ty::{CastContext, castable};
 use crate::parameters::ParameterTypes;
+use crate::type_name::{interval_fields, literal_fields};
 use telesto_sql_parser::sqlparser::ast::{self, Ident, Value};
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, Numeric, SqlType};
@@ -185,7 +186,10 @@ impl<'a> Binder<'a> {
             E::TypedString(typed) => {
                 let ty = self.context.named(&typed.data_type)?;
                 let text = self.literal(&typed.value.value)?;
-                self.coerce(text, &ty, CastContext::Explicit)
+                match interval_fields(&typed.data_type) {
+                    Some(fields) => self.interval_of_fields(text, fields),
+                    None => self.coerce(text, &ty, CastContext::Explicit),
+                }
             }
             E::Cast { kind: ast::CastKind::TryCast | ast::CastKind::SafeCast, .. } => {
                 Err(fault::unsupported("TRY_CAST"))
@@ -196,7 +200,10 @@ impl<'a> Binder<'a> {
                     return self.array_of(&array.elem, Some(element));
                 }
                 let bound = self.bind(expr)?;
-                self.coerce(bound, &ty, CastContext::Explicit)
+                match interval_fields(data_type) {
+                    Some(fields) => self.interval_of_fields(bound, fields),
+                    None => self.coerce(bound, &ty, CastContext::Explicit),
+                }
             }
             E::Collate { expr, collation } => {
                 known_collation(collation)?;
@@ -359,7 +366,16 @@ impl<'a> Binder<'a> {
             match subscript {
                 ast::Subscript::Index { index } if value.ty == SqlType::Jsonb => {
                     let key = self.bind(index)?;
-                    value = self.resolve_call("->", vec![value, key])?;
+                    let fits = matches!(key.ty, SqlType::Unknown)
+                        || key.ty.is_integer()
+                        || key.ty.is_string();
+                    value = if fits {
+                        // A scalar has no parts, and digits count in an array.
+                        let key = self.coerce(key, &SqlType::Text, CastContext::Explicit)?;
+                        self.call_named("jsonb_extract_path", vec![value, key])?
+                    } else {
+                        self.resolve_call("->", vec![value, key])?
+                    };
                 }
                 ast::Subscript::Index { index } => subscripts.push(self.position(index)?),
                 ast::Subscript::Slice { lower_bound, upper_bound, stride: None } => {
@@ -395,17 +411,27 @@ impl<'a> Binder<'a> {
                 "an interval literal must be a string; use make_interval() or a product",
             ));
         };
-        let unit = interval.leading_field.as_ref().map(|f| f.to_string().to_lowercase());
-        let plain = text.trim().parse::<f64>().is_ok();
-        let full = match unit {
-            Some(unit) if plain => format!("{text} {unit}"),
-            _ => text.to_string(),
+        let text = Expr::constant(Datum::text(text.to_string()), SqlType::Unknown);
+        match literal_fields(interval) {
+            Some(fields) => self.interval_of_fields(text, fields),
+            None => self.coerce(text, &SqlType::Interval, CastContext::Explicit),
+        }
+    }
+
+    /// A cast to an interval type that has fields or a precision.
+    fn interval_of_fields(
+        &mut self,
+        value: Expr,
+        (fields, precision): (String, i32),
+    ) -> Result<Expr> {
+        let target = if value.ty == SqlType::Unknown { SqlType::Text } else { SqlType::Interval };
+        let value = match value.ty {
+            SqlType::Text | SqlType::Varchar(_) => value,
+            _ => self.coerce(value, &target, CastContext::Explicit)?,
         };
-        self.coerce(
-            Expr::constant(Datum::text(full), SqlType::Unknown),
-            &SqlType::Interval,
-            CastContext::Explicit,
-        )
+        let fields = Expr::constant(Datum::text(fields), SqlType::Text);
+        let precision = Expr::constant(Datum::Int4(precision), SqlType::Int4);
+        self.call_named("interval_of_fields", vec![value, fields, precision])
     }
 
     fn case(

@@ -155,5 +155,5 @@ impl Binder<'_> {
 
 fn names_a_moment(text: &str) -> bool {
     let lower = text.trim().to_ascii_lowercase();
-    ["now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.starts_with(word))
+    ["now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.contains(word))
 }

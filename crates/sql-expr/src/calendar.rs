@@ -10,10 +10,9 @@
 //! `None` or an error text where a result leaves the range or a name is unknown; callers add the SQLSTATE.
 //!
 //! # Limits
-//! Time zones are those of the IANA database, fixed offsets (`+02`, `UTC-3:30`) and `UTC`/`GMT`/`Z`; zone
-//! abbreviations other than these are not known.
+//! Time zones are those of the IANA database, fixed offsets (`+02`, `UTC-3:30`) and PostgreSQL's default abbreviations.
 
-use chrono::{Offset, TimeZone};
+use telesto_sql_types::TimeZone;
 
 use super::to_char::Civil;
 
@@ -71,6 +70,35 @@ pub fn iso_week(days: i64) -> (i64, i64) {
     (year, (thursday - first) / 7 + 1)
 }
 
+/// What a year of fewer than four digits means: the one nearest to 2020.
+pub(super) fn nearest_year(year: i64) -> i64 {
+    match year {
+        ..70 => year + 2000,
+        70..100 => year + 1900,
+        100..520 => year + 2000,
+        520..1000 => year + 1000,
+        _ => year,
+    }
+}
+
+/// The day on which the first ISO week of a year begins.
+pub(super) fn first_monday(year: i64) -> i64 {
+    let fourth = days_from_civil(year, 1, 4);
+    fourth - iso_weekday(fourth) + 1
+}
+
+/// Month and day of a day of the year; a day beyond the year is one of a thirteenth month, which is refused later.
+pub(super) fn in_year(year: i64, mut yearday: i64) -> Option<(i64, i64)> {
+    for month in 1..=12 {
+        let days = days_in_month(year, month);
+        if yearday <= days {
+            return Some((month, yearday));
+        }
+        yearday -= days;
+    }
+    None
+}
+
 /// Monday 1 to Sunday 7.
 #[must_use]
 pub fn iso_weekday(days: i64) -> i64 {
@@ -84,21 +112,21 @@ pub fn civil(local_micros: i64, offset_seconds: Option<i32>) -> Civil {
     let of_day = local_micros.rem_euclid(DAY);
     let (year, month, day) = civil_from_days(days);
     let (iso_year, iso_week) = iso_week(days);
-    let small = |value: i64| u32::try_from(value).unwrap_or(0);
     let seconds = of_day / SECOND;
     Civil {
-        year: i32::try_from(year).unwrap_or(i32::MAX),
-        month: small(month),
-        day: small(day),
-        hour: small(seconds / 3600),
-        minute: small(seconds / 60 % 60),
-        second: small(seconds % 60),
-        micros: small(of_day % SECOND),
-        weekday: small(iso_weekday(days) % 7),
-        yearday: small(days - days_from_civil(year, 1, 1) + 1),
-        iso_year: i32::try_from(iso_year).unwrap_or(i32::MAX),
-        iso_week: small(iso_week),
+        year,
+        month,
+        day,
+        hour: seconds / 3600,
+        minute: seconds / 60 % 60,
+        second: seconds % 60,
+        micros: of_day % SECOND,
+        weekday: iso_weekday(days) % 7,
+        yearday: days - days_from_civil(year, 1, 1) + 1,
+        iso_year,
+        iso_week,
         offset_seconds,
+        ..Civil::default()
     }
 }
 
@@ -392,29 +420,11 @@ impl Zone {
     /// Coordinated universal time.
     pub const UTC: Self = Self::Fixed(0);
 
-    /// The zone of that name.
+    /// The zone of that name, as AT TIME ZONE takes it: an abbreviation, a full name, or POSIX's form, which is positive to
+    /// the west.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        let name = name.trim();
-        let upper = name.to_ascii_uppercase();
-        if matches!(upper.as_str(), "UTC" | "GMT" | "Z" | "ZULU" | "UCT" | "ETC/UTC") {
-            return Some(Self::UTC);
-        }
-        if name.starts_with(['+', '-']) || name.starts_with(|c: char| c.is_ascii_digit()) {
-            // As POSIX: positive is west.
-            return parse_offset(name).map(|east| Self::Fixed(-east));
-        }
-        let known =
-            chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(name));
-        if let Some(zone) = known {
-            return Some(Self::Named(*zone));
-        }
-        // POSIX: letters and an offset that is positive to the west.
-        let digits = name.find(|c: char| !c.is_ascii_alphabetic())?;
-        if digits < 3 {
-            return None;
-        }
-        parse_offset(&name[digits..]).map(|east| Self::Fixed(-east))
+        TimeZone::parse_name(name.trim()).map(Self::from)
     }
 
     /// Seconds east of Greenwich at an instant.
@@ -422,10 +432,16 @@ impl Zone {
     pub fn offset_at(self, utc_micros: i64) -> i32 {
         match self {
             Self::Fixed(offset) => offset,
-            Self::Named(zone) => chrono::DateTime::from_timestamp_micros(utc_micros)
-                .map_or(0, |at| {
-                    zone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc()
-                }),
+            Self::Named(zone) => TimeZone::Named(zone).offset_at_utc(since_2000(utc_micros)),
+        }
+    }
+
+    /// What the zone is called at an instant; `None` for a fixed offset.
+    #[must_use]
+    pub fn abbreviation_at(self, utc_micros: i64) -> Option<String> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Named(zone) => TimeZone::Named(zone).abbreviation_at_utc(since_2000(utc_micros)),
         }
     }
 
@@ -458,28 +474,18 @@ impl Zone {
     }
 }
 
-/// `[+-]hh[:mm[:ss]]` or `[+-]hhmm`, in seconds.
-fn parse_offset(text: &str) -> Option<i32> {
-    let (sign, digits) = match text.as_bytes().first()? {
-        b'-' => (-1, &text[1..]),
-        b'+' => (1, &text[1..]),
-        _ => (1, text),
-    };
-    let mut parts: Vec<i32> = Vec::with_capacity(3);
-    if !digits.contains(':') && digits.len() == 4 {
-        parts.push(digits[..2].parse().ok()?);
-        parts.push(digits[2..].parse().ok()?);
-    } else {
-        for part in digits.split(':') {
-            if part.is_empty() || part.len() > 2 || !part.bytes().all(|b| b.is_ascii_digit()) {
-                return None;
-            }
-            parts.push(part.parse().ok()?);
+impl From<TimeZone> for Zone {
+    fn from(zone: TimeZone) -> Self {
+        match zone {
+            TimeZone::Fixed(offset) => Self::Fixed(offset),
+            TimeZone::Named(zone) => Self::Named(zone),
         }
     }
-    let get = |at: usize| parts.get(at).copied().unwrap_or(0);
-    let seconds = get(0) * 3600 + get(1) * 60 + get(2);
-    (parts.len() <= 3 && seconds <= 15 * 3600 + 59 * 60 + 59).then_some(sign * seconds)
+}
+
+/// Microseconds since 2000 of those since 1970.
+fn since_2000(micros: i64) -> i64 {
+    micros.saturating_sub(telesto_sql_types::PG_EPOCH_SECONDS * SECOND)
 }
 
 #[cfg(test)]

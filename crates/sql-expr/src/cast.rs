@@ -123,7 +123,10 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
             let wide = f64_of(&value)?;
             let narrow = wide as f32;
             if narrow.is_infinite() && wide.is_finite() {
-                return Err(fault::out_of_range(to));
+                return Err(fault::error("22003", "value out of range: overflow"));
+            }
+            if narrow == 0.0 && wide != 0.0 {
+                return Err(fault::error("22003", "value out of range: underflow"));
             }
             Datum::Float4(narrow)
         }

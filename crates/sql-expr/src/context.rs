@@ -114,7 +114,7 @@ impl<'a> EvalContext<'a> {
 
     /// The session's time zone.
     pub fn zone(&self) -> Zone {
-        *self.zone.get_or_init(|| Zone::parse(&self.settings.time_zone).unwrap_or(Zone::UTC))
+        *self.zone.get_or_init(|| Zone::from(self.settings.zone()))
     }
 
     /// The execution.

@@ -68,6 +68,19 @@ pub fn sqrt(value: &Numeric) -> Result<Numeric> {
     Ok(shown(root, digits, result_scale))
 }
 
+/// Square root with so many digits after the point.
+///
+/// # Errors
+/// 2201F for what is negative.
+pub fn root_of_scale(value: &Numeric, scale: u32) -> Result<Numeric> {
+    let Numeric::Finite { unscaled, scale: own } = value else { return sqrt(value) };
+    if unscaled.sign() == Sign::Minus {
+        return Err(negative_root());
+    }
+    let digits = scale + GUARD;
+    Ok(shown(whole_root(&fixed(unscaled, *own, 2 * digits))?, digits, scale))
+}
+
 fn negative_root() -> telesto_sql_types::error::Error {
     fault::error("2201F", "cannot take square root of a negative number")
 }
@@ -197,7 +210,15 @@ pub fn ln(value: &Numeric) -> Result<Numeric> {
 /// Logarithm of `value` to `base`.
 pub fn log(base: &Numeric, value: &Numeric) -> Result<Numeric> {
     let (b, v) = (positive(base)?, positive(value)?);
-    let (Some((b, bs)), Some((v, vs))) = (b, v) else { return Ok(Numeric::NaN) };
+    let (Some((b, bs)), Some((v, vs))) = (b, v) else {
+        return Ok(match (base, value) {
+            (Numeric::NaN, _) | (_, Numeric::NaN) | (Numeric::Infinity, Numeric::Infinity) => {
+                Numeric::NaN
+            }
+            (Numeric::Infinity, _) => Numeric::zero(),
+            _ => Numeric::Infinity,
+        });
+    };
     let ln_base = approximate_ln(b, bs);
     let ratio = (approximate_ln(v, vs) / ln_base).abs();
     let weight = if ratio > 0.0 { ratio.log10() as i64 } else { 0 };
@@ -288,22 +309,61 @@ fn whole_root(value: &BigInt) -> Result<BigInt> {
     }
 }
 
+fn complex_result() -> telesto_sql_types::error::Error {
+    fault::error("2201F", "a negative number raised to a non-integer power yields a complex result")
+}
+
+/// Powers of which a side is not finite, as POSIX says for doubles.
+fn special_power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
+    let one = Numeric::from(1);
+    if exponent.is_zero() || *base == one {
+        return Ok(one);
+    }
+    if base.is_nan() || exponent.is_nan() {
+        return Ok(Numeric::NaN);
+    }
+    let negative = |value: &Numeric| value.signum().is_some_and(|sign| sign < 0);
+    let grows = !negative(exponent);
+    if base.is_zero() && !grows {
+        return Err(fault::error("2201F", "zero raised to a negative power is undefined"));
+    }
+    let whole = !exponent.is_finite() || exponent.truncated(0) == *exponent;
+    if negative(base) && !whole {
+        return Err(complex_result());
+    }
+    if base.is_zero() {
+        return Ok(Numeric::zero());
+    }
+    if !exponent.is_finite() {
+        let size = base.abs();
+        return Ok(if size == one {
+            one
+        } else if (size > one) == grows {
+            Numeric::Infinity
+        } else {
+            Numeric::zero()
+        });
+    }
+    if !grows {
+        return Ok(Numeric::zero());
+    }
+    let odd = exponent.rem(&Numeric::from(2)).is_some_and(|rest| !rest.is_zero());
+    Ok(if negative(base) && odd { Numeric::NegInfinity } else { Numeric::Infinity })
+}
+
 /// `base` to the power of `exponent`.
 pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
     let (Numeric::Finite { unscaled: b, scale: bs }, Numeric::Finite { unscaled: e, scale: es }) =
         (base, exponent)
     else {
-        return Ok(Numeric::from_f64(base.to_f64().powf(exponent.to_f64())));
+        return special_power(base, exponent);
     };
     if b.is_zero() && e.is_negative() {
         return Err(fault::error("2201F", "zero raised to a negative power is undefined"));
     }
     let whole = exponent.truncated(0) == *exponent;
     if b.is_negative() && !whole {
-        return Err(fault::error(
-            "2201F",
-            "a negative number raised to a non-integer power yields a complex result",
-        ));
+        return Err(complex_result());
     }
     if e.is_zero() {
         return Ok(Numeric::from(1).rounded(16));

@@ -1,16 +1,22 @@
-//! `to_date`, `to_timestamp` and `to_number` by template.
+//! `to_date` and `to_timestamp` by template.
 //!
 //! # Invariants
-//! Separators in text and template match loosely, as in PostgreSQL: any run of separators in the text is skipped where
-//! the template has one.
+//! - Texts and templates go together as in PostgreSQL 15 (`DCH_from_char`): blanks before fields are passed over, a separator
+//!   of the template takes one of the text or none, a field whose next neighbour is read as digits takes its own width.
+//! - Every field of a template is read, or refused (0A000): none is passed over.
+//! - A field that is given twice with two values is refused, and so are fields of two calendars.
 //!
 //! # On failure
-//! A message for `22007` (text does not fit) or `22008` (field out of range).
+//! A message for `22007` (text does not fit), `22008` (field out of range) or `0A000`.
 //!
 //! # Limits
-//! Time zone fields and Roman months are not read; ISO week dates are refused.
+//! `TZ`, `tz` and `OF` are for output only, as in PostgreSQL 15.
 
-use super::calendar::{DAY, SECOND, days_from_civil, days_in_month};
+use super::calendar::{
+    DAY, SECOND, civil_from_days, days_from_civil, days_in_month, first_monday, in_year,
+    nearest_year,
+};
+use super::template::{self, Calendar, Field, Item};
 
 /// Why a text cannot be read by a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,22 +27,39 @@ pub enum FromCharError {
     OutOfRange(String),
     /// `0A000`: what the template asks for.
     Unsupported(String),
+    /// `22P02`.
+    Number(String),
 }
 
+type Read<T> = Result<T, FromCharError>;
+
+/// What was read: 0 where nothing was, as in PostgreSQL.
 #[derive(Debug, Default)]
 struct Fields {
-    year: Option<i64>,
-    month: i64,
-    day: i64,
-    yearday: Option<i64>,
+    calendar: Option<Calendar>,
     hour: i64,
-    twelve: bool,
-    afternoon: Option<bool>,
+    afternoon: i64,
     minute: i64,
     second: i64,
+    seconds_of_day: i64,
+    weekday: i64,
+    day: i64,
+    yearday: i64,
+    month: i64,
+    millis: i64,
+    year: i64,
+    before_christ: i64,
+    week: i64,
+    week_of_month: i64,
+    century: i64,
+    julian: i64,
     micros: i64,
-    seconds_of_day: Option<i64>,
-    before_christ: bool,
+    /// Digits that the template gives the year.
+    year_digits: i64,
+    twelve: bool,
+    zone_sign: i64,
+    zone_hours: i64,
+    zone_minutes: i64,
 }
 
 const MONTHS: [&str; 12] = [
@@ -55,320 +78,567 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] =
     ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
-const PATTERNS: [&str; 32] = [
-    "SSSSS", "MONTH", "Y,YYY", "HH24", "HH12", "A.M.", "P.M.", "B.C.", "A.D.", "YYYY", "SSSS",
-    "DAY", "DDD", "YYY", "MON", "DY", "HH", "MI", "MM", "SS", "MS", "US", "DD", "YY", "AM", "PM",
-    "BC", "AD", "FM", "TH", "D", "Y",
-];
+const ROMAN: [&str; 12] =
+    ["xii", "xi", "x", "ix", "viii", "vii", "vi", "v", "iv", "iii", "ii", "i"];
 
-/// Reads `text` by `template`: microseconds since 1970-01-01, local time.
+/// A moment that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Local time, microseconds since 1970-01-01.
+    pub local_micros: i64,
+    /// Seconds east of Greenwich, where the text says so.
+    pub offset_seconds: Option<i32>,
+}
+
+/// Reads `text` by `template`.
 ///
 /// # Errors
 /// [`FromCharError`] when the text does not fit or a field is out of range.
-pub fn timestamp(template: &str, text: &str) -> Result<i64, FromCharError> {
-    let mut fields = Fields { month: 1, day: 1, ..Fields::default() };
-    let mut pattern = template;
-    let mut rest = text;
-    while !pattern.is_empty() {
-        let upper = pattern.to_ascii_uppercase();
-        if let Some(quoted) = pattern.strip_prefix('"') {
-            let end = quoted.find('"').unwrap_or(quoted.len());
-            rest = skip_chars(rest, quoted[..end].chars().count());
-            pattern = quoted.get(end + 1..).unwrap_or("");
-            continue;
+pub fn timestamp(template: &str, text: &str) -> Read<Moment> {
+    let items = template::parse(template);
+    let mut reader = Reader { rest: text, before: None, skipped: 0, exact: false };
+    let mut fields = Fields::default();
+    for (at, item) in items.iter().enumerate() {
+        if reader.rest.is_empty() {
+            break;
         }
-        if upper.starts_with("IYYY") || upper.starts_with("IW") || upper.starts_with("ID") {
-            return Err(FromCharError::Unsupported("an ISO week date in a template".into()));
+        let is_field = matches!(item, Item::Field { field, .. } if field.name != "FX");
+        if !reader.exact && (is_field || at == 0) {
+            reader.skip_blanks();
         }
-        if let Some(found) = PATTERNS.iter().find(|p| upper.starts_with(**p)) {
-            pattern = &pattern[found.len()..];
-            rest = rest.trim_start();
-            let next_is_field =
-                PATTERNS.iter().any(|p| pattern.to_ascii_uppercase().starts_with(p));
-            rest = read(found, rest, next_is_field, &mut fields)?;
-            continue;
-        }
-        let mut chars = pattern.chars();
-        let literal = chars.next().unwrap_or(' ');
-        pattern = chars.as_str();
-        if is_separator(literal) {
-            rest = rest.trim_start_matches(is_separator);
-        } else {
-            rest = skip_chars(rest, 1);
+        match item {
+            Item::Space(_) | Item::Separator(_) => reader.separator(),
+            Item::Text(_) => reader.literal(),
+            Item::Field { field, .. } => {
+                let tail = &items[at..];
+                fields.calendar(field.calendar)?;
+                reader.field(*field, tail, &mut fields)?;
+                if !reader.exact {
+                    reader.skipped = 0;
+                    reader.skip_blanks();
+                }
+            }
         }
     }
     fields.finish(text)
 }
 
-fn is_separator(c: char) -> bool {
-    c.is_ascii() && !c.is_ascii_alphanumeric() && c != '+'
+struct Reader<'t> {
+    rest: &'t str,
+    /// The character before `rest`.
+    before: Option<char>,
+    /// Characters passed over beyond those that the template has.
+    skipped: i64,
+    /// `FX`: the text has what the template has, character by character.
+    exact: bool,
 }
 
-fn skip_chars(text: &str, count: usize) -> &str {
-    text.char_indices().nth(count).map_or("", |(at, _)| &text[at..])
-}
-
-fn number<'a>(
-    text: &'a str,
-    width: usize,
-    what: &str,
-) -> Result<(i64, &'a str, usize), FromCharError> {
-    let digits = text.bytes().take(width).take_while(u8::is_ascii_digit).count();
-    if digits == 0 {
-        if text.is_empty() {
-            return Ok((0, text, 0));
-        }
-        let shown: String = text.chars().take(width.min(8)).collect();
-        return Err(FromCharError::Malformed(format!("invalid value \"{shown}\" for \"{what}\"")));
+impl<'t> Reader<'t> {
+    fn take(&mut self) -> Option<char> {
+        let mut chars = self.rest.chars();
+        let taken = chars.next();
+        self.rest = chars.as_str();
+        self.before = taken.or(self.before);
+        taken
     }
-    let value = text[..digits].parse().map_err(|_| {
-        FromCharError::OutOfRange(format!("value for \"{what}\" in source string is out of range"))
-    })?;
-    Ok((value, &text[digits..], digits))
-}
 
-fn name<'a>(
-    text: &'a str,
-    names: &[&str],
-    short: bool,
-    what: &str,
-) -> Result<(i64, &'a str), FromCharError> {
-    let lower = text.to_lowercase();
-    for (at, full) in names.iter().enumerate() {
-        let name = if short { &full[..3] } else { full };
-        if lower.starts_with(name) {
-            return Ok((at as i64, &text[name.len()..]));
+    fn skip_blanks(&mut self) {
+        while self.rest.starts_with(template::is_blank) {
+            self.take();
+            self.skipped += 1;
         }
     }
-    let shown: String = text.chars().take(9).collect();
-    Err(FromCharError::Malformed(format!("invalid value \"{shown}\" for \"{what}\"")))
-}
 
-fn read<'a>(
-    pattern: &str,
-    text: &'a str,
-    next_is_field: bool,
-    fields: &mut Fields,
-) -> Result<&'a str, FromCharError> {
-    // Without a separator after it, a field takes its own width only.
-    let wide = |width: usize| if next_is_field { width } else { 18 };
-    let take = |width: usize| number(text, width, pattern);
-    Ok(match pattern {
-        "YYYY" | "YYY" | "YY" | "Y" => {
-            let (value, rest, digits) = take(wide(pattern.len()))?;
-            if digits > 0 {
-                let century = match digits {
-                    // The year nearest to 2020, as PostgreSQL completes it.
-                    1 | 2 if pattern.len() < 4 => {
-                        if value < 70 {
-                            2000
-                        } else {
-                            1900
-                        }
-                    }
-                    3 if pattern.len() < 4 => {
-                        if value < 520 {
-                            2000
-                        } else {
-                            1000
-                        }
-                    }
-                    _ => 0,
-                };
-                fields.year = Some(value + century);
+    fn separator(&mut self) {
+        if self.exact {
+            self.take();
+            return;
+        }
+        self.skipped -= 1;
+        if self.rest.starts_with(|c| template::is_blank(c) || template::parts_fields(c)) {
+            self.take();
+            self.skipped += 1;
+        }
+    }
+
+    fn literal(&mut self) {
+        if !self.exact && self.skipped > 0 {
+            self.skipped -= 1;
+        } else {
+            self.take();
+        }
+    }
+
+    /// The word that a message names.
+    fn word(&self) -> &'t str {
+        self.rest.split(template::is_blank).next().unwrap_or("")
+    }
+
+    fn invalid(&self, field: Field) -> FromCharError {
+        FromCharError::Malformed(format!(
+            "invalid value \"{}\" for \"{}\"",
+            self.word(),
+            field.name
+        ))
+    }
+
+    /// A whole number and how many characters it has. `width`: the most, where the next field is read as digits, too.
+    fn integer(&mut self, field: Field, width: usize, tail: &[Item]) -> Read<(i64, usize)> {
+        let start = self.rest;
+        while self.rest.starts_with(template::is_blank) {
+            self.take();
+        }
+        let source = self.rest;
+        let free = matches!(tail.first(), Some(Item::Field { plain: true, .. }));
+        let taken = if free || ends_number(tail) {
+            number_at(source)
+        } else {
+            let cut = source.char_indices().nth(width).map_or(source.len(), |(at, _)| at);
+            if source.chars().count() < width {
+                return Err(FromCharError::Malformed(format!(
+                    "source string too short for \"{}\" formatting field",
+                    field.name
+                )));
             }
-            rest
+            let digits = number_at(&source[..cut]);
+            if digits > 0 && digits < width {
+                return Err(self.invalid(field));
+            }
+            digits
+        };
+        if taken == 0 {
+            return Err(self.invalid(field));
         }
-        "Y,YYY" => {
-            let (thousands, rest, _) = take(18)?;
-            let (ones, rest, _) = number(rest.trim_start_matches(','), 3, pattern)?;
-            fields.year = Some(thousands * 1000 + ones);
-            rest
+        let value = source[..taken].parse::<i64>().ok();
+        let value = value.filter(|value| i32::try_from(*value).is_ok()).ok_or_else(|| {
+            FromCharError::OutOfRange(format!(
+                "value for \"{}\" in source string is out of range",
+                field.name
+            ))
+        })?;
+        self.before = source[..taken].chars().next_back();
+        self.rest = &source[taken..];
+        Ok((value, start.len() - self.rest.len()))
+    }
+
+    /// Which of `names` stands here.
+    fn one_of(&mut self, field: Field, names: &[&str], cut: Option<usize>) -> Read<i64> {
+        for (at, name) in names.iter().enumerate() {
+            let name = cut.map_or(*name, |cut| &name[..cut]);
+            let here = self.rest.get(..name.len());
+            if here.is_some_and(|here| here.eq_ignore_ascii_case(name)) {
+                for _ in name.chars() {
+                    self.take();
+                }
+                return Ok(at as i64);
+            }
         }
-        "MM" => {
-            let (v, rest, _) = take(wide(2))?;
-            fields.month = v;
-            rest
+        Err(self.invalid(field))
+    }
+
+    fn ordinal(&mut self, tail: &[Item]) {
+        if matches!(tail.first(), Some(Item::Field { ordinal: Some(_), .. })) {
+            self.take();
+            self.take();
         }
-        "DD" => {
-            let (v, rest, _) = take(wide(2))?;
-            fields.day = v;
-            rest
+    }
+
+    #[allow(clippy::too_many_lines, reason = "one line or two a field")]
+    fn field(&mut self, field: Field, tail: &[Item], fields: &mut Fields) -> Read<()> {
+        let name = field.name;
+        match name {
+            "FX" => self.exact = true,
+            "AM" | "PM" => {
+                set(&mut fields.afternoon, self.one_of(field, &["am", "pm"], None)?, name)?
+            }
+            "A.M." | "P.M." => {
+                set(&mut fields.afternoon, self.one_of(field, &["a.m.", "p.m."], None)?, name)?;
+            }
+            "AD" | "BC" => {
+                set(&mut fields.before_christ, self.one_of(field, &["ad", "bc"], None)?, name)?;
+            }
+            "A.D." | "B.C." => {
+                set(&mut fields.before_christ, self.one_of(field, &["a.d.", "b.c."], None)?, name)?;
+            }
+            "MONTH" => set(&mut fields.month, self.one_of(field, &MONTHS, None)? + 1, name)?,
+            "MON" => set(&mut fields.month, self.one_of(field, &MONTHS, Some(3))? + 1, name)?,
+            "RM" => set(&mut fields.month, 12 - self.one_of(field, &ROMAN, None)?, name)?,
+            "DAY" => fields.named_weekday(self.one_of(field, &DAYS, None)?, name)?,
+            "DY" => fields.named_weekday(self.one_of(field, &DAYS, Some(3))?, name)?,
+            "TZ" | "OF" => {
+                return Err(FromCharError::Unsupported(format!(
+                    "formatting field \"{name}\" is only supported in to_char"
+                )));
+            }
+            "TZH" => {
+                fields.zone_sign = match self.rest.chars().next() {
+                    Some(sign @ ('+' | '-' | ' ')) => {
+                        self.take();
+                        if sign == '-' { -1 } else { 1 }
+                    }
+                    // A separator of the template may have taken the sign.
+                    _ if self.skipped > 0 && self.before == Some('-') => -1,
+                    _ => 1,
+                };
+                set(&mut fields.zone_hours, self.integer(field, 2, tail)?.0, name)?;
+            }
+            "TZM" => {
+                if fields.zone_sign == 0 {
+                    fields.zone_sign = 1;
+                }
+                set(&mut fields.zone_minutes, self.integer(field, 2, tail)?.0, name)?;
+            }
+            "Y,YYY" => {
+                fields.grouped_year(self, name)?;
+                self.ordinal(tail);
+            }
+            "YYYY" | "IYYY" | "YYY" | "IYY" | "YY" | "IY" | "Y" | "I" => {
+                let (value, digits) = self.integer(field, name.len(), tail)?;
+                fields.year_digits = name.trim_start_matches('I').len().max(1) as i64;
+                if name.starts_with('I') {
+                    fields.year_digits = name.len() as i64;
+                }
+                let partial = name.len() < 4 && digits < 4;
+                set(&mut fields.year, if partial { nearest_year(value) } else { value }, name)?;
+                self.ordinal(tail);
+            }
+            "MS" | "US" | "FF1" | "FF2" | "FF3" | "FF4" | "FF5" | "FF6" => {
+                let width = match name {
+                    "MS" => 3,
+                    "US" => 6,
+                    _ => usize::from(name.as_bytes()[2] - b'0'),
+                };
+                let (value, digits) = self.integer(field, width, tail)?;
+                let unit = if name == "MS" { 3_usize } else { 6 };
+                let missing = u32::try_from(unit.saturating_sub(digits)).unwrap_or(0);
+                let value = value.saturating_mul(10_i64.pow(missing));
+                let target = if name == "MS" { &mut fields.millis } else { &mut fields.micros };
+                *target = value;
+                self.ordinal(tail);
+            }
+            "ID" => {
+                let (value, _) = self.integer(field, 1, tail)?;
+                let value = value + 1;
+                set(&mut fields.weekday, if value > 7 { 1 } else { value }, name)?;
+                self.ordinal(tail);
+            }
+            "Q" => {
+                self.integer(field, 1, tail)?;
+                self.ordinal(tail);
+            }
+            _ => {
+                let width = match name {
+                    "HH" | "HH12" | "HH24" => 2,
+                    "IDDD" => 3,
+                    _ => name.len(),
+                };
+                let (value, _) = self.integer(field, width, tail)?;
+                let target = fields.target(name).ok_or_else(|| {
+                    FromCharError::Unsupported(format!("formatting field \"{name}\""))
+                })?;
+                set(target, value, name)?;
+                fields.twelve |= matches!(name, "HH" | "HH12");
+                self.ordinal(tail);
+            }
         }
-        "DDD" => {
-            let (v, rest, _) = take(wide(3))?;
-            fields.yearday = Some(v);
-            rest
-        }
-        "D" => take(1)?.1,
-        "HH24" => {
-            let (v, rest, _) = take(wide(2))?;
-            fields.hour = v;
-            rest
-        }
-        "HH12" | "HH" => {
-            let (v, rest, _) = take(wide(2))?;
-            fields.hour = v;
-            fields.twelve = true;
-            rest
-        }
-        "MI" => {
-            let (v, rest, _) = take(wide(2))?;
-            fields.minute = v;
-            rest
-        }
-        "SS" => {
-            let (v, rest, _) = take(wide(2))?;
-            fields.second = v;
-            rest
-        }
-        "SSSS" | "SSSSS" => {
-            let (v, rest, _) = take(wide(5))?;
-            fields.seconds_of_day = Some(v);
-            rest
-        }
-        "MS" | "US" => {
-            let width = if pattern == "MS" { 3 } else { 6 };
-            let (v, rest, digits) = take(width)?;
-            let missing = u32::try_from(6_usize.saturating_sub(digits)).unwrap_or(0);
-            fields.micros += v * 10_i64.pow(missing);
-            rest
-        }
-        "MONTH" => {
-            let (at, rest) = name(text, &MONTHS, false, pattern)?;
-            fields.month = at + 1;
-            rest
-        }
-        "MON" => {
-            let (at, rest) = name(text, &MONTHS, true, pattern)?;
-            fields.month = at + 1;
-            rest
-        }
-        "DAY" => name(text, &DAYS, false, pattern)?.1,
-        "DY" => name(text, &DAYS, true, pattern)?.1,
-        "AM" | "PM" | "A.M." | "P.M." => {
-            let lower = text.to_lowercase();
-            let found =
-                ["a.m.", "p.m.", "am", "pm"].iter().find(|m| lower.starts_with(**m)).ok_or_else(
-                    || FromCharError::Malformed(format!("invalid value for \"{pattern}\"")),
-                )?;
-            fields.afternoon = Some(found.starts_with('p'));
-            fields.twelve = true;
-            &text[found.len()..]
-        }
-        "BC" | "AD" | "B.C." | "A.D." => {
-            let lower = text.to_lowercase();
-            let found =
-                ["b.c.", "a.d.", "bc", "ad"].iter().find(|m| lower.starts_with(**m)).ok_or_else(
-                    || FromCharError::Malformed(format!("invalid value for \"{pattern}\"")),
-                )?;
-            fields.before_christ = found.starts_with('b');
-            &text[found.len()..]
-        }
-        "TH" => skip_chars(text, 2),
-        _ => text,
-    })
+        fields.twelve |= matches!(name, "AM" | "PM" | "A.M." | "P.M.");
+        Ok(())
+    }
+}
+
+/// How many bytes of a text are a number with its sign, as C reads it.
+fn number_at(text: &str) -> usize {
+    let sign = usize::from(text.starts_with(['+', '-']));
+    let digits = text[sign..].bytes().take_while(u8::is_ascii_digit).count();
+    if digits == 0 { 0 } else { sign + digits }
+}
+
+/// Whether a number ends by itself where this field ends: nothing that is read as digits follows.
+fn ends_number(tail: &[Item]) -> bool {
+    if matches!(tail.first(), Some(Item::Field { ordinal: Some(_), .. })) {
+        return true;
+    }
+    match tail.get(1) {
+        None => true,
+        Some(Item::Field { field, .. }) => !field.digits,
+        Some(Item::Text(c) | Item::Separator(c) | Item::Space(c)) => !c.is_ascii_digit(),
+    }
+}
+
+fn set(field: &mut i64, value: i64, name: &str) -> Read<()> {
+    if *field != 0 && *field != value {
+        return Err(FromCharError::Malformed(format!(
+            "conflicting values for \"{name}\" field in formatting string"
+        )));
+    }
+    *field = value;
+    Ok(())
+}
+
+fn out_of_range(text: &str) -> FromCharError {
+    FromCharError::OutOfRange(format!("date/time field value out of range: \"{text}\""))
 }
 
 impl Fields {
-    fn finish(self, text: &str) -> Result<i64, FromCharError> {
-        let out =
-            || FromCharError::OutOfRange(format!("date/time field value out of range: \"{text}\""));
-        let mut year = self.year.unwrap_or(0);
-        if self.before_christ && year > 0 {
-            year = 1 - year;
-        }
-        // Without a year PostgreSQL answers 1 BC.
-        let days = match self.yearday {
-            Some(yearday) if (1..=366).contains(&yearday) => {
-                days_from_civil(year, 1, 1) + yearday - 1
-            }
-            Some(_) => return Err(out()),
-            None => {
-                if !(1..=12).contains(&self.month)
-                    || !(1..=days_in_month(year, self.month)).contains(&self.day)
-                {
-                    return Err(out());
-                }
-                days_from_civil(year, self.month, self.day)
-            }
-        };
-        let mut hour = self.hour;
-        if self.twelve {
-            if !(1..=12).contains(&hour) && hour != 0 {
-                return Err(FromCharError::OutOfRange(format!(
-                    "hour \"{hour}\" is invalid for the 12-hour clock"
-                )));
-            }
-            hour %= 12;
-            if self.afternoon == Some(true) {
-                hour += 12;
-            }
-        }
-        if hour > 24 || self.minute > 59 || self.second > 60 {
-            return Err(out());
-        }
-        let seconds = self.seconds_of_day.unwrap_or(hour * 3600 + self.minute * 60 + self.second);
-        days.checked_mul(DAY)
-            .and_then(|d| d.checked_add(seconds * SECOND))
-            .and_then(|d| d.checked_add(self.micros))
-            .ok_or_else(out)
-    }
-}
-
-/// Reads a number by template: the decimal text of what was found.
-///
-/// # Errors
-/// [`FromCharError::Malformed`] when there is no digit.
-pub fn decimal(template: &str, text: &str) -> Result<String, FromCharError> {
-    let fraction_digits = template
-        .split_once(['.', 'D', 'd'])
-        .map_or(0, |(_, f)| f.chars().filter(|c| matches!(c, '9' | '0')).count());
-    let negative =
-        text.contains('-') || (template.to_ascii_uppercase().contains("PR") && text.contains('<'));
-    let mut digits = String::new();
-    let mut fraction: Option<usize> = None;
-    for c in text.chars() {
-        match c {
-            '0'..='9' => {
-                if let Some(seen) = fraction.as_mut() {
-                    if *seen == fraction_digits {
-                        continue;
-                    }
-                    *seen += 1;
-                }
-                digits.push(c);
-            }
-            '.' if fraction.is_none() && fraction_digits > 0 => {
-                fraction = Some(0);
-                digits.push('.');
+    fn calendar(&mut self, calendar: Calendar) -> Read<()> {
+        match (calendar, self.calendar) {
+            (Calendar::Any, _) => {}
+            (_, None) => self.calendar = Some(calendar),
+            (new, Some(old)) if new != old => {
+                return Err(FromCharError::Malformed(
+                    "invalid combination of date conventions".into(),
+                ));
             }
             _ => {}
         }
+        Ok(())
     }
-    if !digits.contains(|c: char| c.is_ascii_digit()) {
-        return Err(FromCharError::Malformed(format!(
-            "invalid input syntax for type numeric: \"{text}\""
-        )));
+
+    fn named_weekday(&mut self, at: i64, name: &str) -> Read<()> {
+        set(&mut self.weekday, at, name)?;
+        self.weekday += 1;
+        Ok(())
     }
-    Ok(format!("{}{}", if negative { "-" } else { "" }, digits.trim_end_matches('.')))
+
+    fn grouped_year(&mut self, reader: &mut Reader<'_>, name: &str) -> Read<()> {
+        let invalid = || FromCharError::Malformed("invalid input string for \"Y,YYY\"".into());
+        let text = reader.rest;
+        let thousands = number_at(text);
+        let after = text[thousands..].strip_prefix(',').ok_or_else(invalid)?;
+        let ones = after.bytes().take(3).take_while(u8::is_ascii_digit).count();
+        if thousands == 0 || ones == 0 {
+            return Err(invalid());
+        }
+        let range = || {
+            FromCharError::OutOfRange(format!(
+                "value for \"{name}\" in source string is out of range"
+            ))
+        };
+        let high: i32 = text[..thousands].parse().map_err(|_| range())?;
+        let low: i32 = after[..ones].parse().map_err(|_| range())?;
+        let year = high.checked_mul(1000).and_then(|y| y.checked_add(low)).ok_or_else(range)?;
+        set(&mut self.year, year.into(), name)?;
+        self.year_digits = 4;
+        reader.before = after[..ones].chars().next_back();
+        reader.rest = &after[ones..];
+        Ok(())
+    }
+
+    fn target(&mut self, name: &str) -> Option<&mut i64> {
+        Some(match name {
+            "HH" | "HH12" | "HH24" => &mut self.hour,
+            "MI" => &mut self.minute,
+            "SS" => &mut self.second,
+            "SSSS" | "SSSSS" => &mut self.seconds_of_day,
+            "MM" => &mut self.month,
+            "DDD" | "IDDD" => &mut self.yearday,
+            "DD" => &mut self.day,
+            "D" => &mut self.weekday,
+            "WW" | "IW" => &mut self.week,
+            "W" => &mut self.week_of_month,
+            "CC" => &mut self.century,
+            "J" => &mut self.julian,
+            _ => return None,
+        })
+    }
+
+    /// The year that was given, and whether one was.
+    fn full_year(&self) -> (i64, bool) {
+        let century = if self.before_christ != 0 { -self.century } else { self.century };
+        if self.year != 0 {
+            if self.century != 0 && self.year_digits <= 2 {
+                let of_century = self.year % 100;
+                let year = match (of_century, century >= 0) {
+                    (0, true) => century * 100,
+                    (0, false) => century * 100 + 1,
+                    (_, true) => of_century + (century - 1) * 100,
+                    (_, false) => (century + 1) * 100 - of_century + 1,
+                };
+                return (year, true);
+            }
+            let year = if self.before_christ != 0 { -self.year } else { self.year };
+            return (if year < 0 { year + 1 } else { year }, true);
+        }
+        match self.century {
+            0 => (0, false),
+            _ if century >= 0 => ((century - 1) * 100 + 1, true),
+            _ => (century * 100 + 1, true),
+        }
+    }
+
+    /// Year, month and day.
+    fn date(&mut self, text: &str) -> Read<(i64, i64, i64)> {
+        let (mut year, has_year) = self.full_year();
+        let (mut month, mut day, mut whole) = (1, 1, false);
+        let (mut has_month, mut has_day) = (false, false);
+        if self.julian != 0 {
+            (year, month, day) = civil_from_days(self.julian - 2_440_588);
+            whole = true;
+        }
+        let weeks = self.calendar == Some(Calendar::Weeks);
+        if self.week != 0 {
+            if weeks {
+                let mut at = first_monday(year) + (self.week - 1) * 7;
+                at += match self.weekday {
+                    0 => 0,
+                    // Sunday is the last day of its week.
+                    1 => 6,
+                    weekday => weekday - 2,
+                };
+                (year, month, day) = civil_from_days(at);
+                whole = true;
+            } else {
+                self.yearday = (self.week - 1) * 7 + 1;
+            }
+        }
+        if self.week_of_month != 0 {
+            self.day = (self.week_of_month - 1) * 7 + 1;
+        }
+        if self.day != 0 {
+            (day, has_day) = (self.day, true);
+        }
+        if self.month != 0 {
+            (month, has_month) = (self.month, true);
+        }
+        if self.yearday != 0 && (month <= 1 || day <= 1) {
+            if year == 0 && self.before_christ == 0 {
+                return Err(FromCharError::Malformed(
+                    "cannot calculate day of year without year information".into(),
+                ));
+            }
+            if weeks {
+                (year, month, day) = civil_from_days(first_monday(year) - 1 + self.yearday);
+                whole = true;
+            } else {
+                let found = in_year(year, self.yearday).ok_or_else(|| out_of_range(text))?;
+                if month <= 1 {
+                    month = found.0;
+                }
+                if day <= 1 {
+                    day = found.1;
+                }
+                (has_month, has_day) = (true, true);
+            }
+        }
+        let complete = whole || (has_year && has_month && has_day);
+        if !(1..=12).contains(&month)
+            || !(1..=31).contains(&day)
+            || (complete && day > days_in_month(year, month))
+        {
+            return Err(out_of_range(text));
+        }
+        Ok((year, month, day))
+    }
+
+    fn finish(mut self, text: &str) -> Read<Moment> {
+        let (mut hour, mut minute, mut second) =
+            (self.seconds_of_day / 3600, self.seconds_of_day / 60 % 60, self.seconds_of_day % 60);
+        let given = |value: i64, field: &mut i64| {
+            if value != 0 {
+                *field = value;
+            }
+        };
+        given(self.second, &mut second);
+        given(self.minute, &mut minute);
+        given(self.hour, &mut hour);
+        if self.twelve {
+            if !(1..=12).contains(&hour) {
+                return Err(FromCharError::Malformed(format!(
+                    "hour \"{hour}\" is invalid for the 12-hour clock"
+                )));
+            }
+            hour = hour % 12 + if self.afternoon != 0 { 12 } else { 0 };
+        }
+        let (year, month, day) = self.date(text)?;
+        let micros = self.millis.saturating_mul(1000).saturating_add(self.micros);
+        if !(0..24).contains(&hour)
+            || !(0..60).contains(&minute)
+            || !(0..60).contains(&second)
+            || !(0..SECOND).contains(&micros)
+        {
+            return Err(out_of_range(text));
+        }
+        let mut offset_seconds = None;
+        if self.zone_sign != 0 {
+            if !(0..=15).contains(&self.zone_hours) || !(0..60).contains(&self.zone_minutes) {
+                return Err(out_of_range(text));
+            }
+            let offset = self.zone_sign * (self.zone_hours * 3600 + self.zone_minutes * 60);
+            offset_seconds = i32::try_from(offset).ok();
+        }
+        let seconds = hour * 3600 + minute * 60 + second;
+        let local_micros = days_from_civil(year, month, day)
+            .checked_mul(DAY)
+            .and_then(|d| d.checked_add(seconds * SECOND + micros))
+            .ok_or_else(|| out_of_range(text))?;
+        Ok(Moment { local_micros, offset_seconds })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn local(template: &str, text: &str) -> Read<i64> {
+        timestamp(template, text).map(|moment| moment.local_micros)
+    }
+
     #[test]
     fn texts_by_template_read_as_in_postgres() {
-        let at = |y, m, d, s: i64| days_from_civil(y, m, d) * DAY + s * SECOND;
-        assert_eq!(timestamp("YYYY-MM-DD", "2024-02-09"), Ok(at(2024, 2, 9, 0)));
-        assert_eq!(
-            timestamp("DD Mon YYYY HH12:MI AM", "09 Feb 2024 03:30 PM"),
-            Ok(at(2024, 2, 9, 55_800))
-        );
-        assert_eq!(timestamp("YYYYMMDD", "20240209"), Ok(at(2024, 2, 9, 0)));
-        assert!(matches!(timestamp("YYYY-MM-DD", "2024-02-31"), Err(FromCharError::OutOfRange(_))));
-        assert!(matches!(timestamp("YYYY-MM-DD", "abc"), Err(FromCharError::Malformed(_))));
-        assert_eq!(decimal("99G999D9S", "12,454.8-"), Ok("-12454.8".into()));
+        let at = |y, m, d, s: i64| Ok(days_from_civil(y, m, d) * DAY + s * SECOND);
+        for (template, text, expected) in [
+            ("YYYY-MM-DD", "2024-02-09", at(2024, 2, 9, 0)),
+            ("DD Mon YYYY HH12:MI AM", "09 Feb 2024 03:30 PM", at(2024, 2, 9, 55_800)),
+            ("YYYYMMDD", "20240209", at(2024, 2, 9, 0)),
+            ("J", "2459000", at(2020, 5, 30, 0)),
+            ("Q YYYY", "2 2020", at(2020, 1, 1, 0)),
+            ("W MM YYYY", "3 5 2020", at(2020, 5, 15, 0)),
+            ("IYYY-IW-ID", "2020-53-7", at(2021, 1, 3, 0)),
+            ("IYYY-IDDD", "2020-371", at(2021, 1, 3, 0)),
+            ("YYYY RM", "1999 viii", at(1999, 8, 1, 0)),
+            ("CC YY", "20 05", at(1905, 1, 1, 0)),
+            ("Y,YYY", "1,999", at(1999, 1, 1, 0)),
+            ("YYYYDDD", "2020366", at(2020, 12, 31, 0)),
+            ("YYYY-MM-DD SSSSS", "2020-01-02 3661", at(2020, 1, 2, 3661)),
+            ("FMDDth of FMMonth YYYY", "3rd of May 1987", at(1987, 5, 3, 0)),
+        ] {
+            assert_eq!(local(template, text), expected, "{template} {text}");
+        }
+    }
+
+    #[test]
+    fn zones_of_a_text_are_told_and_others_refused() {
+        let offset = |template, text| timestamp(template, text).map(|moment| moment.offset_seconds);
+        assert_eq!(offset("HH24 TZH", "10 +03"), Ok(Some(10_800)));
+        assert_eq!(offset("HH24 TZH:TZM", "10 -03:30"), Ok(Some(-12_600)));
+        assert_eq!(offset("HH24", "10"), Ok(None));
+        assert!(matches!(offset("HH24 TZ", "10 UTC"), Err(FromCharError::Unsupported(_))));
+        assert!(matches!(offset("HH24 TZH", "10 +16"), Err(FromCharError::OutOfRange(_))));
+    }
+
+    #[test]
+    fn wrong_texts_are_refused_by_kind() {
+        for (template, text) in [
+            ("YYYY-MM-DD", "abc"),
+            ("YYYYMMDD", "2024"),
+            ("YYYY IW", "2020 3"),
+            ("MM MM", "1 2"),
+            ("HH12", "13"),
+            ("DDD", "40"),
+            ("Mon", "Foo"),
+        ] {
+            assert!(
+                matches!(local(template, text), Err(FromCharError::Malformed(_))),
+                "{template}"
+            );
+        }
+        for (template, text) in
+            [("YYYY-MM-DD", "2024-02-31"), ("HH24", "24"), ("SS", "60"), ("YYYY MM", "2020 13")]
+        {
+            assert!(
+                matches!(local(template, text), Err(FromCharError::OutOfRange(_))),
+                "{template}"
+            );
+        }
     }
 }

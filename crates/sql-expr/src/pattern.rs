@@ -151,10 +151,40 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
         }
     }
     // A director: the rest is a literal, or a regular expression like any other.
-    let (pattern, literal) = match pattern.strip_prefix("***=") {
-        Some(rest) => (rest, true),
-        None => (pattern.strip_prefix("***:").unwrap_or(pattern), literal),
+    let pattern = match pattern.strip_prefix("***=") {
+        Some(rest) => {
+            literal = true;
+            rest
+        }
+        None => pattern.strip_prefix("***:").unwrap_or(pattern),
     };
+    // Options in front: `(?n)abc`. They hold for the whole expression.
+    let mut pattern = pattern;
+    let options =
+        pattern.strip_prefix("(?").filter(|_| !literal).and_then(|rest| rest.split_once(')'));
+    if let Some((letters, rest)) = options
+        && !letters.is_empty()
+        && letters.bytes().all(|letter| letter.is_ascii_alphabetic())
+    {
+        for letter in letters.chars() {
+            match letter {
+                'i' => insensitive = true,
+                'c' => insensitive = false,
+                'm' | 'n' => multi_line = true,
+                's' | 'e' => multi_line = false,
+                'x' => extended = true,
+                't' => extended = false,
+                'q' => literal = true,
+                'p' | 'w' | 'b' => {
+                    return Err(PatternError::Unsupported(format!(
+                        "the option \"{letter}\" of a regular expression"
+                    )));
+                }
+                _ => return Err(PatternError::Regex("invalid embedded option".into())),
+            }
+        }
+        pattern = rest;
+    }
     let source = if literal { regex::escape(pattern) } else { translate(pattern)? };
     let states = states(pattern);
     Search::new(Syntax { source, insensitive, multi_line, extended, states }).map_err(|error| {
@@ -222,6 +252,10 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
                 Some('y') => out.push_str("\\b"),
                 Some('Y') => out.push_str("\\B"),
                 Some('Z') => out.push_str("\\z"),
+                Some('e') => out.push_str("\\x1B"),
+                Some('a') => out.push_str("\\x07"),
+                Some('b') => out.push_str("\\x08"),
+                Some('B') => out.push_str("\\\\"),
                 Some(d @ '1'..='9') if !in_class => {
                     return Err(PatternError::Unsupported(format!(
                         "back reference \\{d} in a regular expression"

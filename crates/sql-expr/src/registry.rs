@@ -219,6 +219,13 @@ impl Registry {
         self.by_name.get(name).is_some_and(|all| all.iter().any(|function| function.waits))
     }
 
+    /// Whether a function of that name gives another value each time, or has effects.
+    #[must_use]
+    pub fn is_volatile(&self, name: &str) -> bool {
+        let volatile = |function: &&Function| function.volatility == Volatility::Volatile;
+        self.by_name.get(name).is_some_and(|all| all.iter().any(|function| volatile(&function)))
+    }
+
     /// Every overload, by name.
     pub fn all(&self) -> impl Iterator<Item = &'static Function> + '_ {
         self.by_name.values().flatten().copied()

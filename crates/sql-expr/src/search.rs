@@ -10,7 +10,8 @@
 //! ```
 //!
 //! # Invariants
-//! What is found is what the engine finds: leftmost, the first alternative first.
+//! Where a match begins is where the engine says. Where it ends, and what its groups hold, is told by [`super::posix`], but for
+//! expressions in which there is nothing to choose.
 //!
 //! # On failure
 //! 2201B where only the engine could search (a word boundary beside a letter that is not ASCII), or tell the groups of a match,
@@ -28,6 +29,7 @@ use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, hybrid, meta};
 
 use crate::fault;
+use crate::posix::{self, Posix};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::interrupt;
 
@@ -84,6 +86,8 @@ struct Inner {
     engine: Regex,
     /// Made for the first long search; `None`: it cannot be walked.
     walks: OnceLock<Option<Walks>>,
+    /// What tells PostgreSQL's match from the engine's; `None`: they are the same, or it cannot be told.
+    posix: OnceLock<Option<Posix>>,
 }
 
 /// What long searches take.
@@ -131,7 +135,7 @@ enum Walked {
 impl Search {
     pub(super) fn new(syntax: Syntax) -> std::result::Result<Self, regex::Error> {
         let engine = syntax.build()?;
-        Ok(Self(Arc::new(Inner { syntax, engine, walks: OnceLock::new() })))
+        Ok(Self(Arc::new(Inner { syntax, engine, walks: OnceLock::new(), posix: OnceLock::new() })))
     }
 
     /// Whether there is a match.
@@ -152,11 +156,35 @@ impl Search {
         }
     }
 
-    /// The first match at or behind byte `from`.
+    /// The first match at or behind byte `from`: of those that begin there the longest, as a rule.
     ///
     /// # Errors
     /// See above.
     pub fn find(&self, text: &str, from: usize) -> Result<Option<Found>> {
+        let Some(first) = self.first(text, from)? else { return Ok(None) };
+        let Some(posix) = self.posix() else { return Ok(Some(first)) };
+        let begin = first.whole().start;
+        let Some(end) = posix.end(text, begin)? else { return Ok(Some(first)) };
+        if self.0.engine.captures_len() == 1 {
+            return Ok(Some(Found(vec![Some(begin..end)])));
+        }
+        Ok(Some(posix.groups(text, begin..end)?.map_or(first, Found)))
+    }
+
+    fn posix(&self) -> Option<&Posix> {
+        let make = || {
+            let syntax = &self.0.syntax;
+            if syntax.states > posix::MOST_STATES {
+                return None;
+            }
+            let posix = Posix::new(&syntax.source, syntax.extended, syntax.config())?;
+            (!posix.is_simple()).then_some(posix)
+        };
+        self.0.posix.get_or_init(make).as_ref()
+    }
+
+    /// The engine's first match at or behind byte `from`.
+    fn first(&self, text: &str, from: usize) -> Result<Option<Found>> {
         if self.work(text.len().saturating_sub(from)) <= FREE_WORK {
             return Ok(self.by_engine(text, from));
         }
@@ -377,6 +405,32 @@ mod tests {
                 prop_assert_eq!(found, search.by_engine(&text, from), "{} in {:?} from {}", PATTERNS[which], text, from);
             }
         }
+    }
+
+    #[test]
+    fn matches_are_those_of_postgres() {
+        for (pattern, text, expected) in [
+            ("f|foo|foob", "foobar", &["foob"][..]),
+            ("a|ab|aaab", "aaab", &["aaab"]),
+            ("(a|ab)(c|bcd)(d*)", "abcd", &["abcd", "ab", "c", "d"]),
+            ("Y*([0-9]{1,3})", "XY1234Z", &["Y123", "123"]),
+            ("Y*?([0-9]{1,3})", "XY1234Z", &["Y1", "1"]),
+            ("(?:(.*?)([0-9]+)(.*)){1,1}", "abc01234xyz", &["abc01234xyz", "abc", "01234", "xyz"]),
+            ("(.*)([0-9]+)(.*)", "abc01234xyz", &["abc01234xyz", "abc0123", "4", "xyz"]),
+            ("(.*?)([0-9]+)(.*)", "abc01234xyz", &["abc0", "abc", "0", ""]),
+            ("(a|b|ab)*c", "abc", &["abc", "ab"]),
+            ("(a?)(ab)?", "ab", &["ab", "", "ab"]),
+            ("(x)|(xy)", "xy", &["xy", "-", "xy"]),
+            ("ä(é|éü)", "äéü", &["äéü", "éü"]),
+            ("a{2}?b+", "aabb", &["aabb"]),
+            ("(a+|b+)*?c", "abc", &["abc", "b"]),
+        ] {
+            let found = search(pattern).find(text, 0).expect("no end").expect(pattern);
+            let shown: Vec<&str> =
+                found.0.iter().map(|span| span.clone().map_or("-", |span| &text[span])).collect();
+            assert_eq!(shown, expected, "{pattern}");
+        }
+        assert!(search("ab*").posix().is_none() && search("a(b|bc)").posix().is_some());
     }
 
     #[test]

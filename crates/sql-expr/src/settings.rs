@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use telesto_txn::{Durability, Level};
 
 use crate::levels::{check_level, level_name, level_named};
+use crate::settings_planner;
 use crate::settings_roles::by_session;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{TextStyle, TimeZone};
@@ -207,47 +208,34 @@ pub const PRICES: &str = "telesto.prices";
 /// Parameters that are accepted, kept and shown, but change nothing: what drivers and pg_dump set.
 const ACCEPTED: &[(&str, &str)] = &[
     ("allow_in_place_tablespaces", "off"),
+    ("telesto.commutative_updates", "on"),
     ("backslash_quote", "safe_encoding"),
     ("bytea_output", "hex"),
     ("check_function_bodies", "on"),
     ("client_encoding", "UTF8"),
     ("client_min_messages", "notice"),
-    ("constraint_exclusion", "partition"),
-    ("cursor_tuple_fraction", "0.1"),
     ("datestyle", "ISO, MDY"),
-    ("deadlock_timeout", "1s"),
     ("default_table_access_method", "heap"),
     ("default_tablespace", ""),
     ("default_transaction_deferrable", "off"),
     ("default_with_oids", "off"),
-    ("enable_seqscan", "on"),
     ("escape_string_warning", "on"),
-    ("geqo", "on"),
-    ("idle_in_transaction_session_timeout", "0"),
-    ("idle_session_timeout", "0"),
     ("integer_datetimes", "on"),
     ("intervalstyle", "postgres"),
     ("is_superuser", "on"),
-    ("jit", "off"),
     ("lc_collate", "C"),
     ("lc_ctype", "C"),
     ("lc_messages", "C"),
     ("lc_monetary", "C"),
     ("lc_numeric", "C"),
     ("lc_time", "C"),
-    ("lock_timeout", "0"),
-    ("log_min_duration_statement", "-1"),
     ("log_statement", "none"),
-    ("maintenance_work_mem", "64MB"),
     ("max_identifier_length", "63"),
     ("max_index_keys", "32"),
     ("max_connections", "100"),
-    ("max_parallel_workers_per_gather", "0"),
     ("password_encryption", "scram-sha-256"),
     ("quote_all_identifiers", "off"),
-    ("random_page_cost", "4"),
     ("row_security", "on"),
-    ("seq_page_cost", "1"),
     ("server_encoding", "UTF8"),
     ("server_version", "15.0"),
     ("server_version_num", "150000"),
@@ -257,10 +245,8 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("synchronize_seqscans", "on"),
     ("synchronous_commit", "on"),
     (PRICES, ""),
-    ("temp_buffers", "8MB"),
     ("transaction_deferrable", "off"),
     ("transaction_timeout", "0"),
-    ("work_mem", "4MB"),
     ("xmlbinary", "base64"),
     ("xmloption", "content"),
 ];
@@ -364,7 +350,8 @@ impl Settings {
                     TimeZone::parse(value, false).ok_or_else(|| invalid("TimeZone", value))?;
                 self.time_zone = match zone {
                     TimeZone::Named(_) => zone.name(),
-                    TimeZone::Fixed(_) => value.to_owned(),
+                    TimeZone::Fixed(_) if TimeZone::of_hours(value).is_some() => zone.name(),
+                    TimeZone::Fixed(_) => value.to_uppercase(),
                 };
             }
             "application_name" => value.clone_into(&mut self.application_name),
@@ -409,6 +396,10 @@ impl Settings {
                         );
                     }
                 };
+            }
+            "telesto.commutative_updates" => {
+                let on = if boolean(name, value)? { "on" } else { "off" };
+                self.others.insert(lower, on.to_owned());
             }
             "telesto.executor" => {
                 self.executor = Executor::named(value).ok_or_else(|| {
@@ -459,7 +450,10 @@ impl Settings {
                 let kept = if other.contains('.') { joined } else { value.to_owned() };
                 self.others.insert(lower, kept);
             }
-            _ => return Err(unknown(name)),
+            other => {
+                let kept = settings_planner::checked(other, value)?.ok_or_else(|| unknown(name))?;
+                self.others.insert(lower, kept);
+            }
         }
         Ok(())
     }
@@ -544,6 +538,7 @@ impl Settings {
                     .iter()
                     .find(|(known, _)| *known == other)
                     .map(|(_, value)| (*value).to_owned())
+                    .or_else(|| settings_planner::initial(other))
                     .ok_or_else(|| unknown(name))?,
             },
         })
@@ -567,6 +562,7 @@ impl Settings {
             .iter()
             .copied()
             .chain(ACCEPTED.iter().map(|(name, _)| *name))
+            .chain(settings_planner::names())
             .filter_map(|name| Some((name.to_owned(), self.show(name).ok()?)))
             .collect();
         all.sort();

@@ -2,7 +2,7 @@
 
 use crate::types::UserTypes;
 use telesto_sql_parser::sqlparser::ast::{
-    ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
+    self, ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
 };
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::sql_type::SCALARS;
@@ -224,6 +224,29 @@ pub fn parse_type_name(text: &str) -> Result<SqlType> {
     let wrong = |_| Error::syntax(format!("syntax error at or near \"{text}\""));
     let ty = telesto_sql_parser::syntax::read_type(text).map_err(|unread| unread.or_else(wrong))?;
     sql_type(&ty, None)
+}
+
+/// Fields and precision (-1: none) of an interval type that has some: what a cast to it keeps.
+#[must_use]
+pub fn interval_fields(ty: &DataType) -> Option<(String, i32)> {
+    let DataType::Interval { fields, precision } = ty else { return None };
+    if fields.is_none() && precision.is_none() {
+        return None;
+    }
+    let fields = fields.as_ref().map(ToString::to_string).unwrap_or_default().to_lowercase();
+    Some((fields, precision.and_then(|p| i32::try_from(p).ok()).unwrap_or(-1)))
+}
+
+/// The same of an interval literal.
+#[must_use]
+pub fn literal_fields(literal: &ast::Interval) -> Option<(String, i32)> {
+    let first = literal.leading_field.as_ref().map(|field| field.to_string().to_lowercase())?;
+    let fields = match &literal.last_field {
+        Some(last) => format!("{first} to {}", last.to_string().to_lowercase()),
+        None => first,
+    };
+    let precision = literal.fractional_seconds_precision.or(literal.leading_precision);
+    Some((fields, precision.and_then(|p| i32::try_from(p).ok()).unwrap_or(-1)))
 }
 
 #[cfg(test)]

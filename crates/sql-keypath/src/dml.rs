@@ -9,6 +9,7 @@
 //! No subqueries in RETURNING, ON CONFLICT DO UPDATE and the WHEN clauses of MERGE; DEFAULT beside subqueries in VALUES
 //! only if every row has it there.
 
+mod additive;
 mod change;
 mod merge;
 mod overriding;
@@ -23,6 +24,7 @@ use super::select::{describe_access, plain_wildcard, result_column};
 use super::source::QuerySource;
 use super::write::OnConflict;
 use super::{KeyPlan, Kind, find_table};
+use crate::policies::RowChecks;
 use telesto_sql_catalog::{Generated, Table};
 use telesto_sql_expr::{
     Binder, CastContext, EvalContext, Expr, Node, Scope, ScopeColumn, ScopeRelation, fault, fold,
@@ -34,10 +36,12 @@ use telesto_sql_parser::sqlparser::ast::{
 };
 use telesto_sql_plan::PlanContext;
 use telesto_sql_plan::ResultColumn;
+use telesto_sql_plan::row_security;
 use telesto_sql_plan::compiled_table::{CompiledTable, relation};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
+pub(super) use additive::{Adding, number};
 pub(super) use change::{delete, update};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
 use overriding::{Overriding, may_assign, may_give, overriding, passed_over};
@@ -76,6 +80,8 @@ pub(super) struct InsertPlan {
     pub returning: Option<Vec<Expr>>,
     /// RETURNING names `xmax`, which stands behind the row.
     pub shows_xmax: bool,
+    /// What policies ask of new rows.
+    pub checks: Option<RowChecks>,
 }
 
 /// How the rows to write are found.
@@ -98,6 +104,10 @@ pub(super) struct UpdatePlan {
     /// Keys may change: all old rows go before the new ones come.
     pub moves_keys: bool,
     pub returning: Option<Vec<Expr>>,
+    /// It only adds to one row.
+    pub adding: Option<Vec<Adding>>,
+    /// What policies ask of new rows.
+    pub checks: Option<RowChecks>,
 }
 
 /// A DELETE.
@@ -122,7 +132,8 @@ impl InsertPlan {
 impl UpdatePlan {
     /// One line for EXPLAIN.
     pub fn describe(&self) -> String {
-        format!("Update; {}", self.target.describe(&self.info))
+        let adds = if self.adding.is_some() { " by addition" } else { "" };
+        format!("Update{adds}; {}", self.target.describe(&self.info))
     }
 }
 
@@ -188,7 +199,10 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     };
     let alias = insert.table_alias.as_ref().map(|alias| &alias.alias);
     let written = Written::named(name, alias, Doing::Insert, context)?;
-    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
+    let mut info = CompiledTable::new(context.catalog, context.settings, &written.table)?;
+    info.secured = written.secured.is_some();
+    let info = Arc::new(info);
+    let checks = insert_checks(insert, &written, context)?;
     // What the statement names, be it a view's.
     let table = &written.face;
     let (overriding, named) = overriding(&insert.columns);
@@ -256,8 +270,40 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     Ok(KeyPlan {
         columns,
         read_only: false,
-        kind: Kind::Insert(InsertPlan { info, targets, rows, conflict, returning, shows_xmax }),
+        kind: Kind::Insert(InsertPlan {
+            info,
+            targets,
+            rows,
+            conflict,
+            returning,
+            shows_xmax,
+            checks,
+        }),
     })
+}
+
+/// What policies ask of the rows of an INSERT.
+fn insert_checks(
+    insert: &Insert,
+    written: &Written,
+    context: &PlanContext<'_>,
+) -> Result<Option<RowChecks>> {
+    let Some(reader) = written.secured else { return Ok(None) };
+    let mut reads = insert.returning.is_some();
+    if let Some(OnInsert::OnConflict(on)) = &insert.on {
+        if matches!(on.action, OnConflictAction::DoUpdate(_)) {
+            let instead = "INSERT … ON CONFLICT DO NOTHING, then UPDATE.";
+            return Err(crate::policies::not_yet(
+                "ON CONFLICT DO UPDATE",
+                &written.table.name,
+                instead,
+            ));
+        }
+        reads |= on.conflict_target.is_some();
+    }
+    let actor = context.catalog.actor(reader);
+    let checks = row_security::insert_checks(&written.table, &actor, reads)?;
+    RowChecks::compile(checks, &written.table, reader, context).map(Some)
 }
 
 fn too_many(more_values: bool) -> Error {

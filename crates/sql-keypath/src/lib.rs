@@ -19,9 +19,10 @@
 //! memory, counted against the statement's budget.
 
 pub use dml::no_column;
-pub use with::concerns as writes_inside;
+pub use with::writes_inside;
 
 pub mod access;
+mod adding;
 mod arbiter;
 pub mod bulk;
 pub mod check;
@@ -32,6 +33,7 @@ mod homes;
 pub mod join;
 pub mod key_types;
 mod merge;
+mod policies;
 pub mod read;
 pub mod row_writes;
 mod run;

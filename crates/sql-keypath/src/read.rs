@@ -14,6 +14,7 @@ use telesto_txn::{ReadFor, Scan, ScanOptions};
 use crate::access::{Access, Keys};
 use crate::storage;
 use telesto_sql_catalog::codec::RowCodec;
+use telesto_sql_catalog::uses::Path;
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_expr::{EvalContext, Expr};
 use telesto_sql_plan::ExecContext;
@@ -46,6 +47,7 @@ enum Source {
 /// Reads rows along a path.
 pub struct Reader {
     table: Arc<Table>,
+    path: Path,
     index: Option<Index>,
     codec: RowCodec,
     filter: Option<Expr>,
@@ -93,8 +95,14 @@ impl Reader {
                 )
             }
         };
+        let path = match access.is_full() && access.index == 0 {
+            true => Path::Whole,
+            false => Path::Index(access.index),
+        };
+        exec.live.uses.read(table.id, path, 1, 0);
         Ok(Self {
             table: Arc::clone(table),
+            path,
             index,
             codec: codec.clone(),
             filter: filter.cloned(),
@@ -141,7 +149,10 @@ impl Reader {
             telesto_sql_types::interrupt::pace().await?;
             if self.waiting.is_empty() {
                 match self.pairs(step, exec).await? {
-                    Some(pairs) => self.waiting = pairs.into(),
+                    Some(pairs) => {
+                        exec.live.uses.read(self.table.id, self.path, 0, pairs.len() as u64);
+                        self.waiting = pairs.into();
+                    }
                     None => return Ok(Vec::new()),
                 }
                 self.first = false;

@@ -110,6 +110,7 @@ impl InsertPlan {
                         }
                     }
                     // The rows before it come first: one of them may be refused.
+                    self.check(&mut new, &statement).await?;
                     for (row, updated) in statement.insert(&self.info, new, &self.conflict).await? {
                         let others = self.shows_xmax.then(|| xmax(updated, exec));
                         output.add(&row, others.as_ref().map(|xmax| &xmax[..]), &context).await?;
@@ -132,6 +133,7 @@ impl InsertPlan {
                         let values = eval_all(values, input, &context).await?;
                         new.push(self.placed(values, &statement).await?);
                     }
+                    self.check(&mut new, &statement).await?;
                     for (row, updated) in statement.insert(&self.info, new, &self.conflict).await? {
                         let others = self.shows_xmax.then(|| xmax(updated, exec));
                         output.add(&row, others.as_ref().map(|xmax| &xmax[..]), &context).await?;
@@ -157,6 +159,16 @@ impl InsertPlan {
             });
         }
         self.placed(values, statement).await
+    }
+
+    /// Fails when policies refuse one of the new rows.
+    async fn check(&self, rows: &mut [Row], statement: &Statement<'_>) -> Result<()> {
+        let Some(checks) = &self.checks else { return Ok(()) };
+        for row in rows {
+            statement.generate(&self.info, row)?;
+            checks.check(&self.info.table, row, statement.exec, statement.context).await?;
+        }
+        Ok(())
     }
 
     /// A whole row from the values given, defaults for the rest.
@@ -306,6 +318,13 @@ impl UpdatePlan {
         let context = EvalContext::executing(exec);
         let mut statement = Statement::new(exec, &context, &self.info);
         let mut output = Output::new(&self.returning, exec)?;
+        if let Some(adding) = &self.adding
+            // Apart, so that no other statement's future is larger for it.
+            && Box::pin(self.added(adding, exec, &context)).await?
+        {
+            output.count = 1;
+            return Ok(output.finish("UPDATE", columns));
+        }
         let mut rows = Rowset::open(&self.target, &self.info, exec, &context).await?;
         let mut moved = Vec::new();
         let mut held = exec.memory.reserve("rows whose keys change", 0).map_err(out_of_memory)?;
@@ -327,6 +346,9 @@ impl UpdatePlan {
                     };
                 }
                 statement.generate(&self.info, &mut new)?;
+                if let Some(checks) = &self.checks {
+                    checks.check(&self.info.table, &new, exec, &context).await?;
+                }
                 output.add(&new, self.target.others(input.as_ref()), &context).await?;
                 changes.push(Change { key: found.key, old: found.row, new });
             }
@@ -342,6 +364,7 @@ impl UpdatePlan {
                 statement.update(&self.info, changes).await?;
             }
         }
+        exec.live.uses.wrote(self.info.table.id, 0, moved.len() as u64, 0);
         statement.put_moved(&self.info, moved).await?;
         statement.finish().await?;
         Ok(output.finish("UPDATE", columns))

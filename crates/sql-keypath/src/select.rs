@@ -169,6 +169,10 @@ fn shape(
                 .collect(),
         },
     };
+    let policies = match &table {
+        Some((table, _)) => crate::policies::of_reads(table, context, &eval)?,
+        None => Vec::new(),
+    };
     let filter = match &select.selection {
         Some(expr) if sources.is_none() => {
             Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(expr)?)
@@ -223,6 +227,9 @@ fn shape(
         }
     }
     let locks = RowLock::of(&query.locks);
+    if locks.is_some() && !policies.is_empty() {
+        return Err(decline("FOR UPDATE with row security"));
+    }
     if locks.is_some()
         && (grouping || !aggregates.found.is_empty() || !names_all(&query.locks, &scope))
     {
@@ -289,6 +296,11 @@ fn shape(
         Some((table, _)) => {
             let along = order.as_ref().and_then(|order| conditions.along(table, order));
             let (mut access, rest) = conditions.choose_among(table, order.as_ref(), &eval);
+            let rest = match policies.is_empty() {
+                true => rest,
+                // Nothing of the user's stands before them, whatever it is.
+                false => Some(Expr::bool(Node::And(policies.into_iter().chain(rest).collect()))),
+            };
             if access.is_full() {
                 // Without any key condition only "the first rows in key order" is short.
                 let plain = aggregates.found.is_empty() && group.is_none();

@@ -11,8 +11,12 @@
 //!
 //! # Invariants
 //! - Every part reads through one view of the transaction: the state at the statement's start.
-//! - A CTE that only reads and is referred to several times is a part too, so that its rows are the same to all; one that locks rows
-//!   always is, as PostgreSQL never merges it into what refers to it.
+//! - A CTE that only reads and is referred to several times beside parts that write is a part too, so that its rows are the same to
+//!   all; so is one that locks rows or calls what is volatile, and one that is MATERIALIZED and referred to several times, as
+//!   PostgreSQL never merges these into what refers to them.
+//!
+//! # Limits
+//! A WITH inside of a subquery is put in where it is named.
 //!
 //! # On failure
 //! The statement's error; the caller undoes its writes. 53200 when the rows kept do not fit the statement's memory.
@@ -26,7 +30,7 @@ use telesto_common::limits::Reservation;
 use super::source::enclosed;
 use super::write::Statement;
 use super::{Choice, KeyPlan, Kind};
-use telesto_sql_expr::{EvalContext, fold};
+use telesto_sql_expr::{EvalContext, fold, registry};
 use telesto_sql_parser::sqlparser::ast::{self, Cte, Ident, ObjectName, Query, SetExpr};
 use telesto_sql_plan::with_rows::{Earlier, PartRows, Parts, part_name};
 use telesto_sql_plan::{ExecContext, Plan, PlanContext};
@@ -64,11 +68,55 @@ fn writing(query: &Query) -> Option<&ast::Statement> {
     }
 }
 
-/// Whether a query is a statement of several parts: one that writes, inside its WITH or as a whole, or locks inside its WITH.
+/// Whether a query writes, inside its WITH or as a whole, or locks inside its WITH.
 #[must_use]
-pub fn concerns(query: &Query) -> bool {
+pub fn writes_inside(query: &Query) -> bool {
     let parts = query.with.iter().flat_map(|with| &with.cte_tables);
     writing(query).is_some() || parts.into_iter().any(|cte| acts(&cte.query))
+}
+
+/// Whether a query is a statement of several parts: one that writes or locks, or has a CTE that is computed once.
+pub(super) fn concerns(query: &Query) -> bool {
+    let once = |with: &ast::With| {
+        (0..with.cte_tables.len()).any(|at| computed_once(with, at, uses(query, with, at)))
+    };
+    writes_inside(query) || query.with.as_ref().is_some_and(once)
+}
+
+/// How often the CTE at that place is named by what follows it.
+fn uses(query: &Query, with: &ast::With, at: usize) -> usize {
+    let name = fold(&with.cte_tables[at].alias.name);
+    let rest = &with.cte_tables[at + 1..];
+    let later = rest.iter().map(|later| mentions(&later.query, &name)).sum::<usize>();
+    let order = query.order_by.as_ref().map_or(0, |order| mentions(order, &name));
+    later + mentions(&query.body, &name) + order
+}
+
+/// Whether a CTE that only reads is one whose rows are the same to all who refer to it.
+fn computed_once(with: &ast::With, at: usize, uses: usize) -> bool {
+    let cte = &with.cte_tables[at];
+    let materialized = matches!(cte.materialized, Some(ast::CteAsMaterialized::Materialized));
+    let recursive = with.recursive && mentions(&cte.query, &fold(&cte.alias.name)) > 0;
+    match uses {
+        0 => false,
+        1 => !recursive && volatile(&cte.query),
+        _ => materialized || volatile(&cte.query),
+    }
+}
+
+/// Whether a query calls what gives another value each time.
+fn volatile(query: &Query) -> bool {
+    ast::visit_expressions(query, |expr| {
+        let name = match expr {
+            ast::Expr::Function(call) => call.name.0.last().and_then(|part| part.as_ident()),
+            _ => None,
+        };
+        match name {
+            Some(name) if registry().is_volatile(&fold(name)) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    })
+    .is_break()
 }
 
 /// Whether a CTE does more than read, and so runs once, whoever refers to it.
@@ -114,6 +162,7 @@ fn made_here(sql: &str) -> Result<Query> {
 pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
     let mut earlier = Earlier::clone(&context.earlier);
     let mut parts = Vec::new();
+    let all_read = !writes_inside(query);
     if let Some(with) = &query.with {
         let mut seen = ast::With { cte_tables: Vec::new(), ..with.clone() };
         for (at, cte) in with.cte_tables.iter().enumerate() {
@@ -124,11 +173,10 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
                     format!("WITH query name \"{name}\" specified more than once"),
                 ));
             }
-            let rest = &with.cte_tables[at + 1..];
-            let uses = rest.iter().map(|later| mentions(&later.query, &name)).sum::<usize>()
-                + mentions(&query.body, &name);
+            let uses = uses(query, with, at);
             let writes = writing(&cte.query).is_some();
-            if !acts(&cte.query) && uses < 2 {
+            let shared = uses > 1 && !all_read;
+            if !acts(&cte.query) && !shared && !computed_once(with, at, uses) {
                 seen.cte_tables.push(cte.clone());
             } else {
                 let plan = part(cte, &name, &seen, &earlier, context).await?;
@@ -141,6 +189,8 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
                 }
                 let mut known = cte.clone();
                 known.query = Box::new(all_of(&part_name(parts.len()))?);
+                // It is computed now: else it would be a part again, without end.
+                known.materialized = None;
                 if !writes && mentions(&cte.query, &name) > 0 {
                     // Its columns have the names of the alias already.
                     known.alias.columns.clear();
@@ -157,7 +207,8 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
     let main = Query { with: None, ..query.clone() };
     let main = under(&main, earlier, context).await?;
     let columns = main.columns().cloned();
-    Ok(KeyPlan { columns, read_only: false, kind: Kind::With(Box::new(WithPlan { parts, main })) })
+    let plan = WithPlan { parts, main };
+    Ok(KeyPlan { columns, read_only: all_read, kind: Kind::With(Box::new(plan)) })
 }
 
 /// Plans one CTE.

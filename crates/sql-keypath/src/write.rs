@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustc_hash::FxHashSet;
 use telesto_common::TableId;
-use telesto_txn::{Looked, ReadFor};
+use telesto_txn::{Looked, Put, ReadFor};
 
 use crate::homes;
 use crate::read::get_many;
@@ -273,9 +273,22 @@ impl<'a> Statement<'a> {
             return Err(error);
         }
         self.row = None;
-        self.exec.txn.put_all(puts).await?;
+        self.put_counted(info, puts, &out).await?;
         self.settle_parents_when_many().await?;
         Ok(out)
+    }
+
+    /// Puts what is left of `done` (each row, and whether it was there: then its update counts) and counts it.
+    async fn put_counted(
+        &self,
+        info: &CompiledTable,
+        puts: Vec<Put>,
+        done: &[(Row, bool)],
+    ) -> Result<()> {
+        self.exec.txn.put_all(puts).await?;
+        let inserted = done.iter().filter(|(_, updated)| !updated).count() as u64;
+        self.exec.live.uses.wrote(info.table.id, inserted, 0, 0);
+        Ok(())
     }
 
     /// What a new row must be before its keys are looked up; its key.
@@ -341,6 +354,7 @@ impl<'a> Statement<'a> {
         for change in &changes {
             info.check_row(&change.new, self.context)?;
         }
+        self.exec.live.uses.wrote(info.table.id, 0, changes.len() as u64, 0);
         let mut moved = Vec::new();
         for change in changes {
             if self.keeps_keys(info, &change)? {
@@ -463,6 +477,7 @@ impl<'a> Statement<'a> {
         rows: Vec<(Bytes, Row)>,
     ) -> Result<()> {
         homes::check(info, self.exec).await?;
+        self.exec.live.uses.wrote(info.table.id, 0, 0, rows.len() as u64);
         for (key, row) in rows {
             super::row_writes::remove_row(info, &key, &row, self.exec, self.context).await?;
             if info.has_foreign_keys {

@@ -3,6 +3,8 @@
 //! # Invariants
 //! They begin with a NUL, which no client can send, so that no name of a client's is taken for one.
 
+/// An encoding of COPY that stands for `HEADER MATCH`.
+pub const HEADER_MATCH: &str = "\0header match";
 /// A column of an INSERT that stands for `OVERRIDING SYSTEM VALUE`.
 pub const OVERRIDING_SYSTEM: &str = "\0overriding system";
 /// A column of an INSERT that stands for `OVERRIDING USER VALUE`.

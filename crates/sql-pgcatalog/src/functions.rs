@@ -31,6 +31,8 @@ pub const TABLE: &[Function] = &[
     function("pg_get_expr", &[Text, Oid, Bool], Text, expression).stable(),
     function("pg_get_viewdef", &[Oid], Text, view_def).stable(),
     function("pg_get_viewdef", &[Oid, Bool], Text, view_def).stable(),
+    function("pg_index_column_has_property", &[Reg, Int4, Text], Bool, index_column_property)
+        .stable(),
     function("pg_get_userbyid", &[Oid], Name, user_by_id).stable(),
     function("format_type", &[Oid, Int4], Text, format_type).lax().stable(),
     function("pg_table_is_visible", &[Oid], Bool, visible).stable(),
@@ -83,8 +85,14 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("pg_is_other_temp_schema", &[Oid], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
     function("pg_tablespace_location", &[Oid], Text, |_, _| Ok(Datum::text(""))).stable(),
-    // Who may connect may do everything.
-    function("row_security_active", &[Reg], Bool, |_, _| Ok(Datum::Bool(false))).stable(),
+    function("row_security_active", &[Reg], Bool, |a, c| {
+        let table = c.context.catalog.table(telesto_common::TableId(oid_of(&a[0])));
+        let actor = c.context.catalog.actor(c.context.settings.current_role);
+        Ok(Datum::Bool(table.is_some_and(|table| {
+            telesto_sql_plan::row_security::applies(table, &c.context.catalog, &actor)
+        })))
+    })
+    .stable(),
     function("pg_column_is_updatable", &[Reg, Int2, Bool], Bool, |a, c| {
         let number = i64_of(&a[1])?;
         Ok(Datum::Bool(match written(oid_of(&a[0]), c) {
@@ -222,6 +230,32 @@ fn index_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
             })
         }
     }
+}
+
+/// A property of an index's column; NULL where there is no such column or property.
+fn index_column_property(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let found = find_index(call.context.catalog, oid_of(&args[0]));
+    let Some((_, index)) = found else { return Ok(Datum::Null) };
+    let at = usize::try_from(number_of(&args[1]) - 1).ok();
+    let key = at.and_then(|at| index.columns.get(at));
+    let included = at.is_some_and(|at| at < index.columns.len() + index.include.len());
+    let property = telesto_sql_expr::value::str_of(&args[2])?.to_ascii_lowercase();
+    let descending =
+        key.is_some_and(|key| key.direction == telesto_common::key::Direction::Descending);
+    let of_key = |value: bool| if key.is_some() { Datum::Bool(value) } else { Datum::Null };
+    if !included {
+        return Ok(Datum::Null);
+    }
+    Ok(match property.as_str() {
+        "asc" => of_key(!descending),
+        "desc" => of_key(descending),
+        "nulls_first" => of_key(key.is_some_and(telesto_sql_catalog::IndexColumn::nulls_first)),
+        "nulls_last" => of_key(key.is_some_and(|key| !key.nulls_first())),
+        "orderable" | "search_array" | "search_nulls" => Datum::Bool(key.is_some()),
+        "distance_orderable" => Datum::Bool(false),
+        "returnable" => Datum::Bool(true),
+        _ => Datum::Null,
+    })
 }
 
 fn constraint_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {

@@ -7,7 +7,7 @@
 //!
 //! # Limits
 //! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features Telesto has not
-//! (policies, triggers, publications, …) are there and empty.
+//! (triggers, publications, …) are there and empty.
 
 mod acls;
 mod costs;
@@ -18,6 +18,7 @@ mod keywords;
 pub mod live;
 mod objects;
 mod operator_classes;
+mod policies;
 mod privileges;
 mod procedures;
 mod pseudo_types;
@@ -60,6 +61,7 @@ pub fn rows(
         if !costs::fill(&mut out, catalog, settings, live)?
             && !live::fill(&mut out, live)
             && !regions::fill(&mut out, catalog, live)
+            && !statistics::fill(&mut out, catalog, settings, live)
         {
             objects::fill(&mut out, catalog, settings);
         }

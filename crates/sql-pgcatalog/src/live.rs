@@ -8,7 +8,7 @@ use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::build_record::progress;
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::SessionView;
-use telesto_sql_plan::measurements::{Stretch, Timed};
+use telesto_sql_plan::measurements::{Probed, Stretch, Timed};
 use telesto_sql_types::Datum;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::Result;
@@ -128,8 +128,49 @@ fn measured(out: &mut RowSet<'_>, live: &SessionView) -> bool {
             }
             true
         }
+        "telesto_board_figures" => {
+            for probed in live.measured.probed() {
+                probed_row(out, &probed);
+            }
+            true
+        }
         _ => false,
     }
+}
+
+fn probed_row(out: &mut RowSet<'_>, probed: &Probed) {
+    let float = |value: Option<f64>| value.map_or(Datum::Null, Datum::Float8);
+    let time = |seconds: i64| {
+        let micros = u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000);
+        Datum::TimestampTz(telesto_sql_types::pg_micros(micros))
+    };
+    let [p50, p90, p99, p999, max] = probed.latency_ms;
+    let [unreachable, timed_out, rejected, wrong, not_begun] = probed.failures;
+    out.row()
+        .set("board", &probed.board)
+        .set("target", &probed.target)
+        .set("operation", probed.operation)
+        .set("span", probed.span)
+        .set("since", time(probed.from_to.0))
+        .set("until", time(probed.from_to.1))
+        .set("operations", count(probed.operations.0))
+        .set("succeeded", count(probed.operations.1))
+        .set("unreachable", count(unreachable))
+        .set("timed_out", count(timed_out))
+        .set("rejected", count(rejected))
+        .set("wrong", count(wrong))
+        .set("not_begun", count(not_begun))
+        .set("p50_ms", float(p50))
+        .set("p90_ms", float(p90))
+        .set("p99_ms", float(p99))
+        .set("p999_ms", float(p999))
+        .set("max_ms", float(max))
+        .set("availability", float(probed.availability.0))
+        .set("nines", float(probed.availability.1))
+        .set("promise_ms", Datum::Float8(probed.promise.0))
+        .set("promise_kept", probed.promise.1.map_or(Datum::Null, Datum::Bool))
+        .set("probed_seconds", Datum::Float8(probed.probed_unknown_seconds.0))
+        .set("unknown_seconds", Datum::Float8(probed.probed_unknown_seconds.1));
 }
 
 fn history_row(out: &mut RowSet<'_>, stretch: &Stretch) {

@@ -110,12 +110,15 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_rewrite" => rewrites(out, catalog),
         "pg_sequence" => sequences(out, catalog),
         "pg_sequences" => sequence_views(out, catalog),
+        "pg_policy" => super::policies::policies(out, catalog),
+        "pg_policies" => super::policies::policy_views(out, catalog),
         "pg_tables" => table_views(out, catalog),
         "pg_indexes" => index_views(out, catalog),
         "pg_views" => views(out, catalog),
         "pg_settings" => parameters(out, settings),
+        "pg_timezone_names" => zones(out),
         "pg_get_keywords()" => super::keywords::fill(out),
-        _ => super::statistics::fill(out, catalog),
+        _ => {}
     }
 }
 
@@ -290,6 +293,10 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
         one(out, ty, 0);
         if let Some(element) = ty.element_type() {
             out.last().set("typelem", element.oid());
+        }
+        if *ty == SqlType::Name {
+            // A name is a row of letters that can be taken by a subscript, in PostgreSQL.
+            out.last().set("typelem", SqlType::InternalChar.oid());
         }
         if ty.array_oid() != 0 {
             one(out, &ty.clone().array_of(), ty.oid());
@@ -526,7 +533,8 @@ fn table_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("schemaname", catalog.schema_name(table.schema))
             .set("tablename", &table.name)
             .set("tableowner", catalog.role_name(table.owner.0))
-            .set("hasindexes", table.known_indexes().next().is_some());
+            .set("hasindexes", table.known_indexes().next().is_some())
+            .set("rowsecurity", table.row_security.enabled);
     }
 }
 
@@ -549,6 +557,23 @@ fn views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("viewname", &view.name)
             .set("viewowner", catalog.role_name(view.owner.0))
             .set("definition", &view.query);
+    }
+}
+
+/// The zones as they are at the beginning of 2024's winter or summer: no clock is read here.
+fn zones(out: &mut RowSet<'_>) {
+    /// 2024-01-01.
+    const AT: i64 = 8766 * 86_400 * 1_000_000;
+    for (name, called, seconds, daylight) in telesto_sql_types::datetime::zones_at(AT) {
+        let offset = telesto_sql_types::Interval {
+            micros: i64::from(seconds) * 1_000_000,
+            ..telesto_sql_types::Interval::default()
+        };
+        out.row()
+            .set("name", name)
+            .set("abbrev", called.as_str())
+            .set("utc_offset", Datum::Interval(offset))
+            .set("is_dst", daylight);
     }
 }
 

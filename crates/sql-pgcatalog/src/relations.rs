@@ -96,6 +96,8 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         let keys = !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty();
         out.last()
             .set("relhastriggers", keys)
+            .set("relrowsecurity", table.row_security.enabled)
+            .set("relforcerowsecurity", table.row_security.forced)
             .set("relacl", super::acls::shown(catalog, table.acl.as_ref()));
         for index in table.known_indexes() {
             class(

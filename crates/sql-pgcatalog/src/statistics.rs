@@ -4,24 +4,32 @@
 //! What is not counted is NULL, not 0: nobody may conclude that an index is not used.
 //!
 //! # Limits
-//! Nothing is counted by table or index yet; the metrics of a node say what it does as a whole. The views of system tables are empty.
+//! Of this process since it started. Blocks are not counted: there are none. The views of system tables are empty.
 
 use super::objects::DATABASE_OID;
 use super::rows::RowSet;
-use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::rights::READ_ALL_STATS;
+use telesto_sql_catalog::{CatalogSnapshot, Table};
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::SessionView;
 use telesto_sql_plan::activity::Activity;
 use telesto_sql_types::Datum;
 
 /// Fills the rows of one of these views; of any other table, none.
-pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+pub(super) fn fill(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    live: &SessionView,
+) -> bool {
     match out.name() {
-        "pg_stat_user_tables"
-        | "pg_stat_all_tables"
-        | "pg_statio_user_tables"
-        | "pg_statio_all_tables" => {
+        "pg_stat_database" => database(out, catalog, settings, live),
+        "pg_stat_user_tables" | "pg_stat_all_tables" => {
+            for table in catalog.tables() {
+                table_row(out, catalog, table, live);
+            }
+        }
+        "pg_statio_user_tables" | "pg_statio_all_tables" => {
             for table in catalog.tables() {
                 out.row()
                     .uncounted()
@@ -40,10 +48,107 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                         .set("schemaname", catalog.schema_name(table.schema))
                         .set("relname", &table.name)
                         .set("indexrelname", &index.name);
+                    if let Some(counts) = live.uses.of_index(table.id, index.id) {
+                        out.last()
+                            .set("idx_scan", count(counts.scans))
+                            .set("idx_tup_read", count(counts.rows))
+                            .set("idx_tup_fetch", count(counts.rows));
+                    }
                 }
             }
         }
-        _ => {}
+        _ => return false,
+    }
+    true
+}
+
+fn count(number: u64) -> Datum {
+    Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// Scans and rows by all indexes of a table.
+fn by_index(table: &Table, live: &SessionView) -> (u64, u64) {
+    let counts = table.known_indexes().filter_map(|index| live.uses.of_index(table.id, index.id));
+    counts.fold((0, 0), |(scans, rows), counts| (scans + counts.scans, rows + counts.rows))
+}
+
+fn table_row(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, table: &Table, live: &SessionView) {
+    out.row()
+        .uncounted()
+        .set("relid", table.id.0)
+        .set("schemaname", catalog.schema_name(table.schema))
+        .set("relname", &table.name);
+    if let Some(rows) = live.sizes.known(table.id) {
+        out.last().set("n_live_tup", count(rows));
+    }
+    let Some(counts) = live.uses.of(table.id) else { return };
+    let row = out
+        .last()
+        .set("seq_scan", count(counts.scans.0))
+        .set("seq_tup_read", count(counts.scans.1))
+        .set("n_tup_ins", count(counts.inserted))
+        .set("n_tup_upd", count(counts.updated))
+        .set("n_tup_del", count(counts.deleted));
+    if table.known_indexes().next().is_some() {
+        let (scans, rows) = by_index(table, live);
+        row.set("idx_scan", count(scans)).set("idx_tup_fetch", count(rows));
+    }
+}
+
+/// Of the one database, and of what this process did in it.
+fn database(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    settings: &Settings,
+    live: &SessionView,
+) {
+    let metrics = live.measured.metrics();
+    let metric = |name: &str| -> Datum {
+        let found: Vec<f64> = metrics
+            .iter()
+            .filter(|metric| metric.name == name)
+            .map(|metric| metric.value)
+            .collect();
+        match found.is_empty() {
+            true => Datum::Null,
+            // Counts, exact up to 2^53.
+            false => Datum::Int8(found.iter().sum::<f64>() as i64),
+        }
+    };
+    let (mut read, mut fetched, mut written) = (0, 0, (0, 0, 0));
+    for table in catalog.tables() {
+        let (_, rows) = by_index(table, live);
+        fetched += rows;
+        let counts = live.uses.of(table.id).unwrap_or_default();
+        read += counts.scans.1 + rows;
+        written.0 += counts.inserted;
+        written.1 += counts.updated;
+        written.2 += counts.deleted;
+    }
+    let backends = live.backends.shown().len().max(1);
+    out.row()
+        .uncounted()
+        .set("datid", DATABASE_OID)
+        .set("datname", &settings.database)
+        .set("numbackends", i32::try_from(backends).unwrap_or(i32::MAX))
+        .set("xact_commit", metric("telesto_txn_commits_total"))
+        .set("conflicts", metric("telesto_txn_conflicts_total"))
+        .set("sessions", metric("telesto_sessions_opened_total"))
+        .set("tup_returned", count(read))
+        .set("tup_fetched", count(fetched))
+        .set("tup_inserted", count(written.0))
+        .set("tup_updated", count(written.1))
+        .set("tup_deleted", count(written.2));
+    for unknown in [
+        "checksum_last_failure",
+        "blk_read_time",
+        "blk_write_time",
+        "session_time",
+        "active_time",
+        "idle_in_transaction_time",
+        "stats_reset",
+    ] {
+        out.last().set(unknown, Datum::Null);
     }
 }
 
@@ -90,7 +195,21 @@ pub(super) fn activity(
             .set("query_start", time(shown.query_start))
             .set("query", &shown.query);
         let row = if told {
-            row.set("state", shown.state).set("backend_type", "client backend")
+            let wait = shown.wait.names();
+            let wait = |of: fn((&'static str, &'static str)) -> &'static str| {
+                wait.map_or(Datum::Null, |names| Datum::text(of(names)))
+            };
+            let client = shown.client;
+            row.set("state", shown.state)
+                .set("backend_type", "client backend")
+                .set("wait_event_type", wait(|(kind, _)| kind))
+                .set("wait_event", wait(|(_, event)| event))
+                .set(
+                    "client_addr",
+                    client
+                        .map_or(Datum::Null, |at| Datum::text(at.ip().to_canonical().to_string())),
+                )
+                .set("client_port", client.map_or(Datum::Null, |at| Datum::Int4(at.port().into())))
         } else {
             row
         };

@@ -3,7 +3,10 @@
 //! # Invariants
 //! Shown as of the moment it is asked for.
 
+use std::net::SocketAddr;
+
 use parking_lot::{Mutex, MutexGuard};
+use telesto_common::wait::Wait;
 
 /// One session, as others see it. Times are microseconds since 2000-01-01 UTC.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +29,10 @@ pub struct Activity {
     pub state: &'static str,
     /// The text of its last statement, cut.
     pub query: String,
+    /// Where its client is; `None`: in this process.
+    pub client: Option<SocketAddr>,
+    /// What it waits for.
+    pub wait: Wait,
 }
 
 /// A session's activity, shared with the others.

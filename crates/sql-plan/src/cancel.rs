@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use telesto_common::env::Clock;
 use telesto_common::limits::MemoryBudget;
+use telesto_common::wait::Wait;
 
 use crate::activity::{Activity, Shown};
 use telesto_sql_types::error::Result;
@@ -52,6 +53,11 @@ impl CancelHandle {
     /// Has computing statements ask `probe` now and then whether the client is still there.
     pub fn watch(&self, probe: Probe) {
         self.0.set_probe(probe);
+    }
+
+    /// The session waits for this from now on, as others see it.
+    pub fn waits_for(&self, wait: Wait) {
+        self.0.waits_for(wait);
     }
 
     /// Whether the statement under way may compute for long: it should be polled where that holds up nobody.
@@ -136,7 +142,15 @@ impl Backends {
     /// What every session is doing, by process id.
     pub fn shown(&self) -> Vec<(i32, Activity)> {
         let sessions = self.0.lock();
-        sessions.iter().map(|(pid, backend)| (*pid, backend.shown.get())).collect()
+        let shown = |backend: &Backend| {
+            let activity = backend.shown.get();
+            let wait = match activity.state {
+                "active" => backend.handle.0.wait(),
+                _ => Wait::ClientRead,
+            };
+            Activity { wait, ..activity }
+        };
+        sessions.iter().map(|(pid, backend)| (*pid, shown(backend))).collect()
     }
 
     fn with(&self, pid: i32, act: impl FnOnce(&CancelHandle)) -> bool {

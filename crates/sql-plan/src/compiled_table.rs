@@ -57,6 +57,8 @@ pub struct CompiledTable {
     pub plain: Vec<Arc<Index>>,
     /// Whether it references or is referenced.
     pub has_foreign_keys: bool,
+    /// Policies hide rows from who writes: errors do not show other rows' values.
+    pub secured: bool,
 }
 
 /// The columns of a table in view under `name`, at `offset` in the row.
@@ -157,6 +159,7 @@ impl CompiledTable {
                 .collect(),
             has_foreign_keys: !table.foreign_keys.is_empty()
                 || !catalog.referencing(table.id).is_empty(),
+            secured: false,
         })
     }
 
@@ -225,7 +228,7 @@ impl CompiledTable {
                         column.name, self.table.name
                     ),
                 )
-                .detail(self.failing_row(row, context))
+                .detail_of(self.failing_row(row, context))
                 .table(&self.schema, &self.table.name)
                 .column(&column.name));
             }
@@ -240,7 +243,7 @@ impl CompiledTable {
                         self.table.name
                     ),
                 )
-                .detail(self.failing_row(row, context))
+                .detail_of(self.failing_row(row, context))
                 .table(&self.schema, &self.table.name)
                 .constraint(name));
             }
@@ -248,10 +251,14 @@ impl CompiledTable {
         Ok(())
     }
 
-    fn failing_row(&self, row: &[Datum], context: &EvalContext<'_>) -> String {
+    /// The row as a detail; none where policies may hide it.
+    fn failing_row(&self, row: &[Datum], context: &EvalContext<'_>) -> Option<String> {
+        if self.secured {
+            return None;
+        }
         let shown: Vec<String> =
             self.table.visible_columns().map(|(at, c)| shown(&row[at], &c.ty, context)).collect();
-        format!("Failing row contains ({}).", shown.join(", "))
+        Some(format!("Failing row contains ({}).", shown.join(", ")))
     }
 
     /// `(a, b)=(1, 2)`, for the details of errors.
@@ -291,13 +298,16 @@ impl CompiledTable {
     /// 23505.
     #[must_use]
     pub fn duplicate(&self, index: &Index, row: &[Datum], context: &EvalContext<'_>) -> Error {
-        Error::new(
+        let error = Error::new(
             SqlState::UNIQUE_VIOLATION,
             format!("duplicate key value violates unique constraint \"{}\"", index.name),
         )
-        .detail(format!("Key {} already exists.", self.index_text(index, row, context)))
         .table(&self.schema, &self.table.name)
-        .constraint(&index.name)
+        .constraint(&index.name);
+        if self.secured {
+            return error;
+        }
+        error.detail(format!("Key {} already exists.", self.index_text(index, row, context)))
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`result`]: what a statement gives back. [`cancel`]: how it is stopped. [`cost`], [`accounts`]: what it
 //!   cost, and who pays.
 //! - [`compiled_table`], [`index_expressions`], [`implication`]: a table and its indexes ready to be written and chosen.
+//! - [`row_security`]: which rows policies hide from a reader.
 //! - [`foreign_keys`], [`deferred`]: what is still to be settled. [`with_rows`]: what earlier parts of a statement leave.
 //! - [`advisory`], [`notify`]: locks and messages between sessions. [`session_view`]: what a session shows of itself.
 //! - [`measurements`]: what the process measures of itself.
@@ -41,6 +42,7 @@ pub mod measurements;
 pub mod notify;
 mod planner;
 pub mod result;
+pub mod row_security;
 pub mod session_view;
 pub mod updatable_view;
 pub mod with_rows;

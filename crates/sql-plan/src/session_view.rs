@@ -43,6 +43,8 @@ pub struct SessionView {
     pub locks: Option<Arc<AdvisoryLocks>>,
     /// How large tables are, roughly.
     pub sizes: Arc<telesto_sql_catalog::sizes::TableSizes>,
+    /// How often they are read and written.
+    pub uses: Arc<telesto_sql_catalog::uses::TableUses>,
     /// Whom `pg_cancel_backend` reaches.
     pub backends: Arc<Backends>,
     /// Who has spent what.

@@ -49,6 +49,8 @@ pub struct Level {
 pub struct UpdatableView {
     /// The table.
     pub table: Arc<Table>,
+    /// The role whose rights and policies count at the table; `None`: whoever runs the statement.
+    pub reader: Option<u32>,
     /// From the table outwards; the last one is the view.
     pub levels: Vec<Level>,
 }
@@ -109,7 +111,8 @@ fn level(
             let seen = table.visible_columns();
             let seen = seen.map(|(at, c)| ViewColumn { name: c.name.clone(), place: Some(at) });
             let seen = seen.collect();
-            (UpdatableView { table, levels: Vec::new() }, seen)
+            let reader = (!view.security_invoker).then_some(view.owner.0);
+            (UpdatableView { table, reader, levels: Vec::new() }, seen)
         }
         Some(Relation::View(inner)) if left > 0 => {
             let below = level(inner, catalog, path, left - 1)?;

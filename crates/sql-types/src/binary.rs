@@ -49,7 +49,9 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let (head, tail) = self.bytes.split_at_checked(count).ok_or_else(|| bad(self.ty))?;
+        let (head, tail) = self.bytes.split_at_checked(count).ok_or_else(|| {
+            Error::new(SqlState::PROTOCOL_VIOLATION, "insufficient data left in message")
+        })?;
         self.bytes = tail;
         Ok(head)
     }
@@ -150,8 +152,11 @@ impl Datum {
                 Self::Interval(Interval { months: r.i32()?, days, micros })
             }
             SqlType::Jsonb => {
-                if r.array::<1>()?[0] != 1 {
-                    return Err(bad(ty));
+                let version = r.array::<1>()?[0];
+                if version != 1 {
+                    return Err(Error::internal(format!(
+                        "unsupported jsonb version number {version}"
+                    )));
                 }
                 Self::Jsonb(Arc::new(json::parse_jsonb(r.text()?)?))
             }
@@ -256,8 +261,14 @@ fn read_array(r: &mut Reader<'_>, told: &SqlType, element: &SqlType) -> Result<D
     let count = r.i32()?;
     let _has_nulls = r.i32()?;
     let oid = r.i32()? as u32;
-    if !(0..=6).contains(&count) || oid != told.oid() {
+    if !(0..=6).contains(&count) {
         return Err(bad(r.ty));
+    }
+    if oid != told.oid() {
+        return Err(Error::new(
+            SqlState::DATATYPE_MISMATCH,
+            format!("binary data has array element type {oid} where {} was expected", told.oid()),
+        ));
     }
     let mut dimensions = Vec::new();
     let mut total = usize::from(count > 0);
@@ -294,6 +305,8 @@ fn read_array(r: &mut Reader<'_>, told: &SqlType, element: &SqlType) -> Result<D
     Ok(Datum::Array(Arc::new(ArrayValue { element: element.clone(), dimensions, elements })))
 }
 
+/// What PostgreSQL sends as the scale of infinities.
+const INFINITE_SCALE: u16 = 0x20;
 const POSITIVE: u16 = 0x0000;
 const NEGATIVE: u16 = 0x4000;
 const NAN: u16 = 0xC000;
@@ -309,8 +322,8 @@ fn write_numeric(value: &Numeric, out: &mut BytesMut) {
     };
     let (unscaled, scale) = match value {
         Numeric::NaN => return head(out, 0, 0, NAN, 0),
-        Numeric::Infinity => return head(out, 0, 0, INFINITY, 0),
-        Numeric::NegInfinity => return head(out, 0, 0, NEG_INFINITY, 0),
+        Numeric::Infinity => return head(out, 0, 0, INFINITY, INFINITE_SCALE),
+        Numeric::NegInfinity => return head(out, 0, 0, NEG_INFINITY, INFINITE_SCALE),
         Numeric::Finite { unscaled, scale } => (unscaled, *scale),
     };
     let sign = if unscaled.is_negative() { NEGATIVE } else { POSITIVE };

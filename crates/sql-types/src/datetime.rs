@@ -7,8 +7,10 @@
 use std::fmt::Write;
 
 use chrono::{Offset, TimeZone as _};
+use chrono_tz::OffsetName as _;
 
 use crate::datum::DAY_MICROS;
+use crate::zone_abbreviations::abbreviated;
 
 /// Days from 1970-01-01 to 2000-01-01.
 pub const PG_EPOCH_DAYS: i64 = 10_957;
@@ -30,38 +32,55 @@ impl Default for TimeZone {
 }
 
 impl TimeZone {
-    /// Parses a zone name, abbreviation (`UTC`, `GMT`, `Z`) or ISO offset (`+02`, `-05:30`). `iso` false
-    /// reads a bare offset as POSIX does (positive is west), as SET TIME ZONE '…' in PostgreSQL.
+    /// Parses a zone as texts of timestamps (`iso`: abbreviations, and ISO offsets that are positive to the east) or SET
+    /// TIME ZONE name it (hours to the east, or a name, or POSIX's form that is positive to the west).
     #[must_use]
     pub fn parse(text: &str, iso: bool) -> Option<Self> {
         let text = text.trim();
-        if text.eq_ignore_ascii_case("z") || text.eq_ignore_ascii_case("utc") {
-            return Some(Self::Named(chrono_tz::Tz::UTC));
-        }
-        if text.starts_with(['+', '-']) {
-            let offset = parse_offset(text)?;
-            return Some(Self::Fixed(if iso { offset } else { -offset }));
-        }
-        let fixed = |hours: i32| Some(Self::Fixed(hours * 3600));
-        match text.to_ascii_lowercase().as_str() {
-            "gmt" | "ut" | "zulu" => return Some(Self::Named(chrono_tz::Tz::UTC)),
-            "cet" | "met" => return fixed(1),
-            "cest" | "eet" => return fixed(2),
-            "est" => return fixed(-5),
-            "edt" => return fixed(-4),
-            "cst" => return fixed(-6),
-            "cdt" | "mst" if text.len() == 3 => {
-                return fixed(if text.eq_ignore_ascii_case("cdt") { -5 } else { -7 });
+        if iso {
+            if text.starts_with(['+', '-']) {
+                return parse_offset(text).map(Self::Fixed);
             }
-            "mdt" => return fixed(-6),
-            "pst" => return fixed(-8),
-            "pdt" => return fixed(-7),
-            _ => {}
+            return abbreviated(text).or_else(|| Self::named(text));
         }
-        chrono_tz::TZ_VARIANTS
-            .iter()
-            .find(|zone| zone.name().eq_ignore_ascii_case(text))
-            .map(|zone| Self::Named(*zone))
+        Self::of_hours(text).or_else(|| Self::named(text))
+    }
+
+    /// Parses what AT TIME ZONE and its kin name: an abbreviation, or a zone by its full name or in POSIX's form.
+    #[must_use]
+    pub fn parse_name(text: &str) -> Option<Self> {
+        abbreviated(text).or_else(|| Self::named(text))
+    }
+
+    /// A number of hours to the east, perhaps with a fraction.
+    #[must_use]
+    pub fn of_hours(text: &str) -> Option<Self> {
+        let number =
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b"+-.".contains(&b));
+        let hours: f64 = if number { text.parse().ok()? } else { return None };
+        let seconds = (hours * 3600.0).round();
+        (seconds.abs() <= 167.0 * 3600.0).then_some(Self::Fixed(seconds as i32))
+    }
+
+    /// A zone by its full name, or in POSIX's form without daylight saving time (`UTC-2`, `<+05>-5`, `+03:30`).
+    fn named(text: &str) -> Option<Self> {
+        let known =
+            chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(text));
+        if let Some(zone) = known {
+            return Some(Self::Named(*zone));
+        }
+        let offset = if let Some(quoted) = text.strip_prefix('<') {
+            quoted.split_once('>')?.1
+        } else {
+            let digits = text.find(|c: char| !c.is_ascii_alphabetic())?;
+            if matches!(digits, 1 | 2) {
+                return None;
+            }
+            &text[digits..]
+        };
+        let signed =
+            if offset.starts_with(['+', '-']) { offset.to_owned() } else { format!("+{offset}") };
+        parse_offset(&signed).map(|west| Self::Fixed(-west))
     }
 
     /// Its name, as SHOW timezone gives it.
@@ -85,12 +104,17 @@ impl TimeZone {
     pub fn offset_at_utc(&self, micros: i64) -> i32 {
         match self {
             Self::Fixed(seconds) => *seconds,
-            Self::Named(zone) => chrono::DateTime::from_timestamp(
-                micros.div_euclid(SECOND) + PG_EPOCH_DAYS * 86_400,
-                0,
-            )
-            .map_or(0, |at| zone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc()),
+            Self::Named(zone) => moment(micros)
+                .map_or(0, |at| zone.offset_from_utc_datetime(&at).fix().local_minus_utc()),
         }
+    }
+
+    /// What the zone is called at a UTC instant (microseconds since 2000): `CEST`; `None` for fixed offsets.
+    #[must_use]
+    pub fn abbreviation_at_utc(&self, micros: i64) -> Option<String> {
+        let Self::Named(zone) = self else { return None };
+        let offset = zone.offset_from_utc_datetime(&moment(micros)?);
+        offset.abbreviation().map(str::to_owned)
     }
 
     /// Seconds east of UTC for a local time (microseconds since 2000, as if UTC). An ambiguous time takes the
@@ -100,12 +124,8 @@ impl TimeZone {
         let Self::Named(zone) = self else {
             return self.offset_at_utc(micros);
         };
-        let Some(at) =
-            chrono::DateTime::from_timestamp(micros.div_euclid(SECOND) + PG_EPOCH_DAYS * 86_400, 0)
-        else {
-            return 0;
-        };
-        match zone.offset_from_local_datetime(&at.naive_utc()) {
+        let Some(at) = moment(micros) else { return 0 };
+        match zone.offset_from_local_datetime(&at) {
             chrono::LocalResult::Single(offset) => offset.fix().local_minus_utc(),
             // The standard-time reading, which is the later instant.
             chrono::LocalResult::Ambiguous(_, late) => late.fix().local_minus_utc(),
@@ -131,6 +151,40 @@ impl TimeZone {
         }
         local.saturating_sub(i64::from(self.offset_at_local(local)) * SECOND)
     }
+}
+
+/// Every zone with what it is called, its offset in seconds and whether it has daylight saving time, at a UTC instant
+/// (microseconds since 2000).
+pub fn zones_at(micros: i64) -> impl Iterator<Item = (&'static str, String, i32, bool)> {
+    let at = moment(micros).unwrap_or_default();
+    chrono_tz::TZ_VARIANTS.iter().map(move |zone| {
+        let offset = zone.offset_from_utc_datetime(&at);
+        let daylight = !chrono_tz::OffsetComponents::dst_offset(&offset).is_zero();
+        let seconds = offset.fix().local_minus_utc();
+        (zone.name(), offset.abbreviation().unwrap_or_default().to_owned(), seconds, daylight)
+    })
+}
+
+/// The last year whose rules the database of zones has one by one.
+const LAST_LISTED_YEAR: i64 = 2096;
+
+/// A moment (microseconds since 2000, as if UTC) as the database of zones takes it. It ends with this century; its last rules go
+/// on for ever, so that a later moment has the offset of the year within 28 that has the same calendar.
+fn moment(micros: i64) -> Option<chrono::NaiveDateTime> {
+    let mut days = micros.div_euclid(DAY_MICROS);
+    let year = civil_from_days(days).0;
+    if year > LAST_LISTED_YEAR {
+        let start = days_from_civil(year, 1, 1);
+        let leap = days_in_month(year, 2);
+        let same = (LAST_LISTED_YEAR - 27..=LAST_LISTED_YEAR).find(|other| {
+            days_in_month(*other, 2) == leap
+                && (days_from_civil(*other, 1, 1) - start).rem_euclid(7) == 0
+        })?;
+        days += days_from_civil(same, 1, 1) - start;
+    }
+    let seconds = micros.rem_euclid(DAY_MICROS) / SECOND;
+    chrono::DateTime::from_timestamp((days + PG_EPOCH_DAYS) * 86_400 + seconds, 0)
+        .map(|at| at.naive_utc())
 }
 
 /// Whether a timestamp is one of the two infinities.
@@ -318,5 +372,29 @@ mod tests {
         assert_eq!(timestamp_text(0, Some(&berlin)), "2000-01-01 01:00:00+01");
         let india = TimeZone::parse("+05:30", true).expect("zone");
         assert_eq!(timestamp_text(0, Some(&india)), "2000-01-01 05:30:00+05:30");
+    }
+
+    #[test]
+    fn daylight_saving_time_goes_on_after_the_listed_years() {
+        let york = TimeZone::parse("America/New_York", false).expect("zone");
+        for year in [2045, 2097, 2100, 2101, 2399, 3000, 250_000] {
+            let at = |month| days_from_civil(year, month, 1) * DAY_MICROS + DAY_MICROS / 2;
+            assert_eq!(york.offset_at_utc(at(7)), -4 * 3600, "{year}");
+            assert_eq!(york.offset_at_utc(at(1)), -5 * 3600, "{year}");
+            assert_eq!(york.offset_at_local(at(7)), -4 * 3600, "{year}");
+        }
+    }
+
+    #[test]
+    fn zones_are_named_as_in_postgres() {
+        assert_eq!(TimeZone::parse("UTC-2", false), Some(TimeZone::Fixed(7200)));
+        assert_eq!(TimeZone::parse("<+05:30>-05:30", false), Some(TimeZone::Fixed(19_800)));
+        assert_eq!(TimeZone::parse("-3", false), Some(TimeZone::Fixed(-10_800)));
+        assert_eq!(TimeZone::parse("-3", true), Some(TimeZone::Fixed(-10_800)));
+        assert_eq!(TimeZone::parse_name("+3"), Some(TimeZone::Fixed(-10_800)));
+        assert_eq!(TimeZone::parse("MSK", false), None);
+        assert_eq!(TimeZone::parse("MSK", true), Some(TimeZone::Fixed(10_800)));
+        assert_eq!(TimeZone::parse("cet", true), Some(TimeZone::Fixed(3600)));
+        assert!(matches!(TimeZone::parse("cet", false), Some(TimeZone::Named(_))));
     }
 }

@@ -107,13 +107,20 @@ fn split(text: &str) -> Vec<String> {
         }
         if (c == 'T' || c == 't') && prev_digit && next_digit {
             tokens.push(std::mem::take(&mut current));
+            in_time = true;
             continue;
         }
         if c == ':' {
             in_time = true;
         }
-        let is_zone = in_time && (c == '+' || c == '-') && !current.is_empty();
-        let is_word = in_time && c.is_ascii_alphabetic() && prev_digit;
+        // A date of three parts, or of digits alone, may have its zone behind it, too.
+        let date = !in_time
+            && prev_digit
+            && current.starts_with(|c: char| c.is_ascii_digit())
+            && (current.bytes().filter(|b| matches!(b, b'-' | b'/' | b'.')).count() == 2
+                || (current.len() == 8 && current.bytes().all(|b| b.is_ascii_digit())));
+        let is_zone = (in_time || date) && (c == '+' || c == '-') && !current.is_empty();
+        let is_word = (in_time || date) && c.is_ascii_alphabetic() && prev_digit;
         if is_zone || is_word {
             tokens.push(std::mem::take(&mut current));
             // A colon inside the offset does not start another time.
@@ -222,6 +229,10 @@ fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
                 {
                     month_word = Some((month, numbers.len()));
                     continue;
+                }
+                // A time alone has no day that tells the offset of a zone of the database.
+                if ty.starts_with("time ") && token.contains('/') && iso.is_none() {
+                    return Err(bad(ty, text));
                 }
                 fields.zone = Some(TimeZone::parse(&token, true).ok_or_else(|| {
                     if token.contains('/') {

@@ -265,6 +265,8 @@ pub struct Conflict {
     pub other: TxnId,
     /// The key both touched.
     pub key: Bytes,
+    /// What was to be added to the row at `key` was refused: nobody need have been in the way, and `other` is `txn`.
+    pub refused: bool,
 }
 
 /// What PostgreSQL's ErrorResponse carries beside code and message.
@@ -374,6 +376,15 @@ impl Error {
         self
     }
 
+    /// Sets the detail, if there is one.
+    #[must_use]
+    pub fn detail_of(self, detail: Option<String>) -> Self {
+        match detail {
+            Some(detail) => self.detail(detail),
+            None => self,
+        }
+    }
+
     /// Sets the data type concerned, with its schema.
     #[must_use]
     pub fn data_type(mut self, schema: impl Into<String>, name: impl Into<String>) -> Self {
@@ -455,7 +466,13 @@ impl From<telesto_txn::Error> for Error {
                     "could not serialize access due to concurrent update",
                 )
                 .hint("The transaction might succeed if retried.");
-                error.0.fields.conflict = Some(Conflict { txn, other, key });
+                error.0.fields.conflict = Some(Conflict { txn, other, key, refused: false });
+                error
+            }
+            Txn::NotAdded { txn, key, .. } => {
+                let mut error = Self::new(SqlState::SERIALIZATION_FAILURE, message)
+                    .hint("The transaction might succeed if retried.");
+                error.0.fields.conflict = Some(Conflict { txn, other: txn, key, refused: true });
                 error
             }
             Txn::SnapshotTooOld { .. } => Self::new(SqlState::SNAPSHOT_TOO_OLD, message),

@@ -43,6 +43,7 @@ use futures::{FutureExt as _, Stream};
 use parking_lot::Mutex;
 use telesto_common::env::Clock;
 use telesto_common::limits::{MemoryBudget, Reservation};
+use telesto_common::wait::Wait;
 use tokio::sync::Notify;
 
 use crate::error::{Error, Result, SqlState};
@@ -88,6 +89,8 @@ pub struct Shared {
     deadline_micros: AtomicU64,
     /// 0: the session goes on; else an [`Ending`].
     ended: AtomicU8,
+    /// What the session waits for: a [`Wait`].
+    waits: AtomicU8,
     looks: AtomicU32,
     turns: AtomicU32,
     /// The statement may compute for long: its polls belong where that holds up nobody.
@@ -118,6 +121,16 @@ impl Shared {
         // Nothing is reserved yet, so nothing can be refused.
         let values = memory.reserve("the values of a statement", 0).ok().map(Mutex::new);
         Self { values, ..Self::default() }
+    }
+
+    /// The session waits for this from now on.
+    pub fn waits_for(&self, wait: Wait) {
+        self.waits.store(wait as u8, Ordering::Relaxed);
+    }
+
+    /// What the session waited for when it was last looked at.
+    pub fn wait(&self) -> Wait {
+        Wait::of(self.waits.load(Ordering::Relaxed))
     }
 
     /// A statement begins, with this much time; `None`: without a limit.

@@ -78,7 +78,7 @@ pub fn iso_interval_text(value: &Interval) -> String {
     if out.len() == 1 { "PT0S".to_owned() } else { out }
 }
 
-pub use crate::interval_parse::parse_interval;
+pub use crate::interval_parse::{parse_interval, parse_interval_of};
 
 #[cfg(test)]
 mod tests {

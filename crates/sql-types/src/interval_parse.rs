@@ -9,6 +9,7 @@
 
 use crate::datum::Interval;
 use crate::error::{Error, Result, SqlState};
+use crate::interval_fields::{IntervalFields, IntervalUnit};
 
 /// Most fields of a text, as in PostgreSQL.
 const MAX_FIELDS: usize = 25;
@@ -334,7 +335,7 @@ fn fraction(text: &str) -> Parsed<f64> {
 
 /// Microseconds of `hours:minutes[:seconds]`, or of `minutes:seconds.fraction`, negated: so that the smallest interval there is
 /// can be read back from its own text, which PostgreSQL writes and does not read.
-fn clock_negated(text: &str) -> Parsed<i64> {
+fn clock_negated(text: &str, minutes_first: bool) -> Parsed<i64> {
     let (mut hours, rest) = whole(text)?;
     let rest = rest.strip_prefix(':').ok_or(Fault::Format)?;
     let (mut minutes, rest) = whole(rest)?;
@@ -352,6 +353,8 @@ fn clock_negated(text: &str) -> Parsed<i64> {
         }
     } else if !rest.is_empty() {
         return Err(Fault::Format);
+    } else if minutes_first {
+        (hours, minutes, seconds) = (0, hours, minutes);
     }
     if hours < 0 || !(0..=59).contains(&minutes) || !(0..=60).contains(&seconds) {
         return Err(Fault::Range);
@@ -365,7 +368,16 @@ fn clock_negated(text: &str) -> Parsed<i64> {
         .ok_or(Fault::Range)
 }
 
-fn verbose(text: &str) -> Parsed<Parts> {
+fn verbose(text: &str, of: Option<IntervalFields>) -> Parsed<Parts> {
+    let minutes_first = of.is_some_and(|of| of.minute_to_second);
+    let bare = match of.map(|of| of.last) {
+        None | Some(IntervalUnit::Second) => Unit::Second,
+        Some(IntervalUnit::Year) => Unit::Year,
+        Some(IntervalUnit::Month) => Unit::Month,
+        Some(IntervalUnit::Day) => Unit::Day,
+        Some(IntervalUnit::Hour) => Unit::Hour,
+        Some(IntervalUnit::Minute) => Unit::Minute,
+    };
     let mut out = Parts::default();
     let (mut seen, mut ago) = (0_u32, false);
     let mut unit: Option<Unit> = None;
@@ -380,12 +392,13 @@ fn verbose(text: &str) -> Parsed<Parts> {
                 }
             },
             Kind::Time => {
-                out.micros = clock_negated(field)?.checked_neg().ok_or(Fault::Range)?;
+                out.micros =
+                    clock_negated(field, minutes_first)?.checked_neg().ok_or(Fault::Range)?;
                 mask = CLOCK;
                 unit = Some(Unit::Day);
             }
             Kind::Signed if field.contains(':') => {
-                let negated = clock_negated(&field[1..])?;
+                let negated = clock_negated(&field[1..], minutes_first)?;
                 out.micros = if field.starts_with('-') {
                     negated
                 } else {
@@ -398,7 +411,7 @@ fn verbose(text: &str) -> Parsed<Parts> {
                 let negative = field.starts_with('-');
                 let (mut value, rest) = whole(field)?;
                 let mut part = 0.0;
-                let mut of = unit.unwrap_or(Unit::Second);
+                let mut of = unit.unwrap_or(bare);
                 if let Some(rest) = rest.strip_prefix('-') {
                     // years-months
                     let (months, rest) = whole(rest)?;
@@ -550,7 +563,15 @@ fn iso8601(text: &str) -> Parsed<Parts> {
 /// # Errors
 /// 22007, 22015; 22008 for more years than an interval holds.
 pub fn parse_interval(text: &str) -> Result<Interval> {
-    let parsed = match verbose(text) {
+    parse_interval_of(text, None)
+}
+
+/// [`parse_interval`] of a type with these fields, which say what a bare number is. What the type does not keep is still there.
+///
+/// # Errors
+/// As [`parse_interval`].
+pub fn parse_interval_of(text: &str, fields: Option<IntervalFields>) -> Result<Interval> {
+    let parsed = match verbose(text, fields) {
         Err(Fault::Format) => iso8601(text),
         other => other,
     };

@@ -27,6 +27,7 @@ pub mod held;
 pub mod identifier;
 pub mod interrupt;
 pub mod interval;
+pub mod interval_fields;
 mod interval_parse;
 pub mod json;
 pub mod network;
@@ -34,6 +35,7 @@ pub mod numeric;
 pub mod record;
 pub mod sql_type;
 pub mod text;
+mod zone_abbreviations;
 
 pub use datetime::TimeZone;
 pub use datum::{ArrayValue, Datum, Interval};

@@ -56,6 +56,20 @@ impl Numeric {
         Self::Finite { unscaled: unscaled.into(), scale }
     }
 
+    /// Whether a text is written as a number, whatever its size.
+    #[must_use]
+    pub fn is_written(text: &str) -> bool {
+        let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
+        let body = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let (mantissa, exponent) = body.split_once(['e', 'E']).unwrap_or((body, "0"));
+        let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+        !(whole.is_empty() && fraction.is_empty())
+            && !exponent.is_empty()
+            && [whole, fraction, exponent].into_iter().all(digits)
+    }
+
     /// Parses PostgreSQL's text form (blanks around it allowed); `None` when it is not a number or
     /// out of range.
     #[must_use]

@@ -270,7 +270,14 @@ impl Datum {
                 Self::Oid(value as u32)
             }
             SqlType::Numeric(modifier) => {
-                let value = Numeric::parse(text).ok_or_else(|| bad_input(ty, text))?;
+                let value =
+                    Numeric::parse(text).ok_or_else(|| match Numeric::is_written(text) {
+                        true => Error::new(
+                            SqlState::NUMERIC_OUT_OF_RANGE,
+                            "value overflows numeric format",
+                        ),
+                        false => bad_input(ty, text),
+                    })?;
                 Self::numeric(match modifier {
                     Some(modifier) => fit_numeric(&value, *modifier)?,
                     None => value,

@@ -1,5 +1,7 @@
 //! Reads and writes by key through a session over the in-memory database.
 
+mod additions;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

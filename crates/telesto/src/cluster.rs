@@ -18,12 +18,13 @@ use std::time::Duration;
 use telesto_bucket::{Bucket, OpenBucket};
 use telesto_cluster::{Node as Member, NodeRole, Record, Registry, Settings};
 use telesto_common::env::Task;
-use telesto_common::{Env, NodeId, ShardId};
+use telesto_common::{Deadline, Env, NodeId, ShardId};
 use telesto_log::chain::Medium;
 use telesto_log::disk::Disk;
 use telesto_log::server::LocalLogServer;
 use telesto_log::{Forsaken, LogKind, LogOptions, VirtualLog};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
+use telesto_server::http::ready::Part;
 use telesto_shard::{CheckpointKnows, ProcessCache, ShardOptions};
 use telesto_txn::{Database as _, Engine, EngineOptions, Error as TxnError};
 
@@ -86,6 +87,26 @@ pub struct Joined {
     /// The log was kept by this node alone before, and is in the bucket now.
     took_in: bool,
     serving: Arc<dyn Task>,
+}
+
+impl Joined {
+    /// What `/ready` asks.
+    #[must_use]
+    pub fn standing(&self) -> Arc<dyn telesto_server::http::ready::Standing> {
+        Arc::new(Copies(Arc::clone(&self.member)))
+    }
+}
+
+/// How this node's copy of the log stands.
+#[derive(Debug)]
+struct Copies(Arc<Member>);
+
+#[async_trait::async_trait]
+impl telesto_server::http::ready::Standing for Copies {
+    async fn part(&self, by: Deadline) -> Part {
+        let telesto_cluster::Standing { trouble, copies } = self.0.standing(by).await;
+        Part { trouble, copies }
+    }
 }
 
 impl Drop for Joined {

@@ -27,6 +27,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::LogKind;
 
+use crate::additions::Additions;
 use crate::error::Result;
 use crate::regions::RegionControl;
 use crate::view::ClusterView;
@@ -201,6 +202,12 @@ pub trait Database: Debug + Send + Sync {
     /// commit is applied when something looks at the log's tail: a commit, a strict read, nothing else.
     fn hear(&self, sink: Weak<dyn MessageSink>);
 
+    /// Additions ([`Transaction::add`]) are carried out by `additions` on this node. Until it is told, and where a database ignores it,
+    /// commits that add are refused. Only what is told first counts.
+    fn add_with(&self, additions: Arc<dyn Additions>) {
+        let _ = additions;
+    }
+
     /// The timestamp of the newest commit this process has applied.
     fn applied(&self) -> (Lsn, Timestamp);
 
@@ -297,6 +304,30 @@ pub trait Transaction: Debug + Send + Sync {
             self.put(write.key, write.value).await?;
         }
         Ok(())
+    }
+
+    /// Whether the next write of `key` may be an [`add`](Self::add): the transaction has not written it in another way, is at a level at
+    /// which no snapshot of its own binds it, and was not in conflict before. Waits, about a second at most, while another transaction
+    /// of this process has claimed the key: it is about to read and write it, and could not win against a stream of additions.
+    ///
+    /// # Errors
+    /// [`crate::Error::Ended`].
+    async fn may_add(&self, key: &Bytes) -> Result<bool> {
+        let _ = key;
+        Ok(false)
+    }
+
+    /// Buffers an addition to the row at `key`, after [`may_add`](Self::may_add) said so and a read of it with [`ReadFor::Passing`]. `value` is
+    /// what it comes to at the snapshot, which the transaction's own reads see. As long as nothing of this transaction reads the row after
+    /// that, the commit does not conflict with others' writes of it: `addition` is carried out ([`Database::add_with`]) on the value that the row
+    /// has at the commit's place in the log, and the commit fails with [`crate::Error::NotAdded`] where that is refused.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    async fn add(&self, key: Bytes, value: Bytes, addition: Bytes) -> Result<()> {
+        let _ = addition;
+        self.get(&key, ReadFor::Constraint).await?;
+        self.put(key, value).await
     }
 
     /// Buffers a delete.

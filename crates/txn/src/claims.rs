@@ -35,6 +35,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Env, TxnId};
 use tokio::sync::oneshot;
 
@@ -52,6 +53,10 @@ pub(crate) struct Claims {
 #[derive(Debug, Default)]
 struct Table {
     keys: FxHashMap<Bytes, Claim>,
+    /// Who waits until nobody has claimed a key, to share it.
+    passing: FxHashMap<Bytes, Vec<oneshot::Sender<()>>>,
+    /// Who shares a key: writes it without having read it.
+    shared: FxHashMap<Bytes, Sharers>,
     /// Transactions that wait now, and for which key.
     waiting: FxHashMap<TxnId, Bytes>,
 }
@@ -63,6 +68,15 @@ struct Claim {
     overdue: bool,
     /// By attempts, the most first, then in order of arrival.
     queue: VecDeque<Waiter>,
+}
+
+#[derive(Debug, Default)]
+struct Sharers {
+    txns: Vec<TxnId>,
+    /// Somebody waited for them as long as it is worth.
+    overdue: bool,
+    /// Who has claimed the key and waits until they have ended.
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 #[derive(Debug)]
@@ -88,6 +102,23 @@ impl Table {
         true
     }
 
+    /// Whether `txn`, waiting until all those have ended that share `key`, would wait for itself.
+    fn shared_in_circle(&self, txn: TxnId, sharers: &Sharers) -> bool {
+        let wait = |other: &TxnId| self.waiting.get(other);
+        sharers.txns.iter().filter_map(wait).any(|key| self.closes_circle(txn, key))
+    }
+
+    fn stop_sharing(&mut self, txn: TxnId, key: &Bytes) {
+        let Some(sharers) = self.shared.get_mut(key) else { return };
+        sharers.txns.retain(|other| *other != txn);
+        if sharers.txns.is_empty() {
+            for waiter in std::mem::take(&mut sharers.waiting) {
+                let _ = waiter.send(());
+            }
+            self.shared.remove(key);
+        }
+    }
+
     fn leave(&mut self, txn: TxnId, key: &Bytes) {
         let Some(claim) = self.keys.get_mut(key) else { return };
         if claim.holder != txn {
@@ -107,6 +138,9 @@ impl Table {
             }
             None => {
                 self.keys.remove(key);
+                for free in self.passing.remove(key).into_iter().flatten() {
+                    let _ = free.send(());
+                }
             }
         }
     }
@@ -119,6 +153,7 @@ pub(crate) struct Claimed {
     txn: TxnId,
     attempt: u32,
     keys: Mutex<Vec<Bytes>>,
+    shares: Mutex<Vec<Bytes>>,
 }
 
 /// Ends a wait, also when the waiting future is dropped.
@@ -133,19 +168,24 @@ impl Drop for Waiting<'_> {
 impl Claimed {
     /// Nothing is claimed yet. `attempt`: how often the work of `txn` ended in a conflict before.
     pub fn new(claims: &Arc<Claims>, txn: TxnId, attempt: u32) -> Self {
-        Self { claims: Arc::clone(claims), txn, attempt, keys: Mutex::default() }
+        Self { claims: Arc::clone(claims), txn, attempt, keys: Mutex::default(), shares: Mutex::default() }
     }
 
     /// Claims `keys`, waiting for them as far as that is worth it, at most `timeout`.
     pub async fn claim(&self, env: &Env, keys: &[Bytes], timeout: Duration) {
         let mut deadline = None;
         for key in keys {
-            let Some((holder, granted)) = self.enter(key) else { continue };
+            self.stop_sharing(key);
+            let Some((holder, granted)) = self.enter(key) else {
+                self.await_sharers(env, key, &mut deadline, timeout).await;
+                continue;
+            };
             let waiting = Waiting(self);
             metrics::counter!("telesto_txn_claim_waits_total").increment(1);
             let first = deadline.is_none();
             let deadline = *deadline.get_or_insert_with(|| env.deadline(WAIT.min(timeout)));
-            let granted = env.within(deadline, "waiting for a row", granted).await;
+            let granted = env.within(deadline, "waiting for a row", granted);
+            let granted = wait::on(Wait::Row, granted).await;
             drop(waiting);
             if granted.is_err() {
                 metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);
@@ -153,7 +193,92 @@ impl Claimed {
                     // A queue that moves is worth waiting in; a later wait of a call has not been a long one.
                     claim.overdue |= first && claim.holder == holder;
                 }
+            } else {
+                self.await_sharers(env, key, &mut Some(deadline), timeout).await;
             }
+        }
+    }
+
+    /// Waits until those have ended that share the key this transaction holds; new ones wait for it.
+    async fn await_sharers(
+        &self,
+        env: &Env,
+        key: &Bytes,
+        deadline: &mut Option<telesto_common::Deadline>,
+        timeout: Duration,
+    ) {
+        let ended = {
+            let mut table = self.claims.table.lock();
+            let Some(sharers) = table.shared.get(key) else { return };
+            if sharers.overdue || table.shared_in_circle(self.txn, sharers) {
+                return;
+            }
+            let (ended, all) = oneshot::channel();
+            if let Some(sharers) = table.shared.get_mut(key) {
+                sharers.waiting.push(ended);
+            }
+            all
+        };
+        metrics::counter!("telesto_txn_claim_waits_total").increment(1);
+        let deadline = *deadline.get_or_insert_with(|| env.deadline(WAIT.min(timeout)));
+        if env.within(deadline, "waiting for a row", ended).await.is_err() {
+            metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);
+            if let Some(sharers) = self.claims.table.lock().shared.get_mut(key) {
+                sharers.overdue = true;
+            }
+        }
+    }
+
+    /// This transaction reads the key after all, or has ended.
+    fn stop_sharing(&self, key: &Bytes) {
+        let mut own = self.shares.lock();
+        if let Some(at) = own.iter().position(|one| one == key) {
+            own.swap_remove(at);
+            self.claims.table.lock().stop_sharing(self.txn, key);
+        }
+    }
+
+    /// Whether this transaction has claimed `key`, or waits for it.
+    pub fn has(&self, key: &Bytes) -> bool {
+        self.keys.lock().contains(key)
+    }
+
+    /// Shares `key` with others who write it without having read it: any number of those go on together, and whoever claims it takes turns
+    /// with all of them. Waits while it is claimed, as far as that is worth it, at most `timeout`.
+    pub async fn share(&self, env: &Env, key: &Bytes, timeout: Duration) {
+        let free = {
+            let mut own = self.shares.lock();
+            if own.contains(key) {
+                return;
+            }
+            let mut table = self.claims.table.lock();
+            own.push(key.clone());
+            let waits = table.keys.get(key).is_some_and(|claim| {
+                !claim.overdue && claim.holder != self.txn && !table.closes_circle(self.txn, key)
+            });
+            if !waits {
+                table.shared.entry(key.clone()).or_default().txns.push(self.txn);
+                return;
+            }
+            let (free, freed) = oneshot::channel();
+            let passing = table.passing.entry(key.clone()).or_default();
+            passing.retain(|other| !other.is_closed());
+            passing.push(free);
+            table.waiting.insert(self.txn, key.clone());
+            freed
+        };
+        let waiting = Waiting(self);
+        metrics::counter!("telesto_txn_claim_waits_total").increment(1);
+        let by = env.deadline(WAIT.min(timeout));
+        let freed = env.within(by, "waiting for a row", free).await;
+        drop(waiting);
+        if freed.is_err() {
+            metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);
+        }
+        // Not once more: the next claim may be there already, and finds this one.
+        let own = self.shares.lock();
+        if own.contains(key) {
+            self.claims.table.lock().shared.entry(key.clone()).or_default().txns.push(self.txn);
         }
     }
 
@@ -209,12 +334,16 @@ impl Claimed {
     /// Gives everything up.
     pub fn release(&self) {
         let own = std::mem::take(&mut *self.keys.lock());
-        if own.is_empty() {
+        let shares = std::mem::take(&mut *self.shares.lock());
+        if own.is_empty() && shares.is_empty() {
             return;
         }
         let mut table = self.claims.table.lock();
         for key in &own {
             table.leave(self.txn, key);
+        }
+        for key in &shares {
+            table.stop_sharing(self.txn, key);
         }
     }
 }
@@ -330,6 +459,51 @@ mod tests {
         assert!(b.try_claim(&key("k")));
         b.release();
         assert!(claims.table.lock().keys.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_share_wait_for_every_claim_and_go_on_together() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [a, b, c, d] = [1, 2, 3, 4].map(|id| txn(&claims, id));
+        let (k, keys) = (key("k"), [key("k")]);
+        a.claim(&env, &keys, LONG).await;
+        let mut second = pin!(b.claim(&env, &keys, LONG));
+        let mut third = pin!(c.share(&env, &k, LONG));
+        let mut fourth = pin!(d.share(&env, &k, LONG));
+        assert!(poll!(second.as_mut()).is_pending() && poll!(third.as_mut()).is_pending());
+        assert!(poll!(fourth.as_mut()).is_pending());
+        a.release();
+        assert!(poll!(second.as_mut()).is_ready());
+        assert!(poll!(third.as_mut()).is_pending(), "the next has it");
+        b.release();
+        assert!(poll!(third.as_mut()).is_ready() && poll!(fourth.as_mut()).is_ready());
+        // Whoever claims it now waits for both.
+        let mut claims_it = pin!(a.claim(&env, &keys, LONG));
+        assert!(poll!(claims_it.as_mut()).is_pending());
+        c.release();
+        assert!(poll!(claims_it.as_mut()).is_pending());
+        d.release();
+        assert!(poll!(claims_it.as_mut()).is_ready());
+        a.release();
+        let table = claims.table.lock();
+        assert!(table.keys.is_empty() && table.waiting.is_empty());
+        assert!(table.passing.is_empty() && table.shared.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_sharer_is_waited_for_once_and_one_that_claims_does_not_wait_for_itself() {
+        let env = telesto_runtime::env();
+        let claims = Arc::new(Claims::default());
+        let [idle, b, c] = [1, 2, 3].map(|id| txn(&claims, id));
+        idle.share(&env, &key("k"), LONG).await;
+        b.share(&env, &key("k"), LONG).await;
+        let keys = [key("k")];
+        let mut waits = pin!(b.claim(&env, &keys, LONG));
+        assert!(poll!(waits.as_mut()).is_pending());
+        waits.await;
+        b.release();
+        assert!(ready(c.claim(&env, &[key("k")], LONG)).await, "it is known to be idle");
     }
 
     #[tokio::test(start_paused = true)]

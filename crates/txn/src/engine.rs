@@ -27,6 +27,7 @@ use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, Virtua
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::additions::Additions;
 use crate::api::{Database, MessageSink, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
@@ -137,6 +138,7 @@ impl Engine {
                 retention: local.log.chain().retention(),
             },
             claims: Arc::default(),
+            additions: Arc::clone(&local.additions),
             durability: options.durability,
             timeout: options.timeout,
         });
@@ -304,6 +306,11 @@ impl Database for Engine {
 
     fn hear(&self, sink: Weak<dyn MessageSink>) {
         self.local.hear(sink);
+    }
+
+    fn add_with(&self, additions: Arc<dyn Additions>) {
+        // Whoever says so again says the same.
+        let _ = self.local.additions.set(additions);
     }
 
     fn applied(&self) -> (Lsn, Timestamp) {

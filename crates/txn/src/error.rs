@@ -23,6 +23,16 @@ pub enum Error {
         /// The key both touched.
         key: bytes::Bytes,
     },
+    /// What was to be added to a row could not be: it is gone, or would leave its bounds. Nothing was committed. SQLSTATE 40001.
+    #[error("transaction {txn} could not add to a row ({reason}); run the transaction again")]
+    NotAdded {
+        /// The transaction.
+        txn: TxnId,
+        /// The row's key.
+        key: bytes::Bytes,
+        /// Why.
+        reason: String,
+    },
     /// The snapshot is older than the retention window. SQLSTATE 72000.
     #[error(
         "the snapshot at {at} is older than what is kept (since {oldest}); begin again, or raise the retention"

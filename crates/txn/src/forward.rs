@@ -33,6 +33,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_bucket::Cause;
 use telesto_bucket::meter::{ScopeMeter, current_scope, scoped};
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Deadline, TxnId};
 use telesto_log::chain::{Medium, Owner};
 use telesto_meter::Resource;
@@ -145,10 +146,10 @@ impl LocalService {
         let bytes = wire::encode_commit(request, again, left)?;
         let sent = bytes.len() as u64;
         let by = deadline.earlier(env.deadline(ASKED));
-        Ok(match owners.ask(owner, bytes, by).await {
+        Ok(match wait::on(Wait::Owner, owners.ask(owner, bytes, by)).await {
             Err(lost) => Attempt::Lost(lost),
             Ok(answer) => {
-                let answer = wire::decode_answer(request.txn, &answer);
+                let answer = wire::of_older(request, wire::decode_answer(request.txn, &answer));
                 if let (Some(scope), Ok(CommitReply::Committed { cost, .. })) =
                     (current_scope(), &answer)
                 {
@@ -179,7 +180,10 @@ impl LocalService {
             local.look(deadline).await?;
         }
         let committed = match self.validated(request, deadline).await {
-            refused @ (Err(Error::Conflict { .. }) | Ok(CommitReply::Recheck(_))) if again => {
+            refused @ (Err(Error::Conflict { .. } | Error::NotAdded { .. })
+            | Ok(CommitReply::Recheck(_)))
+                if again =>
+            {
                 match self.earlier(txn, deadline).await? {
                     Some(committed) => committed,
                     None => return refused,

@@ -19,6 +19,7 @@
 //! Memory by [`MemoryLimits`] and [`WriteSetLimits`], whatever a transaction does; local disk for
 //! spilled write sets.
 
+mod additions;
 pub mod api;
 mod buffer;
 mod claims;
@@ -46,6 +47,7 @@ mod transactions;
 mod view;
 mod wire;
 
+pub use additions::{Addition, Additions};
 pub use api::{
     Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
     Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,

@@ -13,7 +13,7 @@
 //! Errors of the layers below are mapped in `crate::error`; nothing is retried here except reopening.
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -29,6 +29,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::api::MessageSink;
 use crate::commit::committer::Pending;
+use crate::additions::Additions;
 use crate::commit::outcomes::Outcomes;
 use crate::error::{Error, Result};
 use crate::leases::Leases;
@@ -63,6 +64,8 @@ pub(crate) struct Local {
     pub log: VirtualLog,
     pub oracle: Arc<dyn TimestampOracle>,
     pub outcomes: Outcomes,
+    /// What carries out additions; unset: nothing can be added.
+    pub additions: Arc<OnceLock<Arc<dyn Additions>>>,
     /// Snapshots kept for other processes.
     pub leases: Leases,
     /// Wakes the fold.
@@ -115,6 +118,7 @@ impl Local {
             oracle,
             leases: Leases::default(),
             outcomes: Outcomes::default(),
+            additions: Arc::default(),
             fold_wanted: Notify::new(),
             folded: Notify::new(),
             folded_record: Mutex::new(None),

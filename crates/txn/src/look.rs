@@ -24,6 +24,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use telesto_bucket::Cause;
 use telesto_bucket::meter::{ScopeMeter, current_scope, scoped, toll};
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Deadline, Env};
 use telesto_meter::Resource;
 use tokio::sync::oneshot;
@@ -106,8 +107,7 @@ impl Looker {
                 }
             });
         }
-        self.env
-            .within(deadline, "looking at the log's tail", answer)
+        wait::on(Wait::Tail, self.env.within(deadline, "looking at the log's tail", answer))
             .await
             .map_err(|error| Error::Unavailable(error.to_string()))?
             .map_err(|_| Error::ShuttingDown)?

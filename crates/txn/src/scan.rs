@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::Timestamp;
 use telesto_common::key::KeyRange;
+use telesto_common::wait::{self, Wait};
 use telesto_shard::{Row, ScanSpec};
 
 use crate::api::{Scan, ScanOptions};
@@ -82,7 +83,8 @@ impl TxnScan {
 
     async fn fill(&mut self, wanted: usize) -> Result<()> {
         if self.fetched.is_empty() && !self.rows_ended {
-            let batch = self.rows.next_batch(wanted.clamp(1, MAX_BATCH_ROWS)).await?;
+            let next = self.rows.next_batch(wanted.clamp(1, MAX_BATCH_ROWS));
+            let batch = wait::on(Wait::Rows, next).await?;
             self.rows_ended = batch.is_empty();
             self.fetched = batch.into();
         }

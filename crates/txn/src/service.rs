@@ -29,6 +29,7 @@ use telesto_common::{Label, Lsn, ShardId, Timestamp, TxnId};
 use telesto_log::record::{Part, Write};
 use telesto_shard::{Change, Read, Row, ScanSpec, SnapshotGuard};
 
+use crate::additions::Addition;
 use crate::api::{Cost, Durability, Outcome};
 use crate::error::Result;
 use crate::read_set::Reads;
@@ -135,6 +136,13 @@ pub enum CommitWrites {
         /// The transactions.
         remote: Vec<RemoteWrites>,
     },
+    /// Writes, and what is added to rows by whoever puts the commit in its place.
+    Adding {
+        /// The writes, sorted by key, each key once.
+        own: Vec<CheckedWrite>,
+        /// By key, each once, none of those of `own`; not empty.
+        additions: Vec<Addition>,
+    },
 }
 
 /// A transaction that another region committed first.
@@ -154,6 +162,7 @@ impl CommitWrites {
         let (own, remote): (&[CheckedWrite], &[RemoteWrites]) = match self {
             Self::Inline(own) => (own, &[]),
             Self::External { .. } => (&[], &[]),
+            Self::Adding { own, .. } => (own, &[]),
             Self::Applied { own, remote } => (own, remote),
         };
         own.iter().chain(remote.iter().flat_map(|remote| &remote.writes))
@@ -162,7 +171,7 @@ impl CommitWrites {
     /// How many transactions it makes, each with a timestamp of its own.
     pub(crate) fn transactions(&self) -> u64 {
         match self {
-            Self::Inline(_) | Self::External { .. } => 1,
+            Self::Inline(_) | Self::External { .. } | Self::Adding { .. } => 1,
             Self::Applied { remote, .. } => 1 + remote.len() as u64,
         }
     }

@@ -341,10 +341,13 @@ impl LocalService {
     }
 }
 
+/// A row that is added to, about.
+const ADDED_BYTES: usize = 256;
+
 /// What a request adds to an entry, about.
 fn request_bytes(request: &CommitRequest) -> usize {
     let writes: usize = match &request.writes {
-        CommitWrites::Inline(_) | CommitWrites::Applied { .. } => request
+        CommitWrites::Inline(_) | CommitWrites::Applied { .. } | CommitWrites::Adding { .. } => request
             .writes
             .carried()
             .map(|checked| {
@@ -353,7 +356,8 @@ fn request_bytes(request: &CommitRequest) -> usize {
             .sum(),
         CommitWrites::External { parts, .. } => parts.len() * 256,
     };
-    writes + request.messages.iter().map(Bytes::len).sum::<usize>()
+    let added = request.writes.additions().iter().map(|addition| addition.key.len() + ADDED_BYTES);
+    writes + added.sum::<usize>() + request.messages.iter().map(Bytes::len).sum::<usize>()
 }
 
 struct LocalRows {

@@ -13,10 +13,11 @@
 //! # Limits
 //! One transaction's own memory: the write buffer's bound, the read set's bound, the batch under way.
 
+mod adding;
 mod commit;
 mod new_keys;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -24,10 +25,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Env, Label, RegionId, Timestamp, TxnId};
 use telesto_shard::{Change, Read};
 
 use self::new_keys::{Looks, Unwritten};
+use crate::additions::{Added, Additions};
 use crate::api::{
     Committed, Durability, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
     TryClaim, TxnOptions,
@@ -58,6 +61,7 @@ pub(crate) struct Shared {
     pub limits: WriteSetLimits,
     pub parts: write_set::PartStore,
     pub claims: Arc<Claims>,
+    pub additions: Arc<OnceLock<Arc<dyn Additions>>>,
     /// `None`: as the log's kind says.
     pub durability: Option<Durability>,
     pub timeout: Duration,
@@ -78,6 +82,10 @@ pub(crate) struct Core {
     /// The snapshot was moved: a scan begun before still reads the older one.
     moved: AtomicBool,
     pub buffer: Arc<WriteBuffer>,
+    /// Of what is in the buffer, what is added to rows.
+    added: Added,
+    /// The statement has read something for a query.
+    has_read: AtomicBool,
     reads: Mutex<ReadSet>,
     unwritten: Mutex<Unwritten>,
     looks: Looks,
@@ -208,6 +216,7 @@ impl Core {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
+        self.touch(&key, ReadFor::Query);
         let since = self.snapshot();
         if self.options.fail_early {
             // Better now than after a turn of the log.
@@ -220,7 +229,7 @@ impl Core {
     }
 
     async fn fetch(&self, keys: Vec<Bytes>, at: Timestamp) -> Result<Vec<Read>> {
-        self.shared.reach.get(keys, at, self.timeout).await
+        wait::on(Wait::Rows, self.shared.reach.get(keys, at, self.timeout)).await
     }
 
     fn label(&self, at: Timestamp) -> Label {
@@ -267,6 +276,8 @@ impl EngineTransaction {
                 moved: AtomicBool::new(false),
                 messages: Mutex::default(),
                 buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
+                added: Added::default(),
+                has_read: AtomicBool::new(false),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 unwritten: Mutex::default(),
                 looks: Looks::default(),
@@ -302,6 +313,7 @@ impl Transaction for EngineTransaction {
         if !core.options.level.is_by_statement() || core.options.as_of.is_some() {
             return Ok(());
         }
+        core.has_read.store(false, Ordering::Release);
         core.renew(core.newest().await?);
         Ok(())
     }
@@ -336,10 +348,11 @@ impl Transaction for EngineTransaction {
     }
 
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
+        let core = &self.core;
+        core.settle(key, read_for).await?;
         if let Some(found) = self.try_get(key, read_for) {
             return found;
         }
-        let core = &self.core;
         if let Some(own) = core.buffer.get(key, self.seen(read_for)).await? {
             return Ok(own);
         }
@@ -353,6 +366,9 @@ impl Transaction for EngineTransaction {
     async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {
         let core = &self.core;
         core.open()?;
+        for key in keys {
+            core.settle(key, read_for).await?;
+        }
         let at = core.snapshot();
         let mut values = vec![None; keys.len()];
         let mut missing = Vec::new();
@@ -386,6 +402,9 @@ impl Transaction for EngineTransaction {
         if let Err(error) = core.open() {
             return Some(Err(error));
         }
+        if core.is_added_to(key, read_for) {
+            return None;
+        }
         match core.buffer.try_get(key, self.seen(read_for)) {
             Own::None => {}
             Own::Written(value) => return Some(Ok(value)),
@@ -409,6 +428,7 @@ impl Transaction for EngineTransaction {
     }
 
     fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan> {
+        self.core.touch_range(&range, options.read_for);
         let seen = self.seen(options.read_for);
         Box::new(TxnScan::new(Arc::clone(&self.core), range, options, seen))
     }
@@ -427,6 +447,17 @@ impl Transaction for EngineTransaction {
         self.core.write_all(writes).await
     }
 
+    async fn may_add(&self, key: &Bytes) -> Result<bool> {
+        if self.seen.is_some() {
+            return Ok(false);
+        }
+        self.core.may_add(key).await
+    }
+
+    async fn add(&self, key: Bytes, value: Bytes, addition: Bytes) -> Result<()> {
+        self.core.add(key, value, addition).await
+    }
+
     async fn delete(&self, key: Bytes) -> Result<()> {
         self.core.write(key, None).await
     }
@@ -442,7 +473,13 @@ impl Transaction for EngineTransaction {
         if !core.buffer.rollback_to(savepoint.0) {
             return Err(Error::NoSavepoint);
         }
-        core.unwritten.lock().rolled_back(savepoint.0, &mut core.reads.lock());
+        {
+            let mut reads = core.reads.lock();
+            for (key, at) in core.added.rolled_back(savepoint.0) {
+                reads.point(key, at, false);
+            }
+            core.unwritten.lock().rolled_back(savepoint.0, &mut reads);
+        }
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use telesto_common::{Label, Lsn, ShardId, Timestamp, TxnId};
 use telesto_log::record::{Part, Write};
 use telesto_shard::Change;
 
+use crate::additions::Addition;
 use crate::api::{Cost, Durability};
 use crate::error::{Error, Result};
 use crate::read_set::{ReadRange, Reads};
@@ -44,6 +45,7 @@ enum WireWrites {
     Inline(Vec<WireWrite>),
     External { parts: Vec<WirePart>, since: Timestamp },
     Applied { own: Vec<WireWrite>, remote: Vec<WireRemote> },
+    Adding { own: Vec<WireWrite>, additions: Vec<(Bytes, Timestamp, Vec<Bytes>)> },
 }
 
 /// A transaction that another region committed first.
@@ -110,11 +112,18 @@ enum WireAnswer {
     Unavailable {
         reason: String,
     },
+    NotAdded {
+        key: Bytes,
+        reason: String,
+    },
 }
+
+/// What a node says of a message that it does not know.
+const UNREADABLE: &str = "a message between nodes cannot be read";
 
 fn malformed(error: &postcard::Error) -> Error {
     Error::Unavailable(format!(
-        "a message between nodes cannot be read ({error}); nothing was committed: run one version on all nodes"
+        "{UNREADABLE} ({error}); nothing was committed: run one version on all nodes"
     ))
 }
 
@@ -163,6 +172,14 @@ pub(crate) fn encode_commit(
                 })
                 .collect(),
         },
+        CommitWrites::Adding { own, additions } => WireWrites::Adding {
+            own: sent(own),
+            additions: additions
+                .iter()
+                .cloned()
+                .map(|Addition { key, since, steps }| (key, since, steps))
+                .collect(),
+        },
         CommitWrites::External { parts, since } => WireWrites::External {
             since: *since,
             parts: parts
@@ -206,6 +223,13 @@ pub(crate) fn decode_commit(bytes: &[u8]) -> Result<(CommitRequest, bool)> {
                     origin,
                     writes: come(writes),
                 })
+                .collect(),
+        },
+        WireWrites::Adding { own, additions } => CommitWrites::Adding {
+            own: come(own),
+            additions: additions
+                .into_iter()
+                .map(|(key, since, steps)| Addition { key, since, steps })
                 .collect(),
         },
         WireWrites::External { parts, since } => CommitWrites::External {
@@ -263,6 +287,9 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
         Err(Error::Conflict { other, at, key, .. }) => {
             WireAnswer::Conflict { other: *other, at: *at, key: key.clone() }
         }
+        Err(Error::NotAdded { key, reason, .. }) => {
+            WireAnswer::NotAdded { key: key.clone(), reason: reason.clone() }
+        }
         Err(Error::OutcomeUnknown { reason, .. }) => {
             WireAnswer::OutcomeUnknown { reason: reason.clone() }
         }
@@ -303,6 +330,18 @@ pub(crate) fn decode_answer(txn: TxnId, bytes: &[u8]) -> Result<CommitReply> {
         WireAnswer::Corrupt { reason } => Err(Error::Corrupt(reason)),
         WireAnswer::LocalDisk { reason } => Err(Error::LocalDisk(reason)),
         WireAnswer::Unavailable { reason } => Err(Error::Unavailable(reason)),
+        WireAnswer::NotAdded { key, reason } => Err(Error::NotAdded { txn, key, reason }),
+    }
+}
+
+/// The answer to a request that adds to rows, of an owner that may be of a version that does not know such requests: it has done
+/// nothing then, and gets the same work as ordinary writes when it is executed again.
+pub(crate) fn of_older(request: &CommitRequest, answer: Result<CommitReply>) -> Result<CommitReply> {
+    match (answer, request.writes.additions().first()) {
+        (Err(Error::Unavailable(reason)), Some(first)) if reason.starts_with(UNREADABLE) => {
+            Err(Error::NotAdded { txn: request.txn, key: first.key.clone(), reason })
+        }
+        (answer, _) => answer,
     }
 }
 
@@ -343,7 +382,17 @@ mod tests {
         let remote =
             vec![RemoteWrites { txn: TxnId(9), origin: Label::default(), writes: own.clone() }];
         let applied = CommitRequest { writes: CommitWrites::Applied { own, remote }, ..request() };
-        for sent in [request(), applied] {
+        let additions = vec![Addition {
+            key: key("n"),
+            since: Timestamp(3),
+            steps: vec![key("+1"), key("+2")],
+        }];
+        let own = match request().writes {
+            CommitWrites::Inline(own) => own,
+            other => panic!("{other:?}"),
+        };
+        let adding = CommitRequest { writes: CommitWrites::Adding { own, additions }, ..request() };
+        for sent in [request(), applied, adding] {
             let bytes = encode_commit(&sent, true, Duration::from_millis(700)).expect("bytes");
             let (came, again) = decode_commit(&bytes).expect("read");
             assert!(again);
@@ -372,6 +421,7 @@ mod tests {
             }),
             Err(conflict),
             Err(Error::OutcomeUnknown { txn, reason: "r".into() }),
+            Err(Error::NotAdded { txn, key: Bytes::from_static(b"k"), reason: "r".into() }),
             Err(Error::NotOwner { owner: "o".into() }),
             Err(Error::ShuttingDown),
             Err(Error::Unavailable("u".into())),

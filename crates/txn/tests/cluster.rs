@@ -17,7 +17,7 @@ use telesto_net::{Caller, Router, VERSIONS, serve};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{Process, World};
 use telesto_txn::{
-    ClusterOptions, Database as _, Engine, EngineOptions, Error, NodeView, Owners, ReadFor,
+    Additions, ClusterOptions, Database as _, Engine, EngineOptions, Error, NodeView, Owners, ReadFor,
     TxnOptions, Unanswered,
 };
 
@@ -31,6 +31,29 @@ struct Switchboard {
     lose: Mutex<u32>,
     /// Before a lost answer is found out, another transaction overwrites this key.
     overwrite: Mutex<Option<&'static str>>,
+    /// Every request comes a second time, when it has been answered.
+    repeat: Mutex<bool>,
+}
+
+/// Rows are texts, and additions are appended.
+#[derive(Debug)]
+struct Texts;
+
+impl Additions for Texts {
+    fn add(&self, row: &[u8], addition: &[u8]) -> Result<Bytes, String> {
+        Ok([row, addition].concat().into())
+    }
+}
+
+/// Appends `more` to the value of `key` without having read it.
+async fn add(engine: &Engine, key: &'static str, more: &'static str) -> Result<(), Error> {
+    let txn = engine.begin(TxnOptions::default()).await?;
+    let key = Bytes::from_static(key.as_bytes());
+    assert!(txn.may_add(&key).await?, "nothing speaks against it");
+    let row = txn.get(&key, ReadFor::Passing).await?.expect("it is there");
+    let value = [&row[..], more.as_bytes()].concat();
+    txn.add(key, value.into(), Bytes::from_static(more.as_bytes())).await?;
+    txn.commit().await.map(|_| ())
 }
 
 #[async_trait]
@@ -44,7 +67,10 @@ impl Owners for Switchboard {
         let engine = self.engines.lock()[index].clone();
         let gone = || Unanswered { perhaps_done: true, reason: "it is gone".into() };
         let engine = engine.ok_or_else(gone)?;
-        let answer = engine.answer(request, by).await;
+        let answer = engine.answer(request.clone(), by).await;
+        if *self.repeat.lock() {
+            engine.answer(request, by).await;
+        }
         let lost = {
             let mut lose = self.lose.lock();
             let lost = *lose > 0;
@@ -115,6 +141,7 @@ impl Nodes {
             )
             .expect("a bucket");
             let engine = Engine::open(bucket, env, options).await.expect("opened");
+            engine.add_with(Arc::new(Texts));
             nodes.board.engines.lock()[index] = Some(engine);
         }
         nodes
@@ -236,6 +263,36 @@ fn commit_whose_answer_was_lost_is_told_once_and_made_once() {
         *nodes.board.overwrite.lock() = Some("m");
         nodes.put(1, "m", "a").await.expect("told as committed, which it is");
         assert_eq!(nodes.get(2, "m").await, "ab");
+    });
+}
+
+#[test]
+fn addition_of_a_node_that_does_not_own_the_log_is_made_once_however_often_it_arrives() {
+    World::run(4, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        nodes.put(0, "k", "-").await.expect("committed");
+        assert_eq!(nodes.get(1, "k").await, "-");
+        assert_eq!(nodes.get(2, "k").await, "-");
+        // Nobody waits for what the others have added.
+        let (one, two) = (nodes.engine(1), nodes.engine(2));
+        let (a, b, c) =
+            futures::join!(add(&one, "k", "a"), add(&two, "k", "b"), add(&one, "k", "c"));
+        a.and(b).and(c).expect("no conflict");
+        let mut all = nodes.get(0, "k").await.to_vec();
+        all.sort_unstable();
+        assert_eq!(all, b"-abc");
+        // The answer is lost, and asked for again.
+        *nodes.board.lose.lock() = 2;
+        add(&one, "k", "d").await.expect("told as committed, which it is");
+        assert_eq!(*nodes.board.lose.lock(), 0, "answers were lost");
+        // The first attempt is late: it comes when the second one was answered, or another one was.
+        *nodes.board.repeat.lock() = true;
+        add(&one, "k", "e").await.expect("committed");
+        *nodes.board.lose.lock() = 1;
+        add(&two, "k", "f").await.expect("committed");
+        let mut all = nodes.get(0, "k").await.to_vec();
+        all.sort_unstable();
+        assert_eq!(all, b"-abcdef");
     });
 }
 

@@ -78,7 +78,9 @@ impl Server {
             SslMode::Require => Some(connector(authorities()?)?),
             _ => None,
         };
-        config.application_name("telesto board");
+        if config.get_application_name().is_none() {
+            config.application_name("telesto board");
+        }
         let address = shown(&config);
         Ok(Self { env: env.clone(), config, tls, address })
     }

@@ -18,10 +18,21 @@ pub use telesto_net::{CallLimits, Caller, Class, Client, Peer, VERSIONS, serve};
 pub use telesto_shard::{EngineKind, MemoryCheckpoints};
 pub use telesto_testkit::{Process, World};
 pub use telesto_txn::{
-    Database as _, Engine, EngineOptions, Error as TxnError, ReadFor, TxnOptions,
+    Additions, Database as _, Engine, EngineOptions, Error as TxnError, ReadFor, Transaction,
+    TxnOptions,
 };
 
 pub const SHARD: ShardId = ShardId(0);
+
+/// Rows are texts, and additions are appended.
+#[derive(Debug)]
+pub struct Texts;
+
+impl Additions for Texts {
+    fn add(&self, row: &[u8], addition: &[u8]) -> Result<Bytes, String> {
+        Ok([row, addition].concat().into())
+    }
+}
 
 pub struct Life {
     /// Lives that the log server has begun, beside its disk.
@@ -126,6 +137,7 @@ impl Beginning {
                 Err(error) => panic!("{address} does not open the database: {error}"),
             }
         };
+        engine.add_with(Arc::new(Texts));
         node.serve(Arc::clone(&engine));
         node.serves_clients(address.replace("node", "sql"), String::new());
         Ok((node, engine))

@@ -1,7 +1,7 @@
-//! The figures of a latency board that runs somewhere: `telesto board --listen`.
+//! The figures of the node's own prober, and of a latency board that runs somewhere: `telesto board --listen`.
 //!
 //! # Purpose
-//! Puts what the board saw from the outside beside what the node knows of itself. The one thing in the console that is no SQL.
+//! Puts what a board saw from the outside, the one thing in the console that is no SQL, beside what the node's prober saw.
 //!
 //! # Invariants
 //! - Asked of the one address that the server was started with, never of one that a visitor names: once, no redirects, no proxy.
@@ -11,7 +11,7 @@
 //! The reason is shown in the figures' place.
 //!
 //! # Limits
-//! [`PATIENCE`]; plain HTTP; three of the board's windows.
+//! [`PATIENCE`]; plain HTTP; three of the board's windows, four of the prober's.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use telesto_common::Env;
 
 use super::Part;
 use crate::error::Problem;
-use crate::query::{Column, Table};
+use crate::query::{Column, Reader, Table};
+use crate::routes::Console;
 
 /// Bytes of an answer.
 const MOST: usize = 4 << 20;
@@ -30,9 +31,21 @@ const MOST: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 const WINDOWS: [&str; 3] = ["1h", "1d", "30d"];
 
+/// What the node's prober tells. A number that is not there is unknown, and said to be.
+const OWN: &str = "SELECT target, operation, span AS window, operations, \
+    coalesce(round(p50_ms::numeric, 2)::text, 'unknown') AS p50_ms, coalesce(round(p90_ms::numeric, 2)::text, 'unknown') AS p90_ms, \
+    coalesce(round(p99_ms::numeric, 2)::text, CASE WHEN operations > 0 THEN 'failed' ELSE 'unknown' END) AS p99_ms, \
+    coalesce(round(p999_ms::numeric, 2)::text, CASE WHEN operations > 0 THEN 'failed' ELSE 'unknown' END) AS p999_ms, \
+    coalesce(round((availability * 100)::numeric, 4)::text || ' %', 'unknown') AS available, round(nines::numeric, 1) AS nines, \
+    CASE WHEN promise_kept IS NULL THEN 'unknown' WHEN promise_kept THEN 'kept' ELSE 'broken' END AS promise, \
+    round(unknown_seconds::numeric) AS unknown_seconds \
+    FROM telesto_board_figures WHERE span IN ('1h', '1d', '30d', '1y') ORDER BY target, operation, since DESC";
+
 /// The board.
 #[derive(Clone, Debug, Serialize)]
 pub struct Board {
+    /// What the node's prober saw.
+    pub own: Part,
     /// Where its own page is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<String>,
@@ -90,12 +103,24 @@ pub fn address(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-pub async fn load(env: &Env, url: Option<&Url>) -> Board {
-    let Some(url) = url else {
+pub async fn load(reader: &Reader, console: &Console) -> Board {
+    let own = match console.options.probes {
+        true => Part::of(reader, OWN).await,
+        false => {
+            let missing = "This node does not probe itself: start it with --probe 1.".to_owned();
+            Part::Missing { missing }
+        }
+    };
+    let Some(url) = &console.options.board else {
         let missing =
             "No board is known here: start the server with --console-board http://HOST:PORT.";
-        return Board { page: None, figures: Part::Missing { missing: missing.to_owned() } };
+        return Board { own, page: None, figures: Part::Missing { missing: missing.to_owned() } };
     };
+    let (page, figures) = outside(console.inside.env(), url).await;
+    Board { own, page: Some(page), figures }
+}
+
+async fn outside(env: &Env, url: &Url) -> (String, Part) {
     let read = env.within(env.deadline(PATIENCE), "the board", read(url)).await;
     let read =
         read.unwrap_or_else(|_| Err(format!("it gave no answer within {} s", PATIENCE.as_secs())));
@@ -106,7 +131,7 @@ pub async fn load(env: &Env, url: Option<&Url>) -> Board {
             format!("the board at {url} shows nothing: {why}; see that telesto board --listen runs there"),
         )
     });
-    Board { page: Some(url.to_string()), figures: figures.into() }
+    (url.to_string(), figures.into())
 }
 
 async fn read(url: &Url) -> Result<Vec<u8>, String> {

@@ -1,7 +1,7 @@
-//! `/board`: what a latency board saw from the outside.
+//! `/board`: what the node's own prober saw, and a latency board from the outside.
 //!
 //! # Purpose
-//! Its figures beside the node's own; the board's page has the rest.
+//! Both beside each other; the board's page has the rest.
 //!
 //! # Invariants
 //! See [`crate::model::board`].
@@ -20,15 +20,18 @@ use crate::show::{self, Page};
 use crate::visit::Visitor;
 
 pub async fn page(visitor: Visitor) -> Response {
-    let console = &visitor.console;
-    let board = board::load(console.inside.env(), console.options.board.as_ref()).await;
+    let board = board::load(&visitor.reader(), &visitor.console).await;
     let promise = |column: &str, value: &str, _: &[Option<String>]| -> Option<Markup> {
         let (well, ill) = (value == "kept", value == "broken");
         (column == "promise").then(|| html! { span.state .well[well] .ill[ill] { (value) } })
     };
     let body = html! {
-        @if let Some(page) = &board.page { p.note { "As " a href=(page) { (page) } " saw it; the promise: 99 of 100 reads within 50 ms, updates within 500 ms." } }
-        (show::part("Figures", &board.figures, Some(&promise)))
+        p.note { "The promise: 99 of 100 reads within 50 ms, updates within 500 ms. Time that was not probed is unknown, never up." }
+        (show::part("As this node sees itself", &board.own, Some(&promise)))
+        @if let Some(page) = &board.page {
+            p.note { "From the outside, as " a href=(page) { (page) } " saw it:" }
+            (show::part("Figures", &board.figures, Some(&promise)))
+        }
     };
     Page::new("Board", "/board", body).response(&visitor)
 }

@@ -51,7 +51,9 @@ impl Need {
     /// Of a route and a method; of what nobody thought of, everything.
     pub fn of(route: &str, method: &Method) -> Self {
         match (route, method) {
-            ("/" | "/health" | "/openapi.json" | "/v1/txn/{id}" | "none", _) => Self::User,
+            ("/" | "/health" | "/ready" | "/openapi.json" | "/v1/txn/{id}" | "none", _) => {
+                Self::User
+            }
             ("/metrics", _) => Self::Monitor,
             ("/v1/kv" | "/v1/kv/{key}", &Method::GET | &Method::HEAD) => Self::Read,
             _ => Self::Write,

@@ -64,8 +64,13 @@ impl Health {
         Arc::new(Self { env, engine, started, reads: Mutex::default() })
     }
 
+    /// What keeps the last write from having got through.
+    pub(super) fn writes(&self) -> Option<String> {
+        self.engine.write_trouble().map(|error| error.to_string())
+    }
+
     /// What keeps strict reads from being answered; has one made if the last is old.
-    fn reads(self: &Arc<Self>) -> Option<String> {
+    pub(super) fn reads(self: &Arc<Self>) -> Option<String> {
         let now = self.env.clock.monotonic();
         let mut reads = self.reads.lock();
         let fresh = |at: Duration| now.saturating_sub(at) < FRESH;
@@ -105,7 +110,7 @@ pub async fn get(State(state): State<HttpState>) -> impl IntoResponse {
     let (lsn, timestamp) = state.database.applied();
     let uptime = health.env.clock.monotonic().saturating_sub(health.started);
     let reads = health.reads();
-    let writes = health.engine.write_trouble().map(|error| error.to_string());
+    let writes = health.writes();
     let well = reads.is_none() && writes.is_none();
     let ok = || "ok".to_owned();
     let body = json!({

@@ -15,6 +15,7 @@
 mod auth;
 pub mod health;
 pub mod kv;
+pub mod ready;
 pub mod reply;
 pub mod token;
 
@@ -35,6 +36,7 @@ use telesto_sql::SqlEngine;
 use telesto_txn::Database;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::ServerConfig;
 use crate::http::reply::ApiError;
@@ -60,6 +62,7 @@ pub struct HttpState {
     requests: Arc<Semaphore>,
     passwords: Arc<auth::Passwords>,
     health: Arc<health::Health>,
+    ready: Arc<ready::Readiness>,
 }
 
 impl HttpState {
@@ -72,9 +75,11 @@ impl HttpState {
         metrics: Option<PrometheusHandle>,
     ) -> Self {
         let database = Arc::clone(engine.database());
+        let health = health::Health::new(env.clone(), Arc::clone(engine));
         Self {
             kv: Kv::new(env.clone(), Arc::clone(&database)),
-            health: health::Health::new(env.clone(), Arc::clone(engine)),
+            ready: ready::Readiness::new(env.clone(), Arc::clone(&health), config.standing.clone()),
+            health,
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
             passwords: Arc::default(),
             env,
@@ -84,6 +89,11 @@ impl HttpState {
             metrics,
         }
     }
+
+    /// From when `stop` begins this node is not ready.
+    pub fn stops_with(&self, stop: &Stop) {
+        self.ready.stops_with(stop.drain.clone());
+    }
 }
 
 /// Every route: its path as OpenAPI writes it, its methods, its handlers.
@@ -92,6 +102,7 @@ pub fn routes() -> Vec<(&'static str, &'static [&'static str], MethodRouter<Http
     vec![
         ("/", &["get"][..], get(|| async { Html(LANDING) })),
         ("/health", &["get"], get(health::get)),
+        ("/ready", &["get"], get(ready::get)),
         ("/metrics", &["get"], get(render_metrics)),
         ("/openapi.json", &["get"], get(openapi)),
         ("/v1/kv", &["get"], get(kv::scan)),
@@ -150,7 +161,9 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
     let begun = state.env.clock.monotonic();
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
     let route = routes_label(route);
-    if route == health::PATH && auth::is_for_us(&state.config.auth, request.headers()) {
+    if (route == health::PATH || route == ready::PATH)
+        && auth::is_for_us(&state.config.auth, request.headers())
+    {
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
@@ -218,6 +231,8 @@ async fn render_metrics(State(state): State<HttpState>) -> Result<impl IntoRespo
     let (lsn, _) = state.database.applied();
     // Exact up to 2^53 entries.
     metrics::gauge!("telesto_applied_lsn").set(lsn.0 as f64);
+    let ready = state.ready.look().await;
+    metrics::gauge!("telesto_ready").set(f64::from(u8::from(ready.is_ready())));
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, handle.render()))
 }
@@ -226,15 +241,58 @@ async fn openapi() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
 }
 
+/// Health, readiness and metrics, for whoever can connect: no data, and nothing that can be changed.
+pub fn status_router(state: HttpState) -> Router {
+    Router::new()
+        .route(health::PATH, get(health::get))
+        .route(ready::PATH, get(ready::get))
+        .route("/live", get(|| async { "alive\n" }))
+        .route("/metrics", get(render_metrics))
+        .fallback(|| async {
+            let message = "here are /health, /ready, /live and /metrics only";
+            ApiError::new(StatusCode::NOT_FOUND, "no_such_path", message)
+        })
+        .layer(middleware::from_fn_with_state(state.clone(), guard_status))
+        .with_state(state)
+}
+
+/// Admission and deadline of what needs no password.
+async fn guard_status(State(state): State<HttpState>, request: Request, next: Next) -> Response {
+    match admission(&state) {
+        Err(refusal) => refusal.into_response(),
+        Ok(_permit) => within(&state, next.run(request)).await,
+    }
+}
+
+/// Serves health, readiness and metrics until the server has stopped: they tell of the stop while it lasts.
+pub async fn serve_status(listener: TcpListener, state: HttpState, stop: Stop) {
+    let router = status_router(state.clone());
+    let end = stop.kill.clone();
+    let stop = Stop { drain: end.clone(), ..stop };
+    accept(listener, state, router, stop, &end).await;
+}
+
 /// Serves until the server drains, then finishes the requests under way.
 pub async fn serve(listener: TcpListener, state: HttpState, console: Option<Router>, stop: Stop) {
+    let router = router(state.clone(), console);
+    state.stops_with(&stop);
+    let end = stop.drain.clone();
+    accept(listener, state, router, stop, &end).await;
+}
+
+async fn accept(
+    listener: TcpListener,
+    state: HttpState,
+    router: Router,
+    stop: Stop,
+    end: &CancellationToken,
+) {
     let env = state.env.clone();
     let connections = Arc::new(Semaphore::new(state.config.limits.max_connections));
-    let router = router(state.clone(), console);
     loop {
         let accepted = tokio::select! {
             biased;
-            () = stop.drain.cancelled() => break,
+            () = end.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         let socket = match accepted {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use telesto_common::Env;
+use telesto_common::admission::Gate;
 use telesto_sql::session::Settings;
 use telesto_sql::types::TextStyle;
 use telesto_sql::{
@@ -28,7 +29,9 @@ use telesto_sql::{
 };
 use tokio::sync::Mutex;
 
+use crate::clients::Clients;
 use crate::metrics::WireMetrics;
+use crate::wire::admission::turned_away;
 use crate::wire::backend::Status;
 use crate::wire::extended::Extended;
 use crate::wire::frontend::{self, Frontend};
@@ -50,6 +53,7 @@ pub struct Connection {
     pub(super) session: Session,
     handle: CancelHandle,
     pub(super) metrics: WireMetrics,
+    gate: Gate,
     pub(super) extended: Extended,
     /// When the first write began that the next Sync commits.
     pub(super) writing: Option<Duration>,
@@ -66,13 +70,14 @@ pub struct Connection {
 impl Connection {
     /// A session that has been told ReadyForQuery.
     #[must_use]
-    pub fn new(env: Env, wire: Wire, session: Session, metrics: WireMetrics) -> Self {
+    pub fn new(env: Env, wire: Wire, session: Session, clients: &Clients) -> Self {
         Self {
             env,
             wire,
             handle: session.cancel_handle(),
             session,
-            metrics,
+            metrics: clients.metrics.clone(),
+            gate: clients.gate.clone(),
             extended: Extended::default(),
             writing: None,
             skipping: false,
@@ -126,6 +131,18 @@ impl Connection {
                 return self.refuse(kind, &error).await;
             }
         };
+        let begins = idle
+            && !self.skipping
+            && matches!(
+                message,
+                Frontend::Query(_)
+                    | Frontend::Parse { .. }
+                    | Frontend::Bind(_)
+                    | Frontend::Execute { .. }
+            );
+        if begins && let Some(error) = turned_away(&self.env, &self.gate) {
+            return self.refuse(kind, &error).await;
+        }
         match message {
             Frontend::Terminate => Err(End::Done),
             Frontend::Sync => self.sync().await,

@@ -9,6 +9,7 @@
 //! - At most `max_startups` sockets that have not authenticated and `max_connections` that have.
 //! - A connection's panic ends that connection only.
 
+pub mod admission;
 pub mod backend;
 pub mod cancel;
 pub mod connection;
@@ -22,6 +23,7 @@ pub mod startup;
 pub mod stream;
 pub mod values;
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +48,8 @@ use crate::wire::startup::{Client, Started, fatal};
 use crate::wire::stream::{End, Stop, Wire};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a new socket waits for one of the places of those that have not authenticated.
+const STARTUP_WAIT: Duration = Duration::from_millis(500);
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -83,14 +87,17 @@ impl WireServer {
 
     /// Serves until the server drains, then waits for the sessions to end.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) {
+        if let Some(admission) = self.clients.admission() {
+            admission::probe(&self.env, admission, self.stop.drain.clone());
+        }
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = self.stop.drain.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
-            let socket = match accepted {
-                Ok((socket, _)) => socket,
+            let (socket, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of file descriptors, most likely: give the others time to close theirs.
                     tracing::warn!(%error, "accept failed");
@@ -98,7 +105,10 @@ impl WireServer {
                     continue;
                 }
             };
-            let Ok(startup) = Arc::clone(&self.startups).try_acquire_owned() else {
+            // A wave of clients waits in the system's queue, not for long: whoever fills the places with silence must not keep others out.
+            let by = self.env.deadline(STARTUP_WAIT);
+            let place = Arc::clone(&self.startups).acquire_owned();
+            let Ok(Ok(startup)) = self.env.within(by, "a place to start", place).await else {
                 self.clients.metrics.refused.increment(1);
                 continue;
             };
@@ -108,7 +118,7 @@ impl WireServer {
                 drop(startup);
                 if let Some((wire, client)) = started {
                     let env = server.env.clone();
-                    let session = async move { server.session(wire, client).await };
+                    let session = async move { server.session(wire, client, peer).await };
                     env.tasks.spawn_session("session", Box::pin(session));
                 }
             });
@@ -148,7 +158,7 @@ impl WireServer {
         }
     }
 
-    async fn session(&self, mut wire: Wire, client: Client) {
+    async fn session(&self, mut wire: Wire, client: Client, peer: SocketAddr) {
         if let Err(end) = wire.move_here() {
             return self.part(wire, end).await;
         }
@@ -163,6 +173,7 @@ impl WireServer {
             user: client.user,
             proven: matches!(self.config.auth, Auth::Scram(_)),
             database: client.database,
+            client: Some(peer),
             ..SessionOptions::default()
         };
         for (name, value) in client.settings {
@@ -196,7 +207,7 @@ impl WireServer {
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.clients.metrics);
         let mut connection =
-            Connection::new(self.env.clone(), wire, session, self.clients.metrics.clone());
+            Connection::new(self.env.clone(), wire, session, &self.clients);
         // After a panic the session is closed and nothing else: no more is asked of its state.
         let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
             Ok(end) => end,

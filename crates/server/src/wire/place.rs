@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use telesto_common::Env;
+use telesto_common::wait::{self, Wait};
 use telesto_sql::CancelHandle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::PollSemaphore;
@@ -55,14 +56,20 @@ impl Place {
         context: &mut Context<'_>,
         work: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
+        wait::begun();
         if !self.handle.computes() {
-            return work(context);
+            let polled = work(context);
+            self.tell(&polled);
+            return polled;
         }
         let slot = match self.slots.poll_acquire(context) {
             Poll::Ready(slot) => slot,
             // It is stopped where it stands: that takes no time.
             Poll::Pending if self.is_over(context) => return work(context),
-            Poll::Pending => return Poll::Pending,
+            Poll::Pending => {
+                self.handle.waits_for(Wait::Slot);
+                return Poll::Pending;
+            }
         };
         self.look = None;
         let mut polled = Poll::Pending;
@@ -72,8 +79,15 @@ impl Place {
                 polled = work(context);
             }
         });
+        self.tell(&polled);
         drop(slot);
         polled
+    }
+
+    /// Others see what the work waits for.
+    fn tell<T>(&self, polled: &Poll<T>) {
+        let wait = if polled.is_pending() { wait::last() } else { Wait::None };
+        self.handle.waits_for(wait);
     }
 
     /// Whether the statement is to stop; if not, looks again in a while.

@@ -25,6 +25,7 @@ use bytes::BytesMut;
 use futures::future::{BoxFuture, Fuse, FutureExt as _};
 use telesto_common::Env;
 use telesto_common::limits::{MemoryBudget, Reservation};
+use telesto_common::wait::{self, Wait};
 use telesto_sql::CancelHandle;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::Semaphore;
@@ -44,6 +45,8 @@ pub const MAX_TICK: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 16 * 1024;
 const MAX_READ_BYTES: usize = 1 << 20;
 const KEEP_BUFFER_BYTES: usize = 256 * 1024;
+/// What a client that says nothing for a tick keeps for what it will say: its next message begins in it.
+const IDLE_BYTES: usize = 256;
 
 /// A plain or encrypted socket.
 #[derive(Debug)]
@@ -333,11 +336,22 @@ impl Wire {
                 () = &mut self.timer => {
                     self.timer = self.env.clock.sleep(self.tick);
                     waited += self.tick;
+                    self.rest();
                     if limit.is_some_and(|limit| waited > limit) {
                         return Err(End::Stalled(what));
                     }
                 }
             }
+        }
+    }
+
+    /// Gives back the buffers of a client that has nothing to say for now: ten thousand of them are more than the data.
+    fn rest(&mut self) {
+        if self.input.is_empty() && self.input.capacity() > IDLE_BYTES {
+            self.input = BytesMut::with_capacity(IDLE_BYTES);
+        }
+        if self.output.is_empty() && self.output.buffer().capacity() > IDLE_BYTES {
+            *self.output.buffer() = BytesMut::new();
         }
     }
 
@@ -358,7 +372,7 @@ impl Wire {
             };
             tokio::select! {
                 biased;
-                sent = sending => match sent {
+                sent = wait::on(Wait::ClientWrite, sending) => match sent {
                     Ok(None) => flushed = true,
                     Ok(Some(0)) | Err(_) => return Err(End::Gone),
                     Ok(Some(_)) => waited = Duration::ZERO,

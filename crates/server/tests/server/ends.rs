@@ -397,3 +397,72 @@ async fn panic_ends_one_session_and_is_told() {
     database.panics.store(false, Ordering::SeqCst);
     other.batch_execute("CREATE TABLE t (a int)").await.expect("others go on");
 }
+
+/// Waits until `pid` shows that it waits for this.
+async fn waits(other: &Client, pid: i32, kind: &str, event: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let sql = "SELECT wait_event_type, wait_event, client_addr, client_port > 0, backend_type, xact_start IS NOT NULL, application_name \
+                   FROM pg_stat_activity WHERE pid = $1";
+        let row = other.query_one(sql, &[&pid]).await.expect("asked");
+        let now: (Option<String>, Option<String>) = (row.get(0), row.get(1));
+        assert_eq!(row.get::<_, Option<&str>>(2), Some("127.0.0.1"));
+        assert_eq!(row.get::<_, Option<bool>>(3), Some(true));
+        assert_eq!(row.get::<_, Option<&str>>(4), Some("client backend"));
+        if now == (Some(kind.to_owned()), Some(event.to_owned())) {
+            assert_eq!(row.get::<_, Option<bool>>(5), Some(kind != "Client"), "{kind} {event}");
+            return;
+        }
+        assert!(Instant::now() < until, "{kind} {event}: still {now:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn session_that_waits_shows_others_for_what() {
+    let node = Node::start(ServerConfig::default()).await;
+    let (other, client, holder) = (node.client().await, node.client().await, node.client().await);
+    let waiter = pid(&client).await;
+    waits(&other, waiter, "Client", "ClientRead").await;
+    let (slept, ()) = tokio::join!(client.batch_execute("SELECT pg_sleep(30)"), async {
+        waits(&other, waiter, "Timeout", "PgSleep").await;
+        other.execute("SELECT pg_cancel_backend($1)", &[&waiter]).await.expect("asked");
+    });
+    slept.expect_err("cancelled");
+    waits(&other, waiter, "Client", "ClientRead").await;
+    holder.batch_execute("SELECT pg_advisory_lock(7)").await.expect("held");
+    let (locked, ()) = tokio::join!(client.batch_execute("SELECT pg_advisory_lock(7)"), async {
+        waits(&other, waiter, "Lock", "advisory").await;
+        holder.batch_execute("SELECT pg_advisory_unlock(7)").await.expect("given up");
+    });
+    locked.expect("held");
+    waits(&other, waiter, "Client", "ClientRead").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_whose_bucket_hangs_is_not_ready_and_says_why() {
+    let (_node, database, http) = hanging(telesto_runtime::env(), Limits::default()).await;
+    let becomes = |status: &'static str| async move {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut socket = tokio::net::TcpStream::connect(http).await.expect("connects");
+            let request = "GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+            socket.write_all(request.as_bytes()).await.expect("sent");
+            let mut reply = String::new();
+            socket.read_to_string(&mut reply).await.expect("read");
+            if reply.starts_with(&format!("HTTP/1.1 {status}")) {
+                return reply;
+            }
+            assert!(Instant::now() < until, "{reply}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let reply = becomes("200").await;
+    assert!(reply.contains("\"status\":\"ready\"") && reply.contains("\"copies\":null"), "{reply}");
+    database.hangs.store(true, Ordering::SeqCst);
+    let reply = becomes("503").await;
+    assert!(
+        reply.contains("\"status\":\"not ready\"") && reply.contains("has been waited for"),
+        "{reply}"
+    );
+}

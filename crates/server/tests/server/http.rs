@@ -291,6 +291,9 @@ async fn health_and_metrics_tell_what_was_done() {
         "{metrics}"
     );
     assert!(server.get("/").await.body.contains("/openapi.json"));
+    let ready = server.get("/ready").await;
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &json!("ready")));
+    assert!(server.get("/metrics").await.body.contains("\ntelesto_ready 1\n"));
 }
 
 #[tokio::test]

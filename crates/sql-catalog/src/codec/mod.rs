@@ -7,6 +7,7 @@
 //! # On failure
 //! Bytes that do not decode give XX001; nothing panics.
 
+pub mod addition;
 pub mod index;
 pub mod key;
 pub mod row;

@@ -19,7 +19,7 @@ use telesto_sql_types::Row;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
 
 /// Encodes a full row of `table` (one datum for each entry of `columns`).
 ///

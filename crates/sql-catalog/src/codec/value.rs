@@ -74,7 +74,7 @@ impl<'a> Input<'a> {
 }
 
 /// Bytes of a fixed-size type; `None`: variable.
-fn fixed_size(ty: &SqlType) -> Option<usize> {
+pub(super) fn fixed_size(ty: &SqlType) -> Option<usize> {
     Some(match ty {
         SqlType::Bool | SqlType::InternalChar => 1,
         SqlType::Int2 => 2,

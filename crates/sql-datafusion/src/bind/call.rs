@@ -18,17 +18,18 @@ use datafusion::sql::sqlparser::ast;
 
 use super::frames::Window;
 use super::from::coalesce;
-use super::group::{refuse_aggregates, refuse_windows};
+use super::group::{refuse_aggregates, refuse_sets, refuse_windows};
 use super::levels::refuse_inside;
 use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
 use crate::aggregate::{Fold, folding};
 use crate::apply::Shape;
-use crate::fault;
 use crate::looking::looking;
+use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
 use crate::udf::extreme;
+use crate::{fault, guards};
 use telesto_sql_expr::is_void_parameter;
 use telesto_sql_expr::nullif_type;
 use telesto_sql_types::SqlType;
@@ -143,6 +144,17 @@ impl Binder<'_> {
                     *arg = self.orderable(std::mem::take(arg), ty)?;
                 }
             }
+            // What may fail is computed for the rows that the filter lets through.
+            if let Some(filter) = &filter {
+                for arg in &mut aggregate.args {
+                    if guards::may_fail(arg) {
+                        *arg =
+                            datafusion::logical_expr::when((**filter).clone(), std::mem::take(arg))
+                                .end()
+                                .map_err(fault::from_datafusion)?;
+                    }
+                }
+            }
             let call = Expr::AggregateFunction(AggregateFunction::new_udf(
                 aggregate.function,
                 aggregate.args,
@@ -213,6 +225,7 @@ impl Binder<'_> {
         let mut whole: Option<Expr> = None;
         for arg in args.into_iter().rev() {
             let arg = self.coerce(arg, &ty, "COALESCE")?.expr;
+            refuse_sets(&arg, "COALESCE")?;
             whole = Some(match whole {
                 None => arg,
                 Some(rest) => coalesce(arg, rest)?,
@@ -232,47 +245,6 @@ impl Binder<'_> {
         let function = extreme(greatest, &ty, args.len());
         let values = args.into_iter().map(|arg| Ok(self.coerce(arg, &ty, name)?.expr));
         Ok(Typed::of(function.call(values.collect::<Result<_>>()?), ty))
-    }
-
-    /// `ARRAY(SELECT …)`: the subquery's column gathered in its order, `{}` when it has no rows.
-    fn array_subquery(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Typed> {
-        let relation = self.query(query, Some(scope))?;
-        let [column] = relation.columns.as_slice() else {
-            return Err(fault::syntax("subquery must return only one column"));
-        };
-        let element = column.ty.clone();
-        let ty = element.clone().array_of();
-        if query.order_by.is_some()
-            && let Some(call) =
-                self.applied(Shape::Array, &relation, &arrow_type(&ty), None, false, scope)?
-        {
-            return Ok(Typed::of(call, ty));
-        }
-        let value = Expr::Column(column.column.clone());
-        let gather = folding(Fold::ArrayOrEmpty, &[element], &ty, &self.evaluation());
-        let call = Expr::AggregateFunction(AggregateFunction::new_udf(
-            gather,
-            vec![value],
-            false,
-            None,
-            Vec::new(),
-            None,
-        ));
-        let mut relation = relation;
-        let name = self.unique("array#");
-        relation.plan = LogicalPlanBuilder::from(relation.plan)
-            .aggregate(Vec::<Expr>::new(), vec![call.alias(&name)])
-            .and_then(LogicalPlanBuilder::build)
-            .map_err(fault::from_datafusion)?;
-        relation.columns.clear();
-        // A correlated subquery without matching rows comes back as null from the join it is turned into.
-        let empty = ScalarValue::List(ScalarValue::new_list_nullable(
-            &[],
-            &arrow_type(ty.element().unwrap_or(&SqlType::Text)),
-        ));
-        let gathered = self.scalar_of(relation, &ty, scope)?;
-        let whole = coalesce(gathered, Expr::Literal(empty, None))?;
-        Ok(Typed::of(whole, ty))
     }
 
     /// The aggregate of this name for these arguments; `None` when the name is no aggregate's.
@@ -428,14 +400,21 @@ impl Binder<'_> {
             }
             "stddev" | "stddev_samp" | "stddev_pop" | "variance" | "var_samp" | "var_pop" => {
                 arity(1)?;
-                let arg = self.coerce(args[0].clone(), &SqlType::Float8, name)?.expr;
-                let function = match name {
-                    "stddev" | "stddev_samp" => fa::stddev::stddev_udaf(),
-                    "stddev_pop" => fa::stddev::stddev_pop_udaf(),
-                    "var_pop" => fa::variance::var_pop_udaf(),
-                    _ => fa::variance::var_samp_udaf(),
+                let measure = match name {
+                    "stddev" | "stddev_samp" => Measure::Deviation,
+                    "stddev_pop" => Measure::DeviationPop,
+                    "var_pop" => Measure::VariancePop,
+                    _ => Measure::Variance,
                 };
-                ready(function, vec![arg], SqlType::Float8)
+                let arg = args[0].clone();
+                let ty = match &arg.ty {
+                    SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_) => {
+                        arg.ty.without_modifier()
+                    }
+                    _ => SqlType::Float8,
+                };
+                let arg = self.coerce(arg, &ty, name)?.expr;
+                ready(spread::spread(measure, &ty), vec![arg], spread::returns(&ty))
             }
             "regr_slope" | "regr_intercept" | "regr_avgx" | "regr_avgy" | "regr_sxx"
             | "regr_syy" | "regr_sxy" | "regr_r2" | "regr_count" | "corr" | "covar_pop"
@@ -468,7 +447,14 @@ impl Binder<'_> {
         if nulls.is_some() {
             return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
         }
-        let Window { partition_by, order_by, frame: window_frame } = self.window(over, scope)?;
+        let Window { partition_by, order_by, frame: window_frame, empty } =
+            self.window(over, scope)?;
+        // No row is in such a frame.
+        let filter = if empty {
+            Some(Box::new(Expr::Literal(ScalarValue::Boolean(Some(false)), None)))
+        } else {
+            filter
+        };
         for expr in partition_by.iter().chain(order_by.iter().map(|sort| &sort.expr)) {
             refuse_windows(expr, "window definitions")?;
         }
@@ -488,6 +474,20 @@ impl Binder<'_> {
                 Some(Aggregate { function, args: vec![arg], ty, recast: false })
             }
             _ => self.aggregate_named(name, &args, star)?,
+        };
+        // DataFusion's own sums of doubles take away what leaves a frame: a large value, or one that is not finite, stays.
+        let of_doubles =
+            matches!(args.first().map(|arg| &arg.ty), Some(SqlType::Float4 | SqlType::Float8));
+        let measure = match name {
+            "sum" if of_doubles => Some(Measure::Sum),
+            "avg" if of_doubles => Some(Measure::Average),
+            _ => None,
+        };
+        let aggregate = match (aggregate, measure) {
+            (Some(found), Some(measure)) => {
+                Some(Aggregate { function: spread::spread(measure, &SqlType::Float8), ..found })
+            }
+            (found, _) => found,
         };
         let (fun, args, ty, recast) = match aggregate {
             Some(a) => {
@@ -529,8 +529,15 @@ impl Binder<'_> {
                     }
                     _ => return Err(self.no_function(name, &args)),
                 };
+                if empty && matches!(name, "first_value" | "last_value" | "nth_value") {
+                    return Ok(Typed::of(Self::null_of(&ty)?, ty));
+                }
                 (WindowFunctionDefinition::WindowUDF(function), out, ty, true)
             }
+        };
+        let filter = match &fun {
+            WindowFunctionDefinition::WindowUDF(_) if empty => None,
+            _ => filter,
         };
         let call = Expr::WindowFunction(Box::new(WindowFunction {
             fun,

@@ -3,6 +3,7 @@
 use datafusion::logical_expr::{Case, Expr};
 use datafusion::sql::sqlparser::ast;
 
+use super::group::refuse_sets;
 use super::scope::Scope;
 use super::{Binder, Typed};
 use crate::{guards, udf};
@@ -19,6 +20,7 @@ impl Binder<'_> {
         scope: &Scope<'_>,
     ) -> Result<Typed> {
         let operand = operand.map(|e| self.expr(e, scope)).transpose()?;
+        let _inside = self.guarded();
         let mut whens = Vec::with_capacity(conditions.len());
         let mut results = Vec::with_capacity(conditions.len() + 1);
         for case in conditions {
@@ -47,6 +49,9 @@ impl Binder<'_> {
         if numbers {
             let number = |truth| udf::number_of_truth().call(vec![truth]);
             results = results.into_iter().map(number).collect();
+        }
+        for result in &results {
+            refuse_sets(result, "CASE")?;
         }
         let otherwise = results.pop().map(Box::new);
         let when_then_expr =

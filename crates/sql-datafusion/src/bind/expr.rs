@@ -22,6 +22,7 @@ use super::{Binder, Place, Typed};
 use crate::apply::Shape;
 use crate::fault;
 use telesto_sql_expr::known_collation;
+use telesto_sql_expr::type_name::interval_fields;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -164,12 +165,18 @@ impl Binder<'_> {
                 }
                 let target = self.type_named(data_type)?;
                 let typed = self.expr(expr, scope)?;
-                self.cast(typed, &target)
+                match interval_fields(data_type) {
+                    Some(fields) => self.interval_of_fields(typed, fields),
+                    None => self.cast(typed, &target),
+                }
             }
             E::TypedString(typed) => {
                 let target = self.type_named(&typed.data_type)?;
                 let text = self.literal(&typed.value.value)?;
-                self.cast(text, &target)
+                match interval_fields(&typed.data_type) {
+                    Some(fields) => self.interval_of_fields(text, fields),
+                    None => self.cast(text, &target),
+                }
             }
             E::Interval(interval) => self.interval(interval, scope),
             E::AtTimeZone { timestamp, time_zone } => {
@@ -234,7 +241,7 @@ impl Binder<'_> {
                 self.case(operand.as_deref(), conditions, else_result.as_deref(), scope)
             }
             E::Exists { subquery, negated } => {
-                let relation = self.query(subquery, Some(scope))?;
+                let relation = self.exists_query(subquery, scope)?;
                 let joins = place.exists && !one_whatever(&relation.plan);
                 let shape = Shape::Exists;
                 if let Some(call) =
@@ -460,14 +467,6 @@ impl Binder<'_> {
             U::PGCubeRoot => self.call("cbrt", vec![self.expr(expr, scope)?]),
             other => Err(fault::unsupported(&format!("the operator {other}"))),
         }
-    }
-
-    fn interval(&self, interval: &ast::Interval, scope: &Scope<'_>) -> Result<Typed> {
-        let mut typed = self.expr(&interval.value, scope)?;
-        if let (Some(field), Some(text)) = (&interval.leading_field, typed.literal()) {
-            typed = Typed::unknown(format!("{text} {field}"));
-        }
-        self.cast(typed, &SqlType::Interval)
     }
 
     fn quantified(

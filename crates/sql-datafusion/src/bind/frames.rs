@@ -41,6 +41,21 @@ pub(super) struct Window {
     pub order_by: Vec<SortExpr>,
     /// Of them, each sees these.
     pub frame: WindowFrame,
+    /// The frame ends before it begins, whatever the row: none sees any.
+    pub empty: bool,
+}
+
+/// Whether a frame ends before it begins.
+fn ends_first(frame: &WindowFrame) -> bool {
+    use WindowFrameBound as B;
+    let less = |a: &ScalarValue, b: &ScalarValue| {
+        !a.is_null() && !b.is_null() && a.partial_cmp(b).is_some_and(std::cmp::Ordering::is_lt)
+    };
+    match (&frame.start_bound, &frame.end_bound) {
+        (B::Preceding(start), B::Preceding(end)) => less(start, end),
+        (B::Following(start), B::Following(end)) => less(end, start),
+        _ => false,
+    }
 }
 
 /// A window as it is written.
@@ -73,8 +88,11 @@ impl Binder<'_> {
             }
             None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
         };
+        let empty = ends_first(&frame);
+        let frame =
+            if empty { WindowFrame::new((!order_by.is_empty()).then_some(false)) } else { frame };
         frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
-        Ok(Window { partition_by, order_by, frame: of_peers(frame) })
+        Ok(Window { partition_by, order_by, frame: of_peers(frame), empty })
     }
 
     fn spec(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Spec> {

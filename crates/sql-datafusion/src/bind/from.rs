@@ -344,10 +344,12 @@ impl Binder<'_> {
         }
         let table = match self.find_table(&parts)? {
             Found::Table(table) => table,
-            Found::View(query, names, need) => {
+            Found::View(query, names, need, reader) => {
                 // A view's names mean what they meant when it was made: nothing of this statement is in its view.
                 let outside = self.ctes.take();
+                let before = self.reader.replace(reader);
                 let relation = need.provide(move || self.query(&query, None));
+                self.reader.set(before);
                 self.ctes.replace(outside);
                 let mut relation = relation?;
                 crate::depth::need(&relation.plan)?;
@@ -358,6 +360,7 @@ impl Binder<'_> {
                 return self.aliased(relation, None, parts.last().map_or("", String::as_str));
             }
         };
+        let guard = table.guard;
         let alias = self.unique(parts.last().map_or("", String::as_str));
         let instance = self.next_instance();
         let plan = LogicalPlanBuilder::scan(alias.as_str(), table.source, None)
@@ -377,7 +380,11 @@ impl Binder<'_> {
                 origin: table.id.map(|id| Origin { table: id, position, instance }),
             })
             .collect();
-        Ok(Relation { plan, columns })
+        let relation = Relation { plan, columns };
+        match guard {
+            None => Ok(relation),
+            Some(guard) => self.behind(&guard, relation),
+        }
     }
 
     /// The relation under a plan alias of its own, visible as `alias` (or `default`).

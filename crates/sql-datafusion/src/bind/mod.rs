@@ -12,13 +12,16 @@
 
 mod access;
 mod arguments;
+mod array_query;
 mod call;
 mod case;
+mod distinct_on;
 mod equality;
 mod expr;
 mod frames;
 mod from;
 mod group;
+mod intervals;
 mod join_condition;
 mod lateral;
 mod levels;
@@ -26,7 +29,9 @@ mod lists;
 mod locks;
 mod operators;
 mod ordered;
+mod policies;
 mod query;
+mod recursion;
 mod row_comparison;
 mod row_order;
 mod scope;
@@ -129,20 +134,47 @@ pub(crate) struct BoundTable {
     pub columns: Vec<(String, String, SqlType)>,
     /// Its id, for stored tables.
     pub id: Option<TableId>,
+    /// What hides rows of it.
+    pub guard: Option<Guard>,
+}
+
+/// The policies of a table.
+pub(crate) struct Guard {
+    /// The table.
+    pub table: TableId,
+    /// Its name.
+    pub name: String,
+    /// Each must hold, over the table as it is called there.
+    pub conditions: telesto_sql_plan::row_security::Conditions,
+}
+
+/// As what a relation is looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// The role whose policies count; `None`: that of the statement.
+    pub reader: Option<u32>,
+    /// Rows are locked.
+    pub locks: bool,
 }
 
 /// What a relation's name stands for.
 pub(crate) enum Found {
     /// A table.
     Table(BoundTable),
-    /// A view: its query, its columns' names, and the stack that the query takes.
-    View(Box<ast::Query>, Vec<String>, telesto_sql_parser::stack::Need),
+    /// A view: its query, its columns' names, the stack that the query takes, and who reads the tables below; `None`: whoever
+    /// runs the statement.
+    View(Box<ast::Query>, Vec<String>, telesto_sql_parser::stack::Need, Option<u32>),
 }
 
 /// Where the binder finds tables.
 pub(crate) trait Tables {
     /// The relation of that (possibly schema-qualified) name. `unique` makes its columns' names in the plan from their own.
-    fn table(&self, name: &[String], unique: &dyn Fn(&str) -> String) -> Result<Found>;
+    fn table(
+        &self,
+        name: &[String],
+        reading: Reading,
+        unique: &dyn Fn(&str) -> String,
+    ) -> Result<Found>;
     /// Positions of the primary key's columns; empty when there is none.
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>>;
     /// The type a syntax names.
@@ -169,6 +201,8 @@ pub(crate) struct Binder<'a> {
     instances: Cell<usize>,
     depth: Cell<usize>,
     queries: Cell<usize>,
+    /// How many CASEs are around: what may fail there is for some rows only.
+    cases: Cell<usize>,
     ctes: RefCell<Vec<CteEntry>>,
     apply: Option<Arc<SessionState>>,
     row_by_row: bool,
@@ -184,6 +218,12 @@ pub(crate) struct Binder<'a> {
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
     /// Relations that an outer join fills up with NULLs.
     null_extended: RefCell<BTreeSet<Option<TableReference>>>,
+    /// Whose policies count here: inside a view, its owner's; `None`: those of whoever runs the statement.
+    reader: Cell<Option<u32>>,
+    /// The rows of the tables in FROM are locked.
+    locking: Cell<bool>,
+    /// Tables whose policies are being bound.
+    guarding: RefCell<Vec<TableId>>,
 }
 
 /// Where an expression stands: which subqueries may become joins there.
@@ -215,6 +255,7 @@ impl<'a> Binder<'a> {
             instances: Cell::new(0),
             depth: Cell::new(0),
             queries: Cell::new(0),
+            cases: Cell::new(0),
             ctes: RefCell::default(),
             apply: None,
             row_by_row: false,
@@ -226,6 +267,9 @@ impl<'a> Binder<'a> {
             wanted: RefCell::default(),
             windows: RefCell::default(),
             null_extended: RefCell::default(),
+            reader: Cell::default(),
+            locking: Cell::default(),
+            guarding: RefCell::default(),
         }
     }
 
@@ -265,6 +309,12 @@ impl<'a> Binder<'a> {
     fn enter(&self) -> Result<Depth<'_>> {
         telesto_sql_types::interrupt::check()?;
         Self::deeper_by(&self.depth, MAX_DEPTH)
+    }
+
+    /// Inside of a CASE, until what is returned is dropped.
+    fn guarded(&self) -> Depth<'_> {
+        self.cases.set(self.cases.get() + 1);
+        Depth(&self.cases)
     }
 
     fn enter_query(&self) -> Result<Depth<'_>> {
@@ -311,7 +361,8 @@ impl<'a> Binder<'a> {
     }
 
     fn find_table(&self, name: &[String]) -> Result<Found> {
-        self.tables.table(name, &|column| self.unique(column))
+        let reading = Reading { reader: self.reader.get(), locks: self.locking.get() };
+        self.tables.table(name, reading, &|column| self.unique(column))
     }
 
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>> {

@@ -394,6 +394,15 @@ impl Binder<'_> {
                 let call = udf::element_at(&element);
                 Ok(Typed::of(call.call(vec![base.expr, index.expr]), element))
             }
+            None if base.ty == SqlType::Jsonb => {
+                // Beside integers and texts nothing is a subscript; a scalar has no parts.
+                let fits = index.ty.is_unknown() || index.ty.is_integer() || index.ty.is_string();
+                if !fits {
+                    return self.binary("->", base, index);
+                }
+                let index = self.cast(index, &SqlType::Text)?;
+                self.call("jsonb_extract_path", vec![base, index])
+            }
             None => self.binary("->", base, index),
         }
     }

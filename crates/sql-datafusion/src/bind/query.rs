@@ -9,6 +9,7 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
 use datafusion::sql::sqlparser::ast;
 
+use super::recursion::refuse_recursion;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::{Binder, CteEntry, Typed};
 use crate::fault;
@@ -43,7 +44,10 @@ impl Binder<'_> {
             self.with(with, outer)?;
         }
         self.wanted.replace(wanted);
+        let locking = self.locking.get();
+        self.locking.set(locking || !query.locks.is_empty());
         let bound = self.query_body(query, outer);
+        self.locking.set(locking);
         self.wanted.take();
         self.ctes.borrow_mut().truncate(ctes);
         self.keep_unknown.set(before);
@@ -168,6 +172,7 @@ impl Binder<'_> {
                 ),
             ));
         };
+        refuse_recursion(right, name)?;
         let distinct = !matches!(set_quantifier, ast::SetQuantifier::All);
         let start = rename(self.set_expr(left, outer)?, &cte.alias.columns)?;
         // The work table carries the start's columns under names of its own.
@@ -205,7 +210,11 @@ impl Binder<'_> {
         let step = self.set_expr(right, outer);
         self.ctes.borrow_mut().pop();
         let types: Vec<_> = start.columns.iter().map(|c| c.ty.clone()).collect();
-        let step = self.conform(step?, &types, "UNION")?;
+        let step = step?;
+        if step.columns.len() != types.len() {
+            return Err(fault::syntax("each UNION query must have the same number of columns"));
+        }
+        let step = self.conform(step, &types, "UNION")?;
         // Same plan names as the start, in a schema of the same shape.
         let step = self.project_as(step, &start.columns)?;
         let plan = LogicalPlanBuilder::from(start_plan)

@@ -20,6 +20,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast;
 
+use super::distinct_on::{sets_in_outputs_alone, tell_apart};
 use super::group::{Groups, refuse_aggregates, refuse_sets, refuse_windows};
 use super::query::ordinal;
 use super::scope::{Folds, OuterFold, Relation, Scope, ScopeColumn, fold};
@@ -40,7 +41,7 @@ pub(super) struct Output {
 }
 
 /// An ORDER BY entry: an output column, or an expression of its own.
-enum Order {
+pub(super) enum Order {
     Output(usize, ast::OrderByOptions),
     Other(Expr, SqlType, ast::OrderByOptions),
 }
@@ -117,6 +118,16 @@ impl Binder<'_> {
             collect(expr, &mut windows, |e| matches!(e, Expr::WindowFunction(_)));
         }
         plan = self.windows(plan, windows, &mut above)?;
+        if !on.is_empty() && sets_in_outputs_alone(&outputs, &orders, &on) {
+            // DISTINCT ON sees the rows before the sets among their columns make several of each.
+            plan = self.first_of_each(plan, &outputs, &orders, std::mem::take(&mut on))?;
+        }
+        let mut above: Vec<&mut Expr> = outputs.iter_mut().map(|o| &mut o.expr).collect();
+        above.extend(orders.iter_mut().filter_map(|o| match o {
+            Order::Other(expr, ..) => Some(expr),
+            Order::Output(..) => None,
+        }));
+        above.extend(on.iter_mut());
         plan = self.unnest_calls(plan, &mut above)?;
         self.finish(plan, select, outputs, orders, on)
     }
@@ -146,6 +157,7 @@ impl Binder<'_> {
                 output.ty = ty;
             }
         }
+        tell_apart(&select.group_by, &mut outputs);
         let group = self.group_by(&select.group_by, scope, &outputs)?;
         let having = match &select.having {
             None => None,

@@ -5,9 +5,11 @@
 //! A join is chosen only where it gives the same answer: its marks are true or false, never NULL, so `IN` may be one below
 //! AND and OR of a WHERE alone, and EXISTS below NOT too.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
+use datafusion::common::tree_node::TreeNode as _;
 use datafusion::common::{Column, Spans};
 use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, Subquery};
@@ -20,13 +22,78 @@ use super::select::{collect, substitute};
 use super::{Binder, Typed};
 use crate::apply::{self, Shape};
 use crate::fault;
+use crate::guards;
 use crate::outer;
 use crate::types::arrow_type;
 use telesto_sql_expr::comparison_type;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
+/// Whether something in a plan may fail for some rows.
+fn fails_somewhere(plan: &LogicalPlan) -> bool {
+    plan.exists(|node| Ok(node.expressions().iter().any(guards::may_fail))).unwrap_or(true)
+}
+
+/// The query of an EXISTS without what it selects, where that is of no matter; and whether names in what it selects are still to be
+/// looked at.
+fn bare(query: &ast::Query) -> Option<(ast::Query, bool)> {
+    let ast::SetExpr::Select(select) = &*query.body else { return None };
+    let ast::GroupByExpr::Expressions(groups, _) = &select.group_by else { return None };
+    if select.distinct.is_some() || !groups.is_empty() || select.having.is_some() {
+        return None;
+    }
+    let (mut computes, mut named) = (false, false);
+    for item in &select.projection {
+        let expr = match item {
+            ast::SelectItem::Wildcard(_) => {
+                computes = true;
+                continue;
+            }
+            ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } => {
+                expr
+            }
+            _ => return None,
+        };
+        // An aggregate makes a row, a set-returning function none or several.
+        let calls = ast::visit_expressions(expr, |part| match part {
+            ast::Expr::Function(_) | ast::Expr::Subquery(_) | ast::Expr::Exists { .. } => {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        if calls.is_break() {
+            return None;
+        }
+        if !matches!(
+            expr,
+            ast::Expr::Value(_) | ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_)
+        ) {
+            (computes, named) = (true, true);
+        }
+    }
+    if !computes {
+        return None;
+    }
+    let mut select = select.clone();
+    let one = ast::Expr::value(ast::Value::Number("1".to_owned(), false));
+    select.projection = vec![ast::SelectItem::UnnamedExpr(one)];
+    let body = Box::new(ast::SetExpr::Select(select));
+    Some((ast::Query { body, order_by: None, ..query.clone() }, named))
+}
+
 impl Binder<'_> {
+    /// The relation of an EXISTS.
+    pub(super) fn exists_query(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Relation> {
+        let Some((bare, named)) = bare(query) else { return self.query(query, Some(scope)) };
+        if named
+            && let Err(error) = self.query(query, Some(scope))
+            && !error.code().0.starts_with("22")
+        {
+            return Err(error);
+        }
+        self.query(&bare, Some(scope))
+    }
+
     pub(super) fn scalar_subquery(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Typed> {
         let relation = self.query(query, Some(scope))?;
         let [column] = relation.columns.as_slice() else {
@@ -46,8 +113,9 @@ impl Binder<'_> {
     ) -> Result<Expr> {
         // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
         let nullable = relation.plan.schema().field(0).is_nullable();
-        let call =
-            self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope)?;
+        // A join would compute what may fail for rows that the CASE around does not ask it for.
+        let joins = nullable && !(self.cases.get() > 0 && fails_somewhere(&relation.plan));
+        let call = self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, joins, scope)?;
         Ok(call.unwrap_or_else(|| Expr::ScalarSubquery(subquery_of(relation))))
     }
 

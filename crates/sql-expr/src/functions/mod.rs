@@ -9,6 +9,7 @@ mod guards;
 pub mod hash;
 pub mod jsons;
 pub mod math;
+mod more;
 pub mod network;
 pub mod ordered;
 pub mod regexps;
@@ -23,6 +24,7 @@ use super::registry::Function;
 pub const TABLES: &[&[Function]] = &[
     math::TABLE,
     math::FLOATS,
+    more::TABLE,
     network::TABLE,
     text::TABLE,
     time::TABLE,

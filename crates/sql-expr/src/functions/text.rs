@@ -6,6 +6,7 @@
 //! # Limits
 //! A result longer than [`MAX_TEXT_BYTES`] is refused with 54000, before it is built. Only the UTF-8 encoding is known.
 
+mod format;
 mod matching;
 
 use std::borrow::Cow;
@@ -16,7 +17,7 @@ use crate::context::Call;
 use crate::fault;
 use crate::functions::hash;
 use crate::pattern::{self, PatternError};
-use crate::registry::{Function, Returns, function, function_returning};
+use crate::registry::{Function, function};
 use crate::ty::Tag;
 use crate::value::{
     array, array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array,
@@ -29,6 +30,7 @@ use telesto_sql_types::identifier::{quote_ident, quote_literal};
 use telesto_sql_types::interrupt::Steps;
 use telesto_sql_types::{Datum, SqlType};
 
+use format::format_text;
 use matching::*;
 pub(super) use matching::{compile, within_work};
 
@@ -158,9 +160,6 @@ pub const TABLE: &[Function] = &[
     function("convert_from", &[Bytea, Name], Text, |a, _| convert_from(a)),
     function("convert_to", &[Text, Name], Bytea, |a, _| convert_to(a)),
     function("get_byte", &[Bytea, Int4], Int4, |a, _| get_byte(a)),
-    function_returning("parse_ident", &[Text], Returns::ArrayOf(Text), |a, _| {
-        Ok(text_array(str_of(&a[0])?.split('.').map(|p| Some(p.trim_matches('"').to_owned()))))
-    }),
 ];
 
 /// What a cast to text gives, which for booleans is not what they are shown as.
@@ -423,87 +422,6 @@ fn concat(args: &[Datum], call: &Call<'_>, separator: &str, from: usize) -> Resu
             out.push_str(separator);
         }
         out.push_str(&to_text(value, call, at)?);
-        checked_len(out.len())?;
-    }
-    Ok(text(out))
-}
-
-fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
-    if args[0] == Datum::Null {
-        return Ok(Datum::Null);
-    }
-    let template = str_of(&args[0])?;
-    let mut out = String::new();
-    let mut chars = template.chars().peekable();
-    let mut next = 1;
-    let bad = |message: String| fault::error("22023", message);
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        if chars.peek() == Some(&'%') {
-            chars.next();
-            out.push('%');
-            continue;
-        }
-        let mut digits = String::new();
-        while let Some(d) = chars.next_if(char::is_ascii_digit) {
-            digits.push(d);
-        }
-        let mut position = None;
-        let mut left_align = false;
-        let mut width: usize = 0;
-        if !digits.is_empty() && chars.next_if_eq(&'$').is_some() {
-            position = digits.parse::<usize>().ok();
-            digits.clear();
-        }
-        if digits.is_empty() {
-            while chars.next_if_eq(&'-').is_some() {
-                left_align = true;
-            }
-            while let Some(d) = chars.next_if(char::is_ascii_digit) {
-                digits.push(d);
-            }
-        }
-        if !digits.is_empty() {
-            width = digits.parse().map_err(|_| bad("number is out of range".into()))?;
-            room(width)?;
-        }
-        let kind =
-            chars.next().ok_or_else(|| bad("unterminated format() type specifier".into()))?;
-        if !matches!(kind, 's' | 'I' | 'L') {
-            return Err(bad(format!("unrecognized format() type specifier \"{kind}\"")));
-        }
-        let at = position.unwrap_or(next);
-        if at == 0 {
-            return Err(bad(
-                "format specifies argument 0, but arguments are numbered from 1".into()
-            ));
-        }
-        next = at + 1;
-        let value = args.get(at).ok_or_else(|| bad("too few arguments for format()".into()))?;
-        let shown = match (kind, value) {
-            ('s', Datum::Null) => String::new(),
-            ('I', Datum::Null) => {
-                return Err(fault::error(
-                    "22004",
-                    "null values cannot be formatted as an SQL identifier",
-                ));
-            }
-            ('L', Datum::Null) => "NULL".to_owned(),
-            ('s', value) => to_text(value, call, at)?.into_owned(),
-            ('I', value) => quote_ident(&to_text(value, call, at)?),
-            (_, value) => quote_literal(&to_text(value, call, at)?),
-        };
-        let missing = width.saturating_sub(shown.chars().count());
-        if !left_align {
-            out.push_str(&" ".repeat(missing));
-        }
-        out.push_str(&shown);
-        if left_align {
-            out.push_str(&" ".repeat(missing));
-        }
         checked_len(out.len())?;
     }
     Ok(text(out))

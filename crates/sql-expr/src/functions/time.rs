@@ -6,11 +6,13 @@
 //! - The infinities pass through arithmetic with finite intervals.
 
 mod compute;
+mod overlap;
 
 use crate::calendar::{self, DAY, Field, SECOND, Scaled, Source, Zone};
 use crate::context::Call;
 use crate::fault;
 use crate::from_char::{self, FromCharError};
+use crate::number_template;
 use crate::registry::{Function, function};
 use crate::to_char;
 use crate::ty::Tag::{
@@ -21,12 +23,15 @@ use crate::value::{
     EPOCH_DAYS, f64_of, i64_of, interval_of, numeric_of, stored_micros, str_of, text, unix_micros,
 };
 use telesto_sql_types::error::Result;
+use telesto_sql_types::interval::parse_interval_of;
+use telesto_sql_types::interval_fields::{self, IntervalFields};
 use telesto_sql_types::{Datum, Interval, Numeric};
 
 use compute::*;
 pub use compute::{
     date_to_timestamp, micros_of, timestamp_to_date, timestamp_to_time, to_local, to_zoned,
 };
+use overlap::{overlaps, overlaps_spans, overlaps_times};
 
 /// Operators.
 pub const OPERATORS: &[Function] = &[
@@ -125,6 +130,16 @@ pub const TABLE: &[Function] = &[
             .ok_or_else(|| not_supported(str_of(&a[0]).unwrap_or(""), "interval"))?;
         Ok(Datum::Interval(Interval { months, days, micros }))
     }),
+    // What casts to an interval type with fields and a precision come to.
+    function("interval_of_fields", &[Text, Text, Int4], Iv, |a, _| {
+        let (fields, precision) = interval_type(&a[1], &a[2])?;
+        let read = parse_interval_of(str_of(&a[0])?, fields)?;
+        Ok(Datum::Interval(interval_fields::cut(read, fields, precision)))
+    }),
+    function("interval_of_fields", &[Iv, Text, Int4], Iv, |a, _| {
+        let (fields, precision) = interval_type(&a[1], &a[2])?;
+        Ok(Datum::Interval(interval_fields::cut(interval_of(&a[0])?, fields, precision)))
+    }),
     function("extract", &[Text, Date], Num, |a, _| extract(a, Part::Date)),
     function("extract", &[Text, Time], Num, |a, _| extract(a, Part::Time)),
     function("extract", &[Text, Ts], Num, |a, _| extract(a, Part::Timestamp)),
@@ -180,15 +195,14 @@ pub const TABLE: &[Function] = &[
     })
     .stable(),
     function("to_date", &[Text, Text], Date, |a, _| {
-        let micros =
-            from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
-        date(micros.div_euclid(DAY))
+        let read = from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
+        date(read.local_micros.div_euclid(DAY))
     })
     .stable(),
     function("to_timestamp", &[Text, Text], Tz, |a, c| {
-        let local =
-            from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
-        Ok(Datum::TimestampTz(stored_micros(c.context.zone().to_utc(local))?))
+        let read = from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
+        let zone = read.offset_seconds.map_or_else(|| c.context.zone(), Zone::Fixed);
+        Ok(Datum::TimestampTz(stored_micros(zone.to_utc(read.local_micros))?))
     })
     .stable(),
     function("to_timestamp", &[Float8], Tz, |a, _| {
@@ -202,7 +216,8 @@ pub const TABLE: &[Function] = &[
         Ok(Datum::TimestampTz(stored_micros((seconds * SECOND as f64).round() as i64)?))
     }),
     function("to_number", &[Text, Text], Num, |a, _| {
-        let found = from_char::decimal(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
+        let found =
+            number_template::decimal(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
         Ok(Datum::numeric(Numeric::parse(&found).unwrap_or_else(Numeric::zero)))
     })
     .stable(),
@@ -268,6 +283,9 @@ pub const TABLE: &[Function] = &[
     function("overlaps", &[Tz, Iv, Tz, Iv], Bool, |a, c| overlaps_spans(a, Some(c))).lax().stable(),
     function("overlaps", &[Tz, Iv, Tz, Tz], Bool, |a, c| overlaps_spans(a, Some(c))).lax().stable(),
     function("overlaps", &[Tz, Tz, Tz, Iv], Bool, |a, c| overlaps_spans(a, Some(c))).lax().stable(),
+    function("overlaps", &[Time, Iv, Time, Iv], Bool, |a, _| overlaps_times(a)).lax(),
+    function("overlaps", &[Time, Iv, Time, Time], Bool, |a, _| overlaps_times(a)).lax(),
+    function("overlaps", &[Time, Time, Time, Iv], Bool, |a, _| overlaps_times(a)).lax(),
     function("overlaps", &[Time, Time, Time, Time], Bool, |a, _| {
         Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))
     })

@@ -3,8 +3,11 @@
 //! # Invariants
 //! What needs other tables becomes a query that gives the keys (and new values) of the rows to write ([`super::rows`]).
 
+use super::additive::additive;
 use super::rows::{Assigned, key_of, relations, select, single_assignments};
 use super::*;
+use crate::policies::{RowChecks, names_columns};
+use telesto_sql_plan::row_security::{self, Finding};
 
 /// The one relation a statement writes, and its alias.
 pub(super) fn written(target: &TableWithJoins) -> Result<(&ObjectName, Option<&ast::Ident>)> {
@@ -36,7 +39,9 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
     let (name, alias) = written(&update.table)?;
     let written = Written::named(name, alias, Doing::Update, context)?;
     written.may_write(assigned(&update.assignments), Doing::Update)?;
-    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
+    let mut info = CompiledTable::new(context.catalog, context.settings, &written.table)?;
+    info.secured = written.secured.is_some();
+    let info = Arc::new(info);
     let table = &written.face;
     let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
@@ -44,7 +49,20 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
         None => None,
         Some(UpdateTableFromKind::BeforeSet(f) | UpdateTableFromKind::AfterSet(f)) => Some(f),
     };
-    let bound = if from.is_some() {
+    let reads = from.is_some()
+        || update.returning.is_some()
+        || update.selection.as_ref().is_some_and(names_columns)
+        || update.assignments.iter().any(|assigned| names_columns(&assigned.value));
+    let checks = match written.secured {
+        None => None,
+        Some(reader) => {
+            let actor = context.catalog.actor(reader);
+            let checks = row_security::update_checks(&written.table, &actor, reads)?;
+            Some(RowChecks::compile(checks, &written.table, reader, context)?)
+        }
+    };
+    // Rows behind policies are found by a query.
+    let bound = if from.is_some() || written.secured.is_some() {
         None
     } else {
         let eval = EvalContext::planning(context.settings, context.catalog);
@@ -75,17 +93,30 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
         }
         None => {
             let (target, set, others) =
-                update_by_query(update, from.map_or(&[], Vec::as_slice), &written, context).await?;
+                update_by_query(update, from.map_or(&[], Vec::as_slice), &written, reads, context)
+                    .await?;
             scope.relations.extend(others);
             (target, set)
         }
     };
     let (returning, columns) = returning(update.returning.as_ref(), &written, &scope, context)?;
     let moves_keys = moves_keys(&info, &set);
+    // Policies look at the row.
+    let plain = returning.is_none() && written.is_table() && checks.is_none();
+    let eval = EvalContext::planning(context.settings, context.catalog);
+    let adding = plain.then(|| additive(&info, &target, &set, &eval)).flatten();
     Ok(KeyPlan {
         columns,
         read_only: false,
-        kind: Kind::Update(UpdatePlan { info, target, set, moves_keys, returning }),
+        kind: Kind::Update(UpdatePlan {
+            info,
+            target,
+            set,
+            moves_keys,
+            returning,
+            adding,
+            checks,
+        }),
     })
 }
 
@@ -93,16 +124,58 @@ pub(super) fn error_needs_query(error: &Error) -> bool {
     error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.message().contains("subquery")
 }
 
+/// Refuses a LATERAL subquery that names the table written: PostgreSQL lets it stand there and refers to nothing.
+fn refuse_lateral(others: &[TableWithJoins], target: &str) -> Result<()> {
+    let factors = others.iter().flat_map(|from| {
+        std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation))
+    });
+    for factor in factors {
+        let TableFactor::Derived { lateral: true, subquery, .. } = factor else { continue };
+        let own = ast::visit_relations(subquery, |relation| {
+            let same = relation
+                .0
+                .last()
+                .and_then(|part| part.as_ident())
+                .is_some_and(|name| fold(name) == *target);
+            if same {
+                std::ops::ControlFlow::Break(())
+            } else {
+                std::ops::ControlFlow::Continue(())
+            }
+        });
+        let named = ast::visit_expressions(subquery, |expr| match expr {
+            ast::Expr::CompoundIdentifier(parts)
+                if parts.len() == 2 && fold(&parts[0]) == *target =>
+            {
+                std::ops::ControlFlow::Break(())
+            }
+            _ => std::ops::ControlFlow::Continue(()),
+        });
+        if named.is_break() && own.is_continue() {
+            return Err(Error::new(
+                SqlState::INVALID_COLUMN_REFERENCE,
+                format!("invalid reference to FROM-clause entry for table \"{target}\""),
+            )
+            .hint(format!(
+                "There is an entry for table \"{target}\", but it cannot be referenced from this part of the query."
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The query of a statement that writes `table`: `list` behind the key, then, for RETURNING, the other tables' columns.
 async fn by_query(
     written: &Written,
+    finding: Finding,
     others: &[TableWithJoins],
     condition: Option<&ast::Expr>,
     values: Vec<(ast::Expr, SqlType)>,
     returns: bool,
     context: &mut PlanContext<'_>,
 ) -> Result<(QuerySource, Option<usize>, Vec<ScopeRelation>)> {
-    let mut from = vec![written.keyed(context)?];
+    refuse_lateral(others, &written.shown)?;
+    let mut from = vec![written.keyed(finding, context)?];
     from.extend(others.iter().cloned());
     let star = returns && !others.is_empty();
     let mut list = vec![key_of(&written.shown)];
@@ -126,6 +199,7 @@ async fn update_by_query(
     update: &ast::Update,
     from: &[TableWithJoins],
     written: &Written,
+    reads: bool,
     context: &mut PlanContext<'_>,
 ) -> Result<(Target, Vec<(usize, Given)>, Vec<ScopeRelation>)> {
     let table = &*written.face;
@@ -147,7 +221,8 @@ async fn update_by_query(
     }
     let returns = update.returning.is_some();
     let (source, others, relations) =
-        by_query(written, from, update.selection.as_ref(), values, returns, context).await?;
+        by_query(written, Finding::Update(reads), from, update.selection.as_ref(), values, returns, context)
+            .await?;
     let types = source.types();
     let eval = EvalContext::planning(context.settings, context.catalog);
     let empty = Scope::default();
@@ -182,10 +257,15 @@ pub(crate) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
     };
     let (name, alias) = written(target)?;
     let written = Written::named(name, alias, Doing::Delete, context)?;
-    let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &written.table)?);
+    let mut info = CompiledTable::new(context.catalog, context.settings, &written.table)?;
+    info.secured = written.secured.is_some();
+    let info = Arc::new(info);
     let mut scope = Scope { relations: vec![written.relation()] };
     let before = context.parameters.clone();
-    let bound = if delete.using.is_some() {
+    let reads = delete.using.is_some()
+        || delete.returning.is_some()
+        || delete.selection.as_ref().is_some_and(names_columns);
+    let bound = if delete.using.is_some() || written.secured.is_some() {
         None
     } else {
         match written.condition(delete.selection.as_ref(), &scope, context) {
@@ -209,7 +289,8 @@ pub(crate) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
             let condition = delete.selection.as_ref();
             let returns = delete.returning.is_some();
             let (source, others, relations) =
-                by_query(&written, others, condition, Vec::new(), returns, context).await?;
+                by_query(&written, Finding::Delete(reads), others, condition, Vec::new(), returns, context)
+                    .await?;
             scope.relations.extend(relations);
             Target::Query(source, others)
         }

@@ -75,6 +75,10 @@ pub(crate) async fn merge(merge: &Merge, context: &mut PlanContext<'_>) -> Resul
         .detail("This operation is not supported for views."));
     }
     let table = find_table(name, context)?;
+    if crate::policies::secured(&table, None, context)?.is_some() {
+        let instead = "Write with INSERT, UPDATE and DELETE.";
+        return Err(crate::policies::not_yet("MERGE", &table.name, instead));
+    }
     let shown = alias.map_or_else(|| table.name.clone(), fold);
     let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &table)?);
     let source = TableWithJoins { relation: merge.source.clone(), joins: Vec::new() };
@@ -92,7 +96,7 @@ pub(crate) async fn merge(merge: &Merge, context: &mut PlanContext<'_>) -> Resul
     let Some(item) = from.first_mut() else { return Err(Error::internal("a FROM made here")) };
     item.relation = source.relation;
     if let Some(join) = item.joins.first_mut() {
-        join.relation = keyed(&table, &shown, context)?.relation;
+        join.relation = keyed(&table, &shown, "r", context)?.relation;
         let on = ast::JoinConstraint::On((*merge.on).clone());
         let needs_all = merge.clauses.iter().any(|c| c.clause_kind != MergeClauseKind::Matched);
         join.join_operator = match needs_all {

@@ -25,14 +25,15 @@ pub(super) fn column_of(table: &str, column: &str) -> ast::Expr {
     ast::Expr::CompoundIdentifier(vec![quoted(table), quoted(column)])
 }
 
-/// The written table as a FROM item that shows its rows' keys.
+/// The written table as a FROM item that shows its rows' keys; `finding`: what is done with them, and as whom.
 pub(super) fn keyed(
     table: &Table,
     shown: &str,
+    finding: &str,
     context: &PlanContext<'_>,
 ) -> Result<TableWithJoins> {
     let schema = context.catalog.schema_name(table.schema);
-    let name = vec![quoted(KEYED_SCHEMA), quoted(schema), quoted(&table.name)];
+    let name = vec![quoted(&format!("{KEYED_SCHEMA}{finding}")), quoted(schema), quoted(&table.name)];
     let mut from = from_clause("SELECT FROM t AS x")?;
     let mut item = from.pop().ok_or_else(|| Error::internal("a FROM item made here"))?;
     if let TableFactor::Table { name: place, alias: Some(alias), .. } = &mut item.relation {

@@ -21,6 +21,7 @@ use crate::access::conjunction;
 use telesto_sql_catalog::Relation;
 use telesto_sql_parser::sqlparser::ast::Ident;
 use telesto_sql_plan::hidden::KEY_COLUMN;
+use telesto_sql_plan::row_security::Finding;
 use telesto_sql_plan::updatable_view::{UpdatableView, below};
 
 /// What is done to a view, for errors.
@@ -53,6 +54,8 @@ pub(super) struct Written {
     pub face: Arc<Table>,
     /// What the statement calls it.
     pub shown: String,
+    /// The role whose policies hide rows of the table.
+    pub secured: Option<u32>,
     below: Option<UpdatableView>,
     columns: Vec<(String, Place)>,
     /// What the views' rows fulfil; `None`: it needs a query.
@@ -91,7 +94,9 @@ impl Written {
         let own = table.visible_columns().map(|(at, column)| (column.name.clone(), Place::Row(at)));
         let columns = own.collect();
         let conditions = Some(Vec::new());
-        let mut written = Self { table, face, shown, below, columns, conditions };
+        let reader = below.as_ref().and_then(|below| below.reader);
+        let secured = crate::policies::secured(&table, reader, context)?;
+        let mut written = Self { table, face, shown, secured, below, columns, conditions };
         written.look_through(context);
         Ok(written)
     }
@@ -140,6 +145,11 @@ impl Written {
     /// The columns a statement may name, those of a row first; what it binds is to go through [`Self::computed`].
     pub fn relation(&self) -> ScopeRelation {
         seen(&self.shown, &self.columns, &self.table)
+    }
+
+    /// Whether it is the table itself, not a view of it.
+    pub fn is_table(&self) -> bool {
+        self.below.is_none()
     }
 
     /// `expr` with what computes the view's columns put in for them.
@@ -252,12 +262,16 @@ impl Written {
     ///
     /// # Errors
     /// None but internal ones.
-    pub fn keyed(&self, context: &PlanContext<'_>) -> Result<TableWithJoins> {
-        let Some(below) = &self.below else { return keyed(&self.table, &self.shown, context) };
+    pub fn keyed(&self, finding: Finding, context: &PlanContext<'_>) -> Result<TableWithJoins> {
+        let role = self.secured.map(|role| role.to_string()).unwrap_or_default();
+        let finding = format!("{}{role}", finding.letter());
+        let Some(below) = &self.below else {
+            return keyed(&self.table, &self.shown, &finding, context);
+        };
         let mut item: Option<TableWithJoins> = None;
         for level in &below.levels {
             let mut from = match item {
-                None => keyed(&self.table, &fold(&level.alias), context)?,
+                None => keyed(&self.table, &fold(&level.alias), &finding, context)?,
                 Some(inner) => inner,
             };
             match &mut from.relation {

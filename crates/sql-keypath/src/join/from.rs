@@ -386,6 +386,7 @@ fn plain_table(factor: &TableFactor, context: &PlanContext<'_>) -> Result<(Arc<T
         return Err(decline("a column alias list"));
     }
     let table = find_table(name, context)?;
+    crate::policies::open(&table, context)?;
     let shown = alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.name));
     Ok((table, shown))
 }

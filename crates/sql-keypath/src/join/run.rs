@@ -28,6 +28,7 @@ use super::{JoinKind, JoinPlan, Step};
 use crate::access::Keys;
 use crate::read::{BATCH, Reader, fetch, get_many};
 use crate::storage;
+use telesto_sql_catalog::uses::Path;
 use telesto_sql_expr::EvalContext;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_types::Datum;
@@ -374,6 +375,7 @@ impl Pending {
         telesto_sql_types::interrupt::pace().await?;
         let entries = scan.next_batch(BATCH).await?;
         let rows = step.rows_of(vec![entries], exec).await?.pop().unwrap_or_default();
+        step.count(0, rows.len(), exec);
         let rows = rows.iter().map(|value| step.codec.decode(value)).collect::<Result<_>>()?;
         self.at = 0;
         self.long = Some((scan, rows));
@@ -386,6 +388,12 @@ fn options(exec: &ExecContext) -> ScanOptions {
 }
 
 impl Step {
+    fn count(&self, scans: u64, rows: usize, exec: &ExecContext) {
+        let whole = self.access.is_full() && self.access.index == 0;
+        let path = if whole { Path::Whole } else { Path::Index(self.access.index) };
+        exec.live.uses.read(self.table.id, path, scans, rows as u64);
+    }
+
     /// The rows under whole keys, a list for each.
     async fn look_up(
         &self,
@@ -414,6 +422,7 @@ impl Step {
                 *value = rows.next();
             }
         }
+        self.count(1, values.iter().flatten().count(), exec);
         self.hold(values.iter().flatten(), held)?;
         let decoded = |value: &Bytes| self.codec.decode(value);
         values
@@ -448,6 +457,7 @@ impl Step {
         let long: Vec<bool> = found.iter().map(Option::is_none).collect();
         let entries = found.into_iter().map(Option::unwrap_or_default).collect();
         let values = self.rows_of(entries, exec).await?;
+        self.count(1, values.iter().map(Vec::len).sum(), exec);
         self.hold(values.iter().flatten(), held)?;
         values
             .into_iter()

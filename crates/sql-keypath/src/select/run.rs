@@ -3,6 +3,8 @@
 //! # Invariants
 //! A look-up by whole keys touches no scan; a result longer than a batch is a stream that reads as it is pulled.
 
+use telesto_sql_catalog::uses::Path;
+
 use super::*;
 
 impl SelectPlan {
@@ -231,7 +233,9 @@ impl SelectPlan {
             exec.txn.claim(&keys).await?;
         }
         let mut rows = Vec::with_capacity(keys.len());
+        let mut found = 0;
         for value in get_many(exec, &keys, exec.read_for).await?.into_iter().flatten() {
+            found += 1;
             let row = from.codec.decode(&value)?;
             if let Some(filter) = &self.filter
                 && !filter.holds(&row, context)?
@@ -240,6 +244,7 @@ impl SelectPlan {
             }
             rows.push(self.project(&row, context)?);
         }
+        exec.live.uses.read(from.table.id, Path::Index(0), 1, found);
         Ok(rows)
     }
 

@@ -166,10 +166,22 @@ pub enum Action {
     OwnerTo(RoleSpec),
     /// SET or RESET of `security_invoker`, of a view.
     SecurityInvoker(bool),
+    /// ROW LEVEL SECURITY.
+    RowSecurity(RowSecurityChange),
     /// Storage, triggers and the like.
     Nothing,
     /// Known to PostgreSQL, not here.
     Unsupported(String),
+}
+
+/// What to do about row security.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant is a word of the definition")]
+pub enum RowSecurityChange {
+    Enable,
+    Disable,
+    Force,
+    NoForce,
 }
 
 /// What to do to a column.

@@ -2,7 +2,7 @@
 
 use super::parse::token_text;
 use super::words::Words;
-use super::{Action, ColumnChange, Kind};
+use super::{Action, ColumnChange, Kind, RowSecurityChange};
 use crate::sqlparser::ast::{DeferrableInitial, TableConstraint};
 use crate::sqlparser::tokenizer::Token;
 use telesto_sql_types::error::{Error, Result};
@@ -88,9 +88,15 @@ impl Words<'_> {
         {
             return Ok(action);
         }
-        if self.words(&["ENABLE", "ROW"]) || self.words(&["FORCE", "ROW"]) {
-            self.rest_of_action();
-            return Ok(Action::Unsupported("row security".to_owned()));
+        for (words, change) in [
+            (&["ENABLE", "ROW", "LEVEL", "SECURITY"][..], RowSecurityChange::Enable),
+            (&["DISABLE", "ROW", "LEVEL", "SECURITY"], RowSecurityChange::Disable),
+            (&["FORCE", "ROW", "LEVEL", "SECURITY"], RowSecurityChange::Force),
+            (&["NO", "FORCE", "ROW", "LEVEL", "SECURITY"], RowSecurityChange::NoForce),
+        ] {
+            if self.words(words) {
+                return Ok(Action::RowSecurity(change));
+            }
         }
         for (word, reset) in [("SET", false), ("RESET", true)] {
             if self.peek_words(&[word]) && self.0.peek_nth_token(1).token == Token::LParen {

@@ -6,6 +6,7 @@
 //! # Limits
 //! Options in parentheses stand in any order there already.
 
+use crate::marks::HEADER_MATCH;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 
 /// Writes COPY's `FREEZE ON` and `HEADER OFF` as the parser knows them, `TRUE` and `FALSE` (pgbench
@@ -20,15 +21,39 @@ pub fn spell_switches(tokens: &mut Vec<TokenWithSpan>) {
         return;
     }
     let (mut after_switch, mut all) = (false, false);
+    let mut before = String::new();
     for token in solid {
         let this = word(&token.token);
-        if after_switch && this == "ON" {
+        if let Token::SingleQuotedString(text) = &mut token.token
+            && matches!(before.as_str(), "DELIMITER" | "QUOTE" | "ESCAPE")
+            && text.chars().count() != 1
+        {
+            // The parser wants one character; which it is not is for COPY to say.
+            *text = "\u{FFFD}".to_owned();
+        }
+        before.clone_from(&this);
+        if after_switch && this == "MATCH" {
+            token.token = Token::make_word(HEADER_MATCH, Some('"'));
+        } else if after_switch && this == "ON" {
             token.token = Token::make_keyword("TRUE");
         } else if after_switch && this == "OFF" {
             token.token = Token::make_keyword("FALSE");
         }
         after_switch = this == "FREEZE" || this == "HEADER";
         all |= this == "FORCE_QUOTE" || this == "FORCE";
+    }
+    let matched = Token::make_word(HEADER_MATCH, Some('"'));
+    if let Some(at) = tokens.iter().position(|token| token.token == matched) {
+        // An option of its own beside HEADER.
+        let span = tokens[at].span;
+        let new = [
+            Token::make_keyword("TRUE"),
+            Token::Comma,
+            Token::make_keyword("ENCODING"),
+            Token::Whitespace(Whitespace::Space),
+            Token::SingleQuotedString(HEADER_MATCH.to_owned()),
+        ];
+        tokens.splice(at..=at, new.into_iter().map(|token| TokenWithSpan::new(token, span)));
     }
     if !all {
         return;

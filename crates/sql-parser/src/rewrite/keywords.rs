@@ -12,6 +12,11 @@
 //! | `FETCH FIRST (n) ROWS ONLY` | `LIMIT (n)` |
 //! | `FETCH FIRST (n) ROWS WITH TIES` | `LIMIT (n) FETCH FIRST ROWS WITH TIES` |
 //! | `INSERT … OVERRIDING SYSTEM VALUE` | a column more, named [`OVERRIDING_SYSTEM`] |
+//! | `ORDER BY a USING >`, `<` | `ORDER BY a DESC`, `ASC` |
+//! | `top` | `"top"`: the parser takes it for a clause of another dialect |
+//! | `FROM t *` | `FROM t`: what inherits is read in any case, and there is nothing that does |
+//! | `START TRANSACTION …, DEFERRABLE` | `START TRANSACTION …`: a transaction that reads never waits for others |
+//! | `SELECT ((SELECT 1) UNION …)` | `SELECT (WITH "…" AS (SELECT 1) (SELECT 1) UNION …)` |
 //! | `MERGE … THEN DO NOTHING` | an assignment or INSERT of a column named [`DO_NOTHING`] |
 //! | `MERGE … THEN INSERT DEFAULT VALUES` | an INSERT of a column named [`DEFAULT_VALUES`] |
 //!
@@ -111,6 +116,9 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
         }
         _ => {}
     }
+    let transaction = matches!(words.word(0).as_str(), "START" | "BEGIN")
+        || words.are(0, &["SET", "TRANSACTION"])
+        || words.are(0, &["SET", "SESSION", "CHARACTERISTICS"]);
     let mut merge = false;
     let mut at = 0;
     while at < words.solid.len() {
@@ -118,11 +126,89 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
             "MERGE" => merge = true,
             "FOR" => locks(&mut words, at),
             "FETCH" => fetch(&mut words, at),
+            "USING" => direction(&mut words, at),
+            "TOP" => words.replace(at, 1, vec![quoted("top")]),
+            "FROM" if words.token(at + 2) == Some(&Token::Mul) => inherited(&mut words, at),
+            "DEFERRABLE" if transaction => deferrable(&mut words, at),
+            "SELECT" | "EXISTS" | "ARRAY" => united(&mut words, at + 1),
             "OVERRIDING" => overriding(&mut words, at),
             "THEN" if merge => when(&mut words, at),
             _ => {}
         }
         at += 1;
+    }
+    super::nested_joins::enclose(words.tokens);
+}
+
+/// `USING >` behind what is sorted by.
+fn direction(words: &mut Words<'_>, at: usize) {
+    let order = match words.token(at + 1) {
+        Some(Token::Gt | Token::GtEq) => "DESC",
+        Some(Token::Lt | Token::LtEq) => "ASC",
+        _ => return,
+    };
+    words.replace(at, 2, vec![keyword(order)]);
+}
+
+/// `FROM t *`; a product (`extract(day FROM a * b)`) has something behind the sign.
+fn inherited(words: &mut Words<'_>, at: usize) {
+    let ends = match words.token(at + 3) {
+        None | Some(Token::RParen | Token::Comma | Token::SemiColon) => true,
+        _ => matches!(
+            words.word(at + 3).as_str(),
+            "AS" | "WHERE"
+                | "GROUP"
+                | "ORDER"
+                | "LIMIT"
+                | "JOIN"
+                | "LEFT"
+                | "RIGHT"
+                | "INNER"
+                | "CROSS"
+                | "NATURAL"
+                | "UNION"
+        ),
+    };
+    if ends && matches!(words.token(at + 1), Some(Token::Word(_))) {
+        words.replace(at + 2, 1, Vec::new());
+    }
+}
+
+/// `[,] [NOT] DEFERRABLE` of a transaction.
+fn deferrable(words: &mut Words<'_>, at: usize) {
+    let mut begin = at;
+    if words.word(begin - 1) == "NOT" {
+        begin -= 1;
+    }
+    if words.token(begin - 1) == Some(&Token::Comma) {
+        begin -= 1;
+    }
+    words.replace(begin, at + 1 - begin, Vec::new());
+}
+
+/// A parenthesis at `at` that holds a parenthesised query and a set operation behind it.
+fn united(words: &mut Words<'_>, at: usize) {
+    if words.token(at) != Some(&Token::LParen)
+        || words.token(at + 1) != Some(&Token::LParen)
+        || !matches!(words.word(at + 2).as_str(), "SELECT" | "VALUES" | "WITH")
+    {
+        return;
+    }
+    let mut depth = 0_usize;
+    let close = (at + 1..words.solid.len()).find(|place| {
+        match words.token(*place) {
+            Some(Token::LParen) => depth += 1,
+            Some(Token::RParen) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    });
+    let next = close.map_or(String::new(), |close| words.word(close + 1));
+    if matches!(next.as_str(), "UNION" | "INTERSECT" | "EXCEPT") {
+        let mut new = vec![Token::LParen, keyword("WITH"), quoted("\0none"), keyword("AS")];
+        new.extend([Token::LParen, keyword("SELECT"), Token::Number("1".to_owned(), false)]);
+        new.push(Token::RParen);
+        words.replace(at, 1, new);
     }
 }
 

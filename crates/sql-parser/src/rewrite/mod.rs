@@ -15,6 +15,7 @@ pub mod constructs;
 pub mod copy_words;
 pub mod expand_array;
 pub mod keywords;
+mod nested_joins;
 pub mod precedence;
 pub mod quantified_comparison;
 pub mod records;

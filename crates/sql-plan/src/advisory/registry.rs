@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_common::Env;
+use telesto_common::wait::{self, Wait};
 use telesto_txn::Transaction;
 use tokio::sync::Notify;
 
@@ -219,7 +220,7 @@ impl AdvisoryLocks {
                 }
             };
             if !bounded {
-                notified.await;
+                wait::on(Wait::Advisory, notified).await;
                 continue;
             }
             let left = REMOTE_WAIT.saturating_sub(self.env.clock.monotonic().saturating_sub(begun));
@@ -229,7 +230,7 @@ impl AdvisoryLocks {
                 ));
             }
             tokio::select! {
-                () = notified => {}
+                () = wait::on(Wait::Advisory, notified) => {}
                 () = self.env.clock.sleep(left) => {}
             }
         }

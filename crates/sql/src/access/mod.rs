@@ -29,9 +29,10 @@ use std::sync::Arc;
 use telesto_sql_catalog::builtin::tables;
 use telesto_sql_catalog::rights::{READ_ALL_STATS, denied};
 use telesto_sql_catalog::temp::is_temporary;
-use telesto_sql_catalog::{Actor, CatalogSnapshot, Guarded, Relation, Rights};
+use telesto_sql_catalog::{Actor, CatalogSnapshot, Guarded, Relation, Rights, Table};
 use telesto_sql_parser::definition::{self, Definition};
 use telesto_sql_parser::sqlparser::ast::{self, ObjectName, Query, Statement};
+use telesto_sql_plan::row_security;
 
 use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
@@ -76,6 +77,9 @@ pub(crate) fn class_of(statement: &Statement) -> Class {
         | S::DropDomain(_)
         | S::Truncate(_)
         | S::Comment { .. }
+        | S::CreatePolicy(_)
+        | S::AlterPolicy(_)
+        | S::DropPolicy(_)
         | S::Pragma { .. } => Class::Definition,
         S::Set(_)
         | S::Reset(_)
@@ -98,12 +102,12 @@ pub(crate) fn class_of(statement: &Statement) -> Class {
         S::Lock(_) | S::LockTables { .. } | S::Analyze(_) | S::Vacuum(_) => Class::Session,
         S::Msck(_) | S::Install { .. } | S::Load { .. } | S::Directory { .. } | S::Case(_) | S::If(_) | S::While(_) | S::Raise(_)
         | S::Call(_) | S::CopyIntoSnowflake { .. } | S::Open(_) | S::CreateVirtualTable { .. } | S::CreateRole(_)
-        | S::CreateSecret { .. } | S::CreateServer(_) | S::CreatePolicy(_) | S::CreateConnector(_) | S::CreateOperator(_)
+        | S::CreateSecret { .. } | S::CreateServer(_) | S::CreateConnector(_) | S::CreateOperator(_)
         | S::CreateOperatorFamily(_) | S::CreateOperatorClass(_) | S::AlterSchema(_) | S::AlterIndex { .. } | S::AlterView { .. }
         | S::AlterFunction(_) | S::AlterOperator(_) | S::AlterOperatorFamily(_) | S::AlterOperatorClass(_) | S::AlterRole { .. }
-        | S::AlterPolicy(_) | S::AlterConnector { .. } | S::AlterSession { .. } | S::AttachDatabase { .. }
+        | S::AlterConnector { .. } | S::AlterSession { .. } | S::AttachDatabase { .. }
         | S::AttachDuckDBDatabase { .. } | S::DetachDuckDBDatabase { .. } | S::DropFunction(_) | S::DropProcedure { .. }
-        | S::DropSecret { .. } | S::DropPolicy(_) | S::DropConnector { .. } | S::CreateCollation(_) | S::DropExtension(_)
+        | S::DropSecret { .. } | S::DropConnector { .. } | S::CreateCollation(_) | S::DropExtension(_)
         | S::DropOperator(_) | S::DropOperatorFamily(_) | S::DropOperatorClass(_) | S::Flush { .. } | S::ShowFunctions { .. }
         | S::ShowStatus { .. } | S::ShowVariables { .. } | S::ShowCreate { .. } | S::ShowColumns { .. } | S::ShowCatalogs { .. }
         | S::ShowDatabases { .. } | S::ShowProcessList { .. } | S::ShowSchemas { .. } | S::ShowCharset(_) | S::ShowObjects(_)
@@ -156,6 +160,7 @@ fn check_as(
         ctes: Vec::new(),
         views: 0,
         seen: BTreeSet::new(),
+        policies: BTreeSet::new(),
     };
     walk.statement(statement)
 }
@@ -195,6 +200,8 @@ pub(super) struct Walk<'a> {
     pub(super) views: usize,
     /// The names of relations that were looked at, as written.
     pub(super) seen: BTreeSet<String>,
+    /// Tables whose policies were looked at, and as whom.
+    policies: BTreeSet<(u32, u32)>,
 }
 
 /// What a name in FROM means.
@@ -293,11 +300,37 @@ impl Walk<'_> {
                 if let (Some(_), Relation::Table(table)) = (system, &found) {
                     Guarded::table(table).need(&self.actor, Rights::SELECT)?;
                 }
+                if let Relation::Table(table) = &found {
+                    self.policies_of(table)?;
+                }
                 Ok(Named::Found(found))
             }
             (None, Some(table)) => Ok(Named::System(table)),
             (None, None) => Ok(Named::Nothing),
         }
+    }
+
+    /// What policies read is read with the rights of whom they are for: an owner could read through them else.
+    fn policies_of(&mut self, table: &Arc<Table>) -> Result<()> {
+        if !table.row_security.enabled
+            || !row_security::applies(table, self.catalog, &self.actor)
+            || !self.policies.insert((table.id.0, self.actor.oid))
+        {
+            return Ok(());
+        }
+        let (ctes, seen) = (std::mem::take(&mut self.ctes), std::mem::take(&mut self.seen));
+        // As in a view, schemas that are closed are passed.
+        self.views += 1;
+        let expressions = row_security::expressions(table, &self.actor);
+        let result = expressions.and_then(|all| {
+            all.iter().try_for_each(|expr| {
+                let mut level = Level::default();
+                self.expressions(|visitor| ast::Visit::visit(expr, visitor), &mut level, 0)
+            })
+        });
+        self.views -= 1;
+        (self.ctes, self.seen) = (ctes, seen);
+        result
     }
 
     /// Fails when the relation's schema is closed to the role.

@@ -33,6 +33,8 @@ fn options(choice: &[u8; 4]) -> Option<Options> {
         quote,
         escape: byte(3, quote),
         force_quote: Vec::new(),
+        header_match: false,
+        header_names: Vec::new(),
         force_not_null: Vec::new(),
         force_null: Vec::new(),
     };

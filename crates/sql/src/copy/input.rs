@@ -100,6 +100,7 @@ impl CopyIn {
                 let table = Some(&**table);
                 let not_null = flags(&options.force_not_null, &names, "FORCE_NOT_NULL", table)?;
                 let null = flags(&options.force_null, &names, "FORCE_NULL", table)?;
+                let options = Options { header_names: names, ..options };
                 Input::Lines(Decoder::new(options).forcing(not_null, null))
             }
         };

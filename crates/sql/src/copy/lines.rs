@@ -134,10 +134,37 @@ impl Decoder {
             }
             if self.options.header && !std::mem::replace(&mut self.headed, true) {
                 text_of(&self.row)?;
+                if self.options.header_match {
+                    self.header_matches()?;
+                }
                 continue;
             }
             return Ok(true);
         }
+    }
+
+    /// Refuses a header that does not name the columns.
+    fn header_matches(&self) -> Result<()> {
+        let bad = |message: String| Err(Error::new(SqlState::BAD_COPY_FILE_FORMAT, message));
+        let names = self.fields()?;
+        let wanted = &self.options.header_names;
+        if names.len() != wanted.len() {
+            return bad(format!(
+                "wrong number of fields in header line: got {}, expected {}",
+                names.len(),
+                wanted.len()
+            ));
+        }
+        for (number, (name, wanted)) in names.iter().zip(wanted).enumerate() {
+            if name.as_deref() != Some(wanted.as_str()) {
+                let number = number + 1;
+                let got = name.as_deref().unwrap_or("");
+                return bad(format!(
+                    "column name mismatch in header line field {number}: got \"{got}\", expected \"{wanted}\""
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The values of the last row.
@@ -413,6 +440,8 @@ mod tests {
             quote: b'"',
             escape: b'"',
             force_quote: Vec::new(),
+            header_match: false,
+            header_names: Vec::new(),
             force_not_null: Vec::new(),
             force_null: Vec::new(),
         }

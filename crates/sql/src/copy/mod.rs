@@ -28,6 +28,8 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::StreamExt as _;
 
+use telesto_sql_plan::row_security;
+
 use self::input::CopyIn;
 use self::lines::encode;
 use self::options::Options;
@@ -139,6 +141,14 @@ async fn run(
     match source {
         CopySource::Table { table_name, columns } if !to => {
             let table = target_table(table_name, &context.catalog, &context.settings)?;
+            let role = context.settings.current_role;
+            if row_security::is_on(&table, &context.catalog, &context.settings, role)? {
+                return Err(Error::new(
+                    SqlState::FEATURE_NOT_SUPPORTED,
+                    "COPY FROM not supported with row-level security",
+                )
+                .hint("Use INSERT statements instead."));
+            }
             let chosen = chosen_columns(&table, columns)?;
             let target = CopyIn::prepare(&table, chosen, options.clone(), context)?;
             Ok(StatementResult::CopyIn {

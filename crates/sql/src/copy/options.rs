@@ -5,6 +5,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
 use crate::plan::CopyFormat;
 use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption, Ident};
+use telesto_sql_parser::marks::HEADER_MATCH;
 
 /// How the data is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,10 @@ pub(super) struct Options {
     pub null: String,
     /// The first line names the columns.
     pub header: bool,
+    /// HEADER MATCH: it must name the columns.
+    pub header_match: bool,
+    /// What it must name then, once that is known.
+    pub header_names: Vec<String>,
     /// Around csv values.
     pub quote: u8,
     /// Before a quote inside a quoted value.
@@ -66,7 +71,7 @@ fn one_byte(name: &str, value: char) -> Result<u8> {
         .filter(|byte| byte.is_ascii() && !matches!(byte, b'\r' | b'\n'))
         .ok_or_else(|| {
             Error::new(
-                SqlState::INVALID_PARAMETER_VALUE,
+                SqlState::FEATURE_NOT_SUPPORTED,
                 format!("COPY {name} must be a single one-byte character"),
             )
         })
@@ -131,6 +136,8 @@ impl Options {
             delimiter: if csv { b',' } else { b'\t' },
             null: if csv { String::new() } else { "\\N".to_owned() },
             header: false,
+            header_match: false,
+            header_names: Vec::new(),
             quote: b'"',
             escape: b'"',
             force_quote: Vec::new(),
@@ -148,6 +155,7 @@ impl Options {
                 CopyOption::ForceQuote(columns) => out.force_quote = names(columns),
                 CopyOption::ForceNotNull(columns) => out.force_not_null = names(columns),
                 CopyOption::ForceNull(columns) => out.force_null = names(columns),
+                CopyOption::Encoding(name) if name == HEADER_MATCH => out.header_match = true,
                 CopyOption::Encoding(name) => {
                     let name = name.to_lowercase();
                     if !matches!(name.as_str(), "utf8" | "utf-8" | "unicode") {
@@ -201,6 +209,12 @@ impl Options {
     /// 0A000.
     pub(super) fn check_direction(&self, to: bool) -> Result<()> {
         let refuse = |text: String| Err(Error::new(SqlState::FEATURE_NOT_SUPPORTED, text));
+        if to && self.header_match {
+            return Err(Error::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                "cannot use \"match\" with HEADER in COPY TO",
+            ));
+        }
         for (columns, what, goes_to) in [
             (&self.force_quote, "quote", true),
             (&self.force_not_null, "not null", false),

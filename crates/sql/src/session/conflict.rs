@@ -58,10 +58,14 @@ impl Session {
             .as_ref()
             .and_then(|catalog| describe_key(catalog, &conflict.key))
             .unwrap_or_else(|| "the catalog or a key that is no table's".to_owned());
-        let mut error = error.detail(format!(
-            "Transaction {} committed a change of {place} after transaction {} had read or written it.",
-            conflict.other, conflict.txn
-        ));
+        let detail = match conflict.refused {
+            true => format!("What transaction {} adds to {place} was refused at its commit.", conflict.txn),
+            false => format!(
+                "Transaction {} committed a change of {place} after transaction {} had read or written it.",
+                conflict.other, conflict.txn
+            ),
+        };
+        let mut error = error.detail(detail);
         if let Some(catalog) = &self.catalog
             && let Some(table) = table_of(catalog, &conflict.key)
         {

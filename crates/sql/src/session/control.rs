@@ -132,6 +132,18 @@ impl Session {
             }
             // BEGIN inside a string of several statements makes their implicit block explicit.
             Some(block) => {
+                // What ran before it in the string has had its snapshot.
+                let level = self.settings.default_level;
+                let other = |mode: &TransactionMode| match mode {
+                    TransactionMode::IsolationLevel(wanted) => level_of(*wanted) != level,
+                    TransactionMode::AccessMode(_) => false,
+                };
+                if modes.iter().any(other) {
+                    return Err(Error::new(
+                        SqlState::ACTIVE_SQL_TRANSACTION,
+                        "SET TRANSACTION ISOLATION LEVEL must be called before any query",
+                    ));
+                }
                 block.explicit = true;
                 let options = TxnOptions {
                     read_only: self.settings.default_read_only || self.settings.confined,

@@ -21,7 +21,9 @@ use crate::advisory::remote::Remote;
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::sequence::SequenceCache;
 use crate::catalog::sizes::TableSizes;
+use crate::codec::addition::RowAdditions;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, bootstrap};
+use crate::catalog::uses::TableUses;
 use crate::catalog::{CatalogCache, DEFAULT_DATABASE, SequenceSession};
 use crate::error::{Error, Result, SqlState};
 use crate::notify::hub::Hub;
@@ -79,6 +81,8 @@ pub struct SessionOptions {
     pub proven: bool,
     /// The database; empty for `telesto`.
     pub database: String,
+    /// Where the client is; `None`: in this process.
+    pub client: Option<std::net::SocketAddr>,
     /// application_name
     pub application_name: String,
     /// Further start-up parameters, as if SET.
@@ -99,6 +103,7 @@ pub struct SqlEngine {
     pub(crate) catalogs: CatalogCache,
     sequences: Arc<SequenceCache>,
     sizes: Arc<TableSizes>,
+    uses: Arc<TableUses>,
     pub(super) memory: Arc<MemoryBudget>,
     advisory: Arc<AdvisoryLocks>,
     pub(super) backends: Arc<Backends>,
@@ -124,6 +129,7 @@ impl SqlEngine {
         options: SqlOptions,
     ) -> Result<Arc<Self>> {
         crate::expr::registry::install(&crate::system::FUNCTIONS)?;
+        database.add_with(Arc::new(RowAdditions));
         // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
         let mut attempt = 0;
         loop {
@@ -166,6 +172,7 @@ impl SqlEngine {
             catalogs,
             sequences: Arc::default(),
             sizes: Arc::default(),
+            uses: Arc::default(),
             memory,
             advisory,
             backends: Arc::default(),
@@ -217,6 +224,11 @@ impl SqlEngine {
         let now = super::pg_micros(self.env.clock.wall_micros());
         let shown =
             Arc::new(crate::plan::activity::Shown::of((&settings.session_user, role.oid), now));
+        {
+            let mut shown = shown.change();
+            shown.client = options.client;
+            shown.application_name.clone_from(&settings.application_name);
+        }
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             sequences: Arc::new(SequenceSession::new(
@@ -247,6 +259,7 @@ impl SqlEngine {
             live: Arc::new(SessionView {
                 locks: Some(Arc::clone(&self.advisory)),
                 sizes: Arc::clone(&self.sizes),
+                uses: Arc::clone(&self.uses),
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
                 measured: Arc::clone(&self.measured),

@@ -14,6 +14,7 @@
 //!   savepoint) leaves it (25P02).
 
 mod activity;
+mod as_of;
 mod bounds;
 mod conflict;
 mod constraints;

@@ -83,6 +83,9 @@ impl Session {
                 Err(error) => error,
             };
             if error.conflict().is_none() || attempt >= self.engine.options.retry_attempts {
+                if error.conflict().is_none() {
+                    self.lost = 0;
+                }
                 return Err(error);
             }
             attempt += 1;

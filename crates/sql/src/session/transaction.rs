@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
-use telesto_common::Timestamp;
 use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
 use super::Session;
@@ -70,6 +69,12 @@ fn asks_for_temporary(statement: &Statement) -> bool {
 fn not_waited_for(txn: &Arc<dyn Transaction>) -> Box<Error> {
     let reason = "it was not waited for to its end".to_owned();
     Box::new(telesto_txn::Error::OutcomeUnknown { txn: txn.id(), reason }.into())
+}
+
+/// The error, if it is the reason why something could not be added to a row: a bound, an overflow, NULL.
+fn of_the_data(error: &Error) -> Option<Error> {
+    let code = error.code();
+    ["22", "23"].iter().any(|class| code.0.starts_with(class)).then(|| error.clone())
 }
 
 /// Repetitions that do not wait.
@@ -409,8 +414,10 @@ impl Session {
         options: Option<TxnOptions>,
     ) -> Result<()> {
         let mut attempt = 0;
+        let mut refused = false;
         loop {
-            match self.repeat_once(options).await {
+            refused |= conflict.as_ref().is_some_and(|conflict| conflict.refused);
+            match self.repeat_once(options, refused).await {
                 Ok(true) => {
                     self.advisory.executed_again();
                     return Ok(());
@@ -442,7 +449,13 @@ impl Session {
                     attempt += 1;
                     self.pause(attempt).await;
                 }
-                Err(error) => return Err(self.explain_conflict(error)),
+                Err(error) => {
+                    if error.conflict().is_none() {
+                        // It is told; what comes next is other work.
+                        self.lost = 0;
+                    }
+                    return Err(self.explain_conflict(error));
+                }
             }
         }
     }
@@ -456,7 +469,8 @@ impl Session {
         self.repeat(None, Some(options)).await
     }
 
-    async fn repeat_once(&mut self, options: Option<TxnOptions>) -> Result<bool> {
+    /// `refused`: something that a statement added to a row was refused at the commit, after it was told to be done.
+    async fn repeat_once(&mut self, options: Option<TxnOptions>, refused: bool) -> Result<bool> {
         let Some(block) = &mut self.block else { return Ok(true) };
         self.cursors.drop_block();
         self.advisory.begin_again();
@@ -473,7 +487,7 @@ impl Session {
         let savepoints = std::mem::take(&mut block.savepoints);
         let steps = block.steps.clone();
         let settings = Arc::clone(&self.settings);
-        let result = self.repeat_steps(&steps).await;
+        let result = self.repeat_steps(&steps, refused).await;
         self.settings = settings;
         // What set_config asked for has its effect already.
         self.configured.take();
@@ -487,15 +501,19 @@ impl Session {
         result
     }
 
-    async fn repeat_steps(&mut self, steps: &[Step]) -> Result<bool> {
+    async fn repeat_steps(&mut self, steps: &[Step], refused: bool) -> Result<bool> {
         for step in steps {
             match step {
                 Step::Statement { prepared, parameters, settings, seen } => {
                     self.settings = Arc::clone(settings);
                     let result = self.attempt(prepared, parameters).await;
                     let before = seen.lock().clone();
+                    let reason = result.as_ref().err().filter(|_| refused).and_then(of_the_data);
                     if !repeats(result, &before).await? {
-                        return Ok(false);
+                        return match reason {
+                            Some(reason) => Err(self.confirmed(reason).boxed().await),
+                            None => Ok(false),
+                        };
                     }
                 }
                 Step::Savepoint(name) => self.make_savepoint(name).await?,
@@ -567,33 +585,5 @@ impl Session {
         self.channels.savepoints(at + 1, true);
         self.deferred.savepoints(at + 1, true);
         Ok(())
-    }
-
-    /// The timestamp `AS OF SYSTEM TIME text` means.
-    pub(super) fn as_of_timestamp(&self, text: &str) -> Result<Timestamp> {
-        let wall = self.engine.env.clock.wall_micros();
-        if let Ok(raw) = text.parse::<u64>() {
-            return Ok(Timestamp(raw));
-        }
-        if let Some((micros, counter)) = text.split_once('.')
-            && let (Ok(micros), Ok(counter)) = (micros.parse::<u64>(), counter.parse::<u64>())
-        {
-            return Ok(Timestamp(Timestamp::from_wall_micros(micros).0 + counter));
-        }
-        let style = self.settings.text_style(pg_micros(wall));
-        let micros = if text.starts_with('-') {
-            let age = crate::types::interval::parse_interval(text)?;
-            pg_micros(wall) + i64::try_from(age.span()).unwrap_or(i64::MIN / 2)
-        } else {
-            crate::types::datetime_parse::parse_timestamp(text, true, &style)?
-        };
-        let unix = micros.saturating_add(super::PG_EPOCH_SECONDS * 1_000_000);
-        let unix = u64::try_from(unix).ok().filter(|unix| *unix <= wall).ok_or_else(|| {
-            Error::new(
-                SqlState::INVALID_PARAMETER_VALUE,
-                format!("AS OF SYSTEM TIME '{text}' is not in the past"),
-            )
-        })?;
-        Ok(Timestamp(Timestamp::from_wall_micros(unix + 1).0 - 1))
     }
 }

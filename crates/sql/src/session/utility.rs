@@ -208,7 +208,15 @@ impl Session {
             Statement::Declare { .. } | Statement::Fetch { .. } | Statement::Close { .. } => {
                 self.held_cursor(statement).await
             }
-            Statement::LockTables { .. } | Statement::Lock { .. } => Ok(tag("LOCK TABLE")),
+            Statement::LockTables { .. } | Statement::Lock { .. } => {
+                if !self.block.as_ref().is_some_and(|block| block.explicit) {
+                    return Err(Error::new(
+                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                        "LOCK TABLE can only be used in transaction blocks",
+                    ));
+                }
+                Ok(tag("LOCK TABLE"))
+            }
             // Statistics and space look after themselves.
             Statement::Analyze(_) => Ok(tag("ANALYZE")),
             Statement::Vacuum(_) => {

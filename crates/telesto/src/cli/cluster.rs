@@ -21,6 +21,7 @@ use telesto_cluster::{NodeRole, Phase, Record, Registry, Status, ask_drain, ask_
 use telesto_common::Env;
 
 use super::table::Table;
+use super::units::Span;
 
 /// How long a node is waited for.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -67,7 +68,14 @@ pub enum Command {
     /// It goes on serving its clients. A stop (SIGTERM) does the same by itself.
     Drain {
         /// The node: its id, or as much of its beginning as tells it from others
-        node: String,
+        #[arg(required_unless_present = "here", conflicts_with = "here")]
+        node: Option<String>,
+        /// The node that runs on this host (in this container)
+        #[arg(long)]
+        here: bool,
+        /// Wait so long afterwards: time for load balancers to send no more clients
+        #[arg(long, value_name = "TIME")]
+        then_wait: Option<Span>,
         #[command(flatten)]
         place: Place,
     },
@@ -148,6 +156,18 @@ impl Asked {
         }
     }
 
+    /// The one node that answers from this host.
+    fn here(&self) -> Result<&(Record, Result<Status, String>), String> {
+        let host = telesto::open::identity(&self.env, None, None).host;
+        let mut there =
+            self.nodes.iter().filter(|(record, answer)| answer.is_ok() && record.host == host);
+        match (there.next(), there.next()) {
+            (Some(one), None) => Ok(one),
+            (None, _) => Err(format!("no node that answers runs on {host}; give its id")),
+            (Some(_), Some(_)) => Err(format!("several nodes run on {host}; give the id of one")),
+        }
+    }
+
     fn answers(&self) -> impl Iterator<Item = &Status> {
         self.nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok())
     }
@@ -219,13 +239,19 @@ pub async fn run(command: Command) -> Result<(), String> {
             }
             asked.none_answers()
         }
-        Command::Drain { node, place } => {
+        Command::Drain { node, here: _, then_wait, place } => {
             let asked = ask(&place).await?;
-            let (record, _) = asked.find(&node)?;
+            let (record, _) = match &node {
+                Some(node) => asked.find(node)?,
+                None => asked.here()?,
+            };
             let client = asked.directory.client(record);
             match ask_drain(&client, asked.env.deadline(DRAIN)).await.map_err(text)? {
                 Some(next) => println!("node {next} owns the log from now on"),
                 None => println!("node {} owned no log; it takes none over any more", record.node),
+            }
+            if let Some(time) = then_wait {
+                asked.env.clock.sleep(time.0).await;
             }
             Ok(())
         }

@@ -18,6 +18,7 @@ mod keys;
 mod link;
 mod log;
 mod password;
+mod prober;
 mod region;
 mod restore;
 mod runtimes;
@@ -26,6 +27,7 @@ mod shell;
 mod sites;
 mod start;
 mod statements;
+mod supervisor;
 mod table;
 mod units;
 mod verify;
@@ -332,6 +334,10 @@ pub fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => return fail(&error),
     };
+    // A command whose output goes to `head` ends quietly when `head` has read enough; a node goes on without its output.
+    if !matches!(command, Command::Start { .. }) {
+        sigpipe::reset();
+    }
     let runtimes = match Runtimes::start(node_memory(&command)) {
         Ok(runtimes) => runtimes,
         Err(error) => return fail(&format!("the runtime cannot start: {error}")),

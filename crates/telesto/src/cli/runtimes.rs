@@ -6,6 +6,7 @@
 //! sessions  sockets of sessions, statements that surely are short;
 //!           what may compute leaves its worker to another thread          (`Spawn::compute`)
 //! watch     one thread that wakes the sessions' runtime every 20 ms
+//! prober    one thread that asks this node questions as a client would, with --probe
 //! ```
 //!
 //! # Invariants
@@ -87,6 +88,19 @@ impl Runtimes {
         }
         self.core.shutdown_background();
     }
+}
+
+/// A runtime of one thread for the node's own prober: what it measures does not run where it measures.
+///
+/// # Errors
+/// The system's.
+pub fn probing() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(1)
+        .enable_all()
+        .thread_name("prober")
+        .build()
 }
 
 /// Statements that compute at once in a node of this much memory, bytes.

@@ -91,12 +91,26 @@ settings! {
     /// Where to serve HTTP (console, health, metrics, key-value API), or none. Default: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     http: String, "TELESTO_HTTP";
+    /// Where to serve /health, /ready and /metrics alone, without a password, for Prometheus, Kubernetes and load balancers;
+    /// may be open to the network. Default: none
+    #[arg(value_name = "HOST:PORT")]
+    status: String, "TELESTO_STATUS";
     /// The console at the HTTP port. Default: read-write
     #[arg(value_enum)]
     console: ConsoleKind, "TELESTO_CONSOLE";
     /// A latency board (telesto board --listen) whose figures the console shows: http://HOST:PORT
     #[arg(value_name = "URL")]
     console_board: String, "TELESTO_CONSOLE_BOARD";
+    /// Operations a second with which this node probes itself, reads and updates each: latencies and availability are kept and
+    /// shown at /board and in telesto_board_figures. Costs requests like a client's; at most 100. Default: none
+    #[arg(value_name = "RATE")]
+    probe: f64, "TELESTO_PROBE";
+    /// Records that are probed, 100 bytes each, made when they are not there. Default: 10000
+    #[arg(value_name = "N", requires = "probe")]
+    probe_records: u64, "TELESTO_PROBE_RECORDS";
+    /// The role as which this node probes itself; it makes three tables telesto_board… in its first schema. Default: telesto
+    #[arg(value_name = "ROLE", requires = "probe")]
+    probe_user: String, "TELESTO_PROBE_USER";
     /// The medium of a new database's log; one that exists keeps its own (see telesto log switch).
     /// Default: quorum on a folder, bucket elsewhere
     #[arg(value_enum)]
@@ -138,11 +152,11 @@ settings! {
     /// The file with the keys of an encrypted database (telesto keys create); a new database is encrypted when it is given
     #[arg(value_name = "FILE")]
     encryption_key_file: PathBuf, "TELESTO_ENCRYPTION_KEY_FILE";
-    /// How far back snapshots can be read, and how long the log is kept. Default: 24h
+    /// How far back snapshots can be read, and how long the log is kept. Default: 1h
     #[arg(value_name = "TIME")]
     retention: Span, "TELESTO_RETENTION";
     /// How often the log is folded into the checkpoint: longer is cheaper, shorter opens faster.
-    /// Default: 60s
+    /// Default: 10s
     #[arg(value_name = "TIME")]
     checkpoint_interval: Span, "TELESTO_CHECKPOINT_INTERVAL";
     /// While SQL clients LISTEN: how often this node looks for what other nodes committed. Each look is a
@@ -162,6 +176,10 @@ settings! {
     /// SQL clients at once. Default: 500
     #[arg(value_name = "N")]
     max_connections: usize, "TELESTO_MAX_CONNECTIONS";
+    /// How long SQL clients' statements may wait for a thread before a part of new work is turned away (53400); 0 for never.
+    /// Default: 250ms
+    #[arg(value_name = "TIME")]
+    queue_target: Span, "TELESTO_QUEUE_TARGET";
     /// Longest single message of a SQL client. Default: 64MiB
     #[arg(value_name = "SIZE")]
     max_message: Bytes, "TELESTO_MAX_MESSAGE";

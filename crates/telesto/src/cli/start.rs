@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use super::prober::Wanted;
 use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, address};
 use super::units::Bytes;
 
@@ -48,8 +49,9 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
         .map_err(|error| format!("--log-level {log_level:?} is no filter: {error}"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let env = telesto_runtime::env_of(&Handle::current(), sessions);
-    let server_config = server_config(&env, settings)?;
+    let mut server_config = server_config(&env, settings)?;
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
+    let prober = Wanted::of(&env, settings, &mut server_config)?;
     let options = options(settings, &server_config)?;
     let console = console(settings)?;
     // Before the first measurement, or the layers below measure into nothing.
@@ -65,6 +67,7 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
         _ = interrupt.recv() => return Ok(()),
         opened = opening => opened.map_err(text)?,
     };
+    server_config.standing = opened.cluster.as_ref().map(|cluster| cluster.standing());
     let drain = settings.drain_timeout.map_or(DEFAULT_DRAIN, |span| span.0);
     let tls = server_config.tls.is_some();
     let scram = matches!(server_config.auth, Auth::Scram(_));
@@ -79,21 +82,31 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
             return Err(error.to_string());
         }
     };
+    let prober = match prober {
+        Some(wanted) => Some(wanted.start(&server, &opened)?),
+        None => None,
+    };
     if let Some(cluster) = &opened.cluster {
         let text = |address: Option<std::net::SocketAddr>| address.map(|at| at.to_string());
         let (sql, http) = (text(server.sql_address()), text(server.http_address()));
         cluster.member.serves_clients(sql.unwrap_or_default(), http.unwrap_or_default());
     }
     print!("{}", banner(&server, &opened, settings, tls, scram));
+    super::supervisor::tell("READY=1");
     tokio::select! {
         biased;
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    super::supervisor::tell("STOPPING=1");
     eprintln!(
         "telesto: stopping; waiting up to {drain:?} for statements under way (again to stop now)"
     );
     let stopping = async {
+        if let Some(prober) = prober {
+            // While it can still write what it saw.
+            prober.stop().await;
+        }
         if let Some(cluster) = &opened.cluster {
             // While the sessions still run: their commits wait for the next owner, and go there.
             match cluster.member.drain(env.deadline(HAND_OVER)).await {
@@ -135,7 +148,8 @@ fn console(settings: &Settings) -> Result<Option<Mount>, String> {
         ConsoleKind::ReadOnly => false,
         ConsoleKind::Off => return Ok(None),
     };
-    Ok(Some(telesto_console::mount(telesto_console::Options { may_write, board })))
+    let probes = settings.probe.is_some();
+    Ok(Some(telesto_console::mount(telesto_console::Options { may_write, board, probes })))
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -189,6 +203,7 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
         max_connections: settings.max_connections.unwrap_or(defaults.max_connections).max(1),
         max_message_bytes: max_message.unwrap_or(defaults.max_message_bytes),
         max_computing: super::runtimes::computing(memory),
+        queue_target: or_never(settings.queue_target, defaults.queue_target),
         idle: or_never(settings.idle_timeout, defaults.idle),
         idle_in_transaction: or_never(
             settings.idle_in_transaction_timeout,
@@ -196,7 +211,9 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
         ),
         ..defaults
     };
-    Ok(ServerConfig { listen: address(listen)?, http: address(http)?, auth, tls, limits })
+    let status = settings.status.as_deref().map(address).transpose()?.flatten();
+    let (listen, http) = (address(listen)?, address(http)?);
+    Ok(ServerConfig { listen, http, status, standing: None, auth, prober: None, tls, limits })
 }
 
 fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String> {
@@ -349,6 +366,7 @@ fn banner(
         ("region", region),
         ("postgres", format!("{}{guard}", shown(server.sql_address()))),
         ("http", shown(server.http_address())),
+        ("status", shown(server.status_address())),
     ] {
         out.push_str(&format!("  {name:<11} {value}\n"));
     }

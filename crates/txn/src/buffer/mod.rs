@@ -158,6 +158,19 @@ impl WriteBuffer {
             || !reserve(state, &self.options.budget)
     }
 
+    /// From now on what is buffered of `key` counts as made at `since`; `false`: not all of it is in memory, and nothing was changed.
+    pub fn rebase(&self, key: &[u8], since: Timestamp) -> bool {
+        let mut state = self.state.lock();
+        if !state.layers.is_empty() {
+            return false;
+        }
+        if let Some(chain) = state.memory.get_mut(key) {
+            chain.newest.since = since;
+            chain.older.iter_mut().for_each(|write| write.since = since);
+        }
+        true
+    }
+
     /// The number that the next write will have.
     pub fn next_seq(&self) -> u64 {
         self.state.lock().next_seq

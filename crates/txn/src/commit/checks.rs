@@ -4,13 +4,14 @@
 //! - A check covers every read that the level validates and every written key (first committer wins).
 //! - `floor` only rises, and only to a timestamp up to which everything was found unchanged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
 use telesto_common::{Timestamp, TxnId};
+use telesto_log::record::Write;
 use telesto_shard::{Change, Shard};
 
 use crate::read_set::{ReadsSince, group};
@@ -49,7 +50,9 @@ impl Checks {
             group(&mut groups, checked.since).keys.push(checked.write.key.clone());
         }
         let recheck = match &request.writes {
-            CommitWrites::Inline(_) | CommitWrites::Applied { .. } => None,
+            CommitWrites::Inline(_)
+            | CommitWrites::Applied { .. }
+            | CommitWrites::Adding { .. } => None,
             CommitWrites::External { parts, since } => Some(ReadsSince {
                 since: *since,
                 keys: Vec::new(),
@@ -156,21 +159,41 @@ async fn changed(
     }
 }
 
+/// A write of a group: whose, when, and the value.
+type Written = (TxnId, Timestamp, Option<Bytes>);
+
 /// The keys written by the transactions of a group so far.
 #[derive(Debug, Default)]
 pub(crate) struct GroupIndex {
-    keys: BTreeMap<Bytes, (TxnId, Timestamp)>,
+    keys: BTreeMap<Bytes, Written>,
+    /// Those that add to rows.
+    adding: BTreeSet<TxnId>,
 }
 
 impl GroupIndex {
-    pub fn add(&mut self, request: &CommitRequest, at: Timestamp) {
-        for checked in request.writes.carried() {
-            self.keys.insert(checked.write.key.clone(), (request.txn, at));
+    /// `made`: what the request's additions came to, if it makes any.
+    pub fn add(&mut self, request: &CommitRequest, made: Option<&Vec<Write>>, at: Timestamp) {
+        if made.is_some() {
+            self.adding.insert(request.txn);
+        }
+        let own = request.writes.carried().map(|checked| &checked.write);
+        for write in own.chain(made.into_iter().flatten()) {
+            self.keys.insert(write.key.clone(), (request.txn, at, write.value.clone()));
         }
     }
 
+    /// The value that the group has given to `key` so far; outer `None`: none.
+    pub fn value(&self, key: &Bytes) -> Option<Option<Bytes>> {
+        self.keys.get(key).map(|(_, _, value)| value.clone())
+    }
+
+    /// Whether the transaction, which adds, is in the group already.
+    pub fn has(&self, txn: TxnId) -> bool {
+        self.adding.contains(&txn)
+    }
+
     fn point(&self, key: &Bytes) -> Option<Change> {
-        self.keys.get(key).map(|(txn, at)| Change { key: key.clone(), at: *at, txn: *txn })
+        self.keys.get(key).map(|(txn, at, _)| Change { key: key.clone(), at: *at, txn: *txn })
     }
 
     fn first_in(&self, range: &KeyRange) -> Option<Change> {
@@ -182,7 +205,7 @@ impl GroupIndex {
         } else {
             Bound::Excluded(range.end.clone())
         };
-        let (key, (txn, at)) =
+        let (key, (txn, at, _)) =
             self.keys.range((Bound::Included(range.start.clone()), end)).next()?;
         Some(Change { key: key.clone(), at: *at, txn: *txn })
     }

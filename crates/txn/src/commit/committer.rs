@@ -24,24 +24,26 @@
 //!   And a conflict of a transaction with itself is the proof that it committed.
 //! - Anything else: nothing was appended, everyone gets the error.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use telesto_bucket::meter::scoped;
 use telesto_bucket::{Cause, ScopeMeter};
 use telesto_common::env::Clock;
-use telesto_common::{Deadline, Label, Lsn, Timestamp, TxnId};
-use telesto_log::record::{Commit, Config, Messages, Record, Writes};
+use telesto_common::{Deadline, Lsn, Timestamp, TxnId};
 use telesto_log::{Append, Error as LogError};
-use telesto_shard::{Folded, Shard};
+use telesto_shard::Shard;
 use tokio::sync::{mpsc, oneshot};
 
+use super::additions::{self, Made};
 use super::causes::Causes;
 use super::checks::{Checks, Found, GroupIndex};
+use super::records::records;
 use crate::api::Cost;
 use crate::error::{Error, Result};
 use crate::local::Local;
-use crate::service::{CheckedWrite, CommitReply, CommitRequest, CommitWrites};
+use crate::service::{CommitReply, CommitRequest, CommitWrites};
 use crate::transaction::conflict;
 
 /// How long other processes count as writing after their last entry was seen.
@@ -112,13 +114,16 @@ pub(crate) struct Committer {
 }
 
 /// A group after validation. Positions are indexes into the group.
+#[derive(Default)]
 struct Validated {
     /// The slot everything below which was checked.
     at: Lsn,
     /// Those that go into the entry, with their timestamps.
     survivors: Vec<(usize, Timestamp)>,
-    /// Those that another one of the group beats, if it commits.
+    /// Those that another one of the group beats, if it commits, and those whose additions are refused.
     beaten: Vec<(usize, Error)>,
+    /// What survivors add.
+    made: Made,
 }
 
 /// What an append attempt led to.
@@ -215,14 +220,15 @@ impl Committer {
             return self.abort_all(live, &error);
         }
         while !live.is_empty() {
-            let Validated { at, survivors, beaten } = match self.validate(&mut live, by).await {
+            let Validated { at, survivors, beaten, made } = match self.validate(&mut live, by).await {
                 Ok(validated) => validated,
                 Err(error) => return self.abort_all(live, &error),
             };
             if survivors.is_empty() {
-                return;
+                // None, or all of them refused by what is applied.
+                return self.answer_all(live, BTreeMap::new(), beaten);
             }
-            let result = self.append(&live, &survivors, at, by).await;
+            let result = self.append(&live, &survivors, &made, at, by).await;
             match result {
                 Ok(Attempt::Committed(lsn)) => {
                     return self.acknowledge(live, &survivors, beaten, lsn, scope);
@@ -265,6 +271,20 @@ impl Committer {
         let (applied, newest) = shard.applied();
         let mut kept = Vec::with_capacity(live.len());
         for pending in live.drain(..) {
+            let env = &self.local.env;
+            let soon = env.deadline(FIRST_LOOK).earlier(by);
+            match additions::committed_before(&pending, &shard, env, soon).await {
+                Ok(None) => {}
+                Ok(Some(timestamp)) => {
+                    let (lsn, cost) = (applied, Cost::default());
+                    pending.answer(Ok(CommitReply::Committed { timestamp, lsn, cost }));
+                    continue;
+                }
+                Err(error) => {
+                    self.abort(pending, error);
+                    continue;
+                }
+            }
             let found = match pending.checks.try_run(&shard) {
                 None if pending.looks > 0 || pending.checks.is_small() => {
                     self.look(&pending, &shard, by).await
@@ -294,15 +314,17 @@ impl Committer {
         }
         *live = kept;
         if live.is_empty() {
-            return Ok(Validated { at: applied.next(), survivors: Vec::new(), beaten: Vec::new() });
+            return Ok(Validated { at: applied.next(), ..Validated::default() });
         }
         let count: u64 = live.iter().map(|pending| pending.request.writes.transactions()).sum();
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let after = live.iter().map(|pending| pending.request.after).max().unwrap_or(newest);
         let reserving = self.local.oracle.reserve(newest, after, count);
         let first = self.local.env.within(by, "asking for a timestamp", reserving).await??;
+        let soon = self.local.env.deadline(FIRST_LOOK).earlier(by);
+        let bases = additions::bases(live, &shard, newest, &self.local.env, soon).await;
         let mut survivors = Vec::with_capacity(live.len());
-        let mut beaten = Vec::new();
+        let (mut beaten, mut made) = (Vec::new(), Made::new());
         let mut index = GroupIndex::default();
         let mut next = first;
         for (position, pending) in live.iter().enumerate() {
@@ -310,15 +332,25 @@ impl Committer {
                 beaten.push((position, conflict(pending.request.txn, change)));
                 continue;
             }
+            match additions::made(pending, &index, &bases, self.local.additions.get()) {
+                Ok(None) => {}
+                Ok(Some(writes)) => {
+                    made.insert(position, writes);
+                }
+                Err(error) => {
+                    beaten.push((position, error));
+                    continue;
+                }
+            }
             // A request's own transaction is the last of those it makes.
             let at = Timestamp(next.0 + pending.request.writes.transactions() - 1);
             next = Timestamp(at.0 + 1);
             if live.len() > 1 {
-                index.add(&pending.request, at);
+                index.add(&pending.request, made.get(&position), at);
             }
             survivors.push((position, at));
         }
-        Ok(Validated { at: applied.next(), survivors, beaten })
+        Ok(Validated { at: applied.next(), survivors, beaten, made })
     }
 
     /// Looks at what memory does not tell, for a few keys, or for one that was given back in vain: the tail may be trimmed
@@ -335,6 +367,7 @@ impl Committer {
         &mut self,
         live: &[Pending],
         survivors: &[(usize, Timestamp)],
+        made: &Made,
         at: Lsn,
         by: Deadline,
     ) -> std::result::Result<Attempt, Failed> {
@@ -347,7 +380,7 @@ impl Committer {
         let mut causes = Causes::default();
         let mut pause = RETRY_PAUSE;
         loop {
-            let records = self.records(live, survivors);
+            let records = records(&self.local, live, survivors, made);
             let started = env.clock.monotonic();
             let appended = match local.hash_before(at, by).await {
                 Ok(hash) => local.log.append(at, hash, records, by).await,
@@ -427,51 +460,6 @@ impl Committer {
         }
     }
 
-    fn records(&self, live: &[Pending], survivors: &[(usize, Timestamp)]) -> Vec<Record> {
-        let local = &self.local;
-        let shard = local.options.shard;
-        let mut records = Vec::with_capacity(survivors.len() + 1);
-        if let Some(Folded { lsn, version }) = *local.folded_record.lock() {
-            records.push(Record::Config(Config::CheckpointAdvanced { shard, lsn, version }));
-        }
-        for (position, timestamp) in survivors {
-            let request = &live[*position].request;
-            let writes = match &request.writes {
-                CommitWrites::Inline(writes) => inline(writes),
-                CommitWrites::External { parts, .. } => Writes::External(parts.clone()),
-                CommitWrites::Applied { own, remote } => {
-                    let first = timestamp.0 - remote.len() as u64;
-                    for (remote, at) in remote.iter().zip(first..) {
-                        records.push(Record::Commit(Commit {
-                            shard,
-                            txn: remote.txn,
-                            timestamp: Timestamp(at),
-                            source: local.options.identity.node,
-                            origin: remote.origin,
-                            writes: inline(&remote.writes),
-                        }));
-                    }
-                    inline(own)
-                }
-            };
-            records.push(Record::Commit(Commit {
-                shard,
-                txn: request.txn,
-                timestamp: *timestamp,
-                source: local.options.identity.node,
-                origin: request
-                    .origin
-                    .unwrap_or_else(|| Label::update(local.options.region, *timestamp)),
-                writes,
-            }));
-            if !request.messages.is_empty() {
-                let bodies = request.messages.clone();
-                records.push(Record::Messages(Messages { shard, txn: request.txn, bodies }));
-            }
-        }
-        records
-    }
-
     fn acknowledge(
         &self,
         live: Vec<Pending>,
@@ -480,8 +468,9 @@ impl Committer {
         lsn: Lsn,
         scope: &ScopeMeter,
     ) {
-        let mut answers: Vec<Option<Result<CommitReply>>> = Vec::new();
-        answers.resize_with(live.len(), || None);
+        let mut answers = BTreeMap::new();
+        let added: usize = live.iter().map(|pending| pending.request.writes.additions().len()).sum();
+        metrics::counter!("telesto_txn_additions_total").increment(added as u64);
         let bytes = |(position, _): &(usize, Timestamp)| live[*position].bytes as u64;
         let weights: Vec<u64> = survivors.iter().map(bytes).collect();
         let shares = scope.share_out(&weights);
@@ -492,27 +481,43 @@ impl Committer {
             if let Some(payer) = payer {
                 payer.add_extra(self.local.logged(*bytes));
             }
-            answers[*position] =
-                Some(Ok(CommitReply::Committed { timestamp: *timestamp, lsn, cost }));
+            answers.insert(*position, CommitReply::Committed { timestamp: *timestamp, lsn, cost });
         }
         metrics::histogram!("telesto_txn_group_size").record(survivors.len() as f64);
         metrics::counter!("telesto_txn_commits_total").increment(survivors.len() as u64);
-        for (position, error) in beaten {
-            answers[position] = Some(Err(error));
-        }
-        for (pending, answer) in live.into_iter().zip(answers) {
-            match answer {
-                Some(Ok(reply)) => pending.answer(Ok(reply)),
-                Some(Err(error)) => self.abort(pending, error),
-                None => {}
+        self.answer_all(live, answers, beaten);
+    }
+
+    /// Tells those of a group what became of them.
+    fn answer_all(
+        &self,
+        live: Vec<Pending>,
+        mut committed: BTreeMap<usize, CommitReply>,
+        beaten: Vec<(usize, Error)>,
+    ) {
+        let mut beaten: BTreeMap<usize, Error> = beaten.into_iter().collect();
+        for (position, pending) in live.into_iter().enumerate() {
+            if let Some(reply) = committed.remove(&position) {
+                pending.answer(Ok(reply));
+            } else if let Some(error) = beaten.remove(&position) {
+                self.abort(pending, error);
             }
         }
     }
 
     fn abort(&self, pending: Pending, error: Error) {
-        self.local.outcomes.abort(pending.request.txn);
-        if matches!(error, Error::Conflict { .. }) {
-            metrics::counter!("telesto_txn_conflicts_total").increment(1);
+        // An addition that is refused now may have been made by an earlier attempt that is still on its way.
+        if !matches!(error, Error::NotAdded { .. }) {
+            self.local.outcomes.abort(pending.request.txn);
+        }
+        match error {
+            Error::Conflict { .. } => {
+                metrics::counter!("telesto_txn_conflicts_total").increment(1);
+            }
+            Error::NotAdded { .. } => {
+                metrics::counter!("telesto_txn_additions_refused_total").increment(1);
+            }
+            _ => {}
         }
         pending.answer(Err(error));
     }
@@ -577,8 +582,4 @@ impl Committer {
             }
         }
     }
-}
-
-fn inline(writes: &[CheckedWrite]) -> Writes {
-    Writes::Inline(writes.iter().map(|checked| checked.write.clone()).collect())
 }

@@ -7,8 +7,10 @@
 //!                                              +-- revalidate, n+1 ----+
 //! ```
 
-pub(crate) mod causes;
+mod additions;
+mod causes;
 pub(crate) mod checks;
 pub(crate) mod committer;
 pub(crate) mod outcomes;
+mod records;
 pub(crate) mod write_set;

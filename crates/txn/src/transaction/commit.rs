@@ -9,8 +9,10 @@
 
 use std::sync::atomic::Ordering;
 
+use telesto_common::wait::{self, Wait};
 use telesto_common::{Lsn, Timestamp};
 
+use super::adding::carried;
 use super::{Core, conflict};
 use crate::api::{Committed, Cost, Level};
 use crate::commit::write_set::{self, WriteSet};
@@ -38,13 +40,14 @@ impl Core {
             // Everything was rolled back, or nothing was written: it only says something.
             None => WriteSet::Inline(Vec::new()),
         };
+        let additions = self.additions(&mut written);
         let mut reads = self.reads.lock().take();
         let mut rechecks = 0;
         let (timestamp, lsn, mut cost) = loop {
             let mut timeout = self.timeout;
             let (writes, reads) = match &mut written {
                 WriteSet::Inline(writes) => {
-                    (CommitWrites::Inline(std::mem::take(writes)), std::mem::take(&mut reads))
+                    (carried(std::mem::take(writes), &additions), std::mem::take(&mut reads))
                 }
                 WriteSet::External(external) => {
                     external.discard();
@@ -71,7 +74,7 @@ impl Core {
                 durability: self.durability(),
                 timeout,
             };
-            match self.shared.reach.service().commit(request).await {
+            match wait::on(Wait::Commit, self.shared.reach.service().commit(request)).await {
                 Ok(CommitReply::Committed { timestamp, lsn, cost }) => {
                     break (timestamp, lsn, cost);
                 }

@@ -23,7 +23,7 @@ use telesto_common::Timestamp;
 use telesto_common::key::{KeyRange, PREFIX_LEN};
 
 use super::{Core, MANY, conflict};
-use crate::api::{Looked, Put};
+use crate::api::{Looked, Put, ReadFor};
 use crate::buffer::BufferedPut;
 use crate::error::{Error, Result};
 use crate::read_set::{ReadRange, ReadSet, Reads};
@@ -171,6 +171,7 @@ impl Core {
         let since = self.snapshot();
         let mut writes = Vec::with_capacity(puts.len());
         for Put { key, value, absent } in puts {
+            self.touch(&key, ReadFor::Query);
             if absent.is_none()
                 && self.options.fail_early
                 && let Some(change) = self.shared.reach.known_change(&key, since)

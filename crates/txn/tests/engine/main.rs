@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "virtual time of a paused runtime is the seam here")]
 #![allow(missing_docs, reason = "tests")]
 
+mod additions;
 mod claims;
 mod clocks;
 mod collection;

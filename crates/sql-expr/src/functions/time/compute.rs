@@ -294,6 +294,15 @@ pub(super) fn extract(a: &[Datum], part: Part) -> Result<Datum> {
                 Source::Date,
             ),
         },
+        Part::Timestamp | Part::Zoned(_) if field == Field::Epoch && beyond_unix(&a[1])? => {
+            Some(Scaled {
+                unscaled: i128::from(micros_of(&a[1])?) + i128::from(EPOCH_MICROS),
+                scale: 6,
+            })
+        }
+        Part::Timestamp | Part::Zoned(_) if beyond_unix(&a[1])? => {
+            return Err(fault::time_out_of_range("timestamp"));
+        }
         Part::Timestamp => match unix_micros(micros_of(&a[1])?) {
             None => return Ok(infinite_field(field, micros_of(&a[1])? > 0)),
             Some(local) => calendar::extract(field, local, Source::Timestamp),
@@ -309,6 +318,12 @@ pub(super) fn extract(a: &[Datum], part: Part) -> Result<Datum> {
     };
     let Scaled { unscaled, scale } = found.ok_or_else(|| not_supported(name, ty))?;
     Ok(Datum::numeric(Numeric::new(unscaled, scale)))
+}
+
+/// Whether a moment is finite and has no number of microseconds since 1970 that fits.
+fn beyond_unix(value: &Datum) -> Result<bool> {
+    let stored = micros_of(value)?;
+    Ok(unix_micros(stored).is_none() && stored != i64::MAX && stored != i64::MIN)
 }
 
 /// Fields that grow without bound are infinite, the others NULL.
@@ -377,11 +392,15 @@ pub(super) fn zone_of(offset: Interval) -> Zone {
 }
 
 pub(super) fn civil_at(utc: i64, zone: Zone) -> to_char::Civil {
-    calendar::civil(zone.to_local(utc), Some(zone.offset_at(utc)))
+    let civil = calendar::civil(zone.to_local(utc), Some(zone.offset_at(utc)));
+    to_char::Civil { zone_name: zone.abbreviation_at(utc), ..civil }
 }
 
 pub(super) fn format_time(value: &Datum, template: &str, zone: Option<Zone>) -> Result<Datum> {
     let Some(unix) = unix_micros(micros_of(value)?) else { return Ok(Datum::Null) };
+    if template.is_empty() {
+        return Ok(Datum::Null);
+    }
     let civil = match zone {
         None => calendar::civil(unix, None),
         Some(zone) => civil_at(unix, zone),
@@ -390,23 +409,28 @@ pub(super) fn format_time(value: &Datum, template: &str, zone: Option<Zone>) -> 
 }
 
 pub(super) fn format_interval(value: Interval, template: &str) -> Result<Datum> {
+    if template.is_empty() {
+        return Ok(Datum::Null);
+    }
     let seconds = value.micros / SECOND;
-    let small = |v: i64| u32::try_from(v.abs()).unwrap_or(u32::MAX);
+    let (months, days) = (i64::from(value.months), i64::from(value.days));
     let civil = to_char::Civil {
-        year: value.months / 12,
-        month: small((value.months % 12).into()),
-        day: small(value.days.into()),
-        hour: small(seconds / 3600),
-        minute: small(seconds / 60 % 60),
-        second: small(seconds % 60),
-        micros: small(value.micros % SECOND),
+        year: months / 12,
+        month: months % 12,
+        day: days,
+        hour: seconds / 3600,
+        minute: seconds / 60 % 60,
+        second: seconds % 60,
+        micros: value.micros % SECOND,
+        yearday: months * 30 + days,
+        interval: true,
         ..to_char::Civil::default()
     };
     Ok(text(to_char::timestamp(template, &civil)?))
 }
 
 pub(super) fn format_number(decimal: &str, template: &Datum) -> Result<Datum> {
-    to_char::number(str_of(template)?, decimal).map(text).map_err(fault::unsupported)
+    number_template::number(str_of(template)?, decimal).map(text).map_err(fault::unsupported)
 }
 
 pub(super) fn from_char_fault(error: FromCharError) -> telesto_sql_types::error::Error {
@@ -414,7 +438,16 @@ pub(super) fn from_char_fault(error: FromCharError) -> telesto_sql_types::error:
         FromCharError::Malformed(message) => fault::error("22007", message),
         FromCharError::OutOfRange(message) => fault::error("22008", message),
         FromCharError::Unsupported(what) => fault::unsupported(what),
+        FromCharError::Number(message) => fault::error("22P02", message),
     }
+}
+
+/// The fields of an interval type, and its precision: -1 for none.
+pub(super) fn interval_type(
+    fields: &Datum,
+    precision: &Datum,
+) -> Result<(Option<IntervalFields>, Option<u8>)> {
+    Ok((IntervalFields::named(str_of(fields)?)?, u8::try_from(i64_of(precision)?).ok()))
 }
 
 pub(super) fn make_date(a: &[Datum]) -> Result<Datum> {
@@ -530,43 +563,5 @@ pub(super) fn span_end(start: &Datum, end: &Datum, zoned: Option<&Call<'_>>) -> 
             None => shift_local(start, *length, 1),
         },
         _ => Ok(end.clone()),
-    }
-}
-
-/// OVERLAPS where either end may be a length.
-pub(super) fn overlaps_spans(a: &[Datum], zoned: Option<&Call<'_>>) -> Result<Datum> {
-    Ok(overlaps(&a[0], &span_end(&a[0], &a[1], zoned)?, &a[2], &span_end(&a[2], &a[3], zoned)?))
-}
-
-/// SQL's OVERLAPS with its treatment of NULL ends.
-pub(super) fn overlaps(s1: &Datum, e1: &Datum, s2: &Datum, e2: &Datum) -> Datum {
-    let order = |s: &Datum, e: &Datum| -> Option<(Datum, Datum)> {
-        match (s.is_null(), e.is_null()) {
-            (true, true) => None,
-            (true, false) => Some((e.clone(), Datum::Null)),
-            (false, true) => Some((s.clone(), Datum::Null)),
-            (false, false) if s.cmp_values(e).is_gt() => Some((e.clone(), s.clone())),
-            (false, false) => Some((s.clone(), e.clone())),
-        }
-    };
-    let (Some((s1, e1)), Some((s2, e2))) = (order(s1, e1), order(s2, e2)) else {
-        return Datum::Null;
-    };
-    let (first_end, later, later_end) = match s1.cmp_values(&s2) {
-        std::cmp::Ordering::Equal => {
-            return if e1.is_null() || e2.is_null() { Datum::Null } else { Datum::Bool(true) };
-        }
-        std::cmp::Ordering::Less => (e1, s2, e2),
-        std::cmp::Ordering::Greater => (e2, s1, e1),
-    };
-    if first_end.is_null() {
-        return Datum::Null;
-    }
-    if later.cmp_values(&first_end).is_lt() {
-        Datum::Bool(true)
-    } else if later_end.is_null() {
-        Datum::Null
-    } else {
-        Datum::Bool(false)
     }
 }

@@ -48,7 +48,11 @@ const REFUSED: [(&str, &str); 7] = [
         "SELECT p.proname FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE USERS",
     ),
     ("triggers", "SELECT t.tgname FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal"),
-    ("row security", "SELECT p.polname FROM pg_catalog.pg_policy p"),
+    (
+        "row security",
+        "SELECT p.polname FROM pg_catalog.pg_policy p UNION ALL \
+         SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relrowsecurity OR c.relforcerowsecurity",
+    ),
     (
         "range and base types",
         "SELECT t.typname FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \

@@ -1,0 +1,257 @@
+//! Row security on the key path: policies before the user's conditions, and checks of the rows written.
+//!
+//! # Invariants
+//! - In the filter of a read the policies stand before everything of the user's, and NULL stops it: of a hidden row nothing is
+//!   computed. What leads to rows is a comparison of keys' bytes, which cannot fail and tells nothing.
+//! - Rows to be updated or deleted are found by a query, behind its wall (`sql-datafusion/secured`).
+//! - A new row is checked before its constraints are, as in PostgreSQL.
+//!
+//! # On failure
+//! 42501 for a row that no policy lets in.
+//!
+//! # Limits
+//! A table whose policies have subqueries is read by the other executor; a check with one runs a query for each row.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use futures::TryStreamExt as _;
+use telesto_sql_catalog::Table;
+use telesto_sql_expr::settings::Settings;
+use telesto_sql_expr::{Binder, EvalContext, Expr, Scope};
+use telesto_sql_parser::sqlparser::ast::{self, SelectItem, SetExpr, Statement, TableFactor};
+use telesto_sql_plan::compiled_table::relation;
+use telesto_sql_plan::row_security::{self, Finding, RowCheck};
+use telesto_sql_plan::{ExecContext, ParameterTypes, Plan, PlanContext, Rows, StatementResult};
+use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::{Datum, Row};
+
+use crate::select::decline;
+
+/// The role whose policies hide rows of the table, when it is read by `reader` (`None`: whoever runs the statement).
+///
+/// # Errors
+/// 42501 with `row_security` off.
+pub(crate) fn secured(
+    table: &Table,
+    reader: Option<u32>,
+    context: &PlanContext<'_>,
+) -> Result<Option<u32>> {
+    if !table.row_security.enabled {
+        return Ok(None);
+    }
+    let reader = reader.unwrap_or(context.settings.current_role);
+    let on = row_security::is_on(table, context.catalog, context.settings, reader)?;
+    Ok(on.then_some(reader))
+}
+
+/// Declines a table that policies hide rows of.
+///
+/// # Errors
+/// 0A000.
+pub(crate) fn open(table: &Table, context: &PlanContext<'_>) -> Result<()> {
+    match secured(table, None, context)? {
+        None => Ok(()),
+        Some(_) => Err(decline("row security")),
+    }
+}
+
+/// What the policies say of rows that are read; empty: nothing is hidden.
+///
+/// # Errors
+/// 0A000 where that takes a subquery.
+pub(crate) fn of_reads(
+    table: &Table,
+    context: &PlanContext<'_>,
+    eval: &EvalContext<'_>,
+) -> Result<Vec<Expr>> {
+    let Some(reader) = secured(table, None, context)? else { return Ok(Vec::new()) };
+    let actor = context.catalog.actor(reader);
+    let conditions = row_security::conditions(table, &actor, Finding::Read)?;
+    let bound = |(called, condition): (String, ast::Expr)| {
+        bind(table, &called, condition, eval).map_err(|_| decline("row security with a subquery"))
+    };
+    conditions.into_iter().map(bound).collect()
+}
+
+/// `condition IS TRUE` over the table's row.
+fn bind(
+    table: &Table,
+    called: &str,
+    condition: ast::Expr,
+    eval: &EvalContext<'_>,
+) -> Result<Expr> {
+    let scope = Scope { relations: vec![relation(table, called, 0, true)] };
+    let condition = ast::Expr::IsTrue(Box::new(condition));
+    let mut parameters = ParameterTypes::default();
+    Binder::new(&scope, &mut parameters, eval, "POLICY").condition(&condition)
+}
+
+/// What new rows of a statement must fulfil.
+#[derive(Debug, Default)]
+pub(crate) struct RowChecks(Vec<Check>);
+
+#[derive(Debug)]
+struct Check {
+    policy: Option<String>,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    /// Over the row.
+    Row(Expr),
+    /// By a query, whose parameters are the row's visible columns; run with the settings of whose policies count.
+    Query(Plan, Arc<Settings>),
+}
+
+impl RowChecks {
+    /// Compiles checks of the table's rows; `reader`: whose policies they are.
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub fn compile(
+        checks: Vec<RowCheck>,
+        table: &Table,
+        reader: u32,
+        context: &PlanContext<'_>,
+    ) -> Result<Self> {
+        let eval = EvalContext::planning(context.settings, context.catalog);
+        let mut out = Vec::with_capacity(checks.len());
+        for check in checks {
+            let bound = match has_subquery(&check.condition) {
+                true => None,
+                false => Some(bind(table, &check.called, check.condition.clone(), &eval)),
+            };
+            let how = match bound {
+                Some(Ok(bound)) => How::Row(bound),
+                _ => by_query(&check, table, reader, context)?,
+            };
+            out.push(Check { policy: check.policy, how });
+        }
+        Ok(Self(out))
+    }
+
+    /// Fails unless the new row fulfils all.
+    ///
+    /// # Errors
+    /// 42501, and those of evaluation.
+    pub async fn check(
+        &self,
+        table: &Table,
+        row: &Row,
+        exec: &ExecContext,
+        context: &EvalContext<'_>,
+    ) -> Result<()> {
+        for check in &self.0 {
+            let holds = match &check.how {
+                How::Row(expr) => expr.holds(row, context)?,
+                How::Query(plan, settings) => asked(plan, settings, table, row, exec).await?,
+            };
+            if !holds {
+                return Err(row_security::refused(&table.name, check.policy.as_deref()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has_subquery(expr: &ast::Expr) -> bool {
+    ast::visit_expressions(expr, |inner| match inner {
+        ast::Expr::Subquery(_) | ast::Expr::Exists { .. } | ast::Expr::InSubquery { .. } => {
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    })
+    .is_break()
+}
+
+/// `SELECT condition FROM (SELECT $1 AS a, …) AS called`.
+fn by_query(
+    check: &RowCheck,
+    table: &Table,
+    reader: u32,
+    context: &PlanContext<'_>,
+) -> Result<How> {
+    let (mut items, mut types) = (Vec::new(), Vec::new());
+    for (number, (_, column)) in table.visible_columns().enumerate() {
+        let name = ast::Ident::with_quote('"', column.name.as_str());
+        items.push(format!("${} AS {name}", number + 1));
+        types.push(Some(column.ty.clone()));
+    }
+    let called = ast::Ident::with_quote('"', check.called.as_str());
+    let text = format!("SELECT true FROM (SELECT {}) AS {called}", items.join(", "));
+    let mut query = telesto_sql_parser::syntax::read_query(&text).map_err(|unread| {
+        unread.or_else(|error| Error::internal(format!("a query of a policy: {error}")))
+    })?;
+    if let SetExpr::Select(select) = &mut *query.body {
+        debug_assert!(matches!(
+            select.from.first().map(|from| &from.relation),
+            Some(TableFactor::Derived { .. })
+        ));
+        select.projection = vec![SelectItem::UnnamedExpr(check.condition.clone())];
+    }
+    let mut settings = Arc::clone(context.settings);
+    if settings.current_role != reader {
+        Arc::make_mut(&mut settings).current_role = reader;
+    }
+    let mut parameters = ParameterTypes::new(&types);
+    let mut inner = PlanContext {
+        catalog: context.catalog,
+        settings: &settings,
+        parameters: &mut parameters,
+        txn: context.txn,
+        env: context.env,
+        earlier: Arc::default(),
+        planner: context.planner,
+    };
+    let statement = Statement::Query(Box::new(query));
+    let plan = context.planner.plan_query(&statement, Vec::new(), &mut inner)?;
+    Ok(How::Query(plan, settings))
+}
+
+/// Whether a check's query says so of the row.
+async fn asked(
+    plan: &Plan,
+    settings: &Arc<Settings>,
+    table: &Table,
+    row: &Row,
+    exec: &ExecContext,
+) -> Result<bool> {
+    let values = table.visible_columns().map(|(at, _)| row.get(at).cloned().unwrap_or(Datum::Null));
+    let exec = ExecContext {
+        parameters: values.collect(),
+        settings: Arc::clone(settings),
+        txn: exec.txn.view(),
+        ..exec.clone()
+    };
+    let rows = match Box::pin(plan.execute(&exec)).await? {
+        StatementResult::Rows { rows, .. } => rows,
+        _ => return Err(Error::internal("a check gave no rows")),
+    };
+    let rows: Vec<Row> = match rows {
+        Rows::Ready(rows) => rows,
+        Rows::Stream(stream) => stream.try_concat().await?,
+    };
+    Ok(matches!(rows.first().and_then(|row| row.first()), Some(Datum::Bool(true))))
+}
+
+/// Whether a part of a statement names columns.
+pub(crate) fn names_columns<V: ast::Visit>(part: &V) -> bool {
+    ast::visit_expressions(part, |inner| match inner {
+        ast::Expr::Identifier(_)
+        | ast::Expr::CompoundIdentifier(_)
+        | ast::Expr::CompoundFieldAccess { .. } => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    })
+    .is_break()
+}
+
+/// 0A000 for a statement that does not know policies yet.
+pub(crate) fn not_yet(what: &str, table: &str, instead: &str) -> Error {
+    Error::new(
+        SqlState::FEATURE_NOT_SUPPORTED,
+        format!("{what} is not supported on table \"{table}\", whose rows policies hide"),
+    )
+    .hint(instead)
+}

@@ -1,0 +1,45 @@
+//! `pg_policy` and `pg_policies`.
+//!
+//! # Limits
+//! Expressions are shown as they were written, with the schemas of relations.
+
+use telesto_sql_catalog::CatalogSnapshot;
+
+use super::rows::RowSet;
+
+pub(super) fn policies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        for policy in &table.row_security.policies {
+            out.row()
+                .set("oid", policy.oid)
+                .set("polname", &policy.name)
+                .set("polrelid", table.id.0)
+                .set("polcmd", policy.command.letter())
+                .set("polpermissive", policy.permissive)
+                .set("polroles", policy.roles.clone())
+                .set("polqual", policy.using.clone())
+                .set("polwithcheck", policy.check.clone());
+        }
+    }
+}
+
+pub(super) fn policy_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for table in catalog.tables() {
+        for policy in &table.row_security.policies {
+            let role = |oid: &u32| match oid {
+                0 => "public".to_owned(),
+                oid => catalog.role_name(*oid).to_owned(),
+            };
+            let roles: Vec<String> = policy.roles.iter().map(role).collect();
+            out.row()
+                .set("schemaname", catalog.schema_name(table.schema))
+                .set("tablename", &table.name)
+                .set("policyname", &policy.name)
+                .set("permissive", if policy.permissive { "PERMISSIVE" } else { "RESTRICTIVE" })
+                .set("roles", roles)
+                .set("cmd", policy.command.word())
+                .set("qual", policy.using.clone())
+                .set("with_check", policy.check.clone());
+        }
+    }
+}
