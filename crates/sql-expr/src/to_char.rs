@@ -210,7 +210,9 @@ fn written(field: Field, case: Case, fill: bool, translated: bool, c: &Civil) ->
         "DY" => cased(case, &DAYS[day][..3]),
         "DDD" => num(c.yearday, 3),
         "IDDD" => num((c.iso_week - 1) * 7 + iso_day, 3),
-        "DD" => num(c.day, 2),
+        // Here the sign of an interval counts among the digits.
+        "DD" if fill => format!("{:02}", c.day),
+        "DD" => c.day.to_string(),
         "D" => (c.weekday + 1).to_string(),
         "ID" => iso_day.to_string(),
         "W" => ((c.day - 1) / 7 + 1).to_string(),

@@ -11,9 +11,7 @@ use datafusion::functions_window as fw;
 use datafusion::logical_expr::expr::{
     AggregateFunction, NullTreatment, Unnest, WindowFunction, WindowFunctionParams,
 };
-use datafusion::logical_expr::{
-    AggregateUDF, Expr, LogicalPlanBuilder, SortExpr, WindowFunctionDefinition, cast,
-};
+use datafusion::logical_expr::{AggregateUDF, Expr, SortExpr, WindowFunctionDefinition, cast};
 use datafusion::sql::sqlparser::ast;
 
 use super::frames::Window;
@@ -24,7 +22,6 @@ use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
 use crate::aggregate::{Fold, folding};
-use crate::apply::Shape;
 use crate::looking::looking;
 use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
