@@ -11,7 +11,7 @@
 //! share += scale(share) * (1/8 per second * (delay - target) + 5/4 per second * (delay - delay before))
 //! ```
 //! # Invariants
-//! - Nothing is turned away before the delay was above its target for [`BURST`] without a break; a share of [`MOST`] at most, so that the delay
+//! - Nothing is turned away before the delay was above its target for [`BURST`] without a break; a share of 97 % at most, so that the delay
 //!   goes on being measured by work that is done.
 //! - When the delay is nothing, the share goes to nothing, by itself.
 //!
@@ -101,8 +101,7 @@ impl Admission {
                 share if share < 0.1 => 1.0 / 2.0,
                 _ => 1.0,
             };
-            let change =
-                BY_DISTANCE * (delay - self.target) + BY_CHANGE * (delay - self.before);
+            let change = BY_DISTANCE * (delay - self.target) + BY_CHANGE * (delay - self.before);
             self.share = (self.share + scale * change).clamp(0.0, MOST);
             // An idle queue forgets.
             if delay < self.target / 2.0 && self.before < self.target / 2.0 {
@@ -173,7 +172,9 @@ mod tests {
                 }
                 // Twentieths of a piece.
                 owed = (owed + if self.stalled.contains(&now) { 0 } else { 20 }).min(20);
-                while owed > 0 && let Some(work) = queue.pop_front() {
+                while owed > 0
+                    && let Some(work) = queue.pop_front()
+                {
                     answered[work.id] = true;
                     let waited = now - work.came;
                     if gate.as_ref().is_some_and(|gate| gate.sheds(draw())) {
@@ -204,7 +205,8 @@ mod tests {
 
     #[test]
     fn storm_of_repetitions_after_a_stall_ends_with_admission_and_not_without() {
-        let model = |admission| Model { admission, a_second: 700, stalled: 5000..10_000, retries: 8 };
+        let model =
+            |admission| Model { admission, a_second: 700, stalled: 5000..10_000, retries: 8 };
         let (without, _) = model(None).play(40);
         assert_eq!(without[4], 700);
         assert_eq!(without[20..].iter().sum::<u64>(), 0, "the model has no storm: {without:?}");
@@ -231,7 +233,8 @@ mod tests {
         let (good, shed) = model.play(20);
         assert_eq!((shed, good[10]), (0, 950));
         // A stall of half a second is a burst.
-        let model = Model { admission: admission(), a_second: 500, stalled: 5000..5500, retries: 8 };
+        let model =
+            Model { admission: admission(), a_second: 500, stalled: 5000..5500, retries: 8 };
         assert_eq!(model.play(20).1, 0);
     }
 

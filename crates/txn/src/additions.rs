@@ -121,7 +121,8 @@ impl Added {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let touched = self.rows.lock().extract_if(.., |key, _| range.contains(key)).collect::<Vec<_>>();
+        let touched =
+            self.rows.lock().extract_if(.., |key, _| range.contains(key)).collect::<Vec<_>>();
         touched.into_iter().map(|(key, row)| (key, row.since)).collect()
     }
 

@@ -168,7 +168,13 @@ impl Drop for Waiting<'_> {
 impl Claimed {
     /// Nothing is claimed yet. `attempt`: how often the work of `txn` ended in a conflict before.
     pub fn new(claims: &Arc<Claims>, txn: TxnId, attempt: u32) -> Self {
-        Self { claims: Arc::clone(claims), txn, attempt, keys: Mutex::default(), shares: Mutex::default() }
+        Self {
+            claims: Arc::clone(claims),
+            txn,
+            attempt,
+            keys: Mutex::default(),
+            shares: Mutex::default(),
+        }
     }
 
     /// Claims `keys`, waiting for them as far as that is worth it, at most `timeout`.

@@ -27,9 +27,9 @@ use telesto_meter::{Charge, Resource};
 use telesto_shard::{Error as ShardError, FoldNeed, Folded, Shard, ShardOptions};
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::additions::Additions;
 use crate::api::MessageSink;
 use crate::commit::committer::Pending;
-use crate::additions::Additions;
 use crate::commit::outcomes::Outcomes;
 use crate::error::{Error, Result};
 use crate::leases::Leases;

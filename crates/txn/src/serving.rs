@@ -347,13 +347,15 @@ const ADDED_BYTES: usize = 256;
 /// What a request adds to an entry, about.
 fn request_bytes(request: &CommitRequest) -> usize {
     let writes: usize = match &request.writes {
-        CommitWrites::Inline(_) | CommitWrites::Applied { .. } | CommitWrites::Adding { .. } => request
-            .writes
-            .carried()
-            .map(|checked| {
-                checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
-            })
-            .sum(),
+        CommitWrites::Inline(_) | CommitWrites::Applied { .. } | CommitWrites::Adding { .. } => {
+            request
+                .writes
+                .carried()
+                .map(|checked| {
+                    checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
+                })
+                .sum()
+        }
         CommitWrites::External { parts, .. } => parts.len() * 256,
     };
     let added = request.writes.additions().iter().map(|addition| addition.key.len() + ADDED_BYTES);

@@ -336,7 +336,10 @@ pub(crate) fn decode_answer(txn: TxnId, bytes: &[u8]) -> Result<CommitReply> {
 
 /// The answer to a request that adds to rows, of an owner that may be of a version that does not know such requests: it has done
 /// nothing then, and gets the same work as ordinary writes when it is executed again.
-pub(crate) fn of_older(request: &CommitRequest, answer: Result<CommitReply>) -> Result<CommitReply> {
+pub(crate) fn of_older(
+    request: &CommitRequest,
+    answer: Result<CommitReply>,
+) -> Result<CommitReply> {
     match (answer, request.writes.additions().first()) {
         (Err(Error::Unavailable(reason)), Some(first)) if reason.starts_with(UNREADABLE) => {
             Err(Error::NotAdded { txn: request.txn, key: first.key.clone(), reason })
@@ -382,6 +385,7 @@ mod tests {
         let remote =
             vec![RemoteWrites { txn: TxnId(9), origin: Label::default(), writes: own.clone() }];
         let applied = CommitRequest { writes: CommitWrites::Applied { own, remote }, ..request() };
+        let key = |text: &'static str| Bytes::from_static(text.as_bytes());
         let additions = vec![Addition {
             key: key("n"),
             since: Timestamp(3),

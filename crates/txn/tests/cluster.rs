@@ -17,8 +17,8 @@ use telesto_net::{Caller, Router, VERSIONS, serve};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{Process, World};
 use telesto_txn::{
-    Additions, ClusterOptions, Database as _, Engine, EngineOptions, Error, NodeView, Owners, ReadFor,
-    TxnOptions, Unanswered,
+    Additions, ClusterOptions, Database as _, Engine, EngineOptions, Error, NodeView, Owners,
+    ReadFor, TxnOptions, Unanswered,
 };
 
 const SHARD: ShardId = ShardId(0);

@@ -85,7 +85,9 @@ impl ApiError {
     fn from_transaction(error: &TxnError, message: String) -> Self {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         match error {
-            TxnError::Conflict { .. } | TxnError::NotAdded { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
+            TxnError::Conflict { .. } | TxnError::NotAdded { .. } => {
+                Self::new(StatusCode::CONFLICT, "conflict", message)
+            }
             TxnError::OutcomeUnknown { txn, reason } => {
                 let message = format!(
                     "whether the write took effect could not be learned ({reason}); ask GET /v1/txn/{txn} before repeating it"

@@ -85,7 +85,8 @@ pub fn encode_addition(table: &Table, terms: &[Term]) -> Result<Option<Bytes>> {
         for (limits, inwards, bound) in [(&term.low, 1, 0), (&term.high, -1, 1)] {
             for limit in limits {
                 let Some(value) = whole(&limit.value) else { return Ok(None) };
-                let Some(value) = value.checked_add(if limit.inclusive { 0 } else { inwards }) else {
+                let Some(value) = value.checked_add(if limit.inclusive { 0 } else { inwards })
+                else {
                     return Ok(None);
                 };
                 bounds[bound] =

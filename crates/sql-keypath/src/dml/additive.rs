@@ -182,8 +182,7 @@ fn column_of(expr: &Expr) -> Option<usize> {
     match &expr.node {
         Node::Column(at) => Some(*at),
         Node::Cast(inner, _)
-            if is_whole(&inner.ty)
-                && (is_whole(&expr.ty) || expr.ty == SqlType::Numeric(None)) =>
+            if is_whole(&inner.ty) && (is_whole(&expr.ty) || expr.ty == SqlType::Numeric(None)) =>
         {
             column_of(inner)
         }

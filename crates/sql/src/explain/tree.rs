@@ -186,7 +186,9 @@ fn statement(line: &str) -> Map<String, Json> {
         _ => line,
     };
     let words = |rest: &'_ str| rest.strip_prefix("Key path: ").unwrap_or(rest).to_owned();
-    for (prefix, operation) in [("Update; ", "Update"), ("Update by addition; ", "Update"), ("Delete; ", "Delete")] {
+    for (prefix, operation) in
+        [("Update; ", "Update"), ("Update by addition; ", "Update"), ("Delete; ", "Delete")]
+    {
         if let Some(rest) = line.strip_prefix(prefix) {
             let input = access(&words(rest));
             let table = input.get("Relation Name").and_then(Json::as_str).map(str::to_owned);

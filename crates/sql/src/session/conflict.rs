@@ -59,7 +59,10 @@ impl Session {
             .and_then(|catalog| describe_key(catalog, &conflict.key))
             .unwrap_or_else(|| "the catalog or a key that is no table's".to_owned());
         let detail = match conflict.refused {
-            true => format!("What transaction {} adds to {place} was refused at its commit.", conflict.txn),
+            true => format!(
+                "What transaction {} adds to {place} was refused at its commit.",
+                conflict.txn
+            ),
             false => format!(
                 "Transaction {} committed a change of {place} after transaction {} had read or written it.",
                 conflict.other, conflict.txn

@@ -220,7 +220,8 @@ impl Committer {
             return self.abort_all(live, &error);
         }
         while !live.is_empty() {
-            let Validated { at, survivors, beaten, made } = match self.validate(&mut live, by).await {
+            let Validated { at, survivors, beaten, made } = match self.validate(&mut live, by).await
+            {
                 Ok(validated) => validated,
                 Err(error) => return self.abort_all(live, &error),
             };
@@ -469,7 +470,8 @@ impl Committer {
         scope: &ScopeMeter,
     ) {
         let mut answers = BTreeMap::new();
-        let added: usize = live.iter().map(|pending| pending.request.writes.additions().len()).sum();
+        let added: usize =
+            live.iter().map(|pending| pending.request.writes.additions().len()).sum();
         metrics::counter!("telesto_txn_additions_total").increment(added as u64);
         let bytes = |(position, _): &(usize, Timestamp)| live[*position].bytes as u64;
         let weights: Vec<u64> = survivors.iter().map(bytes).collect();
