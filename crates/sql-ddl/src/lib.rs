@@ -136,8 +136,7 @@ pub async fn execute(
             After::Empty(sql, error) => {
                 // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
                 // Policies do not hide rows from constraints.
-                let mut settings = Arc::clone(&context.settings);
-                Arc::make_mut(&mut settings).current_role = Owner::BOOTSTRAP.0;
+                let settings = telesto_sql_plan::row_security::without(&context.settings);
                 let reading =
                     ExecContext { read_for: ReadFor::Constraint, settings, ..context.clone() };
                 let (_, rows) = telesto_sql_plan::query(&reading, &sql).await?;

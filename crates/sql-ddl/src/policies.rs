@@ -77,7 +77,8 @@ impl Ddl<'_> {
     /// The text of a policy's condition, with names that do not depend on a search path.
     async fn policy_text(&self, table: &Table, called: &str, expr: &Expr) -> Result<String> {
         let schema = self.catalog().schema_name(table.schema);
-        let text = format!("SELECT 1 FROM {}.{} AS {}", ident(schema), ident(&table.name), ident(called));
+        let text =
+            format!("SELECT 1 FROM {}.{} AS {}", ident(schema), ident(&table.name), ident(called));
         let mut query = telesto_sql_parser::syntax::read_query(&text).map_err(|unread| {
             unread.or_else(|error| Error::internal(format!("a query of a policy: {error}")))
         })?;
@@ -214,7 +215,12 @@ impl Ddl<'_> {
     }
 
     /// Policies, with their tables, that reach further than the row and name the relation.
-    fn policies_reading(&self, relation: u32, within: &str, called: &str) -> Vec<(String, String, Vec<Expr>)> {
+    fn policies_reading(
+        &self,
+        relation: u32,
+        within: &str,
+        called: &str,
+    ) -> Vec<(String, String, Vec<Expr>)> {
         let mut out = Vec::new();
         for table in self.catalog().tables() {
             for policy in &table.row_security.policies {

@@ -418,7 +418,8 @@ impl Ddl<'_> {
         self.view_columns(&query).await?;
         let path = self.path();
         let ctes = cte_names(&query);
-        let _ = VisitMut::visit(&mut query, &mut Pin { catalog: self.catalog(), path: &path, ctes });
+        let _ =
+            VisitMut::visit(&mut query, &mut Pin { catalog: self.catalog(), path: &path, ctes });
         self.view_columns(&query).await?;
         Ok(query)
     }

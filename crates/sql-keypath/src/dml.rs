@@ -36,8 +36,8 @@ use telesto_sql_parser::sqlparser::ast::{
 };
 use telesto_sql_plan::PlanContext;
 use telesto_sql_plan::ResultColumn;
-use telesto_sql_plan::row_security;
 use telesto_sql_plan::compiled_table::{CompiledTable, relation};
+use telesto_sql_plan::row_security;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 

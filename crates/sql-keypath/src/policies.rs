@@ -75,12 +75,7 @@ pub(crate) fn of_reads(
 }
 
 /// `condition IS TRUE` over the table's row.
-fn bind(
-    table: &Table,
-    called: &str,
-    condition: ast::Expr,
-    eval: &EvalContext<'_>,
-) -> Result<Expr> {
+fn bind(table: &Table, called: &str, condition: ast::Expr, eval: &EvalContext<'_>) -> Result<Expr> {
     let scope = Scope { relations: vec![relation(table, called, 0, true)] };
     let condition = ast::Expr::IsTrue(Box::new(condition));
     let mut parameters = ParameterTypes::default();

@@ -383,7 +383,7 @@ impl Binder<'_> {
         let relation = Relation { plan, columns };
         match guard {
             None => Ok(relation),
-            Some(guard) => self.behind(&guard, relation),
+            Some(guard) => self.behind_policies(&guard, relation),
         }
     }
 

@@ -18,7 +18,7 @@ use telesto_sql_types::error::Result;
 
 impl Binder<'_> {
     /// The rows of a table that its policies show.
-    pub(super) fn behind(&self, guard: &Guard, relation: Relation) -> Result<Relation> {
+    pub(super) fn behind_policies(&self, guard: &Guard, relation: Relation) -> Result<Relation> {
         if self.guarding.borrow().contains(&guard.table) {
             return Err(fault::new(
                 "42P17",

@@ -220,9 +220,16 @@ async fn update_by_query(
         }
     }
     let returns = update.returning.is_some();
-    let (source, others, relations) =
-        by_query(written, Finding::Update(reads), from, update.selection.as_ref(), values, returns, context)
-            .await?;
+    let (source, others, relations) = by_query(
+        written,
+        Finding::Update(reads),
+        from,
+        update.selection.as_ref(),
+        values,
+        returns,
+        context,
+    )
+    .await?;
     let types = source.types();
     let eval = EvalContext::planning(context.settings, context.catalog);
     let empty = Scope::default();
@@ -288,9 +295,16 @@ pub(crate) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
             let others = delete.using.as_deref().unwrap_or_default();
             let condition = delete.selection.as_ref();
             let returns = delete.returning.is_some();
-            let (source, others, relations) =
-                by_query(&written, Finding::Delete(reads), others, condition, Vec::new(), returns, context)
-                    .await?;
+            let (source, others, relations) = by_query(
+                &written,
+                Finding::Delete(reads),
+                others,
+                condition,
+                Vec::new(),
+                returns,
+                context,
+            )
+            .await?;
             scope.relations.extend(relations);
             Target::Query(source, others)
         }

@@ -33,7 +33,8 @@ pub(super) fn keyed(
     context: &PlanContext<'_>,
 ) -> Result<TableWithJoins> {
     let schema = context.catalog.schema_name(table.schema);
-    let name = vec![quoted(&format!("{KEYED_SCHEMA}{finding}")), quoted(schema), quoted(&table.name)];
+    let name =
+        vec![quoted(&format!("{KEYED_SCHEMA}{finding}")), quoted(schema), quoted(&table.name)];
     let mut from = from_clause("SELECT FROM t AS x")?;
     let mut item = from.pop().ok_or_else(|| Error::internal("a FROM item made here"))?;
     if let TableFactor::Table { name: place, alias: Some(alias), .. } = &mut item.relation {
