@@ -108,15 +108,7 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
     Ok(KeyPlan {
         columns,
         read_only: false,
-        kind: Kind::Update(UpdatePlan {
-            info,
-            target,
-            set,
-            moves_keys,
-            returning,
-            adding,
-            checks,
-        }),
+        kind: Kind::Update(UpdatePlan { info, target, set, moves_keys, returning, adding, checks }),
     })
 }
 
