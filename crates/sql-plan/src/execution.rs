@@ -140,12 +140,8 @@ impl Execution for ExecContext {
 
     async fn answer(&self, request: Request) -> Result<Datum> {
         Ok(match request {
-            Request::NextValue(oid) => {
-                self.may_write_sequence(oid, "nextval()")?;
-                Datum::Int8(self.sequences.next(oid).await?)
-            }
+            Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
             Request::SetValue(oid, value, called) => {
-                self.may_write_sequence(oid, "setval()")?;
                 Datum::Int8(self.sequences.set(oid, value, called).await?)
             }
             Request::CheckTable(oid) => {
@@ -199,16 +195,6 @@ impl Execution for ExecContext {
 }
 
 impl ExecContext {
-    /// A sequence moves for everybody, whatever becomes of the transaction: one that only reads may move those of its own
-    /// session alone, as PostgreSQL has it.
-    fn may_write_sequence(&self, oid: u32, word: &str) -> Result<()> {
-        if !self.txn.options().read_only || telesto_sql_catalog::temp::is_temporary(oid) {
-            return Ok(());
-        }
-        let text = format!("cannot execute {word} in a read-only transaction");
-        Err(Error::new(SqlState::READ_ONLY_TRANSACTION, text))
-    }
-
     async fn change_cap(&self, name: &str, to: Option<&Cap>) -> Result<()> {
         let (changed, at) =
             crate::caps::change(&self.database, &self.env, &self.catalog, name, to).await?;
