@@ -40,13 +40,16 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Before a row that is on its way is looked at again.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// A version's time and writer, and whether it is a row (or a deleted one).
+pub type Version = (Timestamp, RegionId, bool);
+
 /// A row that is not the same everywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Its key.
     pub key: Bytes,
-    /// What each region has: the version's time and writer, and whether it is a row (or a deleted one); nothing when it has none.
-    pub versions: Vec<(RegionId, Option<(Timestamp, RegionId, bool)>)>,
+    /// What each region has; nothing when it has none.
+    pub versions: Vec<(RegionId, Option<Version>)>,
 }
 
 /// What became of one range.

@@ -65,8 +65,7 @@ impl Numeric {
         let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-        !(whole.is_empty() && fraction.is_empty())
-            && !exponent.is_empty()
+        !(exponent.is_empty() || whole.is_empty() && fraction.is_empty())
             && [whole, fraction, exponent].into_iter().all(digits)
     }
 
