@@ -11,7 +11,8 @@
 //! Asked again a moment later; in the end the region's own stream brings them.
 //!
 //! # Limits
-//! What the other region does not have in memory any more, or got another part of, is waited for.
+//! What the other region does not have in memory any more, or got another part of, is waited for; so is what may stand behind a
+//! definition that the region's own link has not brought, and all of the region that makes definitions.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -249,11 +249,21 @@ impl Inbox {
     }
 
     /// Takes transactions of `of` that another region had; those that go on where its stream stands here.
+    ///
+    /// None that may stand behind a definition which has not come here by that stream: rows of a table that this region gets by
+    /// the definition stand between, in no transaction, and only the stream brings them.
     pub fn take_again(&mut self, of: RegionId, elements: Vec<Element>, now: u64) -> usize {
-        let (me, turn) = (self.me, self.turn);
+        let (me, turn, defining) = (self.me, self.turn, self.defining);
         let Some(source) = self.sources.get_mut(&of) else { return 0 };
         let mut taken = 0;
         for element in elements {
+            let defined = |region| {
+                let told = source.received.past.get(region, me);
+                region == of || element.past.get(region, me) > told
+            };
+            if defining.is_some_and(defined) {
+                break;
+            }
             if element.past.get(of, me) == source.came(of, me) + 1 {
                 source.queue.push_back(queued(element, now, turn));
                 source.bytes += source.queue.back().map_or(0, Item::bytes);

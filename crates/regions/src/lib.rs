@@ -52,4 +52,4 @@ pub use report::{Report, reports};
 pub use shared::SERVICE;
 pub use telesto_geo::placement::{Placement, Rule, Rules};
 pub use token::TOKEN_BYTES;
-pub use verify::{Compared, Difference, Verifier};
+pub use verify::{Compared, Difference, Verifier, Version};

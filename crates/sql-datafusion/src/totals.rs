@@ -33,7 +33,7 @@ pub(super) struct Total {
     odd: Option<Box<Odd>>,
     /// Of a frame that moves: how many finite values there are of each scale, so that the sum shows no more digits than what is
     /// still there.
-    scales: Option<Box<BTreeMap<u32, i64>>>,
+    scales: Option<BTreeMap<u32, i64>>,
 }
 
 /// How many values are not finite.
@@ -63,7 +63,7 @@ fn shifted(value: i128, by: u32) -> Option<i128> {
 impl Total {
     /// Of a frame that moves.
     pub(super) fn moving() -> Self {
-        Self { scales: Some(Box::default()), ..Self::default() }
+        Self { scales: Some(BTreeMap::new()), ..Self::default() }
     }
 
     /// Counts a value, or what leaves; whether it is finite and is to be added.

@@ -51,6 +51,14 @@ fn refuse_deferrable(given: Option<ConstraintCharacteristics>, what: &str) -> Re
     Ok(())
 }
 
+fn match_kind(key: &ForeignKeyConstraint) -> Result<ForeignKeyMatch> {
+    match key.match_kind {
+        Some(ConstraintReferenceMatchKind::Full) => Ok(ForeignKeyMatch::Full),
+        Some(ConstraintReferenceMatchKind::Partial) => Err(Error::unsupported("MATCH PARTIAL")),
+        _ => Ok(ForeignKeyMatch::Simple),
+    }
+}
+
 impl Ddl<'_> {
     /// Gives `table` a new place for its rows, to be filled from the old one when the catalog is written.
     pub(super) fn rewrite(&mut self, table: &mut Table) {
@@ -300,11 +308,10 @@ impl Ddl<'_> {
         let list = list.join("_");
         let name = self.constraint_name(table, key.name.as_ref(), (&list, "fkey"))?;
         keys_compare(table, &other, &columns, &referenced_columns, &name)?;
+        let match_kind = match_kind(key)?;
         if !fresh && !not_valid {
             self.check_foreign_rows(table, &other, &columns, &referenced_columns, &name);
-            if matches!(key.match_kind, Some(ConstraintReferenceMatchKind::Full)) {
-                self.check_full_rows(table, &columns, &name);
-            }
+            self.check_full_rows(table, &columns, &name, match_kind == ForeignKeyMatch::Full);
         }
         let characteristics = key.characteristics.as_ref();
         let initially_deferred = characteristics
@@ -318,13 +325,7 @@ impl Ddl<'_> {
             referenced_index,
             on_delete: action(key.on_delete),
             on_update: action(key.on_update),
-            match_kind: match key.match_kind {
-                Some(ConstraintReferenceMatchKind::Full) => ForeignKeyMatch::Full,
-                Some(ConstraintReferenceMatchKind::Partial) => {
-                    return Err(Error::unsupported("MATCH PARTIAL"));
-                }
-                _ => ForeignKeyMatch::Simple,
-            },
+            match_kind,
             deferrable: initially_deferred
                 || characteristics.is_some_and(|c| c.deferrable == Some(true)),
             initially_deferred,
@@ -334,7 +335,16 @@ impl Ddl<'_> {
     }
 
     /// Looks for rows whose columns of a MATCH FULL key are NULL in part.
-    pub(super) fn check_full_rows(&mut self, table: &Table, columns: &[usize], name: &str) {
+    pub(super) fn check_full_rows(
+        &mut self,
+        table: &Table,
+        columns: &[usize],
+        name: &str,
+        full: bool,
+    ) {
+        if !full {
+            return;
+        }
         let each = |test: &str, word: &str| {
             let tests =
                 columns.iter().map(|a| format!("a.{} {test}", quote(&table.columns[*a].name)));

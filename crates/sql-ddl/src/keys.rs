@@ -144,9 +144,8 @@ impl Ddl<'_> {
                 .clone()
             };
             self.check_foreign_rows(table, &other, &key.columns, &key.referenced_columns, name);
-            if key.match_kind == telesto_sql_catalog::ForeignKeyMatch::Full {
-                self.check_full_rows(table, &key.columns, name);
-            }
+            let full = key.match_kind == telesto_sql_catalog::ForeignKeyMatch::Full;
+            self.check_full_rows(table, &key.columns, name, full);
             table.foreign_keys[at].validated = true;
             return Ok(());
         }

@@ -54,6 +54,18 @@ pub fn cast(
 }
 
 /// To the base type, without looking at the modifier.
+/// A double as a real.
+fn narrowed(wide: f64) -> Result<Datum> {
+    let narrow = wide as f32;
+    if narrow.is_infinite() && wide.is_finite() {
+        return Err(fault::error("22003", "value out of range: overflow"));
+    }
+    if narrow == 0.0 && wide != 0.0 {
+        return Err(fault::error("22003", "value out of range: underflow"));
+    }
+    Ok(Datum::Float4(narrow))
+}
+
 fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     use Tag::{
         Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, InternalChar, Interval as Iv, Json,
@@ -119,17 +131,7 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         },
         (Float8, Num) => Datum::numeric(Numeric::from_f64(f64_of(&value)?)),
         (Float4, Float8) => Datum::Float8(f64_of(&value)?),
-        (Float8, Float4) => {
-            let wide = f64_of(&value)?;
-            let narrow = wide as f32;
-            if narrow.is_infinite() && wide.is_finite() {
-                return Err(fault::error("22003", "value out of range: overflow"));
-            }
-            if narrow == 0.0 && wide != 0.0 {
-                return Err(fault::error("22003", "value out of range: underflow"));
-            }
-            Datum::Float4(narrow)
-        }
+        (Float8, Float4) => narrowed(f64_of(&value)?)?,
         // Blanks that only pad do not survive the way out of char(n).
         (Bpchar, Text | Varchar | Name) => text(str_of(&value)?.trim_end_matches(' ')),
         (Text | Varchar | Name | Unknown, Text | Varchar | Bpchar) => value,

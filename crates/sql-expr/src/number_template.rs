@@ -260,16 +260,18 @@ impl NumberFormat {
                 }
             }
         }
-        if self.brackets {
-            let blanks = out.len() - out.trim_start_matches(' ').len();
-            let (pad, digits) = out.split_at(blanks);
-            return match (negative, self.fill) {
-                (true, _) => format!("{pad}<{digits}>"),
-                (false, true) => format!(" {pad}{digits} "),
-                (false, false) => out,
-            };
+        if self.brackets { self.bracketed(negative, out) } else { out }
+    }
+
+    /// As `PR` has it: negative numbers in angle brackets.
+    fn bracketed(&self, negative: bool, out: String) -> String {
+        let blanks = out.len() - out.trim_start_matches(' ').len();
+        let (pad, digits) = out.split_at(blanks);
+        match (negative, self.fill) {
+            (true, _) => format!("{pad}<{digits}>"),
+            (false, true) => format!(" {pad}{digits} "),
+            (false, false) => out,
         }
-        out
     }
 
     /// With `FM`, fraction digits asked for by `9` lose their trailing zeros.

@@ -223,7 +223,7 @@ impl Registry {
     #[must_use]
     pub fn is_volatile(&self, name: &str) -> bool {
         let volatile = |function: &&Function| function.volatility == Volatility::Volatile;
-        self.by_name.get(name).is_some_and(|all| all.iter().any(|function| volatile(&function)))
+        self.by_name.get(name).is_some_and(|all| all.iter().any(volatile))
     }
 
     /// Every overload, by name.

@@ -208,7 +208,6 @@ pub const PRICES: &str = "telesto.prices";
 /// Parameters that are accepted, kept and shown, but change nothing: what drivers and pg_dump set.
 const ACCEPTED: &[(&str, &str)] = &[
     ("allow_in_place_tablespaces", "off"),
-    ("telesto.commutative_updates", "on"),
     ("backslash_quote", "safe_encoding"),
     ("bytea_output", "hex"),
     ("check_function_bodies", "on"),
@@ -396,10 +395,6 @@ impl Settings {
                         );
                     }
                 };
-            }
-            "telesto.commutative_updates" => {
-                let on = if boolean(name, value)? { "on" } else { "off" };
-                self.others.insert(lower, on.to_owned());
             }
             "telesto.executor" => {
                 self.executor = Executor::named(value).ok_or_else(|| {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use futures::TryStreamExt as _;
 use telesto_sql_catalog::Table;
 use telesto_sql_expr::settings::Settings;
-use telesto_sql_expr::{Binder, EvalContext, Expr, Scope};
+use telesto_sql_expr::{Binder, EvalContext, Expr, Node, Scope};
 use telesto_sql_parser::sqlparser::ast::{self, SelectItem, SetExpr, Statement, TableFactor};
 use telesto_sql_plan::compiled_table::relation;
 use telesto_sql_plan::row_security::{self, Finding, RowCheck};
@@ -56,15 +56,37 @@ pub(crate) fn open(table: &Table, context: &PlanContext<'_>) -> Result<()> {
     }
 }
 
+/// What the policies say of the rows of a query of `table` alone; `locks`: they are read FOR UPDATE.
+///
+/// # Errors
+/// 0A000 where that takes a subquery, or rows are locked.
+pub(crate) fn of_query(
+    table: Option<&Table>,
+    locks: bool,
+    context: &PlanContext<'_>,
+    eval: &EvalContext<'_>,
+) -> Result<Vec<Expr>> {
+    let Some(table) = table else { return Ok(Vec::new()) };
+    let policies = of_reads(table, context, eval)?;
+    match locks && !policies.is_empty() {
+        true => Err(decline("FOR UPDATE with row security")),
+        false => Ok(policies),
+    }
+}
+
+/// `rest` behind the policies: nothing of the user's stands before them, whatever it is.
+pub(crate) fn before(policies: Vec<Expr>, rest: Option<Expr>) -> Option<Expr> {
+    match policies.is_empty() {
+        true => rest,
+        false => Some(Expr::bool(Node::And(policies.into_iter().chain(rest).collect()))),
+    }
+}
+
 /// What the policies say of rows that are read; empty: nothing is hidden.
 ///
 /// # Errors
 /// 0A000 where that takes a subquery.
-pub(crate) fn of_reads(
-    table: &Table,
-    context: &PlanContext<'_>,
-    eval: &EvalContext<'_>,
-) -> Result<Vec<Expr>> {
+fn of_reads(table: &Table, context: &PlanContext<'_>, eval: &EvalContext<'_>) -> Result<Vec<Expr>> {
     let Some(reader) = secured(table, None, context)? else { return Ok(Vec::new()) };
     let actor = context.catalog.actor(reader);
     let conditions = row_security::conditions(table, &actor, Finding::Read)?;

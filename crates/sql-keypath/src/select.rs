@@ -17,6 +17,7 @@ mod names;
 mod order;
 mod run;
 
+use crate::policies;
 use std::sync::Arc;
 
 use telesto_txn::ReadFor;
@@ -131,6 +132,10 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
     })
 }
 
+fn relation_of((table, shown): &(Arc<Table>, String)) -> telesto_sql_expr::ScopeRelation {
+    compiled_table::relation(table, shown, 0, true)
+}
+
 /// Plans a plain SELECT; `single` is its only table, if it has only one and no subquery.
 fn shape(
     query: &Query,
@@ -162,17 +167,10 @@ fn shape(
     };
     let scope = match &sources {
         Some(sources) => sources.scope.clone(),
-        None => Scope {
-            relations: table
-                .iter()
-                .map(|(t, name)| compiled_table::relation(t, name, 0, true))
-                .collect(),
-        },
+        None => Scope { relations: table.iter().map(relation_of).collect() },
     };
-    let policies = match &table {
-        Some((table, _)) => crate::policies::of_reads(table, context, &eval)?,
-        None => Vec::new(),
-    };
+    let secured = table.as_ref().map(|(table, _)| &**table);
+    let policies = policies::of_query(secured, !query.locks.is_empty(), context, &eval)?;
     let filter = match &select.selection {
         Some(expr) if sources.is_none() => {
             Some(Binder::new(&scope, context.parameters, &eval, "WHERE").condition(expr)?)
@@ -227,9 +225,6 @@ fn shape(
         }
     }
     let locks = RowLock::of(&query.locks);
-    if locks.is_some() && !policies.is_empty() {
-        return Err(decline("FOR UPDATE with row security"));
-    }
     if locks.is_some()
         && (grouping || !aggregates.found.is_empty() || !names_all(&query.locks, &scope))
     {
@@ -296,11 +291,7 @@ fn shape(
         Some((table, _)) => {
             let along = order.as_ref().and_then(|order| conditions.along(table, order));
             let (mut access, rest) = conditions.choose_among(table, order.as_ref(), &eval);
-            let rest = match policies.is_empty() {
-                true => rest,
-                // Nothing of the user's stands before them, whatever it is.
-                false => Some(Expr::bool(Node::And(policies.into_iter().chain(rest).collect()))),
-            };
+            let rest = policies::before(policies, rest);
             if access.is_full() {
                 // Without any key condition only "the first rows in key order" is short.
                 let plain = aggregates.found.is_empty() && group.is_none();

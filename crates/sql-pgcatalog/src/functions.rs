@@ -89,7 +89,7 @@ pub const TABLE: &[Function] = &[
         let table = c.context.catalog.table(telesto_common::TableId(oid_of(&a[0])));
         let actor = c.context.catalog.actor(c.context.settings.current_role);
         Ok(Datum::Bool(table.is_some_and(|table| {
-            telesto_sql_plan::row_security::applies(table, &c.context.catalog, &actor)
+            telesto_sql_plan::row_security::applies(table, c.context.catalog, &actor)
         })))
     })
     .stable(),

@@ -135,6 +135,22 @@ fn split(text: &str) -> Vec<String> {
 }
 
 #[allow(clippy::too_many_lines)]
+/// The zone that a word of `text` names; `dated`: a date stands before it.
+fn zone(ty: &'static str, text: &str, word: &str, dated: bool) -> Result<TimeZone> {
+    let named = word.contains('/');
+    // A time alone has no day that tells the offset of a zone of the database.
+    if ty.starts_with("time ") && named && !dated {
+        return Err(bad(ty, text));
+    }
+    TimeZone::parse(word, true).ok_or_else(|| match named {
+        true => {
+            let message = format!("time zone \"{word}\" not recognized");
+            Error::new(SqlState::INVALID_PARAMETER_VALUE, message)
+        }
+        false => bad(ty, text),
+    })
+}
+
 fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
     let mut fields = Fields::default();
     let mut bc = false;
@@ -230,20 +246,7 @@ fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
                     month_word = Some((month, numbers.len()));
                     continue;
                 }
-                // A time alone has no day that tells the offset of a zone of the database.
-                if ty.starts_with("time ") && token.contains('/') && iso.is_none() {
-                    return Err(bad(ty, text));
-                }
-                fields.zone = Some(TimeZone::parse(&token, true).ok_or_else(|| {
-                    if token.contains('/') {
-                        Error::new(
-                            SqlState::INVALID_PARAMETER_VALUE,
-                            format!("time zone \"{token}\" not recognized"),
-                        )
-                    } else {
-                        bad(ty, text)
-                    }
-                })?);
+                fields.zone = Some(zone(ty, text, &token, iso.is_some())?);
             }
         }
     }

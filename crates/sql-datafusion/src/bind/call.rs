@@ -130,28 +130,14 @@ impl Binder<'_> {
             return self.window_call(&name, args, star, distinct, nulls, filter, over, scope);
         }
         if let Some(mut aggregate) = aggregate {
-            if distinct
-                && name == "count"
-                && !star
-                && let [arg] = &args[..]
-            {
+            if let ("count", true, false, [arg]) = (&*name, distinct, star, &args[..]) {
                 // Equal values that do not look so count once.
                 let ty = if arg.ty.is_unknown() { &SqlType::Text } else { &arg.ty };
                 for arg in &mut aggregate.args {
                     *arg = self.orderable(std::mem::take(arg), ty)?;
                 }
             }
-            // What may fail is computed for the rows that the filter lets through.
-            if let Some(filter) = &filter {
-                for arg in &mut aggregate.args {
-                    if guards::may_fail(arg) {
-                        *arg =
-                            datafusion::logical_expr::when((**filter).clone(), std::mem::take(arg))
-                                .end()
-                                .map_err(fault::from_datafusion)?;
-                    }
-                }
-            }
+            guard(&mut aggregate.args, filter.as_deref())?;
             let call = Expr::AggregateFunction(AggregateFunction::new_udf(
                 aggregate.function,
                 aggregate.args,
@@ -397,20 +383,8 @@ impl Binder<'_> {
             }
             "stddev" | "stddev_samp" | "stddev_pop" | "variance" | "var_samp" | "var_pop" => {
                 arity(1)?;
-                let measure = match name {
-                    "stddev" | "stddev_samp" => Measure::Deviation,
-                    "stddev_pop" => Measure::DeviationPop,
-                    "var_pop" => Measure::VariancePop,
-                    _ => Measure::Variance,
-                };
-                let arg = args[0].clone();
-                let ty = match &arg.ty {
-                    SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_) => {
-                        arg.ty.without_modifier()
-                    }
-                    _ => SqlType::Float8,
-                };
-                let arg = self.coerce(arg, &ty, name)?.expr;
+                let (measure, ty) = spread_of(name, &args[0].ty);
+                let arg = self.coerce(args[0].clone(), &ty, name)?.expr;
                 ready(spread::spread(measure, &ty), vec![arg], spread::returns(&ty))
             }
             "regr_slope" | "regr_intercept" | "regr_avgx" | "regr_avgy" | "regr_sxx"
@@ -447,11 +421,8 @@ impl Binder<'_> {
         let Window { partition_by, order_by, frame: window_frame, empty } =
             self.window(over, scope)?;
         // No row is in such a frame.
-        let filter = if empty {
-            Some(Box::new(Expr::Literal(ScalarValue::Boolean(Some(false)), None)))
-        } else {
-            filter
-        };
+        let none = || Box::new(Expr::Literal(ScalarValue::Boolean(Some(false)), None));
+        let filter = if empty { Some(none()) } else { filter };
         for expr in partition_by.iter().chain(order_by.iter().map(|sort| &sort.expr)) {
             refuse_windows(expr, "window definitions")?;
         }
@@ -472,20 +443,7 @@ impl Binder<'_> {
             }
             _ => self.aggregate_named(name, &args, star)?,
         };
-        // DataFusion's own sums of doubles take away what leaves a frame: a large value, or one that is not finite, stays.
-        let of_doubles =
-            matches!(args.first().map(|arg| &arg.ty), Some(SqlType::Float4 | SqlType::Float8));
-        let measure = match name {
-            "sum" if of_doubles => Some(Measure::Sum),
-            "avg" if of_doubles => Some(Measure::Average),
-            _ => None,
-        };
-        let aggregate = match (aggregate, measure) {
-            (Some(found), Some(measure)) => {
-                Some(Aggregate { function: spread::spread(measure, &SqlType::Float8), ..found })
-            }
-            (found, _) => found,
-        };
+        let aggregate = aggregate.map(|found| moving(name, &args, found));
         let (fun, args, ty, recast) = match aggregate {
             Some(a) => {
                 let function = WindowFunctionDefinition::AggregateUDF(looking(a.function));
@@ -494,38 +452,7 @@ impl Binder<'_> {
             None => {
                 let function =
                     window_function(name).ok_or_else(|| self.no_function(name, &args))?;
-                let int8 = |at: usize| -> Result<Expr> {
-                    let typed = self.coerce(args[at].clone(), &SqlType::Int8, name)?;
-                    Ok(Expr::Literal(self.constant(typed, name)?, None))
-                };
-                let mut out = Vec::new();
-                let ty = match name {
-                    "row_number" | "rank" | "dense_rank" => SqlType::Int8,
-                    "percent_rank" | "cume_dist" => SqlType::Float8,
-                    "ntile" if args.len() == 1 => {
-                        out.push(int8(0)?);
-                        SqlType::Int4
-                    }
-                    "lag" | "lead" | "first_value" | "last_value" | "nth_value"
-                        if !args.is_empty() =>
-                    {
-                        let ty = if args[0].ty.is_unknown() {
-                            SqlType::Text
-                        } else {
-                            args[0].ty.clone()
-                        };
-                        out.push(self.coerce(args[0].clone(), &ty, name)?.expr);
-                        if args.len() > 1 {
-                            out.push(int8(1)?);
-                        }
-                        if args.len() > 2 {
-                            let default = self.coerce(args[2].clone(), &ty, name)?;
-                            out.push(Expr::Literal(self.constant(default, name)?, None));
-                        }
-                        ty
-                    }
-                    _ => return Err(self.no_function(name, &args)),
-                };
+                let (out, ty) = self.window_args(name, &args)?;
                 if empty && matches!(name, "first_value" | "last_value" | "nth_value") {
                     return Ok(Typed::of(Self::null_of(&ty)?, ty));
                 }
@@ -550,6 +477,73 @@ impl Binder<'_> {
         }));
         Ok(shaped(call, ty, recast))
     }
+
+    /// Arguments and type of a function that is for windows alone.
+    fn window_args(&self, name: &str, args: &[Typed]) -> Result<(Vec<Expr>, SqlType)> {
+        let int8 = |at: usize| -> Result<Expr> {
+            let typed = self.coerce(args[at].clone(), &SqlType::Int8, name)?;
+            Ok(Expr::Literal(self.constant(typed, name)?, None))
+        };
+        let mut out = Vec::new();
+        let ty = match name {
+            "row_number" | "rank" | "dense_rank" => SqlType::Int8,
+            "percent_rank" | "cume_dist" => SqlType::Float8,
+            "ntile" if args.len() == 1 => {
+                out.push(int8(0)?);
+                SqlType::Int4
+            }
+            "lag" | "lead" | "first_value" | "last_value" | "nth_value" if !args.is_empty() => {
+                let unknown = args[0].ty.is_unknown();
+                let ty = if unknown { SqlType::Text } else { args[0].ty.clone() };
+                out.push(self.coerce(args[0].clone(), &ty, name)?.expr);
+                if args.len() > 1 {
+                    out.push(int8(1)?);
+                }
+                if args.len() > 2 {
+                    let default = self.coerce(args[2].clone(), &ty, name)?;
+                    out.push(Expr::Literal(self.constant(default, name)?, None));
+                }
+                ty
+            }
+            _ => return Err(self.no_function(name, args)),
+        };
+        Ok((out, ty))
+    }
+}
+
+/// What may fail is computed for the rows that the filter lets through.
+fn guard(args: &mut [Expr], filter: Option<&Expr>) -> Result<()> {
+    let Some(filter) = filter else { return Ok(()) };
+    for arg in args.iter_mut().filter(|arg| guards::may_fail(arg)) {
+        let guarded = datafusion::logical_expr::when(filter.clone(), std::mem::take(arg)).end();
+        *arg = guarded.map_err(fault::from_datafusion)?;
+    }
+    Ok(())
+}
+
+/// What a function of variance measures, and the type it computes in.
+fn spread_of(name: &str, ty: &SqlType) -> (Measure, SqlType) {
+    let measure = match name {
+        "stddev" | "stddev_samp" => Measure::Deviation,
+        "stddev_pop" => Measure::DeviationPop,
+        "var_pop" => Measure::VariancePop,
+        _ => Measure::Variance,
+    };
+    let exact = matches!(ty, SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_));
+    (measure, if exact { ty.without_modifier() } else { SqlType::Float8 })
+}
+
+/// An aggregate over frames. DataFusion's own sums of doubles take away what leaves a frame: a large value, or one that is
+/// not finite, stays.
+fn moving(name: &str, args: &[Typed], found: Aggregate) -> Aggregate {
+    let doubles =
+        matches!(args.first().map(|arg| &arg.ty), Some(SqlType::Float4 | SqlType::Float8));
+    let measure = match name {
+        "sum" if doubles => Measure::Sum,
+        "avg" if doubles => Measure::Average,
+        _ => return found,
+    };
+    Aggregate { function: spread::spread(measure, &SqlType::Float8), ..found }
 }
 
 fn window_function(name: &str) -> Option<std::sync::Arc<datafusion::logical_expr::WindowUDF>> {

@@ -165,18 +165,12 @@ impl Binder<'_> {
                 }
                 let target = self.type_named(data_type)?;
                 let typed = self.expr(expr, scope)?;
-                match interval_fields(data_type) {
-                    Some(fields) => self.interval_of_fields(typed, fields),
-                    None => self.cast(typed, &target),
-                }
+                self.cast_named(typed, data_type, &target)
             }
             E::TypedString(typed) => {
                 let target = self.type_named(&typed.data_type)?;
                 let text = self.literal(&typed.value.value)?;
-                match interval_fields(&typed.data_type) {
-                    Some(fields) => self.interval_of_fields(text, fields),
-                    None => self.cast(text, &target),
-                }
+                self.cast_named(text, &typed.data_type, &target)
             }
             E::Interval(interval) => self.interval(interval, scope),
             E::AtTimeZone { timestamp, time_zone } => {
@@ -466,6 +460,14 @@ impl Binder<'_> {
             U::PGSquareRoot => self.call("sqrt", vec![self.expr(expr, scope)?]),
             U::PGCubeRoot => self.call("cbrt", vec![self.expr(expr, scope)?]),
             other => Err(fault::unsupported(&format!("the operator {other}"))),
+        }
+    }
+
+    /// A cast to `target`, which is written as `name`: fields of an interval are in the name alone.
+    fn cast_named(&self, typed: Typed, name: &ast::DataType, target: &SqlType) -> Result<Typed> {
+        match interval_fields(name) {
+            Some(fields) => self.interval_of_fields(typed, fields),
+            None => self.cast(typed, target),
         }
     }
 

@@ -4,6 +4,44 @@
 //! 22023 for a template that is wrong, 22004 for NULL where an identifier is to be, 54000 for a text that is too long.
 
 use super::*;
+use telesto_sql_types::error::Error;
+
+fn bad(message: String) -> Error {
+    fault::error("22023", message)
+}
+
+/// The width that an argument gives, the next one or one by its number, and whether it aligns to the left.
+fn width_of(
+    chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
+    args: &[Datum],
+    next: &mut usize,
+    call: &Call<'_>,
+) -> Result<(usize, bool)> {
+    let mut number = String::new();
+    while let Some(d) = chars.next_if(char::is_ascii_digit) {
+        number.push(d);
+    }
+    let mut of = *next;
+    if number.is_empty() {
+        *next += 1;
+    } else {
+        if chars.next_if_eq(&'$').is_none() {
+            return Err(bad("width argument position must be ended by \"$\"".into()));
+        }
+        of = number.parse().map_err(|_| bad("number is out of range".into()))?;
+        *next = of + 1;
+    }
+    let given = args.get(of).filter(|_| of > 0);
+    let given = given.ok_or_else(|| bad("too few arguments for format()".into()))?;
+    let given: i64 = match given {
+        Datum::Null => 0,
+        value => to_text(value, call, of)?
+            .parse()
+            .map_err(|_| fault::error("22P02", "invalid input syntax for the width of format()"))?,
+    };
+    let width = usize::try_from(given.unsigned_abs()).unwrap_or(usize::MAX);
+    Ok((width, given < 0))
+}
 
 pub(super) fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     if args[0] == Datum::Null {
@@ -13,7 +51,6 @@ pub(super) fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let mut out = String::new();
     let mut chars = template.chars().peekable();
     let mut next = 1;
-    let bad = |message: String| fault::error("22023", message);
     while let Some(c) = chars.next() {
         if c != '%' {
             out.push(c);
@@ -40,31 +77,9 @@ pub(super) fn format_text(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
                 left_align = true;
             }
             if chars.next_if_eq(&'*').is_some() {
-                // The width is an argument: the next, or one by its number.
-                let mut number = String::new();
-                while let Some(d) = chars.next_if(char::is_ascii_digit) {
-                    number.push(d);
-                }
-                let mut of = next;
-                if number.is_empty() {
-                    next += 1;
-                } else {
-                    if chars.next_if_eq(&'$').is_none() {
-                        return Err(bad("width argument position must be ended by \"$\"".into()));
-                    }
-                    of = number.parse().map_err(|_| bad("number is out of range".into()))?;
-                    next = of + 1;
-                }
-                let given = args.get(of).filter(|_| of > 0);
-                let given = given.ok_or_else(|| bad("too few arguments for format()".into()))?;
-                let given: i64 = match given {
-                    Datum::Null => 0,
-                    value => to_text(value, call, of)?.parse().map_err(|_| {
-                        fault::error("22P02", "invalid input syntax for the width of format()")
-                    })?,
-                };
-                left_align |= given < 0;
-                width = usize::try_from(given.unsigned_abs()).unwrap_or(usize::MAX);
+                let (of, left) = width_of(&mut chars, args, &mut next, call)?;
+                left_align |= left;
+                width = of;
                 room(width)?;
             }
             while let Some(d) = chars.next_if(char::is_ascii_digit) {
