@@ -191,8 +191,8 @@ fn show_grid(world: &World, visible: &Visible) {
     println!("   (median ms until visible / the link's)");
     for (from, name) in NAMES.iter().enumerate() {
         print!("{name:>8}");
-        for to in 0..REGIONS {
-            let cell = match visible[from][to] {
+        for (to, seen) in visible[from].iter().enumerate() {
+            let cell = match seen {
                 _ if from == to => String::new(),
                 Some([_, p50, _]) => {
                     format!("{p50:.0}/{}", world.one_way(from, to).as_millis())
