@@ -27,12 +27,14 @@ use telesto_log::Error as LogError;
 use telesto_net::{Client, Service};
 use telesto_shard::Read;
 use telesto_txn::Database as _;
+use telesto_txn::Reads;
 use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::rows;
 use crate::shared::{Peer, Shared};
+use crate::sort_out::meaning;
 use crate::wire::{Batch, Element, Header, KeyWrite, LabelledRow, Position, Reply, Request};
 use telesto_geo::placement::Rules;
 
@@ -214,7 +216,8 @@ impl Sender {
     }
 
     /// The versions at `at` of `keys` that this region sends, in pieces that fit into a request: those it has written itself, and those
-    /// of regions that are no more. The other regions send theirs.
+    /// of regions that are no more. The other regions send theirs. Of rows that merge every region sends what it has: a part of them
+    /// may be its own.
     async fn own_rows(
         &self,
         keys: Vec<bytes::Bytes>,
@@ -223,12 +226,14 @@ impl Sender {
         let shared = &self.shared;
         let store = &shared.store;
         let (mut pieces, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let meaning = meaning(store, &shared.tables, at, &mut Reads::default()).await?;
         for keys in keys.chunks(FILL_ROWS) {
             let reads = store.get(keys.to_vec(), at).await?;
             for (key, read) in keys.iter().zip(reads) {
                 let Read::Found(version) = read else { continue };
                 let (at, source) = store.rank(&version);
-                if source != shared.config.me && shared.peers.contains_key(&source) {
+                let merges = meaning.as_ref().is_some_and(|meaning| meaning.merges(key));
+                if !merges && source != shared.config.me && shared.peers.contains_key(&source) {
                     continue;
                 }
                 let write = KeyWrite { key: key.clone(), value: version.value };

@@ -32,6 +32,7 @@ mod homes;
 pub mod join;
 pub mod key_types;
 mod merge;
+mod merging;
 pub mod read;
 pub mod row_writes;
 mod run;

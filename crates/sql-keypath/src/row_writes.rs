@@ -7,11 +7,11 @@
 //! The transaction's errors, and those of the indexes' expressions.
 
 use bytes::Bytes;
-use telesto_common::Timestamp;
+use telesto_common::{RegionId, Timestamp};
 use telesto_txn::Put;
 
 use telesto_sql_catalog::Index;
-use telesto_sql_catalog::codec;
+use telesto_sql_catalog::merging::Rank;
 use telesto_sql_expr::EvalContext;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
@@ -71,11 +71,13 @@ pub async fn put_row(
     context: &EvalContext<'_>,
 ) -> Result<()> {
     let mut writes = Vec::new();
-    puts(info, key, row, context, |_| None, &mut writes)?;
+    let beside = (exec.catalog.me(), crate::merging::gone(info, key, exec).await?);
+    puts(info, key, row, beside, context, |_| None, &mut writes)?;
     Ok(exec.txn.put_all(writes).await?)
 }
 
-/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when.
+/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when; `beside`, for columns that merge, this
+/// region and the newest of what was under the key before.
 ///
 /// # Errors
 /// Those of the indexes' expressions.
@@ -83,11 +85,13 @@ pub fn puts(
     info: &CompiledTable,
     key: &Bytes,
     row: &[Datum],
+    beside: (RegionId, Rank),
     context: &EvalContext<'_>,
     absent: impl Fn(&Bytes) -> Option<Timestamp>,
     into: &mut Vec<Put>,
 ) -> Result<()> {
-    let value = codec::encode_row(&info.table, row)?;
+    let (value, merged) = crate::merging::inserted(info, beside.0, beside.1, row)?;
+    let row = merged.as_deref().unwrap_or(row);
     into.push(Put { key: key.clone(), value, absent: absent(key) });
     for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {
         if let Some((key, value)) = info.entry(index, row, key, context)? {

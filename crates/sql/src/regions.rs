@@ -18,9 +18,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, TableId, Timestamp};
-use telesto_txn::regions::{Definitions, DerivedEntries, DerivedEntry, Meaning, Standing};
+use telesto_txn::regions::{
+    Definitions, DerivedEntries, DerivedEntry, LabelledValue, Meaning, Merged, Standing,
+};
 use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 
+use crate::catalog::merging::{Joined, Merger};
 use crate::catalog::regions::{
     DEFINING, Home, Region, acknowledged, acknowledgement, acknowledgement_key,
 };
@@ -183,6 +186,16 @@ impl TableMeaning {
     }
 }
 
+impl TableMeaning {
+    /// The table whose row is under `key`, if its columns merge.
+    fn merging(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        let (database, storage, index) = place(key)?;
+        let table = self.tables.get(&storage)?;
+        let row = index == 0 && database == self.catalog.database;
+        (row && table.placement.merging.is_some()).then_some(table)
+    }
+}
+
 fn place(key: &[u8]) -> Option<(telesto_common::DatabaseId, TableId, u32)> {
     KeyReader::new(key).prefix().ok()
 }
@@ -219,6 +232,27 @@ impl Meaning for TableMeaning {
             return Ok(DerivedEntries::default());
         }
         self.derive(table, key, old, new).map_err(|error| error.to_string())
+    }
+
+    fn merges(&self, key: &[u8]) -> bool {
+        self.merging(key).is_some()
+    }
+
+    fn merge(
+        &self,
+        key: &Bytes,
+        here: Option<LabelledValue<'_>>,
+        came: LabelledValue<'_>,
+    ) -> std::result::Result<Option<Merged>, String> {
+        let Some(table) = self.merging(key) else { return Ok(None) };
+        let compiled = self.compiled(table).map_err(|error| error.to_string())?;
+        let Some(merger) = Merger::of(&compiled.table, &compiled.codec) else { return Ok(None) };
+        let (joined, lost) = merger.join(here, came).map_err(|error| error.to_string())?;
+        let value = match joined {
+            Joined::Stays => None,
+            Joined::Becomes(value) => Some(value),
+        };
+        Ok(Some(Merged { value, lost }))
     }
 }
 

@@ -464,3 +464,151 @@ fn conflict_is_listed_in_both_terms() {
         assert_eq!(sites.must(1, listed).await, vec![row]);
     });
 }
+
+/// Counters that every region adds to, with cuts and kills: every acknowledged increment counts, the greatest and the least value stay, and
+/// where rows are deleted meanwhile the regions still agree.
+#[test]
+fn columns_that_merge_lose_no_increment_and_agree_under_deletes() {
+    let mut met = 0;
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let mut sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE c (id int PRIMARY KEY, hits int NOT NULL, money numeric(12,2) NOT NULL DEFAULT 0, top int, low int, note text)",
+                "CREATE INDEX ON c (hits)",
+                "CREATE INDEX ON c (top) WHERE hits > 20",
+                "INSERT INTO c SELECT g, 10, 1.50, 0, 0, 'new' FROM generate_series(1, 4) g",
+                "ALTER TABLE c SET (telesto.home = 'any', telesto.counter = 'hits, money', telesto.max = 'top', telesto.min = 'low')",
+            ] {
+                sites.must(0, sql).await;
+            }
+            sites.quiet().await;
+            sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
+            // Rows 1 to 4 are never deleted: what is counted of them is known. Row 9 comes by upserts alone.
+            let mut expected: BTreeMap<u64, (u64, i64, u64, i64)> =
+                (1..=4).map(|id| (id, (10, 150, 0, 0))).collect();
+            for _ in 0..100 {
+                sites.disturb().await;
+                let region = below(&world, 3) as usize;
+                let (id, by) = (1 + below(&world, 4), 1 + below(&world, 9));
+                let other = 5 + below(&world, 3);
+                let change = match below(&world, 7) {
+                    0 => format!("DELETE FROM c WHERE id = {other}"),
+                    1 | 2 => format!(
+                        "INSERT INTO c VALUES ({other}, {by}, 0, {by}, -{by}, 'x') ON CONFLICT (id) DO UPDATE SET hits = c.hits + {by}, top = GREATEST(c.top, {by})"
+                    ),
+                    3 => {
+                        let row = expected.entry(9).or_default();
+                        row.0 += by;
+                        row.1 += 25;
+                        format!(
+                            "INSERT INTO c VALUES (9, {by}, 0.25, NULL, NULL, 'y') ON CONFLICT (id) DO UPDATE SET hits = c.hits + {by}, money = c.money + 0.25"
+                        )
+                    }
+                    4 => format!("UPDATE c SET note = 'n{by}' WHERE id = {id}"),
+                    _ => {
+                        let row = expected.entry(id).or_default();
+                        row.0 += by;
+                        row.1 += 50;
+                        row.2 = row.2.max(by * 3);
+                        row.3 = row.3.min(-(by as i64));
+                        format!(
+                            "UPDATE c SET hits = hits + {by}, money = money + 0.50, top = GREATEST(top, {by} * 3), low = LEAST(low, -{by}) WHERE id = {id}"
+                        )
+                    }
+                };
+                sites.must(region, &change).await;
+            }
+            let rows = sites.check("c").await;
+            for (id, (hits, cents, top, low)) in &expected {
+                let row = rows.iter().find(|row| row[0] == Some(id.to_string()));
+                let row = row.unwrap_or_else(|| panic!("seed {seed}: row {id} is gone"));
+                let money = format!("{}.{:02}", cents / 100, cents % 100);
+                let mut wanted = vec![Some(hits.to_string()), Some(money)];
+                if *id != 9 {
+                    wanted.extend([Some(top.to_string()), Some(low.to_string())]);
+                }
+                assert_eq!(row[1..wanted.len() + 1], wanted, "seed {seed}: row {id}");
+                met += 1;
+            }
+        });
+    }
+    assert!(met > 0);
+}
+
+/// What cannot merge is refused with the way out; settings are shown, and taken back.
+#[test]
+fn merging_columns_are_defined_where_they_can_keep_their_promise() {
+    World::run(5, false, async |world| {
+        let sites = Sites::running(&world).await;
+        sites
+            .must(0, "CREATE TABLE m (id int PRIMARY KEY, hits int NOT NULL, maybe int, note text, mark boolean, CHECK (maybe > 0))")
+            .await;
+        sites.must(0, "INSERT INTO m VALUES (1, 3, NULL, 'a', true)").await;
+        for (set, code) in [
+            ("telesto.counter = 'hits'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'id'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'note'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'maybe'", "55000"),
+            ("telesto.home = 'any', telesto.max = 'maybe'", "55000"),
+            ("telesto.home = 'any', telesto.max = 'mark'", "55000"),
+            ("telesto.home = 'any', telesto.max = 'hits', telesto.counter = 'hits'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'nothing'", "42703"),
+        ] {
+            let refused = sites.run(0, &format!("ALTER TABLE m SET ({set})")).await;
+            assert_eq!(refused.expect_err(set).code().0, code, "{set}");
+        }
+        sites.must(0, "ALTER TABLE m SET (telesto.home = 'any', telesto.counter = 'hits', telesto.max = 'note')").await;
+        sites.quiet().await;
+        let shown = "SELECT home, counters, max_columns, min_columns FROM telesto_placement WHERE table_name = 'm'";
+        let row = [Some("any"), Some("hits"), Some("note"), None].map(|t| t.map(str::to_owned));
+        assert_eq!(sites.must(2, shown).await, vec![row.to_vec()]);
+        // Whatever is set, the difference counts.
+        sites.net.cut("us", "eu");
+        sites.net.cut("eu", "us");
+        sites.must(0, "UPDATE m SET hits = 5 WHERE id = 1").await;
+        sites.must(1, "UPDATE m SET hits = 4, note = 'c' WHERE id = 1").await;
+        let back = sites.run(1, "UPDATE m SET note = 'b' WHERE id = 1").await.expect_err("refused");
+        assert_eq!(back.code().0, "23514");
+        sites.net.heal();
+        assert_eq!(sites.check("m").await[0][1], Some("6".to_owned()));
+        // Nothing but increments met: no conflict.
+        assert_eq!(sites.must(1, "SELECT count(*) FROM telesto_conflicts").await[0][0], Some("0".to_owned()));
+        // A later increment keeps a row that another region deletes, without what was counted before the delete.
+        sites.net.cut("us", "eu");
+        sites.net.cut("eu", "us");
+        sites.must(0, "DELETE FROM m WHERE id = 1").await;
+        world.sleep(Duration::from_millis(20)).await;
+        sites.must(1, "UPDATE m SET hits = hits + 10 WHERE id = 1").await;
+        sites.net.heal();
+        // eu's own part: 1 before, and 10.
+        assert_eq!(sites.check("m").await[0][1], Some("11".to_owned()));
+        // An earlier one goes with the row.
+        sites.net.cut("us", "eu");
+        sites.net.cut("eu", "us");
+        sites.must(1, "UPDATE m SET hits = hits + 10 WHERE id = 1").await;
+        world.sleep(Duration::from_millis(20)).await;
+        sites.must(0, "DELETE FROM m WHERE id = 1").await;
+        sites.net.heal();
+        assert!(sites.check("m").await.is_empty());
+        // Tables are altered while nothing merges.
+        let refused = sites.run(0, "ALTER TABLE m RESET (telesto.counter)").await;
+        assert_eq!(refused.expect_err("refused").code().0, "55000");
+        sites.must(2, "INSERT INTO m VALUES (7, 70, NULL, 'z', false)").await;
+        sites.quiet().await;
+        sites.must(0, "ALTER TABLE m SET (telesto.home = 'us')").await;
+        sites.quiet().await;
+        sites.at(0).sql.settle_regions().await.expect("settles");
+        let refused = sites.run(0, "ALTER TABLE m ADD COLUMN more int").await;
+        assert!(refused.expect_err("refused").to_string().contains("merge"));
+        sites.must(0, "ALTER TABLE m RESET (telesto.counter, telesto.max)").await;
+        sites.must(0, "ALTER TABLE m ADD COLUMN more int NOT NULL DEFAULT 1").await;
+        sites.must(0, "ALTER TABLE m SET (telesto.home = 'any', telesto.counter = 'hits, more')").await;
+        sites.quiet().await;
+        for region in 0..REGIONS {
+            sites.must(region, "UPDATE m SET hits = hits + 1, more = more + 1 WHERE id = 7").await;
+        }
+        let rows = sites.check("m").await;
+        assert_eq!((rows[0][1].as_deref(), rows[0][5].as_deref()), (Some("73"), Some("4")));
+    });
+}

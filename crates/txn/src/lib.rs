@@ -46,7 +46,7 @@ mod view;
 mod wire;
 
 pub use api::{
-    Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
+    Committed, Cost, Database, Durability, Labelled, Level, Looked, MessageSink, Outcome, Put, ReadFor,
     Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 pub use engine::Engine;

@@ -137,6 +137,18 @@ pub struct DerivedEntries {
     pub new: Vec<DerivedEntry>,
 }
 
+/// What becomes of a key whose versions merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// The value that the key gets (`None`: it goes); nothing: it stays as it is.
+    pub value: Option<Option<Bytes>>,
+    /// Whether something was lost that does not merge.
+    pub lost: bool,
+}
+
+/// A version as replication meets it: its label, and its value or nothing for a delete mark.
+pub type LabelledValue<'a> = ((Timestamp, RegionId), Option<&'a Bytes>);
+
 /// The definitions at one moment.
 pub trait Meaning: Debug + Send + Sync {
     /// Whether a write of `key` can be applied.
@@ -153,6 +165,24 @@ pub trait Meaning: Debug + Send + Sync {
         old: Option<&Bytes>,
         new: Option<&Bytes>,
     ) -> Result<DerivedEntries, String>;
+
+    /// Whether versions of `key` merge: each region has to have all of them.
+    fn merges(&self, _key: &[u8]) -> bool {
+        false
+    }
+
+    /// What becomes of a key that merges when a version comes; `None`: the version with the greater label stays.
+    ///
+    /// # Errors
+    /// Why a row cannot be read.
+    fn merge(
+        &self,
+        _key: &Bytes,
+        _here: Option<LabelledValue<'_>>,
+        _came: LabelledValue<'_>,
+    ) -> Result<Option<Merged>, String> {
+        Ok(None)
+    }
 }
 
 /// How replication finds what rows mean.
