@@ -484,7 +484,7 @@ fn fitting(sum: &Numeric, ty: &SqlType) -> Datum {
                 Numeric::Finite { unscaled, scale: at } if *at == scale => {
                     Numeric::new(unscaled.clone().clamp(-most.clone(), most), scale)
                 }
-                _ => sum,
+                _ => sum.clone(),
             };
             Datum::Numeric(sum.into())
         }

@@ -22,9 +22,9 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 
 const REGIONS: &str = "telesto.regions";
 const HOME: &str = "telesto.home";
-/// Columns that merge, by their kinds.
-const MERGING: [(&str, Kind); 3] =
-    [("telesto.counter", Kind::Counter), ("telesto.max", Kind::Max), ("telesto.min", Kind::Min)];
+const COUNTER: &str = "telesto.counter";
+const MAX: &str = "telesto.max";
+const MIN: &str = "telesto.min";
 
 /// The ids of the columns that a setting names.
 fn columns(table: &Table, setting: &str, list: &str) -> Result<Vec<u16>> {
@@ -48,7 +48,8 @@ fn columns(table: &Table, setting: &str, list: &str) -> Result<Vec<u16>> {
 /// Why a column cannot merge, and the way out.
 fn unfit(table: &Table, column: &Column, kind: Kind) -> Option<(&'static str, &'static str)> {
     let ty = &column.ty;
-    let number = ty.is_integer() || matches!(ty, SqlType::Numeric(_));
+    let number =
+        matches!(ty, SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_));
     let ordered = number
         || matches!(
             ty,
@@ -116,13 +117,13 @@ impl Ddl<'_> {
                         value.as_deref().map(|v| self.named(v)).transpose()?.flatten()
                 }
                 HOME => placement.home = self.home(value.as_deref())?,
-                name if let Some((_, kind)) = MERGING.iter().find(|(known, _)| *known == name) => {
+                name @ (COUNTER | MAX | MIN) => {
                     let columns = columns(table, name, value.as_deref().unwrap_or_default())?;
                     let merging = placement.merging.get_or_insert_default();
-                    match kind {
-                        Kind::Counter => merging.counters = columns,
-                        Kind::Max => merging.max = columns,
-                        Kind::Min => merging.min = columns,
+                    match name {
+                        COUNTER => merging.counters = columns,
+                        MAX => merging.max = columns,
+                        _ => merging.min = columns,
                     }
                 }
                 name if name.starts_with("telesto.") => {
@@ -131,7 +132,7 @@ impl Ddl<'_> {
                         format!("unrecognized parameter \"{name}\""),
                     )
                     .hint(format!(
-                        "There are {REGIONS}, {HOME}, telesto.counter, telesto.max and telesto.min."
+                        "There are {REGIONS}, {HOME}, {COUNTER}, {MAX} and {MIN}."
                     )));
                 }
                 _ => {}

@@ -178,7 +178,9 @@ impl RowCodec {
         let version = input.take(1)?[0];
         match version {
             VERSION => {}
-            MERGING_VERSION => drop(input.sized()?),
+            MERGING_VERSION => {
+                input.sized()?;
+            }
             _ => {
                 return Err(Error::corrupt(format!(
                     "row format {version}, this version reads {VERSION} and {MERGING_VERSION}; use a newer telesto"
