@@ -359,7 +359,10 @@ impl<'a> Merger<'a> {
                 let name = &self.table.columns[at].name;
                 return Err(Error::new(
                     SqlState::CHECK_VIOLATION,
-                    format!("column \"{name}\" of relation \"{}\" is a counter, and takes finite numbers alone", self.table.name),
+                    format!(
+                        "column \"{name}\" of relation \"{}\" is a counter, and takes finite numbers alone",
+                        self.table.name
+                    ),
                 ));
             }
         })
@@ -426,7 +429,9 @@ impl<'a> Merger<'a> {
         Ok(match self.merging.kind(id) {
             Some(Kind::Counter) => SqlType::Numeric(None),
             Some(_) => self.table.columns[self.position(id)?].ty.clone(),
-            None => return Err(Error::corrupt(format!("parts of column {id}, which does not merge"))),
+            None => {
+                return Err(Error::corrupt(format!("parts of column {id}, which does not merge")));
+            }
         })
     }
 }

@@ -15,9 +15,9 @@
 use super::Ddl;
 use telesto_common::RegionId;
 use telesto_sql_catalog::merging::Kind;
+use telesto_sql_catalog::regions::{DEFINING, Gaining, Home, Moved, TablePlacement};
 use telesto_sql_catalog::{Column, Generated, Table};
 use telesto_sql_types::SqlType;
-use telesto_sql_catalog::regions::{DEFINING, Gaining, Home, Moved, TablePlacement};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 const REGIONS: &str = "telesto.regions";
@@ -36,7 +36,9 @@ fn columns(table: &Table, setting: &str, list: &str) -> Result<Vec<u16>> {
                 SqlState::UNDEFINED_COLUMN,
                 format!("column \"{name}\" of relation \"{}\" does not exist", table.name),
             )
-            .hint(format!("{setting} names columns as they are spelled in the catalog, separated by commas."))
+            .hint(format!(
+                "{setting} names columns as they are spelled in the catalog, separated by commas."
+            ))
         })
     };
     let mut ids = names.map(one).collect::<Result<Vec<_>>>()?;
@@ -48,8 +50,7 @@ fn columns(table: &Table, setting: &str, list: &str) -> Result<Vec<u16>> {
 /// Why a column cannot merge, and the way out.
 fn unfit(table: &Table, column: &Column, kind: Kind) -> Option<(&'static str, &'static str)> {
     let ty = &column.ty;
-    let number =
-        matches!(ty, SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_));
+    let number = matches!(ty, SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_));
     let ordered = number
         || matches!(
             ty,
@@ -131,9 +132,7 @@ impl Ddl<'_> {
                         SqlState::INVALID_PARAMETER_VALUE,
                         format!("unrecognized parameter \"{name}\""),
                     )
-                    .hint(format!(
-                        "There are {REGIONS}, {HOME}, {COUNTER}, {MAX} and {MIN}."
-                    )));
+                    .hint(format!("There are {REGIONS}, {HOME}, {COUNTER}, {MAX} and {MIN}.")));
                 }
                 _ => {}
             }

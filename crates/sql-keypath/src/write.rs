@@ -428,8 +428,7 @@ impl<'a> Statement<'a> {
 
     /// Puts a row under its old key and moves the entries that differ.
     async fn rewrite(&self, info: &CompiledTable, change: &Change) -> Result<()> {
-        let (value, merged) =
-            merging::updated(info, &change.key, &change.new, self.exec).await?;
+        let (value, merged) = merging::updated(info, &change.key, &change.new, self.exec).await?;
         let row = merged.as_ref().unwrap_or(&change.new);
         self.exec.txn.put(change.key.clone(), value).await?;
         for index in &info.plain {

@@ -573,7 +573,10 @@ fn merging_columns_are_defined_where_they_can_keep_their_promise() {
         sites.net.heal();
         assert_eq!(sites.check("m").await[0][1], Some("6".to_owned()));
         // Nothing but increments met: no conflict.
-        assert_eq!(sites.must(1, "SELECT count(*) FROM telesto_conflicts").await[0][0], Some("0".to_owned()));
+        assert_eq!(
+            sites.must(1, "SELECT count(*) FROM telesto_conflicts").await[0][0],
+            Some("0".to_owned())
+        );
         // A later increment keeps a row that another region deletes, without what was counted before the delete.
         sites.net.cut("us", "eu");
         sites.net.cut("eu", "us");
@@ -603,7 +606,9 @@ fn merging_columns_are_defined_where_they_can_keep_their_promise() {
         assert!(refused.expect_err("refused").to_string().contains("merge"));
         sites.must(0, "ALTER TABLE m RESET (telesto.counter, telesto.max)").await;
         sites.must(0, "ALTER TABLE m ADD COLUMN more int NOT NULL DEFAULT 1").await;
-        sites.must(0, "ALTER TABLE m SET (telesto.home = 'any', telesto.counter = 'hits, more')").await;
+        sites
+            .must(0, "ALTER TABLE m SET (telesto.home = 'any', telesto.counter = 'hits, more')")
+            .await;
         sites.quiet().await;
         for region in 0..REGIONS {
             sites.must(region, "UPDATE m SET hits = hits + 1, more = more + 1 WHERE id = 7").await;

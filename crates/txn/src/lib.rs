@@ -46,8 +46,8 @@ mod view;
 mod wire;
 
 pub use api::{
-    Committed, Cost, Database, Durability, Labelled, Level, Looked, MessageSink, Outcome, Put, ReadFor,
-    Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
+    Committed, Cost, Database, Durability, Labelled, Level, Looked, MessageSink, Outcome, Put,
+    ReadFor, Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 pub use engine::Engine;
 pub use error::{Error, Result};

@@ -29,8 +29,8 @@ use telesto_shard::{Change, Read};
 
 use self::new_keys::{Looks, Unwritten};
 use crate::api::{
-    Committed, Durability, Labelled, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
-    TryClaim, TxnOptions,
+    Committed, Durability, Labelled, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions,
+    Transaction, TryClaim, TxnOptions,
 };
 use crate::buffer::{Own, SpillOptions, Visible, WriteBuffer};
 use crate::claims::{Claimed, Claims};

@@ -108,7 +108,9 @@ impl World {
                     _ => panic!("{row:?}"),
                 };
                 let (hits, top, low) = (number(1), number(2), number(3));
-                row = [amount, hits + amount, top.max(amount), low.min(amount)].map(Datum::Int4).to_vec();
+                row = [amount, hits + amount, top.max(amount), low.min(amount)]
+                    .map(Datum::Int4)
+                    .to_vec();
                 merger.updated(me, bytes, &row).expect("written").0
             }
             gone => {

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{Timestamp, TxnId};
 use telesto_txn::{
-    Labelled, Committed, Error, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction,
-    TryClaim, TxnOptions,
+    Committed, Error, Labelled, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions,
+    Transaction, TryClaim, TxnOptions,
 };
 
 use super::{TempStore, is_temporary_key};
