@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
+use telesto_common::Env;
 use tokio::sync::Semaphore;
 
+use crate::attempts::Attempts;
 use crate::config::Limits;
 use crate::metrics::WireMetrics;
 use crate::wire::cancel::Cancels;
@@ -20,6 +22,8 @@ pub struct Clients {
     pub sessions: Arc<Semaphore>,
     /// A permit for each statement that computes.
     pub computing: Arc<Semaphore>,
+    /// Passwords that were wrong of late.
+    pub attempts: Arc<Attempts>,
     /// What is counted.
     pub metrics: WireMetrics,
 }
@@ -27,11 +31,12 @@ pub struct Clients {
 impl Clients {
     /// Nobody yet.
     #[must_use]
-    pub fn new(limits: &Limits) -> Arc<Self> {
+    pub fn new(env: &Env, limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             cancels: Arc::default(),
             sessions: Arc::new(Semaphore::new(limits.max_connections)),
             computing: Arc::new(Semaphore::new(limits.max_computing.max(1))),
+            attempts: Attempts::new(env.clone()),
             metrics: WireMetrics::default(),
         })
     }

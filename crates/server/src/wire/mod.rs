@@ -22,6 +22,7 @@ pub mod startup;
 pub mod stream;
 pub mod values;
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +32,13 @@ use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::startup::{BackendKeyData, SecretKey};
 use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
-use telesto_sql::{SessionOptions, SqlEngine};
+use telesto_sql::session::audit::{Audit, AuditClass};
+use telesto_sql::{SessionOptions, SqlEngine, SqlState};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::attempts::Door;
+use crate::audit::{Event, SessionAudit, Who};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
 use crate::metrics::WireMetrics;
@@ -89,8 +93,8 @@ impl WireServer {
                 () = self.stop.drain.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
-            let socket = match accepted {
-                Ok((socket, _)) => socket,
+            let (socket, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of file descriptors, most likely: give the others time to close theirs.
                     tracing::warn!(%error, "accept failed");
@@ -104,7 +108,7 @@ impl WireServer {
             };
             let server = Arc::clone(&self);
             self.env.spawn("connection", async move {
-                let started = server.start(socket).await;
+                let started = server.start(socket, peer).await;
                 drop(startup);
                 if let Some((wire, client)) = started {
                     let env = server.env.clone();
@@ -123,13 +127,10 @@ impl WireServer {
         }
     }
 
-    async fn start(&self, socket: TcpStream) -> Option<(Wire, Client)> {
+    async fn start(&self, socket: TcpStream, peer: SocketAddr) -> Option<(Wire, Client)> {
         // Without it small replies wait for the client's delayed acknowledgement.
         let _ = socket.set_nodelay(true);
-        let started =
-            startup::start(&self.env, socket, &self.engine, &self.config, &self.budget, &self.stop)
-                .await;
-        match started {
+        match startup::start(self, socket, peer).await {
             Ok((wire, Started::Session(client))) => Some((wire, client)),
             Ok((wire, Started::Cancel { pid, secret })) => {
                 self.clients.cancels.cancel(pid, &secret);
@@ -171,7 +172,32 @@ impl WireServer {
                 _ => options.parameters.push((name, value)),
             }
         }
-        let mut session = match wire.during(self.engine.session(options)).await {
+        let audit = self.config.audit.as_ref().map(|log| {
+            let who = Who {
+                user: options.user.clone(),
+                client: Some(client.peer),
+                door: Door::Sql,
+                application: options.application_name.clone(),
+                database: options.database.clone(),
+            };
+            SessionAudit::new(log, who)
+        });
+        options.audit = audit.clone().map(|audit| audit as Arc<dyn Audit>);
+        let begun = async {
+            let begun = self.engine.session(options).await;
+            let Some(audit) = &audit else { return begun };
+            match begun {
+                Ok(session) => {
+                    audit.must_tell(of_connection("log-in", Some(SqlState::SUCCESS))).await?;
+                    Ok(session)
+                }
+                Err(error) => {
+                    audit.tell(of_connection("log-in refused", Some(error.code()))).await;
+                    Err(error)
+                }
+            }
+        };
+        let mut session = match wire.during(begun).await {
             Ok(Ok(session)) => session,
             Ok(Err(error)) => {
                 wire.output.error(error_fields(&error, Severity::Fatal));
@@ -196,7 +222,8 @@ impl WireServer {
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.clients.metrics);
         let mut connection =
-            Connection::new(self.env.clone(), wire, session, self.clients.metrics.clone());
+            Connection::new(self.env.clone(), wire, session, self.clients.metrics.clone())
+                .audited(audit.clone());
         // After a panic the session is closed and nothing else: no more is asked of its state.
         let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
             Ok(end) => end,
@@ -205,7 +232,11 @@ impl WireServer {
                 End::Panicked
             }
         };
-        self.part(connection.finish(), end).await;
+        let wire = connection.finish();
+        if let Some(audit) = audit {
+            audit.tell(of_connection("session ended", Some(SqlState::SUCCESS))).await;
+        }
+        self.part(wire, end).await;
     }
 
     /// Says goodbye as the end demands.
@@ -252,6 +283,11 @@ impl WireServer {
         }
         wire.close().await;
     }
+}
+
+/// A record of a log-in, or of a session's end.
+pub(crate) fn of_connection(what: &str, state: Option<SqlState>) -> Event<'_> {
+    Event { class: AuditClass::Connection, what, role: None, state }
 }
 
 /// Counts a session while it is open.
