@@ -10,13 +10,13 @@
 //!
 //! # Invariants
 //! - A copy that is missing makes the node unready that should keep it, not those whose copies are well: clients always find somebody.
-//! - Answered within [`PATIENCE`] and what [`Health`](super::health::Health) takes, without a password.
+//! - Answered within `PATIENCE` and what [`Health`] takes, without a password.
 //!
 //! # On failure
 //! What cannot be found out is a reason not to be ready.
 //!
 //! # Limits
-//! What was found out is believed for [`FRESH`].
+//! What was found out is believed for `FRESH`.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
