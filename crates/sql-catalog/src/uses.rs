@@ -9,7 +9,7 @@
 //! - As in PostgreSQL, what a transaction did counts whether it commits or not.
 //!
 //! # Limits
-//! Of this process since it started. [`SLOTS`] tables and indexes, dropped ones included; what comes after they are all taken is not counted.
+//! Of this process since it started. `SLOTS` tables and indexes, dropped ones included; what comes after they are all taken is not counted.
 //! Temporary tables are not counted.
 
 use std::cell::Cell;

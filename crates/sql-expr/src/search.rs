@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # Invariants
-//! Where a match begins is where the engine says. Where it ends, and what its groups hold, is told by [`super::posix`], but for
+//! Where a match begins is where the engine says. Where it ends, and what its groups hold, is told by `posix`, but for
 //! expressions in which there is nothing to choose.
 //!
 //! # On failure

@@ -3,7 +3,7 @@
 //! # Purpose
 //! Two transactions that each add to one row do not depend on the order in which they do. A write of the new value makes them
 //! conflict all the same: each rests on the value it has read. An addition rests on nothing but the row being there, and is
-//! carried out where commits are put in order ([`crate::commit::additions`]), on the value that the row has by then.
+//! carried out where commits are put in order (`commit::additions`), on the value that the row has by then.
 //!
 //! # Invariants
 //! - While nothing of the transaction has read the row, its write is an addition; the buffer holds, for the transaction's own eyes, what it
