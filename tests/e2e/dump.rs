@@ -20,7 +20,7 @@ use tokio_postgres::{Client, NoTls};
 const SCHEMA: &str = include_str!("dump.sql");
 
 /// What two databases must have alike, beside the rows of [`ROWS`].
-const CATALOG: [&str; 7] = [
+const CATALOG: [&str; 10] = [
     "SELECT table_schema, table_name, column_name, data_type, is_nullable, column_default IS NULL, is_identity, identity_generation, identity_start, \
      identity_increment, is_generated FROM information_schema.columns WHERE table_schema IN ('public', 'Odd Schema') ORDER BY 1, 2, ordinal_position",
     "SELECT conrelid::regclass::text, conname, contype, condeferrable, condeferred, confupdtype, confdeltype FROM pg_constraint \
@@ -31,9 +31,12 @@ const CATALOG: [&str; 7] = [
     "SELECT c.relname, d.objsubid, d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid WHERE d.classoid = 'pg_class'::regclass \
      AND c.relnamespace IN (SELECT oid FROM pg_namespace WHERE nspname IN ('public', 'Odd Schema')) ORDER BY 1, 2",
     "SELECT viewname FROM pg_views WHERE schemaname IN ('public', 'Odd Schema') ORDER BY 1",
+    "SELECT tablename, policyname, permissive, roles::text, cmd, qual IS NULL, with_check IS NULL FROM pg_policies ORDER BY 1, 2",
+    "SELECT relname, relrowsecurity, relforcerowsecurity FROM pg_class WHERE relrowsecurity ORDER BY 1",
+    "SELECT relname, reloptions::text FROM pg_class WHERE relkind = 'v' AND reloptions IS NOT NULL ORDER BY 1",
 ];
 
-const ROWS: [&str; 9] = [
+const ROWS: [&str; 10] = [
     "SELECT * FROM parent ORDER BY a",
     "SELECT * FROM \"Odd Schema\".\"select\" ORDER BY \"Id\"",
     "SELECT * FROM things ORDER BY id",
@@ -41,6 +44,7 @@ const ROWS: [&str; 9] = [
     "SELECT * FROM computed ORDER BY a",
     "SELECT * FROM round_a",
     "SELECT * FROM round_b",
+    "SELECT * FROM secured ORDER BY id",
     "SELECT * FROM rich ORDER BY id",
     "SELECT * FROM \"Odd Schema\".richest ORDER BY who",
 ];

@@ -43,3 +43,13 @@ UPDATE things SET parent = 1 WHERE id = 2;
 INSERT INTO round_a VALUES (1, NULL); INSERT INTO round_b VALUES (1, 1); UPDATE round_a SET b = 1;
 SELECT nextval('counter'), nextval('counter');
 INSERT INTO computed (a, c) VALUES (3, 'x'), (-4, NULL);
+
+-- Rows that policies hide: the dump has them all, and hides them again where it is restored.
+CREATE TABLE secured (id integer PRIMARY KEY, who text, n integer);
+INSERT INTO secured VALUES (1, 'a', 1), (2, 'b', 2);
+CREATE POLICY "own rows" ON secured USING (who = current_user) WITH CHECK (n > 0);
+CREATE POLICY narrow ON secured AS RESTRICTIVE FOR UPDATE TO PUBLIC USING (n < (SELECT max(x.a) FROM parent x) + 100);
+CREATE POLICY added ON secured FOR INSERT WITH CHECK (true);
+ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
+ALTER TABLE secured FORCE ROW LEVEL SECURITY;
+CREATE VIEW seen_by_whom_asks WITH (security_invoker = true) AS SELECT id, n FROM secured;

@@ -97,7 +97,6 @@ impl Ddl<'_> {
 
     /// CREATE POLICY.
     pub(super) async fn create_policy(&mut self, create: &CreatePolicy) -> Result<()> {
-        let mut table = self.secured_table(&create.table_name)?;
         let command = match create.command {
             None | Some(CreatePolicyCommand::All) => PolicyCommand::All,
             Some(CreatePolicyCommand::Select) => PolicyCommand::Select,
@@ -114,7 +113,9 @@ impl Ddl<'_> {
             return Err(Error::syntax("only WITH CHECK expression allowed for INSERT"));
         }
         let name = fold(&create.name);
+        // PostgreSQL looks at the statement first, then at the roles, then at who owns the table; at a DROP, whose table it is comes last.
         let roles = self.policy_roles(create.to.as_deref())?;
+        let mut table = self.secured_table(&create.table_name)?;
         if table.row_security.policies.iter().any(|policy| policy.name == name) {
             return Err(taken(&name, &table));
         }
@@ -145,6 +146,10 @@ impl Ddl<'_> {
 
     /// ALTER POLICY.
     pub(super) async fn alter_policy(&mut self, alter: &AlterPolicy) -> Result<()> {
+        let roles = match &alter.operation {
+            AlterPolicyOperation::Apply { to: Some(to), .. } => Some(self.policy_roles(Some(to))?),
+            _ => None,
+        };
         let mut table = self.secured_table(&alter.table_name)?;
         let name = fold(&alter.name);
         let at = table.row_security.policies.iter().position(|policy| policy.name == name);
@@ -158,9 +163,9 @@ impl Ddl<'_> {
                 }
                 policy.name = new;
             }
-            AlterPolicyOperation::Apply { to, using, with_check } => {
-                if to.is_some() {
-                    policy.roles = self.policy_roles(to.as_deref())?;
+            AlterPolicyOperation::Apply { using, with_check, .. } => {
+                if let Some(roles) = roles {
+                    policy.roles = roles;
                 }
                 if matches!(policy.command, PolicyCommand::Select | PolicyCommand::Delete)
                     && with_check.is_some()
@@ -196,20 +201,25 @@ impl Ddl<'_> {
             self.context.notices.notice(format!("relation \"{name}\" does not exist, skipping"));
             return Ok(());
         }
-        let mut table = self.secured_table(&drop.table_name)?;
+        self.find(&drop.table_name)?.ok_or_else(|| undefined_table(&drop.table_name))?;
+        self.schema_usage(&drop.table_name)?;
         let name = fold(&drop.name);
-        let before = table.row_security.policies.len();
-        table.row_security.policies.retain(|policy| policy.name != name);
-        if before == table.row_security.policies.len() {
-            if drop.if_exists {
+        {
+            let table = self.table(&drop.table_name)?;
+            if !table.row_security.policies.iter().any(|policy| policy.name == name) {
+                let missing = no_policy(&name, &table);
+                if !drop.if_exists {
+                    return Err(missing);
+                }
                 self.context.notices.notice(format!(
                     "policy \"{name}\" for relation \"{}\" does not exist, skipping",
                     table.name
                 ));
                 return Ok(());
             }
-            return Err(no_policy(&name, &table));
         }
+        let mut table = self.secured_table(&drop.table_name)?;
+        table.row_security.policies.retain(|policy| policy.name != name);
         self.change.put(Object::Table(table));
         Ok(())
     }

@@ -384,7 +384,8 @@ impl Ddl<'_> {
         let mut parameters = ParameterTypes::default();
         // Elements of CREATE SCHEMA see those before them.
         let catalog = Arc::new(self.catalog().clone());
-        let mut settings = Arc::clone(&self.context.settings);
+        // Only its columns are asked for: policies decide when it is read.
+        let mut settings = telesto_sql_plan::row_security::without(&self.context.settings);
         if let Some(within) = &self.within {
             Arc::make_mut(&mut settings).search_path.insert(0, within.clone());
         }

@@ -30,7 +30,8 @@ pub(super) fn policy_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 0 => "public".to_owned(),
                 oid => catalog.role_name(*oid).to_owned(),
             };
-            let roles: Vec<String> = policy.roles.iter().map(role).collect();
+            let mut roles: Vec<String> = policy.roles.iter().map(role).collect();
+            roles.sort();
             out.row()
                 .set("schemaname", catalog.schema_name(table.schema))
                 .set("tablename", &table.name)

@@ -1,4 +1,4 @@
-//! Roles, grants, revokes and statements under them, made at random from a seed: Telesto and a real PostgreSQL 15 give the same
+//! Roles, grants, revokes, policies and statements under them, made at random from a seed: Telesto and a real PostgreSQL 15 give the same
 //! answers and the same SQLSTATEs, and keep the same access control lists.
 //!
 //! `TELESTO_ROLES_SEED=7 TELESTO_ROLES_ROUNDS=50 cargo test -p telesto-sql --test roles_generated` looks further.
@@ -7,6 +7,8 @@
     reason = "a test is an outermost layer: it talks to a real server through tokio"
 )]
 
+#[path = "generated/policies.rs"]
+mod policies;
 mod support;
 
 use rand::rngs::StdRng;
@@ -241,8 +243,26 @@ fn same(a: &Outcome, b: &Outcome) -> bool {
     }
 }
 
+/// What a script is about.
+struct Subject {
+    setup: &'static [&'static str],
+    lists: &'static [&'static str],
+    statement: fn(&mut Made) -> String,
+}
+
 #[tokio::test]
 async fn roles_and_rights_made_at_random_are_those_of_postgres() {
+    compare(&Subject { setup: SETUP, lists: LISTS, statement: Made::statement }).await;
+}
+
+#[tokio::test]
+async fn policies_made_at_random_show_and_take_the_rows_that_postgres_does() {
+    let subject =
+        Subject { setup: policies::SETUP, lists: policies::LISTS, statement: Made::of_policies };
+    compare(&subject).await;
+}
+
+async fn compare(subject: &Subject) {
     let server = Server::start();
     let (seed, rounds) = (setting("TELESTO_ROLES_SEED", 1), setting("TELESTO_ROLES_ROUNDS", 3));
     let mut differences = Vec::new();
@@ -263,14 +283,14 @@ async fn roles_and_rights_made_at_random_are_those_of_postgres() {
         let mut telesto = support::session().await.expect("a session");
         let mut script: Vec<String> =
             (0..ROLES).map(|role| format!("CREATE ROLE r{role}")).collect();
-        script.extend(SETUP.iter().map(|text| (*text).to_owned()));
+        script.extend(subject.setup.iter().map(|text| (*text).to_owned()));
         for sql in &script {
             on_telesto(&mut telesto, sql).await.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
             on_postgres(&postgres, sql).await.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
         }
         let mut made = Made(StdRng::seed_from_u64(seed * 1000 + round));
         let mut log: Vec<String> = Vec::new();
-        let mut check = LISTS.iter();
+        let mut check = subject.lists.iter();
         let mut left = STATEMENTS;
         let mut actor = "boss".to_owned();
         loop {
@@ -286,7 +306,7 @@ async fn roles_and_rights_made_at_random_are_those_of_postgres() {
                         on_postgres(&postgres, &reset).await.expect("reset");
                     }
                 }
-                made.statement()
+                (subject.statement)(&mut made)
             } else {
                 match check.next() {
                     Some(list) => {

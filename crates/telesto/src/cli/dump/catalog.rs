@@ -26,6 +26,8 @@ pub(super) struct Catalog {
     pub indexes: Vec<String>,
     /// In an order in which each finds what it reads.
     pub views: Vec<View>,
+    /// Whole statements: policies, and the tables whose rows they hide.
+    pub policies: Vec<String>,
     /// Whole statements.
     pub comments: Vec<String>,
 }
@@ -33,7 +35,7 @@ pub(super) struct Catalog {
 const USERS: &str = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'";
 
 /// What is there and cannot be written: how to say it, and a question for the names.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: [(&str, &str); 6] = [
     (
         "partitioned, foreign or composite tables and materialized views",
         "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -48,11 +50,6 @@ const REFUSED: [(&str, &str); 7] = [
         "SELECT p.proname FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE USERS",
     ),
     ("triggers", "SELECT t.tgname FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal"),
-    (
-        "row security",
-        "SELECT p.polname FROM pg_catalog.pg_policy p UNION ALL \
-         SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relrowsecurity OR c.relforcerowsecurity",
-    ),
     (
         "range and base types",
         "SELECT t.typname FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
@@ -120,6 +117,7 @@ impl Catalog {
         catalog.sequences(client).await?;
         catalog.indexes(client).await?;
         catalog.views(client).await?;
+        catalog.policies(client).await?;
         catalog.comments(client).await?;
         Ok(catalog)
     }
@@ -288,7 +286,7 @@ impl Catalog {
     }
 
     async fn views(&mut self, client: &Client) -> Result<(), String> {
-        let views = "SELECT c.oid, n.nspname, c.relname, pg_catalog.pg_get_viewdef(c.oid) FROM pg_catalog.pg_class c \
+        let views = "SELECT c.oid, n.nspname, c.relname, pg_catalog.pg_get_viewdef(c.oid), pg_catalog.array_to_string(c.reloptions, ', ') FROM pg_catalog.pg_class c \
             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'v' AND USERS ORDER BY c.oid";
         let columns = "SELECT a.attrelid, a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
             WHERE c.relkind = 'v' AND a.attnum > 0 ORDER BY a.attrelid, a.attnum";
@@ -306,6 +304,7 @@ impl Catalog {
                 name: Name(cell(&row, 1), cell(&row, 2)),
                 columns: names.remove(&oid).unwrap_or_default(),
                 query: cell(&row, 3).trim_end().trim_end_matches(';').to_owned(),
+                options: cell(&row, 4),
             });
         }
         let mut needs: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
@@ -321,6 +320,62 @@ impl Catalog {
             // Views cannot read each other in a circle; if the catalog says so, go by age.
             let at = waiting.iter().position(ready).unwrap_or(0);
             self.views.push(waiting.remove(at));
+        }
+        Ok(())
+    }
+
+    /// Roles are not dumped; a policy names those it is for, and is refused where one is missing.
+    async fn policies(&mut self, client: &Client) -> Result<(), String> {
+        let names = "SELECT r.oid, r.rolname FROM pg_catalog.pg_roles r";
+        let mut roles = BTreeMap::from([(0, "PUBLIC".to_owned())]);
+        for row in ask(client, names).await? {
+            roles.insert(number(&row, 0), super::write::ident(&cell(&row, 1)));
+        }
+        let policies = "SELECT n.nspname, c.relname, p.polname, p.polpermissive, p.polcmd, pg_catalog.array_to_string(p.polroles, ','), \
+            pg_catalog.pg_get_expr(p.polqual, p.polrelid), pg_catalog.pg_get_expr(p.polwithcheck, p.polrelid) FROM pg_catalog.pg_policy p \
+            JOIN pg_catalog.pg_class c ON c.oid = p.polrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE USERS ORDER BY 1, 2, 3";
+        for row in ask(client, policies).await? {
+            let kind = if yes(&row, 3) { "PERMISSIVE" } else { "RESTRICTIVE" };
+            let command = match cell(&row, 4).as_str() {
+                "r" => "SELECT",
+                "a" => "INSERT",
+                "w" => "UPDATE",
+                "d" => "DELETE",
+                _ => "ALL",
+            };
+            let of = cell(&row, 5);
+            let to: Vec<&str> = of
+                .split(',')
+                .filter_map(|oid| roles.get(&oid.trim().parse().ok()?))
+                .map(String::as_str)
+                .collect();
+            let (policy, table) = (cell(&row, 2), Name(cell(&row, 0), cell(&row, 1)).sql());
+            if to.len() != of.split(',').count() {
+                return Err(format!(
+                    "policy {policy} of {table} is for a role that is not there; ALTER POLICY … TO those it is for"
+                ));
+            }
+            let mut text = format!(
+                "CREATE POLICY {} ON {table} AS {kind} FOR {command} TO {}",
+                super::write::ident(&policy),
+                to.join(", ")
+            );
+            for (word, at) in [("USING", 6), ("WITH CHECK", 7)] {
+                if let Some(condition) = row.get(at).cloned().flatten() {
+                    text += &format!(" {word} ({condition})");
+                }
+            }
+            self.policies.push(text + ";");
+        }
+        let secured = "SELECT n.nspname, c.relname, c.relrowsecurity, c.relforcerowsecurity FROM pg_catalog.pg_class c \
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE (c.relrowsecurity OR c.relforcerowsecurity) AND USERS ORDER BY 1, 2";
+        for row in ask(client, secured).await? {
+            let table = Name(cell(&row, 0), cell(&row, 1)).sql();
+            for (word, at) in [("ENABLE", 2), ("FORCE", 3)] {
+                if yes(&row, at) {
+                    self.policies.push(format!("ALTER TABLE {table} {word} ROW LEVEL SECURITY;"));
+                }
+            }
         }
         Ok(())
     }

@@ -126,7 +126,7 @@ async fn dump(
     let said = |error: tokio_postgres::Error| full(&error);
     // Types come with their schemas' names from PostgreSQL when no schema is searched.
     let begin = "SET search_path = ''; SET client_min_messages = warning; SET datestyle = 'ISO, MDY'; SET intervalstyle = postgres; \
-        SET extra_float_digits = 1; SET statement_timeout = 0; BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+        SET extra_float_digits = 1; SET statement_timeout = 0; SET row_security = off; BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
     for statement in begin.split(';') {
         client.batch_execute(statement.trim()).await.map_err(said)?;
     }

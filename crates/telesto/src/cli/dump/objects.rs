@@ -90,4 +90,6 @@ pub struct View {
     pub name: Name,
     pub columns: Vec<String>,
     pub query: String,
+    /// As `WITH (…)` takes them; empty for none.
+    pub options: String,
 }

@@ -176,7 +176,7 @@ fn ident_always(name: &str) -> String {
 /// # Errors
 /// What cannot be written.
 pub(super) fn after(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
-    out.line("--\n-- Indexes, constraints, views, comments\n--\n")?;
+    out.line("--\n-- Indexes, constraints, views, policies, comments\n--\n")?;
     for definition in &catalog.indexes {
         out.line(&format!("{definition};"))?;
     }
@@ -196,10 +196,18 @@ pub(super) fn after(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
         }
         let columns: Vec<String> = view.columns.iter().map(|column| ident(column)).collect();
         let (name, columns) = (view.name.sql(), columns.join(", "));
-        out.line(&format!("CREATE VIEW {name} ({columns}) AS\n{};", view.query))?;
+        let options = match view.options.as_str() {
+            "" => String::new(),
+            options => format!(" WITH ({options})"),
+        };
+        out.line(&format!("CREATE VIEW {name} ({columns}){options} AS\n{};", view.query))?;
         if !public {
             out.line("SET search_path = public;")?;
         }
+    }
+    // Behind the rows, which they would keep out.
+    for policy in &catalog.policies {
+        out.line(policy)?;
     }
     for comment in &catalog.comments {
         out.line(comment)?;
