@@ -16,11 +16,13 @@ as_root() {
     sudo "$@" 9>&-
 }
 
-# Two stages of the tests may want something installed at once: one after the other. hold_setup and release_setup nest.
+# Two stages of the tests may want something installed at once: one after the other. hold_setup and release_setup nest. The lock is this
+# machine's, where packages are installed; the cache may lie on a file system that several machines share, or that knows no locks.
+SETUP_LOCK="${XDG_RUNTIME_DIR:-/tmp}/telesto-setup-$(id -u).lock"
 hold_setup() {
     if [ "${SETUP_HELD:-0}" = 0 ]; then
-        exec 9>"$TELESTO_CACHE/setup.lock"
-        flock -w 1200 9 || die "something else has been installing for 20 minutes; see who holds $TELESTO_CACHE/setup.lock"
+        exec 9>"$SETUP_LOCK"
+        flock -w 1200 9 || die "something else has been installing for 20 minutes; see who holds $SETUP_LOCK"
     fi
     SETUP_HELD=$((${SETUP_HELD:-0} + 1))
 }

@@ -68,9 +68,14 @@ settle() {
 # run NAME COMMAND...: leaves its output in NAME.log, its exit code and its seconds in NAME.status.
 run() {
     local name="$1" began=$SECONDS status=0; shift
+    # What runs shortly before its end, and what that waits for.
+    (sleep "$(($(bound "$name") - 10))" && ps -eo pid,ppid,stat,etimes,wchan:24,args --forest >"$logs/$name.processes") >/dev/null 2>&1 &
+    local watch="$!"
     timeout -k 30 "$(bound "$name")" "$@" >"$logs/$name.log" 2>&1 </dev/null &
     echo "$!" >"$logs/$name.pid"
     wait "$!" || status=$?
+    pkill -P "$watch" 2>/dev/null
+    kill "$watch" 2>/dev/null
     rm -f "$logs/$name.pid"
     echo "$status $((SECONDS - began))" >"$logs/$name.status"
 }
@@ -103,6 +108,8 @@ report() {
             grep -aE '^test .* has been running for over' "$log" | while read -r _ test _; do
                 grep -aqE "^test $test .*\.\.\. " "$log" || echo "   $test"
             done
+            grep -avE '\]$' "$logs/$name.processes" 2>/dev/null | cut -c1-220 | tail -n 40 | sed 's/^/   /'
+            tail -n 20 "$log" | sed 's/^/   /'
         fi
         # Which tests, and what they said; of a stage without such lines, or a build that failed, its end.
         if [ "$f" -gt 0 ] && grep -aqE '^test .* FAILED$' "$log"; then

@@ -30,8 +30,7 @@ start)
             exit 1
         fi
         # Another test may be installing it, or something else.
-        lock="$HOME/.cache/telesto/setup.lock"
-        mkdir -p "$(dirname "$lock")"
+        lock="${XDG_RUNTIME_DIR:-/tmp}/telesto-setup-$(id -u).lock"
         flock -o -w 1200 "$lock" apt-get update -q >&2 || {
             echo "apt-get update failed; is the network up? Or install Debian's package postgresql-15 by hand" >&2
             exit 1
