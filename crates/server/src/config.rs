@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access_rules::AccessRules;
+use crate::audit::AuditLog;
 use crate::auth::{Users, Verifier};
 use crate::error::{Error, Result};
 use crate::http::ready::Standing;
@@ -111,10 +113,14 @@ pub struct ServerConfig {
     pub auth: Auth,
     /// Lets the process's own prober in.
     pub prober: Option<ProberKey>,
+    /// Who may come to the Postgres wire from where; `None`: whoever proves a password.
+    pub access: Option<Arc<AccessRules>>,
     /// TLS for the Postgres wire.
     pub tls: Option<Tls>,
     /// Bounds.
     pub limits: Limits,
+    /// Where records are kept of who did what; `None`: nowhere.
+    pub audit: Option<Arc<AuditLog>>,
 }
 
 /// Refuses to open the database to the network without authentication.

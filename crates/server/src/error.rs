@@ -65,6 +65,26 @@ pub enum Error {
         "the users of the users file cannot be given their roles: {0}; see that the bucket answers, then start again"
     )]
     Roles(telesto_sql::Error),
+    /// The rules of entrance cannot be used.
+    #[error("access file {path}:{line}: {reason}")]
+    AccessFile {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1; 0 when it is about the whole.
+        line: usize,
+        /// What is wrong, and what to write instead.
+        reason: String,
+    },
+    /// The audit log cannot be opened.
+    #[error(
+        "the audit log {path} cannot be opened: {reason}; name a file in a folder that this user may write with --audit-log"
+    )]
+    AuditLog {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: std::io::Error,
+    },
     /// The process already measures into another recorder.
     #[error("metrics cannot be installed: {0}; start one server a process")]
     Metrics(String),

@@ -19,6 +19,7 @@
 //! # Limits
 //! COPY to and from the client is refused: there is no stream to the client.
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::{FutureExt as _, TryStreamExt as _};
 use telesto_common::Env;
+use telesto_sql::session::audit::{Audit, AuditClass};
 use telesto_sql::types::TextStyle;
 use telesto_sql::{
     Error, Notice, ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlState, SqlType,
@@ -36,9 +38,12 @@ use tokio_util::sync::CancellationToken;
 
 use telesto_sql::session::users::LogIn;
 
+use crate::attempts::{Door, TooMany};
+use crate::audit::{Event, SessionAudit, Who};
 use crate::auth::{self, WRONG_PASSWORD_DELAY};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
+use crate::wire::of_connection;
 use crate::wire::place::Place;
 use crate::wire::stream::Stop;
 use crate::wire::values;
@@ -146,21 +151,71 @@ impl Inside {
     }
 
     /// Whether whoever knows `password` may be `user`: by the verification of the Postgres port, which asks nobody for a password
-    /// where everyone is trusted. A wrong one takes as long to be refused as there.
-    pub async fn proves(&self, user: &str, password: String) -> bool {
-        let Auth::Scram(users) = &self.config.auth else { return true };
+    /// where everyone is trusted. A wrong one, and a user who does not exist, take as long to be refused as there.
+    ///
+    /// # Errors
+    /// [`TooMany`] were wrong; this one was not looked at.
+    pub async fn proves(
+        &self,
+        user: &str,
+        password: String,
+        peer: SocketAddr,
+    ) -> Result<bool, TooMany> {
+        let Auth::Scram(users) = &self.config.auth else { return Ok(true) };
+        let attempt = match self.clients.attempts.begin(Door::Http, user, peer.ip()) {
+            Ok(attempt) => attempt,
+            Err(refused) => {
+                self.tell_log_in((user, peer), "log-in refused: too many failed ones", "28000")
+                    .await;
+                return Err(refused);
+            }
+        };
         // A role that cannot be looked up now is nobody's.
         let proven = match self.engine.reach_of(user).await {
-            Ok((known, _)) if known != LogIn::Unknown => {
+            Ok((known, _)) => {
                 let verifier = users.verifier_of(user, &known);
-                auth::proves(&self.env, verifier, password).await
+                // Derived for nobody as well: the time must not tell who exists.
+                auth::proves(&self.env, verifier, password).await && known != LogIn::Unknown
             }
-            _ => false,
+            Err(_) => false,
         };
         if !proven {
+            attempt.wrong();
+            self.tell_log_in(
+                (user, peer),
+                "log-in refused: wrong password, or no such user",
+                "28P01",
+            )
+            .await;
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
         }
-        proven
+        if proven {
+            self.tell_log_in((user, peer), "password proven", "00000").await;
+        }
+        Ok(proven)
+    }
+
+    async fn tell_log_in(&self, (user, peer): (&str, SocketAddr), what: &str, state: &'static str) {
+        if let Some(audit) = self.audit(user, "telesto console", Some(peer)) {
+            audit.tell(of_connection(what, Some(SqlState(state)))).await;
+        }
+    }
+
+    fn audit(
+        &self,
+        user: &str,
+        application: &str,
+        client: Option<SocketAddr>,
+    ) -> Option<Arc<SessionAudit>> {
+        let log = self.config.audit.as_ref()?;
+        let who = Who {
+            user: user.to_owned(),
+            client,
+            door: Door::Http,
+            application: application.to_owned(),
+            database: String::new(),
+        };
+        Some(SessionAudit::new(log, who))
     }
 
     /// Runs `ask` to its end. Who stops waiting ends it.
@@ -211,11 +266,13 @@ impl Inside {
     async fn answer(&self, ask: Ask) -> Answer {
         let begun = self.env.clock.monotonic();
         let timeout = ask.timeout.as_millis().to_string();
+        let audit = self.audit(&ask.user, ask.application, None);
         let options = SessionOptions {
             user: ask.user.clone(),
             application_name: ask.application.to_owned(),
             parameters: vec![("statement_timeout".to_owned(), timeout)],
             read_only: !ask.may_write,
+            audit: audit.clone().map(|audit| audit as Arc<dyn Audit>),
             ..SessionOptions::default()
         };
         let mut session = match self.engine.session(options).await {
@@ -233,6 +290,14 @@ impl Inside {
         let ran = self.execute(&mut session, &ask, &mut sink).await;
         let mut answer = sink.answer;
         answer.error = ran.err();
+        if let (Some(audit), Some(error)) = (&audit, &answer.error)
+            && error.code() == SqlState::INSUFFICIENT_PRIVILEGE
+        {
+            let what = session.recent_text();
+            let role = Some(session.settings().current_user.as_str());
+            let state = Some(error.code());
+            audit.tell(Event { class: AuditClass::Denied, what: &what, role, state }).await;
+        }
         answer.rolled_back = session.transaction_status() != TransactionStatus::Idle;
         answer.notices = session.take_notices();
         answer.took = self.env.clock.monotonic().saturating_sub(begun);

@@ -6,23 +6,29 @@
 //!   not kept: another password of the role, or none, and it is asked for again.
 //! - What a route needs is looked up for each request; a route that nobody thought of needs the right to write.
 //! - Key derivation runs off the async threads.
+//! - A wrong password and a user who does not exist take the same work and the same delay; see [`crate::attempts`] for how many.
 //!
 //! # Limits
 //! [`MAX_PROVEN`] proven headers are remembered; then all are forgotten.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use telesto_common::Env;
-use telesto_sql::SqlEngine;
+use telesto_sql::session::audit::AuditClass;
 use telesto_sql::session::users::{LogIn, Reach};
+use telesto_sql::{SqlEngine, SqlState};
 
-use crate::config::Auth;
+use crate::attempts::{Attempts, Door, TooMany};
+use crate::audit::{Event, SessionAudit, Who};
+use crate::auth::WRONG_PASSWORD_DELAY;
+use crate::config::{Auth, ServerConfig};
 use crate::http::reply::ApiError;
 
 const MAX_PROVEN: usize = 1024;
@@ -78,6 +84,41 @@ impl Need {
     }
 }
 
+/// What is asked of the guard.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// Where the request comes from.
+    pub peer: SocketAddr,
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// What its route takes.
+    pub need: Need,
+    /// What it is, for records.
+    pub what: String,
+}
+
+impl Asked<'_> {
+    /// Keeps a record of what became of it.
+    async fn tell(
+        &self,
+        config: &ServerConfig,
+        user: &str,
+        (class, what): (AuditClass, &str),
+        state: &'static str,
+    ) {
+        let Some(log) = &config.audit else { return };
+        let who = Who {
+            user: user.to_owned(),
+            client: Some(self.peer),
+            door: Door::Http,
+            application: String::new(),
+            database: String::new(),
+        };
+        let event = Event { class, what, role: None, state: Some(SqlState(state)) };
+        SessionAudit::new(log, who).tell(event).await;
+    }
+}
+
 /// Whether a request with these headers may go on.
 ///
 /// # Errors
@@ -85,12 +126,13 @@ impl Need {
 pub async fn check(
     env: &Env,
     engine: &SqlEngine,
-    auth: &Auth,
-    (passwords, headers): (&Passwords, &HeaderMap),
-    need: Need,
+    config: &ServerConfig,
+    (passwords, attempts): (&Passwords, &Arc<Attempts>),
+    asked: Asked<'_>,
 ) -> Result<(), ApiError> {
-    check_host(auth, headers)?;
-    let Auth::Scram(users) = auth else { return Ok(()) };
+    let Asked { headers, need, peer, .. } = asked;
+    check_host(&config.auth, headers)?;
+    let Auth::Scram(users) = &config.auth else { return Ok(()) };
     let refuse = || {
         let message = "user and password needed (HTTP basic authentication)";
         ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
@@ -104,29 +146,50 @@ pub async fn check(
     let verifier = users.verifier_of(&user, &known);
     // Another password, another mark.
     let mark = passwords.key.hash_one((header.as_bytes(), verifier.to_string()));
-    let allowed = || {
-        if known == LogIn::Unknown {
-            return Err(ApiError::new(
-                StatusCode::FORBIDDEN,
-                "no_role",
-                format!("role {user:?} does not exist; a superuser makes it: CREATE ROLE … LOGIN"),
-            ));
+    let known_before = passwords.proven.lock().contains(&mark);
+    if !known_before {
+        let refused = |what| (AuditClass::Connection, what);
+        let attempt = match attempts.begin(Door::Http, &user, peer.ip()) {
+            Ok(attempt) => attempt,
+            Err(too_many) => {
+                let what = refused("request refused: too many failed ones");
+                asked.tell(config, &user, what, "28000").await;
+                return Err(limited(too_many));
+            }
+        };
+        if !crate::auth::proves(env, verifier, password).await {
+            attempt.wrong();
+            let what = refused("request refused: wrong password, or no such user");
+            asked.tell(config, &user, what, "28P01").await;
+            env.clock.sleep(WRONG_PASSWORD_DELAY).await;
+            return Err(refuse());
         }
-        need.met(reach)
-    };
-    if passwords.proven.lock().contains(&mark) {
-        return allowed();
+        drop(attempt);
+        asked.tell(config, &user, refused("password proven"), "00000").await;
+        let mut proven = passwords.proven.lock();
+        if proven.len() >= MAX_PROVEN {
+            proven.clear();
+        }
+        proven.insert(mark);
     }
-    if !crate::auth::proves(env, verifier, password).await {
-        return Err(refuse());
+    if known == LogIn::Unknown {
+        let what = (AuditClass::Connection, "request refused: no such role");
+        asked.tell(config, &user, what, "28000").await;
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "no_role",
+            format!("role {user:?} does not exist; a superuser makes it: CREATE ROLE … LOGIN"),
+        ));
     }
-    let mut proven = passwords.proven.lock();
-    if proven.len() >= MAX_PROVEN {
-        proven.clear();
+    let met = need.met(reach);
+    if met.is_err() {
+        asked.tell(config, &user, (AuditClass::Denied, &asked.what), "42501").await;
     }
-    proven.insert(mark);
-    drop(proven);
-    allowed()
+    met
+}
+
+fn limited(refused: TooMany) -> ApiError {
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_guesses", refused.to_string())
 }
 
 /// Whether a request may be meant for this server; see [`is_for_us`].

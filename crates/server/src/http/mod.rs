@@ -19,15 +19,18 @@ pub mod ready;
 pub mod reply;
 pub mod token;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{Extensions, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -38,6 +41,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::attempts::Attempts;
+use crate::clients::Clients;
 use crate::config::ServerConfig;
 use crate::http::reply::ApiError;
 use crate::kv::Kv;
@@ -50,6 +55,19 @@ const LANDING: &str = include_str!("landing.html");
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Where a request comes from: an extension of every request.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+impl Peer {
+    /// Where the request with these extensions comes from.
+    #[must_use]
+    pub fn of(extensions: &Extensions) -> SocketAddr {
+        // Requests that come by no socket are this process's own.
+        extensions.get::<Self>().map_or(SocketAddr::from(([127, 0, 0, 1], 0)), |peer| peer.0)
+    }
+}
+
 /// What every handler sees.
 #[derive(Clone, Debug)]
 pub struct HttpState {
@@ -61,6 +79,7 @@ pub struct HttpState {
     metrics: Option<PrometheusHandle>,
     requests: Arc<Semaphore>,
     passwords: Arc<auth::Passwords>,
+    attempts: Arc<Attempts>,
     health: Arc<health::Health>,
     ready: Arc<ready::Readiness>,
 }
@@ -72,6 +91,7 @@ impl HttpState {
         env: Env,
         engine: &Arc<SqlEngine>,
         config: Arc<ServerConfig>,
+        clients: &Clients,
         metrics: Option<PrometheusHandle>,
     ) -> Self {
         let database = Arc::clone(engine.database());
@@ -82,6 +102,7 @@ impl HttpState {
             health,
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
             passwords: Arc::default(),
+            attempts: Arc::clone(&clients.attempts),
             env,
             engine: Arc::clone(engine),
             database,
@@ -167,11 +188,10 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let response =
-        match admit(&state, request.headers(), auth::Need::of(route, request.method())).await {
-            Err(refusal) => refusal.into_response(),
-            Ok(_permit) => within(&state, next.run(request)).await,
-        };
+    let response = match admit(&state, &request, route).await {
+        Err(refusal) => refusal.into_response(),
+        Ok(_permit) => within(&state, next.run(request)).await,
+    };
     measure(&state, route, begun, &response);
     response
 }
@@ -214,12 +234,19 @@ fn admission(state: &HttpState) -> Result<OwnedSemaphorePermit, ApiError> {
 
 async fn admit(
     state: &HttpState,
-    headers: &HeaderMap,
-    need: auth::Need,
+    request: &Request,
+    route: &str,
 ) -> Result<OwnedSemaphorePermit, ApiError> {
     let permit = admission(state)?;
-    let given = (&*state.passwords, headers);
-    auth::check(&state.env, &state.engine, &state.config.auth, given, need).await?;
+    let need = auth::Need::of(route, request.method());
+    let asked = auth::Asked {
+        peer: Peer::of(request.extensions()),
+        headers: request.headers(),
+        need,
+        what: format!("HTTP {} {route}", request.method()),
+    };
+    let known = (&*state.passwords, &state.attempts);
+    auth::check(&state.env, &state.engine, &state.config, known, asked).await?;
     Ok(permit)
 }
 
@@ -295,8 +322,8 @@ async fn accept(
             () = end.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, most likely: give the others time to close theirs.
                 tracing::warn!(%error, "HTTP accept failed");
@@ -306,7 +333,7 @@ async fn accept(
         };
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else { continue };
         let stall = state.config.limits.stall;
-        let connection = connection(socket, router.clone(), stall, stop.clone());
+        let connection = connection((socket, peer), router.clone(), stall, stop.clone());
         env.spawn("http connection", async move {
             connection.await;
             drop(permit);
@@ -317,12 +344,21 @@ async fn accept(
     let _ = connections.acquire_many(all).await;
 }
 
-async fn connection(socket: TcpStream, router: Router, stall: Duration, stop: Stop) {
+async fn connection(
+    (socket, peer): (TcpStream, SocketAddr),
+    router: Router,
+    stall: Duration,
+    stop: Stop,
+) {
     // Without it small replies wait for the client's delayed acknowledgement.
     let _ = socket.set_nodelay(true);
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(stall).max_buf_size(64 * 1024);
-    let service = TowerToHyperService::new(router);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        router.call(request)
+    });
     let connection = builder.serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
     let mut draining = false;

@@ -17,23 +17,27 @@
 //! The whole takes at most `Limits::startup`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use pgwire::api::auth::sasl::scram::{ScramSecret, ScramServerAuth};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::startup::{Authentication, NegotiateProtocolVersion};
-use telesto_common::Env;
-use telesto_common::limits::MemoryBudget;
-use telesto_sql::SqlEngine;
+use telesto_common::{Deadline, Env};
+use telesto_sql::SqlState;
 use tokio::net::TcpStream;
 
-use crate::auth::WRONG_PASSWORD_DELAY;
+use crate::access_rules::{Knock, Method};
+use crate::attempts::{Door, failed};
+use crate::audit::{SessionAudit, Who};
+use crate::auth::{Users, WRONG_PASSWORD_DELAY};
 use crate::config::{Auth, ProberKey, ServerConfig};
 use crate::wire::backend::Output;
 use crate::wire::frontend::SMALL_FRAME_BYTES;
 use crate::wire::report::{Severity, error_fields};
-use crate::wire::stream::{End, Stop, Stream, Wire};
+use crate::wire::stream::{End, Stream, Wire};
+use crate::wire::{WireServer, of_connection};
 
 const PROTOCOL_3_0: u32 = 3 << 16;
 const PROTOCOL_3_2: u32 = PROTOCOL_3_0 | 2;
@@ -66,6 +70,8 @@ pub struct Client {
     pub settings: Vec<(String, String)>,
     /// Whether cancel keys may be long (protocol 3.2).
     pub long_secret: bool,
+    /// Where it is.
+    pub peer: SocketAddr,
 }
 
 /// A refusal in words of the protocol.
@@ -86,13 +92,11 @@ pub(crate) fn fatal(output: &mut Output, code: &str, message: &str, hint: Option
 /// # Errors
 /// [`End`].
 pub async fn start(
-    env: &Env,
+    server: &WireServer,
     socket: TcpStream,
-    engine: &SqlEngine,
-    config: &ServerConfig,
-    budget: &Arc<MemoryBudget>,
-    stop: &Stop,
+    peer: SocketAddr,
 ) -> Result<(Wire, Started), (Option<Wire>, End)> {
+    let WireServer { env, config, budget, stop, .. } = server;
     let new =
         |stream| Wire::new(env.clone(), stream, config.limits.clone(), Arc::clone(budget), stop);
     let mut wire = new(Stream::Plain(socket.into()));
@@ -127,7 +131,7 @@ pub async fn start(
                 return Ok((wire, Started::Cancel { pid, secret: message.freeze() }));
             }
             version if version >> 16 == 3 => {
-                return match session(env, &mut wire, (version, message), engine, config).await {
+                return match session(server, &mut wire, (version, message), peer).await {
                     Ok(client) => Ok((wire, Started::Session(client))),
                     Err(end) => Err((Some(wire), end)),
                 };
@@ -200,11 +204,10 @@ async fn encrypt(
 }
 
 async fn session(
-    env: &Env,
+    server: &WireServer,
     wire: &mut Wire,
     (version, body): (u32, BytesMut),
-    engine: &SqlEngine,
-    config: &ServerConfig,
+    peer: SocketAddr,
 ) -> Result<Client, End> {
     let Some(parameters) = parameters(&body) else {
         fatal(
@@ -227,6 +230,7 @@ async fn session(
         database: String::new(),
         settings: Vec::new(),
         long_secret: spoken == PROTOCOL_3_2,
+        peer,
     };
     for (name, value) in parameters {
         match name.as_str() {
@@ -264,35 +268,11 @@ async fn session(
     if client.database.is_empty() {
         client.database.clone_from(&client.user);
     }
-    if let Auth::Scram(users) = &config.auth {
-        let chain = config.tls.as_ref().map(|tls| &*tls.chain_pem);
-        let encrypted = matches!(wire.stream(), Stream::Tls(_));
-        let deadline = env.deadline(config.limits.startup);
-        let secret = match own_prober(config, &client) {
-            Some(key) => key.verifier.secret(),
-            None => {
-                let asking = engine.log_in_of(&client.user);
-                let known = match env.within(deadline, "looking a role up", asking).await {
-                    Ok(Ok(known)) => known,
-                    Ok(Err(error)) => {
-                        wire.output.error(error_fields(&error, Severity::Fatal));
-                        return Err(End::Done);
-                    }
-                    Err(_) => return Err(End::Stalled("looking a role up")),
-                };
-                users.verifier_of(&client.user, &known).secret()
-            }
-        };
-        let dialogue = scram(wire, secret, chain.filter(|_| encrypted));
-        let proven = match env.within(deadline, "authentication", dialogue).await {
-            Ok(proven) => proven?,
-            Err(_) => return Err(End::Stalled("authentication")),
-        };
-        if !proven {
-            env.clock.sleep(WRONG_PASSWORD_DELAY).await;
-            let text = format!("password authentication failed for user \"{}\"", client.user);
-            fatal(&mut wire.output, "28P01", &text, None);
-            return Err(End::Done);
+    if let Auth::Scram(users) = &server.config.auth {
+        if let Some(key) = own_prober(&server.config, &client) {
+            authenticate_prober(server, wire, key, &client).await?;
+        } else if asks_password(server, wire, &client).await? {
+            authenticate(server, wire, users, &client).await?;
         }
     }
     wire.output.message(&PgWireBackendMessage::Authentication(Authentication::Ok));
@@ -306,6 +286,126 @@ fn own_prober<'a>(config: &'a ServerConfig, client: &Client) -> Option<&'a Probe
     };
     let key = config.prober.as_ref()?;
     (key.user == client.user && client.settings.iter().any(says)).then_some(key)
+}
+
+/// Whether the client has to show a password, by the rules of entrance; ends the connection where it may not come in.
+async fn asks_password(server: &WireServer, wire: &mut Wire, client: &Client) -> Result<bool, End> {
+    let Some(rules) = &server.config.access else { return Ok(true) };
+    let knock = Knock {
+        address: client.peer.ip(),
+        encrypted: matches!(wire.stream(), Stream::Tls(_)),
+        user: &client.user,
+        database: &client.database,
+    };
+    let (what, text) = match rules.method(knock) {
+        Some(Method::Scram) => return Ok(true),
+        Some(Method::Trust) => return Ok(false),
+        Some(Method::Reject) => ("a rule rejects it", "an access rule rejects connection for"),
+        None => ("no rule fits", "no access rule for"),
+    };
+    tell_refused(server, client, &format!("log-in refused: {what}"), "28000").await;
+    let text = format!(
+        "{text} host \"{}\", user \"{}\", database \"{}\", {}",
+        knock.address.to_canonical(),
+        knock.user,
+        knock.database,
+        if knock.encrypted { "SSL encryption" } else { "no encryption" },
+    );
+    let hint = "The lines of this node's --access-file say who may come in.";
+    fatal(&mut wire.output, "28000", &text, Some(hint));
+    Err(End::Done)
+}
+
+/// Ends the connection unless the client knows its user's password. Nothing is asked from where too many were wrong.
+async fn authenticate(
+    server: &WireServer,
+    wire: &mut Wire,
+    users: &Users,
+    client: &Client,
+) -> Result<(), End> {
+    let WireServer { env, config, engine, .. } = server;
+    let attempts = &server.clients.attempts;
+    let attempt = match attempts.begin(Door::Sql, &client.user, client.peer.ip()) {
+        Ok(attempt) => attempt,
+        Err(refused) => {
+            tell_refused(server, client, "log-in refused: too many failed ones", "28000").await;
+            let text = format!("too many failed log-ins of user \"{}\" from here", client.user);
+            let hint = format!("Try again in {} s.", refused.seconds());
+            fatal(&mut wire.output, "28000", &text, Some(&hint));
+            return Err(End::Done);
+        }
+    };
+    let deadline = env.deadline(config.limits.startup);
+    let asked = env.within(deadline, "looking a role up", engine.log_in_of(&client.user)).await;
+    let known = match asked {
+        Ok(Ok(known)) => known,
+        Ok(Err(error)) => {
+            wire.output.error(error_fields(&error, Severity::Fatal));
+            return Err(End::Done);
+        }
+        Err(_) => return Err(End::Stalled("looking a role up")),
+    };
+    let secret = users.verifier_of(&client.user, &known).secret();
+    if proves(server, wire, secret, deadline).await? {
+        return Ok(());
+    }
+    attempt.wrong();
+    Err(wrong(server, wire, client).await)
+}
+
+/// Ends the connection unless the client knows the prober's secret. No rule and no guesser keeps the prober out: its secret is
+/// drawn at each start and too long to be guessed.
+async fn authenticate_prober(
+    server: &WireServer,
+    wire: &mut Wire,
+    key: &ProberKey,
+    client: &Client,
+) -> Result<(), End> {
+    let deadline = server.env.deadline(server.config.limits.startup);
+    if proves(server, wire, key.verifier.secret(), deadline).await? {
+        return Ok(());
+    }
+    failed(Door::Sql, "password");
+    Err(wrong(server, wire, client).await)
+}
+
+/// Whether the client knows the password of `secret`.
+async fn proves(
+    server: &WireServer,
+    wire: &mut Wire,
+    secret: ScramSecret,
+    deadline: Deadline,
+) -> Result<bool, End> {
+    let chain = server.config.tls.as_ref().map(|tls| &*tls.chain_pem);
+    let encrypted = matches!(wire.stream(), Stream::Tls(_));
+    let dialogue = scram(wire, secret, chain.filter(|_| encrypted));
+    match server.env.within(deadline, "authentication", dialogue).await {
+        Ok(proven) => proven,
+        Err(_) => Err(End::Stalled("authentication")),
+    }
+}
+
+/// Refuses a client whose password was wrong.
+async fn wrong(server: &WireServer, wire: &mut Wire, client: &Client) -> End {
+    tell_refused(server, client, "log-in refused: wrong password, or no such user", "28P01").await;
+    server.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
+    let text = format!("password authentication failed for user \"{}\"", client.user);
+    fatal(&mut wire.output, "28P01", &text, None);
+    End::Done
+}
+
+/// Keeps a record of a log-in that was refused.
+async fn tell_refused(server: &WireServer, client: &Client, what: &str, state: &'static str) {
+    let Some(log) = &server.config.audit else { return };
+    let application = client.settings.iter().find(|(name, _)| name == "application_name");
+    let who = Who {
+        user: client.user.clone(),
+        client: Some(client.peer),
+        door: Door::Sql,
+        application: application.map(|(_, value)| value.clone()).unwrap_or_default(),
+        database: client.database.clone(),
+    };
+    SessionAudit::new(log, who).tell(of_connection(what, Some(SqlState(state)))).await;
 }
 
 /// The SASL dialogue; whether the client knows the password.

@@ -3,6 +3,7 @@
 
 mod drivers;
 mod ends;
+mod entrance;
 mod hostile;
 mod http;
 mod secure;

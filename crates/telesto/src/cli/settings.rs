@@ -167,6 +167,17 @@ settings! {
     /// authenticate, without it only this machine may connect
     #[arg(value_name = "FILE")]
     auth_file: PathBuf, "TELESTO_AUTH_FILE";
+    /// Rules of who may come to the Postgres port from where, like pg_hba.conf: lines of host|hostssl|hostnossl DATABASE USER ADDRESS/BITS
+    /// scram-sha-256|trust|reject; the first that fits decides, none means no. Read again on SIGHUP
+    #[arg(value_name = "FILE")]
+    access_file: PathBuf, "TELESTO_ACCESS_FILE";
+    /// Where a record is kept of each log-in, refusal, definition and change of a role: a file (mode 600, appended to, opened anew
+    /// when it was renamed), or - for standard error. What cannot be recorded is refused
+    #[arg(value_name = "FILE")]
+    audit_log: String, "TELESTO_AUDIT_LOG";
+    /// Of what records are kept: some of connection, denied, definition, role, separated by commas. Default: all
+    #[arg(value_name = "CLASSES")]
+    audit: String, "TELESTO_AUDIT";
     /// Certificate chain for TLS on the Postgres port, PEM
     #[arg(value_name = "FILE", requires = "tls_key")]
     tls_cert: PathBuf, "TELESTO_TLS_CERT";
