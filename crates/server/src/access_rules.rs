@@ -312,6 +312,10 @@ fn network(text: &str) -> std::result::Result<Network, String> {
     let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let bits: u8 = bits.parse().map_err(|_| wrong())?;
+    if let (IpAddr::V6(_), plain @ IpAddr::V4(_)) = (address, address.to_canonical()) {
+        // Clients have their IPv4 address in rules, by whichever socket they come: this would fit nobody.
+        return Err(format!("{text:?} is an IPv4 network in IPv6's writing; write {plain}/BITS"));
+    }
     let most = if address.is_ipv4() { 32 } else { 128 };
     if bits > most {
         return Err(wrong());

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use telesto_sql::session::users::LogIn;
 
 use crate::attempts::{Door, TooMany};
-use crate::audit::{Event, SessionAudit, Who};
+use crate::audit::{Event, SessionAudit, Stranger, Who};
 use crate::auth::{self, WRONG_PASSWORD_DELAY};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
@@ -50,6 +50,8 @@ use crate::wire::values;
 
 /// Results of one [`Ask`] that are kept; those of further statements are left out.
 const MOST_RESULTS: usize = 50;
+/// What log-ins of the console are called in records.
+const CONSOLE: &str = "telesto console";
 
 /// What is to be run.
 #[derive(Clone, Debug)]
@@ -165,8 +167,8 @@ impl Inside {
         let attempt = match self.clients.attempts.begin(Door::Http, user, peer.ip()) {
             Ok(attempt) => attempt,
             Err(refused) => {
-                self.tell_log_in((user, peer), "log-in refused: too many failed ones", "28000")
-                    .await;
+                let what = "log-in refused: too many failed ones";
+                self.tell_stranger((user, peer), (Stranger::TurnedAway, what), "28000").await;
                 return Err(refused);
             }
         };
@@ -181,23 +183,24 @@ impl Inside {
         };
         if !proven {
             attempt.wrong();
-            self.tell_log_in(
-                (user, peer),
-                "log-in refused: wrong password, or no such user",
-                "28P01",
-            )
-            .await;
+            let what = "log-in refused: wrong password, or no such user";
+            self.tell_stranger((user, peer), (Stranger::Guessed, what), "28P01").await;
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
         }
-        if proven {
-            self.tell_log_in((user, peer), "password proven", "00000").await;
+        if proven && let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
+            audit.tell(of_connection("password proven", Some(SqlState::SUCCESS))).await;
         }
         Ok(proven)
     }
 
-    async fn tell_log_in(&self, (user, peer): (&str, SocketAddr), what: &str, state: &'static str) {
-        if let Some(audit) = self.audit(user, "telesto console", Some(peer)) {
-            audit.tell(of_connection(what, Some(SqlState(state)))).await;
+    async fn tell_stranger(
+        &self,
+        (user, peer): (&str, SocketAddr),
+        (stranger, what): (Stranger, &str),
+        state: &'static str,
+    ) {
+        if let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
+            audit.tell_stranger(stranger, of_connection(what, Some(SqlState(state)))).await;
         }
     }
 

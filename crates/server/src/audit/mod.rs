@@ -11,6 +11,7 @@
 //!   wanted are refused with 58030. Statements that only read and write data go on.
 //! - No record is dropped silently: one that cannot be queued, or not be written before the process ends, goes to standard error.
 //! - Records have no passwords.
+//! - Strangers cannot fill the disk: see [`strangers`].
 //!
 //! # On failure
 //! [`AuditLog::trouble`] has the reason, as long as there is one; `telesto_audit_records_total` counts, by result.
@@ -19,6 +20,7 @@
 //! The order of records is that of their ends. An answer waits for its record to be on disk for at most [`WRITE_WAIT`].
 
 mod record;
+mod strangers;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -37,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 pub use record::{Event, SessionAudit, Who};
+pub use strangers::Stranger;
 use writer::{Line, Output};
 
 /// Records that wait to be written, at most.
@@ -109,6 +112,7 @@ pub struct AuditLog {
     env: Env,
     classes: Classes,
     queue: mpsc::Sender<Line>,
+    strangers: strangers::Strangers,
     trouble: Arc<Mutex<Option<String>>>,
     stop: CancellationToken,
     ended: Mutex<Option<oneshot::Receiver<()>>>,
@@ -143,6 +147,7 @@ impl AuditLog {
             env: env.clone(),
             classes,
             queue,
+            strangers: strangers::Strangers::default(),
             trouble: Arc::default(),
             stop: CancellationToken::new(),
             ended: Mutex::new(Some(ended)),

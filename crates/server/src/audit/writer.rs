@@ -14,7 +14,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,28 @@ impl Output {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    // Opening a pipe waits until somebody reads it, without end.
+    if std::fs::metadata(path).is_ok_and(|named| named.file_type().is_fifo()) {
+        return Err(io::Error::other("it is a pipe: give a file, or - and a pipe on standard error"));
+    }
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    if is_torn(path)? {
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
+}
+
+/// Whether a file ends inside of a line: a process was killed there, and the next record must not become a part of that.
+fn is_torn(path: &Path) -> io::Result<bool> {
+    let named = std::fs::metadata(path)?;
+    if !named.is_file() || named.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    // A file that may be appended to and not be read is left as it is.
+    let Ok(file) = File::open(path) else { return Ok(false) };
+    file.read_exact_at(&mut last, named.len() - 1)?;
+    Ok(last != *b"\n")
 }
 
 /// Opens the file anew when its name leads elsewhere.
@@ -165,5 +186,32 @@ pub(super) async fn run(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_that_a_killed_process_left_torn_is_ended_before_the_next_record() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("audit");
+        for (found, left) in [("", "b\n"), ("a\n", "a\nb\n"), ("a\n{\"ti", "a\n{\"ti\nb\n")] {
+            std::fs::write(&path, found).expect("written");
+            let mut output = Output::open(&Target::File(path.clone())).expect("opens");
+            assert_eq!(output.write(&["b\n".into()]).0, 1);
+            assert_eq!(std::fs::read_to_string(&path).expect("read"), left);
+        }
+    }
+
+    #[test]
+    fn pipe_that_nobody_reads_is_refused_at_once() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("runs");
+        assert!(made.success());
+        let error = Output::open(&Target::File(path)).expect_err("refused");
+        assert!(error.to_string().contains("pipe"), "{error}");
     }
 }

@@ -26,10 +26,11 @@ use telesto_sql::session::users::{LogIn, Reach};
 use telesto_sql::{SqlEngine, SqlState};
 
 use crate::attempts::{Attempts, Door, TooMany};
-use crate::audit::{Event, SessionAudit, Who};
+use crate::audit::{Event, SessionAudit, Stranger, Who};
 use crate::auth::WRONG_PASSWORD_DELAY;
 use crate::config::{Auth, ServerConfig};
 use crate::http::reply::ApiError;
+use crate::wire::of_connection;
 
 const MAX_PROVEN: usize = 1024;
 
@@ -106,7 +107,25 @@ impl Asked<'_> {
         (class, what): (AuditClass, &str),
         state: &'static str,
     ) {
-        let Some(log) = &config.audit else { return };
+        if let Some(audit) = self.audit(config, user) {
+            audit.tell(Event { class, what, role: None, state: Some(SqlState(state)) }).await;
+        }
+    }
+
+    /// Keeps a record of a password that was refused.
+    async fn tell_stranger(
+        &self,
+        config: &ServerConfig,
+        user: &str,
+        (stranger, what): (Stranger, &str),
+        state: &'static str,
+    ) {
+        if let Some(audit) = self.audit(config, user) {
+            audit.tell_stranger(stranger, of_connection(what, Some(SqlState(state)))).await;
+        }
+    }
+
+    fn audit(&self, config: &ServerConfig, user: &str) -> Option<Arc<SessionAudit>> {
         let who = Who {
             user: user.to_owned(),
             client: Some(self.peer),
@@ -114,8 +133,7 @@ impl Asked<'_> {
             application: String::new(),
             database: String::new(),
         };
-        let event = Event { class, what, role: None, state: Some(SqlState(state)) };
-        SessionAudit::new(log, who).tell(event).await;
+        Some(SessionAudit::new(config.audit.as_ref()?, who))
     }
 }
 
@@ -148,24 +166,23 @@ pub async fn check(
     let mark = passwords.key.hash_one((header.as_bytes(), verifier.to_string()));
     let known_before = passwords.proven.lock().contains(&mark);
     if !known_before {
-        let refused = |what| (AuditClass::Connection, what);
         let attempt = match attempts.begin(Door::Http, &user, peer.ip()) {
             Ok(attempt) => attempt,
             Err(too_many) => {
-                let what = refused("request refused: too many failed ones");
-                asked.tell(config, &user, what, "28000").await;
+                let what = (Stranger::TurnedAway, "request refused: too many failed ones");
+                asked.tell_stranger(config, &user, what, "28000").await;
                 return Err(limited(too_many));
             }
         };
         if !crate::auth::proves(env, verifier, password).await {
             attempt.wrong();
-            let what = refused("request refused: wrong password, or no such user");
-            asked.tell(config, &user, what, "28P01").await;
+            let what = (Stranger::Guessed, "request refused: wrong password, or no such user");
+            asked.tell_stranger(config, &user, what, "28P01").await;
             env.clock.sleep(WRONG_PASSWORD_DELAY).await;
             return Err(refuse());
         }
         drop(attempt);
-        asked.tell(config, &user, refused("password proven"), "00000").await;
+        asked.tell(config, &user, (AuditClass::Connection, "password proven"), "00000").await;
         let mut proven = passwords.proven.lock();
         if proven.len() >= MAX_PROVEN {
             proven.clear();

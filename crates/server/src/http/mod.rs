@@ -188,7 +188,13 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let response = match admit(&state, &request, route).await {
+    let asked = auth::Asked {
+        peer: Peer::of(request.extensions()),
+        headers: request.headers(),
+        need: auth::Need::of(route, request.method()),
+        what: format!("HTTP {} {route}", request.method()),
+    };
+    let response = match admit(&state, asked).await {
         Err(refusal) => refusal.into_response(),
         Ok(_permit) => within(&state, next.run(request)).await,
     };
@@ -234,17 +240,9 @@ fn admission(state: &HttpState) -> Result<OwnedSemaphorePermit, ApiError> {
 
 async fn admit(
     state: &HttpState,
-    request: &Request,
-    route: &str,
+    asked: auth::Asked<'_>,
 ) -> Result<OwnedSemaphorePermit, ApiError> {
     let permit = admission(state)?;
-    let need = auth::Need::of(route, request.method());
-    let asked = auth::Asked {
-        peer: Peer::of(request.extensions()),
-        headers: request.headers(),
-        need,
-        what: format!("HTTP {} {route}", request.method()),
-    };
     let known = (&*state.passwords, &state.attempts);
     auth::check(&state.env, &state.engine, &state.config, known, asked).await?;
     Ok(permit)

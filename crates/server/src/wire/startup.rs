@@ -30,7 +30,7 @@ use tokio::net::TcpStream;
 
 use crate::access_rules::{Knock, Method};
 use crate::attempts::{Door, failed};
-use crate::audit::{SessionAudit, Who};
+use crate::audit::{SessionAudit, Stranger, Who};
 use crate::auth::{Users, WRONG_PASSWORD_DELAY};
 use crate::config::{Auth, ProberKey, ServerConfig};
 use crate::wire::backend::Output;
@@ -303,7 +303,8 @@ async fn asks_password(server: &WireServer, wire: &mut Wire, client: &Client) ->
         Some(Method::Reject) => ("a rule rejects it", "an access rule rejects connection for"),
         None => ("no rule fits", "no access rule for"),
     };
-    tell_refused(server, client, &format!("log-in refused: {what}"), "28000").await;
+    let what = format!("log-in refused: {what}");
+    tell_refused(server, client, (Stranger::TurnedAway, &what), "28000").await;
     let text = format!(
         "{text} host \"{}\", user \"{}\", database \"{}\", {}",
         knock.address.to_canonical(),
@@ -328,7 +329,8 @@ async fn authenticate(
     let attempt = match attempts.begin(Door::Sql, &client.user, client.peer.ip()) {
         Ok(attempt) => attempt,
         Err(refused) => {
-            tell_refused(server, client, "log-in refused: too many failed ones", "28000").await;
+            let what = (Stranger::TurnedAway, "log-in refused: too many failed ones");
+            tell_refused(server, client, what, "28000").await;
             let text = format!("too many failed log-ins of user \"{}\" from here", client.user);
             let hint = format!("Try again in {} s.", refused.seconds());
             fatal(&mut wire.output, "28000", &text, Some(&hint));
@@ -387,7 +389,8 @@ async fn proves(
 
 /// Refuses a client whose password was wrong.
 async fn wrong(server: &WireServer, wire: &mut Wire, client: &Client) -> End {
-    tell_refused(server, client, "log-in refused: wrong password, or no such user", "28P01").await;
+    let what = "log-in refused: wrong password, or no such user";
+    tell_refused(server, client, (Stranger::Guessed, what), "28P01").await;
     server.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
     let text = format!("password authentication failed for user \"{}\"", client.user);
     fatal(&mut wire.output, "28P01", &text, None);
@@ -395,7 +398,12 @@ async fn wrong(server: &WireServer, wire: &mut Wire, client: &Client) -> End {
 }
 
 /// Keeps a record of a log-in that was refused.
-async fn tell_refused(server: &WireServer, client: &Client, what: &str, state: &'static str) {
+async fn tell_refused(
+    server: &WireServer,
+    client: &Client,
+    (stranger, what): (Stranger, &str),
+    state: &'static str,
+) {
     let Some(log) = &server.config.audit else { return };
     let application = client.settings.iter().find(|(name, _)| name == "application_name");
     let who = Who {
@@ -405,7 +413,8 @@ async fn tell_refused(server: &WireServer, client: &Client, what: &str, state: &
         application: application.map(|(_, value)| value.clone()).unwrap_or_default(),
         database: client.database.clone(),
     };
-    SessionAudit::new(log, who).tell(of_connection(what, Some(SqlState(state)))).await;
+    let event = of_connection(what, Some(SqlState(state)));
+    SessionAudit::new(log, who).tell_stranger(stranger, event).await;
 }
 
 /// The SASL dialogue; whether the client knows the password.

@@ -158,8 +158,8 @@ fn audited_class(statement: &Statement) -> Option<AuditClass> {
     })
 }
 
-/// A statement's text as it may be written down: a text behind the word PASSWORD is left out, and comments are, which could hold
-/// one. What cannot be taken apart into words is cut there, as is what is longer than [`TEXT_BYTES`].
+/// A statement's text as it may be written down: a literal behind the word PASSWORD is left out, one that speaks of passwords itself
+/// is, and comments are, which could hold one. What cannot be taken apart into words is cut there, as is what is longer than [`TEXT_BYTES`].
 #[must_use]
 pub fn without_passwords(sql: &str) -> String {
     let kept = &sql[..sql.floor_char_boundary(TEXT_BYTES)];
@@ -184,7 +184,7 @@ pub fn without_passwords(sql: &str) -> String {
                     }
                 }
             }
-            token if secret && is_text(&token) => out.push_str("'***'"),
+            token if (secret || may_hold_one(&token)) && is_text(&token) => out.push_str("'***'"),
             token => {
                 // Between the word and its text may be `=` or `(`; a text that follows a text belongs to it.
                 let passes = secret && matches!(token, Token::Eq | Token::LParen);
@@ -210,8 +210,16 @@ fn is_text(token: &Token) -> bool {
             | Token::RParen
             | Token::Comma
             | Token::SemiColon
-            | Token::Number(..)
     )
+}
+
+/// Whether a literal speaks of passwords itself: a statement in a statement (DO, a function's body), a connection's text, a verifier.
+fn may_hold_one(token: &Token) -> bool {
+    if matches!(token, Token::Word(_)) {
+        return false;
+    }
+    let text = token.to_string().to_ascii_lowercase();
+    text.contains("password") || text.contains("scram-sha-256$")
 }
 
 #[cfg(test)]
@@ -237,6 +245,13 @@ mod tests {
                 "ALTER ROLE a PASSWORD NULL VALID UNTIL 'x' \n",
             ),
             ("ALTER ROLE a PASSWORD 'secret", "ALTER ROLE a PASSWORD  …"),
+            ("ALTER ROLE a PASSWORD (('secret'))", "ALTER ROLE a PASSWORD (('***'))"),
+            ("ALTER ROLE a password=5", "ALTER ROLE a password='***'"),
+            ("DO $$ ALTER ROLE a PASSWORD 'secret' $$", "DO '***'"),
+            ("DO 'alter role a password ''secret'''", "DO '***'"),
+            ("SELECT f('host=a password=secret', 'b')", "SELECT f('***', 'b')"),
+            ("SELECT 'SCRAM-SHA-256$4096:secret$secret:secret'", "SELECT '***'"),
+            ("GRANT a TO \"password\"", "GRANT a TO \"password\""),
         ] {
             assert_eq!(without_passwords(sql), told);
         }
