@@ -342,7 +342,8 @@ mod tests {
     fn first_line_that_fits_decides_and_none_means_no() {
         let rules = parse(
             "# who\n\nhostssl all app,\"all\" 10.0.0.0/8 scram-sha-256 # net\nhost telesto ada 10.1.0.0/16 reject\n\
-             host telesto ada 10.0.0.0/8 scram-sha-256\nhostnossl all eve ::1/128 trust\nhost all root 0.0.0.0/0 reject\n",
+             host telesto ada 10.0.0.0/8 scram-sha-256\nhostnossl all eve ::1/128 trust\nhost all root 0.0.0.0/0 reject\n\
+             host all six 2001:db8:0:1::/64 reject\nhost all six 2001:db8::/32 scram-sha-256\n",
         )
         .expect("reads");
         for (address, encrypted, user, database, method) in [
@@ -358,6 +359,10 @@ mod tests {
             ("::1", true, "eve", "x", None),
             ("192.0.2.1", false, "root", "x", Some(Method::Reject)),
             ("2001:db8::1", false, "root", "x", None),
+            ("2001:db8:0:1::1", false, "six", "x", Some(Method::Reject)),
+            ("2001:db8:0:2::1", false, "six", "x", Some(Method::Scram)),
+            ("2001:db9::1", false, "six", "x", None),
+            ("32.1.13.184", false, "six", "x", None),
             ("10.9.9.9", true, "bob", "x", None),
         ] {
             let knock = knock(address, encrypted, user, database);
@@ -374,6 +379,8 @@ mod tests {
             "host all all 127.0.0.0/7 trust",
             "host all all 10.0.0.0/33 reject",
             "host all all db.example reject",
+            // It would let through whom it is meant to reject.
+            "host all all ::ffff:10.0.0.0/104 reject",
             "host all all 10.0.0.0 reject",
             "host all all 10.0.0.0/8 md5",
             "host all all 10.0.0.0/8",

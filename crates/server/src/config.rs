@@ -126,7 +126,7 @@ pub struct ServerConfig {
 /// Refuses to open the database to the network without authentication.
 ///
 /// # Errors
-/// [`Error::OpenToAll`]; [`Error::ReadablePasswords`] for HTTP, whose passwords are readable.
+/// [`Error::OpenToAll`]; [`Error::RulesWithoutUsers`]; [`Error::ReadablePasswords`] for HTTP, whose passwords are readable.
 pub fn check_exposure(config: &ServerConfig) -> Result<()> {
     let open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
     let trust = matches!(config.auth, Auth::Trust);
@@ -134,6 +134,9 @@ pub fn check_exposure(config: &ServerConfig) -> Result<()> {
         && trust
     {
         return Err(Error::OpenToAll { address: *address });
+    }
+    if trust && config.access.is_some() {
+        return Err(Error::RulesWithoutUsers);
     }
     match config.http.iter().find(open) {
         Some(address) => Err(Error::ReadablePasswords { address: *address }),
@@ -171,5 +174,12 @@ mod tests {
             let checked = check_exposure(&config(listen, http, auth));
             assert_eq!(checked.is_ok(), allowed, "{listen} {http}: {checked:?}");
         }
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("access");
+        std::fs::write(&path, "host all all all reject\n").expect("written");
+        let access = Some(AccessRules::read(&path).expect("reads"));
+        let config = |auth| ServerConfig { auth, access: access.clone(), ..Default::default() };
+        assert!(check_exposure(&config(Auth::Trust)).is_err(), "rules that nobody would ask");
+        assert!(check_exposure(&config(scram)).is_ok());
     }
 }

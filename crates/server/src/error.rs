@@ -65,6 +65,11 @@ pub enum Error {
         "the users of the users file cannot be given their roles: {0}; see that the bucket answers, then start again"
     )]
     Roles(telesto_sql::Error),
+    /// Rules of entrance without users.
+    #[error(
+        "access rules need users: without them nobody is asked for a password, and only loopback is listened on; configure them (`telesto hash-password USER >> users.txt`, then --auth-file users.txt), or leave --access-file away"
+    )]
+    RulesWithoutUsers,
     /// The rules of entrance cannot be used.
     #[error("access file {path}:{line}: {reason}")]
     AccessFile {

@@ -11,7 +11,7 @@ use telesto_server::access_rules::AccessRules;
 use telesto_server::attempts::USER_BURST;
 use telesto_server::audit::{AuditLog, Classes, Target};
 use telesto_server::auth::{Users, Verifier};
-use telesto_server::{Auth, ServerConfig};
+use telesto_server::{Auth, ProberKey, ServerConfig};
 use tokio::net::TcpSocket;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
@@ -238,4 +238,83 @@ async fn rules_of_entrance_decide_before_a_password_is_asked_for() {
     rules.reload().expect("reads");
     assert_eq!(code(&node, "127.0.0.1", "telesto", "pencil").await, refused);
     standing.batch_execute("SELECT 1").await.expect("a session that stands goes on");
+}
+
+#[tokio::test]
+async fn rules_know_an_ipv4_client_by_its_address_on_a_socket_of_ipv6() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("access");
+    let lines = "host all all ::/0 scram-sha-256\nhost all all 127.0.0.2/32 scram-sha-256\n";
+    std::fs::write(&path, lines).expect("written");
+    let access = Some(AccessRules::read(&path).expect("reads"));
+    let listen = Some("[::]:0".parse().expect("an address"));
+    let config = ServerConfig { listen, auth: scram(), access, ..ServerConfig::default() };
+    let mut node = Node::start(config).await;
+    node.address.set_ip([127, 0, 0, 1].into());
+    assert_eq!(code(&node, "127.0.0.2", "telesto", "pencil").await, None);
+    let refused = from(&node, "127.0.0.1", "telesto", "pencil").await.expect_err("no rule");
+    let told = refused.as_db_error().expect("told");
+    assert_eq!(
+        told.message(),
+        "no access rule for host \"127.0.0.1\", user \"telesto\", database \"telesto\", no encryption"
+    );
+    assert_eq!(told.code(), &SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+    assert!(told.hint().expect("a hint").contains("--access-file"));
+    // As many wrong ones over IPv6 are another address's.
+    let six = format!("host=::1 port={} user=telesto password=x dbname=telesto", node.address.port());
+    for _ in 0..USER_BURST {
+        let error = tokio_postgres::connect(&six, NoTls).await.err().expect("wrong");
+        assert_eq!(error.code(), Some(&SqlState::INVALID_PASSWORD));
+    }
+    assert_eq!(code(&node, "127.0.0.2", "telesto", "pencil").await, None);
+}
+
+#[tokio::test]
+async fn prober_of_the_node_is_kept_out_by_no_guesser_and_no_rule_and_lets_nobody_in() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("access");
+    std::fs::write(&path, "host all telesto all reject\nhost all all all scram-sha-256\n")
+        .expect("written");
+    let verifier = Verifier::of_password(&telesto_runtime::env(), "drawn");
+    let config = ServerConfig {
+        auth: scram(),
+        access: Some(AccessRules::read(&path).expect("reads")),
+        prober: Some(ProberKey { user: "telesto".to_owned(), verifier }),
+        ..ServerConfig::default()
+    };
+    let node = Node::start(config).await;
+    let probes = async |password: &str, application: &str| {
+        let url = format!("{} password={password} application_name={application}", node.url());
+        match tokio_postgres::connect(&url, NoTls).await {
+            Ok(_) => None,
+            Err(error) => Some(error.code().expect("told").clone()),
+        }
+    };
+    for _ in 0..=USER_BURST {
+        let told = probes("pencil", ProberKey::APPLICATION).await;
+        assert_eq!(told, Some(SqlState::INVALID_PASSWORD), "the user's own is not the prober's");
+    }
+    assert_eq!(probes("drawn", ProberKey::APPLICATION).await, None);
+    let other = probes("drawn", "psql").await;
+    assert_eq!(other, Some(SqlState::INVALID_AUTHORIZATION_SPECIFICATION));
+}
+
+#[tokio::test]
+async fn hostile_names_are_one_record_each_and_names_tell_nothing() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("audit.jsonl");
+    let node = audited(Target::File(path.clone()), "connection").await;
+    let hostile = "x\n{\"class\":\"role\"}\u{1b}[2J\u{9b}31m\u{202e}";
+    let told = |error: tokio_postgres::Error, user: &str| {
+        error.as_db_error().expect("told").message().replace(user, "?")
+    };
+    let of_hostile = from(&node, "127.0.0.1", hostile, "wrong").await.expect_err("refused");
+    let of_known = from(&node, "127.0.0.1", "telesto", "wrong").await.expect_err("refused");
+    assert_eq!(told(of_hostile, hostile), told(of_known, "telesto"));
+    node.server.stop(Duration::from_secs(20)).await;
+    let text = std::fs::read_to_string(&path).expect("read");
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control() && c.is_ascii()), "{text:?}");
+    let all = records(&path);
+    assert_eq!(all.len(), 2, "{text}");
+    assert_eq!(all[0]["user"], hostile);
 }

@@ -65,16 +65,21 @@ async fn scram_dialogue_out_of_order_is_refused() {
         body.extend(data);
         frame(b'p', &body)
     };
-    for message in [
+    for (n, message) in [
         plain(b""),
         plain(b"p=tls-unique,,n=x,r=abc"),
         plain(b"\xff\xfe"),
         frame(b'p', b"SCRAM-SHA-1\0\0\0\0\0"),
         frame(b'p', b"no end"),
         [plain(b"n,,n=x,r=abcdef"), frame(b'p', b"c=biws,r=abcdef,p=AAAA")].concat(),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let mut raw = Raw::connect(&node).await;
-        raw.send(&startup(&[("user", "telesto"), ("database", "telesto")])).await;
+        // Each counts as a wrong password of its user.
+        let user = if n % 2 == 0 { "telesto" } else { "nobody" };
+        raw.send(&startup(&[("user", user), ("database", "telesto")])).await;
         raw.send(&message).await;
         let messages = raw.until(b'E').await;
         let (_, error) = messages.last().expect("an error");

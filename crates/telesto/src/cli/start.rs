@@ -237,9 +237,6 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
 /// Who may come to the Postgres port from where.
 fn access(settings: &Settings) -> Result<Option<Arc<AccessRules>>, String> {
     let Some(path) = &settings.access_file else { return Ok(None) };
-    if settings.auth_file.is_none() {
-        return Err("access-file needs auth-file: without users nobody is asked for a password, and only loopback is listened on".to_owned());
-    }
     AccessRules::read(path).map(Some).map_err(text)
 }
 
@@ -263,12 +260,14 @@ fn keep_to_this_user(settings: &Settings) -> Result<(), String> {
         telesto::own_folder(Path::new(DEFAULT_FOLDER))
             .map_err(|error| format!("the folder {DEFAULT_FOLDER} cannot be made: {error}"))?;
     }
+    let audit_log = settings.audit_log.as_deref().filter(|path| *path != "-").map(Path::new);
     let files = [
-        ("users file", &settings.auth_file),
-        ("TLS key", &settings.tls_key),
-        ("join token file", &settings.join_token_file),
+        ("users file", settings.auth_file.as_deref()),
+        ("TLS key", settings.tls_key.as_deref()),
+        ("join token file", settings.join_token_file.as_deref()),
+        ("audit log", audit_log),
     ];
-    for (what, path) in files.into_iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
+    for (what, path) in files.into_iter().filter_map(|(what, path)| Some((what, path?))) {
         if let Some(mode) = telesto::reach_of_others(path) {
             tracing::warn!(
                 file = %path.display(),
