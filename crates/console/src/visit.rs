@@ -18,7 +18,6 @@
 //! Where the server asks nobody for a password the role is `telesto`, or the one that was named at the log-in.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -28,6 +27,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use telesto_server::Auth;
 use telesto_server::http::Peer;
+use telesto_server::inside::NotAsked;
 
 use crate::access::{self, CSRF_HEADER, Session};
 use crate::error::Problem;
@@ -83,7 +83,7 @@ impl FromRequestParts<Console> for Visitor {
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
-pub struct Source(pub SocketAddr);
+pub struct Source(pub Peer);
 
 impl FromRequestParts<Console> for Source {
     type Rejection = Infallible;
@@ -135,7 +135,7 @@ pub async fn prove(
     console: &Console,
     user: &str,
     password: String,
-    source: SocketAddr,
+    source: Peer,
 ) -> Result<(), Problem> {
     if user.is_empty() || user.len() > 63 || user.contains('\0') {
         return Err(Problem::bad_request("a role has a name of 1 to 63 bytes"));
@@ -146,8 +146,11 @@ pub async fn prove(
             let message = format!("password authentication failed for user \"{user}\"");
             Err(Problem::new(StatusCode::UNAUTHORIZED, "28P01", message))
         }
-        Err(refused) => {
+        Err(NotAsked::TooMany(refused)) => {
             Err(Problem::busy("too_many_guesses", refused.to_string(), refused.seconds()))
+        }
+        Err(refused @ NotAsked::NoRule(_)) => {
+            Err(Problem::new(StatusCode::FORBIDDEN, "no_access_rule", refused.to_string()))
         }
     }
 }

@@ -6,12 +6,14 @@
 //! # type    database  user     address         method
 //! hostssl   all       app,etl  10.0.0.0/8      scram-sha-256
 //! host      telesto   all      127.0.0.1/32    trust
+//! hostssl   all       backup   all             cert
 //! host      all       all      all             reject
 //! ```
 //!
 //! # Invariants
 //! - The first line that fits decides; where none fits, nobody comes in.
-//! - `trust` is for loopback addresses only.
+//! - A line for a database holds under every name of that database.
+//! - `trust` is for loopback addresses only; `cert` is for `hostssl`, and for nodes that ask for certificates.
 //! - A file with a wrong line is refused as a whole: at the start the server does not run, at a reload the rules before stay.
 //!
 //! # On failure
@@ -19,14 +21,15 @@
 //!
 //! # Limits
 //! [`MAX_BYTES`], [`MAX_RULES`]. There are no Unix-domain sockets, so `local` is refused; so are `+role`, `@file`, regular expressions, host
-//! names, `samehost`, `samenet`, `sameuser`, `samerole`, `replication`, other methods and their options. HTTP has no rules: it is
-//! served on loopback only.
+//! names, `samehost`, `samenet`, `sameuser`, `samerole`, `replication`, other methods and their options. HTTP is let in by the same
+//! rules, as a client of database `telesto`, and asks for a password in any case; so `cert` lets nobody in there.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use telesto_sql::catalog::DEFAULT_DATABASE;
 
 use crate::error::{Error, Result};
 
@@ -42,6 +45,8 @@ pub enum Method {
     Scram,
     /// Not at all.
     Trust,
+    /// By a certificate whose common name is the user's.
+    Cert,
     /// It does not come in.
     Reject,
 }
@@ -57,6 +62,18 @@ pub struct Knock<'a> {
     pub user: &'a str,
     /// The database it names.
     pub database: &'a str,
+}
+
+/// The rules do not let somebody in over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "user {user:?} is not let in over HTTP: {why}; the lines of this node's --access-file say who may come in"
+)]
+pub struct NotOverHttp {
+    /// The user it names.
+    pub user: String,
+    /// Which rule, or none.
+    pub why: &'static str,
 }
 
 /// Which names a rule is for.
@@ -122,17 +139,19 @@ struct Rule {
 #[derive(Debug)]
 pub struct AccessRules {
     path: PathBuf,
+    /// Whether clients are asked for certificates.
+    certificates: bool,
     rules: Mutex<Arc<Vec<Rule>>>,
 }
 
 impl AccessRules {
-    /// Reads a file.
+    /// Reads a file, for a node that asks clients for certificates or does not.
     ///
     /// # Errors
     /// [`Error::AccessFile`] names the line.
-    pub fn read(path: &Path) -> Result<Arc<Self>> {
-        let rules = Mutex::new(Arc::new(read(path)?));
-        Ok(Arc::new(Self { path: path.to_owned(), rules }))
+    pub fn read(path: &Path, certificates: bool) -> Result<Arc<Self>> {
+        let rules = Mutex::new(Arc::new(read(path, certificates)?));
+        Ok(Arc::new(Self { path: path.to_owned(), certificates, rules }))
     }
 
     /// Reads the file again; sessions that stand are left alone.
@@ -140,7 +159,7 @@ impl AccessRules {
     /// # Errors
     /// [`Error::AccessFile`]; the rules stay what they were.
     pub fn reload(&self) -> Result<()> {
-        let rules = Arc::new(read(&self.path)?);
+        let rules = Arc::new(read(&self.path, self.certificates)?);
         *self.rules.lock() = rules;
         Ok(())
     }
@@ -151,15 +170,38 @@ impl AccessRules {
         let rules = Arc::clone(&self.rules.lock());
         let fits = |rule: &&Rule| {
             rule.encrypted.is_none_or(|encrypted| encrypted == knock.encrypted)
-                && rule.database.fit(knock.database)
+                && rule.database.fit(own_name(knock.database))
                 && rule.user.fit(knock.user)
                 && rule.network.fits(knock.address)
         };
         rules.iter().find(fits).map(|rule| rule.method)
     }
+
+    /// Whether `user` may come in over HTTP, with a password.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn over_http(
+        &self,
+        address: IpAddr,
+        encrypted: bool,
+        user: &str,
+    ) -> std::result::Result<(), &'static str> {
+        match self.method(Knock { address, encrypted, user, database: DEFAULT_DATABASE }) {
+            Some(Method::Scram | Method::Trust) => Ok(()),
+            Some(Method::Cert) => Err("its rule asks for a certificate, which HTTP does not take"),
+            Some(Method::Reject) => Err("a rule rejects it"),
+            None => Err("no rule fits"),
+        }
+    }
 }
 
-fn read(path: &Path) -> Result<Vec<Rule>> {
+/// The name of a database by which rules know it: `postgres` is another name of the one there is, and no way around a line for that.
+fn own_name(database: &str) -> &str {
+    if database == "postgres" { DEFAULT_DATABASE } else { database }
+}
+
+fn read(path: &Path, certificates: bool) -> Result<Vec<Rule>> {
     let fail = |line, reason| Error::AccessFile { path: path.to_owned(), line, reason };
     let size = std::fs::metadata(path).map_err(|error| fail(0, error.to_string()))?.len();
     if size > MAX_BYTES {
@@ -175,7 +217,13 @@ fn read(path: &Path) -> Result<Vec<Rule>> {
         if rules.len() == MAX_RULES {
             return Err(fail(number, format!("there are more than {MAX_RULES} rules")));
         }
-        rules.push(rule(&words).map_err(|reason| fail(number, reason))?);
+        let rule = rule(&words).map_err(|reason| fail(number, reason))?;
+        if rule.method == Method::Cert && !certificates {
+            let reason =
+                "cert needs --tls-client-ca: clients are asked for no certificate".to_owned();
+            return Err(fail(number, reason));
+        }
+        rules.push(rule);
     }
     if rules.is_empty() {
         return Err(fail(0, "it has no rule, so that nobody could come in".to_owned()));
@@ -260,6 +308,8 @@ fn rule(fields: &[Vec<Word>]) -> std::result::Result<Rule, String> {
     let method = match one(method)? {
         "scram-sha-256" => Method::Scram,
         "reject" => Method::Reject,
+        "cert" if encrypted == Some(true) => Method::Cert,
+        "cert" => return Err("cert is for hostssl only: certificates come with TLS".to_owned()),
         "trust" if network.is_loopback() => Method::Trust,
         "trust" => {
             return Err(
@@ -269,11 +319,14 @@ fn rule(fields: &[Vec<Word>]) -> std::result::Result<Rule, String> {
         }
         other => {
             return Err(format!(
-                "{other:?} is no method here; write scram-sha-256, trust or reject"
+                "{other:?} is no method here; write scram-sha-256, cert, trust or reject"
             ));
         }
     };
-    let database = names(database, &["sameuser", "samerole", "samegroup", "replication"])?;
+    let mut database = names(database, &["sameuser", "samerole", "samegroup", "replication"])?;
+    if let Names::These(names) = &mut database {
+        names.iter_mut().for_each(|name| *name = own_name(name).to_owned());
+    }
     let user = names(user, &[])?;
     Ok(Rule { encrypted, database, user, network, method })
 }
@@ -331,7 +384,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("access");
         std::fs::write(&path, text).expect("written");
-        AccessRules::read(&path)
+        AccessRules::read(&path, false)
     }
 
     fn knock<'a>(address: &str, encrypted: bool, user: &'a str, database: &'a str) -> Knock<'a> {
@@ -343,7 +396,7 @@ mod tests {
         let rules = parse(
             "# who\n\nhostssl all app,\"all\" 10.0.0.0/8 scram-sha-256 # net\nhost telesto ada 10.1.0.0/16 reject\n\
              host telesto ada 10.0.0.0/8 scram-sha-256\nhostnossl all eve ::1/128 trust\nhost all root 0.0.0.0/0 reject\n\
-             host all six 2001:db8:0:1::/64 reject\nhost all six 2001:db8::/32 scram-sha-256\n",
+             host all six 2001:db8:0:1::/64 reject\nhost all six 2001:db8::/32 scram-sha-256\nhost postgres pg all reject\n",
         )
         .expect("reads");
         for (address, encrypted, user, database, method) in [
@@ -363,6 +416,10 @@ mod tests {
             ("2001:db8:0:2::1", false, "six", "x", Some(Method::Scram)),
             ("2001:db9::1", false, "six", "x", None),
             ("32.1.13.184", false, "six", "x", None),
+            // The same database by its other name.
+            ("10.1.2.3", true, "ada", "postgres", Some(Method::Reject)),
+            ("10.9.9.9", false, "pg", "telesto", Some(Method::Reject)),
+            ("10.9.9.9", false, "pg", "postgres", Some(Method::Reject)),
             ("10.9.9.9", true, "bob", "x", None),
         ] {
             let knock = knock(address, encrypted, user, database);
@@ -392,6 +449,9 @@ mod tests {
             "local all all trust",
             "local all all all trust",
             "hosts all all all reject",
+            "host all all all cert",
+            // Nobody is asked for one.
+            "hostssl all all all cert",
         ] {
             let error = parse(&format!("{good}{line}\n")).expect_err(line).to_string();
             assert!(error.contains("access:2: "), "{error}");
@@ -404,7 +464,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("access");
         std::fs::write(&path, "host all ada all scram-sha-256\n").expect("written");
-        let rules = AccessRules::read(&path).expect("reads");
+        let rules = AccessRules::read(&path, false).expect("reads");
         let of = |user| rules.method(knock("192.0.2.1", false, user, "telesto"));
         std::fs::write(&path, "host all bob all scram-sha-256\nhost\n").expect("written");
         assert!(rules.reload().is_err());

@@ -5,19 +5,22 @@
 //! before a password is looked at; the same user from another address is not.
 //!
 //! ```text
-//! begin ──> a place is taken, or refused: wait … s
-//!             ├─ wrong:  the place stays taken until it is given back by time
-//!             └─ dropped (right, or no password came): the place is given back at once
+//! begin ──> refused: wait … s        (nothing is asked)
+//!    └───> asked, proof looked at ──> judge ──> refused: wait … s   (whatever the proof was worth)
+//!                                       ├─────> wrong: counted
+//!                                       └─────> right
 //! ```
 //!
 //! # How it works
 //! A count is one number: the time at which everything will have been given back. It lives in two cells of a fixed table that a
 //! keyed hash chooses; the smaller one counts. So nothing is ever forgotten to make room, however many names and addresses a
-//! guesser has, and nobody can choose whose cell is shared.
+//! guesser has, and nobody can choose whose cell is shared. Only [`Attempt::judge`] counts, in one step with its look at the count:
+//! a pool that opens a hundred connections at once is no guesser, and a guesser gains nothing by guessing at once.
 //!
 //! # Invariants
 //! - Memory does not grow: [`USER_CELLS`] and [`SOURCE_CELLS`], 1.3 MB.
-//! - Many attempts at once are counted like attempts one after the other.
+//! - Nobody learns from a refusal whether the password was right.
+//! - Many wrong ones at once are counted like wrong ones one after the other; right ones never count.
 //! - A name that no role has is counted, and refused, like one that a role has.
 //!
 //! # On failure
@@ -89,8 +92,7 @@ impl TooMany {
 #[derive(Debug)]
 pub struct Attempts {
     env: Env,
-    users: Counts,
-    sources: Counts,
+    counts: Mutex<[Counts; 2]>,
 }
 
 impl Attempts {
@@ -101,11 +103,9 @@ impl Attempts {
             "telesto_log_ins_failed_total",
             "Log-ins refused, by door (sql, http) and reason: password (wrong, or no such user), limited (too many of these before)"
         );
-        Arc::new(Self {
-            env,
-            users: Counts::new(USER_CELLS, USER_BURST, USER_INTERVAL),
-            sources: Counts::new(SOURCE_CELLS, SOURCE_BURST, SOURCE_INTERVAL),
-        })
+        let users = Counts::new(USER_CELLS, USER_BURST, USER_INTERVAL);
+        let sources = Counts::new(SOURCE_CELLS, SOURCE_BURST, SOURCE_INTERVAL);
+        Arc::new(Self { env, counts: Mutex::new([users, sources]) })
     }
 
     /// `user` from `source` is about to be asked for a password.
@@ -119,48 +119,53 @@ impl Attempts {
         source: IpAddr,
     ) -> Result<Attempt, TooMany> {
         let source = network(source);
-        let now = self.env.clock.monotonic();
-        let refuse = |wait| {
-            failed(door, "limited");
-            TooMany { wait }
+        let cells = {
+            let counts = self.counts.lock();
+            [counts[0].cells(&(door, user, source)), counts[1].cells(&(door, source))]
         };
-        let of_user = self.users.take(now, &(door, user, source)).map_err(refuse)?;
-        let of_source = match self.sources.take(now, &(door, source)) {
-            Ok(cells) => cells,
-            Err(wait) => {
-                self.users.give_back(of_user);
-                return Err(refuse(wait));
-            }
-        };
-        Ok(Attempt { attempts: Arc::clone(self), door, of_user, of_source, wrong: false })
+        let attempt = Attempt { attempts: Arc::clone(self), door, cells };
+        attempt.look(true)?;
+        Ok(attempt)
     }
 }
 
 /// An attempt under way. Dropped, it does not count.
 #[derive(Debug)]
-#[must_use = "a wrong password counts only when it is told"]
+#[must_use = "a wrong password counts only when it is judged"]
 pub struct Attempt {
     attempts: Arc<Attempts>,
     door: Door,
-    of_user: Cells,
-    of_source: Cells,
-    wrong: bool,
+    /// Of the user, and of the source.
+    cells: [Cells; 2],
 }
 
 impl Attempt {
-    /// The password was wrong, or the user is unknown.
-    pub fn wrong(mut self) {
-        self.wrong = true;
-        failed(self.door, "password");
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        if !self.wrong {
-            self.attempts.users.give_back(self.of_user);
-            self.attempts.sources.give_back(self.of_source);
+    /// Whether the password was right; nothing of that may be told before this is asked.
+    ///
+    /// # Errors
+    /// [`TooMany`]: others were wrong meanwhile; whether this one was must not be told.
+    pub fn judge(self, right: bool) -> Result<bool, TooMany> {
+        self.look(right)?;
+        if !right {
+            failed(self.door, "password");
         }
+        Ok(right)
+    }
+
+    /// Counts a wrong one, unless there were too many before.
+    fn look(&self, right: bool) -> Result<(), TooMany> {
+        let now = nanos(self.attempts.env.clock.monotonic());
+        let mut counts = self.attempts.counts.lock();
+        let over = counts.iter().zip(self.cells).map(|(count, cells)| count.over(now, cells)).max();
+        if let Some(wait) = over.filter(|wait| *wait > 0) {
+            drop(counts);
+            failed(self.door, "limited");
+            return Err(TooMany { wait: Duration::from_nanos(wait) });
+        }
+        if !right {
+            counts.iter_mut().zip(self.cells).for_each(|(count, cells)| count.take(now, cells));
+        }
+        Ok(())
     }
 }
 
@@ -185,7 +190,7 @@ type Cells = [usize; 2];
 struct Counts {
     keys: [RandomState; 2],
     /// One row after the other. A cell: when everything taken will have been given back, nanoseconds of the monotonic clock.
-    rows: Mutex<Box<[u64]>>,
+    rows: Box<[u64]>,
     width: usize,
     interval: u64,
     /// Of everything that may be taken at once.
@@ -197,7 +202,7 @@ impl Counts {
         let interval = nanos(interval);
         Self {
             keys: [RandomState::new(), RandomState::new()],
-            rows: Mutex::new(vec![0; width * 2].into_boxed_slice()),
+            rows: vec![0; width * 2].into_boxed_slice(),
             width,
             interval,
             whole: interval * u64::from(burst),
@@ -213,25 +218,15 @@ impl Counts {
         [place(0), place(1)]
     }
 
-    /// Takes one of what `key` has, or tells how long it has none.
-    fn take(&self, now: Duration, key: &impl Hash) -> Result<Cells, Duration> {
-        let (now, cells) = (nanos(now), self.cells(key));
-        let mut rows = self.rows.lock();
-        let least = rows[cells[0]].min(rows[cells[1]]).max(now);
-        let over = (least - now + self.interval).saturating_sub(self.whole);
-        if over > 0 {
-            return Err(Duration::from_nanos(over));
-        }
-        for cell in cells {
-            rows[cell] = rows[cell].max(now) + self.interval;
-        }
-        Ok(cells)
+    /// For how long there is none to take.
+    fn over(&self, now: u64, cells: Cells) -> u64 {
+        let least = self.rows[cells[0]].min(self.rows[cells[1]]).max(now);
+        (least - now + self.interval).saturating_sub(self.whole)
     }
 
-    fn give_back(&self, cells: Cells) {
-        let mut rows = self.rows.lock();
+    fn take(&mut self, now: u64, cells: Cells) {
         for cell in cells {
-            rows[cell] = rows[cell].saturating_sub(self.interval);
+            self.rows[cell] = self.rows[cell].max(now) + self.interval;
         }
     }
 }
@@ -251,18 +246,33 @@ mod tests {
 
     #[test]
     fn guesser_waits_and_gets_one_more_after_each_interval() {
-        let counts = Counts::new(64, 5, at(12));
+        let mut counts = Counts::new(64, 5, at(12));
+        let ada = counts.cells(&"ada");
+        let mut take = |second: u64| {
+            let now = nanos(at(second));
+            match counts.over(now, ada) {
+                0 => {
+                    counts.take(now, ada);
+                    Ok(())
+                }
+                over => Err(Duration::from_nanos(over)),
+            }
+        };
         for _ in 0..5 {
-            counts.take(at(100), &"ada").expect("borne");
+            take(100).expect("borne");
         }
-        assert_eq!(counts.take(at(100), &"ada"), Err(at(12)));
-        assert_eq!(counts.take(at(111), &"ada"), Err(at(1)));
-        counts.take(at(112), &"ada").expect("one more");
-        assert_eq!(counts.take(at(112), &"ada"), Err(at(12)));
+        assert_eq!(take(100), Err(at(12)));
+        assert_eq!(take(111), Err(at(1)));
+        take(112).expect("one more");
+        assert_eq!(take(112), Err(at(12)));
         for _ in 0..5 {
-            counts.take(at(1000), &"ada").expect("all is given back");
+            take(1000).expect("all is given back");
         }
-        assert!(counts.take(at(1000), &"ada").is_err());
+        assert!(take(1000).is_err());
+    }
+
+    fn guesses(attempts: &Arc<Attempts>, user: &str, source: IpAddr) -> Result<bool, TooMany> {
+        attempts.begin(Door::Sql, user, source)?.judge(false)
     }
 
     #[tokio::test]
@@ -270,39 +280,53 @@ mod tests {
         let attempts = Attempts::new(telesto_runtime::env());
         let source = |text: &str| text.parse::<IpAddr>().expect("an address");
         let (bad, good) = (source("192.0.2.1"), source("192.0.2.2"));
-        let begin = |user: &str, from| attempts.begin(Door::Sql, user, from);
+        let right = |door, user, from| attempts.begin(door, user, from)?.judge(true);
         for _ in 0..USER_BURST {
-            begin("ada", bad).expect("borne").wrong();
+            assert_eq!(guesses(&attempts, "ada", bad), Ok(false));
         }
-        let refused = begin("ada", bad).expect_err("refused");
+        let refused = right(Door::Sql, "ada", bad).expect_err("refused");
         assert!(refused.wait <= USER_INTERVAL, "{refused:?}");
-        assert!(begin("ada", source("::ffff:192.0.2.1")).is_err(), "the same address");
+        assert!(right(Door::Sql, "ada", source("::ffff:192.0.2.1")).is_err(), "the same address");
         for _ in 0..1000 {
-            drop(begin("ada", good).expect("another address"));
-            drop(begin("bob", bad).expect("another user"));
-            drop(attempts.begin(Door::Http, "ada", bad).expect("another door"));
+            assert_eq!(right(Door::Sql, "ada", good), Ok(true), "another address");
+            assert_eq!(right(Door::Sql, "bob", bad), Ok(true), "another user");
+            assert_eq!(right(Door::Http, "ada", bad), Ok(true), "another door");
         }
     }
 
     #[tokio::test]
-    async fn attempts_at_once_count_like_attempts_in_turn() {
+    async fn guesses_at_once_count_like_guesses_in_turn_and_tell_nothing_beyond() {
         let attempts = Attempts::new(telesto_runtime::env());
         let source: IpAddr = "2001:db8::1".parse().expect("an address");
         let neighbour: IpAddr = "2001:db8::2:0:0:1".parse().expect("an address");
-        let under_way: Vec<_> =
-            (0..100).filter_map(|_| attempts.begin(Door::Sql, "ada", source).ok()).collect();
-        assert_eq!(under_way.len(), USER_BURST as usize);
-        assert!(attempts.begin(Door::Sql, "ada", neighbour).is_err(), "the same network");
+        let begin = || attempts.begin(Door::Sql, "ada", source);
+        let under_way: Vec<_> = (0..100).map(|_| begin().expect("nobody was wrong yet")).collect();
+        let right = begin().expect("nobody was wrong yet");
+        let told = under_way.into_iter().filter_map(|attempt| attempt.judge(false).ok()).count();
+        assert_eq!(told, USER_BURST as usize);
+        assert!(right.judge(true).is_err(), "a right one among them is not told either");
+        assert!(guesses(&attempts, "ada", neighbour).is_err(), "the same network");
     }
 
     #[tokio::test]
     async fn one_source_with_many_names_is_one_guesser() {
         let attempts = Attempts::new(telesto_runtime::env());
         let source: IpAddr = "192.0.2.1".parse().expect("an address");
-        let borne = (0..1000)
-            .filter_map(|n| attempts.begin(Door::Sql, &n.to_string(), source).ok())
-            .map(Attempt::wrong)
-            .count();
+        let borne =
+            (0..1000).filter(|n: &u32| guesses(&attempts, &n.to_string(), source).is_ok()).count();
         assert!((50..60).contains(&borne), "{borne}");
+    }
+
+    #[tokio::test]
+    async fn guessers_from_everywhere_fill_no_cell_of_an_owner_and_take_no_memory() {
+        let attempts = Attempts::new(telesto_runtime::env());
+        // More than the door takes in the time in which a cell empties: 128 places, 300 ms each.
+        for n in 0..25_000_u32 {
+            let source = IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + n));
+            assert_eq!(guesses(&attempts, "ada", source), Ok(false));
+        }
+        let owner: IpAddr = "192.0.2.2".parse().expect("an address");
+        assert!(attempts.begin(Door::Sql, "ada", owner).is_ok());
+        assert_eq!(attempts.counts.lock()[0].rows.len(), 2 * USER_CELLS);
     }
 }

@@ -115,8 +115,10 @@ pub struct ServerConfig {
     pub prober: Option<ProberKey>,
     /// Who may come to the Postgres wire from where; `None`: whoever proves a password.
     pub access: Option<Arc<AccessRules>>,
-    /// TLS for the Postgres wire.
+    /// TLS for the Postgres wire, and for HTTP if `http_tls`.
     pub tls: Option<Tls>,
+    /// Whether HTTP speaks TLS, and nothing else.
+    pub http_tls: bool,
     /// Bounds.
     pub limits: Limits,
     /// Where records are kept of who did what; `None`: nowhere.
@@ -126,7 +128,8 @@ pub struct ServerConfig {
 /// Refuses to open the database to the network without authentication.
 ///
 /// # Errors
-/// [`Error::OpenToAll`]; [`Error::RulesWithoutUsers`]; [`Error::ReadablePasswords`] for HTTP, whose passwords are readable.
+/// [`Error::OpenToAll`]; [`Error::RulesWithoutUsers`]; [`Error::HttpTls`]; [`Error::ReadablePasswords`] for HTTP, whose passwords are
+/// readable without TLS.
 pub fn check_exposure(config: &ServerConfig) -> Result<()> {
     let open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
     let trust = matches!(config.auth, Auth::Trust);
@@ -138,9 +141,12 @@ pub fn check_exposure(config: &ServerConfig) -> Result<()> {
     if trust && config.access.is_some() {
         return Err(Error::RulesWithoutUsers);
     }
+    if config.http_tls && config.tls.is_none() {
+        return Err(Error::HttpTls);
+    }
     match config.http.iter().find(open) {
-        Some(address) => Err(Error::ReadablePasswords { address: *address }),
-        None => Ok(()),
+        Some(address) if !config.http_tls => Err(Error::ReadablePasswords { address: *address }),
+        _ => Ok(()),
     }
 }
 
@@ -177,7 +183,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("access");
         std::fs::write(&path, "host all all all reject\n").expect("written");
-        let access = Some(AccessRules::read(&path).expect("reads"));
+        let access = Some(AccessRules::read(&path, false).expect("reads"));
         let config = |auth| ServerConfig { auth, access: access.clone(), ..Default::default() };
         assert!(check_exposure(&config(Auth::Trust)).is_err(), "rules that nobody would ask");
         assert!(check_exposure(&config(scram)).is_ok());

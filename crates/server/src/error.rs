@@ -20,12 +20,15 @@ pub enum Error {
     },
     /// Passwords would cross a network in readable form.
     #[error(
-        "refusing to serve HTTP with passwords on {address}: HTTP basic authentication is readable on the network; use --http 127.0.0.1:8080 behind a proxy that speaks TLS, or --http none"
+        "refusing to serve HTTP with passwords on {address}: HTTP basic authentication is readable on the network; give --http-tls on (with --tls-cert and --tls-key), use --http 127.0.0.1:8080 behind a proxy that speaks TLS, or --http none"
     )]
     ReadablePasswords {
         /// The address asked for.
         address: SocketAddr,
     },
+    /// TLS for HTTP without a certificate.
+    #[error("--http-tls needs a certificate: give --tls-cert and --tls-key, or leave it away")]
+    HttpTls,
     /// The address is taken or not ours.
     #[error(
         "cannot listen on {address}: {reason}; is another server running there? Choose another address with --listen or --http"
@@ -38,7 +41,7 @@ pub enum Error {
     },
     /// A certificate or key cannot be used.
     #[error(
-        "TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert and --tls-key"
+        "TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert, --tls-key and --tls-client-ca"
     )]
     Tls {
         /// Certificate or key.

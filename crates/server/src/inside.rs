@@ -38,11 +38,13 @@ use tokio_util::sync::CancellationToken;
 
 use telesto_sql::session::users::LogIn;
 
+use crate::access_rules::NotOverHttp;
 use crate::attempts::{Door, TooMany};
 use crate::audit::{Event, SessionAudit, Stranger, Who};
 use crate::auth::{self, WRONG_PASSWORD_DELAY};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
+use crate::http::Peer;
 use crate::wire::of_connection;
 use crate::wire::place::Place;
 use crate::wire::stream::Stop;
@@ -117,6 +119,17 @@ pub enum Refused {
     Stopping,
 }
 
+/// Why a password was not looked at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAsked {
+    /// Too many were wrong.
+    #[error(transparent)]
+    TooMany(TooMany),
+    /// The rules of entrance.
+    #[error(transparent)]
+    NoRule(NotOverHttp),
+}
+
 /// The way in.
 #[derive(Clone, Debug)]
 pub struct Inside {
@@ -156,24 +169,28 @@ impl Inside {
     /// where everyone is trusted. A wrong one, and a user who does not exist, take as long to be refused as there.
     ///
     /// # Errors
-    /// [`TooMany`] were wrong; this one was not looked at.
-    pub async fn proves(
-        &self,
-        user: &str,
-        password: String,
-        peer: SocketAddr,
-    ) -> Result<bool, TooMany> {
+    /// [`NotAsked`]: the password was not looked at.
+    pub async fn proves(&self, user: &str, password: String, from: Peer) -> Result<bool, NotAsked> {
         let Auth::Scram(users) = &self.config.auth else { return Ok(true) };
+        let peer = from.address;
+        if let Some(rules) = &self.config.access
+            && let Err(why) = rules.over_http(peer.ip(), from.encrypted, user)
+        {
+            let what = format!("log-in refused: {why}");
+            self.tell_stranger((user, peer), (Stranger::TurnedAway, &what), "28000").await;
+            return Err(NotAsked::NoRule(NotOverHttp { user: user.to_owned(), why }));
+        }
+        let limited = async |refused| {
+            let what = "log-in refused: too many failed ones";
+            self.tell_stranger((user, peer), (Stranger::TurnedAway, what), "28000").await;
+            Err(NotAsked::TooMany(refused))
+        };
         let attempt = match self.clients.attempts.begin(Door::Http, user, peer.ip()) {
             Ok(attempt) => attempt,
-            Err(refused) => {
-                let what = "log-in refused: too many failed ones";
-                self.tell_stranger((user, peer), (Stranger::TurnedAway, what), "28000").await;
-                return Err(refused);
-            }
+            Err(refused) => return limited(refused).await,
         };
         // A role that cannot be looked up now is nobody's.
-        let proven = match self.engine.reach_of(user).await {
+        let right = match self.engine.reach_of(user).await {
             Ok((known, _)) => {
                 let verifier = users.verifier_of(user, &known);
                 // Derived for nobody as well: the time must not tell who exists.
@@ -181,13 +198,15 @@ impl Inside {
             }
             Err(_) => false,
         };
+        let proven = match attempt.judge(right) {
+            Ok(proven) => proven,
+            Err(refused) => return limited(refused).await,
+        };
         if !proven {
-            attempt.wrong();
             let what = "log-in refused: wrong password, or no such user";
             self.tell_stranger((user, peer), (Stranger::Guessed, what), "28P01").await;
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
-        }
-        if proven && let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
+        } else if let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
             audit.tell(of_connection("password proven", Some(SqlState::SUCCESS))).await;
         }
         Ok(proven)

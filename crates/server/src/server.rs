@@ -95,13 +95,8 @@ impl Server {
             );
             server.run("sql listener", Arc::new(wire).serve(listener));
         }
-        let state = HttpState::new(
-            env.clone(),
-            &engine,
-            Arc::clone(&config),
-            &clients,
-            metrics.clone(),
-        );
+        let state =
+            HttpState::new(env.clone(), &engine, Arc::clone(&config), &clients, metrics.clone());
         state.stops_with(&stop);
         if let Some((listener, _)) = status {
             // It tells of the stop for as long as that takes, so that nobody waits for its end.

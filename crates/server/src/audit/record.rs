@@ -223,7 +223,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let target = Target::File(directory.path().join("audit"));
         let log = AuditLog::open(&telesto_runtime::env(), target, Classes::all()).expect("opens");
-        let hostile = "a\n{\"class\":\"role\"}\r\0\u{1b}[2J\u{7f}\u{9b}2J\u{2028}\u{202e}\u{feff}\"\\é";
+        let hostile =
+            "a\n{\"class\":\"role\"}\r\0\u{1b}[2J\u{7f}\u{9b}2J\u{2028}\u{202e}\u{feff}\"\\é";
         let who = Who {
             user: hostile.to_owned(),
             client: None,

@@ -98,7 +98,9 @@ impl Output {
 fn append(path: &Path) -> io::Result<File> {
     // Opening a pipe waits until somebody reads it, without end.
     if std::fs::metadata(path).is_ok_and(|named| named.file_type().is_fifo()) {
-        return Err(io::Error::other("it is a pipe: give a file, or - and a pipe on standard error"));
+        return Err(io::Error::other(
+            "it is a pipe: give a file, or - and a pipe on standard error",
+        ));
     }
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     if is_torn(path)? {

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -29,6 +29,7 @@ use crate::attempts::{Attempts, Door, TooMany};
 use crate::audit::{Event, SessionAudit, Stranger, Who};
 use crate::auth::WRONG_PASSWORD_DELAY;
 use crate::config::{Auth, ServerConfig};
+use crate::http::Peer;
 use crate::http::reply::ApiError;
 use crate::wire::of_connection;
 
@@ -89,7 +90,7 @@ impl Need {
 #[derive(Debug)]
 pub struct Asked<'a> {
     /// Where the request comes from.
-    pub peer: SocketAddr,
+    pub peer: Peer,
     /// Its headers.
     pub headers: &'a HeaderMap,
     /// What its route takes.
@@ -128,7 +129,7 @@ impl Asked<'_> {
     fn audit(&self, config: &ServerConfig, user: &str) -> Option<Arc<SessionAudit>> {
         let who = Who {
             user: user.to_owned(),
-            client: Some(self.peer),
+            client: Some(self.peer.address),
             door: Door::Http,
             application: String::new(),
             database: String::new(),
@@ -157,6 +158,14 @@ pub async fn check(
     };
     let header = headers.get(header::AUTHORIZATION).ok_or_else(refuse)?;
     let (user, password) = basic(header.as_bytes()).ok_or_else(refuse)?;
+    if let Some(rules) = &config.access
+        && let Err(why) = rules.over_http(peer.address.ip(), peer.encrypted, &user)
+    {
+        let what = format!("request refused: {why}");
+        asked.tell_stranger(config, &user, (Stranger::TurnedAway, &what), "28000").await;
+        let text = crate::access_rules::NotOverHttp { user, why }.to_string();
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "no_access_rule", text));
+    }
     let (known, reach) = engine.reach_of(&user).await.map_err(|error| {
         let message = format!("the user's rights cannot be looked up: {error}; try again shortly");
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "rights_unknown", message)
@@ -166,22 +175,26 @@ pub async fn check(
     let mark = passwords.key.hash_one((header.as_bytes(), verifier.to_string()));
     let known_before = passwords.proven.lock().contains(&mark);
     if !known_before {
-        let attempt = match attempts.begin(Door::Http, &user, peer.ip()) {
-            Ok(attempt) => attempt,
-            Err(too_many) => {
-                let what = (Stranger::TurnedAway, "request refused: too many failed ones");
-                asked.tell_stranger(config, &user, what, "28000").await;
-                return Err(limited(too_many));
-            }
+        let limited = async |refused: TooMany| {
+            let what = (Stranger::TurnedAway, "request refused: too many failed ones");
+            asked.tell_stranger(config, &user, what, "28000").await;
+            let status = StatusCode::TOO_MANY_REQUESTS;
+            Err(ApiError::new(status, "too_many_guesses", refused.to_string()))
         };
-        if !crate::auth::proves(env, verifier, password).await {
-            attempt.wrong();
-            let what = (Stranger::Guessed, "request refused: wrong password, or no such user");
-            asked.tell_stranger(config, &user, what, "28P01").await;
-            env.clock.sleep(WRONG_PASSWORD_DELAY).await;
-            return Err(refuse());
+        let attempt = match attempts.begin(Door::Http, &user, peer.address.ip()) {
+            Ok(attempt) => attempt,
+            Err(refused) => return limited(refused).await,
+        };
+        match attempt.judge(crate::auth::proves(env, verifier, password).await) {
+            Ok(true) => {}
+            Ok(false) => {
+                let what = (Stranger::Guessed, "request refused: wrong password, or no such user");
+                asked.tell_stranger(config, &user, what, "28P01").await;
+                env.clock.sleep(WRONG_PASSWORD_DELAY).await;
+                return Err(refuse());
+            }
+            Err(refused) => return limited(refused).await,
         }
-        drop(attempt);
         asked.tell(config, &user, (AuditClass::Connection, "password proven"), "00000").await;
         let mut proven = passwords.proven.lock();
         if proven.len() >= MAX_PROVEN {
@@ -203,10 +216,6 @@ pub async fn check(
         asked.tell(config, &user, (AuditClass::Denied, &asked.what), "42501").await;
     }
     met
-}
-
-fn limited(refused: TooMany) -> ApiError {
-    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_guesses", refused.to_string())
 }
 
 /// Whether a request may be meant for this server; see [`is_for_us`].

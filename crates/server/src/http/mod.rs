@@ -10,7 +10,8 @@
 //! A client that stalls in its headers, its body or between requests is dropped after `Limits::stall`.
 //!
 //! # Limits
-//! `Limits::max_requests` at once, more get 503; HTTP/1.1 only; no TLS (see `config::check_exposure`).
+//! `Limits::max_requests` at once, more get 503; HTTP/1.1 only; TLS where it is asked for (`ServerConfig::http_tls`), without
+//! clients' certificates.
 
 mod auth;
 pub mod health;
@@ -37,8 +38,11 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use telesto_common::Env;
 use telesto_sql::SqlEngine;
 use telesto_txn::Database;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempts::Attempts;
@@ -57,14 +61,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where a request comes from: an extension of every request.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer {
+    /// Whose address it is.
+    pub address: SocketAddr,
+    /// Whether it came by TLS that ends here.
+    pub encrypted: bool,
+}
 
 impl Peer {
     /// Where the request with these extensions comes from.
     #[must_use]
-    pub fn of(extensions: &Extensions) -> SocketAddr {
+    pub fn of(extensions: &Extensions) -> Self {
         // Requests that come by no socket are this process's own.
-        extensions.get::<Self>().map_or(SocketAddr::from(([127, 0, 0, 1], 0)), |peer| peer.0)
+        let own = Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), encrypted: false };
+        extensions.get::<Self>().copied().unwrap_or(own)
     }
 }
 
@@ -294,7 +304,7 @@ pub async fn serve_status(listener: TcpListener, state: HttpState, stop: Stop) {
     let router = status_router(state.clone());
     let end = stop.kill.clone();
     let stop = Stop { drain: end.clone(), ..stop };
-    accept(listener, state, router, stop, &end).await;
+    accept((listener, None), state, router, stop, &end).await;
 }
 
 /// Serves until the server drains, then finishes the requests under way.
@@ -302,11 +312,13 @@ pub async fn serve(listener: TcpListener, state: HttpState, console: Option<Rout
     let router = router(state.clone(), console);
     state.stops_with(&stop);
     let end = stop.drain.clone();
-    accept(listener, state, router, stop, &end).await;
+    let tls = state.config.tls.as_ref().filter(|_| state.config.http_tls);
+    let tls = tls.map(|tls| tls.http.clone());
+    accept((listener, tls), state, router, stop, &end).await;
 }
 
 async fn accept(
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<TlsAcceptor>),
     state: HttpState,
     router: Router,
     stop: Stop,
@@ -331,9 +343,20 @@ async fn accept(
         };
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else { continue };
         let stall = state.config.limits.stall;
-        let connection = connection((socket, peer), router.clone(), stall, stop.clone());
+        let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
+        let own = env.clone();
         env.spawn("http connection", async move {
-            connection.await;
+            // Without it small replies wait for the client's delayed acknowledgement.
+            let _ = socket.set_nodelay(true);
+            let peer = Peer { address: peer, encrypted: tls.is_some() };
+            match tls {
+                None => connection((socket, peer), router, stall, stop).await,
+                Some(tls) => {
+                    if let Some(socket) = handshake(&own, &tls, socket, stall, &stop).await {
+                        connection((socket, peer), router, stall, stop).await;
+                    }
+                }
+            }
             drop(permit);
         });
     }
@@ -342,19 +365,46 @@ async fn accept(
     let _ = connections.acquire_many(all).await;
 }
 
+/// The TLS handshake; `None`: there was none in time, and nothing of the connection is left.
+async fn handshake(
+    env: &Env,
+    tls: &TlsAcceptor,
+    socket: TcpStream,
+    stall: Duration,
+    stop: &Stop,
+) -> Option<TlsStream<TcpStream>> {
+    let by = env.deadline(stall);
+    let accepted = tokio::select! {
+        biased;
+        () = stop.drain.cancelled() => return None,
+        accepted = env.within(by, "the TLS handshake of HTTP", tls.accept(socket)) => accepted,
+    };
+    match accepted {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake of HTTP failed");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
 async fn connection(
-    (socket, peer): (TcpStream, SocketAddr),
+    (socket, peer): (impl AsyncRead + AsyncWrite + Unpin + Send, Peer),
     router: Router,
     stall: Duration,
     stop: Stop,
 ) {
-    // Without it small replies wait for the client's delayed acknowledgement.
-    let _ = socket.set_nodelay(true);
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(stall).max_buf_size(64 * 1024);
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(peer);
+        if peer.encrypted {
+            // As a proxy says it: cookies are then for TLS only.
+            let https = header::HeaderValue::from_static("https");
+            request.headers_mut().insert("x-forwarded-proto", https);
+        }
         router.call(request)
     });
     let connection = builder.serve_connection(TokioIo::new(socket), service);

@@ -231,8 +231,8 @@ impl WireServer {
         self.clients.metrics.sessions.increment(1);
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.clients.metrics);
-        let mut connection = Connection::new(self.env.clone(), wire, session, &self.clients)
-            .audited(audit.clone());
+        let mut connection =
+            Connection::new(self.env.clone(), wire, session, &self.clients).audited(audit.clone());
         // After a panic the session is closed and nothing else: no more is asked of its state.
         let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
             Ok(end) => end,

@@ -29,10 +29,11 @@ use telesto_sql::SqlState;
 use tokio::net::TcpStream;
 
 use crate::access_rules::{Knock, Method};
-use crate::attempts::{Door, failed};
+use crate::attempts::{Attempt, Door, TooMany, failed};
 use crate::audit::{SessionAudit, Stranger, Who};
 use crate::auth::{Users, WRONG_PASSWORD_DELAY};
 use crate::config::{Auth, ProberKey, ServerConfig};
+use crate::tls;
 use crate::wire::backend::Output;
 use crate::wire::frontend::SMALL_FRAME_BYTES;
 use crate::wire::report::{Severity, error_fields};
@@ -271,8 +272,14 @@ async fn session(
     if let Auth::Scram(users) = &server.config.auth {
         if let Some(key) = own_prober(&server.config, &client) {
             authenticate_prober(server, wire, key, &client).await?;
-        } else if asks_password(server, wire, &client).await? {
-            authenticate(server, wire, users, &client).await?;
+        } else {
+            match method(server, wire, &client).await? {
+                Method::Trust => {}
+                Method::Cert => shows_certificate(server, wire, &client).await?,
+                Method::Scram | Method::Reject => {
+                    authenticate(server, wire, users, &client).await?;
+                }
+            }
         }
     }
     wire.output.message(&PgWireBackendMessage::Authentication(Authentication::Ok));
@@ -288,9 +295,9 @@ fn own_prober<'a>(config: &'a ServerConfig, client: &Client) -> Option<&'a Probe
     (key.user == client.user && client.settings.iter().any(says)).then_some(key)
 }
 
-/// Whether the client has to show a password, by the rules of entrance; ends the connection where it may not come in.
-async fn asks_password(server: &WireServer, wire: &mut Wire, client: &Client) -> Result<bool, End> {
-    let Some(rules) = &server.config.access else { return Ok(true) };
+/// How the client has to show who it is, by the rules of entrance; ends the connection where it may not come in.
+async fn method(server: &WireServer, wire: &mut Wire, client: &Client) -> Result<Method, End> {
+    let Some(rules) = &server.config.access else { return Ok(Method::Scram) };
     let knock = Knock {
         address: client.peer.ip(),
         encrypted: matches!(wire.stream(), Stream::Tls(_)),
@@ -298,8 +305,7 @@ async fn asks_password(server: &WireServer, wire: &mut Wire, client: &Client) ->
         database: &client.database,
     };
     let (what, text) = match rules.method(knock) {
-        Some(Method::Scram) => return Ok(true),
-        Some(Method::Trust) => return Ok(false),
+        Some(method @ (Method::Scram | Method::Trust | Method::Cert)) => return Ok(method),
         Some(Method::Reject) => ("a rule rejects it", "an access rule rejects connection for"),
         None => ("no rule fits", "no access rule for"),
     };
@@ -317,6 +323,33 @@ async fn asks_password(server: &WireServer, wire: &mut Wire, client: &Client) ->
     Err(End::Done)
 }
 
+/// Ends the connection unless the client showed its user's certificate. The handshake has seen that it is one of the authorities'.
+async fn shows_certificate(
+    server: &WireServer,
+    wire: &mut Wire,
+    client: &Client,
+) -> Result<(), End> {
+    let shown = match wire.stream() {
+        Stream::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first),
+        Stream::Plain(_) => None,
+    };
+    let (what, text) = match shown.map(tls::common_name) {
+        Some(Some(name)) if name == client.user => return Ok(()),
+        Some(_) => (
+            "log-in refused: the certificate names another",
+            format!("certificate authentication failed for user \"{}\"", client.user),
+        ),
+        None => (
+            "log-in refused: no certificate was shown",
+            "connection requires a valid client certificate".to_owned(),
+        ),
+    };
+    tell_refused(server, client, (Stranger::TurnedAway, what), "28000").await;
+    let hint = "The access rule asks for a certificate whose one common name (CN) is the user's, from an authority in --tls-client-ca.";
+    fatal(&mut wire.output, "28000", &text, Some(hint));
+    Err(End::Done)
+}
+
 /// Ends the connection unless the client knows its user's password. Nothing is asked from where too many were wrong.
 async fn authenticate(
     server: &WireServer,
@@ -328,14 +361,7 @@ async fn authenticate(
     let attempts = &server.clients.attempts;
     let attempt = match attempts.begin(Door::Sql, &client.user, client.peer.ip()) {
         Ok(attempt) => attempt,
-        Err(refused) => {
-            let what = (Stranger::TurnedAway, "log-in refused: too many failed ones");
-            tell_refused(server, client, what, "28000").await;
-            let text = format!("too many failed log-ins of user \"{}\" from here", client.user);
-            let hint = format!("Try again in {} s.", refused.seconds());
-            fatal(&mut wire.output, "28000", &text, Some(&hint));
-            return Err(End::Done);
-        }
+        Err(refused) => return Err(limited(server, wire, client, refused).await),
     };
     let deadline = env.deadline(config.limits.startup);
     let asked = env.within(deadline, "looking a role up", engine.log_in_of(&client.user)).await;
@@ -348,11 +374,11 @@ async fn authenticate(
         Err(_) => return Err(End::Stalled("looking a role up")),
     };
     let secret = users.verifier_of(&client.user, &known).secret();
-    if proves(server, wire, secret, deadline).await? {
-        return Ok(());
+    match proves(server, wire, secret, Some(attempt), deadline).await? {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(wrong(server, wire, client).await),
+        Err(refused) => Err(limited(server, wire, client, refused).await),
     }
-    attempt.wrong();
-    Err(wrong(server, wire, client).await)
 }
 
 /// Ends the connection unless the client knows the prober's secret. No rule and no guesser keeps the prober out: its secret is
@@ -364,27 +390,39 @@ async fn authenticate_prober(
     client: &Client,
 ) -> Result<(), End> {
     let deadline = server.env.deadline(server.config.limits.startup);
-    if proves(server, wire, key.verifier.secret(), deadline).await? {
+    if proves(server, wire, key.verifier.secret(), None, deadline).await? == Ok(true) {
         return Ok(());
     }
     failed(Door::Sql, "password");
     Err(wrong(server, wire, client).await)
 }
 
-/// Whether the client knows the password of `secret`.
+/// Whether the client knows the password of `secret`, or why that is not told.
 async fn proves(
     server: &WireServer,
     wire: &mut Wire,
     secret: ScramSecret,
+    attempt: Option<Attempt>,
     deadline: Deadline,
-) -> Result<bool, End> {
+) -> Result<Result<bool, TooMany>, End> {
     let chain = server.config.tls.as_ref().map(|tls| &*tls.chain_pem);
     let encrypted = matches!(wire.stream(), Stream::Tls(_));
-    let dialogue = scram(wire, secret, chain.filter(|_| encrypted));
+    let judge = |right| attempt.map_or(Ok(right), |attempt| attempt.judge(right));
+    let dialogue = scram(wire, secret, judge, chain.filter(|_| encrypted));
     match server.env.within(deadline, "authentication", dialogue).await {
         Ok(proven) => proven,
         Err(_) => Err(End::Stalled("authentication")),
     }
+}
+
+/// Refuses a client from where too many passwords were wrong; whether this one was is not told.
+async fn limited(server: &WireServer, wire: &mut Wire, client: &Client, refused: TooMany) -> End {
+    let what = (Stranger::TurnedAway, "log-in refused: too many failed ones");
+    tell_refused(server, client, what, "28000").await;
+    let text = format!("too many failed log-ins of user \"{}\" from here", client.user);
+    let hint = format!("Try again in {} s.", refused.seconds());
+    fatal(&mut wire.output, "28000", &text, Some(&hint));
+    End::Done
 }
 
 /// Refuses a client whose password was wrong.
@@ -417,12 +455,13 @@ async fn tell_refused(
     SessionAudit::new(log, who).tell_stranger(stranger, event).await;
 }
 
-/// The SASL dialogue; whether the client knows the password.
+/// The SASL dialogue; what `judge` makes of whether the client knows the password. The client is told that it does after that only.
 async fn scram(
     wire: &mut Wire,
     secret: ScramSecret,
+    judge: impl FnOnce(bool) -> Result<bool, TooMany>,
     chain_pem: Option<&[u8]>,
-) -> Result<bool, End> {
+) -> Result<Result<bool, TooMany>, End> {
     let mut server = ScramServerAuth::new();
     let mut mechanisms = Vec::new();
     if chain_pem.is_some_and(|chain| server.configure_certificate(chain).is_ok()) {
@@ -434,22 +473,21 @@ async fn scram(
     };
     say(wire, Authentication::SASL(mechanisms.clone()));
     let first = password(wire).await?;
-    let Some((mechanism, data)) = sasl_initial(&first) else { return Ok(false) };
+    let Some((mechanism, data)) = sasl_initial(&first) else { return Ok(judge(false)) };
     if !mechanisms.iter().any(|known| known.as_bytes() == mechanism) {
-        return Ok(false);
+        return Ok(judge(false));
     }
     let Ok((challenge, waiting)) = server.on_client_first_message_with_secret(data, secret) else {
-        return Ok(false);
+        return Ok(judge(false));
     };
     say(wire, Authentication::SASLContinue(challenge.into()));
     let last = password(wire).await?;
-    match waiting.on_client_final_message(&last) {
-        Ok(signature) => {
-            say(wire, Authentication::SASLFinal(signature.into()));
-            Ok(true)
-        }
-        Err(_) => Ok(false),
+    let signature = waiting.on_client_final_message(&last);
+    let judged = judge(signature.is_ok());
+    if let (Ok(true), Ok(signature)) = (&judged, signature) {
+        say(wire, Authentication::SASLFinal(signature.into()));
     }
+    Ok(judged)
 }
 
 async fn password(wire: &mut Wire) -> Result<BytesMut, End> {

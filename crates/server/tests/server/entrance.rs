@@ -86,6 +86,24 @@ async fn client_without_a_password_at_hand_is_no_guesser() {
     assert_eq!(code(&node, "127.0.0.1", "telesto", "pencil").await, None);
 }
 
+#[tokio::test]
+async fn pool_that_connects_at_once_is_let_in_and_guesses_at_once_are_told_of_few() {
+    let node = Node::start(ServerConfig { auth: scram(), ..ServerConfig::default() }).await;
+    let at_once = async |password: &'static str| {
+        let all = (0..40).map(|_| code(&node, "127.0.0.1", "telesto", password));
+        futures::future::join_all(all).await
+    };
+    for _ in 0..2 {
+        assert!(at_once("pencil").await.iter().all(Option::is_none));
+    }
+    let told = at_once("wrong").await;
+    let judged = told.iter().filter(|code| **code == Some(SqlState::INVALID_PASSWORD)).count();
+    // Time gives one back now and then.
+    assert!((USER_BURST as usize..10).contains(&judged), "{judged}");
+    let refused = Some(SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+    assert!(told.iter().all(|code| *code == refused || *code == Some(SqlState::INVALID_PASSWORD)));
+}
+
 fn records(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -216,7 +234,7 @@ async fn rules_of_entrance_decide_before_a_password_is_asked_for() {
                  hostssl all all all scram-sha-256\nhost all all 127.0.0.3/32 reject\n\
                  host all nobody 127.0.0.1/32 trust\n";
     std::fs::write(&path, lines).expect("written");
-    let rules = AccessRules::read(&path).expect("reads");
+    let rules = AccessRules::read(&path, false).expect("reads");
     let access = Some(Arc::clone(&rules));
     let node = Node::start(ServerConfig { auth: scram(), access, ..ServerConfig::default() }).await;
     let refused = Some(SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
@@ -246,7 +264,7 @@ async fn rules_know_an_ipv4_client_by_its_address_on_a_socket_of_ipv6() {
     let path = directory.path().join("access");
     let lines = "host all all ::/0 scram-sha-256\nhost all all 127.0.0.2/32 scram-sha-256\n";
     std::fs::write(&path, lines).expect("written");
-    let access = Some(AccessRules::read(&path).expect("reads"));
+    let access = Some(AccessRules::read(&path, false).expect("reads"));
     let listen = Some("[::]:0".parse().expect("an address"));
     let config = ServerConfig { listen, auth: scram(), access, ..ServerConfig::default() };
     let mut node = Node::start(config).await;
@@ -261,7 +279,8 @@ async fn rules_know_an_ipv4_client_by_its_address_on_a_socket_of_ipv6() {
     assert_eq!(told.code(), &SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
     assert!(told.hint().expect("a hint").contains("--access-file"));
     // As many wrong ones over IPv6 are another address's.
-    let six = format!("host=::1 port={} user=telesto password=x dbname=telesto", node.address.port());
+    let six =
+        format!("host=::1 port={} user=telesto password=x dbname=telesto", node.address.port());
     for _ in 0..USER_BURST {
         let error = tokio_postgres::connect(&six, NoTls).await.err().expect("wrong");
         assert_eq!(error.code(), Some(&SqlState::INVALID_PASSWORD));
@@ -278,7 +297,7 @@ async fn prober_of_the_node_is_kept_out_by_no_guesser_and_no_rule_and_lets_nobod
     let verifier = Verifier::of_password(&telesto_runtime::env(), "drawn");
     let config = ServerConfig {
         auth: scram(),
-        access: Some(AccessRules::read(&path).expect("reads")),
+        access: Some(AccessRules::read(&path, false).expect("reads")),
         prober: Some(ProberKey { user: "telesto".to_owned(), verifier }),
         ..ServerConfig::default()
     };

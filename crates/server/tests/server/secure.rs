@@ -99,7 +99,7 @@ async fn scram_dialogue_out_of_order_is_refused() {
 async fn tls_carries_a_session_with_channel_binding() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
-    let tls = tls::load(&certificate, &key).expect("loads");
+    let tls = tls::load(&certificate, &key, None).expect("loads");
     let node =
         Node::start(ServerConfig { auth: scram(), tls: Some(tls), ..ServerConfig::default() })
             .await;
@@ -138,7 +138,7 @@ async fn tls_carries_a_session_with_channel_binding() {
 async fn bytes_sent_before_the_handshake_end_the_connection() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
-    let tls = tls::load(&certificate, &key).expect("loads");
+    let tls = tls::load(&certificate, &key, None).expect("loads");
     let node = Node::start(ServerConfig { tls: Some(tls), ..ServerConfig::default() }).await;
     let mut socket = TcpStream::connect(node.address).await.expect("connects");
     let mut early = vec![0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];

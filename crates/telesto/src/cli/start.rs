@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::prober::Wanted;
-use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, address};
+use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, Switch, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
@@ -188,7 +188,11 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
     };
     let tls = match (&settings.tls_cert, &settings.tls_key) {
         (Some(certificate), Some(key)) => {
-            Some(telesto_server::tls::load(certificate, key).map_err(text)?)
+            let client_ca = settings.tls_client_ca.as_deref();
+            Some(telesto_server::tls::load(certificate, key, client_ca).map_err(text)?)
+        }
+        (None, None) if settings.tls_client_ca.is_some() => {
+            return Err("tls-client-ca needs tls-cert and tls-key".to_owned());
         }
         (None, None) => None,
         _ => return Err("tls-cert and tls-key belong together: give both, or none".to_owned()),
@@ -229,6 +233,7 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
         prober: None,
         access,
         tls,
+        http_tls: settings.http_tls == Some(Switch::On),
         limits,
         audit,
     })
@@ -237,7 +242,7 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
 /// Who may come to the Postgres port from where.
 fn access(settings: &Settings) -> Result<Option<Arc<AccessRules>>, String> {
     let Some(path) = &settings.access_file else { return Ok(None) };
-    AccessRules::read(path).map(Some).map_err(text)
+    AccessRules::read(path, settings.tls_client_ca.is_some()).map(Some).map_err(text)
 }
 
 /// Reads the rules of entrance again whenever a SIGHUP comes.
@@ -415,6 +420,8 @@ fn banner(
         (false, true) => " (this machine only, TLS)",
         (false, false) => " (this machine only, no password)",
     };
+    let http_tls = settings.http_tls == Some(Switch::On) && server.http_address().is_some();
+    let http_guard = if http_tls { " (TLS)" } else { "" };
     let node = opened.node.as_ref().map_or("none".to_owned(), |node| {
         format!("{} life {} in {}", node.id, node.incarnation, node.folder.display())
     });
@@ -440,7 +447,7 @@ fn banner(
         ("cluster", cluster),
         ("region", region),
         ("postgres", format!("{}{guard}", shown(server.sql_address()))),
-        ("http", shown(server.http_address())),
+        ("http", format!("{}{http_guard}", shown(server.http_address()))),
         ("status", shown(server.status_address())),
     ] {
         out.push_str(&format!("  {name:<11} {value}\n"));
