@@ -149,6 +149,10 @@ pub async fn prove(
         Err(NotAsked::TooMany(refused)) => {
             Err(Problem::busy("too_many_guesses", refused.to_string(), refused.seconds()))
         }
+        Err(NotAsked::Unrecorded(error)) => {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Err(Problem::new(status, "not_recorded", error.to_string()))
+        }
         Err(refused @ NotAsked::NoRule(_)) => {
             Err(Problem::new(StatusCode::FORBIDDEN, "no_access_rule", refused.to_string()))
         }

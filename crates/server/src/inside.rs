@@ -119,8 +119,8 @@ pub enum Refused {
     Stopping,
 }
 
-/// Why a password was not looked at.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why nobody is let in, whatever the password.
+#[derive(Debug, thiserror::Error)]
 pub enum NotAsked {
     /// Too many were wrong.
     #[error(transparent)]
@@ -128,6 +128,9 @@ pub enum NotAsked {
     /// The rules of entrance.
     #[error(transparent)]
     NoRule(NotOverHttp),
+    /// No record of the log-in can be kept, and one is wanted.
+    #[error("{0}")]
+    Unrecorded(Error),
 }
 
 /// The way in.
@@ -169,7 +172,7 @@ impl Inside {
     /// where everyone is trusted. A wrong one, and a user who does not exist, take as long to be refused as there.
     ///
     /// # Errors
-    /// [`NotAsked`]: the password was not looked at.
+    /// [`NotAsked`]: nothing is told of the password.
     pub async fn proves(&self, user: &str, password: String, from: Peer) -> Result<bool, NotAsked> {
         let Auth::Scram(users) = &self.config.auth else { return Ok(true) };
         let peer = from.address;
@@ -207,7 +210,8 @@ impl Inside {
             self.tell_stranger((user, peer), (Stranger::Guessed, what), "28P01").await;
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
         } else if let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
-            audit.tell(of_connection("password proven", Some(SqlState::SUCCESS))).await;
+            let event = of_connection("password proven", Some(SqlState::SUCCESS));
+            audit.must_tell(event).await.map_err(NotAsked::Unrecorded)?;
         }
         Ok(proven)
     }

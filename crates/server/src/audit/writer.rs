@@ -215,5 +215,7 @@ mod tests {
         assert!(made.success());
         let error = Output::open(&Target::File(path)).expect_err("refused");
         assert!(error.to_string().contains("pipe"), "{error}");
+        assert!(Output::open(&Target::File(directory.path().to_owned())).is_err(), "a folder");
+        assert!(Output::open(&Target::File(directory.path().join("none/audit"))).is_err());
     }
 }

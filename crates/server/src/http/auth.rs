@@ -195,7 +195,13 @@ pub async fn check(
             }
             Err(refused) => return limited(refused).await,
         }
-        asked.tell(config, &user, (AuditClass::Connection, "password proven"), "00000").await;
+        if let Some(audit) = asked.audit(config, &user) {
+            let event = of_connection("password proven", Some(SqlState::SUCCESS));
+            audit.must_tell(event).await.map_err(|error| {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                ApiError::new(status, "not_recorded", error.to_string())
+            })?;
+        }
         let mut proven = passwords.proven.lock();
         if proven.len() >= MAX_PROVEN {
             proven.clear();

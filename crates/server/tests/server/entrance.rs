@@ -12,6 +12,7 @@ use telesto_server::attempts::USER_BURST;
 use telesto_server::audit::{AuditLog, Classes, Target};
 use telesto_server::auth::{Users, Verifier};
 use telesto_server::{Auth, ProberKey, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
@@ -224,6 +225,38 @@ async fn full_disk_refuses_definitions_and_log_ins_and_loses_no_record() {
     done.expect("goes on");
     let texts = [("CREATE TABLE a (a int)", "00000"), ("CREATE TABLE b (a int)", "00000")];
     assert_eq!(of(&records(&path), "definition"), texts);
+}
+
+#[tokio::test]
+async fn nobody_comes_in_whose_log_in_cannot_be_recorded() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("audit");
+    std::os::unix::fs::symlink("/dev/full", &path).expect("linked");
+    let env = telesto_runtime::env();
+    let log = AuditLog::open(&env, Target::File(path), "connection".parse().expect("a class"));
+    let audit = log.expect("opens");
+    let config = ServerConfig {
+        auth: scram(),
+        http: Some("127.0.0.1:0".parse().expect("an address")),
+        audit: Some(Arc::clone(&audit)),
+        ..ServerConfig::default()
+    };
+    let node = Node::start(config).await;
+    // The first finds out; its record waits.
+    let _ = from(&node, "127.0.0.1", "telesto", "wrong").await;
+    while audit.trouble().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(code(&node, "127.0.0.1", "telesto", "pencil").await, Some(SqlState::IO_ERROR));
+    let http = node.server.http_address().expect("listens");
+    let mut socket = tokio::net::TcpStream::connect(http).await.expect("connects");
+    // telesto:pencil
+    let request = "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                   authorization: Basic dGVsZXN0bzpwZW5jaWw=\r\n\r\n";
+    socket.write_all(request.as_bytes()).await.expect("sent");
+    let mut reply = String::new();
+    socket.read_to_string(&mut reply).await.expect("an answer");
+    assert!(reply.starts_with("HTTP/1.1 503") && reply.contains("not_recorded"), "{reply}");
 }
 
 #[tokio::test]
