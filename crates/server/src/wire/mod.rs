@@ -10,6 +10,7 @@
 //! - A connection's panic ends that connection only.
 
 pub mod admission;
+mod authentication;
 pub mod backend;
 pub mod cancel;
 pub mod connection;
