@@ -80,7 +80,10 @@ impl SessionAudit {
             "class": name_of(event.class),
             "user": cut(&self.who.user, NAME_BYTES),
             "role": cut(event.role.unwrap_or(&self.who.user), NAME_BYTES),
-            "client": self.who.client.map(|client| client.to_string()),
+            "client": self.who.client.map(|client| {
+                // As rules know it: an IPv4 client of an IPv6 socket by its own address.
+                SocketAddr::new(client.ip().to_canonical(), client.port()).to_string()
+            }),
             "door": self.who.door.name(),
             "application": cut(&self.who.application, NAME_BYTES),
             "database": cut(&self.who.database, NAME_BYTES),
@@ -227,7 +230,7 @@ mod tests {
             "a\n{\"class\":\"role\"}\r\0\u{1b}[2J\u{7f}\u{9b}2J\u{2028}\u{202e}\u{feff}\"\\é";
         let who = Who {
             user: hostile.to_owned(),
-            client: None,
+            client: Some("[::ffff:192.0.2.7]:5".parse().expect("an address")),
             door: Door::Sql,
             application: "é".repeat(5000),
             database: "\u{202e}".repeat(5000),
@@ -242,6 +245,6 @@ mod tests {
         assert!(line.len() < 100_000);
         let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(read["user"], hostile);
-        assert_eq!(read["left_out"], 7);
+        assert_eq!((&read["left_out"], &read["client"]), (&7.into(), &"192.0.2.7:5".into()));
     }
 }

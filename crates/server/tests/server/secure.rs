@@ -155,9 +155,16 @@ async fn certificate_that_cannot_be_used_is_named() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
     let missing = directory.path().join("missing.pem");
-    assert!(tls::load(&missing, &key).expect_err("missing").to_string().contains("missing.pem"));
-    assert!(tls::load(&key, &key).expect_err("no certificate").to_string().contains("key.pem"));
     assert!(
-        tls::load(&certificate, &certificate).expect_err("no key").to_string().contains("cert.pem")
+        tls::load(&missing, &key, None).expect_err("missing").to_string().contains("missing.pem")
+    );
+    assert!(
+        tls::load(&key, &key, None).expect_err("no certificate").to_string().contains("key.pem")
+    );
+    assert!(
+        tls::load(&certificate, &certificate, None)
+            .expect_err("no key")
+            .to_string()
+            .contains("cert.pem")
     );
 }
