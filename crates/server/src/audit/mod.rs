@@ -11,7 +11,7 @@
 //!   wanted are refused with 58030. Statements that only read and write data go on.
 //! - No record is dropped silently: one that cannot be queued, or not be written before the process ends, goes to standard error.
 //! - Records have no passwords.
-//! - Strangers cannot fill the disk: see [`strangers`].
+//! - Strangers cannot fill the disk: see `strangers`.
 //!
 //! # On failure
 //! [`AuditLog::trouble`] has the reason, as long as there is one; `telesto_audit_records_total` counts, by result.
