@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -68,11 +69,15 @@ fn sync_folder(path: &FilePath) -> Result<()> {
     File::open(path).and_then(|folder| folder.sync_all()).map_err(|error| failed(error, path))
 }
 
-/// Makes `folder` and its missing parents, each durable. A folder that is there already may have been
+/// Makes `folder` and its missing parents, each durable and its user's alone (mode 700): what is in it is the whole database. A folder that is there already may have been
 /// made a moment ago by a process that did not live to sync its parent, so the parents of all are
 /// synced, up to the root of the file system. Gives the folders that are on disk now.
 fn create_durably(folder: &FilePath) -> Result<BTreeSet<PathBuf>> {
-    std::fs::create_dir_all(folder).map_err(|error| failed(error, folder))?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(|error| failed(error, folder))?;
     let folder = folder.canonicalize().map_err(|error| failed(error, folder))?;
     let mut durable = BTreeSet::new();
     for at in folder.ancestors() {
@@ -415,6 +420,24 @@ mod tests {
             let _ = telesto_runtime::env().blocking("a turn", || ()).await;
         }
         assert!(replaced(), "the lock was free while the object was still being replaced");
+    }
+
+    #[tokio::test]
+    async fn bucket_that_is_made_here_is_its_users_alone_and_one_that_is_there_stays_as_it_is() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().expect("directory");
+        let mode =
+            |path: &FilePath| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let (made, there) = (folder.path().join("a/b"), folder.path().join("c"));
+        std::fs::create_dir(&there).expect("made");
+        std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o750)).expect("set");
+        for root in [&made, &there] {
+            LocalStore::open(root, telesto_runtime::env()).expect("opens");
+        }
+        assert_eq!(
+            (mode(&folder.path().join("a")), mode(&made), mode(&there)),
+            (0o700, 0o700, 0o750)
+        );
     }
 
     #[tokio::test]

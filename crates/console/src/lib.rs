@@ -20,7 +20,6 @@ pub mod access;
 mod api;
 mod assets;
 mod error;
-mod guess;
 pub mod limits;
 mod model;
 mod pages;

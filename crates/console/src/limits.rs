@@ -42,9 +42,3 @@ pub const PAGE_TIME: Duration = Duration::from_secs(10);
 pub const RUNS: usize = 4;
 /// Rows of a page of the data browser.
 pub const PAGE: usize = 100;
-/// Wrong passwords for one role, and for all, in [`GUESS_SPAN`].
-pub const GUESSES_OF_A_ROLE: usize = 5;
-/// See [`GUESSES_OF_A_ROLE`].
-pub const GUESSES: usize = 50;
-/// In which time.
-pub const GUESS_SPAN: Duration = Duration::from_secs(60);

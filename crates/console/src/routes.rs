@@ -25,7 +25,6 @@ use axum::routing::{get, post};
 use telesto_server::{Inside, Mount};
 
 use crate::access::Sessions;
-use crate::guess::Guesses;
 use crate::{api, assets, limits, pages};
 
 /// What the console is told.
@@ -45,7 +44,6 @@ pub struct Console {
     pub inside: Inside,
     pub options: Arc<Options>,
     pub sessions: Arc<Sessions>,
-    pub guesses: Arc<Guesses>,
 }
 
 /// The console for a server to mount.
@@ -53,7 +51,7 @@ pub struct Console {
 pub fn mount(options: Options) -> Mount {
     Box::new(move |inside| {
         let sessions = Arc::new(Sessions::new(inside.env().clone()));
-        router(Console { inside, options: Arc::new(options), sessions, guesses: Arc::default() })
+        router(Console { inside, options: Arc::new(options), sessions })
     })
 }
 

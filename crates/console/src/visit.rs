@@ -17,6 +17,8 @@
 //! # Limits
 //! Where the server asks nobody for a password the role is `telesto`, or the one that was named at the log-in.
 
+use std::convert::Infallible;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -24,6 +26,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use telesto_server::Auth;
+use telesto_server::http::Peer;
+use telesto_server::inside::NotAsked;
 
 use crate::access::{self, CSRF_HEADER, Session};
 use crate::error::Problem;
@@ -77,6 +81,18 @@ impl FromRequestParts<Console> for Visitor {
     }
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source(pub Peer);
+
+impl FromRequestParts<Console> for Source {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Console) -> Result<Self, Infallible> {
+        Ok(Self(Peer::of(&parts.extensions)))
+    }
+}
+
 /// Someone who uses the API.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -102,7 +118,7 @@ impl FromRequestParts<Console> for Caller {
             return Ok(Self { user, session: Some(session), console: console.clone() });
         }
         if let Some((user, password)) = basic(headers) {
-            prove(console, &user, password).await?;
+            prove(console, &user, password, Peer::of(&parts.extensions)).await?;
             return Ok(Self { user, session: None, console: console.clone() });
         }
         match console.inside.config().auth {
@@ -115,23 +131,32 @@ impl FromRequestParts<Console> for Caller {
 }
 
 /// Whether `user` has this password, unless too many were tried.
-pub async fn prove(console: &Console, user: &str, password: String) -> Result<(), Problem> {
+pub async fn prove(
+    console: &Console,
+    user: &str,
+    password: String,
+    source: Peer,
+) -> Result<(), Problem> {
     if user.is_empty() || user.len() > 63 || user.contains('\0') {
         return Err(Problem::bad_request("a role has a name of 1 to 63 bytes"));
     }
-    let now = console.inside.env().clock.monotonic();
-    if let Some(wait) = console.guesses.wait(now, user) {
-        let seconds = wait.as_secs() + 1;
-        let message = format!("too many wrong passwords; try again in {seconds} s");
-        return Err(Problem::busy("too_many_guesses", message, seconds));
+    match console.inside.proves(user, password, source).await {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let message = format!("password authentication failed for user \"{user}\"");
+            Err(Problem::new(StatusCode::UNAUTHORIZED, "28P01", message))
+        }
+        Err(NotAsked::TooMany(refused)) => {
+            Err(Problem::busy("too_many_guesses", refused.to_string(), refused.seconds()))
+        }
+        Err(NotAsked::Unrecorded(error)) => {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Err(Problem::new(status, "not_recorded", error.to_string()))
+        }
+        Err(refused @ NotAsked::NoRule(_)) => {
+            Err(Problem::new(StatusCode::FORBIDDEN, "no_access_rule", refused.to_string()))
+        }
     }
-    console.guesses.tries(now, user);
-    if !console.inside.proves(user, password).await {
-        let message = format!("password authentication failed for user \"{user}\"");
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, "28P01", message));
-    }
-    console.guesses.was_right(user);
-    Ok(())
 }
 
 /// Refuses what another site's page made a browser send.

@@ -344,7 +344,7 @@ async fn password_opens_a_session_in_a_cookie_that_scripts_cannot_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn guesser_is_told_to_wait_even_with_the_right_password() {
     let node = Node::start(&[("ada", "pencil"), ("bob", "pen")], true).await;
-    for _ in 0..limits::GUESSES_OF_A_ROLE {
+    for _ in 0..telesto_server::attempts::USER_BURST {
         assert_eq!(node.log_in("ada", "wrong").await.status, 403);
     }
     let waits = node.log_in("ada", "pencil").await;

@@ -6,9 +6,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use telesto_common::Env;
 use telesto_common::admission::{Admission, Gate};
 use tokio::sync::Semaphore;
 
+use crate::attempts::Attempts;
 use crate::config::Limits;
 use crate::metrics::WireMetrics;
 use crate::wire::cancel::Cancels;
@@ -22,6 +24,8 @@ pub struct Clients {
     pub sessions: Arc<Semaphore>,
     /// A permit for each statement that computes.
     pub computing: Arc<Semaphore>,
+    /// Passwords that were wrong of late.
+    pub attempts: Arc<Attempts>,
     /// What is counted.
     pub metrics: WireMetrics,
     /// Whether new work is taken.
@@ -32,7 +36,7 @@ pub struct Clients {
 impl Clients {
     /// Nobody yet.
     #[must_use]
-    pub fn new(limits: &Limits) -> Arc<Self> {
+    pub fn new(env: &Env, limits: &Limits) -> Arc<Self> {
         let admission = limits.queue_target.map(Admission::new);
         Arc::new(Self {
             gate: admission.as_ref().map(Admission::gate).unwrap_or_default(),
@@ -40,6 +44,7 @@ impl Clients {
             cancels: Arc::default(),
             sessions: Arc::new(Semaphore::new(limits.max_connections)),
             computing: Arc::new(Semaphore::new(limits.max_computing.max(1))),
+            attempts: Attempts::new(env.clone()),
             metrics: WireMetrics::default(),
         })
     }

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access_rules::AccessRules;
+use crate::audit::AuditLog;
 use crate::auth::{Users, Verifier};
 use crate::error::{Error, Result};
 use crate::http::ready::Standing;
@@ -111,16 +113,23 @@ pub struct ServerConfig {
     pub auth: Auth,
     /// Lets the process's own prober in.
     pub prober: Option<ProberKey>,
-    /// TLS for the Postgres wire.
+    /// Who may come to the Postgres wire from where; `None`: whoever proves a password.
+    pub access: Option<Arc<AccessRules>>,
+    /// TLS for the Postgres wire, and for HTTP if `http_tls`.
     pub tls: Option<Tls>,
+    /// Whether HTTP speaks TLS, and nothing else.
+    pub http_tls: bool,
     /// Bounds.
     pub limits: Limits,
+    /// Where records are kept of who did what; `None`: nowhere.
+    pub audit: Option<Arc<AuditLog>>,
 }
 
 /// Refuses to open the database to the network without authentication.
 ///
 /// # Errors
-/// [`Error::OpenToAll`]; [`Error::ReadablePasswords`] for HTTP, whose passwords are readable.
+/// [`Error::OpenToAll`]; [`Error::RulesWithoutUsers`]; [`Error::HttpTls`]; [`Error::ReadablePasswords`] for HTTP, whose passwords are
+/// readable without TLS.
 pub fn check_exposure(config: &ServerConfig) -> Result<()> {
     let open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
     let trust = matches!(config.auth, Auth::Trust);
@@ -129,9 +138,15 @@ pub fn check_exposure(config: &ServerConfig) -> Result<()> {
     {
         return Err(Error::OpenToAll { address: *address });
     }
+    if trust && config.access.is_some() {
+        return Err(Error::RulesWithoutUsers);
+    }
+    if config.http_tls && config.tls.is_none() {
+        return Err(Error::HttpTls);
+    }
     match config.http.iter().find(open) {
-        Some(address) => Err(Error::ReadablePasswords { address: *address }),
-        None => Ok(()),
+        Some(address) if !config.http_tls => Err(Error::ReadablePasswords { address: *address }),
+        _ => Ok(()),
     }
 }
 
@@ -165,5 +180,12 @@ mod tests {
             let checked = check_exposure(&config(listen, http, auth));
             assert_eq!(checked.is_ok(), allowed, "{listen} {http}: {checked:?}");
         }
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("access");
+        std::fs::write(&path, "host all all all reject\n").expect("written");
+        let access = Some(AccessRules::read(&path, false).expect("reads"));
+        let config = |auth| ServerConfig { auth, access: access.clone(), ..Default::default() };
+        assert!(check_exposure(&config(Auth::Trust)).is_err(), "rules that nobody would ask");
+        assert!(check_exposure(&config(scram)).is_ok());
     }
 }

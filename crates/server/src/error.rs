@@ -20,12 +20,15 @@ pub enum Error {
     },
     /// Passwords would cross a network in readable form.
     #[error(
-        "refusing to serve HTTP with passwords on {address}: HTTP basic authentication is readable on the network; use --http 127.0.0.1:8080 behind a proxy that speaks TLS, or --http none"
+        "refusing to serve HTTP with passwords on {address}: HTTP basic authentication is readable on the network; give --http-tls on (with --tls-cert and --tls-key), use --http 127.0.0.1:8080 behind a proxy that speaks TLS, or --http none"
     )]
     ReadablePasswords {
         /// The address asked for.
         address: SocketAddr,
     },
+    /// TLS for HTTP without a certificate.
+    #[error("--http-tls needs a certificate: give --tls-cert and --tls-key, or leave it away")]
+    HttpTls,
     /// The address is taken or not ours.
     #[error(
         "cannot listen on {address}: {reason}; is another server running there? Choose another address with --listen or --http"
@@ -38,7 +41,7 @@ pub enum Error {
     },
     /// A certificate or key cannot be used.
     #[error(
-        "TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert and --tls-key"
+        "TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert, --tls-key and --tls-client-ca"
     )]
     Tls {
         /// Certificate or key.
@@ -65,6 +68,31 @@ pub enum Error {
         "the users of the users file cannot be given their roles: {0}; see that the bucket answers, then start again"
     )]
     Roles(telesto_sql::Error),
+    /// Rules of entrance without users.
+    #[error(
+        "access rules need users: without them nobody is asked for a password, and only loopback is listened on; configure them (`telesto hash-password USER >> users.txt`, then --auth-file users.txt), or leave --access-file away"
+    )]
+    RulesWithoutUsers,
+    /// The rules of entrance cannot be used.
+    #[error("access file {path}:{line}: {reason}")]
+    AccessFile {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1; 0 when it is about the whole.
+        line: usize,
+        /// What is wrong, and what to write instead.
+        reason: String,
+    },
+    /// The audit log cannot be opened.
+    #[error(
+        "the audit log {path} cannot be opened: {reason}; name a file in a folder that this user may write with --audit-log"
+    )]
+    AuditLog {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: std::io::Error,
+    },
     /// The process already measures into another recorder.
     #[error("metrics cannot be installed: {0}; start one server a process")]
     Metrics(String),

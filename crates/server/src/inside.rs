@@ -19,6 +19,7 @@
 //! # Limits
 //! COPY to and from the client is refused: there is no stream to the client.
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::{FutureExt as _, TryStreamExt as _};
 use telesto_common::Env;
+use telesto_sql::session::audit::{Audit, AuditClass};
 use telesto_sql::types::TextStyle;
 use telesto_sql::{
     Error, Notice, ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlState, SqlType,
@@ -36,15 +38,22 @@ use tokio_util::sync::CancellationToken;
 
 use telesto_sql::session::users::LogIn;
 
+use crate::access_rules::NotOverHttp;
+use crate::attempts::{Door, TooMany};
+use crate::audit::{Event, SessionAudit, Stranger, Who};
 use crate::auth::{self, WRONG_PASSWORD_DELAY};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
+use crate::http::Peer;
+use crate::wire::of_connection;
 use crate::wire::place::Place;
 use crate::wire::stream::Stop;
 use crate::wire::values;
 
 /// Results of one [`Ask`] that are kept; those of further statements are left out.
 const MOST_RESULTS: usize = 50;
+/// What log-ins of the console are called in records.
+const CONSOLE: &str = "telesto console";
 
 /// What is to be run.
 #[derive(Clone, Debug)]
@@ -110,6 +119,20 @@ pub enum Refused {
     Stopping,
 }
 
+/// Why nobody is let in, whatever the password.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAsked {
+    /// Too many were wrong.
+    #[error(transparent)]
+    TooMany(TooMany),
+    /// The rules of entrance.
+    #[error(transparent)]
+    NoRule(NotOverHttp),
+    /// No record of the log-in can be kept, and one is wanted.
+    #[error("{0}")]
+    Unrecorded(Error),
+}
+
 /// The way in.
 #[derive(Clone, Debug)]
 pub struct Inside {
@@ -146,21 +169,79 @@ impl Inside {
     }
 
     /// Whether whoever knows `password` may be `user`: by the verification of the Postgres port, which asks nobody for a password
-    /// where everyone is trusted. A wrong one takes as long to be refused as there.
-    pub async fn proves(&self, user: &str, password: String) -> bool {
-        let Auth::Scram(users) = &self.config.auth else { return true };
+    /// where everyone is trusted. A wrong one, and a user who does not exist, take as long to be refused as there.
+    ///
+    /// # Errors
+    /// [`NotAsked`]: nothing is told of the password.
+    pub async fn proves(&self, user: &str, password: String, from: Peer) -> Result<bool, NotAsked> {
+        let Auth::Scram(users) = &self.config.auth else { return Ok(true) };
+        let peer = from.address;
+        if let Some(rules) = &self.config.access
+            && let Err(why) = rules.over_http(peer.ip(), from.encrypted, user)
+        {
+            let what = format!("log-in refused: {why}");
+            self.tell_stranger((user, peer), (Stranger::TurnedAway, &what), "28000").await;
+            return Err(NotAsked::NoRule(NotOverHttp { user: user.to_owned(), why }));
+        }
+        let limited = async |refused| {
+            let what = "log-in refused: too many failed ones";
+            self.tell_stranger((user, peer), (Stranger::TurnedAway, what), "28000").await;
+            Err(NotAsked::TooMany(refused))
+        };
+        let attempt = match self.clients.attempts.begin(Door::Http, user, peer.ip()) {
+            Ok(attempt) => attempt,
+            Err(refused) => return limited(refused).await,
+        };
         // A role that cannot be looked up now is nobody's.
-        let proven = match self.engine.reach_of(user).await {
-            Ok((known, _)) if known != LogIn::Unknown => {
+        let right = match self.engine.reach_of(user).await {
+            Ok((known, _)) => {
                 let verifier = users.verifier_of(user, &known);
-                auth::proves(&self.env, verifier, password).await
+                // Derived for nobody as well: the time must not tell who exists.
+                auth::proves(&self.env, verifier, password).await && known != LogIn::Unknown
             }
-            _ => false,
+            Err(_) => false,
+        };
+        let proven = match attempt.judge(right) {
+            Ok(proven) => proven,
+            Err(refused) => return limited(refused).await,
         };
         if !proven {
+            let what = "log-in refused: wrong password, or no such user";
+            self.tell_stranger((user, peer), (Stranger::Guessed, what), "28P01").await;
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
+        } else if let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
+            let event = of_connection("password proven", Some(SqlState::SUCCESS));
+            audit.must_tell(event).await.map_err(NotAsked::Unrecorded)?;
         }
-        proven
+        Ok(proven)
+    }
+
+    async fn tell_stranger(
+        &self,
+        (user, peer): (&str, SocketAddr),
+        (stranger, what): (Stranger, &str),
+        state: &'static str,
+    ) {
+        if let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
+            audit.tell_stranger(stranger, of_connection(what, Some(SqlState(state)))).await;
+        }
+    }
+
+    fn audit(
+        &self,
+        user: &str,
+        application: &str,
+        client: Option<SocketAddr>,
+    ) -> Option<Arc<SessionAudit>> {
+        let log = self.config.audit.as_ref()?;
+        let who = Who {
+            user: user.to_owned(),
+            client,
+            door: Door::Http,
+            application: application.to_owned(),
+            database: String::new(),
+        };
+        Some(SessionAudit::new(log, who))
     }
 
     /// Runs `ask` to its end. Who stops waiting ends it.
@@ -211,11 +292,13 @@ impl Inside {
     async fn answer(&self, ask: Ask) -> Answer {
         let begun = self.env.clock.monotonic();
         let timeout = ask.timeout.as_millis().to_string();
+        let audit = self.audit(&ask.user, ask.application, None);
         let options = SessionOptions {
             user: ask.user.clone(),
             application_name: ask.application.to_owned(),
             parameters: vec![("statement_timeout".to_owned(), timeout)],
             read_only: !ask.may_write,
+            audit: audit.clone().map(|audit| audit as Arc<dyn Audit>),
             ..SessionOptions::default()
         };
         let mut session = match self.engine.session(options).await {
@@ -233,6 +316,14 @@ impl Inside {
         let ran = self.execute(&mut session, &ask, &mut sink).await;
         let mut answer = sink.answer;
         answer.error = ran.err();
+        if let (Some(audit), Some(error)) = (&audit, &answer.error)
+            && error.code() == SqlState::INSUFFICIENT_PRIVILEGE
+        {
+            let what = session.recent_text();
+            let role = Some(session.settings().current_user.as_str());
+            let state = Some(error.code());
+            audit.tell(Event { class: AuditClass::Denied, what: &what, role, state }).await;
+        }
         answer.rolled_back = session.transaction_status() != TransactionStatus::Idle;
         answer.notices = session.take_notices();
         answer.took = self.env.clock.monotonic().saturating_sub(begun);

@@ -10,6 +10,9 @@
 //! # On failure
 //! Errors of starting are [`Error`]; errors of statements are SQL errors sent to the client.
 
+pub mod access_rules;
+pub mod attempts;
+pub mod audit;
 pub mod auth;
 mod catalogue;
 pub mod clients;

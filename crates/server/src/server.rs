@@ -19,6 +19,7 @@ use telesto_sql::plan::measurements::Measurements;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::audit::AuditLog;
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig, check_exposure};
 use crate::error::{Error, Result};
@@ -46,6 +47,7 @@ pub struct Server {
     status: Option<SocketAddr>,
     ended: Vec<oneshot::Receiver<()>>,
     upkeep: Option<Arc<dyn Task>>,
+    audit: Option<Arc<AuditLog>>,
 }
 
 impl Server {
@@ -80,8 +82,9 @@ impl Server {
             status: status.as_ref().map(|(_, address)| *address),
             ended: Vec::new(),
             upkeep: None,
+            audit: config.audit.clone(),
         };
-        let clients = Clients::new(&config.limits);
+        let clients = Clients::new(&env, &config.limits);
         if let Some((listener, _)) = sql {
             let wire = WireServer::new(
                 env.clone(),
@@ -92,7 +95,8 @@ impl Server {
             );
             server.run("sql listener", Arc::new(wire).serve(listener));
         }
-        let state = HttpState::new(env.clone(), &engine, Arc::clone(&config), metrics.clone());
+        let state =
+            HttpState::new(env.clone(), &engine, Arc::clone(&config), &clients, metrics.clone());
         state.stops_with(&stop);
         if let Some((listener, _)) = status {
             // It tells of the stop for as long as that takes, so that nobody waits for its end.
@@ -162,6 +166,9 @@ impl Server {
             let deadline = self.env.deadline(KILL_GRACE);
             // They were told; what does not listen is left to the process's end.
             let _ = self.env.within(deadline, "clients to leave", &mut all).await;
+        }
+        if let Some(audit) = &self.audit {
+            audit.stop(KILL_GRACE).await;
         }
         in_time
     }

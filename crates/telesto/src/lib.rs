@@ -37,7 +37,7 @@ mod value;
 pub use cluster::{ClusterOptions, Directory, Joined, recover};
 pub use database::{Builder, Database, Transaction};
 pub use error::{Error, Result};
-pub use node::Node;
+pub use node::{Node, own_folder, reach_of_others};
 pub use open::Options;
 pub use regions::Carrier;
 pub use telesto_log::LogKind;

@@ -8,6 +8,7 @@
 //!
 //! # Invariants
 //! - One process uses a folder at a time; the system frees the lock when it dies.
+//! - A folder that is made here is its user's alone (mode 700).
 //! - Every start has a greater incarnation than the one before, on disk before it is used.
 //! - A life of the log server counts once its own files say so: a start that ends before that (an address in use, a kill) is no
 //!   life of theirs, and they stay believed.
@@ -17,6 +18,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use telesto_common::{Env, Incarnation, NodeId};
@@ -74,7 +76,7 @@ impl Node {
 
     fn try_claim(env: &Env, folder: &Path) -> Result<Option<Self>> {
         let io = |error: std::io::Error| fail(folder, &error.to_string());
-        fs::create_dir_all(folder).map_err(io)?;
+        own_folder(folder).map_err(io)?;
         let lock = File::options()
             .create(true)
             .truncate(false)
@@ -194,6 +196,29 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     }
 }
 
+/// Makes a folder, and those above it that are missing, for this user alone (mode 700); one that others may look into is told.
+///
+/// # Errors
+/// What the system says.
+pub fn own_folder(folder: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if let Some(mode) = reach_of_others(folder) {
+        tracing::warn!(
+            folder = %folder.display(),
+            mode = format!("{mode:o}"),
+            "other users of this machine may look into the node's folder; chmod 700 it"
+        );
+    }
+    Ok(())
+}
+
+/// The mode of a file or folder that everybody on this machine may read or write; `None`: they may not.
+#[must_use]
+pub fn reach_of_others(path: &Path) -> Option<u32> {
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    (mode & 0o006 != 0).then_some(mode)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +237,20 @@ mod tests {
         drop(first);
         let again = Node::claim_any(&env, &folder).expect("claimed again");
         assert_eq!((again.id, again.incarnation), (id, Incarnation(incarnation.0 + 1)));
+    }
+
+    #[tokio::test]
+    async fn folder_is_made_for_its_user_alone() {
+        let directory = tempfile::tempdir().expect("directory");
+        let folder = directory.path().join("data/node");
+        drop(Node::claim(&telesto_runtime::env(), &folder).expect("claimed"));
+        for made in [directory.path().join("data"), folder.clone()] {
+            let mode = fs::metadata(&made).expect("made").permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "{}", made.display());
+        }
+        assert_eq!(reach_of_others(&folder), None);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("changed");
+        assert_eq!(reach_of_others(&folder), Some(0o755));
     }
 
     #[tokio::test]

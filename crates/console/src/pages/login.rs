@@ -11,7 +11,7 @@
 //! A wrong password and a role that does not exist look the same and take as long; too many are told to wait.
 //!
 //! # Limits
-//! See [`crate::guess`].
+//! See `telesto_server::attempts`.
 
 use axum::Form;
 use axum::extract::{Query, State};
@@ -25,7 +25,7 @@ use crate::access;
 use crate::error::Problem;
 use crate::routes::Console;
 use crate::show;
-use crate::visit::{self, EVERYONE};
+use crate::visit::{self, EVERYONE, Source};
 
 #[derive(Debug, Default, Deserialize)]
 pub struct Next {
@@ -59,6 +59,7 @@ pub async fn page(
 /// `POST /login`
 pub async fn submit(
     State(console): State<Console>,
+    Source(source): Source,
     headers: HeaderMap,
     Form(login): Form<Login>,
 ) -> Response {
@@ -66,7 +67,7 @@ pub async fn submit(
         return problem.into_response();
     }
     let Login { user, password, next } = login;
-    if let Err(problem) = visit::prove(&console, &user, password).await {
+    if let Err(problem) = visit::prove(&console, &user, password, source).await {
         return form(&console, &headers, &next, &user, Some(&problem));
     }
     if let Some(old) = console.sessions.of(&headers) {

@@ -6,6 +6,7 @@
 //!   not kept: another password of the role, or none, and it is asked for again.
 //! - What a route needs is looked up for each request; a route that nobody thought of needs the right to write.
 //! - Key derivation runs off the async threads.
+//! - A wrong password and a user who does not exist take the same work and the same delay; see [`crate::attempts`] for how many.
 //!
 //! # Limits
 //! [`MAX_PROVEN`] proven headers are remembered; then all are forgotten.
@@ -13,17 +14,24 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use telesto_common::Env;
-use telesto_sql::SqlEngine;
+use telesto_sql::session::audit::AuditClass;
 use telesto_sql::session::users::{LogIn, Reach};
+use telesto_sql::{SqlEngine, SqlState};
 
-use crate::config::Auth;
+use crate::attempts::{Attempts, Door, TooMany};
+use crate::audit::{Event, SessionAudit, Stranger, Who};
+use crate::auth::WRONG_PASSWORD_DELAY;
+use crate::config::{Auth, ServerConfig};
+use crate::http::Peer;
 use crate::http::reply::ApiError;
+use crate::wire::of_connection;
 
 const MAX_PROVEN: usize = 1024;
 
@@ -78,6 +86,58 @@ impl Need {
     }
 }
 
+/// What is asked of the guard.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// Where the request comes from.
+    pub peer: Peer,
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// What its route takes.
+    pub need: Need,
+    /// What it is, for records.
+    pub what: String,
+}
+
+impl Asked<'_> {
+    /// Keeps a record of what became of it.
+    async fn tell(
+        &self,
+        config: &ServerConfig,
+        user: &str,
+        (class, what): (AuditClass, &str),
+        state: &'static str,
+    ) {
+        if let Some(audit) = self.audit(config, user) {
+            audit.tell(Event { class, what, role: None, state: Some(SqlState(state)) }).await;
+        }
+    }
+
+    /// Keeps a record of a password that was refused.
+    async fn tell_stranger(
+        &self,
+        config: &ServerConfig,
+        user: &str,
+        (stranger, what): (Stranger, &str),
+        state: &'static str,
+    ) {
+        if let Some(audit) = self.audit(config, user) {
+            audit.tell_stranger(stranger, of_connection(what, Some(SqlState(state)))).await;
+        }
+    }
+
+    fn audit(&self, config: &ServerConfig, user: &str) -> Option<Arc<SessionAudit>> {
+        let who = Who {
+            user: user.to_owned(),
+            client: Some(self.peer.address),
+            door: Door::Http,
+            application: String::new(),
+            database: String::new(),
+        };
+        Some(SessionAudit::new(config.audit.as_ref()?, who))
+    }
+}
+
 /// Whether a request with these headers may go on.
 ///
 /// # Errors
@@ -85,18 +145,27 @@ impl Need {
 pub async fn check(
     env: &Env,
     engine: &SqlEngine,
-    auth: &Auth,
-    (passwords, headers): (&Passwords, &HeaderMap),
-    need: Need,
+    config: &ServerConfig,
+    (passwords, attempts): (&Passwords, &Arc<Attempts>),
+    asked: Asked<'_>,
 ) -> Result<(), ApiError> {
-    check_host(auth, headers)?;
-    let Auth::Scram(users) = auth else { return Ok(()) };
+    let Asked { headers, need, peer, .. } = asked;
+    check_host(&config.auth, headers)?;
+    let Auth::Scram(users) = &config.auth else { return Ok(()) };
     let refuse = || {
         let message = "user and password needed (HTTP basic authentication)";
         ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     };
     let header = headers.get(header::AUTHORIZATION).ok_or_else(refuse)?;
     let (user, password) = basic(header.as_bytes()).ok_or_else(refuse)?;
+    if let Some(rules) = &config.access
+        && let Err(why) = rules.over_http(peer.address.ip(), peer.encrypted, &user)
+    {
+        let what = format!("request refused: {why}");
+        asked.tell_stranger(config, &user, (Stranger::TurnedAway, &what), "28000").await;
+        let text = crate::access_rules::NotOverHttp { user, why }.to_string();
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "no_access_rule", text));
+    }
     let (known, reach) = engine.reach_of(&user).await.map_err(|error| {
         let message = format!("the user's rights cannot be looked up: {error}; try again shortly");
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "rights_unknown", message)
@@ -104,29 +173,55 @@ pub async fn check(
     let verifier = users.verifier_of(&user, &known);
     // Another password, another mark.
     let mark = passwords.key.hash_one((header.as_bytes(), verifier.to_string()));
-    let allowed = || {
-        if known == LogIn::Unknown {
-            return Err(ApiError::new(
-                StatusCode::FORBIDDEN,
-                "no_role",
-                format!("role {user:?} does not exist; a superuser makes it: CREATE ROLE … LOGIN"),
-            ));
+    let known_before = passwords.proven.lock().contains(&mark);
+    if !known_before {
+        let limited = async |refused: TooMany| {
+            let what = (Stranger::TurnedAway, "request refused: too many failed ones");
+            asked.tell_stranger(config, &user, what, "28000").await;
+            let status = StatusCode::TOO_MANY_REQUESTS;
+            Err(ApiError::new(status, "too_many_guesses", refused.to_string()))
+        };
+        let attempt = match attempts.begin(Door::Http, &user, peer.address.ip()) {
+            Ok(attempt) => attempt,
+            Err(refused) => return limited(refused).await,
+        };
+        match attempt.judge(crate::auth::proves(env, verifier, password).await) {
+            Ok(true) => {}
+            Ok(false) => {
+                let what = (Stranger::Guessed, "request refused: wrong password, or no such user");
+                asked.tell_stranger(config, &user, what, "28P01").await;
+                env.clock.sleep(WRONG_PASSWORD_DELAY).await;
+                return Err(refuse());
+            }
+            Err(refused) => return limited(refused).await,
         }
-        need.met(reach)
-    };
-    if passwords.proven.lock().contains(&mark) {
-        return allowed();
+        if let Some(audit) = asked.audit(config, &user) {
+            let event = of_connection("password proven", Some(SqlState::SUCCESS));
+            audit.must_tell(event).await.map_err(|error| {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                ApiError::new(status, "not_recorded", error.to_string())
+            })?;
+        }
+        let mut proven = passwords.proven.lock();
+        if proven.len() >= MAX_PROVEN {
+            proven.clear();
+        }
+        proven.insert(mark);
     }
-    if !crate::auth::proves(env, verifier, password).await {
-        return Err(refuse());
+    if known == LogIn::Unknown {
+        let what = (AuditClass::Connection, "request refused: no such role");
+        asked.tell(config, &user, what, "28000").await;
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "no_role",
+            format!("role {user:?} does not exist; a superuser makes it: CREATE ROLE … LOGIN"),
+        ));
     }
-    let mut proven = passwords.proven.lock();
-    if proven.len() >= MAX_PROVEN {
-        proven.clear();
+    let met = need.met(reach);
+    if met.is_err() {
+        asked.tell(config, &user, (AuditClass::Denied, &asked.what), "42501").await;
     }
-    proven.insert(mark);
-    drop(proven);
-    allowed()
+    met
 }
 
 /// Whether a request may be meant for this server; see [`is_for_us`].

@@ -10,7 +10,8 @@
 //! A client that stalls in its headers, its body or between requests is dropped after `Limits::stall`.
 //!
 //! # Limits
-//! `Limits::max_requests` at once, more get 503; HTTP/1.1 only; no TLS (see `config::check_exposure`).
+//! `Limits::max_requests` at once, more get 503; HTTP/1.1 only; TLS where it is asked for (`ServerConfig::http_tls`), without
+//! clients' certificates.
 
 mod auth;
 pub mod health;
@@ -19,25 +20,33 @@ pub mod ready;
 pub mod reply;
 pub mod token;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{Extensions, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics_exporter_prometheus::PrometheusHandle;
 use telesto_common::Env;
 use telesto_sql::SqlEngine;
 use telesto_txn::Database;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use crate::attempts::Attempts;
+use crate::clients::Clients;
 use crate::config::ServerConfig;
 use crate::http::reply::ApiError;
 use crate::kv::Kv;
@@ -50,6 +59,25 @@ const LANDING: &str = include_str!("landing.html");
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Where a request comes from: an extension of every request.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Whose address it is.
+    pub address: SocketAddr,
+    /// Whether it came by TLS that ends here.
+    pub encrypted: bool,
+}
+
+impl Peer {
+    /// Where the request with these extensions comes from.
+    #[must_use]
+    pub fn of(extensions: &Extensions) -> Self {
+        // Requests that come by no socket are this process's own.
+        let own = Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), encrypted: false };
+        extensions.get::<Self>().copied().unwrap_or(own)
+    }
+}
+
 /// What every handler sees.
 #[derive(Clone, Debug)]
 pub struct HttpState {
@@ -61,6 +89,7 @@ pub struct HttpState {
     metrics: Option<PrometheusHandle>,
     requests: Arc<Semaphore>,
     passwords: Arc<auth::Passwords>,
+    attempts: Arc<Attempts>,
     health: Arc<health::Health>,
     ready: Arc<ready::Readiness>,
 }
@@ -72,6 +101,7 @@ impl HttpState {
         env: Env,
         engine: &Arc<SqlEngine>,
         config: Arc<ServerConfig>,
+        clients: &Clients,
         metrics: Option<PrometheusHandle>,
     ) -> Self {
         let database = Arc::clone(engine.database());
@@ -82,6 +112,7 @@ impl HttpState {
             health,
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
             passwords: Arc::default(),
+            attempts: Arc::clone(&clients.attempts),
             env,
             engine: Arc::clone(engine),
             database,
@@ -167,11 +198,16 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let response =
-        match admit(&state, request.headers(), auth::Need::of(route, request.method())).await {
-            Err(refusal) => refusal.into_response(),
-            Ok(_permit) => within(&state, next.run(request)).await,
-        };
+    let asked = auth::Asked {
+        peer: Peer::of(request.extensions()),
+        headers: request.headers(),
+        need: auth::Need::of(route, request.method()),
+        what: format!("HTTP {} {route}", request.method()),
+    };
+    let response = match admit(&state, asked).await {
+        Err(refusal) => refusal.into_response(),
+        Ok(_permit) => within(&state, next.run(request)).await,
+    };
     measure(&state, route, begun, &response);
     response
 }
@@ -214,12 +250,11 @@ fn admission(state: &HttpState) -> Result<OwnedSemaphorePermit, ApiError> {
 
 async fn admit(
     state: &HttpState,
-    headers: &HeaderMap,
-    need: auth::Need,
+    asked: auth::Asked<'_>,
 ) -> Result<OwnedSemaphorePermit, ApiError> {
     let permit = admission(state)?;
-    let given = (&*state.passwords, headers);
-    auth::check(&state.env, &state.engine, &state.config.auth, given, need).await?;
+    let known = (&*state.passwords, &state.attempts);
+    auth::check(&state.env, &state.engine, &state.config, known, asked).await?;
     Ok(permit)
 }
 
@@ -269,7 +304,7 @@ pub async fn serve_status(listener: TcpListener, state: HttpState, stop: Stop) {
     let router = status_router(state.clone());
     let end = stop.kill.clone();
     let stop = Stop { drain: end.clone(), ..stop };
-    accept(listener, state, router, stop, &end).await;
+    accept((listener, None), state, router, stop, &end).await;
 }
 
 /// Serves until the server drains, then finishes the requests under way.
@@ -277,11 +312,13 @@ pub async fn serve(listener: TcpListener, state: HttpState, console: Option<Rout
     let router = router(state.clone(), console);
     state.stops_with(&stop);
     let end = stop.drain.clone();
-    accept(listener, state, router, stop, &end).await;
+    let tls = state.config.tls.as_ref().filter(|_| state.config.http_tls);
+    let tls = tls.map(|tls| tls.http.clone());
+    accept((listener, tls), state, router, stop, &end).await;
 }
 
 async fn accept(
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<TlsAcceptor>),
     state: HttpState,
     router: Router,
     stop: Stop,
@@ -295,8 +332,8 @@ async fn accept(
             () = end.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, most likely: give the others time to close theirs.
                 tracing::warn!(%error, "HTTP accept failed");
@@ -306,9 +343,20 @@ async fn accept(
         };
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else { continue };
         let stall = state.config.limits.stall;
-        let connection = connection(socket, router.clone(), stall, stop.clone());
+        let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
+        let own = env.clone();
         env.spawn("http connection", async move {
-            connection.await;
+            // Without it small replies wait for the client's delayed acknowledgement.
+            let _ = socket.set_nodelay(true);
+            let peer = Peer { address: peer, encrypted: tls.is_some() };
+            match tls {
+                None => connection((socket, peer), router, stall, stop).await,
+                Some(tls) => {
+                    if let Some(socket) = handshake(&own, &tls, socket, stall, &stop).await {
+                        connection((socket, peer), router, stall, stop).await;
+                    }
+                }
+            }
             drop(permit);
         });
     }
@@ -317,12 +365,48 @@ async fn accept(
     let _ = connections.acquire_many(all).await;
 }
 
-async fn connection(socket: TcpStream, router: Router, stall: Duration, stop: Stop) {
-    // Without it small replies wait for the client's delayed acknowledgement.
-    let _ = socket.set_nodelay(true);
+/// The TLS handshake; `None`: there was none in time, and nothing of the connection is left.
+async fn handshake(
+    env: &Env,
+    tls: &TlsAcceptor,
+    socket: TcpStream,
+    stall: Duration,
+    stop: &Stop,
+) -> Option<TlsStream<TcpStream>> {
+    let by = env.deadline(stall);
+    let accepted = tokio::select! {
+        biased;
+        () = stop.drain.cancelled() => return None,
+        accepted = env.within(by, "the TLS handshake of HTTP", tls.accept(socket)) => accepted,
+    };
+    match accepted {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake of HTTP failed");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+async fn connection(
+    (socket, peer): (impl AsyncRead + AsyncWrite + Unpin + Send, Peer),
+    router: Router,
+    stall: Duration,
+    stop: Stop,
+) {
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(stall).max_buf_size(64 * 1024);
-    let service = TowerToHyperService::new(router);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        if peer.encrypted {
+            // As a proxy says it: cookies are then for TLS only.
+            let https = header::HeaderValue::from_static("https");
+            request.headers_mut().insert("x-forwarded-proto", https);
+        }
+        router.call(request)
+    });
     let connection = builder.serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
     let mut draining = false;

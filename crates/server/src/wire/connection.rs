@@ -23,12 +23,14 @@ use bytes::BytesMut;
 use telesto_common::Env;
 use telesto_common::admission::Gate;
 use telesto_sql::session::Settings;
+use telesto_sql::session::audit::{Audit as _, AuditClass};
 use telesto_sql::types::TextStyle;
 use telesto_sql::{
     CancelHandle, Ending, Error, ResultSink, Session, SqlState, StatementResult, TransactionStatus,
 };
 use tokio::sync::Mutex;
 
+use crate::audit::{Event, SessionAudit};
 use crate::clients::Clients;
 use crate::metrics::WireMetrics;
 use crate::wire::admission::turned_away;
@@ -65,6 +67,9 @@ pub struct Connection {
     styled: Option<(Arc<Settings>, TextStyle)>,
     /// The settings whose reported values the client knows.
     told: Option<Arc<Settings>>,
+    /// Who keeps records of what is refused, and statements that were refused and are not told yet.
+    audit: Option<Arc<SessionAudit>>,
+    denied: Vec<String>,
 }
 
 impl Connection {
@@ -84,6 +89,26 @@ impl Connection {
             in_pipeline: false,
             styled: None,
             told: None,
+            audit: None,
+            denied: Vec::new(),
+        }
+    }
+
+    /// With records kept of what is refused.
+    #[must_use]
+    pub fn audited(self, audit: Option<Arc<SessionAudit>>) -> Self {
+        let audit = audit.filter(|audit| audit.wants(AuditClass::Denied));
+        Self { audit, ..self }
+    }
+
+    /// Keeps records of the statements that were refused.
+    async fn tell_denied(&mut self) {
+        let Some(audit) = &self.audit else { return };
+        let role = &self.session.settings().current_user;
+        for what in self.denied.drain(..) {
+            let state = Some(SqlState::INSUFFICIENT_PRIVILEGE);
+            let event = Event { class: AuditClass::Denied, what: &what, role: Some(role), state };
+            audit.tell(event).await;
         }
     }
 
@@ -98,7 +123,11 @@ impl Connection {
     /// Serves until the connection ends.
     pub async fn run(&mut self) -> End {
         loop {
-            if let Err(end) = self.step().await {
+            let stepped = self.step().await;
+            if !self.denied.is_empty() {
+                self.tell_denied().await;
+            }
+            if let Err(end) = stepped {
                 return end;
             }
         }
@@ -214,6 +243,9 @@ impl Connection {
 
     pub(super) fn report(&mut self, error: &Error) {
         self.metrics.failures.increment(1);
+        if self.audit.is_some() && error.code() == SqlState::INSUFFICIENT_PRIVILEGE {
+            self.denied.push(self.session.recent_text());
+        }
         if self.handle.ending().is_some() {
             // The goodbye says why.
             return;

@@ -10,6 +10,7 @@
 //! - A connection's panic ends that connection only.
 
 pub mod admission;
+mod authentication;
 pub mod backend;
 pub mod cancel;
 pub mod connection;
@@ -33,10 +34,13 @@ use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::startup::{BackendKeyData, SecretKey};
 use telesto_common::Env;
 use telesto_common::limits::MemoryBudget;
-use telesto_sql::{SessionOptions, SqlEngine};
+use telesto_sql::session::audit::{Audit, AuditClass};
+use telesto_sql::{SessionOptions, SqlEngine, SqlState};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::attempts::Door;
+use crate::audit::{Event, SessionAudit, Who};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
 use crate::metrics::WireMetrics;
@@ -114,7 +118,7 @@ impl WireServer {
             };
             let server = Arc::clone(&self);
             self.env.spawn("connection", async move {
-                let started = server.start(socket).await;
+                let started = server.start(socket, peer).await;
                 drop(startup);
                 if let Some((wire, client)) = started {
                     let env = server.env.clone();
@@ -133,13 +137,10 @@ impl WireServer {
         }
     }
 
-    async fn start(&self, socket: TcpStream) -> Option<(Wire, Client)> {
+    async fn start(&self, socket: TcpStream, peer: SocketAddr) -> Option<(Wire, Client)> {
         // Without it small replies wait for the client's delayed acknowledgement.
         let _ = socket.set_nodelay(true);
-        let started =
-            startup::start(&self.env, socket, &self.engine, &self.config, &self.budget, &self.stop)
-                .await;
-        match started {
+        match startup::start(self, socket, peer).await {
             Ok((wire, Started::Session(client))) => Some((wire, client)),
             Ok((wire, Started::Cancel { pid, secret })) => {
                 self.clients.cancels.cancel(pid, &secret);
@@ -182,7 +183,32 @@ impl WireServer {
                 _ => options.parameters.push((name, value)),
             }
         }
-        let mut session = match wire.during(self.engine.session(options)).await {
+        let audit = self.config.audit.as_ref().map(|log| {
+            let who = Who {
+                user: options.user.clone(),
+                client: Some(client.peer),
+                door: Door::Sql,
+                application: options.application_name.clone(),
+                database: options.database.clone(),
+            };
+            SessionAudit::new(log, who)
+        });
+        options.audit = audit.clone().map(|audit| audit as Arc<dyn Audit>);
+        let begun = async {
+            let begun = self.engine.session(options).await;
+            let Some(audit) = &audit else { return begun };
+            match begun {
+                Ok(session) => {
+                    audit.must_tell(of_connection("log-in", Some(SqlState::SUCCESS))).await?;
+                    Ok(session)
+                }
+                Err(error) => {
+                    audit.tell(of_connection("log-in refused", Some(error.code()))).await;
+                    Err(error)
+                }
+            }
+        };
+        let mut session = match wire.during(begun).await {
             Ok(Ok(session)) => session,
             Ok(Err(error)) => {
                 wire.output.error(error_fields(&error, Severity::Fatal));
@@ -206,7 +232,8 @@ impl WireServer {
         self.clients.metrics.sessions.increment(1);
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.clients.metrics);
-        let mut connection = Connection::new(self.env.clone(), wire, session, &self.clients);
+        let mut connection =
+            Connection::new(self.env.clone(), wire, session, &self.clients).audited(audit.clone());
         // After a panic the session is closed and nothing else: no more is asked of its state.
         let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
             Ok(end) => end,
@@ -215,7 +242,11 @@ impl WireServer {
                 End::Panicked
             }
         };
-        self.part(connection.finish(), end).await;
+        let wire = connection.finish();
+        if let Some(audit) = audit {
+            audit.tell(of_connection("session ended", Some(SqlState::SUCCESS))).await;
+        }
+        self.part(wire, end).await;
     }
 
     /// Says goodbye as the end demands.
@@ -262,6 +293,11 @@ impl WireServer {
         }
         wire.close().await;
     }
+}
+
+/// A record of a log-in, or of a session's end.
+pub(crate) fn of_connection(what: &str, state: Option<SqlState>) -> Event<'_> {
+    Event { class: AuditClass::Connection, what, role: None, state }
 }
 
 /// Counts a session while it is open.

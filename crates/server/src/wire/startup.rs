@@ -11,29 +11,26 @@
 //! - Nothing read before the TLS handshake is believed after it: bytes that came with the SSLRequest
 //!   end the connection (CVE-2021-23214).
 //! - Before authentication a client can hold at most one small message.
-//! - A wrong password and a user who does not exist look the same.
+//! - Who may come in is for `authentication` to say.
 //!
 //! # Limits
 //! The whole takes at most `Limits::startup`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use pgwire::api::auth::sasl::scram::{ScramSecret, ScramServerAuth};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::startup::{Authentication, NegotiateProtocolVersion};
 use telesto_common::Env;
-use telesto_common::limits::MemoryBudget;
-use telesto_sql::SqlEngine;
 use tokio::net::TcpStream;
 
-use crate::auth::WRONG_PASSWORD_DELAY;
-use crate::config::{Auth, ProberKey, ServerConfig};
+use crate::config::ServerConfig;
 use crate::wire::backend::Output;
 use crate::wire::frontend::SMALL_FRAME_BYTES;
-use crate::wire::report::{Severity, error_fields};
-use crate::wire::stream::{End, Stop, Stream, Wire};
+use crate::wire::stream::{End, Stream, Wire};
+use crate::wire::{WireServer, authentication};
 
 const PROTOCOL_3_0: u32 = 3 << 16;
 const PROTOCOL_3_2: u32 = PROTOCOL_3_0 | 2;
@@ -66,6 +63,8 @@ pub struct Client {
     pub settings: Vec<(String, String)>,
     /// Whether cancel keys may be long (protocol 3.2).
     pub long_secret: bool,
+    /// Where it is.
+    pub peer: SocketAddr,
 }
 
 /// A refusal in words of the protocol.
@@ -86,13 +85,11 @@ pub(crate) fn fatal(output: &mut Output, code: &str, message: &str, hint: Option
 /// # Errors
 /// [`End`].
 pub async fn start(
-    env: &Env,
+    server: &WireServer,
     socket: TcpStream,
-    engine: &SqlEngine,
-    config: &ServerConfig,
-    budget: &Arc<MemoryBudget>,
-    stop: &Stop,
+    peer: SocketAddr,
 ) -> Result<(Wire, Started), (Option<Wire>, End)> {
+    let WireServer { env, config, budget, stop, .. } = server;
     let new =
         |stream| Wire::new(env.clone(), stream, config.limits.clone(), Arc::clone(budget), stop);
     let mut wire = new(Stream::Plain(socket.into()));
@@ -127,7 +124,7 @@ pub async fn start(
                 return Ok((wire, Started::Cancel { pid, secret: message.freeze() }));
             }
             version if version >> 16 == 3 => {
-                return match session(env, &mut wire, (version, message), engine, config).await {
+                return match session(server, &mut wire, (version, message), peer).await {
                     Ok(client) => Ok((wire, Started::Session(client))),
                     Err(end) => Err((Some(wire), end)),
                 };
@@ -200,11 +197,10 @@ async fn encrypt(
 }
 
 async fn session(
-    env: &Env,
+    server: &WireServer,
     wire: &mut Wire,
     (version, body): (u32, BytesMut),
-    engine: &SqlEngine,
-    config: &ServerConfig,
+    peer: SocketAddr,
 ) -> Result<Client, End> {
     let Some(parameters) = parameters(&body) else {
         fatal(
@@ -227,6 +223,7 @@ async fn session(
         database: String::new(),
         settings: Vec::new(),
         long_secret: spoken == PROTOCOL_3_2,
+        peer,
     };
     for (name, value) in parameters {
         match name.as_str() {
@@ -264,99 +261,9 @@ async fn session(
     if client.database.is_empty() {
         client.database.clone_from(&client.user);
     }
-    if let Auth::Scram(users) = &config.auth {
-        let chain = config.tls.as_ref().map(|tls| &*tls.chain_pem);
-        let encrypted = matches!(wire.stream(), Stream::Tls(_));
-        let deadline = env.deadline(config.limits.startup);
-        let secret = match own_prober(config, &client) {
-            Some(key) => key.verifier.secret(),
-            None => {
-                let asking = engine.log_in_of(&client.user);
-                let known = match env.within(deadline, "looking a role up", asking).await {
-                    Ok(Ok(known)) => known,
-                    Ok(Err(error)) => {
-                        wire.output.error(error_fields(&error, Severity::Fatal));
-                        return Err(End::Done);
-                    }
-                    Err(_) => return Err(End::Stalled("looking a role up")),
-                };
-                users.verifier_of(&client.user, &known).secret()
-            }
-        };
-        let dialogue = scram(wire, secret, chain.filter(|_| encrypted));
-        let proven = match env.within(deadline, "authentication", dialogue).await {
-            Ok(proven) => proven?,
-            Err(_) => return Err(End::Stalled("authentication")),
-        };
-        if !proven {
-            env.clock.sleep(WRONG_PASSWORD_DELAY).await;
-            let text = format!("password authentication failed for user \"{}\"", client.user);
-            fatal(&mut wire.output, "28P01", &text, None);
-            return Err(End::Done);
-        }
-    }
+    authentication::enter(server, wire, &client).await?;
     wire.output.message(&PgWireBackendMessage::Authentication(Authentication::Ok));
     Ok(client)
-}
-
-/// The key of this process's prober, if `client` says that it is that.
-fn own_prober<'a>(config: &'a ServerConfig, client: &Client) -> Option<&'a ProberKey> {
-    let says = |(name, value): &(String, String)| {
-        name == "application_name" && value == ProberKey::APPLICATION
-    };
-    let key = config.prober.as_ref()?;
-    (key.user == client.user && client.settings.iter().any(says)).then_some(key)
-}
-
-/// The SASL dialogue; whether the client knows the password.
-async fn scram(
-    wire: &mut Wire,
-    secret: ScramSecret,
-    chain_pem: Option<&[u8]>,
-) -> Result<bool, End> {
-    let mut server = ScramServerAuth::new();
-    let mut mechanisms = Vec::new();
-    if chain_pem.is_some_and(|chain| server.configure_certificate(chain).is_ok()) {
-        mechanisms.push("SCRAM-SHA-256-PLUS".to_owned());
-    }
-    mechanisms.push("SCRAM-SHA-256".to_owned());
-    let say = |wire: &mut Wire, message| {
-        wire.output.message(&PgWireBackendMessage::Authentication(message));
-    };
-    say(wire, Authentication::SASL(mechanisms.clone()));
-    let first = password(wire).await?;
-    let Some((mechanism, data)) = sasl_initial(&first) else { return Ok(false) };
-    if !mechanisms.iter().any(|known| known.as_bytes() == mechanism) {
-        return Ok(false);
-    }
-    let Ok((challenge, waiting)) = server.on_client_first_message_with_secret(data, secret) else {
-        return Ok(false);
-    };
-    say(wire, Authentication::SASLContinue(challenge.into()));
-    let last = password(wire).await?;
-    match waiting.on_client_final_message(&last) {
-        Ok(signature) => {
-            say(wire, Authentication::SASLFinal(signature.into()));
-            Ok(true)
-        }
-        Err(_) => Ok(false),
-    }
-}
-
-async fn password(wire: &mut Wire) -> Result<BytesMut, End> {
-    let limit = wire.limits().startup;
-    match wire.frame(Some(limit), "the password", true).await? {
-        (b'p', body) => Ok(body),
-        _ => Err(End::Gone),
-    }
-}
-
-/// Mechanism and data of a SASLInitialResponse.
-fn sasl_initial(body: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = body.iter().position(|byte| *byte == 0)?;
-    let (mechanism, rest) = (&body[..end], &body[end + 1..]);
-    let (length, data) = rest.split_first_chunk::<4>()?;
-    (u32::from_be_bytes(*length) as usize == data.len()).then_some((mechanism, data))
 }
 
 /// Pairs of terminated texts up to an empty name, exactly filling `body`.
@@ -406,7 +313,7 @@ fn options(text: &str) -> Result<Vec<(String, String)>, String> {
 pub(crate) mod fuzz {
     /// The body of a startup message, of a SASL response, and the words of `options`.
     pub fn startup(bytes: &[u8]) {
-        let _ = super::sasl_initial(bytes);
+        let _ = crate::wire::authentication::sasl_initial(bytes);
         if let Some(parameters) = super::parameters(bytes) {
             let texts: usize =
                 parameters.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
@@ -451,7 +358,7 @@ mod tests {
         #[test]
         fn startup_parsers_of_any_bytes_never_panic(body in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = parameters(&body);
-            let _ = sasl_initial(&body);
+            let _ = crate::wire::authentication::sasl_initial(&body);
             let _ = options(&String::from_utf8_lossy(&body));
         }
     }

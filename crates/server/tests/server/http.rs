@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use telesto_server::auth::{Users, Verifier};
+use telesto_server::clients::Clients;
 use telesto_server::http::{HttpState, OPENAPI, routes, serve};
 use telesto_server::wire::stream::Stop;
 use telesto_server::{Auth, Limits, ServerConfig};
@@ -53,7 +54,8 @@ impl Server {
         if let Auth::Scram(users) = &config.auth {
             engine.adopt_users(&users.names()).await.expect("have roles");
         }
-        let state = HttpState::new(env, &engine, Arc::new(config), Some(metrics));
+        let clients = Clients::new(&env, &config.limits);
+        let state = HttpState::new(env, &engine, Arc::new(config), &clients, Some(metrics));
         let stop = Stop::default();
         let serving = tokio::spawn(serve(listener, state, None, stop.clone()));
         Self { address, stop, serving }
@@ -224,6 +226,28 @@ async fn users_when_configured_are_asked_for_their_password() {
         let reply = server.ask("GET", "/openapi.json", &[("authorization", &header)], "").await;
         assert_eq!(reply.status, status);
     }
+}
+
+#[tokio::test]
+async fn guesser_over_http_is_refused_as_the_user_and_for_nobody_alike() {
+    let env = telesto_runtime::env();
+    let users = BTreeMap::from([("ada".to_owned(), Verifier::of_password(&env, "pencil"))]);
+    let auth = Auth::Scram(Arc::new(Users::new(&env, users)));
+    let server = Server::start(ServerConfig { auth, ..ServerConfig::default() }).await;
+    let ask = async |credentials: &str| {
+        let header = format!("Basic {credentials}");
+        let reply = server.ask("GET", "/openapi.json", &[("authorization", &header)], "").await;
+        if reply.status == 200 { "let in".to_owned() } else { reply.code() }
+    };
+    // ada:pencils, eve:pencil
+    for wrong in ["YWRhOnBlbmNpbHM=", "ZXZlOnBlbmNpbA=="] {
+        for _ in 0..telesto_server::attempts::USER_BURST {
+            assert_eq!(ask(wrong).await, "unauthorized");
+        }
+        assert_eq!(ask(wrong).await, "too_many_guesses");
+    }
+    // ada:pencil
+    assert_eq!(ask("YWRhOnBlbmNpbA==").await, "too_many_guesses");
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! The server over real sockets, on the in-memory database: one program, so that it links once.
 #![allow(missing_docs, clippy::disallowed_methods, reason = "tests run on the real runtime")]
 
+mod certificates;
 mod drivers;
 mod ends;
+mod entrance;
 mod hostile;
 mod http;
 mod secure;

@@ -65,16 +65,21 @@ async fn scram_dialogue_out_of_order_is_refused() {
         body.extend(data);
         frame(b'p', &body)
     };
-    for message in [
+    for (n, message) in [
         plain(b""),
         plain(b"p=tls-unique,,n=x,r=abc"),
         plain(b"\xff\xfe"),
         frame(b'p', b"SCRAM-SHA-1\0\0\0\0\0"),
         frame(b'p', b"no end"),
         [plain(b"n,,n=x,r=abcdef"), frame(b'p', b"c=biws,r=abcdef,p=AAAA")].concat(),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let mut raw = Raw::connect(&node).await;
-        raw.send(&startup(&[("user", "telesto"), ("database", "telesto")])).await;
+        // Each counts as a wrong password of its user.
+        let user = if n % 2 == 0 { "telesto" } else { "nobody" };
+        raw.send(&startup(&[("user", user), ("database", "telesto")])).await;
         raw.send(&message).await;
         let messages = raw.until(b'E').await;
         let (_, error) = messages.last().expect("an error");
@@ -94,7 +99,7 @@ async fn scram_dialogue_out_of_order_is_refused() {
 async fn tls_carries_a_session_with_channel_binding() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
-    let tls = tls::load(&certificate, &key).expect("loads");
+    let tls = tls::load(&certificate, &key, None).expect("loads");
     let node =
         Node::start(ServerConfig { auth: scram(), tls: Some(tls), ..ServerConfig::default() })
             .await;
@@ -133,7 +138,7 @@ async fn tls_carries_a_session_with_channel_binding() {
 async fn bytes_sent_before_the_handshake_end_the_connection() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
-    let tls = tls::load(&certificate, &key).expect("loads");
+    let tls = tls::load(&certificate, &key, None).expect("loads");
     let node = Node::start(ServerConfig { tls: Some(tls), ..ServerConfig::default() }).await;
     let mut socket = TcpStream::connect(node.address).await.expect("connects");
     let mut early = vec![0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
@@ -150,9 +155,16 @@ async fn certificate_that_cannot_be_used_is_named() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
     let missing = directory.path().join("missing.pem");
-    assert!(tls::load(&missing, &key).expect_err("missing").to_string().contains("missing.pem"));
-    assert!(tls::load(&key, &key).expect_err("no certificate").to_string().contains("key.pem"));
     assert!(
-        tls::load(&certificate, &certificate).expect_err("no key").to_string().contains("cert.pem")
+        tls::load(&missing, &key, None).expect_err("missing").to_string().contains("missing.pem")
+    );
+    assert!(
+        tls::load(&key, &key, None).expect_err("no certificate").to_string().contains("key.pem")
+    );
+    assert!(
+        tls::load(&certificate, &certificate, None)
+            .expect_err("no key")
+            .to_string()
+            .contains("cert.pem")
     );
 }

@@ -26,7 +26,7 @@ impl Node {
         let database = Arc::new(MemoryDatabase::new(env.clone()));
         let engine =
             SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
-        config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        config.listen.get_or_insert("127.0.0.1:0".parse().expect("an address"));
         let server = Server::start(env, engine, config, None, None).await.expect("starts");
         Self { address: server.sql_address().expect("listens"), server }
     }

@@ -12,6 +12,7 @@ use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
 use telesto_txn::{Database, TxnOptions};
 
+use super::audit::Audit;
 use super::planner::BothExecutors;
 use super::settings::Settings;
 use super::writes::Writes;
@@ -91,6 +92,8 @@ pub struct SessionOptions {
     pub read_only: bool,
     /// The greatest label the client has seen (a session continued elsewhere).
     pub label: Label,
+    /// Who keeps records of definitions and changes of roles; `None`: nobody.
+    pub audit: Option<Arc<dyn Audit>>,
 }
 
 /// SQL over one [`Database`].
@@ -271,6 +274,7 @@ impl SqlEngine {
             channels: Arc::new(Channels::new(Arc::clone(&self.hub), id)),
             several: false,
             wrote: false,
+            audit: options.audit,
         })
     }
 

@@ -15,6 +15,7 @@
 
 mod activity;
 mod as_of;
+pub mod audit;
 mod bounds;
 mod conflict;
 mod constraints;
@@ -201,6 +202,8 @@ pub struct Session {
     wrote: bool,
     /// What is temporary; made when it is first asked for.
     temp: Option<Arc<crate::temp::TempStore>>,
+    /// Who keeps records of what it does.
+    audit: Option<Arc<dyn audit::Audit>>,
 }
 
 impl Session {
@@ -239,11 +242,16 @@ impl Session {
         for parsed in parsed {
             let prepared = Prepared::simple(parsed, sql);
             sink.binary(self.fetches_binary(&prepared));
-            let result = if alone && self.block.is_none() {
-                self.run_alone(&prepared).await?
-            } else {
-                self.run(&prepared, Vec::new()).await?
+            let slot = match self.audit {
+                Some(_) => self.audits(&prepared, sql, alone).boxed().await?,
+                None => None,
             };
+            let result = if alone && self.block.is_none() {
+                self.run_alone(&prepared).await
+            } else {
+                self.run(&prepared, Vec::new()).await
+            };
+            let result = audit::ended(slot, result).await?;
             let result = self.spending.counts(result);
             if let Err(error) = sink.result(result).await {
                 return Err(self.fail_with(error).boxed().await);
@@ -387,8 +395,12 @@ impl Session {
         self.shows_query(&prepared.sql);
         self.cancel.shared().set_computes(false);
         self.spending.starts(&prepared.sql, &self.settings);
+        let slot = match self.audit {
+            Some(_) => self.audits(prepared, &prepared.sql, true).boxed().await?,
+            None => None,
+        };
         let (result, took) = self.spending.timer().run(pin!(self.run(prepared, parameters))).await;
-        let result = result.map(|result| self.spending.counted(result));
+        let result = audit::ended(slot, result).await.map(|result| self.spending.counted(result));
         self.spending.ran(took);
         result
     }

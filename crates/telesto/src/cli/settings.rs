@@ -44,6 +44,16 @@ pub enum ConsoleKind {
     Off,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
 /// What a node of a cluster may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -167,12 +177,29 @@ settings! {
     /// authenticate, without it only this machine may connect
     #[arg(value_name = "FILE")]
     auth_file: PathBuf, "TELESTO_AUTH_FILE";
+    /// Rules of who may come to the Postgres port from where, like pg_hba.conf: lines of host|hostssl|hostnossl DATABASE USER ADDRESS/BITS
+    /// scram-sha-256|cert|trust|reject; the first that fits decides, none means no. Read again on SIGHUP
+    #[arg(value_name = "FILE")]
+    access_file: PathBuf, "TELESTO_ACCESS_FILE";
+    /// Where a record is kept of each log-in, refusal, definition and change of a role: a file (mode 600, appended to, opened anew
+    /// when it was renamed), or - for standard error. What cannot be recorded is refused
+    #[arg(value_name = "FILE")]
+    audit_log: String, "TELESTO_AUDIT_LOG";
+    /// Of what records are kept: some of connection, denied, definition, role, separated by commas. Default: all
+    #[arg(value_name = "CLASSES")]
+    audit: String, "TELESTO_AUDIT";
     /// Certificate chain for TLS on the Postgres port, PEM
     #[arg(value_name = "FILE", requires = "tls_key")]
     tls_cert: PathBuf, "TELESTO_TLS_CERT";
     /// Key of that certificate, PEM
     #[arg(value_name = "FILE", requires = "tls_cert")]
     tls_key: PathBuf, "TELESTO_TLS_KEY";
+    /// TLS on the HTTP port, with the same certificate; it may then be open to the network, where there are users. Default: off
+    #[arg(value_enum)]
+    http_tls: Switch, "TELESTO_HTTP_TLS";
+    /// Authorities whose clients' certificates are believed, PEM: an access rule may then ask for one (cert)
+    #[arg(value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: PathBuf, "TELESTO_TLS_CLIENT_CA";
     /// SQL clients at once. Default: 500
     #[arg(value_name = "N")]
     max_connections: usize, "TELESTO_MAX_CONNECTIONS";

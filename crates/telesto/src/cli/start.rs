@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use telesto::{ClusterOptions, Options, open};
 use telesto_common::Env;
+use telesto_server::access_rules::AccessRules;
+use telesto_server::audit::{AuditLog, Classes};
 use telesto_server::auth::Users;
 use telesto_server::{Auth, Limits, Mount, Server, ServerConfig};
 use telesto_txn::Database as _;
@@ -18,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::prober::Wanted;
-use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, address};
+use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, Switch, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
@@ -53,10 +55,14 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
     let prober = Wanted::of(&env, settings, &mut server_config)?;
     let options = options(settings, &server_config)?;
+    keep_to_this_user(settings)?;
     let console = console(settings)?;
     // Before the first measurement, or the layers below measure into nothing.
     let metrics = telesto_server::metrics::install().map_err(text)?;
 
+    if let Some(rules) = &server_config.access {
+        reload_on_hangup(&env, Arc::clone(rules))?;
+    }
     // Signals count from here: a stop during a slow opening is a stop.
     let mut terminate = signal(SignalKind::terminate()).map_err(text)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(text)?;
@@ -182,7 +188,11 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
     };
     let tls = match (&settings.tls_cert, &settings.tls_key) {
         (Some(certificate), Some(key)) => {
-            Some(telesto_server::tls::load(certificate, key).map_err(text)?)
+            let client_ca = settings.tls_client_ca.as_deref();
+            Some(telesto_server::tls::load(certificate, key, client_ca).map_err(text)?)
+        }
+        (None, None) if settings.tls_client_ca.is_some() => {
+            return Err("tls-client-ca needs tls-cert and tls-key".to_owned());
         }
         (None, None) => None,
         _ => return Err("tls-cert and tls-key belong together: give both, or none".to_owned()),
@@ -213,7 +223,77 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
     };
     let status = settings.status.as_deref().map(address).transpose()?.flatten();
     let (listen, http) = (address(listen)?, address(http)?);
-    Ok(ServerConfig { listen, http, status, standing: None, auth, prober: None, tls, limits })
+    let (access, audit) = (access(settings)?, audit(env, settings)?);
+    Ok(ServerConfig {
+        listen,
+        http,
+        status,
+        standing: None,
+        auth,
+        prober: None,
+        access,
+        tls,
+        http_tls: settings.http_tls == Some(Switch::On),
+        limits,
+        audit,
+    })
+}
+
+/// Who may come to the Postgres port from where.
+fn access(settings: &Settings) -> Result<Option<Arc<AccessRules>>, String> {
+    let Some(path) = &settings.access_file else { return Ok(None) };
+    AccessRules::read(path, settings.tls_client_ca.is_some()).map(Some).map_err(text)
+}
+
+/// Reads the rules of entrance again whenever a SIGHUP comes.
+fn reload_on_hangup(env: &Env, rules: Arc<AccessRules>) -> Result<(), String> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(text)?;
+    env.spawn("access rules", async move {
+        while hangup.recv().await.is_some() {
+            match rules.reload() {
+                Ok(()) => tracing::info!("the access file was read again"),
+                Err(error) => tracing::error!(%error, "the access rules stay what they were"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Makes the default folder this user's alone, and tells of files with secrets that others may read.
+fn keep_to_this_user(settings: &Settings) -> Result<(), String> {
+    if settings.bucket.is_none() || settings.data_dir.is_none() {
+        telesto::own_folder(Path::new(DEFAULT_FOLDER))
+            .map_err(|error| format!("the folder {DEFAULT_FOLDER} cannot be made: {error}"))?;
+    }
+    let audit_log = settings.audit_log.as_deref().filter(|path| *path != "-").map(Path::new);
+    let files = [
+        ("users file", settings.auth_file.as_deref()),
+        ("TLS key", settings.tls_key.as_deref()),
+        ("join token file", settings.join_token_file.as_deref()),
+        ("audit log", audit_log),
+    ];
+    for (what, path) in files.into_iter().filter_map(|(what, path)| Some((what, path?))) {
+        if let Some(mode) = telesto::reach_of_others(path) {
+            tracing::warn!(
+                file = %path.display(),
+                mode = format!("{mode:o}"),
+                "everybody on this machine may read the {what}; chmod 600 it"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Where records are kept of who did what.
+fn audit(env: &Env, settings: &Settings) -> Result<Option<Arc<AuditLog>>, String> {
+    let classes = settings.audit.as_deref().map_or(Ok(Classes::all()), str::parse)?;
+    match settings.audit_log.as_deref() {
+        Some(target) => AuditLog::open(env, target.into(), classes).map(Some).map_err(text),
+        None if settings.audit.is_some() => {
+            Err("audit needs audit-log: say where the records go, a file or -".to_owned())
+        }
+        None => Ok(None),
+    }
 }
 
 fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String> {
@@ -340,6 +420,8 @@ fn banner(
         (false, true) => " (this machine only, TLS)",
         (false, false) => " (this machine only, no password)",
     };
+    let http_tls = settings.http_tls == Some(Switch::On) && server.http_address().is_some();
+    let http_guard = if http_tls { " (TLS)" } else { "" };
     let node = opened.node.as_ref().map_or("none".to_owned(), |node| {
         format!("{} life {} in {}", node.id, node.incarnation, node.folder.display())
     });
@@ -365,7 +447,7 @@ fn banner(
         ("cluster", cluster),
         ("region", region),
         ("postgres", format!("{}{guard}", shown(server.sql_address()))),
-        ("http", shown(server.http_address())),
+        ("http", format!("{}{http_guard}", shown(server.http_address()))),
         ("status", shown(server.status_address())),
     ] {
         out.push_str(&format!("  {name:<11} {value}\n"));

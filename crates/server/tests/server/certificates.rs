@@ -1,0 +1,259 @@
+//! Certificates: clients that show who they are by one, and HTTP over TLS.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use telesto_server::access_rules::AccessRules;
+use telesto_server::audit::{AuditLog, Classes, Target};
+use telesto_server::auth::{Users, Verifier};
+use telesto_server::{Auth, Server, ServerConfig, tls};
+use telesto_sql::{SqlEngine, SqlOptions};
+use telesto_txn::memory::MemoryDatabase;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_postgres::NoTls;
+use tokio_postgres::error::SqlState;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::support::Node;
+
+/// An authority in a folder: its certificate, and those that it gives.
+struct Authority {
+    folder: tempfile::TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let authority = Self { folder: tempfile::tempdir().expect("directory") };
+        authority.openssl(&["req", "-x509", "-subj", "/CN=authority"], "ca", &[]);
+        authority
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn openssl(&self, begin: &[&str], name: &str, extensions: &[&str]) {
+        let mut command = std::process::Command::new("openssl");
+        command.args(begin).args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+        command.args(["-nodes", "-days", "2"]);
+        for extension in extensions {
+            command.args(["-addext", extension]);
+        }
+        command.arg("-keyout").arg(self.path(&format!("{name}.key")));
+        command.arg("-out").arg(self.path(&format!("{name}.pem")));
+        let made = command.output().expect("openssl 3 runs; install it");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    /// A certificate of this subject, for that use.
+    fn gives(&self, name: &str, subject: &str, usage: &str) {
+        let (ca, key) = (self.path("ca.pem"), self.path("ca.key"));
+        let (ca, key) = (ca.to_str().expect("text"), key.to_str().expect("text"));
+        let usage = format!("extendedKeyUsage={usage}");
+        let begin = ["req", "-x509", "-subj", subject, "-CA", ca, "-CAkey", key];
+        let plain = "basicConstraints=critical,CA:FALSE";
+        self.openssl(&begin, name, &["subjectAltName=DNS:localhost", plain, &usage]);
+    }
+
+    fn server(&self, client_ca: Option<&Path>) -> tls::Tls {
+        self.gives("server", "/CN=localhost", "serverAuth");
+        tls::load(&self.path("server.pem"), &self.path("server.key"), client_ca).expect("loads")
+    }
+
+    /// What a client needs that believes this authority, and shows `identity`, one of `other`'s.
+    fn client(&self, identity: Option<(&Self, &str)>) -> TlsConnector {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).expect("reads")).expect("in");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots);
+        let config = match identity {
+            None => config.with_no_client_auth(),
+            Some((of, name)) => {
+                let own = CertificateDer::from_pem_file(of.path(&format!("{name}.pem")));
+                let key = PrivateKeyDer::from_pem_file(of.path(&format!("{name}.key")));
+                config
+                    .with_client_auth_cert(vec![own.expect("reads")], key.expect("reads"))
+                    .expect("fits")
+            }
+        };
+        TlsConnector::from(Arc::new(config))
+    }
+}
+
+async fn shake(
+    connector: &TlsConnector,
+    socket: TcpStream,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    connector.connect(ServerName::try_from("localhost").expect("a name"), socket).await
+}
+
+/// What becomes of a log-in over TLS: `None`: let in; an empty text: the handshake ended it.
+async fn log_in(node: &Node, connector: &TlsConnector, user: &str) -> Option<(String, String)> {
+    let mut socket = TcpStream::connect(node.address).await.expect("connects");
+    socket.write_all(&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]).await.expect("sent");
+    assert_eq!(socket.read_u8().await.expect("an answer"), b'S');
+    let ended = || Some((String::new(), String::new()));
+    let Ok(stream) = shake(connector, socket).await else { return ended() };
+    let mut config = tokio_postgres::Config::new();
+    config.user(user).password("pencil").dbname("telesto");
+    match config.connect_raw(stream, NoTls).await {
+        Ok((client, connection)) => {
+            tokio::spawn(connection);
+            client.simple_query("SELECT 1").await.expect("works");
+            None
+        }
+        Err(error) => match error.as_db_error() {
+            Some(told) => Some((told.code().code().to_owned(), told.message().to_owned())),
+            None => ended(),
+        },
+    }
+}
+
+fn scram(users: &[&str]) -> Auth {
+    let env = telesto_runtime::env();
+    let verifier = Verifier::of_password(&env, "pencil");
+    let users = users.iter().map(|user| ((*user).to_owned(), verifier.clone()));
+    Auth::Scram(Arc::new(Users::new(&env, users.collect::<BTreeMap<_, _>>())))
+}
+
+fn rules(folder: &Path, lines: &str) -> Option<Arc<AccessRules>> {
+    let path = folder.join("access");
+    std::fs::write(&path, lines).expect("written");
+    Some(AccessRules::read(&path, true).expect("reads"))
+}
+
+#[tokio::test]
+async fn certificate_lets_in_the_user_it_names_and_nobody_else() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    ours.gives("telesto", "/CN=telesto", "clientAuth");
+    ours.gives("ada", "/O=telesto/CN=ada", "clientAuth");
+    ours.gives("two", "/CN=telesto/CN=ada", "clientAuth");
+    ours.gives("none", "/O=telesto", "clientAuth");
+    ours.gives("machine", "/CN=telesto", "serverAuth");
+    ours.gives("nobody", "/CN=nobody", "clientAuth");
+    theirs.gives("telesto", "/CN=telesto", "clientAuth");
+    let log = ours.path("audit");
+    let audit = AuditLog::open(
+        &telesto_runtime::env(),
+        Target::File(log.clone()),
+        "connection".parse::<Classes>().expect("a class"),
+    );
+    let lines = "hostssl all bob all scram-sha-256\nhostssl all all all cert\n";
+    let node = Node::start(ServerConfig {
+        auth: scram(&["telesto", "ada", "bob"]),
+        access: rules(ours.folder.path(), lines),
+        tls: Some(ours.server(Some(&ours.path("ca.pem")))),
+        audit: Some(audit.expect("opens")),
+        ..ServerConfig::default()
+    })
+    .await;
+    let by = async |identity: Option<(&Authority, &str)>, user: &str| {
+        log_in(&node, &ours.client(identity), user).await.map(|(code, _)| code)
+    };
+    let refused = Some("28000".to_owned());
+    let ended = Some(String::new());
+    assert_eq!(by(Some((&ours, "telesto")), "telesto").await, None);
+    assert_eq!(by(Some((&ours, "ada")), "ada").await, None);
+    assert_eq!(by(Some((&ours, "ada")), "telesto").await, refused, "another's name");
+    assert_eq!(by(Some((&ours, "two")), "telesto").await, refused, "two names");
+    assert_eq!(by(Some((&ours, "two")), "ada").await, refused, "two names");
+    assert_eq!(by(Some((&ours, "none")), "telesto").await, refused, "no name");
+    assert_eq!(
+        by(None, "telesto").await,
+        refused,
+        "no certificate; the right password is no way in"
+    );
+    assert_eq!(by(None, "bob").await, None, "a rule before asks for his password");
+    assert_eq!(by(Some((&ours, "nobody")), "nobody").await, refused, "no role");
+    assert_eq!(by(Some((&theirs, "telesto")), "telesto").await, ended, "another authority");
+    assert_eq!(by(Some((&ours, "machine")), "telesto").await, ended, "for servers");
+    // Without TLS no line fits.
+    let url = format!("{} password=pencil sslmode=disable", node.url());
+    let error = tokio_postgres::connect(&url, NoTls).await.err().expect("refused");
+    assert_eq!(error.code(), Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION));
+    node.server.stop(Duration::from_secs(20)).await;
+    let told = std::fs::read_to_string(log).expect("read");
+    assert!(told.contains("the certificate names another") && told.contains("no certificate"));
+}
+
+/// What HTTP answers to a request of `user`: its status and its text.
+async fn asks(mut stream: impl AsyncReadWrite, user: &str, path: &str) -> (u16, String) {
+    use base64::Engine as _;
+    let credentials = base64::engine::general_purpose::STANDARD.encode(format!("{user}:pencil"));
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: db.example\r\nconnection: close\r\nauthorization: Basic {credentials}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut raw = Vec::new();
+    // A server that is cut off inside of TLS says no goodbye.
+    let _ = stream.read_to_end(&mut raw).await;
+    let raw = String::from_utf8_lossy(&raw).into_owned();
+    let status = raw.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    (status, raw)
+}
+
+trait AsyncReadWrite: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> AsyncReadWrite for T {}
+
+#[tokio::test]
+async fn http_over_tls_serves_nothing_in_clear_and_keeps_the_rules_of_entrance() {
+    let authority = Authority::new();
+    let lines = "hostssl telesto ada 127.0.0.1/32 scram-sha-256\nhostssl all cert all cert\n\
+                 host all bob all reject\nhostnossl all all all scram-sha-256\n";
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    let engine =
+        SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
+    let config = ServerConfig {
+        // Open to the network: passwords are not readable there.
+        http: Some("0.0.0.0:0".parse().expect("an address")),
+        auth: scram(&["ada", "bob", "cert", "eve"]),
+        access: rules(authority.folder.path(), lines),
+        tls: Some(authority.server(Some(&authority.path("ca.pem")))),
+        http_tls: true,
+        ..ServerConfig::default()
+    };
+    let echo = axum::Router::new().route(
+        "/scheme",
+        axum::routing::get(|headers: axum::http::HeaderMap| async move {
+            format!("scheme={:?}", headers.get("x-forwarded-proto"))
+        }),
+    );
+    let mount: telesto_server::Mount = Box::new(move |_| echo);
+    let server = Server::start(env, engine, config, None, Some(mount)).await.expect("starts");
+    let port = server.http_address().expect("listens").port();
+    let socket = async || TcpStream::connect(("127.0.0.1", port)).await.expect("connects");
+    // Clients are asked for no certificate here.
+    let connector = authority.client(None);
+    for (user, status, text) in [
+        ("ada", 200, "openapi"),
+        ("cert", 403, "which HTTP does not take"),
+        ("bob", 403, "a rule rejects it"),
+        ("eve", 403, "no rule fits"),
+    ] {
+        let stream = shake(&connector, socket().await).await.expect("a handshake");
+        let (told, raw) = asks(stream, user, "/openapi.json").await;
+        assert_eq!(told, status, "{user}: {raw}");
+        assert!(raw.contains(text), "{user}: {raw}");
+    }
+    let stream = shake(&connector, socket().await).await.expect("a handshake");
+    let (_, raw) = asks(stream, "ada", "/scheme").await;
+    assert!(raw.contains("scheme=Some(\"https\")"), "cookies are for TLS only: {raw}");
+    let (told, raw) = asks(socket().await, "ada", "/openapi.json").await;
+    assert_eq!((told, raw.contains("openapi")), (0, false), "in clear: {raw}");
+    // A client that says nothing holds up neither the others nor the end.
+    let silent = socket().await;
+    let stream = shake(&connector, socket().await).await.expect("a handshake");
+    assert_eq!(asks(stream, "ada", "/openapi.json").await.0, 200);
+    assert!(server.stop(Duration::from_secs(20)).await, "ends in time");
+    drop(silent);
+}
