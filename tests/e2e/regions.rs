@@ -1,6 +1,7 @@
 //! Three regions of real processes on folders: a database with data becomes the first one, two join while a load writes; clients move
 //! between them by session tokens while regions are killed and the links between them cut, stalled and slowed down. What the clients
-//! saw is causal; afterwards the replicas are equal, what was acknowledged is there, and nothing is where it was not placed.
+//! saw is causal; afterwards the replicas are equal, what was acknowledged is there, and nothing is where it was not placed. Then one
+//! region is put back to an older state, and another one is lost for good.
 //!
 //! # Invariants
 //! - Every way from one region to another goes through a link of its own.
@@ -521,6 +522,124 @@ async fn go(world: &World, key: u64, with_token: bool) -> Vec<Event> {
     vec![Event::Write { key, value: value.unsigned_abs() }, Event::Read { key, value: read }]
 }
 
+/// Every region knows what all links take, a plan can be made from it, and a region goes over to another plane and back while it runs.
+async fn check_links(world: &World) {
+    let client = world.sites[2].client().await;
+    let until = Instant::now() + PATIENCE;
+    let known = "SELECT from_region, to_region FROM telesto_links WHERE round_trip_ms IS NOT NULL";
+    while rows(&client, known).await.len() < 6 {
+        assert!(Instant::now() < until, "{:?}", rows(&client, "SELECT * FROM telesto_links").await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let port = world.sites[2].port.load(Ordering::Relaxed);
+    let url = format!("postgres://telesto@127.0.0.1:{port}/telesto");
+    let plan = telesto(&["geo", "plan", "--url", &url]).expect("a plan");
+    assert_eq!(plan.matches(" → ").count(), 6, "{plan}");
+    let svg = telesto(&["geo", "plan", "--url", &url, "--format", "svg"]).expect("a picture");
+    assert!(svg.starts_with("<svg"), "{svg}");
+    for (number, plane) in [(101, "eventual"), (102, "matrix")] {
+        registry(&["plane", plane, "--bucket", &world.sites[2].place.bucket]);
+        let now = format!("SELECT 1 FROM telesto_regions WHERE is_self AND plane = '{plane}'");
+        let until = Instant::now() + PATIENCE;
+        while rows(&client, &now).await.is_empty() {
+            assert!(Instant::now() < until, "it does not go over to {plane}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        world.settle(number).await;
+    }
+}
+
+/// Compares the replicas of all regions, as the command does.
+fn verify(world: &World) {
+    let said = telesto(&["verify", "--regions", "--bucket", &world.sites[0].place.bucket]);
+    let said = said.unwrap_or_else(|error| panic!("replicas: {error}"));
+    assert!(said.contains("All replicas are equal."), "{said}");
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").filter_map(Result::ok) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("copied");
+        }
+    }
+}
+
+/// Waits until a region's bucket has a report that says `what`.
+async fn reported(site: &Site, what: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let said = registry(&["reports", "--bucket", &site.place.bucket]);
+        if said.contains(what) {
+            return;
+        }
+        assert!(Instant::now() < until, "no report of {what:?}: {said}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The first region is put back to an older state, with its bucket and its disk, and takes back what the others have.
+async fn lose_commits(world: &World) {
+    let us = &world.sites[0];
+    let backup = us.folder.with_extension("backup");
+    assert!(us.node.lock().take().expect("it runs").stop(), "it ends by itself");
+    copy(&us.folder, &backup);
+    us.start();
+    us.client()
+        .await
+        .batch_execute(
+            "CREATE TABLE behind (id int PRIMARY KEY, v text); CREATE INDEX behind_v ON behind (v);
+             INSERT INTO behind SELECT g, 'behind ' || g FROM generate_series(1, 50) g;
+             INSERT INTO shared SELECT g, g FROM generate_series(5000, 5009) g;
+             DELETE FROM history WHERE id = 7",
+        )
+        .await
+        .expect("written behind the backup");
+    world.settle(2).await;
+    us.kill();
+    std::fs::remove_dir_all(&us.folder).expect("removed");
+    std::fs::rename(&backup, &us.folder).expect("put back");
+    us.start();
+    reported(us, "had lost commits").await;
+    let client = us.client().await;
+    let count = async |query: &str| rows(&client, query).await.pop().unwrap_or_default();
+    assert_eq!(count("SELECT count(*) FROM behind WHERE v LIKE 'behind %'").await, "50");
+    assert_eq!(count("SELECT count(*) FROM shared WHERE k BETWEEN 5000 AND 5009").await, "10");
+    assert_eq!(count("SELECT count(*) FROM history WHERE id = 7").await, "0");
+    world.settle(3).await;
+    check_replicas(world).await;
+    verify(world);
+}
+
+/// The third region is lost for good; the others go on without it.
+async fn lose_region(world: &World) {
+    let (us, eu) = (&world.sites[0], &world.sites[1]);
+    world.sites[2].kill();
+    registry(&["remove", "ap", "--lost", "--bucket", &us.place.bucket]);
+    registry(&["remove", "ap", "--lost", "--bucket", &eu.place.bucket]);
+    for site in [us, eu] {
+        reported(site, "Region 2 was lost").await;
+    }
+    let until = Instant::now() + PATIENCE;
+    let client = us.client().await;
+    while rows(&client, "SELECT name FROM telesto_regions").await.len() > 2 {
+        assert!(Instant::now() < until, "the lost region is in the catalog still");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    client.batch_execute("INSERT INTO late VALUES (9000, 'without ap')").await.expect("written");
+    let there = eu.client().await;
+    while rows(&there, "SELECT v FROM late WHERE id = 9000").await != ["without ap"] {
+        assert!(Instant::now() < until, "the others do not go on");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let refused = telesto(&["region", "remove", "us", "--lost", "--bucket", &eu.place.bucket]);
+    assert!(refused.expect_err("it makes the definitions").contains("makes the definitions"));
+    verify(world);
+}
+
 fn asked(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
@@ -617,6 +736,7 @@ async fn regions_stay_causal_and_lose_nothing() {
 
     // What was acknowledged.
     check_replicas(&world).await;
+    check_links(&world).await;
     let client = world.sites[2].client().await;
     for mover in &movers {
         let key = mover.own_key().cast_signed();
@@ -670,6 +790,11 @@ async fn regions_stay_causal_and_lose_nothing() {
     println!("of {} markers {us} are found in us, {eu} in eu, {ap} in ap", secrets.len());
     assert!(us > 0 && eu > 0, "the search finds nothing where the table is");
     assert_eq!(ap, 0, "a table's rows are where it is not placed");
+
+    verify(&world);
+    lose_commits(&world).await;
+    println!("lost commits were taken back after {:?}", begun.elapsed());
+    lose_region(&world).await;
 
     // The checker finds a client that goes without its token.
     world.links[0][1].delay(Duration::from_millis(500));

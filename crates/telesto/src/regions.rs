@@ -19,6 +19,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -44,6 +45,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How long a region that has joined waits for what the others have.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_millis(200);
+/// How long a start waits for what peers have of this region that it may have lost.
+const HEARING: Duration = Duration::from_secs(10);
 /// Regions that introduce themselves at a time.
 const INTRODUCTIONS: usize = 16;
 
@@ -88,6 +91,8 @@ struct Shared {
     running: Mutex<Option<Arc<Regions>>>,
     /// The registry that the streams run by.
     number: Mutex<u64>,
+    /// The catalog does not name the regions as the registry does yet.
+    unnamed: AtomicBool,
 }
 
 /// Which region the database in `bucket` is.
@@ -151,6 +156,7 @@ impl Carrier {
             definitions: RegionDefinitions::new(database),
             running: Mutex::default(),
             number: Mutex::new(number),
+            unnamed: AtomicBool::new(false),
         });
         shared.run(&registry).await?;
         let router = Router::default().with(SERVICE, Arc::clone(&shared.switch) as _);
@@ -191,6 +197,19 @@ impl Carrier {
             running.note_complete().await.map_err(wrong)?;
         }
         Ok(())
+    }
+
+    /// Waits, for a while, until the peers that can be reached have said where they stand: what this region has lost is taken back before
+    /// it is used.
+    pub(crate) async fn hear_of_all(&self) {
+        let running = self.shared.running.lock().clone();
+        if let Some(running) = running
+            && !running.has_heard_of_all(self.shared.env.deadline(HEARING)).await
+        {
+            tracing::warn!(
+                "other regions have not said yet where they stand; this one opens without that"
+            );
+        }
     }
 
     async fn take_in_introductions(&self) {
@@ -275,7 +294,15 @@ impl Shared {
         }
         let loaded = Registry::load(&self.bucket).await.map_err(wrong)?;
         let Some((_, registry)) = loaded else { return Ok(()) };
-        let members = registry.members().iter().filter(|member| !member.removed);
+        // A lost region is named until those that stay have what they can have of it: a new home of its tables must not write before.
+        let running = self.running.lock().clone();
+        let closed = match running {
+            Some(running) => running.lost_are_closed().await.unwrap_or(false),
+            None => false,
+        };
+        self.unnamed.store(!closed, Ordering::Relaxed);
+        let stays = |member: &&telesto_regions::Member| !member.removed || member.lost && !closed;
+        let members = registry.members().iter().filter(stays);
         let named = members.filter_map(|member| {
             let (_, address) = member.node.as_ref()?;
             Some((member.id, member.name.clone(), address.clone()))
@@ -319,6 +346,9 @@ impl Shared {
         sql.settle_regions().await?;
         let known = *self.number.lock();
         if !Registry::is_newer(&self.bucket, known).await.map_err(wrong)? {
+            if self.unnamed.load(Ordering::Relaxed) {
+                self.name(sql).await?;
+            }
             return Ok(());
         }
         let Some((number, registry)) = Registry::load(&self.bucket).await.map_err(wrong)? else {
