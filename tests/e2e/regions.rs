@@ -125,14 +125,23 @@ struct World {
     /// Of each client, and of writes whose answer was lost.
     histories: Mutex<Vec<Vec<Event>>>,
     moves: AtomicI64,
-    _folder: tempfile::TempDir,
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl World {
     async fn new() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().to_owned();
+        // Kept to be looked at, with what the nodes said.
+        let folder = match std::env::var_os("TELESTO_REGIONS_KEEP") {
+            Some(_) => {
+                println!("kept in {}", folder.keep().display());
+                None
+            }
+            None => Some(folder),
+        };
         let site = |name: &&str| {
-            let folder = folder.path().join(name);
+            let folder = path.join(name);
             let place = Place::folder(&folder.join("bucket"), "quorum", "quorum");
             let (port, node) = (AtomicU16::new(0), Mutex::new(None));
             Site { place, folder, region: free_port(), port, node }
@@ -274,6 +283,8 @@ struct Mover {
     client: Client,
     rng: StdRng,
     events: Vec<Event>,
+    /// Where and when each of them ended.
+    places: Vec<(usize, Instant)>,
     /// Of the key that it alone writes: the last acknowledged value, and those with lost answers after it.
     own: (i64, Vec<i64>),
 }
@@ -283,7 +294,13 @@ impl Mover {
         let at = number % NAMES.len();
         let client = world.sites[at].client().await;
         let rng = StdRng::seed_from_u64(seed ^ (number as u64) << 32);
-        Self { number, at, client, rng, events: Vec::new(), own: (0, Vec::new()) }
+        let (events, places, own) = (Vec::new(), Vec::new(), (0, Vec::new()));
+        Self { number, at, client, rng, events, places, own }
+    }
+
+    fn saw(&mut self, event: Event) {
+        self.events.push(event);
+        self.places.push((self.at, Instant::now()));
     }
 
     fn own_key(&self) -> u64 {
@@ -317,7 +334,7 @@ impl Mover {
         let event = Event::Write { key, value: value.unsigned_abs() };
         match self.client.execute(WRITE, &[&key.cast_signed(), &value]).await {
             Ok(_) => {
-                self.events.push(event);
+                self.saw(event);
                 if own {
                     self.own = (value, Vec::new());
                 }
@@ -338,7 +355,7 @@ impl Mover {
         let key = if self.rng.random_bool(0.5) { any } else { others };
         if let Ok(row) = self.client.query_opt(READ, &[&key.cast_signed()]).await {
             let value = row.map(|row| row.get::<_, i64>(0).unsigned_abs());
-            self.events.push(Event::Read { key, value });
+            self.saw(Event::Read { key, value });
         }
     }
 
@@ -504,6 +521,30 @@ async fn check_replicas(world: &World) {
             rows(&client, &format!("SELECT telesto_check_table('{table}')")).await;
         }
     }
+}
+
+/// What is wrong with what the clients saw, and who did what to the keys meanwhile.
+fn violations(lost: Vec<Vec<Event>>, movers: &[Mover], begun: Instant) -> Vec<String> {
+    let before = lost.len();
+    let mut histories = lost;
+    histories.extend(movers.iter().map(|mover| mover.events.clone()));
+    let mut told = Vec::new();
+    for violation in check(&histories) {
+        told.push(violation.to_string());
+        for (session, events) in histories.iter().enumerate() {
+            let mover = session.checked_sub(before).map(|number| &movers[number]);
+            for (number, event) in events.iter().enumerate() {
+                let (Event::Write { key, .. } | Event::Read { key, .. }) = event;
+                let is_near = session == violation.at.0 && number.abs_diff(violation.at.1) < 8;
+                if *key == violation.key || is_near {
+                    let place = mover.map(|mover| mover.places[number]);
+                    let place = place.map(|(at, when)| (NAMES[at], when.duration_since(begun)));
+                    told.push(format!("  session {session}, event {number}: {event:?} {place:?}"));
+                }
+            }
+        }
+    }
+    told
 }
 
 /// A client that writes in the first region and reads in the second: with its token, or without.
@@ -692,6 +733,11 @@ async fn regions_stay_causal_and_lose_nothing() {
     assert!(!loaded.is_empty(), "nothing was written while regions joined");
     println!("{} rows were written while two regions joined, {:?}", loaded.len(), begun.elapsed());
 
+    for (site, name) in world.sites.iter().zip(NAMES) {
+        let client = site.client().await;
+        let peers = "SELECT name, connected, filling, sent_transactions, applied_transactions FROM telesto_regions WHERE NOT is_self";
+        println!("{name}: {:?}", rows(&client, peers).await);
+    }
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let world = Arc::clone(&world);
@@ -729,10 +775,8 @@ async fn regions_stay_causal_and_lose_nothing() {
     );
 
     // What the clients saw.
-    let mut histories = world.histories.lock().clone();
-    histories.extend(movers.iter().map(|mover| mover.events.clone()));
-    let violations: Vec<String> = check(&histories).iter().map(ToString::to_string).collect();
-    assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+    let wrong = violations(world.histories.lock().clone(), &movers, begun);
+    assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
 
     // What was acknowledged.
     check_replicas(&world).await;

@@ -109,7 +109,9 @@ impl Applier {
                 self.logged = work.known;
                 self.stored = Some(work.state);
                 if work.taken {
-                    shared.work.lock().pop_front();
+                    // Under the lock: whoever adds something counts what is done and what is not, and neither twice.
+                    let mut todo = shared.work.lock();
+                    todo.pop_front();
                     shared.work_done.send_modify(|done| *done += 1);
                 }
                 shared.publish(passed, &self.logged);
@@ -180,7 +182,8 @@ impl Applier {
         let sorted = async {
             let present =
                 store.get(vec![rows::inbox()], at).await?.pop().and_then(Read::into_value);
-            if present.as_ref() == Some(&work.state) {
+            // What was taken from peers may leave the state as it was: then it says nothing, and the labels tell what is here already.
+            if present != self.stored && present.as_ref() == Some(&work.state) {
                 // An attempt of unknown outcome has committed.
                 return Ok(None);
             }

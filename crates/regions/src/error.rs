@@ -47,6 +47,9 @@ pub enum Error {
     /// Too many regions introduce themselves.
     #[error("this region is taking in another one; it is asked again in a moment")]
     Busy,
+    /// Where a stream begins could not be stored in time.
+    #[error("{0}; it is tried again when this region can commit")]
+    Unnoted(String),
     /// The definitions cannot be read, or a row by them.
     #[error("rows of another region cannot be read by the definitions here: {0}")]
     Definitions(String),

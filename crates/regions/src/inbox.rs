@@ -250,13 +250,27 @@ impl Inbox {
 
     /// Takes transactions of `of` that another region had; those that go on where its stream stands here.
     ///
+    /// None that would wait: what is told of their past here is that of a batch to somebody else, made later than they were, and may
+    /// name what depends on them. It would stand before the same transaction in the queue when that comes by its own stream, and
+    /// for ever.
+    ///
     /// None that may stand behind a definition which has not come here by that stream: rows of a table that this region gets by
     /// the definition stand between, in no transaction, and only the stream brings them.
     pub fn take_again(&mut self, of: RegionId, elements: Vec<Element>, now: u64) -> usize {
         let (me, turn, defining) = (self.me, self.turn, self.defining);
+        let applied: Vec<u64> = (0..MEMBERS as u16)
+            .map(|region| self.sources.get(&RegionId(region)).map_or(0, |source| source.applied))
+            .collect();
         let Some(source) = self.sources.get_mut(&of) else { return 0 };
         let mut taken = 0;
         for element in elements {
+            let waits = |region: RegionId| {
+                let here = applied.get(usize::from(region.0)).copied().unwrap_or_default();
+                region != me && region != of && element.past.get(region, me) > here
+            };
+            if (0..MEMBERS as u16).map(RegionId).any(waits) {
+                break;
+            }
             let defined = |region| {
                 let told = source.received.past.get(region, me);
                 region == of || element.past.get(region, me) > told
@@ -520,6 +534,27 @@ mod tests {
             inbox.take(RegionId(*source), batch(*source, seen), 0);
         }
         inbox.due(usize::MAX, None, 0).iter().map(|remote| remote.label.source.0).collect()
+    }
+
+    #[test]
+    fn what_others_serve_again_never_waits_for_what_depends_on_it() {
+        let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
+        for source in [1, 2] {
+            inbox.begin(RegionId(source), Position::default());
+        }
+        // Region 2 has seen what region 1 sent it. What it serves again of that is told with the past of a batch that was made later: as if it
+        // had seen what depends on it.
+        inbox.take(RegionId(2), batch(2, &[1]), 0);
+        let missing = Missing { via: RegionId(2), of: RegionId(1), above: 0 };
+        assert_eq!(inbox.missing(1), [missing]);
+        assert_eq!(inbox.take_again(RegionId(1), batch(1, &[2]).elements, 0), 0);
+        assert!(inbox.due(usize::MAX, None, 0).is_empty());
+        let again = batch(1, &[]).elements;
+        assert_eq!(inbox.take_again(RegionId(1), again.clone(), 0), 1);
+        assert_eq!(inbox.take_again(RegionId(1), again, 0), 0, "twice");
+        inbox.take(RegionId(1), batch(1, &[]), 0);
+        let due = inbox.due(usize::MAX, None, 0);
+        assert_eq!(due.iter().map(|remote| remote.label.source.0).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]

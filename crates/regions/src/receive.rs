@@ -25,7 +25,7 @@ use crate::inbox::{Remote, Way};
 use crate::lines::Lines;
 use crate::question::Question;
 use crate::rows;
-use crate::shared::Shared;
+use crate::shared::{Shared, Taken};
 use crate::sort_out::{SortedOut, sort_out};
 use crate::wire::{Batch, LabelledRow, Reply, Request};
 
@@ -107,7 +107,11 @@ impl Receiver {
             }
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);
-                shared.news.notify_one();
+                // Noted first: after a crash it would be filled again, with rows that go before their causes.
+                let noted = shared.apply_taken(Taken::nothing());
+                let limit = shared.config.timeout;
+                let noted = shared.env.within_timeout(limit, "noting where a stream begins", noted);
+                noted.await.map_err(|error| Error::Unnoted(error.to_string()))??;
                 Ok(Reply::Taken)
             }
         }

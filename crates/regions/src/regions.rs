@@ -292,11 +292,16 @@ impl Regions {
     }
 
     /// The token of a session that has seen `session` (the label that the engine gave it) here. What it stands for is everything
-    /// that was here then.
+    /// that was here then; of a session that has seen nothing yet, everything that is here now: its client may have seen that by a
+    /// connection that was lost.
     #[must_use]
     pub fn token(&self, session: Label) -> String {
         let config = &self.shared.config;
-        token::sign(&config.secret, config.deployment, config.me, session.timestamp)
+        let seen = match session.timestamp {
+            Timestamp::ZERO => self.shared.engine.applied().1,
+            seen => seen,
+        };
+        token::sign(&config.secret, config.deployment, config.me, seen)
     }
 
     /// As [`Regions::token`], of a session that is about to go to region `to`: what it has seen is told there at once.
@@ -354,6 +359,12 @@ impl Regions {
         let (mut heard, everybody) = (shared.heard.subscribe(), shared.peers.len());
         let all = async { heard.wait_for(|heard| heard.len() >= everybody).await.is_ok() };
         shared.env.within(by, "hearing of the other regions", all).await.unwrap_or(false)
+    }
+
+    /// Peers that have seen commits which this region has lost and not taken back yet.
+    #[must_use]
+    pub fn taking_back(&self) -> Vec<RegionId> {
+        self.shared.taking_back.lock().iter().copied().collect()
     }
 
     /// How often this region has lost commits and gone on.

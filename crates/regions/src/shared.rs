@@ -107,6 +107,13 @@ pub(crate) struct Taken {
     pub then: Then,
 }
 
+impl Taken {
+    /// Nothing: an entry with the state as it is.
+    pub fn nothing() -> Self {
+        Self { transactions: Vec::new(), then: Then::Nothing }
+    }
+}
+
 /// What follows from it.
 #[derive(Debug)]
 pub(crate) enum Then {

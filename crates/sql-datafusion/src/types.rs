@@ -255,10 +255,12 @@ fn list_of<'a>(
                 if array.dimensions.len() > 1 {
                     return Err(fault::unsupported("a query over multi-dimensional arrays"));
                 }
-                // A list has no place for where it begins to count; vectors count from 0, which their type says.
-                if !vector && array.dimensions.iter().any(|(_, low)| *low != 1) {
+                // A list has no place for where it begins to count. Vectors count from 0, which their type says, and so do the
+                // arrays that system tables' vectors are cast to, whose subscripts nobody asks for.
+                let begins = |low: i32| low == 1 || low == 0;
+                if !vector && array.dimensions.iter().any(|(_, low)| !begins(*low)) {
                     return Err(fault::unsupported(
-                        "a query, other than by key, over an array whose subscripts do not begin with 1",
+                        "a query, other than by key, over an array whose subscripts begin with neither 0 nor 1",
                     ));
                 }
                 valid.push(true);

@@ -199,16 +199,22 @@ impl Carrier {
         Ok(())
     }
 
-    /// Waits, for a while, until the peers that can be reached have said where they stand: what this region has lost is taken back before
-    /// it is used.
+    /// Waits, for a while, until the peers that can be reached have said where they stand; and when this region has lost something, until it
+    /// was taken back: a definition that is made before would take the place of one that was lost.
     pub(crate) async fn hear_of_all(&self) {
         let running = self.shared.running.lock().clone();
-        if let Some(running) = running
-            && !running.has_heard_of_all(self.shared.env.deadline(HEARING)).await
-        {
-            tracing::warn!(
-                "other regions have not said yet where they stand; this one opens without that"
-            );
+        let Some(running) = running else { return };
+        let patience = self.shared.env.deadline(PATIENCE);
+        while !running.has_heard_of_all(self.shared.env.deadline(HEARING)).await {
+            let taking_back = running.taking_back();
+            if taking_back.is_empty() || patience.passed(self.shared.env.clock.monotonic()) {
+                tracing::warn!(
+                    "other regions have not said yet where they stand; this one opens without that"
+                );
+                return;
+            }
+            let trouble = running.status().trouble.unwrap_or_default();
+            tracing::warn!(?taking_back, trouble, "waiting for what this region has lost");
         }
     }
 
@@ -262,7 +268,12 @@ impl Shared {
         let missing = self.definitions.missing(&running.passed()).await?;
         // What names this region comes behind the rows that were to be sent before.
         let whole = running.has_past_of(self.definitions.stamp()).await.map_err(wrong)?;
-        Ok(missing.or_else(|| (!whole).then(|| "the rows of the first region".to_owned())))
+        // What is written here before its stream to another region has begun goes there as rows of a snapshot, before its causes.
+        let silent = running.status().peers.into_iter().find(|peer| !peer.connected);
+        let silent = silent.map(|peer| format!("region {}, to take what is written here", peer.name));
+        Ok(missing
+            .or_else(|| (!whole).then(|| "the rows of the first region".to_owned()))
+            .or(silent))
     }
 
     /// Runs the streams as `registry` says, in the place of those that run.

@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::Bug;
+use telesto_regions::Rules;
 use telesto_log::record::Write;
 use telesto_testkit::World;
 use telesto_txn::service::{CheckedWrite, CommitRequest, CommitWrites, RemoteWrites};
 use telesto_txn::{Database as _, Reads};
 
-use crate::harness::{Sites, write};
+use crate::harness::{Sites, rule, usual_rules, write};
 
 /// What each region replicates.
 const PREFIXES: [[&str; 3]; 3] = [["a", "b", "d"], ["a", "b", "c"], ["a", "c", "d"]];
@@ -107,6 +108,37 @@ fn region_that_lost_commits_takes_them_back_and_goes_on() {
             let status = sites.at(region).regions.status();
             assert!(status.peers.iter().all(|peer| peer.waiting == 0), "{status:?}");
         }
+    });
+}
+
+/// Rows of the system, definitions among them, are taken back in an entry of their own, before the rows that are read by them. The region has
+/// heard nothing else meanwhile, so that its state is as it was: that says nothing about whether they are here.
+#[test]
+fn definitions_that_were_lost_are_taken_back_before_the_rows_that_they_define() {
+    World::run(35, false, async |world| {
+        let mut sites = Sites::new(&world, 3);
+        sites.start_all().await;
+        let definition = "\0\0\0\0s1";
+        let mut rules = usual_rules().rules().to_vec();
+        rules.push(rule("\0\0\0\0s", &[0, 1, 2]));
+        for region in 0..3 {
+            let rules = Rules::new(rules.clone());
+            sites.at(region).regions.set_placement(&rules).await.expect("set");
+        }
+        sites.put(0, "a1", "old").await;
+        sites.quiet().await;
+        let backup = sites.backup(0);
+        sites.put(0, definition, "taken back").await;
+        sites.put(0, "a2", "taken back").await;
+        sites.comes(1, "a2", Some("taken back")).await;
+        sites.comes(2, "a2", Some("taken back")).await;
+        sites.kill(0);
+        sites.restore(0, &backup).await;
+        sites.start(0, 0..3).await;
+        sites.comes(0, "a2", Some("taken back")).await;
+        assert_eq!(sites.get(0, definition).await.as_deref(), Some("taken back"));
+        sites.quiet().await;
+        equal(&sites, 0..3).await.expect("equal");
     });
 }
 

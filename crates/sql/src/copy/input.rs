@@ -46,7 +46,7 @@ struct Origin {
 }
 
 enum Input {
-    Lines(Decoder),
+    Lines(Box<Decoder>),
     Binary(BinaryDecoder),
 }
 
@@ -101,7 +101,7 @@ impl CopyIn {
                 let not_null = flags(&options.force_not_null, &names, "FORCE_NOT_NULL", table)?;
                 let null = flags(&options.force_null, &names, "FORCE_NULL", table)?;
                 let options = Options { header_names: names, ..options };
-                Input::Lines(Decoder::new(options).forcing(not_null, null))
+                Input::Lines(Box::new(Decoder::new(options).forcing(not_null, null)))
             }
         };
         let width = chosen.len();
