@@ -545,6 +545,7 @@ mod tests {
         // Region 2 has seen what region 1 sent it. What it serves again of that is told with the past of a batch that was made later: as if it
         // had seen what depends on it.
         inbox.take(RegionId(2), batch(2, &[1]), 0);
+        assert!(inbox.due(usize::MAX, None, 0).is_empty());
         let missing = Missing { via: RegionId(2), of: RegionId(1), above: 0 };
         assert_eq!(inbox.missing(1), [missing]);
         assert_eq!(inbox.take_again(RegionId(1), batch(1, &[2]).elements, 0), 0);

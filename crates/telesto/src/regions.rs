@@ -270,7 +270,8 @@ impl Shared {
         let whole = running.has_past_of(self.definitions.stamp()).await.map_err(wrong)?;
         // What is written here before its stream to another region has begun goes there as rows of a snapshot, before its causes.
         let silent = running.status().peers.into_iter().find(|peer| !peer.connected);
-        let silent = silent.map(|peer| format!("region {}, to take what is written here", peer.name));
+        let silent =
+            silent.map(|peer| format!("region {}, to take what is written here", peer.name));
         Ok(missing
             .or_else(|| (!whole).then(|| "the rows of the first region".to_owned()))
             .or(silent))

@@ -41,7 +41,8 @@ fn session_that_moves_sees_what_it_saw_and_what_it_does_not_see_is_named() {
 }
 
 #[test]
-fn session_that_has_seen_nothing_yet_stands_for_what_its_client_may_have_seen_before_its_connection_was_lost() {
+fn session_that_has_seen_nothing_yet_stands_for_what_its_client_may_have_seen_before_its_connection_was_lost()
+ {
     World::run(15, false, async |world| {
         let sites = Sites::running(&world, 3).await;
         sites.quiet().await;
