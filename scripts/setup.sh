@@ -9,18 +9,18 @@ mkdir -p "$TELESTO_CACHE/bin" "$TELESTO_CACHE/tools/bin"
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# as_root COMMAND...: as it is for root, by sudo for others.
+# as_root COMMAND...: as it is for root, by sudo for others. A service that a package starts must not go on holding the lock below.
 as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; return; fi
+    if [ "$(id -u)" = 0 ]; then "$@" 9>&-; return; fi
     command -v sudo >/dev/null 2>&1 || die "not root and no sudo: as root, run: $*"
-    sudo "$@"
+    sudo "$@" 9>&-
 }
 
 # Two stages of the tests may want something installed at once: one after the other. hold_setup and release_setup nest.
 hold_setup() {
     if [ "${SETUP_HELD:-0}" = 0 ]; then
         exec 9>"$TELESTO_CACHE/setup.lock"
-        flock 9
+        flock -w 1200 9 || die "something else has been installing for 20 minutes; see who holds $TELESTO_CACHE/setup.lock"
     fi
     SETUP_HELD=$((${SETUP_HELD:-0} + 1))
 }

@@ -16,8 +16,16 @@ only=("$@")
 # Stages that mostly wait run side by side. Each has a log, a folder and ports of its own.
 jobs="${TELESTO_TEST_JOBS:-2}"
 running=() # NAME=PID of stages that were started beside others and are not reported yet
-# Stages in the background do not hear an interrupt at the terminal by themselves.
-trap 'trap - INT; kill -INT 0; exit 130' INT
+# Every stage has a process group of its own and would not hear that the whole is to end.
+end() {
+    trap - INT TERM
+    local pid
+    for pid in "$logs"/*.pid; do [ -e "$pid" ] && kill -TERM "$(cat "$pid")" 2>/dev/null; done
+    exit 130
+}
+trap end INT TERM
+# A stage that does not end within these seconds is ended, and has failed; it says where it stood.
+bound() { case "$1" in build | unit) echo 2400 ;; *) echo 1500 ;; esac; }
 
 wanted() { [ "${#only[@]}" = 0 ] || [[ " ${only[*]} " == *" $1 "* ]]; }
 
@@ -60,7 +68,10 @@ settle() {
 # run NAME COMMAND...: leaves its output in NAME.log, its exit code and its seconds in NAME.status.
 run() {
     local name="$1" began=$SECONDS status=0; shift
-    "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
+    timeout -k 30 "$(bound "$name")" "$@" >"$logs/$name.log" 2>&1 </dev/null &
+    echo "$!" >"$logs/$name.pid"
+    wait "$!" || status=$?
+    rm -f "$logs/$name.pid"
     echo "$status $((SECONDS - began))" >"$logs/$name.status"
 }
 
@@ -87,6 +98,12 @@ report() {
     else
         failures+=("$name")
         echo "   FAILED (exit $status); the whole is in $log:"
+        if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+            echo "   It did not end within $(bound "$name") s. Tests that were running for long, and its end:"
+            grep -aE '^test .* has been running for over' "$log" | while read -r _ test _; do
+                grep -aqE "^test $test .*\.\.\. " "$log" || echo "   $test"
+            done
+        fi
         # Which tests, and what they said; of a stage without such lines, or a build that failed, its end.
         if [ "$f" -gt 0 ] && grep -aqE '^test .* FAILED$' "$log"; then
             grep -aE '^test .* FAILED$' "$log" | sed 's/^/   /'

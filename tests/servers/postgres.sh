@@ -32,7 +32,7 @@ start)
         # Another test may be installing it, or something else.
         lock="$HOME/.cache/telesto/setup.lock"
         mkdir -p "$(dirname "$lock")"
-        flock "$lock" apt-get update -q >&2 || {
+        flock -o -w 1200 "$lock" apt-get update -q >&2 || {
             echo "apt-get update failed; is the network up? Or install Debian's package postgresql-15 by hand" >&2
             exit 1
         }
@@ -40,7 +40,7 @@ start)
         mkdir -p /etc/postgresql-common
         [ -e /etc/postgresql-common/createcluster.conf ] ||
             echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf
-        DEBIAN_FRONTEND=noninteractive flock "$lock" apt-get install -q -y --no-install-recommends postgresql-15 >&2 || {
+        DEBIAN_FRONTEND=noninteractive flock -o -w 1200 "$lock" apt-get install -q -y --no-install-recommends postgresql-15 >&2 || {
             echo "apt-get install postgresql-15 failed; install it by hand" >&2
             exit 1
         }
@@ -60,7 +60,10 @@ start)
 stop)
     if [ -d "$dir/data" ]; then
         as_owner $bin/pg_ctl -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 || true
-        rm -rf "$dir"
+        # Tens of thousands of small files: minutes, on some disks. Nobody waits for it.
+        gone=$(mktemp -d "$dir.gone-XXXXXX")
+        mv "$dir" "$gone"
+        nohup rm -rf "$gone" >/dev/null 2>&1 </dev/null &
     fi
     ;;
 *)

@@ -7,11 +7,11 @@
 //! # Limits
 //! Histograms keep their samples until they are rendered or `upkeep` runs: run it every few seconds.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 
@@ -21,14 +21,16 @@ const LATENCY_BUCKETS: [f64; 17] = [
     1.0, 2.5, 5.0, 10.0,
 ];
 
-static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 
 /// Installs the process's recorder, or returns the one that is installed.
 ///
 /// # Errors
 /// [`Error::Metrics`] when another crate's recorder is in place.
 pub fn install() -> Result<PrometheusHandle> {
-    if let Some(handle) = RECORDER.get() {
+    // Whoever comes second waits for the first one: between setting the recorder and keeping its handle there is neither.
+    let mut installed = RECORDER.lock();
+    if let Some(handle) = &*installed {
         return Ok(handle.clone());
     }
     let recorder = PrometheusBuilder::new()
@@ -36,13 +38,9 @@ pub fn install() -> Result<PrometheusHandle> {
         .map_err(|error| Error::Metrics(error.to_string()))?
         .build_recorder();
     let handle = recorder.handle();
-    match metrics::set_global_recorder(recorder) {
-        Ok(()) => {
-            crate::catalogue::declare();
-            Ok(RECORDER.get_or_init(|| handle).clone())
-        }
-        Err(error) => RECORDER.get().cloned().ok_or_else(|| Error::Metrics(error.to_string())),
-    }
+    metrics::set_global_recorder(recorder).map_err(|error| Error::Metrics(error.to_string()))?;
+    crate::catalogue::declare();
+    Ok(installed.insert(handle).clone())
 }
 
 /// What the wire counts.

@@ -30,6 +30,8 @@ fn send(socket: &[u8], state: &str) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -43,6 +45,7 @@ mod tests {
             (UnixDatagram::bind_addr(&abstract_name).expect("bound"), format!("@{name}")),
         ];
         for (socket, told) in here {
+            socket.set_read_timeout(Some(Duration::from_secs(60))).expect("bounded");
             send(told.as_bytes(), "READY=1").expect("sent");
             let mut bytes = [0; 16];
             let length = socket.recv(&mut bytes).expect("received");
