@@ -9,7 +9,7 @@
 //!
 //! # Limits
 //! About 40 s; the disturbed part takes `TELESTO_REGIONS_SECONDS` (default: 15). `TELESTO_REGIONS_SEED` makes what is tried the same
-//! again, not when.
+//! again, not when. With `TELESTO_REGIONS_KEEP` set the folders stay, with what the nodes said.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]

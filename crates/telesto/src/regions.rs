@@ -45,8 +45,10 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How long a region that has joined waits for what the others have.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long a start waits for what peers have of this region that it may have lost.
+/// How long a start waits for peers to say where they stand in what this region may have lost, and for what it has lost to be taken back: a
+/// peer may go away in the middle.
 const HEARING: Duration = Duration::from_secs(10);
+const TAKING_BACK: Duration = Duration::from_secs(600);
 /// Regions that introduce themselves at a time.
 const INTRODUCTIONS: usize = 16;
 
@@ -204,7 +206,7 @@ impl Carrier {
     pub(crate) async fn hear_of_all(&self) {
         let running = self.shared.running.lock().clone();
         let Some(running) = running else { return };
-        let patience = self.shared.env.deadline(PATIENCE);
+        let patience = self.shared.env.deadline(TAKING_BACK);
         while !running.has_heard_of_all(self.shared.env.deadline(HEARING)).await {
             let taking_back = running.taking_back();
             if taking_back.is_empty() || patience.passed(self.shared.env.clock.monotonic()) {
