@@ -61,7 +61,7 @@ pub struct Compared {
     pub regions: Vec<RegionId>,
     /// Rows in the first of them.
     pub rows: u64,
-    /// Rows that differ, [`MOST`] at most.
+    /// Rows that differ, a hundred at most.
     pub different: Vec<Difference>,
     /// Rows that some region has not got yet, and has not said to have passed: a link is slow, or down.
     pub on_their_way: u64,
