@@ -1,6 +1,7 @@
-//! Three regions of real processes on folders: a database with data becomes the first one, two join while a load writes; clients move
-//! between them by session tokens while regions are killed and the links between them cut, stalled and slowed down. What the clients
-//! saw is causal; afterwards the replicas are equal, what was acknowledged is there, and nothing is where it was not placed.
+//! Three regions of real processes on folders: a database with data becomes the first one, two join while a load writes, and are killed
+//! while they are filled; clients move between them by session tokens while regions are killed and the links between them cut, stalled
+//! and slowed down. What the clients saw is causal; afterwards the replicas are equal, what was acknowledged is there, and nothing is
+//! where it was not placed. Then one region is put back to an older state, and another one is lost for good.
 //!
 //! # Invariants
 //! - Every way from one region to another goes through a link of its own.
@@ -8,7 +9,7 @@
 //!
 //! # Limits
 //! About 40 s; the disturbed part takes `TELESTO_REGIONS_SECONDS` (default: 15). `TELESTO_REGIONS_SEED` makes what is tried the same
-//! again, not when.
+//! again, not when. With `TELESTO_REGIONS_KEEP` set the folders stay, with what the nodes said.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -88,6 +89,26 @@ impl Site {
         *self.node.lock() = Some(node);
     }
 
+    /// Starts it and kills it a moment later, wherever it is then.
+    fn start_in_vain(&self, for_how_long: Duration) {
+        let local = self.folder.join("local");
+        std::fs::create_dir_all(&local).expect("local folder");
+        let output = std::fs::File::create(local.join("in-vain.log")).expect("log file");
+        let mut child = Command::new(program())
+            .args(["start", "--bucket", &self.place.bucket, "--log", self.place.log])
+            .args(["--durability", self.place.durability, "--memory", "128MiB"])
+            .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"])
+            .args(["--region", &format!("127.0.0.1:{}", self.region)])
+            .args(["--data-dir", &local.join("node").display().to_string()])
+            .stdout(output.try_clone().expect("log file"))
+            .stderr(output)
+            .spawn()
+            .expect("the telesto binary runs");
+        std::thread::sleep(for_how_long);
+        child.kill().expect("killed");
+        child.wait().expect("child");
+    }
+
     fn kill(&self) {
         self.port.store(0, Ordering::Relaxed);
         self.node.lock().take().expect("it runs").kill();
@@ -124,14 +145,23 @@ struct World {
     /// Of each client, and of writes whose answer was lost.
     histories: Mutex<Vec<Vec<Event>>>,
     moves: AtomicI64,
-    _folder: tempfile::TempDir,
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl World {
     async fn new() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().to_owned();
+        // Kept to be looked at, with what the nodes said.
+        let folder = match std::env::var_os("TELESTO_REGIONS_KEEP") {
+            Some(_) => {
+                println!("kept in {}", folder.keep().display());
+                None
+            }
+            None => Some(folder),
+        };
         let site = |name: &&str| {
-            let folder = folder.path().join(name);
+            let folder = path.join(name);
             let place = Place::folder(&folder.join("bucket"), "quorum", "quorum");
             let (port, node) = (AtomicU16::new(0), Mutex::new(None));
             Site { place, folder, region: free_port(), port, node }
@@ -204,8 +234,8 @@ impl World {
         us.start();
     }
 
-    /// Region `new` joins those before it.
-    fn join(&self, new: usize) {
+    /// Region `new` joins those before it. It is killed a few times while it is filled.
+    fn join(&self, new: usize, rng: &mut StdRng) {
         let name = NAMES[new];
         let bucket = &self.sites[new].place.bucket;
         let invitation = registry(&["invite", name, "--bucket", &self.sites[0].place.bucket]);
@@ -213,6 +243,9 @@ impl World {
         registry(&["join", &invitation, "--bucket", bucket, "--address", &address]);
         for old in 0..new {
             registry(&["move", NAMES[old], "--bucket", bucket, "--address", &self.way(new, old)]);
+        }
+        for _ in 0..rng.random_range(1..4) {
+            self.sites[new].start_in_vain(Duration::from_millis(rng.random_range(100..2500)));
         }
         self.sites[new].start();
         for old in 1..new {
@@ -273,6 +306,8 @@ struct Mover {
     client: Client,
     rng: StdRng,
     events: Vec<Event>,
+    /// Where and when each of them ended.
+    places: Vec<(usize, Instant)>,
     /// Of the key that it alone writes: the last acknowledged value, and those with lost answers after it.
     own: (i64, Vec<i64>),
 }
@@ -282,7 +317,13 @@ impl Mover {
         let at = number % NAMES.len();
         let client = world.sites[at].client().await;
         let rng = StdRng::seed_from_u64(seed ^ (number as u64) << 32);
-        Self { number, at, client, rng, events: Vec::new(), own: (0, Vec::new()) }
+        let (events, places, own) = (Vec::new(), Vec::new(), (0, Vec::new()));
+        Self { number, at, client, rng, events, places, own }
+    }
+
+    fn saw(&mut self, event: Event) {
+        self.events.push(event);
+        self.places.push((self.at, Instant::now()));
     }
 
     fn own_key(&self) -> u64 {
@@ -316,7 +357,7 @@ impl Mover {
         let event = Event::Write { key, value: value.unsigned_abs() };
         match self.client.execute(WRITE, &[&key.cast_signed(), &value]).await {
             Ok(_) => {
-                self.events.push(event);
+                self.saw(event);
                 if own {
                     self.own = (value, Vec::new());
                 }
@@ -337,7 +378,7 @@ impl Mover {
         let key = if self.rng.random_bool(0.5) { any } else { others };
         if let Ok(row) = self.client.query_opt(READ, &[&key.cast_signed()]).await {
             let value = row.map(|row| row.get::<_, i64>(0).unsigned_abs());
-            self.events.push(Event::Read { key, value });
+            self.saw(Event::Read { key, value });
         }
     }
 
@@ -505,6 +546,30 @@ async fn check_replicas(world: &World) {
     }
 }
 
+/// What is wrong with what the clients saw, and who did what to the keys meanwhile.
+fn violations(lost: Vec<Vec<Event>>, movers: &[Mover], begun: Instant) -> Vec<String> {
+    let before = lost.len();
+    let mut histories = lost;
+    histories.extend(movers.iter().map(|mover| mover.events.clone()));
+    let mut told = Vec::new();
+    for violation in check(&histories).iter().take(2) {
+        told.push(violation.to_string());
+        for (session, events) in histories.iter().enumerate() {
+            let mover = session.checked_sub(before).map(|number| &movers[number]);
+            for (number, event) in events.iter().enumerate() {
+                let (Event::Write { key, .. } | Event::Read { key, .. }) = event;
+                let is_near = session == violation.at.0 && number.abs_diff(violation.at.1) < 8;
+                if *key == violation.key || is_near {
+                    let place = mover.map(|mover| mover.places[number]);
+                    let place = place.map(|(at, when)| (NAMES[at], when.duration_since(begun)));
+                    told.push(format!("  session {session}, event {number}: {event:?} {place:?}"));
+                }
+            }
+        }
+    }
+    told
+}
+
 /// A client that writes in the first region and reads in the second: with its token, or without.
 async fn go(world: &World, key: u64, with_token: bool) -> Vec<Event> {
     let here = world.sites[0].client().await;
@@ -521,17 +586,138 @@ async fn go(world: &World, key: u64, with_token: bool) -> Vec<Event> {
     vec![Event::Write { key, value: value.unsigned_abs() }, Event::Read { key, value: read }]
 }
 
+/// Every region knows what all links take, a plan can be made from it, and a region goes over to another plane and back while it runs.
+async fn check_links(world: &World) {
+    let client = world.sites[2].client().await;
+    let until = Instant::now() + PATIENCE;
+    let known = "SELECT from_region, to_region FROM telesto_links WHERE round_trip_ms IS NOT NULL";
+    while rows(&client, known).await.len() < 6 {
+        assert!(Instant::now() < until, "{:?}", rows(&client, "SELECT * FROM telesto_links").await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let port = world.sites[2].port.load(Ordering::Relaxed);
+    let url = format!("postgres://telesto@127.0.0.1:{port}/telesto");
+    let plan = telesto(&["geo", "plan", "--url", &url]).expect("a plan");
+    assert_eq!(plan.matches(" → ").count(), 6, "{plan}");
+    let svg = telesto(&["geo", "plan", "--url", &url, "--format", "svg"]).expect("a picture");
+    assert!(svg.starts_with("<svg"), "{svg}");
+    for (number, plane) in [(101, "eventual"), (102, "matrix")] {
+        registry(&["plane", plane, "--bucket", &world.sites[2].place.bucket]);
+        let now = format!("SELECT 1 FROM telesto_regions WHERE is_self AND plane = '{plane}'");
+        let until = Instant::now() + PATIENCE;
+        while rows(&client, &now).await.is_empty() {
+            assert!(Instant::now() < until, "it does not go over to {plane}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        world.settle(number).await;
+    }
+}
+
+/// Compares the replicas of all regions, as the command does.
+fn verify(world: &World) {
+    let said = telesto(&["verify", "--regions", "--bucket", &world.sites[0].place.bucket]);
+    let said = said.unwrap_or_else(|error| panic!("replicas: {error}"));
+    assert!(said.contains("All replicas are equal."), "{said}");
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").filter_map(Result::ok) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("copied");
+        }
+    }
+}
+
+/// Waits until a region's bucket has a report that says `what`.
+async fn reported(site: &Site, what: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let said = registry(&["reports", "--bucket", &site.place.bucket]);
+        if said.contains(what) {
+            return;
+        }
+        assert!(Instant::now() < until, "no report of {what:?}: {said}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The first region is put back to an older state, with its bucket and its disk, and takes back what the others have.
+async fn lose_commits(world: &World) {
+    let us = &world.sites[0];
+    let backup = us.folder.with_extension("backup");
+    assert!(us.node.lock().take().expect("it runs").stop(), "it ends by itself");
+    copy(&us.folder, &backup);
+    us.start();
+    us.client()
+        .await
+        .batch_execute(
+            "CREATE TABLE behind (id int PRIMARY KEY, v text); CREATE INDEX behind_v ON behind (v);
+             INSERT INTO behind SELECT g, 'behind ' || g FROM generate_series(1, 50) g;
+             INSERT INTO shared SELECT g, g FROM generate_series(5000, 5009) g;
+             DELETE FROM history WHERE id = 7",
+        )
+        .await
+        .expect("written behind the backup");
+    world.settle(2).await;
+    us.kill();
+    std::fs::remove_dir_all(&us.folder).expect("removed");
+    std::fs::rename(&backup, &us.folder).expect("put back");
+    us.start();
+    reported(us, "had lost commits").await;
+    let client = us.client().await;
+    let count = async |query: &str| rows(&client, query).await.pop().unwrap_or_default();
+    assert_eq!(count("SELECT count(*) FROM behind WHERE v LIKE 'behind %'").await, "50");
+    assert_eq!(count("SELECT count(*) FROM shared WHERE k BETWEEN 5000 AND 5009").await, "10");
+    assert_eq!(count("SELECT count(*) FROM history WHERE id = 7").await, "0");
+    world.settle(3).await;
+    check_replicas(world).await;
+    verify(world);
+}
+
+/// The third region is lost for good; the others go on without it.
+async fn lose_region(world: &World) {
+    let (us, eu) = (&world.sites[0], &world.sites[1]);
+    world.sites[2].kill();
+    registry(&["remove", "ap", "--lost", "--bucket", &us.place.bucket]);
+    registry(&["remove", "ap", "--lost", "--bucket", &eu.place.bucket]);
+    for site in [us, eu] {
+        reported(site, "Region 2 was lost").await;
+    }
+    let until = Instant::now() + PATIENCE;
+    let client = us.client().await;
+    while rows(&client, "SELECT name FROM telesto_regions").await.len() > 2 {
+        assert!(Instant::now() < until, "the lost region is in the catalog still");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    client.batch_execute("INSERT INTO late VALUES (9000, 'without ap')").await.expect("written");
+    let there = eu.client().await;
+    while rows(&there, "SELECT v FROM late WHERE id = 9000").await != ["without ap"] {
+        assert!(Instant::now() < until, "the others do not go on");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let refused = telesto(&["region", "remove", "us", "--lost", "--bucket", &eu.place.bucket]);
+    assert!(refused.expect_err("it makes the definitions").contains("makes the definitions"));
+    verify(world);
+}
+
 fn asked(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 /// Makes the three regions, with rows written meanwhile; those that were acknowledged.
-async fn make_regions(world: &Arc<World>) -> Vec<i32> {
+async fn make_regions(world: &Arc<World>, seed: u64) -> Vec<i32> {
     world.first_region().await;
     let stop = Arc::new(AtomicBool::new(false));
     let loading = tokio::spawn(load(Arc::clone(world), Arc::clone(&stop)));
     let joining = Arc::clone(world);
-    let joined = tokio::task::spawn_blocking(move || [1, 2].map(|new| joining.join(new)));
+    let mut rng = StdRng::seed_from_u64(!seed);
+    let joined = tokio::task::spawn_blocking(move || {
+        [1, 2].into_iter().for_each(|new| joining.join(new, &mut rng));
+    });
     joined.await.expect("they join");
     let us = world.sites[0].client().await;
     let until = Instant::now() + PATIENCE;
@@ -569,7 +755,7 @@ async fn regions_stay_causal_and_lose_nothing() {
     println!("seed {seed}");
     let begun = Instant::now();
     let world = Arc::new(World::new().await);
-    let loaded = make_regions(&world).await;
+    let loaded = make_regions(&world, seed).await;
     assert!(!loaded.is_empty(), "nothing was written while regions joined");
     println!("{} rows were written while two regions joined, {:?}", loaded.len(), begun.elapsed());
 
@@ -610,13 +796,12 @@ async fn regions_stay_causal_and_lose_nothing() {
     );
 
     // What the clients saw.
-    let mut histories = world.histories.lock().clone();
-    histories.extend(movers.iter().map(|mover| mover.events.clone()));
-    let violations: Vec<String> = check(&histories).iter().map(ToString::to_string).collect();
-    assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+    let wrong = violations(world.histories.lock().clone(), &movers, begun);
+    assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
 
     // What was acknowledged.
     check_replicas(&world).await;
+    check_links(&world).await;
     let client = world.sites[2].client().await;
     for mover in &movers {
         let key = mover.own_key().cast_signed();
@@ -670,6 +855,11 @@ async fn regions_stay_causal_and_lose_nothing() {
     println!("of {} markers {us} are found in us, {eu} in eu, {ap} in ap", secrets.len());
     assert!(us > 0 && eu > 0, "the search finds nothing where the table is");
     assert_eq!(ap, 0, "a table's rows are where it is not placed");
+
+    verify(&world);
+    lose_commits(&world).await;
+    println!("lost commits were taken back after {:?}", begun.elapsed());
+    lose_region(&world).await;
 
     // The checker finds a client that goes without its token.
     world.links[0][1].delay(Duration::from_millis(500));

@@ -17,6 +17,7 @@ use telesto_common::RegionId;
 use telesto_geo::solver::{Problem, draw, grow, solve};
 use telesto_geo::{Latencies, PlaneConfig, PlaneKind, Tree};
 use telesto_geo_sim::{Happening, World, WorldConfig};
+use telesto_social::PLACEMENTS;
 
 use crate::measure::{Measure, Setup, run};
 use crate::plot::{Series, lines};
@@ -43,13 +44,6 @@ pub const ALL: [(&str, Figure); 8] = [
     ("7", figure_7),
     ("8", figure_8),
     ("change", change),
-];
-
-const PLACEMENTS: [(usize, &[u8]); 4] = [
-    (2, include_bytes!("../data/placement-2-2.txt.bz2")),
-    (3, include_bytes!("../data/placement-2-3.txt.bz2")),
-    (4, include_bytes!("../data/placement-2-4.txt.bz2")),
-    (5, include_bytes!("../data/placement-2-5.txt.bz2")),
 ];
 
 impl Study {

@@ -4,19 +4,16 @@
 //! Everything is drawn from the caller's randomness.
 //!
 //! # On failure
-//! A placement file that does not parse is refused with its line.
+//! A placement that does not parse is refused with its line.
 //!
 //! # Limits
-//! The friends' lists of the real graph are not published: edges are generated, 905,565 of them, with a heavy-tailed degree
-//! distribution of the same mean, between users that share a region more often than not.
+//! What [`telesto_social`] says of its graph.
 
-use std::io::Read as _;
-
-use bzip2::read::BzDecoder;
 use rand::Rng as _;
 use rand::rngs::SmallRng;
 use telesto_common::RegionId;
 use telesto_geo::{Latencies, RegionSet};
+use telesto_social::Graph;
 
 /// What the regions do.
 pub trait Workload {
@@ -114,16 +111,9 @@ impl Workload for Synthetic {
     }
 }
 
-/// Edges of the New Orleans graph (§7.4).
-const EDGES: usize = 905_565;
-
 /// The social workload: users with their real placements and generated friends.
 pub struct Social {
-    placements: Vec<RegionSet>,
-    homes: Vec<RegionId>,
-    friends: Vec<Vec<u32>>,
-    /// By region: its users, as often as they are active.
-    active: Vec<Vec<u32>>,
+    graph: Graph,
     latencies: Latencies,
 }
 
@@ -134,91 +124,38 @@ impl Social {
         latencies: &Latencies,
         random: &mut SmallRng,
     ) -> Result<Self, String> {
-        let placements = read_placement(packed, latencies.sites())?;
-        let users = placements.len();
-        let home = |placement: &RegionSet| {
-            placement.iter().nth(random.random_range(0..placement.len())).unwrap_or_default()
-        };
-        let homes: Vec<_> = placements.iter().map(home).collect();
-        // Heavy-tailed activity: a Pareto tail of 2.2, as degrees of social graphs have, cut at 1,000 times the least.
-        let activity = |_| (1.0 - random.random::<f64>()).powf(-1.0 / 1.2).min(1000.0);
-        let weights: Vec<f64> = (0..users).map(activity).collect();
-        let mut ends = Vec::new();
-        for (user, weight) in weights.iter().enumerate() {
-            ends.extend(std::iter::repeat_n(user as u32, weight.ceil() as usize));
-        }
-        let mut friends = vec![Vec::new(); users];
-        let mut edges = 0;
-        while edges < EDGES {
-            let (a, b) = (
-                ends[random.random_range(0..ends.len())],
-                ends[random.random_range(0..ends.len())],
-            );
-            let near = placements[b as usize].has(homes[a as usize])
-                && placements[a as usize].has(homes[b as usize]);
-            // Partitioning puts friends together; what it cannot put together is the rest.
-            if a != b && (near || random.random_bool(0.15)) {
-                friends[a as usize].push(b);
-                friends[b as usize].push(a);
-                edges += 1;
-            }
-        }
-        let mut active = vec![Vec::new(); latencies.sites()];
-        for user in ends {
-            active[usize::from(homes[user as usize].0)].push(user);
-        }
-        Ok(Self { placements, homes, friends, active, latencies: latencies.clone() })
+        let graph = Graph::new(packed, usize::MAX, random)?;
+        Ok(Self { graph, latencies: latencies.clone() })
     }
 
     /// How often a pair is used, by source and target.
     pub fn weights(&self) -> Vec<Vec<f64>> {
-        let members = self.latencies.sites();
-        let mut weights = vec![vec![0.0; members]; members];
-        for user in self.active.iter().flatten() {
-            let home = self.homes[*user as usize];
-            for to in self.placements[*user as usize].without(home).iter() {
-                weights[usize::from(home.0)][usize::from(to.0)] += 1.0;
-            }
-        }
-        weights
+        self.graph.weights()
     }
 
     /// The share of reads of friends' data that a client's own region does not hold.
     pub fn remote_share(&self) -> f64 {
-        let (mut remote, mut all) = (0_u64, 0_u64);
-        for (user, friends) in self.friends.iter().enumerate() {
-            let away = |friend: &&u32| !self.placements[**friend as usize].has(self.homes[user]);
-            remote += friends.iter().filter(away).count() as u64;
-            all += friends.len() as u64;
-        }
-        remote as f64 / all.max(1) as f64
-    }
-
-    fn user(&self, region: RegionId, random: &mut SmallRng) -> usize {
-        let users = &self.active[usize::from(region.0)];
-        users[random.random_range(0..users.len())] as usize
+        self.graph.remote_share()
     }
 }
 
 impl Workload for Social {
     fn update(&mut self, region: RegionId, random: &mut SmallRng) -> (u32, RegionSet) {
-        let user = self.user(region, random);
+        let user = self.graph.user_of(region, random);
         // Half of the updates are of one's own data, half of a friend's that is here too (messages, comments).
-        let friends = &self.friends[user];
+        let friends = &self.graph.friends[user as usize];
         let friend = (!friends.is_empty() && random.random_bool(0.5))
-            .then(|| friends[random.random_range(0..friends.len())] as usize);
-        let item = friend.filter(|friend| self.placements[*friend].has(region)).unwrap_or(user);
-        (item as u32, self.placements[item])
+            .then(|| friends[random.random_range(0..friends.len())]);
+        let here = |friend: &u32| self.graph.placements[*friend as usize].has(region);
+        let item = friend.filter(here).unwrap_or(user);
+        (item, self.graph.placements[item as usize])
     }
 
     fn remote(&mut self, region: RegionId, random: &mut SmallRng) -> RegionId {
         for _ in 0..64 {
-            let friends = &self.friends[self.user(region, random)];
-            if friends.is_empty() {
-                continue;
-            }
-            let placement =
-                self.placements[friends[random.random_range(0..friends.len())] as usize];
+            let user = self.graph.user_of(region, random);
+            let Some(friend) = self.graph.friend_of(user, random) else { continue };
+            let placement = self.graph.placements[friend as usize];
             if !placement.has(region) {
                 let nearest = placement.iter().min_by_key(|to| self.latencies.get(region, *to));
                 return nearest.unwrap_or_default();
@@ -226,20 +163,4 @@ impl Workload for Social {
         }
         RegionId(u16::from(region.0 == 0))
     }
-}
-
-fn read_placement(packed: &[u8], members: usize) -> Result<Vec<RegionSet>, String> {
-    let mut text = String::new();
-    BzDecoder::new(packed).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    let mut placements = Vec::new();
-    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let region = |word: &str| {
-            let region = word.trim().parse().ok().filter(|region| usize::from(*region) < members);
-            region.map(RegionId)
-        };
-        let set: Option<RegionSet> = line.split(',').skip(1).map(region).collect();
-        placements
-            .push(set.filter(|set| !set.is_empty()).ok_or(format!("line {}: {line:?}", at + 1))?);
-    }
-    Ok(placements)
 }

@@ -20,7 +20,7 @@ pub enum Error {
     },
     /// A region that is not a member is named.
     #[error(
-        "region {region} is not one of the {members} members; add it with `telesto region add`, or begin a new session without the old token"
+        "region {region} is not one of the {members} members; add it with `telesto region invite`, or begin a new session without the old token"
     )]
     UnknownRegion {
         /// The region named.
@@ -30,7 +30,7 @@ pub enum Error {
     },
     /// More regions than a plane has room for.
     #[error(
-        "the {plane} plane serves up to {limit} regions, not {members}; choose `tree` with `telesto geo plane tree`"
+        "the {plane} plane serves up to {limit} regions, not {members}; choose the `tree` plane"
     )]
     TooManyRegions {
         /// The plane.

@@ -28,10 +28,10 @@ use telesto_txn::Reads;
 use telesto_txn::service::{CommitWrites, Freshness};
 
 use crate::error::{Error, Result};
-use crate::inbox::Remote;
+use crate::inbox::{Inbox, Remote};
 use crate::past::Past;
 use crate::rows;
-use crate::shared::Shared;
+use crate::shared::{Shared, Then};
 use crate::sort_out::{SortedOut, sort_out};
 use crate::store::checked;
 
@@ -51,6 +51,8 @@ pub(crate) struct Applier {
 
 /// Something to be committed.
 struct Work {
+    /// What was taken from peers was among them, and ends with this.
+    taken: bool,
     transactions: Vec<Remote>,
     state: Bytes,
     known: Past,
@@ -80,20 +82,24 @@ impl Applier {
             if shared.stopped.load(Ordering::Acquire) {
                 return false;
             }
+            let now = shared.env.clock.wall_micros();
             let (work, passed) = {
                 let mut inbox = shared.inbox.lock();
-                let transactions = inbox.due(ENTRY_BYTES, stamp.as_ref());
+                // What was taken from peers comes first, and what waited for it in the same entry: nobody sees one without the other.
+                let (taken, mut transactions) = self.taken(&mut inbox);
+                transactions.append(&mut inbox.due(ENTRY_BYTES, stamp.as_ref(), now));
                 let passed = inbox.passed();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
                 // Sessions that wait carry what came without a transaction; else it can wait for the next one.
-                let must = !transactions.is_empty()
+                let must = taken
+                    || !transactions.is_empty()
                     || (wanted.is_some() && known != self.logged)
                     || inbox.has_begun();
                 let newest = transactions.iter().map(|remote| remote.label.timestamp).max();
                 let after = newest.max(wanted).unwrap_or_default();
                 let state = must.then(|| inbox.encode());
-                (state.map(|state| Work { transactions, state, known, after }), passed)
+                (state.map(|state| Work { taken, transactions, state, known, after }), passed)
             };
             shared.drained.notify_waiters();
             if let Some(work) = work {
@@ -102,6 +108,12 @@ impl Applier {
                 }
                 self.logged = work.known;
                 self.stored = Some(work.state);
+                if work.taken {
+                    // Under the lock: whoever adds something counts what is done and what is not, and neither twice.
+                    let mut todo = shared.work.lock();
+                    todo.pop_front();
+                    shared.work_done.send_modify(|done| *done += 1);
+                }
                 shared.publish(passed, &self.logged);
                 continue;
             }
@@ -110,17 +122,39 @@ impl Applier {
         }
     }
 
+    /// The next of what was taken from peers, which stays the first one until it is committed.
+    fn taken(&self, inbox: &mut Inbox) -> (bool, Vec<Remote>) {
+        let mut work = self.shared.work.lock();
+        let Some(taken) = work.front_mut() else { return (false, Vec::new()) };
+        match &taken.then {
+            Then::Nothing => {}
+            Then::Close(region) => inbox.close(*region),
+            Then::Reincarnate(told) => {
+                if self.shared.config.planted == Some(Bug::EpochsMixed) {
+                    // Goes on as if nothing had been lost.
+                } else {
+                    inbox.reincarnate(told);
+                }
+            }
+        }
+        (true, std::mem::take(&mut taken.transactions))
+    }
+
     /// Commits, until it is committed; `false` when it never can be.
     async fn insist(&mut self, work: &Work) -> bool {
         let shared = &self.shared;
         let mut pause = FIRST_PAUSE;
+        // What this process has will do: what it does not know of makes the commit fail. A look at the tail is a request on a bucket log.
+        let mut freshness = Freshness::Applied;
         loop {
-            match self.commit(work).await {
+            let committed = self.commit(work, freshness).await;
+            freshness = Freshness::Tail;
+            match committed {
                 Ok(()) => {
                     shared.applied(&work.transactions);
                     return true;
                 }
-                Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {
+                Err(Error::Engine(telesto_txn::Error::Conflict { .. }) | Error::Stale) => {
                     metrics::counter!("telesto_regions_apply_retries_total").increment(1);
                 }
                 Err(
@@ -140,17 +174,21 @@ impl Applier {
         }
     }
 
-    async fn commit(&self, work: &Work) -> Result<()> {
+    async fn commit(&self, work: &Work, freshness: Freshness) -> Result<()> {
         let shared = &self.shared;
         let store = &shared.store;
-        let snapshot = store.begin(Freshness::Tail, None).await?;
+        let snapshot = store.begin(freshness, None).await?;
         let at = snapshot.snapshot;
         let sorted = async {
             let present =
                 store.get(vec![rows::inbox()], at).await?.pop().and_then(Read::into_value);
-            if present.as_ref() == Some(&work.state) {
+            // What was taken from peers may leave the state as it was: then it says nothing, and the labels tell what is here already.
+            if present != self.stored && present.as_ref() == Some(&work.state) {
                 // An attempt of unknown outcome has committed.
                 return Ok(None);
+            }
+            if present != self.stored && freshness == Freshness::Applied {
+                return Err(Error::Stale);
             }
             if present != self.stored {
                 return Err(Error::Config(

@@ -1,7 +1,8 @@
 //! What a region's replication is configured with.
 //!
 //! # Invariants
-//! All regions of a deployment have the same deployment number, secret and plane; each has its own number, below 16.
+//! All regions of a deployment have the same deployment number and secret; each has its own number, below 16.
+//! Each may have a plane of its own: it says how the region applies what others send, not what it sends.
 //!
 //! # On failure
 //! [`crate::Error::Config`] names what does not fit.
@@ -42,7 +43,9 @@ pub struct RegionsConfig {
     pub secret: [u8; 32],
     /// The other regions.
     pub peers: Vec<PeerRegion>,
-    /// How causal order is kept: `matrix`, or `eventual` (none).
+    /// Regions that are gone for good, whose peers exchange what they have of them.
+    pub lost: Vec<RegionId>,
+    /// How causal order is kept: `matrix`, or `eventual` (none but of definitions).
     pub plane: PlaneKind,
     /// Who this node is to others.
     pub caller: Caller,
@@ -70,6 +73,7 @@ impl RegionsConfig {
             deployment,
             secret,
             peers: Vec::new(),
+            lost: Vec::new(),
             plane: PlaneKind::Matrix,
             caller,
             beat: Duration::from_millis(50),
@@ -82,12 +86,7 @@ impl RegionsConfig {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if !matches!(self.plane, PlaneKind::Matrix | PlaneKind::Eventual) {
-            return Err(Error::Config(format!(
-                "the {} plane runs in the simulation only; choose matrix",
-                self.plane
-            )));
-        }
+        runs(self.plane)?;
         let mut numbers: Vec<_> = self.peers.iter().map(|peer| peer.id).collect();
         numbers.push(self.me);
         numbers.sort_unstable();
@@ -101,4 +100,14 @@ impl RegionsConfig {
         }
         Ok(())
     }
+}
+
+/// Whether regions run `plane`.
+pub(crate) fn runs(plane: PlaneKind) -> Result<()> {
+    if matches!(plane, PlaneKind::Matrix | PlaneKind::Eventual) {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "the {plane} plane runs in the study only (make bench-geo), since it makes nothing visible sooner than matrix does; choose matrix, or eventual for no order between regions"
+    )))
 }

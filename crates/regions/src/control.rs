@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use telesto_common::Label;
-use telesto_txn::regions::{ConflictView, RegionControl, RegionView, RegionsView};
+use telesto_txn::regions::{ConflictView, LinkView, RegionControl, RegionView, RegionsView};
 
 use crate::regions::{PeerStatus, Regions};
 
@@ -41,6 +41,10 @@ impl RegionControl for Regions {
             conflicts: status.conflicts,
             trouble: status.trouble,
         }
+    }
+
+    fn links(&self) -> Vec<LinkView> {
+        Self::links(self)
     }
 
     fn conflicts(&self) -> Vec<ConflictView> {

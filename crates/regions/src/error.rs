@@ -47,15 +47,26 @@ pub enum Error {
     /// Too many regions introduce themselves.
     #[error("this region is taking in another one; it is asked again in a moment")]
     Busy,
+    /// Where a stream begins could not be stored in time.
+    #[error("{0}; it is tried again when this region can commit")]
+    Unnoted(String),
     /// The definitions cannot be read, or a row by them.
     #[error("rows of another region cannot be read by the definitions here: {0}")]
     Definitions(String),
     /// The receiver stands in a history that this region's log does not have.
     #[error(
-        "region {region} has seen commits of this region that its log does not hold: this region has lost commits; make a new region from its bucket's last state under a new number, or restore the bucket"
+        "region {region} has seen commits of this region that its log does not hold: this region has lost commits, and takes back from its peers what they have of them before it sends anything; see that they can be reached"
     )]
     LostCommits {
         /// Who has seen them.
+        region: RegionId,
+    },
+    /// Something was asked of a lost region that is a member here still.
+    #[error(
+        "region {region} is a member here still, and sends; run `telesto region remove --lost` for it on every bucket that stays"
+    )]
+    StillMember {
+        /// The region that was lost.
         region: RegionId,
     },
     /// What the receiver has not seen is in the log no more.
@@ -108,6 +119,21 @@ pub enum Error {
         /// Up to where it is here.
         passed: telesto_common::Timestamp,
     },
+    /// The session has seen what was lost with its region.
+    #[error(
+        "region {region} was lost, and what the session has seen there up to {wanted} had left it up to {passed} only; begin a new session without the token to go on without the rest"
+    )]
+    LostWith {
+        /// The session's region.
+        region: RegionId,
+        /// Up to where it has seen it.
+        wanted: telesto_common::Timestamp,
+        /// Up to where it came here.
+        passed: telesto_common::Timestamp,
+    },
+    /// What this process has is not the newest; it is looked at again.
+    #[error("the log has gone on elsewhere; it is read again: retry")]
+    Stale,
     /// The runner has stopped.
     #[error("replication between regions is stopping; connect again")]
     Stopped,

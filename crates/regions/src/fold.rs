@@ -61,6 +61,8 @@ struct Sorted<'a> {
     rules: &'a Rules,
     to: Option<RegionId>,
     placement: RegionSet,
+    /// Regions that get another part of it than `to`.
+    differ: RegionSet,
     writes: Vec<KeyWrite>,
     bytes: usize,
     known: Option<Past>,
@@ -82,6 +84,10 @@ impl Sorted<'_> {
         }
         let regions = self.rules.regions(&write.key);
         self.placement = RegionSet(self.placement.0 | regions.0);
+        if let Some(to) = self.to {
+            let others = if regions.has(to) { !regions.0 } else { regions.0 };
+            self.differ = RegionSet(self.differ.0 | others);
+        }
         if self.to.is_some_and(|to| regions.has(to)) {
             let write = KeyWrite { key: write.key.clone(), value: write.value.clone() };
             self.bytes += write.bytes();
@@ -125,6 +131,7 @@ impl Fold {
             rules: &self.rules,
             to,
             placement: RegionSet::default(),
+            differ: RegionSet::default(),
             writes: Vec::new(),
             bytes: 0,
             known: None,
@@ -148,7 +155,7 @@ impl Fold {
                 }
             }
         }
-        let Sorted { placement, writes, bytes, known, new_rules, .. } = sorted;
+        let Sorted { placement, differ, writes, bytes, known, new_rules, .. } = sorted;
         if let Some(known) = known {
             self.position.past.absorb(&known);
         }
@@ -161,7 +168,10 @@ impl Fold {
                 return Err(Error::TooLarge { region, at, bytes, limit });
             }
             let past = self.position.past.clone();
-            folded.elements.push(Element { at: commit.timestamp, past, writes });
+            let shared_with = RegionSet(placement.0 & !differ.0).without(self.me).without(region);
+            // What was taken back from a peer goes under the label that it had.
+            let at = commit.origin.timestamp;
+            folded.elements.push(Element { at, past, shared_with, writes });
         }
         if let Some(rules) = new_rules {
             self.replace_rules(rules, to, folded);

@@ -7,13 +7,15 @@
 //! - A transaction is given out only after everything of its past that goes to this region was given out (`matrix`).
 //! - Each stream in its order; what was applied before is not given out again.
 //! - The state says exactly what was given out: stored beside it, it is where the region goes on after a crash.
+//! - What came of a region by another one is numbered as in its own stream, and is passed over when it comes by that.
 //!
 //! # On failure
 //! A batch that does not begin where its stream stands here changes nothing.
 //!
 //! # Limits
 //! The caller bounds what is queued of each source by [`Inbox::queued_bytes`]. By source: what is first in the causal order of all that
-//! was not applied is first in its own stream, so that it is here, or there is room for it.
+//! was not applied is first in its own stream, so that it is here, or there is room for it. What came is kept for other regions as far as
+//! [`KEPT_BYTES`] go.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,16 +24,33 @@ use telesto_common::cursor::{Cursor, Malformed, put_varint};
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::{Bug, PlaneKind};
 
-use crate::past::Past;
-use crate::wire::{Batch, KeyWrite, Position};
+use crate::past::{MEMBERS, Past};
+use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Position};
 
 const VERSION: u8 = 1;
+/// Transactions applied of a region that is closed: nothing waits for it.
+const CLOSED: u64 = u64::MAX >> 1;
+/// Bytes of transactions of each source that are kept, about, for regions that its link does not reach.
+const KEPT_BYTES: usize = 2 << 20;
+/// Bytes of transactions in an answer for such a region, about.
+const AGAIN_BYTES: usize = 1 << 20;
 
 /// A remote transaction to apply.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub label: Label,
     pub writes: Vec<KeyWrite>,
+    pub way: Way,
+}
+
+/// When a transaction passed what, by this region's clock in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub came: u64,
+    /// It was given out.
+    pub due: u64,
+    /// Its past was not here when it was looked at first.
+    pub waited: bool,
 }
 
 impl Remote {
@@ -49,6 +68,9 @@ enum Item {
         past: Past,
         writes: Vec<KeyWrite>,
         bytes: usize,
+        came: u64,
+        /// The turn in which it came.
+        turn: u64,
     },
     /// The stream has passed this position.
     End(Box<Position>),
@@ -67,6 +89,38 @@ struct Source {
     queue: VecDeque<Item>,
     /// Memory of what waits, about.
     bytes: usize,
+    /// The newest transactions that came, for regions that the source does not reach.
+    kept: VecDeque<(Element, usize)>,
+    kept_bytes: usize,
+}
+
+impl Source {
+    /// The number of the newest transaction that came.
+    fn came(&self, from: RegionId, me: RegionId) -> u64 {
+        let last = self.queue.iter().rev().find_map(|item| match item {
+            Item::Transaction { past, .. } => Some(past.get(from, me)),
+            Item::End(_) => None,
+        });
+        self.applied.max(last.unwrap_or_default())
+    }
+
+    fn keep(&mut self, element: Element) {
+        let bytes = element.writes.iter().map(KeyWrite::bytes).sum::<usize>() + Past::BYTES;
+        self.kept_bytes += bytes;
+        self.kept.push_back((element, bytes));
+        while self.kept_bytes > KEPT_BYTES {
+            let Some((_, bytes)) = self.kept.pop_front() else { break };
+            self.kept_bytes -= bytes;
+        }
+    }
+}
+
+/// What one region waits for: transactions of `of` above a number, which `via` has had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub via: RegionId,
+    pub of: RegionId,
+    pub above: u64,
 }
 
 /// See the module's text.
@@ -75,17 +129,28 @@ pub(crate) struct Inbox {
     me: RegionId,
     plane: PlaneKind,
     planted: Option<Bug>,
+    /// Where definitions are made: they and what needs them are in order on every plane.
+    defining: Option<RegionId>,
     /// What was applied brought this into the past.
     known: Past,
     sources: BTreeMap<RegionId, Source>,
-    /// A stream has begun, which is not stored yet.
+    /// A stream has begun, or another thing was changed that no transaction brought, which is not stored yet.
     begun: bool,
+    /// How often it was asked what is due.
+    turn: u64,
 }
 
 impl Inbox {
     pub fn new(me: RegionId, plane: PlaneKind, planted: Option<Bug>) -> Self {
         let (known, sources) = (Past::default(), BTreeMap::new());
-        Self { me, plane, planted, known, sources, begun: false }
+        Self { me, plane, planted, defining: None, known, sources, begun: false, turn: 0 }
+    }
+
+    /// `region` makes definitions. What it sends waits for all of its past on every plane, and what the others send for the definitions: rows
+    /// of a table never come before it, and a region never answers from a table of which it has a part only.
+    pub fn defined_in(mut self, region: RegionId) -> Self {
+        self.defining = Some(region);
+        self
     }
 
     /// As it was when `stored` was written.
@@ -117,14 +182,13 @@ impl Inbox {
     }
 
     /// Takes a batch that begins where the stream stands.
-    pub fn take(&mut self, from: RegionId, batch: Batch) {
+    pub fn take(&mut self, from: RegionId, batch: Batch, now: u64) {
+        let turn = self.turn;
         let Some(source) = self.sources.get_mut(&from) else { return };
         for element in batch.elements {
-            let writes: usize = element.writes.iter().map(KeyWrite::bytes).sum();
-            let bytes = writes + Past::BYTES;
-            source.bytes += bytes;
-            let (at, past, writes) = (element.at, element.past, element.writes);
-            source.queue.push_back(Item::Transaction { at, past, writes, bytes });
+            source.keep(element.clone());
+            source.queue.push_back(queued(element, now, turn));
+            source.bytes += source.queue.back().map_or(0, Item::bytes);
         }
         source.received = batch.end.clone();
         source.queue.push_back(Item::End(Box::new(batch.end)));
@@ -145,6 +209,147 @@ impl Inbox {
     /// Forgets the stream of `from`: it begins anew.
     pub fn forget(&mut self, from: RegionId) {
         self.sources.remove(&from);
+    }
+
+    /// What this region waits for since before `since` (microseconds of its clock) and has not got of whom it is.
+    pub fn missing(&self, since: u64) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        for (via, source) in &self.sources {
+            let Some(Item::Transaction { past, came, .. }) = source.queue.front() else { continue };
+            if *came > since || self.is_due(*via) {
+                continue;
+            }
+            for of in (0..MEMBERS as u16).map(RegionId).filter(|of| of != via && *of != self.me) {
+                let above = self.sources.get(&of).map(|source| source.came(of, self.me));
+                if above.is_some_and(|above| above < past.get(of, self.me)) {
+                    missing.push(Missing { via: *via, of, above: above.unwrap_or_default() });
+                }
+            }
+        }
+        missing
+    }
+
+    /// Transactions of `of` to region `to` that are numbered above `above`, of which this region got the same.
+    pub fn again(&self, of: RegionId, to: RegionId, above: u64) -> Vec<Element> {
+        let Some(source) = self.sources.get(&of) else { return Vec::new() };
+        let (mut next, mut bytes) = (above + 1, 0);
+        let mut again = Vec::new();
+        for (element, size) in &source.kept {
+            let number = element.past.get(of, to);
+            if bytes >= AGAIN_BYTES || number > next {
+                break;
+            }
+            if number == next && element.shared_with.has(to) {
+                next += 1;
+                bytes += size;
+                again.push(element.clone());
+            }
+        }
+        again
+    }
+
+    /// Takes transactions of `of` that another region had; those that go on where its stream stands here.
+    ///
+    /// None that would wait: what is told of their past here is that of a batch to somebody else, made later than they were, and may
+    /// name what depends on them. It would stand before the same transaction in the queue when that comes by its own stream, and
+    /// for ever.
+    ///
+    /// None that may stand behind a definition which has not come here by that stream: rows of a table that this region gets by
+    /// the definition stand between, in no transaction, and only the stream brings them.
+    pub fn take_again(&mut self, of: RegionId, elements: Vec<Element>, now: u64) -> usize {
+        let (me, turn, defining) = (self.me, self.turn, self.defining);
+        let applied: Vec<u64> = (0..MEMBERS as u16)
+            .map(|region| self.sources.get(&RegionId(region)).map_or(0, |source| source.applied))
+            .collect();
+        let Some(source) = self.sources.get_mut(&of) else { return 0 };
+        let mut taken = 0;
+        for element in elements {
+            let waits = |region: RegionId| {
+                let here = applied.get(usize::from(region.0)).copied().unwrap_or_default();
+                region != me && region != of && element.past.get(region, me) > here
+            };
+            if (0..MEMBERS as u16).map(RegionId).any(waits) {
+                break;
+            }
+            let defined = |region| {
+                let told = source.received.past.get(region, me);
+                region == of || element.past.get(region, me) > told
+            };
+            if defining.is_some_and(defined) {
+                break;
+            }
+            if element.past.get(of, me) == source.came(of, me) + 1 {
+                source.queue.push_back(queued(element, now, turn));
+                source.bytes += source.queue.back().map_or(0, Item::bytes);
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    /// Everything that was applied, or waits, brought this.
+    pub fn known_all(&self) -> Past {
+        let mut known = self.known.clone();
+        for item in self.sources.values().flat_map(|source| &source.queue) {
+            match item {
+                Item::Transaction { past, .. } => known.absorb(past),
+                Item::End(position) => known.absorb(&position.past),
+            }
+        }
+        known
+    }
+
+    /// How many transactions of each stream came.
+    pub fn received_counts(&self) -> BTreeMap<RegionId, u64> {
+        let came =
+            |(region, source): (&RegionId, &Source)| (*region, source.came(*region, self.me));
+        self.sources.iter().map(came).collect()
+    }
+
+    /// What waits of `of`, `skipped` transactions left out: about `max_bytes`, and how many transactions that are.
+    pub fn waiting_rows(
+        &self,
+        of: RegionId,
+        skipped: u64,
+        max_bytes: usize,
+    ) -> (Vec<LabelledRow>, u64) {
+        let mut rows = Vec::new();
+        let (mut bytes, mut count) = (0, 0);
+        let waiting = self.sources.get(&of).into_iter().flat_map(|source| &source.queue);
+        let transactions = waiting.filter_map(|item| match item {
+            Item::Transaction { at, writes, .. } => Some((*at, writes)),
+            Item::End(_) => None,
+        });
+        for (at, writes) in transactions.skip(usize::try_from(skipped).unwrap_or(usize::MAX)) {
+            if bytes >= max_bytes {
+                break;
+            }
+            count += 1;
+            for write in writes {
+                bytes += write.bytes();
+                rows.push(LabelledRow { source: of, at, write: write.clone() });
+            }
+        }
+        (rows, count)
+    }
+
+    /// Takes nothing of `of` any more: what waits is left out, and nothing waits for it.
+    pub fn close(&mut self, of: RegionId) {
+        let source = self.sources.entry(of).or_default();
+        *source = Source { applied: CLOSED, passed: source.passed, ..Source::default() };
+        self.begun = true;
+    }
+
+    /// Whether `of` was closed.
+    pub fn is_closed(&self, of: RegionId) -> bool {
+        self.sources.get(&of).is_some_and(|source| source.applied == CLOSED)
+    }
+
+    /// Goes on above everything that this region ever said: `told` is what its peers know.
+    pub fn reincarnate(&mut self, told: &Past) {
+        self.known.absorb(told);
+        self.known.reincarnate(self.me);
+        self.begun = true;
     }
 
     /// Whether a stream has begun since this was asked last: where it begins is to be stored.
@@ -177,7 +382,8 @@ impl Inbox {
 
     /// Gives out what may be applied now, in this order, about `max_bytes` of it. A transaction that writes `stamp` is the last one:
     /// what comes behind it is to be read by the definitions that it brings.
-    pub fn due(&mut self, max_bytes: usize, stamp: Option<&Bytes>) -> Vec<Remote> {
+    pub fn due(&mut self, max_bytes: usize, stamp: Option<&Bytes>, now: u64) -> Vec<Remote> {
+        self.turn += 1;
         let mut out = Vec::new();
         let mut bytes = 0;
         let regions: Vec<RegionId> = self.sources.keys().copied().collect();
@@ -186,7 +392,7 @@ impl Inbox {
             for from in &regions {
                 while bytes < max_bytes && self.is_due(*from) {
                     moved = true;
-                    if let Some(remote) = self.pop(*from) {
+                    if let Some(remote) = self.pop(*from, now) {
                         bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
                         let defines = stamp.is_some_and(|stamp| remote.written(stamp).is_some());
                         out.push(remote);
@@ -210,15 +416,17 @@ impl Inbox {
             Item::Transaction { past, .. } => past,
             Item::End(position) => &position.past,
         };
-        self.plane == PlaneKind::Eventual
-            || (0..crate::past::MEMBERS as u16).map(RegionId).all(|other| {
-                let waits_for = past.get(other, self.me);
-                let applied = self.sources.get(&other).map_or(0, |source| source.applied);
-                other == self.me || other == from || applied >= waits_for
-            })
+        let defines = |region| self.defining == Some(region);
+        (0..crate::past::MEMBERS as u16).map(RegionId).all(|other| {
+            let waits_for = past.get(other, self.me);
+            let applied = self.sources.get(&other).map_or(0, |source| source.applied);
+            let any_order = self.plane == PlaneKind::Eventual && !defines(from) && !defines(other);
+            any_order || other == self.me || other == from || applied >= waits_for
+        })
     }
 
-    fn pop(&mut self, from: RegionId) -> Option<Remote> {
+    fn pop(&mut self, from: RegionId, now: u64) -> Option<Remote> {
+        let (me, this_turn) = (self.me, self.turn);
         let source = self.sources.get_mut(&from)?;
         let merges = self.planted != Some(Bug::ColumnNotMerged);
         match source.queue.pop_front()? {
@@ -227,12 +435,14 @@ impl Inbox {
                     self.known.absorb(&position.past);
                 }
                 source.passed = source.passed.max(position.at);
+                // A new incarnation says by this that nothing of the one before will come any more.
+                source.applied = source.applied.max(position.past.get(from, me));
                 source.resume = *position;
                 None
             }
-            Item::Transaction { at, past, writes, bytes } => {
-                source.bytes -= bytes;
-                let number = past.get(from, self.me);
+            Item::Transaction { at, past, writes, bytes, came, turn } => {
+                source.bytes = source.bytes.saturating_sub(bytes);
+                let number = past.get(from, me);
                 if number <= source.applied {
                     return None;
                 }
@@ -240,10 +450,26 @@ impl Inbox {
                 if merges {
                     self.known.absorb(&past);
                 }
-                Some(Remote { label: Label::update(from, at), writes })
+                let way = Way { came, due: now, waited: turn + 1 < this_turn };
+                Some(Remote { label: Label::update(from, at), writes, way })
             }
         }
     }
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Transaction { bytes, .. } => *bytes,
+            Self::End(_) => 0,
+        }
+    }
+}
+
+fn queued(element: Element, came: u64, turn: u64) -> Item {
+    let Element { at, past, writes, .. } = element;
+    let bytes = writes.iter().map(KeyWrite::bytes).sum::<usize>() + Past::BYTES;
+    Item::Transaction { at, past, writes, bytes, came, turn }
 }
 
 type Decoded = (Past, BTreeMap<RegionId, Source>);
@@ -263,10 +489,7 @@ fn decode(stored: Bytes) -> Result<Decoded, Malformed> {
         let passed = Timestamp(cursor.u64()?);
         let resume = Position::take(&mut cursor)?;
         let received = resume.clone();
-        sources.insert(
-            region,
-            Source { applied, resume, passed, received, queue: VecDeque::new(), bytes: 0 },
-        );
+        sources.insert(region, Source { applied, resume, passed, received, ..Source::default() });
     }
     cursor.finish()?;
     Ok((known, sources))
@@ -275,4 +498,74 @@ fn decode(stored: Bytes) -> Result<Decoded, Malformed> {
 /// The past that a stored state brings with it.
 pub(crate) fn known_of(stored: Bytes) -> Result<Past, Malformed> {
     decode(stored).map(|(known, _)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use telesto_common::Lsn;
+    use telesto_geo::RegionSet;
+
+    use super::*;
+    use crate::wire::Element;
+
+    const ME: RegionId = RegionId(3);
+
+    /// A batch of `source` with one transaction that has seen one of each of `seen`.
+    fn batch(source: u16, seen: &[u16]) -> Batch {
+        let mut past = Past::default();
+        for region in seen.iter().chain(&[source]) {
+            past.count(RegionId(*region), RegionSet::only(ME));
+        }
+        let at = Timestamp(u64::from(source) + 1);
+        let shared_with = RegionSet::default();
+        let element = Element { at, past: past.clone(), shared_with, writes: Vec::new() };
+        let end = Position { lsn: Lsn(1), hash: [1; 16], at, past };
+        Batch { begin: (Lsn(0), [0; 16]), elements: vec![element], end }
+    }
+
+    fn due(plane: PlaneKind, defining: Option<u16>, batches: &[(u16, &[u16])]) -> Vec<u16> {
+        let inbox = Inbox::new(ME, plane, None);
+        let mut inbox = match defining {
+            Some(region) => inbox.defined_in(RegionId(region)),
+            None => inbox,
+        };
+        for (source, seen) in batches {
+            inbox.begin(RegionId(*source), Position::default());
+            inbox.take(RegionId(*source), batch(*source, seen), 0);
+        }
+        inbox.due(usize::MAX, None, 0).iter().map(|remote| remote.label.source.0).collect()
+    }
+
+    #[test]
+    fn what_others_serve_again_never_waits_for_what_depends_on_it() {
+        let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
+        for source in [1, 2] {
+            inbox.begin(RegionId(source), Position::default());
+        }
+        // Region 2 has seen what region 1 sent it. What it serves again of that is told with the past of a batch that was made later: as if it
+        // had seen what depends on it.
+        inbox.take(RegionId(2), batch(2, &[1]), 0);
+        assert!(inbox.due(usize::MAX, None, 0).is_empty());
+        let missing = Missing { via: RegionId(2), of: RegionId(1), above: 0 };
+        assert_eq!(inbox.missing(1), [missing]);
+        assert_eq!(inbox.take_again(RegionId(1), batch(1, &[2]).elements, 0), 0);
+        assert!(inbox.due(usize::MAX, None, 0).is_empty());
+        let again = batch(1, &[]).elements;
+        assert_eq!(inbox.take_again(RegionId(1), again.clone(), 0), 1);
+        assert_eq!(inbox.take_again(RegionId(1), again, 0), 0, "twice");
+        inbox.take(RegionId(1), batch(1, &[]), 0);
+        let due = inbox.due(usize::MAX, None, 0);
+        assert_eq!(due.iter().map(|remote| remote.label.source.0).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn eventual_plane_waits_for_definitions_alone_and_definitions_for_everything() {
+        assert_eq!(due(PlaneKind::Matrix, Some(0), &[(1, &[2])]), [] as [u16; 0]);
+        assert_eq!(due(PlaneKind::Matrix, Some(0), &[(1, &[2]), (2, &[])]), [2, 1]);
+        assert_eq!(due(PlaneKind::Eventual, None, &[(1, &[2])]), [1]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(1, &[2])]), [1]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(1, &[0])]), [] as [u16; 0]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(1, &[0]), (0, &[])]), [0, 1]);
+        assert_eq!(due(PlaneKind::Eventual, Some(0), &[(0, &[1])]), [] as [u16; 0]);
+    }
 }

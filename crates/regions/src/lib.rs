@@ -16,23 +16,31 @@
 //! # Limits
 //! 16 regions, one shard, one node a region that carries the streams. Planes `matrix` and `eventual`.
 
+mod again;
+mod answer;
 mod apply;
 mod config;
 mod control;
 mod error;
 mod fold;
 mod inbox;
+mod lines;
+mod measured;
 mod own_log;
 mod past;
+mod question;
 mod receive;
 mod regions;
 mod registry;
+mod report;
 mod rows;
 mod send;
 mod shared;
 mod sort_out;
 mod store;
+mod take_back;
 mod token;
+mod verify;
 mod wire;
 
 pub use config::{PeerRegion, RegionsConfig};
@@ -40,6 +48,8 @@ pub use error::{Error, Result};
 pub use past::MEMBERS;
 pub use regions::{PeerStatus, Regions, Status};
 pub use registry::{Member, Registry};
-pub use send::SERVICE;
+pub use report::{Report, reports};
+pub use shared::SERVICE;
 pub use telesto_geo::placement::{Placement, Rule, Rules};
 pub use token::TOKEN_BYTES;
+pub use verify::{Compared, Difference, Verifier, Version};

@@ -6,6 +6,7 @@
 //! # Invariants
 //! - Counts only grow along a log.
 //! - Two pasts are told apart by their counts alone: the same log gives the same past.
+//! - The upper bits of a region's counts are its incarnation: a region that has lost commits goes on above everything it has ever said.
 //!
 //! # On failure
 //! Bytes that name regions past the limit are refused.
@@ -17,6 +18,9 @@ use bytes::BytesMut;
 use telesto_common::RegionId;
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
 use telesto_geo::RegionSet;
+
+/// Bits of a count below the incarnation of its source: more transactions than a region ever commits in one.
+const INCARNATION_BITS: u32 = 40;
 
 /// The most regions that the matrix has room for.
 pub const MEMBERS: usize = 16;
@@ -39,6 +43,15 @@ impl Past {
         self.0[place(source, target)]
     }
 
+    pub fn set(&mut self, source: RegionId, target: RegionId, count: u64) {
+        self.0[place(source, target)] = count;
+    }
+
+    pub fn grow(&mut self, source: RegionId, target: RegionId, by: u64) {
+        let count = &mut self.0[place(source, target)];
+        *count = count.saturating_add(by);
+    }
+
     /// Counts a transaction of `source`, once for each of its targets.
     pub fn count(&mut self, source: RegionId, targets: RegionSet) {
         for target in targets.iter().filter(|target| *target != source) {
@@ -51,6 +64,24 @@ impl Past {
         for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
             *mine = (*mine).max(*theirs);
         }
+    }
+
+    /// Begins a new incarnation of `source`: whatever it numbers from now on is above every number of its earlier ones.
+    pub fn reincarnate(&mut self, source: RegionId) {
+        let targets = 0..MEMBERS as u16;
+        let counts = targets.map(|target| place(source, RegionId(target)));
+        let next =
+            counts.clone().map(|at| self.0[at] >> INCARNATION_BITS).max().unwrap_or_default();
+        for at in counts {
+            self.0[at] = (next + 1) << INCARNATION_BITS;
+        }
+    }
+
+    /// The incarnation of `source`, as far as this knows it; the first one is 0.
+    pub fn incarnation(&self, source: RegionId) -> u64 {
+        let targets = 0..MEMBERS as u16;
+        let of = |target| self.get(source, RegionId(target)) >> INCARNATION_BITS;
+        targets.map(of).max().unwrap_or_default()
     }
 
     /// Appends what has grown since `before`.

@@ -21,9 +21,11 @@ use telesto_net::{Caller, Class, Handler};
 use telesto_txn::service::{CommitWrites, Freshness};
 
 use crate::error::{Error, Result};
-use crate::inbox::Remote;
+use crate::inbox::{Remote, Way};
+use crate::lines::Lines;
+use crate::question::Question;
 use crate::rows;
-use crate::shared::Shared;
+use crate::shared::{Shared, Taken};
 use crate::sort_out::{SortedOut, sort_out};
 use crate::wire::{Batch, LabelledRow, Reply, Request};
 
@@ -56,6 +58,13 @@ impl Receiver {
             let heard = hear.try_send(text.clone());
             return heard.map(|()| Reply::Taken).map_err(|_| Error::Busy);
         }
+        if let Request::Ask(question) = &request
+            && from == shared.config.me
+        {
+            // A command that was started with this region's registry.
+            let question = Question::decode(question.clone()).map_err(malformed())?;
+            return question.answer(shared, from).await.map(Reply::Answer);
+        }
         if !shared.peers.contains_key(&from) {
             return Err(Error::UnknownRegion(from));
         }
@@ -75,8 +84,10 @@ impl Receiver {
                     let Some(received) = fits else {
                         return Ok(received.map_or(Reply::Fresh, |at| Reply::At(at.clone())));
                     };
-                    let batch = Batch::unpack(begin, &body, &received.past).map_err(malformed())?;
-                    inbox.take(from, batch);
+                    let lines = Lines { from, to: shared.config.me };
+                    let batch = Batch::unpack(begin, &body, lines, &received.past);
+                    let batch = batch.map_err(malformed())?;
+                    inbox.take(from, batch, shared.env.clock.wall_micros());
                     Reply::Taken
                 };
                 shared.news.notify_one();
@@ -86,9 +97,21 @@ impl Receiver {
                 self.fill(from, rows).await?;
                 Ok(Reply::Taken)
             }
+            Request::Measured(report) => {
+                shared.reports.heard(shared.env.clock.monotonic(), from, report);
+                Ok(Reply::Taken)
+            }
+            Request::Ask(question) => {
+                let question = Question::decode(question).map_err(malformed())?;
+                question.answer(shared, from).await.map(Reply::Answer)
+            }
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);
-                shared.news.notify_one();
+                // Noted first: after a crash it would be filled again, with rows that go before their causes.
+                let noted = shared.apply_taken(Taken::nothing());
+                let limit = shared.config.timeout;
+                let noted = shared.env.within_timeout(limit, "noting where a stream begins", noted);
+                noted.await.map_err(|error| Error::Unnoted(error.to_string()))??;
                 Ok(Reply::Taken)
             }
         }
@@ -128,7 +151,10 @@ impl Receiver {
         let after = *after;
         let transactions: Vec<Remote> = by_label
             .into_iter()
-            .map(|((at, source), writes)| Remote { label: Label::update(source, at), writes })
+            .map(|((at, source), writes)| {
+                let (label, way) = (Label::update(source, at), Way::default());
+                Remote { label, writes, way }
+            })
             .collect();
         loop {
             let snapshot = store.begin(Freshness::Tail, None).await?;

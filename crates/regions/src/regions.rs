@@ -23,22 +23,25 @@ use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Label, RegionId, ShardId, Timestamp};
 use telesto_net::{CallLimits, Class, Client, Handler, Transport};
 use telesto_shard::{ProcessCache, Read};
-use telesto_txn::regions::{ConflictView, RegionControl};
+use telesto_txn::regions::{ConflictView, LinkView, RegionControl};
 use telesto_txn::service::{CommitWrites, Freshness};
 use telesto_txn::{Database as _, Engine, ReadFor, Reads, TxnOptions};
 use tokio::sync::{Notify, watch};
 
+use crate::again;
 use crate::apply::Applier;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::inbox::Inbox;
+use crate::measured::{self, Reports};
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
 use crate::shared::{Peer, Shared};
 use crate::sort_out::Tables;
 use crate::store::{Store, checked};
+use crate::take_back;
 use crate::token;
 use crate::wire::Position;
 use telesto_geo::placement::Rules;
@@ -133,6 +136,9 @@ impl Regions {
             timeout: config.timeout,
         };
         let mut inbox = Inbox::new(config.me, config.plane, config.planted);
+        if let Some(tables) = &tables {
+            inbox = inbox.defined_in(tables.defining());
+        }
         let stored = store.row(rows::inbox(), None).await?;
         if let Some(stored) = stored.clone() {
             inbox.restore(stored).map_err(Error::malformed("progress"))?;
@@ -142,6 +148,14 @@ impl Regions {
         let peers: BTreeMap<_, _> =
             config.peers.iter().map(|peer| (peer.id, Peer::default())).collect();
         let cache = Arc::new(ProcessCache::new(PART_CACHE_BYTES));
+        let client = |peer: &crate::PeerRegion| {
+            let (transport, limits) = (Arc::clone(&transport), CallLimits::default());
+            let node = peer.node.clone();
+            (peer.id, Client::new(env, transport, node, config.caller, Class::Append, limits))
+        };
+        let clients = config.peers.iter().map(client).collect();
+        // Kept in memory from now on.
+        let _ = engine.recent(engine.applied().0.next(), 0);
         let shared = Arc::new(Shared {
             env: env.clone(),
             parts: PartSource { bucket, cache },
@@ -154,9 +168,15 @@ impl Regions {
             wanted: Mutex::new(None),
             passed: watch::Sender::new(passed),
             peers,
+            reports: Reports::default(),
             trouble: Mutex::default(),
             conflicts: Mutex::default(),
             stopped: AtomicBool::new(false),
+            clients,
+            work: Mutex::default(),
+            work_done: watch::Sender::new(0),
+            heard: watch::Sender::default(),
+            taking_back: Mutex::default(),
             config,
         });
         let regions = Arc::new(Self { shared: Arc::clone(&shared), tasks: Mutex::default() });
@@ -168,16 +188,17 @@ impl Regions {
             ),
             env.spawn("keeping the region's position", keep(Arc::downgrade(&regions))),
         ];
+        tasks.push(env.spawn("asking others again", again::run(Arc::clone(&shared))));
+        for lost in &shared.config.lost {
+            if !shared.inbox.lock().is_closed(*lost) {
+                let closing = take_back::close(Arc::clone(&shared), *lost);
+                tasks.push(env.spawn("closing a lost region", closing));
+            }
+        }
         for peer in &shared.config.peers {
-            let client = Client::new(
-                env,
-                Arc::clone(&transport),
-                peer.node.clone(),
-                shared.config.caller,
-                Class::Append,
-                CallLimits::default(),
-            );
-            let sender = Sender { shared: Arc::clone(&shared), to: peer.id, client };
+            let telling = measured::tell(Arc::clone(&shared), peer.id);
+            tasks.push(env.spawn("telling another region what was measured", telling));
+            let sender = Sender { shared: Arc::clone(&shared), to: peer.id };
             tasks.push(env.spawn("a stream to another region", sender.run()));
         }
         *regions.tasks.lock() = tasks;
@@ -244,13 +265,17 @@ impl Regions {
                 trouble: trouble.get(&Some(config.id)).cloned(),
             })
         };
+        let mut lost = shared.config.lost.iter();
         Status {
             me: shared.config.me,
             name: shared.config.name.clone(),
             plane: shared.config.plane.name(),
             peers: shared.config.peers.iter().filter_map(peer).collect(),
             conflicts: shared.conflicts.lock().0,
-            trouble: trouble.get(&None).cloned(),
+            trouble: trouble
+                .get(&None)
+                .or_else(|| lost.find_map(|id| trouble.get(&Some(*id))))
+                .cloned(),
         }
     }
 
@@ -260,12 +285,23 @@ impl Regions {
         self.shared.conflicts.lock().1.iter().cloned().collect()
     }
 
+    /// What is measured of the links between regions, of every pair that is known here.
+    #[must_use]
+    pub fn links(&self) -> Vec<LinkView> {
+        self.shared.links()
+    }
+
     /// The token of a session that has seen `session` (the label that the engine gave it) here. What it stands for is everything
-    /// that was here then.
+    /// that was here then; of a session that has seen nothing yet, everything that is here now: its client may have seen that by a
+    /// connection that was lost.
     #[must_use]
     pub fn token(&self, session: Label) -> String {
         let config = &self.shared.config;
-        token::sign(&config.secret, config.deployment, config.me, session.timestamp)
+        let seen = match session.timestamp {
+            Timestamp::ZERO => self.shared.engine.applied().1,
+            seen => seen,
+        };
+        token::sign(&config.secret, config.deployment, config.me, seen)
     }
 
     /// As [`Regions::token`], of a session that is about to go to region `to`: what it has seen is told there at once.
@@ -292,10 +328,12 @@ impl Regions {
         let token = token::verify(&config.secret, config.deployment, token)?;
         let (region, wanted) = (token.source, token.timestamp);
         if region != config.me {
-            if !shared.peers.contains_key(&region) {
-                return Err(Error::UnknownRegion(region));
+            match shared.peers.contains_key(&region) {
+                true => self.wait_for(region, wanted, by).await?,
+                // What left a lost region before its end is here; what did not is nowhere.
+                false if shared.config.lost.contains(&region) => self.was_passed(region, wanted)?,
+                false => return Err(Error::UnknownRegion(region)),
             }
-            self.wait_for(region, wanted, by).await?;
         }
         let snapshot = shared.store.begin(Freshness::Tail, None).await?;
         shared.store.release(&snapshot).await;
@@ -304,6 +342,48 @@ impl Regions {
             return Err(Error::NotHereYet { region, wanted, passed });
         }
         Ok(Label::update(config.me, passed))
+    }
+
+    fn was_passed(&self, region: RegionId, wanted: Timestamp) -> Result<()> {
+        let passed = self.passed().get(&region).copied().unwrap_or_default();
+        if passed < wanted {
+            return Err(Error::LostWith { region, wanted, passed });
+        }
+        Ok(())
+    }
+
+    /// Waits until every peer that can be reached has said where it stands in this region's log, and what this region had lost was taken
+    /// back: what is written before that is written without it. Whether that is so at `by`.
+    pub async fn has_heard_of_all(&self, by: Deadline) -> bool {
+        let shared = &self.shared;
+        let (mut heard, everybody) = (shared.heard.subscribe(), shared.peers.len());
+        let all = async { heard.wait_for(|heard| heard.len() >= everybody).await.is_ok() };
+        shared.env.within(by, "hearing of the other regions", all).await.unwrap_or(false)
+    }
+
+    /// Peers that have seen commits which this region has lost and not taken back yet.
+    #[must_use]
+    pub fn taking_back(&self) -> Vec<RegionId> {
+        self.shared.taking_back.lock().iter().copied().collect()
+    }
+
+    /// How often this region has lost commits and gone on.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.shared.incarnation()
+    }
+
+    /// Whether nothing waits any more for anything of the lost regions, in any of those that stay.
+    ///
+    /// # Errors
+    /// Who does not answer.
+    pub async fn lost_are_closed(&self) -> Result<bool> {
+        for lost in &self.shared.config.lost {
+            if !take_back::is_closed_everywhere(&self.shared, *lost).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     async fn wait_for(&self, region: RegionId, wanted: Timestamp, by: Deadline) -> Result<()> {

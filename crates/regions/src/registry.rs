@@ -21,7 +21,7 @@ use telesto_bucket::{Bucket, Cause, PutOutcome};
 use telesto_common::{Env, NodeId, RegionId};
 use telesto_net::{Caller, Peer};
 
-use crate::config::{PeerRegion, RegionsConfig};
+use crate::config::{PeerRegion, RegionsConfig, runs};
 use crate::error::{Error, Result};
 use crate::past::MEMBERS;
 
@@ -43,6 +43,14 @@ pub struct Member {
     /// It has left.
     #[serde(default)]
     pub removed: bool,
+    /// It was lost: those that stay exchange what they have of it.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub lost: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 /// See the module's text.
@@ -83,6 +91,7 @@ impl Registry {
                 name: name.to_owned(),
                 node: Some((node, address.to_owned())),
                 removed: false,
+                lost: false,
             }],
         }
     }
@@ -137,7 +146,8 @@ impl Registry {
         if usize::from(id) >= MEMBERS {
             return Err(Error::Config(format!("numbers of regions go up to {}", MEMBERS - 1)));
         }
-        self.members.push(Member { id, name: name.to_owned(), node: None, removed: false });
+        let (name, removed, lost) = (name.to_owned(), false, false);
+        self.members.push(Member { id, name, node: None, removed, lost });
         let invited = Self { me: id, ..self.clone() };
         Ok(hex(invited.text()?.as_bytes()))
     }
@@ -200,7 +210,8 @@ impl Registry {
         Ok(bucket.get(Cause::Admin, &next, None).await?.is_some())
     }
 
-    /// Takes in a region that has joined.
+    /// Takes in a region that has joined. Of one that is known on the same node the address stays as it is: it introduces itself again when it
+    /// is refused for a moment, and somebody may have said where it is reached from here.
     ///
     /// # Errors
     /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed.
@@ -215,7 +226,10 @@ impl Registry {
                 known.name
             ))),
             Some(known) => {
-                *known = new;
+                let node = |member: &Member| member.node.as_ref().map(|(node, _)| *node);
+                if known.node.is_none() || node(known) != node(&new) {
+                    *known = new;
+                }
                 Ok(())
             }
             // Another region invited it.
@@ -224,6 +238,22 @@ impl Registry {
                 Ok(())
             }
         }
+    }
+
+    /// The plane by which this region applies what the others send.
+    #[must_use]
+    pub fn plane(&self) -> &str {
+        &self.plane
+    }
+
+    /// Lets this region apply what the others send by another plane.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for one that regions do not run.
+    pub fn set_plane(&mut self, plane: &str) -> Result<()> {
+        runs(plane.parse().map_err(Error::Config)?)?;
+        plane.clone_into(&mut self.plane);
+        Ok(())
     }
 
     /// Leaves a region out from the next start on. Its number is not given again.
@@ -240,6 +270,32 @@ impl Registry {
             Error::Config(format!("there is no other region {name}; name one of Registry::members"))
         })?;
         found.removed = true;
+        Ok(())
+    }
+
+    /// As [`Registry::remove`], of a region that is gone for good with what it had: those that stay exchange what they have of it. Also
+    /// of one that was left out before.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when there is no such other region, or when it makes the definitions.
+    pub fn remove_lost(&mut self, name: &str) -> Result<()> {
+        let me = self.me;
+        // A name may have been given again since.
+        let others =
+            self.members.iter_mut().filter(|member| member.name == name && member.id != me);
+        let found = others.max_by_key(|member| (!member.removed, member.id));
+        let found = found.ok_or_else(|| {
+            Error::Config(format!(
+                "there is no other region {name}; `telesto region list` shows them"
+            ))
+        })?;
+        if found.id == 0 {
+            return Err(Error::Config(format!(
+                "region {name} makes the definitions, and no other region can take that over yet: bring its bucket back (its node may run anywhere), or dump the database from a region that stays and restore it into a new one"
+            )));
+        }
+        found.removed = true;
+        found.lost = true;
         Ok(())
     }
 
@@ -270,6 +326,8 @@ impl Registry {
         let mut config = RegionsConfig::new(self.me(), deployment, secret, caller);
         config.plane = self.plane.parse().map_err(Error::Config)?;
         config.introduction = Some(self.introduction()?);
+        let lost = self.members.iter().filter(|member| member.lost);
+        config.lost = lost.map(|member| RegionId(member.id)).collect();
         for member in self.members.iter().filter(|member| !member.removed) {
             if member.id == self.me {
                 config.name.clone_from(&member.name);

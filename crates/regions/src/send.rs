@@ -19,28 +19,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, FuturesUnordered, StreamExt as _};
 use telesto_bucket::Cause;
 use telesto_common::{Lsn, RegionId};
 use telesto_log::Error as LogError;
-use telesto_net::{Client, Service};
 use telesto_shard::Read;
 use telesto_txn::Database as _;
 use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::fold::Fold;
+use crate::lines::Lines;
+use crate::question::Question;
 use crate::rows;
-use crate::shared::{Peer, Shared};
-use crate::wire::{Batch, Element, Header, KeyWrite, LabelledRow, Position, Reply, Request};
+use crate::shared::{Peer, Shared, leg};
+use crate::take_back::take_back;
+use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Packed, Position, Reply, Request};
 use telesto_geo::placement::Rules;
 
-/// The service of the streams between regions.
-pub const SERVICE: Service = Service(0x5247);
-
-/// Batches under way.
-const WINDOW: usize = 32;
+/// Batches under way, and their bytes: what is committed during a round trip, one by one, to the far side of the world.
+const WINDOW: usize = 256;
+const WINDOW_BYTES: usize = 32 << 20;
 /// Bytes of log read, and of writes in a batch, at a time, about.
 const BATCH_BYTES: usize = 1 << 20;
 /// Rows in a request that fills a region, at most.
@@ -56,7 +57,6 @@ const LOOK_BEATS: u32 = 20;
 pub(crate) struct Sender {
     pub shared: Arc<Shared>,
     pub to: RegionId,
-    pub client: Client,
 }
 
 /// A stream that goes on.
@@ -68,7 +68,8 @@ struct Stream<'a> {
     sent: Position,
     elements: Vec<Element>,
     bytes: usize,
-    under_way: FuturesOrdered<BoxFuture<'a, (Lsn, Result<Reply>)>>,
+    under_way: FuturesOrdered<BoxFuture<'a, (Lsn, usize, Result<Reply>)>>,
+    under_way_bytes: usize,
 }
 
 impl Sender {
@@ -81,6 +82,10 @@ impl Sender {
                 peer.filling.store(false, Ordering::Relaxed);
             }
             if let Err(error) = result {
+                // Unless it has something of this region that must be taken back first.
+                if !self.shared.taking_back.lock().contains(&self.to) {
+                    self.shared.heard_of(self.to);
+                }
                 tracing::debug!(to = %self.to, %error, "a stream to another region is interrupted");
                 self.shared.trouble.lock().insert(Some(self.to), error.to_string());
                 env.clock.sleep(PAUSE + env.jitter(PAUSE)).await;
@@ -89,16 +94,7 @@ impl Sender {
     }
 
     async fn ask(&self, request: Request) -> Result<Reply> {
-        let shared = &self.shared;
-        let header =
-            Header { deployment: shared.config.deployment, from: shared.config.me, to: self.to };
-        let by = shared.env.deadline(shared.config.timeout);
-        let reply = self.client.call(SERVICE, request.encode(header), by).await?;
-        let reply = Reply::decode(reply).map_err(Error::malformed("another region's reply"))?;
-        match reply {
-            Reply::Refused(reason) => Err(Error::Refused { region: self.to, reason }),
-            reply => Ok(reply),
-        }
+        self.shared.ask(self.to, request).await
     }
 
     /// One connection's life: ends when the receiver stands elsewhere than was thought.
@@ -116,9 +112,26 @@ impl Sender {
             }
             hello => hello?,
         };
+        let incarnation = shared.incarnation();
         let fold = match hello {
-            Reply::At(position) => self.fold_at(position).await?,
+            Reply::At(position) => match self.fold_at(position).await {
+                Err(Error::LostCommits { .. }) => {
+                    shared.taking_back.lock().insert(self.to);
+                    take_back(shared, self.to).await?;
+                    // It stands at the beginning now.
+                    shared.taking_back.lock().remove(&self.to);
+                    return Ok(());
+                }
+                // What it lacks was numbered anew, and must not wait for what was told of the incarnation before: it begins anew.
+                Ok(fold) if fold.position.past.incarnation(shared.config.me) < incarnation => {
+                    self.wait_for_others().await?;
+                    shared.question(self.to, &Question::Anew).await?;
+                    return Ok(());
+                }
+                fold => fold?,
+            },
             _ => {
+                self.wait_for_others().await?;
                 let mut fold = self.fold_at_tail().await?;
                 let ranges = fold.rules.gained(&Rules::default(), self.to);
                 peer.filling.store(true, Ordering::Relaxed);
@@ -128,11 +141,35 @@ impl Sender {
                 fold
             }
         };
+        self.wait_for_others().await?;
         peer.connected.store(true, Ordering::Relaxed);
         shared.trouble.lock().remove(&Some(self.to));
         let sent = fold.position.clone();
         let (elements, under_way) = (Vec::new(), FuturesOrdered::new());
-        Stream { sender: self, peer, fold, sent, elements, bytes: 0, under_way }.run().await
+        let stream = Stream {
+            sender: self,
+            peer,
+            fold,
+            sent,
+            elements,
+            bytes: 0,
+            under_way,
+            under_way_bytes: 0,
+        };
+        stream.run().await
+    }
+
+    /// Waits until every peer that can be asked has said where it stands: what this region has lost, some peer may have, and nothing is
+    /// numbered anew before that was taken back.
+    async fn wait_for_others(&self) -> Result<()> {
+        let shared = &self.shared;
+        shared.heard_of(self.to);
+        let mut heard = shared.heard.subscribe();
+        let everybody = shared.peers.len();
+        while heard.borrow_and_update().len() < everybody {
+            heard.changed().await.map_err(|_| Error::Stopped)?;
+        }
+        Ok(())
     }
 
     /// A fold that goes on where the receiver stands.
@@ -260,8 +297,11 @@ impl Stream<'_> {
             let now = env.clock.monotonic();
             let known = shared.engine.applied().0 > self.fold.position.lsn;
             let look = hurried || now >= looked + beat * LOOK_BEATS;
-            if (known || look) && self.under_way.len() < WINDOW {
+            if (known || look) && !self.is_full() {
                 self.read().await?;
+                if self.is_of_old() {
+                    return Ok(());
+                }
                 looked = now;
             }
             let moved = self.fold.position.lsn > self.sent.lsn;
@@ -273,15 +313,18 @@ impl Stream<'_> {
                 told = now;
             }
             hurried = false;
-            let full = self.under_way.len() >= WINDOW;
+            let full = self.is_full();
             let more = shared.engine.applied().0 > self.fold.position.lsn;
             if more && !full {
                 continue;
             }
             tokio::select! {
                 biased;
-                Some((lsn, reply)) = self.under_way.next() => match reply? {
-                    Reply::Taken => { self.peer.has.fetch_max(lsn.0, Ordering::Relaxed); }
+                Some((lsn, bytes, reply)) = self.under_way.next() => match reply? {
+                    Reply::Taken => {
+                        self.under_way_bytes = self.under_way_bytes.saturating_sub(bytes);
+                        self.peer.has.fetch_max(lsn.0, Ordering::Relaxed);
+                    }
                     // It was started again, or another sender spoke to it: from where it stands.
                     _ => return Ok(()),
                 },
@@ -296,19 +339,29 @@ impl Stream<'_> {
         }
     }
 
+    fn is_full(&self) -> bool {
+        self.under_way.len() >= WINDOW || self.under_way_bytes >= WINDOW_BYTES
+    }
+
     /// Reads on in the log.
     async fn read(&mut self) -> Result<()> {
         let shared = &self.sender.shared;
         let by = shared.env.deadline(shared.config.timeout);
         let from = self.fold.position.lsn.next();
-        let batch = match shared.engine.log().read(from, BATCH_BYTES, Cause::Read, by).await {
-            Ok(batch) => batch,
-            Err(LogError::Trimmed { .. }) => {
-                return Err(Error::Trimmed { region: self.sender.to });
+        // What was committed a moment ago is in memory: on a bucket log reading it again would be a request, and the time that takes.
+        let recent = shared.engine.recent(from, BATCH_BYTES);
+        let entries = if recent.is_empty() {
+            match shared.engine.log().read(from, BATCH_BYTES, Cause::Read, by).await {
+                Ok(batch) => batch.entries,
+                Err(LogError::Trimmed { .. }) => {
+                    return Err(Error::Trimmed { region: self.sender.to });
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
+        } else {
+            recent
         };
-        for entry in &batch.entries {
+        for entry in &entries {
             let folded = self.fold.entry(entry, Some(self.sender.to)).await?;
             for element in folded.elements {
                 self.bytes += element.writes.iter().map(KeyWrite::bytes).sum::<usize>();
@@ -320,11 +373,20 @@ impl Stream<'_> {
                 self.sender.fill(&mut self.fold, folded.gained).await?;
                 self.peer.filling.store(false, Ordering::Relaxed);
             }
+            if self.is_of_old() {
+                break;
+            }
             if self.bytes >= BATCH_BYTES {
                 self.send();
             }
         }
         Ok(())
+    }
+
+    /// Whether a new incarnation has begun where the fold is.
+    fn is_of_old(&self) -> bool {
+        let me = self.sender.shared.config.me;
+        self.fold.position.past.incarnation(me) > self.sent.past.incarnation(me)
     }
 
     /// Sends what was collected, up to the fold's position.
@@ -334,17 +396,32 @@ impl Stream<'_> {
         let count = elements.len() as u64;
         let begin = (self.sent.lsn, self.sent.hash);
         let end = self.fold.position.clone();
-        let body = Batch { begin, elements, end: end.clone() }.pack(&self.sent.past);
+        let now = self.sender.shared.env.clock.wall_micros();
+        for element in &elements {
+            leg("send", self.sender.to, now.saturating_sub(element.at.wall_micros()));
+        }
+        let batch = Batch { begin, elements, end: end.clone() };
+        let lines = Lines { from: self.sender.shared.config.me, to: self.sender.to };
+        let Packed { body, metadata } = batch.pack(lines, &self.sent.past);
         self.peer.sent.fetch_add(count, Ordering::Relaxed);
         self.peer.sent_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+        self.peer.metadata_bytes.fetch_add(metadata as u64, Ordering::Relaxed);
         metrics::counter!("telesto_regions_sent_transactions_total", "to" => self.sender.to.to_string())
             .increment(count);
         metrics::counter!("telesto_regions_sent_bytes_total", "to" => self.sender.to.to_string())
             .increment(body.len() as u64);
-        let (sender, lsn) = (self.sender, end.lsn);
-        self.under_way.push_back(Box::pin(async move {
-            (lsn, sender.ask(Request::Batch { begin, body }).await)
-        }));
+        metrics::counter!("telesto_regions_metadata_bytes_total", "to" => self.sender.to.to_string())
+            .increment(metadata as u64);
+        let (sender, lsn, bytes) = (self.sender, end.lsn, body.len());
+        let mut asking: BoxFuture<'_, _> =
+            Box::pin(async move { (lsn, bytes, sender.ask(Request::Batch { begin, body }).await) });
+        // On its way at once, also when there is more to read first.
+        let answered = (&mut asking).now_or_never();
+        self.under_way_bytes += bytes;
+        self.under_way.push_back(match answered {
+            Some(answer) => Box::pin(std::future::ready(answer)),
+            None => asking,
+        });
         self.sent = end;
     }
 }

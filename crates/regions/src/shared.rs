@@ -9,24 +9,33 @@
 //! # Limits
 //! The newest [`CONFLICTS`] conflicts are kept, in memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::{Env, RegionId, Timestamp};
 use telesto_geo::Bug;
+use telesto_net::{Client, Service};
 use telesto_txn::Engine;
 use telesto_txn::regions::ConflictView;
 use tokio::sync::{Notify, watch};
 
 use crate::config::RegionsConfig;
+use crate::error::{Error, Result};
 use crate::fold::PartSource;
-use crate::inbox::{Inbox, Remote};
+use crate::inbox::{Inbox, Remote, Way};
+use crate::measured::{Meter, Reports};
 use crate::past::Past;
+use crate::question::Question;
 use crate::sort_out::Tables;
 use crate::store::Store;
+use crate::wire::{Header, Reply, Request};
+
+/// The service of the streams between regions.
+pub const SERVICE: Service = Service(0x5247);
 
 /// Conflicts kept.
 const CONFLICTS: usize = 256;
@@ -37,6 +46,9 @@ pub(crate) struct Peer {
     /// Transactions sent, since this runner began.
     pub sent: AtomicU64,
     pub sent_bytes: AtomicU64,
+    /// Of the unpacked bytes, those that tell of the past and of positions.
+    pub metadata_bytes: AtomicU64,
+    pub meter: Meter,
     /// Transactions of it applied, since this runner began.
     pub applied: AtomicU64,
     /// How long the newest took from its commit to being visible here, microseconds.
@@ -69,14 +81,103 @@ pub(crate) struct Shared {
     /// By source: everything of it up to here is in the log, with its past.
     pub passed: watch::Sender<BTreeMap<RegionId, Timestamp>>,
     pub peers: BTreeMap<RegionId, Peer>,
+    /// What the others have measured.
+    pub reports: Reports,
     /// What goes wrong now, by peer; nothing: here.
     pub trouble: Mutex<BTreeMap<Option<RegionId>, String>>,
     pub conflicts: Mutex<(u64, VecDeque<ConflictView>)>,
     /// Nothing is taken any more.
     pub stopped: AtomicBool,
+    /// The connections to peers.
+    pub clients: BTreeMap<RegionId, Client>,
+    /// What the applier is to do beside what the streams bring, in this order.
+    pub work: Mutex<VecDeque<Taken>>,
+    /// How many of those are done.
+    pub work_done: watch::Sender<u64>,
+    /// Peers that have said, since this runner began, where they stand, or could not be asked.
+    pub heard: watch::Sender<BTreeSet<RegionId>>,
+    /// Peers that have seen commits which this region has lost, and have not given them back yet.
+    pub taking_back: Mutex<BTreeSet<RegionId>>,
+}
+
+/// What was taken from peers, all of it in one entry, and what it ends.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub transactions: Vec<Remote>,
+    pub then: Then,
+}
+
+impl Taken {
+    /// Nothing: an entry with the state as it is.
+    pub fn nothing() -> Self {
+        Self { transactions: Vec::new(), then: Then::Nothing }
+    }
+}
+
+/// What follows from it.
+#[derive(Debug)]
+pub(crate) enum Then {
+    /// More comes.
+    Nothing,
+    /// This region goes on in a new incarnation; its peers know of this of it.
+    Reincarnate(Box<Past>),
+    /// Nothing waits for this region any more.
+    Close(RegionId),
 }
 
 impl Shared {
+    /// What `to` answers.
+    pub async fn ask(&self, to: RegionId, request: Request) -> Result<Reply> {
+        let Some(client) = self.clients.get(&to) else { return Err(Error::UnknownRegion(to)) };
+        let header = Header { deployment: self.config.deployment, from: self.config.me, to };
+        let by = self.env.deadline(self.config.timeout);
+        let asked = self.env.clock.monotonic();
+        let reply = client.call(SERVICE, request.encode(header), by).await?;
+        if let Some(peer) = self.peers.get(&to) {
+            peer.meter.answered(self.env.clock.monotonic().saturating_sub(asked));
+        }
+        let reply = Reply::decode(reply).map_err(Error::malformed("another region's reply"))?;
+        match reply {
+            Reply::Refused(reason) => Err(Error::Refused { region: to, reason }),
+            reply => Ok(reply),
+        }
+    }
+
+    /// What `to` answers to a question.
+    pub async fn question(&self, to: RegionId, question: &Question) -> Result<Bytes> {
+        match self.ask(to, Request::Ask(question.encode())).await? {
+            Reply::Answer(answer) => Ok(answer),
+            _ => Err(Error::malformed("another region's answer")("it is none".to_owned())),
+        }
+    }
+
+    /// Has the applier do `taken`, and waits until it is done.
+    pub async fn apply_taken(&self, taken: Taken) -> Result<()> {
+        let mut done = self.work_done.subscribe();
+        let number = {
+            let mut work = self.work.lock();
+            work.push_back(taken);
+            *done.borrow_and_update() + work.len() as u64
+        };
+        self.news.notify_one();
+        while *done.borrow_and_update() < number {
+            if done.changed().await.is_err() {
+                return Err(Error::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// How often this region has lost commits and gone on.
+    pub fn incarnation(&self) -> u64 {
+        self.inbox.lock().known().incarnation(self.config.me)
+    }
+
+    /// A peer said where it stands, or could not be asked.
+    pub fn heard_of(&self, peer: RegionId) {
+        self.heard.send_if_modified(|heard| heard.insert(peer));
+    }
+
     /// Tells how far the sources are, if the past they brought is in the log.
     pub fn publish(&self, passed: BTreeMap<RegionId, Timestamp>, logged: &Past) {
         if self.inbox.lock().known() == logged || self.config.planted == Some(Bug::StaleAttach) {
@@ -89,15 +190,26 @@ impl Shared {
     }
 
     pub fn applied(&self, transactions: &[Remote]) {
-        let now = self.env.clock.wall_micros();
+        let (now, since) = (self.env.clock.wall_micros(), self.env.clock.monotonic());
         for remote in transactions {
             let source = remote.label.source;
+            if !self.peers.contains_key(&source) {
+                continue;
+            }
+            let Way { came, due, waited } = remote.way;
+            let committed = remote.label.timestamp.wall_micros();
+            leg("arrive", source, came.saturating_sub(committed));
+            let waiting = due.saturating_sub(came);
+            leg("past", source, if waited { waiting } else { 0 });
+            leg("turn", source, if waited { 0 } else { waiting });
+            leg("apply", source, now.saturating_sub(due));
             let took = now.saturating_sub(remote.label.timestamp.wall_micros());
             metrics::histogram!("telesto_regions_visibility_seconds", "source" => source.to_string())
                 .record(Duration::from_micros(took).as_secs_f64());
             if let Some(peer) = self.peers.get(&source) {
                 peer.applied.fetch_add(1, Ordering::Relaxed);
                 peer.visible_micros.store(took, Ordering::Relaxed);
+                peer.meter.saw(since, took);
             }
         }
     }
@@ -114,4 +226,10 @@ impl Shared {
             kept.1.pop_front();
         }
     }
+}
+
+/// One leg of a transaction's way from `peer`, or to it: microseconds that it took.
+pub(crate) fn leg(leg: &'static str, peer: RegionId, micros: u64) {
+    metrics::histogram!("telesto_regions_leg_seconds", "leg" => leg, "peer" => peer.to_string())
+        .record(Duration::from_micros(micros).as_secs_f64());
 }

@@ -145,7 +145,7 @@ fn winners<'a>(
     present: &mut BTreeMap<Bytes, Present>,
     conflicts: &mut Vec<ConflictView>,
 ) -> Result<Left<'a>> {
-    let Remote { label, writes } = transaction;
+    let Remote { label, writes, .. } = transaction;
     let rank = (label.timestamp, label.source);
     let mut left = Left { transaction, winners: BTreeMap::new(), entries: Vec::new() };
     for KeyWrite { key, value } in writes {

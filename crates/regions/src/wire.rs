@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A batch names the position it begins at; a receiver that stands elsewhere refuses it and says where it stands.
-//! - Pasts travel as what has grown since the element before.
+//! - Pasts travel as what has grown since the element before: of an element two lines (see [`crate::lines`]), of a batch's end everything.
 //!
 //! # On failure
 //! What does not decode is refused with the reason; nothing of it was taken.
@@ -13,12 +13,18 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{Lsn, RegionId, Timestamp};
+use telesto_geo::RegionSet;
 
+use crate::lines::Lines;
+use crate::measured::{self, Measures};
 use crate::past::Past;
 
 /// Bytes of a request when it is unpacked, at most.
 pub(crate) const MAX_REQUEST_BYTES: usize = 60 << 20;
-const VERSION: u8 = 1;
+/// Of what is stored.
+const STORED: u8 = 1;
+/// Of what regions say to each other.
+const SPOKEN: u8 = 2;
 
 /// A position in a region's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,25 +65,27 @@ impl Position {
     /// The position alone, as it is stored.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        out.put_u8(STORED);
         self.put(&mut out);
         out.freeze()
     }
 
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes);
-        check_version(cursor.u8()?)?;
+        check_version(cursor.u8()?, STORED)?;
         let position = Self::take(&mut cursor)?;
         cursor.finish()?;
         Ok(position)
     }
 }
 
-fn check_version(version: u8) -> Result<(), Malformed> {
-    if version == VERSION {
+fn check_version(version: u8, known: u8) -> Result<(), Malformed> {
+    if version == known {
         return Ok(());
     }
-    Err(format!("version {version} of the streams between regions is not known"))
+    Err(format!(
+        "version {version} of the streams between regions is not known, only version {known}"
+    ))
 }
 
 /// A written key.
@@ -119,11 +127,13 @@ pub(crate) struct Element {
     pub at: Timestamp,
     /// Its past, itself included.
     pub past: Past,
+    /// Other regions that get the very same part of it.
+    pub shared_with: RegionSet,
     /// What the receiver replicates of it.
     pub writes: Vec<KeyWrite>,
 }
 
-/// A piece of a stream.
+/// A piece of a stream. The past of its end holds that of every element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     /// Where it begins, and that position's past, which is not sent.
@@ -153,6 +163,10 @@ pub(crate) enum Request {
     Filled(Position),
     /// I have joined: the text with which a region is accepted.
     Introduce(String),
+    /// What I have measured.
+    Measured(Vec<Measures>),
+    /// A question beside the stream: see [`crate::question`].
+    Ask(Bytes),
 }
 
 /// The answers.
@@ -164,6 +178,8 @@ pub(crate) enum Reply {
     /// The receiver has nothing of this stream.
     Fresh,
     Refused(String),
+    /// The answer to a question.
+    Answer(Bytes),
 }
 
 /// Who speaks to whom.
@@ -174,38 +190,62 @@ pub(crate) struct Header {
     pub to: RegionId,
 }
 
+/// A packed batch.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub body: Bytes,
+    /// Of its bytes before packing, those that tell of the past and of positions.
+    pub metadata: usize,
+}
+
 impl Batch {
     /// Its body, packed, after a position whose past is `before`.
-    pub fn pack(&self, before: &Past) -> Bytes {
+    pub fn pack(&self, lines: Lines, before: &Past) -> Packed {
         let mut out = BytesMut::new();
         put_varint(&mut out, self.elements.len() as u64);
+        let mut metadata = out.len();
         let mut last = before;
         for element in &self.elements {
+            let begin = out.len();
             out.put_u64_le(element.at.0);
-            element.past.put_since(last, &mut out);
+            element.past.put_lines_since(lines, last, &mut out);
             last = &element.past;
+            put_varint(&mut out, element.shared_with.0);
+            metadata += out.len() - begin;
             put_varint(&mut out, element.writes.len() as u64);
             for write in &element.writes {
                 write.put(&mut out);
             }
         }
-        self.end.put_since(last, &mut out);
-        Bytes::from(lz4_flex::compress_prepend_size(&out))
+        let begin = out.len();
+        self.end.put_since(&last.with_lines(lines, before), &mut out);
+        metadata += out.len() - begin;
+        Packed { body: Bytes::from(lz4_flex::compress_prepend_size(&out)), metadata }
     }
 
-    pub fn unpack(begin: (Lsn, [u8; 16]), body: &[u8], before: &Past) -> Result<Self, Malformed> {
+    /// Reads what [`Batch::pack`] made with the same lines.
+    pub fn unpack(
+        begin: (Lsn, [u8; 16]),
+        body: &[u8],
+        lines: Lines,
+        before: &Past,
+    ) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(unpacked(body)?);
-        let count = cursor.count(10)?;
+        let count = cursor.count(11)?;
         let mut elements = Vec::with_capacity(count);
         let mut last = before.clone();
         for _ in 0..count {
             let at = Timestamp(cursor.u64()?);
-            last.take_since(&mut cursor)?;
+            last.take_lines_since(lines, &mut cursor)?;
+            let shared_with = RegionSet(cursor.varint()?);
             let writes = take_writes(&mut cursor)?;
-            elements.push(Element { at, past: last.clone(), writes });
+            elements.push(Element { at, past: last.clone(), shared_with, writes });
         }
         let end = Position::take_since(last, &mut cursor)?;
         cursor.finish()?;
+        for element in &mut elements {
+            element.past = element.past.with_lines(lines, &end.past);
+        }
         Ok(Self { begin, elements, end })
     }
 }
@@ -224,16 +264,44 @@ fn unpacked(body: &[u8]) -> Result<Bytes, Malformed> {
     lz4_flex::block::decompress(packed, size).map(Bytes::from).map_err(|error| error.to_string())
 }
 
+/// Rows with their labels, packed.
+pub(crate) fn pack_rows(rows: &[LabelledRow]) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    put_varint(&mut body, rows.len() as u64);
+    for row in rows {
+        body.put_u16_le(row.source.0);
+        body.put_u64_le(row.at.0);
+        row.write.put(&mut body);
+    }
+    lz4_flex::compress_prepend_size(&body)
+}
+
+/// Reads what [`pack_rows`] made.
+pub(crate) fn unpack_rows(packed: &[u8]) -> Result<Vec<LabelledRow>, Malformed> {
+    let mut body = Cursor::new(unpacked(packed)?);
+    let count = body.count(12)?;
+    let mut rows = Vec::with_capacity(count);
+    for _ in 0..count {
+        let source = RegionId(body.u16()?);
+        let at = Timestamp(body.u64()?);
+        rows.push(LabelledRow { source, at, write: KeyWrite::take(&mut body)? });
+    }
+    body.finish()?;
+    Ok(rows)
+}
+
 const HELLO: u8 = 1;
 const BATCH: u8 = 2;
 const ROWS: u8 = 3;
 const FILLED: u8 = 4;
 const INTRODUCE: u8 = 5;
+const ASK: u8 = 6;
+const MEASURED: u8 = 7;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        out.put_u8(SPOKEN);
         out.put_u128_le(header.deployment);
         out.put_u16_le(header.from.0);
         out.put_u16_le(header.to.0);
@@ -247,14 +315,7 @@ impl Request {
             }
             Self::Rows(rows) => {
                 out.put_u8(ROWS);
-                let mut body = BytesMut::new();
-                put_varint(&mut body, rows.len() as u64);
-                for row in rows {
-                    body.put_u16_le(row.source.0);
-                    body.put_u64_le(row.at.0);
-                    row.write.put(&mut body);
-                }
-                out.put_slice(&lz4_flex::compress_prepend_size(&body));
+                out.put_slice(&pack_rows(rows));
             }
             Self::Filled(position) => {
                 out.put_u8(FILLED);
@@ -264,13 +325,21 @@ impl Request {
                 out.put_u8(INTRODUCE);
                 put_string(&mut out, text.as_bytes());
             }
+            Self::Measured(report) => {
+                out.put_u8(MEASURED);
+                measured::put(report, &mut out);
+            }
+            Self::Ask(question) => {
+                out.put_u8(ASK);
+                out.put_slice(question);
+            }
         }
         out.freeze()
     }
 
     pub fn decode(bytes: Bytes) -> Result<(Header, Self), Malformed> {
         let mut cursor = Cursor::new(bytes);
-        check_version(cursor.u8()?)?;
+        check_version(cursor.u8()?, SPOKEN)?;
         let deployment = u128::from_le_bytes(cursor.array16()?);
         let header =
             Header { deployment, from: RegionId(cursor.u16()?), to: RegionId(cursor.u16()?) };
@@ -280,18 +349,9 @@ impl Request {
                 let begin = (Lsn(cursor.varint()?), cursor.array16()?);
                 Self::Batch { begin, body: cursor.take(cursor.remaining())? }
             }
-            ROWS => {
-                let mut body = Cursor::new(unpacked(&cursor.take(cursor.remaining())?)?);
-                let count = body.count(12)?;
-                let mut rows = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let source = RegionId(body.u16()?);
-                    let at = Timestamp(body.u64()?);
-                    rows.push(LabelledRow { source, at, write: KeyWrite::take(&mut body)? });
-                }
-                body.finish()?;
-                Self::Rows(rows)
-            }
+            MEASURED => Self::Measured(measured::take(&mut cursor)?),
+            ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
+            ASK => Self::Ask(cursor.take(cursor.remaining())?),
             FILLED => Self::Filled(Position::take(&mut cursor)?),
             INTRODUCE => {
                 let text = cursor.string()?;
@@ -319,6 +379,10 @@ impl Reply {
                 out.put_u8(4);
                 put_string(&mut out, reason.as_bytes());
             }
+            Self::Answer(answer) => {
+                out.put_u8(5);
+                out.put_slice(answer);
+            }
         }
         out.freeze()
     }
@@ -330,6 +394,7 @@ impl Reply {
             2 => Self::At(Position::take(&mut cursor)?),
             3 => Self::Fresh,
             4 => Self::Refused(String::from_utf8_lossy(&cursor.string()?).into_owned()),
+            5 => Self::Answer(cursor.take(cursor.remaining())?),
             kind => return Err(format!("a reply of kind {kind} between regions is not known")),
         };
         cursor.finish()?;
@@ -339,10 +404,8 @@ impl Reply {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use telesto_geo::RegionSet;
-
     use super::*;
+    use proptest::prelude::*;
 
     fn write(key: Vec<u8>, value: Option<Vec<u8>>) -> KeyWrite {
         KeyWrite { key: Bytes::from(key), value: value.map(Bytes::from) }
@@ -365,12 +428,21 @@ mod tests {
             for (source, targets, at) in steps {
                 past.count(RegionId(source), RegionSet(u64::from(targets)));
                 let writes = vec![write(key.clone(), value.clone())];
-                elements.push(Element { at: Timestamp(at), past: past.clone(), writes });
+                let shared_with = RegionSet(u64::from(targets));
+                elements.push(Element { at: Timestamp(at), past: past.clone(), shared_with, writes });
             }
             let end = Position { lsn: Lsn(9), hash: [4; 16], at: Timestamp(5), past };
             let batch = Batch { begin, elements, end: end.clone() };
-            let body = batch.pack(&before);
-            prop_assert_eq!(Batch::unpack(begin, &body, &before), Ok(batch));
+            let lines = Lines { from: RegionId(2), to: RegionId(3) };
+            let Packed { body, metadata } = batch.pack(lines, &before);
+            prop_assert!(metadata > 0);
+            let unpacked = Batch::unpack(begin, &body, lines, &before).expect("its own");
+            let rest = |element: &Element| (element.at, element.shared_with, element.writes.clone());
+            for (sent, came) in batch.elements.iter().zip(&unpacked.elements) {
+                prop_assert_eq!(rest(sent), rest(came));
+                prop_assert_eq!(&came.past, &sent.past.with_lines(lines, &end.past));
+            }
+            prop_assert_eq!((unpacked.elements.len(), &unpacked.end), (batch.elements.len(), &end));
             let header = Header { deployment: 6, from: RegionId(1), to: RegionId(2) };
             let rows = vec![LabelledRow {
                 source: RegionId(3),
@@ -381,13 +453,21 @@ mod tests {
                 Request::Hello,
                 Request::Batch { begin, body },
                 Request::Rows(rows),
+                Request::Measured(vec![Measures {
+                    peer: RegionId(3),
+                    round_trip: 4,
+                    visible: [1, 2, 3],
+                    ..Measures::default()
+                }]),
                 Request::Filled(end.clone()),
                 Request::Introduce("who I am".to_owned()),
+                Request::Ask(garbage.clone().into()),
             ] {
                 prop_assert_eq!(Request::decode(request.encode(header)), Ok((header, request)));
             }
             let refused = Reply::Refused("no".to_owned());
-            for reply in [Reply::Taken, Reply::At(end.clone()), Reply::Fresh, refused] {
+            let answer = Reply::Answer(garbage.clone().into());
+            for reply in [Reply::Taken, Reply::At(end.clone()), Reply::Fresh, refused, answer] {
                 prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
             }
             prop_assert_eq!(Position::decode(end.encode()), Ok(end));
@@ -395,7 +475,56 @@ mod tests {
             let _ = Request::decode(garbage.clone());
             let _ = Reply::decode(garbage.clone());
             let _ = Position::decode(garbage.clone());
-            let _ = Batch::unpack(begin, &garbage, &before);
+            let _ = Batch::unpack(begin, &garbage, lines, &before);
         }
+    }
+
+    /// What a region sends of its past with each of `elements` transactions of one batch to one of `members` regions, all of which replicate
+    /// everything and commit alike: bytes before packing, and in the first form.
+    fn metadata_of_a_copy(members: u16, elements: usize) -> (f64, f64) {
+        let everyone = RegionSet::first(usize::from(members));
+        let mut past = Past::default();
+        for region in (0..members).map(RegionId) {
+            (0..300).for_each(|_| past.count(region, everyone));
+        }
+        let before = past.clone();
+        let (mut batch, mut first_form) = (Vec::new(), BytesMut::new());
+        let mut last = before.clone();
+        for at in 0..elements {
+            (0..members).map(RegionId).for_each(|region| past.count(region, everyone));
+            first_form.put_u64_le(at as u64);
+            past.put_since(&last, &mut first_form);
+            last = past.clone();
+            let shared_with = everyone.without(RegionId(0)).without(RegionId(1));
+            let (at, past) = (Timestamp(at as u64), past.clone());
+            batch.push(Element { at, past, shared_with, writes: Vec::new() });
+        }
+        let end = Position { lsn: Lsn(1000), hash: [4; 16], at: Timestamp(5), past };
+        end.put_since(&last, &mut first_form);
+        let batch = Batch { begin: (Lsn(900), [0; 16]), elements: batch, end };
+        let lines = Lines { from: RegionId(0), to: RegionId(1) };
+        let metadata = batch.pack(lines, &before).metadata;
+        let of_one = |bytes: usize| bytes as f64 / elements as f64;
+        (of_one(metadata), of_one(first_form.len()))
+    }
+
+    #[test]
+    fn past_of_a_transaction_does_not_grow_with_the_square_of_the_regions() {
+        println!("regions  in a batch  bytes of an update  with whole pasts  tree");
+        for members in [3, 7, 16] {
+            let copies = f64::from(members - 1);
+            // A label of 26 bytes on each edge of a tree with two serializers less than regions, a timestamp with each copy.
+            let tree = (2.0 * f64::from(members) - 3.0) * 26.0 + copies * 8.0;
+            for elements in [1, 8, 64] {
+                let (bytes, first) = metadata_of_a_copy(members, elements);
+                let (bytes, first) = (bytes * copies, first * copies);
+                println!("{members:>7}  {elements:>10}  {bytes:>18.0}  {first:>16.0}  {tree:>4.0}");
+            }
+        }
+        let (bytes, first) = metadata_of_a_copy(16, 64);
+        assert!(bytes < 32.0, "{bytes}: a timestamp, two lines, a share of the batch's end");
+        assert!(first > 400.0, "{first}: two bytes a pair of regions");
+        let (alone, first) = metadata_of_a_copy(7, 1);
+        assert!(alone < first * 1.2, "{alone} {first}: a batch of one is hardly larger");
     }
 }

@@ -1,4 +1,4 @@
-//! Rows about regions: which there are and how they stand, where tables are, and which writes lost.
+//! Rows about regions: which there are and how they stand, what is measured between them, where tables are, and which writes lost.
 //!
 //! # Invariants
 //! Names come from the catalog, which is the same in every region; how the streams stand is told by the node that carries them.
@@ -22,6 +22,7 @@ const EPOCH_MICROS: i64 = 946_684_800_000_000;
 pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) -> bool {
     match out.name() {
         "telesto_regions" => regions(out, catalog, live),
+        "telesto_links" => links(out, catalog, live),
         "telesto_conflicts" => conflicts(out, catalog, live),
         "telesto_placement" => placement(out, catalog),
         _ => return false,
@@ -49,6 +50,7 @@ fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) 
         let peer = view.as_ref().and_then(|view| view.peers.iter().find(|peer| of(peer)));
         let told = |value: &dyn Fn(&RegionView) -> Datum| peer.map_or(Datum::Null, value);
         let own_trouble = view.as_ref().filter(|_| is_self).and_then(|view| view.trouble.clone());
+        let own_plane = view.as_ref().filter(|_| is_self).map(|view| view.plane);
         let trouble = own_trouble.or_else(|| peer.and_then(|peer| peer.trouble.clone()));
         out.row()
             .set("id", i32::from(region.id))
@@ -68,7 +70,35 @@ fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) 
                 "visible_after_ms",
                 told(&|peer| Datum::Float8(peer.visible_after.as_secs_f64() * 1000.0)),
             )
-            .set("trouble", trouble.map_or(Datum::Null, |text| Datum::text(text.as_str())));
+            .set("trouble", trouble.map_or(Datum::Null, |text| Datum::text(text.as_str())))
+            .set("plane", own_plane.map_or(Datum::Null, Datum::text));
+    }
+}
+
+fn links(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
+    let Some(regions) = live.database.as_ref().and_then(|database| database.regions()) else {
+        return;
+    };
+    let millis = |time: Option<std::time::Duration>| {
+        time.map_or(Datum::Null, |time| Datum::Float8(time.as_secs_f64() * 1000.0))
+    };
+    let named = |region: RegionId| catalog.regions().any(|named| named.id == region.0);
+    for link in regions.links() {
+        if !named(link.from) || !named(link.to) {
+            continue;
+        }
+        let [mean, p50, p99] = link.visible;
+        out.row()
+            .set("from_region", catalog.region_name(link.from.0))
+            .set("to_region", catalog.region_name(link.to.0))
+            .set("round_trip_ms", millis(link.round_trip))
+            .set("sent_transactions", count(link.sent))
+            .set("sent_bytes", count(link.sent_bytes))
+            .set("metadata_bytes", count(link.metadata_bytes))
+            .set("visible_mean_ms", millis(mean))
+            .set("visible_p50_ms", millis(p50))
+            .set("visible_p99_ms", millis(p99))
+            .set("told_ms_ago", count(u64::try_from(link.age.as_millis()).unwrap_or(u64::MAX)));
     }
 }
 

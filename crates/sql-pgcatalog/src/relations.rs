@@ -194,6 +194,7 @@ const VIEWS: &[&str] = &[
     "telesto_logs",
     "telesto_log_copies",
     "telesto_regions",
+    "telesto_links",
     "telesto_conflicts",
     "telesto_placement",
     "telesto_costs",

@@ -274,7 +274,10 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         Some(listen) => Some(Carrier::start(env, &region_bucket, &engine, listen, life).await?),
     };
     match &carrier {
-        Some(carrier) => carrier.complete().await?,
+        Some(carrier) => {
+            carrier.hear_of_all().await;
+            carrier.complete().await?;
+        }
         None => regions::check_complete(&engine).await?,
     }
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;

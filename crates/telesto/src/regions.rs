@@ -19,6 +19,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -44,6 +45,10 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How long a region that has joined waits for what the others have.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_millis(200);
+/// How long a start waits for peers to say where they stand in what this region may have lost, and for what it has lost to be taken back: a
+/// peer may go away in the middle.
+const HEARING: Duration = Duration::from_secs(10);
+const TAKING_BACK: Duration = Duration::from_secs(600);
 /// Regions that introduce themselves at a time.
 const INTRODUCTIONS: usize = 16;
 
@@ -88,6 +93,8 @@ struct Shared {
     running: Mutex<Option<Arc<Regions>>>,
     /// The registry that the streams run by.
     number: Mutex<u64>,
+    /// The catalog does not name the regions as the registry does yet.
+    unnamed: AtomicBool,
 }
 
 /// Which region the database in `bucket` is.
@@ -151,6 +158,7 @@ impl Carrier {
             definitions: RegionDefinitions::new(database),
             running: Mutex::default(),
             number: Mutex::new(number),
+            unnamed: AtomicBool::new(false),
         });
         shared.run(&registry).await?;
         let router = Router::default().with(SERVICE, Arc::clone(&shared.switch) as _);
@@ -191,6 +199,25 @@ impl Carrier {
             running.note_complete().await.map_err(wrong)?;
         }
         Ok(())
+    }
+
+    /// Waits, for a while, until the peers that can be reached have said where they stand; and when this region has lost something, until it
+    /// was taken back: a definition that is made before would take the place of one that was lost.
+    pub(crate) async fn hear_of_all(&self) {
+        let running = self.shared.running.lock().clone();
+        let Some(running) = running else { return };
+        let patience = self.shared.env.deadline(TAKING_BACK);
+        while !running.has_heard_of_all(self.shared.env.deadline(HEARING)).await {
+            let taking_back = running.taking_back();
+            if taking_back.is_empty() || patience.passed(self.shared.env.clock.monotonic()) {
+                tracing::warn!(
+                    "other regions have not said yet where they stand; this one opens without that"
+                );
+                return;
+            }
+            let trouble = running.status().trouble.unwrap_or_default();
+            tracing::warn!(?taking_back, trouble, "waiting for what this region has lost");
+        }
     }
 
     async fn take_in_introductions(&self) {
@@ -243,7 +270,13 @@ impl Shared {
         let missing = self.definitions.missing(&running.passed()).await?;
         // What names this region comes behind the rows that were to be sent before.
         let whole = running.has_past_of(self.definitions.stamp()).await.map_err(wrong)?;
-        Ok(missing.or_else(|| (!whole).then(|| "the rows of the first region".to_owned())))
+        // What is written here before its stream to another region has begun goes there as rows of a snapshot, before its causes.
+        let silent = running.status().peers.into_iter().find(|peer| !peer.connected);
+        let silent =
+            silent.map(|peer| format!("region {}, to take what is written here", peer.name));
+        Ok(missing
+            .or_else(|| (!whole).then(|| "the rows of the first region".to_owned()))
+            .or(silent))
     }
 
     /// Runs the streams as `registry` says, in the place of those that run.
@@ -275,7 +308,15 @@ impl Shared {
         }
         let loaded = Registry::load(&self.bucket).await.map_err(wrong)?;
         let Some((_, registry)) = loaded else { return Ok(()) };
-        let members = registry.members().iter().filter(|member| !member.removed);
+        // A lost region is named until those that stay have what they can have of it: a new home of its tables must not write before.
+        let running = self.running.lock().clone();
+        let closed = match running {
+            Some(running) => running.lost_are_closed().await.unwrap_or(false),
+            None => false,
+        };
+        self.unnamed.store(!closed, Ordering::Relaxed);
+        let stays = |member: &&telesto_regions::Member| !member.removed || member.lost && !closed;
+        let members = registry.members().iter().filter(stays);
         let named = members.filter_map(|member| {
             let (_, address) = member.node.as_ref()?;
             Some((member.id, member.name.clone(), address.clone()))
@@ -319,6 +360,9 @@ impl Shared {
         sql.settle_regions().await?;
         let known = *self.number.lock();
         if !Registry::is_newer(&self.bucket, known).await.map_err(wrong)? {
+            if self.unnamed.load(Ordering::Relaxed) {
+                self.name(sql).await?;
+            }
             return Ok(());
         }
         let Some((number, registry)) = Registry::load(&self.bucket).await.map_err(wrong)? else {

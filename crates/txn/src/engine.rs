@@ -172,6 +172,13 @@ impl Engine {
         self.local.reached.subscribe()
     }
 
+    /// Entries from `from` on that this process applied a moment ago, about `max_bytes` of them; none when `from` is not in memory (any
+    /// more), or nothing is there: [`Engine::log`] tells. They are kept from the first call on.
+    #[must_use]
+    pub fn recent(&self, from: Lsn, max_bytes: usize) -> Vec<telesto_log::record::Entry> {
+        self.local.recent.lock().from(from, max_bytes)
+    }
+
     /// The shard of this process, as other processes may ask it.
     #[must_use]
     pub fn service(&self) -> Arc<dyn ShardService> {

@@ -37,6 +37,7 @@ pub mod oracle;
 mod parts;
 mod reach;
 mod read_set;
+mod recent;
 pub mod regions;
 mod scan;
 pub mod service;

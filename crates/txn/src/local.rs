@@ -36,6 +36,7 @@ use crate::leases::Leases;
 use crate::look::Looker;
 use crate::options::EngineOptions;
 use crate::oracle::TimestampOracle;
+use crate::recent::Recent;
 use crate::service::{BeginRequest, Freshness, LocalSnapshot};
 
 /// Stored bytes of entries read at a time, at most; an eighth of the tail's bound where that is less.
@@ -82,6 +83,8 @@ pub(crate) struct Local {
     looker: Looker,
     pub(crate) queue: Mutex<Option<mpsc::Sender<Pending>>>,
     sinks: Mutex<Vec<Weak<dyn MessageSink>>>,
+    /// For whoever reads the log right behind this process.
+    pub(crate) recent: Mutex<Recent>,
     /// Told the position after each entry applied.
     pub(crate) reached: watch::Sender<Lsn>,
 }
@@ -126,6 +129,7 @@ impl Local {
             reopening: tokio::sync::Mutex::new(()),
             queue: Mutex::new(Some(queue)),
             sinks: Mutex::default(),
+            recent: Mutex::default(),
             reached: watch::Sender::new(Lsn::ZERO),
         }
     }
@@ -165,6 +169,7 @@ impl Local {
                 _ => {}
             }
         }
+        self.recent.lock().add(entry);
         self.reached.send_replace(entry.lsn);
         metrics::gauge!("telesto_txn_applied_lsn").set(entry.lsn.0 as f64);
         if shard.fold_need() == FoldNeed::Full {

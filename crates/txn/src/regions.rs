@@ -68,6 +68,27 @@ pub struct RegionsView {
     pub trouble: Option<String>,
 }
 
+/// What is measured of the way from one region to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkView {
+    /// Who sends.
+    pub from: RegionId,
+    /// Who receives.
+    pub to: RegionId,
+    /// There and back, the least of the newest measures.
+    pub round_trip: Option<Duration>,
+    /// Transactions sent since the sender's streams were started.
+    pub sent: u64,
+    /// Their bytes, packed.
+    pub sent_bytes: u64,
+    /// Of the bytes before packing, those that tell of the past and of positions.
+    pub metadata_bytes: u64,
+    /// From commit to being visible at the receiver, of the last minute: mean, median, 99th percentile.
+    pub visible: [Option<Duration>; 3],
+    /// How long ago the sender has told; zero for what this region measures itself.
+    pub age: Duration,
+}
+
 /// A write of another region that lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictView {
@@ -87,6 +108,9 @@ pub struct ConflictView {
 pub trait RegionControl: Debug + Send + Sync {
     /// How the regions stand.
     fn view(&self) -> RegionsView;
+
+    /// What is measured of the links between regions, of every pair that is known here.
+    fn links(&self) -> Vec<LinkView>;
 
     /// The newest conflicts.
     fn conflicts(&self) -> Vec<ConflictView>;

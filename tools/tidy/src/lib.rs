@@ -72,6 +72,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-board", 18),
     ("telesto-mediawiki", 18),
     ("telesto-bookstore", 18),
+    ("telesto-social", 18),
     ("telesto-console", 19),
     ("telesto", 20),
     ("telesto-testkit", 21),

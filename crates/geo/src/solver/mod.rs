@@ -17,12 +17,14 @@ mod delays;
 mod draw;
 mod enumerate;
 mod grow;
+mod picture;
 
 use telesto_common::RegionId;
 
 pub use draw::draw;
 pub use enumerate::enumerate;
 pub use grow::grow;
+pub use picture::{dot, svg};
 
 use crate::error::{Error, Result};
 use crate::{Latencies, PlaneKind, Tree};

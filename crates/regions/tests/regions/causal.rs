@@ -131,7 +131,7 @@ async fn travel(sites: &Sites, client: &mut Client, to: usize) {
 }
 
 /// How many seeds: more in the long run (scripts/soak.sh).
-fn seeds(usual: u64) -> u64 {
+pub fn seeds(usual: u64) -> u64 {
     let asked = std::env::var("TELESTO_REGIONS_SEEDS").ok();
     asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
 }

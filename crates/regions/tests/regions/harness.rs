@@ -14,7 +14,9 @@ use telesto_geo::{Bug, PlaneKind, RegionSet};
 use telesto_log::Identity;
 use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{Caller, Class, Peer, Pipe, Router, Transport, VERSIONS, serve};
-use telesto_regions::{PeerRegion, Regions, RegionsConfig, Rule, Rules, SERVICE};
+use telesto_regions::{
+    Compared, PeerRegion, Regions, RegionsConfig, Rule, Rules, SERVICE, Verifier,
+};
 use telesto_shard::{EngineKind, MemoryCheckpoints, Read};
 use telesto_testkit::{Process, World};
 use telesto_txn::service::{BeginRequest, Freshness, GetRequest};
@@ -77,6 +79,8 @@ pub struct Sites {
     /// How long requests of buckets take.
     pub latency: Option<&'static str>,
     pub inbox_bytes: usize,
+    /// Regions that are gone for good.
+    pub lost: Vec<u16>,
 }
 
 pub fn address(region: usize) -> String {
@@ -121,6 +125,7 @@ impl Sites {
             plane: PlaneKind::Matrix,
             latency: None,
             inbox_bytes: 1 << 20,
+            lost: Vec::new(),
         }
     }
 
@@ -185,6 +190,7 @@ impl Sites {
         });
         let config = RegionsConfig {
             peers: peers.collect(),
+            lost: self.lost.iter().map(|id| RegionId(*id)).collect(),
             planted: self.planted,
             plane: self.plane,
             inbox_bytes: self.inbox_bytes,
@@ -225,6 +231,44 @@ impl Sites {
         self.sites[region] = fresh;
     }
 
+    /// What a region's bucket holds, to be restored later; before anything was folded.
+    pub fn backup(&self, region: usize) -> Vec<(String, Bytes)> {
+        self.sites[region].store.contents()
+    }
+
+    /// A region that does not run gets the bucket that it had.
+    pub async fn restore(&mut self, region: usize, backup: &[(String, Bytes)]) {
+        use object_store::ObjectStoreExt as _;
+        self.forget(region);
+        for (key, body) in backup {
+            let path = object_store::path::Path::parse(key).expect("a path");
+            let put = self.sites[region].store.put(&path, body.clone().into()).await;
+            put.expect("put");
+        }
+    }
+
+    /// Compares the replicas, as a command run for region 0 does.
+    pub async fn compare(&self, members: std::ops::Range<usize>) -> Vec<Compared> {
+        let (transport, me) = (
+            self.net.transport("a command"),
+            Caller { node: NodeId(100), incarnation: Incarnation(1) },
+        );
+        let peer =
+            |region: usize| Peer { node: NodeId(100 + region as u128), address: address(region) };
+        let peers = members.filter(|region| *region != 0).map(|region| PeerRegion {
+            id: RegionId(region as u16),
+            name: address(region),
+            node: peer(region),
+        });
+        let config = RegionsConfig {
+            peers: peers.collect(),
+            ..RegionsConfig::new(RegionId(0), DEPLOYMENT, SECRET, me)
+        };
+        let patience = Duration::from_secs(5);
+        let verifier = Verifier::new(&self.world.env, &transport, &config, peer(0), patience);
+        verifier.expect("made").compare().await.expect("they answer")
+    }
+
     pub fn partition(&self, one: usize, other: usize) {
         self.net.cut(&address(one), &address(other));
         self.net.cut(&address(other), &address(one));
@@ -257,7 +301,11 @@ impl Sites {
 
     /// Waits until everything that was committed is everywhere it belongs.
     pub async fn quiet(&self) {
-        let everyone = 0..self.sites.len();
+        self.quiet_within(0..self.sites.len()).await;
+    }
+
+    /// The same of some regions.
+    pub async fn quiet_within(&self, everyone: std::ops::Range<usize>) {
         for from in everyone.clone() {
             let (_, at) = self.at(from).engine.applied();
             let token = self.at(from).regions.token(Label::update(RegionId(from as u16), at));

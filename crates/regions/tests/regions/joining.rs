@@ -37,6 +37,28 @@ fn region_that_joins_is_filled_from_rows_and_stream_while_traffic_goes_on() {
     });
 }
 
+/// Who is told that a stream has begun goes on with it. A receiver that was killed then and had not noted it would be filled again, with
+/// rows that go before their causes.
+#[test]
+fn stream_that_is_said_to_have_begun_has_begun_after_a_crash_too() {
+    World::run(24, false, async |world| {
+        let mut sites = Sites::new(&world, 2);
+        sites.latency = Some("s3-standard");
+        sites.start(0, 0..2).await;
+        sites.at(0).regions.set_placement(&usual_rules()).await.expect("set");
+        sites.put(0, "a1", "x").await;
+        sites.start(1, 0..2).await;
+        while !sites.at(0).regions.status().peers[0].connected {
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        sites.kill(1);
+        sites.partition(0, 1);
+        sites.start(1, 0..2).await;
+        let passed = sites.at(1).regions.passed();
+        assert!(passed.contains_key(&RegionId(0)), "it would be filled again: {passed:?}");
+    });
+}
+
 #[test]
 fn range_that_a_region_gains_comes_with_the_rows_it_had() {
     World::run(22, false, async |world| {

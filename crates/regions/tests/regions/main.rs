@@ -4,6 +4,8 @@
 mod causal;
 mod harness;
 mod joining;
+mod lost;
+mod measured;
 mod registry;
 mod sessions;
 mod streams;

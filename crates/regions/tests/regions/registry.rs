@@ -42,6 +42,19 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         assert_eq!(one.peers[0].node.address, "us:1");
         assert_eq!(two.peers[0].node.address, "eu:1");
         assert_eq!(two.name, "us");
+        // It may introduce itself again; where it is reached from here was said by hand.
+        first.move_to("us", "link:9").expect("it has joined");
+        first.accept(&acceptance).expect("again");
+        assert_eq!(first.config(caller(1)).expect("fits").peers[0].node.address, "link:9");
+        let (_, anew) = Registry::join(&invitation, NodeId(3), "us:2").expect("joins anew");
+        first.accept(&anew).expect("on another node");
+        assert_eq!(first.config(caller(1)).expect("fits").peers[0].node.address, "us:2");
+        assert_eq!((first.plane(), one.plane.name()), ("matrix", "matrix"));
+        first.set_plane("eventual").expect("run by regions");
+        assert_eq!(first.config(caller(1)).expect("fits").plane.name(), "eventual");
+        for plane in ["tree", "timestamp", "nothing"] {
+            assert!(matches!(first.set_plane(plane), Err(Error::Config(_))), "{plane}");
+        }
         first.remove("us").expect("there");
         assert!(first.remove("eu").is_err(), "itself");
         assert!(first.config(caller(1)).expect("fits").peers.is_empty());

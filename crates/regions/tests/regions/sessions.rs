@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use telesto_common::RegionId;
+use telesto_common::{Label, RegionId};
 use telesto_regions::Error;
 use telesto_testkit::World;
 
@@ -37,6 +37,28 @@ fn session_that_moves_sees_what_it_saw_and_what_it_does_not_see_is_named() {
         );
         let forged = token.replace(&token[8..12], "ffff");
         assert!(matches!(there.regions.attach(&forged, by).await, Err(Error::Token(_))));
+    });
+}
+
+#[test]
+fn session_that_has_seen_nothing_yet_stands_for_what_its_client_may_have_seen_before_its_connection_was_lost()
+ {
+    World::run(15, false, async |world| {
+        let sites = Sites::running(&world, 3).await;
+        sites.quiet().await;
+        sites.partition(0, 2);
+        sites.put(0, "a1", "seen").await;
+        sites.kill(0);
+        sites.start(0, 0..3).await;
+        let token = sites.at(0).regions.migrate(Label::default(), RegionId(2)).expect("a peer");
+        let there = sites.at(2);
+        let by = there.env.deadline(Duration::from_secs(2));
+        let refused = there.regions.attach(&token, by).await;
+        assert!(matches!(refused, Err(Error::NotHereYet { .. })), "{refused:?}");
+        sites.net.heal();
+        let by = there.env.deadline(Duration::from_secs(5));
+        let session = there.regions.attach(&token, by).await.expect("attached");
+        assert_eq!(read(&there.engine, "a1", session).await.as_deref(), Some("seen"));
     });
 }
 

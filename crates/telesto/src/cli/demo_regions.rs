@@ -13,6 +13,7 @@
 //! All on one machine: three nodes share its processors and its disk, so what is added to a link's time is more than on three machines.
 //! A region is asked every few milliseconds what is there, which adds half of that.
 
+mod legs;
 mod load;
 mod site;
 mod visibility;
@@ -27,19 +28,19 @@ use telesto_common::RegionId;
 use telesto_geo::Latencies;
 use tokio::time::Instant;
 
-use self::site::World;
+use self::legs::Legs;
 use self::visibility::{Pair, Seen};
 use super::link::Link;
 use super::shell;
+use super::sites::{self, PATIENCE, World};
 use super::units::Span;
 
 /// Regions: names, the sites of [`Latencies::saturn`] that they stand for, and what those are called.
 const REGIONS: [(&str, u16, &str); 3] =
     [("us", 0, "N. Virginia"), ("eu", 3, "Ireland"), ("ap", 5, "Tokyo")];
+const NAMES: [&str; REGIONS.len()] = [REGIONS[0].0, REGIONS[1].0, REGIONS[2].0];
 /// The region that is cut off from both others.
 const CUT_OFF: usize = 2;
-/// How long regions may take to have everything of each other at the end, and their tables at the beginning.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `telesto demo regions`.
 #[derive(Debug, Args)]
@@ -78,8 +79,8 @@ pub async fn run(asked: Regions) -> Result<(), String> {
             folder.display()
         ));
     }
-    let sites: Vec<RegionId> = REGIONS.iter().map(|(_, site, _)| RegionId(*site)).collect();
-    let mut world = World::new(&folder, Latencies::saturn().select(&sites)).await?;
+    let places: Vec<RegionId> = REGIONS.iter().map(|(_, site, _)| RegionId(*site)).collect();
+    let mut world = World::new(&folder, &NAMES, Latencies::saturn().select(&places)).await?;
     let shown = show(&asked, &mut world).await;
     for site in &mut world.sites {
         site.stop().await;
@@ -110,25 +111,26 @@ async fn show(asked: &Regions, world: &mut World) -> Result<(), String> {
         );
     }
     let urls: [String; REGIONS.len()] = std::array::from_fn(|region| world.sites[region].url());
-    world.place_tables(&urls).await?;
+    site::place_tables(&urls).await?;
     let seen = Arc::new(Seen::new(asked.seed));
     let tasks = load::start(&seen, &urls);
-    watch(asked, world, &seen).await?;
+    let legs = watch(asked, world, &seen).await?;
     seen.stop.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.map_err(|error| error.to_string())?;
     }
-    summary(world, &seen, &urls).await
+    summary(world, &seen, &urls, &legs).await
 }
 
 /// Every way from one region to another.
 fn pairs() -> impl Iterator<Item = Pair> {
-    (0..REGIONS.len())
-        .flat_map(|from| (0..REGIONS.len()).filter(move |to| *to != from).map(move |to| (from, to)))
+    sites::pairs(REGIONS.len())
 }
 
 /// Cuts the third region off for a while, and prints a line a second.
-async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String> {
+///
+/// What the nodes measured while all were connected.
+async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<Legs, String> {
     let ways: Vec<String> =
         pairs().map(|(from, to)| format!("{}→{}", name(from), name(to))).collect();
     println!(
@@ -148,6 +150,8 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String
     let mut catching_up: Option<(Instant, [u64; REGIONS.len()])> = None;
     let mut before = [0; REGIONS.len()];
     let mut from = Instant::now();
+    let mut begun = Legs::read(world.measurements()).await?;
+    let mut legs = Legs::default();
     while seen.begun.elapsed() < asked.time.0 || catching_up.is_some() {
         tick.tick().await;
         let mut what = String::new();
@@ -155,6 +159,7 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String
         let cut_at = seen.cut.lock().as_ref().map(|cut| (cut.at, cut.healed));
         match cut_at {
             None if elapsed >= cut => {
+                legs = Legs::read(world.measurements()).await?.since(&begun);
                 world.set_link_of(CUT_OFF, asked.cut);
                 seen.cut_off();
                 what = format!("{} is cut off", name(CUT_OFF));
@@ -174,6 +179,7 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String
                     name(CUT_OFF),
                     (at - healed).as_secs_f64() * 1e3
                 );
+                begun = Legs::read(world.measurements()).await?;
                 catching_up = None;
             } else if healed.elapsed() > PATIENCE {
                 return Err(format!(
@@ -205,10 +211,29 @@ async fn watch(asked: &Regions, world: &World, seen: &Seen) -> Result<(), String
         let (checks, wrong) = seen.checks();
         println!("  {checks:>6} {wrong:>5}  {what}");
     }
-    Ok(())
+    Ok(legs.and(Legs::read(world.measurements()).await?.since(&begun)))
 }
 
-async fn summary(world: &World, seen: &Seen, urls: &[String]) -> Result<(), String> {
+/// Where the time goes, and what the third region's absence cost the others.
+fn print_legs(seen: &Seen, legs: &Legs) {
+    println!(
+        "\nWhere the time goes as the nodes measure it, ms on average / 99 of 100 within. send: the commit there, to its sending; past: what\ncame before it is not here; turn: others are applied; apply: read, log and sync here. A client asks besides, every 2 ms.\n{}",
+        legs.table()
+    );
+    let waited = pairs().filter(|pair| pair.0 != CUT_OFF && pair.1 != CUT_OFF);
+    let waited = waited.filter_map(|pair| Some((seen.slowest_while_cut_off(pair)?, pair)));
+    if let Some((slowest, (from, to))) = waited.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        println!(
+            "While {} was cut off, {}→{} took {slowest:.0} ms at most: what {} had sent to one of them only, the other got from there.",
+            name(CUT_OFF),
+            name(from),
+            name(to),
+            name(CUT_OFF)
+        );
+    }
+}
+
+async fn summary(world: &World, seen: &Seen, urls: &[String], legs: &Legs) -> Result<(), String> {
     let mut wrong = Vec::new();
     println!(
         "\n{:<8} {:>9} {:>9} {:>9} {:>9} {:>8}",
@@ -244,6 +269,7 @@ async fn summary(world: &World, seen: &Seen, urls: &[String]) -> Result<(), Stri
         worst.1,
         name(CUT_OFF)
     );
+    print_legs(seen, legs);
     if let Some(cut) = seen.cut.lock().as_ref()
         && let (Some(healed), Some(caught_up)) = (cut.healed, cut.caught_up)
     {

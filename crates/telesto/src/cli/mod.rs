@@ -10,7 +10,9 @@ mod cluster;
 mod demo;
 mod demo_cluster;
 mod demo_regions;
+mod demo_social;
 mod dump;
+mod geo;
 mod import;
 mod keys;
 mod link;
@@ -22,11 +24,13 @@ mod restore;
 mod runtimes;
 mod settings;
 mod shell;
+mod sites;
 mod start;
 mod statements;
 mod supervisor;
 mod table;
 mod units;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -163,6 +167,10 @@ enum Command {
         #[command(subcommand)]
         command: cluster::Command,
     },
+    /// Compare the replicas of regions.
+    #[command(after_help = "Examples:
+  telesto verify --regions --bucket s3://my-bucket/us")]
+    Verify(verify::Verify),
     /// Make buckets regions of one database.
     ///
     /// Each region has a bucket of its own, serves by itself, and sends the others what is placed there.
@@ -174,6 +182,11 @@ enum Command {
     Region {
         #[command(subcommand)]
         command: region::Command,
+    },
+    /// Plan how labels would travel between regions, from what the regions have measured.
+    Geo {
+        #[command(subcommand)]
+        command: geo::Command,
     },
     /// Make keys for encryption, look at a database's data keys, or go on with a new one.
     Keys {
@@ -239,6 +252,15 @@ enum DemoCommand {
   telesto demo regions
   telesto demo regions --time 2m --seed 7 --cut refused")]
     Regions(demo_regions::Regions),
+    /// A social network in seven regions on this machine, with the links, users and placement of Saturn's evaluation.
+    ///
+    /// Every user's data is in three regions or more and in no other. Shows for every pair of regions how long what is written takes to be
+    /// visible against the time of the link, and checks causal order, acknowledged writes and equal replicas.
+    #[command(after_help = "Examples:
+  telesto demo social
+  telesto demo social --time 5m --copies 5 --clients 4
+  telesto demo social --users 5000 --writes 4")]
+    Social(demo_social::Social),
 }
 
 #[derive(Debug, Subcommand)]
@@ -343,6 +365,8 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Keys { command } => report(keys::run(command).await),
         Command::Cluster { command } => report(cluster::run(command).await),
         Command::Region { command } => report(region::run(command).await),
+        Command::Geo { command } => report(geo::run(command).await),
+        Command::Verify(asked) => report(verify::run(asked).await),
         Command::Log { command: LogCommand::Inspect { place, from, limit, json } } => {
             report(log::inspect(place, from, limit, json).await)
         }
@@ -374,6 +398,7 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         Command::Demo { what: DemoCommand::Regions(asked) } => {
             report(demo_regions::run(asked).await)
         }
+        Command::Demo { what: DemoCommand::Social(asked) } => report(demo_social::run(asked).await),
         Command::Demo { what: DemoCommand::Bookstore(asked) } => {
             report(demo::bookstore(*asked).await)
         }

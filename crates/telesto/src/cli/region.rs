@@ -91,22 +91,40 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Shows or changes in what order the region of a bucket applies what the others send.
+    ///
+    /// matrix: in causal order (usual). eventual: each region's transactions in their order, those of different regions as they come; sessions
+    /// that move may then see an effect without its cause. A running node goes over within seconds, and nothing is lost.
+    Plane {
+        /// matrix or eventual
+        plane: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Leaves a region out; to be run for every region that stays.
     ///
     /// What it has committed and not sent stays in its bucket. It cannot come back under its name's number.
     Remove {
         /// The region
         name: String,
+        /// It is gone for good: those that stay exchange what they have of it, when this was run for each of them
+        #[arg(long)]
+        lost: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// What was lost with a region, and what was taken back, as the nodes have found it.
+    Reports {
         #[command(flatten)]
         place: Place,
     },
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
+pub(super) async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
     let options = Options {
         encryption_key_file: place.encryption_key_file.clone(),
         ..Options::new(&place.bucket)
@@ -115,7 +133,7 @@ async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
     Ok(bucket)
 }
 
-async fn known(bucket: &Arc<dyn Bucket>) -> Result<(u64, Registry), String> {
+pub(super) async fn known(bucket: &Arc<dyn Bucket>) -> Result<(u64, Registry), String> {
     let found = Registry::load(bucket).await.map_err(text)?;
     found.ok_or_else(|| {
         format!("{} is no region; make it the first one with `telesto region init`, or have it join others", bucket.url())
@@ -181,17 +199,50 @@ pub async fn run(command: Command) -> Result<(), String> {
             let (_, registry) = known(&bucket).await?;
             list(&registry, json)?;
         }
-        Command::Remove { name, place } => {
+        Command::Plane { plane, place } => {
             let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
-            registry.remove(&name).map_err(text)?;
+            if let Some(plane) = plane {
+                registry.set_plane(&plane).map_err(text)?;
+                registry.save(&bucket, number).await.map_err(text)?;
+            }
+            println!("{}", registry.plane());
+        }
+        Command::Remove { name, lost, place } => {
+            let bucket = bucket(&env, &place).await?;
+            let (number, mut registry) = known(&bucket).await?;
+            match lost {
+                true => registry.remove_lost(&name).map_err(text)?,
+                false => registry.remove(&name).map_err(text)?,
+            }
             registry.save(&bucket, number).await.map_err(text)?;
             println!(
                 "Region {name} is left out here. Run this for the buckets of the other regions too."
             );
+            if lost {
+                println!(
+                    "When it was run for all of them, they exchange what they have of {name}; `telesto region reports` says then what that was, and what is lost."
+                );
+            }
+        }
+        Command::Reports { place } => {
+            let bucket = bucket(&env, &place).await?;
+            let reports = telesto_regions::reports(&bucket).await.map_err(text)?;
+            if reports.is_empty() {
+                println!("Nothing was lost, as far as this region knows.");
+            }
+            for report in reports {
+                println!("{}  {}", when(report.at_micros), report.text);
+            }
         }
     }
     Ok(())
+}
+
+/// A moment, in UTC.
+fn when(micros: u64) -> String {
+    let at = i64::try_from(micros).ok().and_then(chrono::DateTime::from_timestamp_micros);
+    at.map_or_else(|| micros.to_string(), |at| at.format("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 fn own(registry: &Registry) -> String {
@@ -224,6 +275,7 @@ async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Resu
 
 fn list(registry: &Registry, json: bool) -> Result<(), String> {
     let state = |member: &Member| match (&member.node, member.removed) {
+        (_, true) if member.lost => "lost",
         (_, true) => "removed",
         (None, false) => "invited",
         (Some(_), false) if member.id == registry.me().0 => "this one",

@@ -139,6 +139,16 @@ impl Seen {
         self.samples(pair).iter().filter(counted).map(millis).collect()
     }
 
+    /// The slowest of a pair, of what was committed while the third region was away.
+    pub fn slowest_while_cut_off(&self, pair: Pair) -> Option<f64> {
+        let cut = (*self.cut.lock())?;
+        let samples = self.samples(pair);
+        let away = samples.iter().filter(|sample| {
+            sample.committed >= cut.at && cut.healed.is_none_or(|healed| sample.committed < healed)
+        });
+        away.map(millis).max_by(f64::total_cmp)
+    }
+
     pub fn cut_off(&self) {
         *self.cut.lock() = Some(Cut { at: Instant::now(), healed: None, caught_up: None });
     }

@@ -1,0 +1,397 @@
+//! What regions ask each other beside the streams, and the answers. `docs/reference/formats/regions.md` has the tables.
+//!
+//! # Invariants
+//! - A question changes nothing where it is asked, but [`Question::Anew`].
+//! - Answers are bounded: what is longer is asked for in pieces.
+//!
+//! # On failure
+//! What does not decode is refused with the reason.
+//!
+//! # Limits
+//! A piece is about a mebibyte of rows, or [`PIECE`] keys.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
+use telesto_common::key::KeyRange;
+use telesto_common::{RegionId, Timestamp};
+
+use crate::past::Past;
+use crate::wire::{LabelledRow, pack_rows, unpack_rows};
+
+/// Keys in a piece.
+pub(crate) const PIECE: usize = 1024;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// The transactions of `of` to whoever asks that are numbered above this, as far as who is asked got the very same. The answer is
+    /// a packed batch.
+    Again { of: RegionId, above: u64 },
+    /// What is in your past, and how far you have `of`, of which you take nothing any more?
+    Known { of: RegionId },
+    /// Rows of yours that `of` wrote and that the asker replicates.
+    Have { of: RegionId, from: Place },
+    /// The asker has taken back what you had of it: forget where its stream stood.
+    Anew,
+    /// How far is everything at your place?
+    Standing,
+    /// What do your rows of this range amount to? As far as one piece goes.
+    Digest { range: KeyRange },
+    /// The labels of your rows in this range, as far as one piece goes.
+    Labels { range: KeyRange },
+    /// The labels of these keys, of those that are deleted too.
+    LabelsOf { keys: Vec<Bytes> },
+}
+
+/// Where a list of rows goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Rows behind this key; all when it is empty.
+    Rows(Bytes),
+    /// Deleted keys behind this one.
+    Deleted(Bytes),
+    /// What waits for its past, this many transactions left out.
+    Waiting(u64),
+    /// That was all.
+    End,
+}
+
+/// What a region knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Everything that was applied here, or waits here, brought this.
+    pub past: Past,
+    /// What came of each region's stream, by number, whether it was applied or waits.
+    pub received: Vec<(RegionId, u64)>,
+    /// Everything of the region that was asked for is here up to this time of its clock.
+    pub passed: Timestamp,
+    /// The region that was asked for is closed here: nothing waits for it any more.
+    pub closed: bool,
+}
+
+/// How far everything is at one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// The region's own newest commit.
+    pub now: Timestamp,
+    /// Everything of each other region up to these times is there.
+    pub passed: Vec<(RegionId, Timestamp)>,
+    /// The rules by which rows are placed, as they are stored.
+    pub rules: Bytes,
+}
+
+/// A key with what decides between two versions of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Labelled {
+    pub key: Bytes,
+    pub at: Timestamp,
+    pub source: RegionId,
+    /// Of the value; nothing when it is deleted.
+    pub value: Option<[u8; 16]>,
+}
+
+/// What the rows of a range amount to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Digest {
+    /// Of the rows before this key; nothing: to the range's end.
+    pub through: Option<Bytes>,
+    pub rows: u64,
+    pub hash: [u8; 16],
+}
+
+const AGAIN: u8 = 1;
+const KNOWN: u8 = 2;
+const HAVE: u8 = 3;
+const ANEW: u8 = 4;
+const STANDING: u8 = 5;
+const DIGEST: u8 = 6;
+const LABELS: u8 = 7;
+const LABELS_OF: u8 = 8;
+
+impl Question {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            Self::Again { of, above } => {
+                out.put_u8(AGAIN);
+                out.put_u16_le(of.0);
+                put_varint(&mut out, *above);
+            }
+            Self::Known { of } => {
+                out.put_u8(KNOWN);
+                out.put_u16_le(of.0);
+            }
+            Self::Have { of, from } => {
+                out.put_u8(HAVE);
+                out.put_u16_le(of.0);
+                from.put(&mut out);
+            }
+            Self::Anew => out.put_u8(ANEW),
+            Self::Standing => out.put_u8(STANDING),
+            Self::Digest { range } => {
+                out.put_u8(DIGEST);
+                put_range(range, &mut out);
+            }
+            Self::Labels { range } => {
+                out.put_u8(LABELS);
+                put_range(range, &mut out);
+            }
+            Self::LabelsOf { keys } => {
+                out.put_u8(LABELS_OF);
+                put_varint(&mut out, keys.len() as u64);
+                keys.iter().for_each(|key| put_string(&mut out, key));
+            }
+        }
+        out.freeze()
+    }
+
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let question = match cursor.u8()? {
+            AGAIN => Self::Again { of: RegionId(cursor.u16()?), above: cursor.varint()? },
+            KNOWN => Self::Known { of: RegionId(cursor.u16()?) },
+            HAVE => Self::Have { of: RegionId(cursor.u16()?), from: Place::take(&mut cursor)? },
+            ANEW => Self::Anew,
+            STANDING => Self::Standing,
+            DIGEST => Self::Digest { range: take_range(&mut cursor)? },
+            LABELS => Self::Labels { range: take_range(&mut cursor)? },
+            LABELS_OF => {
+                let count = cursor.count(1)?;
+                let keys = (0..count).map(|_| cursor.string()).collect::<Result<_, _>>()?;
+                Self::LabelsOf { keys }
+            }
+            kind => return Err(format!("a question of kind {kind} between regions is not known")),
+        };
+        cursor.finish()?;
+        Ok(question)
+    }
+}
+
+fn put_range(range: &KeyRange, out: &mut BytesMut) {
+    put_string(out, &range.start);
+    put_string(out, &range.end);
+}
+
+fn take_range(cursor: &mut Cursor) -> Result<KeyRange, Malformed> {
+    Ok(KeyRange { start: cursor.string()?, end: cursor.string()? })
+}
+
+impl Place {
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::Rows(key) => {
+                out.put_u8(1);
+                put_string(out, key);
+            }
+            Self::Deleted(key) => {
+                out.put_u8(2);
+                put_string(out, key);
+            }
+            Self::Waiting(number) => {
+                out.put_u8(3);
+                put_varint(out, *number);
+            }
+            Self::End => out.put_u8(4),
+        }
+    }
+
+    fn take(cursor: &mut Cursor) -> Result<Self, Malformed> {
+        Ok(match cursor.u8()? {
+            1 => Self::Rows(cursor.string()?),
+            2 => Self::Deleted(cursor.string()?),
+            3 => Self::Waiting(cursor.varint()?),
+            4 => Self::End,
+            kind => return Err(format!("a place of kind {kind} in a list of rows is not known")),
+        })
+    }
+}
+
+/// An answer to [`Question::Have`]: rows, and where the list goes on.
+pub(crate) fn pack_piece(next: &Place, rows: &[LabelledRow]) -> Bytes {
+    let mut out = BytesMut::new();
+    next.put(&mut out);
+    out.put_slice(&pack_rows(rows));
+    out.freeze()
+}
+
+/// Reads what [`pack_piece`] made.
+pub(crate) fn unpack_piece(bytes: Bytes) -> Result<(Place, Vec<LabelledRow>), Malformed> {
+    let mut cursor = Cursor::new(bytes);
+    let next = Place::take(&mut cursor)?;
+    let rows = unpack_rows(&cursor.take(cursor.remaining())?)?;
+    Ok((next, rows))
+}
+
+impl Known {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.past.put_since(&Past::default(), &mut out);
+        put_varint(&mut out, self.received.len() as u64);
+        for (region, count) in &self.received {
+            out.put_u16_le(region.0);
+            put_varint(&mut out, *count);
+        }
+        out.put_u64_le(self.passed.0);
+        out.put_u8(u8::from(self.closed));
+        out.freeze()
+    }
+
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let mut past = Past::default();
+        past.take_since(&mut cursor)?;
+        let count = cursor.count(3)?;
+        let mut received = Vec::with_capacity(count);
+        for _ in 0..count {
+            received.push((RegionId(cursor.u16()?), cursor.varint()?));
+        }
+        let (passed, closed) = (Timestamp(cursor.u64()?), cursor.u8()? != 0);
+        cursor.finish()?;
+        Ok(Self { past, received, passed, closed })
+    }
+}
+
+impl Standing {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u64_le(self.now.0);
+        put_varint(&mut out, self.passed.len() as u64);
+        for (region, at) in &self.passed {
+            out.put_u16_le(region.0);
+            out.put_u64_le(at.0);
+        }
+        put_string(&mut out, &self.rules);
+        out.freeze()
+    }
+
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let now = Timestamp(cursor.u64()?);
+        let count = cursor.count(10)?;
+        let mut passed = Vec::with_capacity(count);
+        for _ in 0..count {
+            passed.push((RegionId(cursor.u16()?), Timestamp(cursor.u64()?)));
+        }
+        let rules = cursor.string()?;
+        cursor.finish()?;
+        Ok(Self { now, passed, rules })
+    }
+}
+
+impl Digest {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(u8::from(self.through.is_some()));
+        put_string(&mut out, self.through.as_deref().unwrap_or_default());
+        put_varint(&mut out, self.rows);
+        out.put_slice(&self.hash);
+        out.freeze()
+    }
+
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let bounded = cursor.u8()? != 0;
+        let key = cursor.string()?;
+        let (rows, hash) = (cursor.varint()?, cursor.array16()?);
+        cursor.finish()?;
+        Ok(Self { through: bounded.then_some(key), rows, hash })
+    }
+}
+
+/// Labels of keys, in their order.
+pub(crate) fn pack_labels(labels: &[Labelled]) -> Bytes {
+    let mut out = BytesMut::new();
+    put_varint(&mut out, labels.len() as u64);
+    for labelled in labels {
+        put_string(&mut out, &labelled.key);
+        out.put_u64_le(labelled.at.0);
+        out.put_u16_le(labelled.source.0);
+        out.put_u8(u8::from(labelled.value.is_some()));
+        out.put_slice(&labelled.value.unwrap_or_default());
+    }
+    out.freeze()
+}
+
+/// Reads what [`pack_labels`] made.
+pub(crate) fn unpack_labels(bytes: Bytes) -> Result<Vec<Labelled>, Malformed> {
+    let mut cursor = Cursor::new(bytes);
+    let count = cursor.count(28)?;
+    let mut labels = Vec::with_capacity(count);
+    for _ in 0..count {
+        let key = cursor.string()?;
+        let (at, source) = (Timestamp(cursor.u64()?), RegionId(cursor.u16()?));
+        let there = cursor.u8()? != 0;
+        let value = cursor.array16()?;
+        labels.push(Labelled { key, at, source, value: there.then_some(value) });
+    }
+    cursor.finish()?;
+    Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use telesto_geo::RegionSet;
+
+    use super::*;
+    use crate::wire::KeyWrite;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn questions_and_answers_are_read_back_and_any_bytes_are_read_or_refused(
+            key in prop::collection::vec(any::<u8>(), 0..40),
+            number in any::<u64>(),
+            garbage in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let (key, of) = (Bytes::from(key), RegionId(3));
+            let range = KeyRange { start: key.clone(), end: Bytes::from_static(b"z") };
+            let places = [
+                Place::Rows(key.clone()),
+                Place::Deleted(key.clone()),
+                Place::Waiting(number),
+                Place::End,
+            ];
+            let have = places.clone().map(|from| Question::Have { of, from });
+            let questions = [
+                Question::Again { of, above: number },
+                Question::Known { of },
+                Question::Anew,
+                Question::Standing,
+                Question::Digest { range: range.clone() },
+                Question::Labels { range },
+                Question::LabelsOf { keys: vec![key.clone(), Bytes::new()] },
+            ];
+            for question in questions.into_iter().chain(have) {
+                prop_assert_eq!(Question::decode(question.encode()), Ok(question));
+            }
+            let mut past = Past::default();
+            past.count(RegionId(1), RegionSet(0b101));
+            let at = Timestamp(number);
+            let received = vec![(of, number)];
+            let known = Known { past, received, passed: at, closed: true };
+            prop_assert_eq!(Known::decode(known.encode()), Ok(known));
+            let standing = Standing { now: at, passed: vec![(of, at)], rules: key.clone() };
+            prop_assert_eq!(Standing::decode(standing.encode()), Ok(standing));
+            let digest = Digest { through: Some(key.clone()), rows: number, hash: [4; 16] };
+            prop_assert_eq!(Digest::decode(digest.encode()), Ok(digest));
+            let value = Some([5; 16]);
+            let labels = vec![Labelled { key: key.clone(), at, source: of, value }];
+            prop_assert_eq!(unpack_labels(pack_labels(&labels)), Ok(labels));
+            let write = KeyWrite { key, value: None };
+            let rows = vec![LabelledRow { source: of, at, write }];
+            for place in places {
+                let piece = pack_piece(&place, &rows);
+                prop_assert_eq!(unpack_piece(piece), Ok((place, rows.clone())));
+            }
+            let garbage = Bytes::from(garbage);
+            let _ = Question::decode(garbage.clone());
+            let _ = Known::decode(garbage.clone());
+            let _ = Standing::decode(garbage.clone());
+            let _ = Digest::decode(garbage.clone());
+            let _ = unpack_labels(garbage.clone());
+            let _ = unpack_piece(garbage);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What peers have of a region that has lost it: of this one, and of one that is gone for good.
+//!
+//! ```text
+//! this region lost commits:  hello ─► "I stand where your log does not go" ─► what have you of mine? ─► one entry, new incarnation
+//!                                                                              peer forgets the stream ◄─┘   then it is filled anew
+//! another one is gone:       every survivor takes nothing of it any more ─► what have you of it? ─► one entry, it is closed
+//! ```
+//! # Invariants
+//! - What was taken is applied when everything has come that it may depend on, in one entry with what waited for it, as far as it fits.
+//! - A region that has lost commits numbers nothing anew before it has taken back what the peers that it can reach have.
+//! - Definitions are applied before the rows that are read by them.
+//! - A lost region is closed in one region only when every survivor takes nothing of it any more: what they had then is the cut.
+//!
+//! # On failure
+//! Tried again until every peer that is asked has answered; the status says who does not. Doing it twice does no harm: labels decide.
+//!
+//! # Limits
+//! More than [`ENTRY_BYTES`] of rows go in several entries, so that a reader may see some of them without the others. Whole tables are
+//! read where they are asked for. Old versions of rows, and deletes that a peer's log does not have any more, are not taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use telesto_common::{Label, RegionId, Timestamp};
+use telesto_shard::Read;
+use telesto_txn::service::Freshness;
+
+use crate::error::{Error, Result};
+use crate::inbox::{Remote, Way};
+use crate::past::Past;
+use crate::question::{Known, Place, Question, unpack_piece};
+use crate::report::report;
+use crate::shared::{Shared, Taken, Then};
+use crate::wire::{KeyWrite, LabelledRow};
+
+/// Keys of the system's database begin so.
+const SYSTEM: [u8; 4] = [0; 4];
+/// Bytes of rows in one entry.
+const ENTRY_BYTES: usize = 16 << 20;
+/// Before a survivor that has not answered is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What came of one region, by label: transactions, as far as somebody had them.
+#[derive(Default)]
+struct Found {
+    by_label: BTreeMap<(Timestamp, RegionId), BTreeMap<Bytes, KeyWrite>>,
+    bytes: usize,
+    rows: u64,
+}
+
+impl Found {
+    fn add(&mut self, row: LabelledRow) {
+        let writes = self.by_label.entry((row.at, row.source)).or_default();
+        let bytes = row.write.bytes();
+        if writes.insert(row.write.key.clone(), row.write).is_none() {
+            self.bytes += bytes;
+            self.rows += 1;
+        }
+    }
+
+    /// What was found: the system's rows, definitions among them, and the others, which are read by those.
+    fn take(&mut self) -> (Vec<Remote>, Vec<Remote>) {
+        self.bytes = 0;
+        let (mut system, mut others) = (Vec::new(), Vec::new());
+        for ((at, source), writes) in std::mem::take(&mut self.by_label) {
+            let (first, then): (Vec<_>, Vec<_>) =
+                writes.into_values().partition(|write| write.key.starts_with(&SYSTEM));
+            let (label, way) = (Label::update(source, at), Way::default());
+            for (list, writes) in [(&mut system, first), (&mut others, then)] {
+                if !writes.is_empty() {
+                    list.push(Remote { label, writes, way });
+                }
+            }
+        }
+        (system, others)
+    }
+
+    /// Applies what was found; the last of it with `then`. How many transactions that were, and the label of the newest.
+    async fn apply(&mut self, shared: &Shared, then: Then) -> Result<(usize, Option<Timestamp>)> {
+        let (system, transactions) = self.take();
+        let labels: BTreeSet<Timestamp> =
+            system.iter().chain(&transactions).map(|remote| remote.label.timestamp).collect();
+        if !system.is_empty() {
+            let first = Taken { transactions: system, then: Then::Nothing };
+            shared.apply_taken(first).await?;
+        }
+        shared.apply_taken(Taken { transactions, then }).await?;
+        Ok((labels.len(), labels.last().copied()))
+    }
+}
+
+/// Takes back what `from` has of this region, which has lost it, and goes on in a new incarnation.
+pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
+    let me = shared.config.me;
+    tracing::warn!(peer = %from, "this region has lost commits that a peer has seen; taking them back");
+    let known = known_at(shared, from, me).await?;
+    let mut told = known.past.clone();
+    for peer in shared.peers.keys().filter(|peer| **peer != from) {
+        // Who is away says what it has when it is back, and is then taken back from too.
+        if let Ok(known) = known_at(shared, *peer, me).await {
+            told.absorb(&known.past);
+        }
+    }
+    let mut found = Found::default();
+    collect(shared, from, me, &mut found).await?;
+    wait_until_here(shared, &known.past).await;
+    let had = received_of(&known, me);
+    let named = told.get(me, from);
+    let then = Then::Reincarnate(Box::new(told.clone()));
+    let (count, newest) = found.apply(shared, then).await?;
+    shared.question(from, &Question::Anew).await?;
+    let text = format!(
+        "Region {me} had lost commits. Region {from} had seen it up to {}: {} rows of {count} transactions were taken back from there{}. {}What only clients of region {me} had seen is lost.",
+        known.passed,
+        found.rows,
+        newest.map_or_else(String::new, |at| format!(", the newest of {at}")),
+        void(named, had, me, from)
+    );
+    report(shared, "taken back", &text).await;
+    Ok(())
+}
+
+/// What nobody has: numbers that pasts name, and that did not come.
+fn void(named: u64, had: u64, of: RegionId, to: RegionId) -> String {
+    match named.checked_sub(had) {
+        None | Some(0) => String::new(),
+        Some(lost) => format!(
+            "{lost} more transactions of region {of} to region {to} are in the past of what others wrote, and did not come there: what of them no region has is lost. "
+        ),
+    }
+}
+
+fn received_of(known: &Known, region: RegionId) -> u64 {
+    let of = |(id, count): &(RegionId, u64)| (*id == region).then_some(*count);
+    known.received.iter().find_map(of).unwrap_or_default()
+}
+
+async fn known_at(shared: &Shared, peer: RegionId, of: RegionId) -> Result<Known> {
+    let answer = shared.question(peer, &Question::Known { of }).await?;
+    Known::decode(answer).map_err(Error::malformed("what another region knows"))
+}
+
+/// Everything that `peer` has of `of`, is placed here, and is newer than what is here. What is too much for one entry is applied.
+async fn collect(shared: &Shared, peer: RegionId, of: RegionId, found: &mut Found) -> Result<()> {
+    let mut from = Place::Rows(Bytes::new());
+    while from != Place::End {
+        let question = Question::Have { of, from };
+        let answer = shared.question(peer, &question).await?;
+        let (next, rows) =
+            unpack_piece(answer).map_err(Error::malformed("rows of another region"))?;
+        for row in newer(shared, rows).await? {
+            found.add(row);
+        }
+        if found.bytes >= ENTRY_BYTES {
+            found.apply(shared, Then::Nothing).await?;
+        }
+        from = next;
+    }
+    Ok(())
+}
+
+async fn newer(shared: &Shared, rows: Vec<LabelledRow>) -> Result<Vec<LabelledRow>> {
+    if rows.is_empty() {
+        return Ok(rows);
+    }
+    let store = &shared.store;
+    let keys = rows.iter().map(|row| row.write.key.clone()).collect();
+    let snapshot = store.begin(Freshness::Tail, None).await?;
+    let reads = store.get(keys, snapshot.snapshot).await;
+    store.release(&snapshot).await;
+    let news = rows.into_iter().zip(reads?).filter(|(row, read)| match read {
+        Read::Found(version) => store.rank(version) < (row.at, row.source),
+        _ => true,
+    });
+    Ok(news.map(|(row, _)| row).collect())
+}
+
+/// Waits until everything of `past` that goes here has come, for a while: what is taken may depend on it.
+async fn wait_until_here(shared: &Shared, past: &Past) {
+    let by = shared.env.deadline(shared.config.timeout);
+    loop {
+        let came = shared.inbox.lock().received_counts();
+        let here = |peer: &RegionId| {
+            came.get(peer).copied().unwrap_or_default() >= past.get(*peer, shared.config.me)
+        };
+        if shared.peers.keys().all(here) || by.passed(shared.env.clock.monotonic()) {
+            return;
+        }
+        shared.env.clock.sleep(shared.config.beat).await;
+    }
+}
+
+/// Closes a region that is gone for good, when all survivors have said what they have of it.
+pub(crate) async fn close(shared: Arc<Shared>, lost: RegionId) {
+    loop {
+        match try_close(&shared, lost).await {
+            Ok(()) => {
+                shared.trouble.lock().remove(&Some(lost));
+                return;
+            }
+            Err(Error::Stopped) => return,
+            Err(error) => {
+                let text = format!("region {lost} is not closed yet: {error}");
+                tracing::warn!("{text}");
+                shared.trouble.lock().insert(Some(lost), text);
+                shared.env.clock.sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+async fn try_close(shared: &Shared, lost: RegionId) -> Result<()> {
+    let me = shared.config.me;
+    let mut told = shared.inbox.lock().known_all();
+    let mut known = BTreeMap::new();
+    // First of all: nobody takes anything of it any more.
+    for peer in shared.peers.keys() {
+        known.insert(*peer, known_at(shared, *peer, lost).await?);
+    }
+    let (mut found, mut lines) = (Found::default(), Vec::new());
+    for (peer, known) in &known {
+        let before = found.rows;
+        collect(shared, *peer, lost, &mut found).await?;
+        told.absorb(&known.past);
+        lines.push(format!(
+            "region {peer} had it up to {} and gave {} rows",
+            known.passed,
+            found.rows - before
+        ));
+    }
+    wait_until_here(shared, &told).await;
+    let (had, passed) = {
+        let inbox = shared.inbox.lock();
+        let had = inbox.received_counts().get(&lost).copied().unwrap_or_default();
+        (had, inbox.passed().get(&lost).copied().unwrap_or_default())
+    };
+    let (count, _) = found.apply(shared, Then::Close(lost)).await?;
+    let text = format!(
+        "Region {lost} was lost. This one, region {me}, had it up to {passed}; {}. {count} transactions of it came here by that. {}What region {lost} had sent to nobody is in its bucket alone.",
+        lines.join("; "),
+        void(told.get(lost, me), had, lost, me)
+    );
+    report(shared, "lost region", &text).await;
+    Ok(())
+}
+
+/// Whether every survivor has closed `lost`.
+pub(crate) async fn is_closed_everywhere(shared: &Shared, lost: RegionId) -> Result<bool> {
+    if !shared.inbox.lock().is_closed(lost) {
+        return Ok(false);
+    }
+    for peer in shared.peers.keys() {
+        if !known_at(shared, *peer, lost).await?.closed {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
