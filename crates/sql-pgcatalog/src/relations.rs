@@ -92,6 +92,9 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 row_type: table.type_oid,
             },
         );
+        let curators = table.curated.and_then(|role| catalog.role(role));
+        let options = curators.map(|role| vec![format!("telesto.curated={}", role.name)]);
+        out.last().set("reloptions", options);
         // Foreign keys are enforced by triggers in PostgreSQL, and psql looks at this flag for them.
         let keys = !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty();
         out.last()
@@ -202,6 +205,8 @@ const VIEWS: &[&str] = &[
     "telesto_prices",
     "telesto_storage",
     "telesto_caps",
+    "telesto_pending",
+    "telesto_decided",
     "telesto_cap_dry_run",
     "pg_stat_statements",
     "pg_stat_statements_info",

@@ -33,7 +33,7 @@ pub(super) struct Catalog {
 const USERS: &str = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'";
 
 /// What is there and cannot be written: how to say it, and a question for the names.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: [(&str, &str); 8] = [
     (
         "partitioned, foreign or composite tables and materialized views",
         "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -52,6 +52,10 @@ const REFUSED: [(&str, &str); 7] = [
         "row security",
         "SELECT p.polname FROM pg_catalog.pg_policy p UNION ALL \
          SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relrowsecurity OR c.relforcerowsecurity",
+    ),
+    (
+        "curated tables",
+        "SELECT c.relname FROM pg_catalog.pg_class c WHERE array_to_string(c.reloptions, ',') LIKE '%telesto.curated=%'",
     ),
     (
         "range and base types",
