@@ -37,7 +37,8 @@ impl Ddl<'_> {
             if self.catalog().is_regional() {
                 return Err(Error::unsupported("a curated table in a database of several regions"));
             }
-            let name = name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or(name);
+            let name =
+                name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or(name);
             let folded = name.to_lowercase();
             let named = |wanted: &str| self.catalog().roles().find(|role| role.name == wanted);
             let role = named(name).or_else(|| named(&folded));
@@ -54,11 +55,10 @@ impl Ddl<'_> {
 /// Fails unless the role curates the table, if anybody does.
 pub(super) fn may_change(table: &Table, actor: &Actor) -> Result<()> {
     match table.curated {
-        Some(role) if !actor.acts_as(role) => Err(denied(format!(
-            "must be curator of table {}",
-            table.name
-        ))
-        .hint("A member of the role that curates it changes it: telesto.curated.")),
+        Some(role) if !actor.acts_as(role) => {
+            Err(denied(format!("must be curator of table {}", table.name))
+                .hint("A member of the role that curates it changes it: telesto.curated."))
+        }
         _ => Ok(()),
     }
 }

@@ -40,7 +40,10 @@ impl Ddl<'_> {
                         SqlState::INVALID_PARAMETER_VALUE,
                         format!("unrecognized parameter \"{name}\""),
                     )
-                    .hint(format!("There are {REGIONS}, {HOME} and {}.", super::curated::CURATED)));
+                    .hint(format!(
+                        "There are {REGIONS}, {HOME} and {}.",
+                        super::curated::CURATED
+                    )));
                 }
                 _ => {}
             }

@@ -52,7 +52,9 @@ pub async fn decide(exec: &ExecContext, id: i64, rejected: Option<Option<String>
             SqlState::READ_ONLY_TRANSACTION,
             "cannot decide on a change in a read-only transaction",
         )
-        .hint("Write SELECT telesto_approve(id), or telesto_reject, with nothing around the call."));
+        .hint(
+            "Write SELECT telesto_approve(id), or telesto_reject, with nothing around the call.",
+        ));
     }
     let (catalog, database) = (&exec.catalog, exec.catalog.database);
     let actor = catalog.actor(exec.settings.current_role);
@@ -61,8 +63,9 @@ pub async fn decide(exec: &ExecContext, id: i64, rejected: Option<Option<String>
     };
     let withdrawn = rejected.is_some() && change.author.0 == actor.oid;
     if !withdrawn && !actor.acts_as(change.curators) {
-        return Err(denied(format!("permission denied to decide on change {id}"))
-            .hint("Members of the role that curates its tables decide; its author may reject it."));
+        return Err(denied(format!("permission denied to decide on change {id}")).hint(
+            "Members of the role that curates its tables decide; its author may reject it.",
+        ));
     }
     if rejected.is_none() {
         approve(exec, &change, &actor).await?;
@@ -246,8 +249,7 @@ async fn replaced(
     change: &Waiting,
     table: &WaitingTable,
 ) -> Result<Vec<Replaced>> {
-    let keys: Vec<Bytes> =
-        table.rows.iter().map(|row| Bytes::copy_from_slice(&row.key)).collect();
+    let keys: Vec<Bytes> = table.rows.iter().map(|row| Bytes::copy_from_slice(&row.key)).collect();
     let found = get_many(exec, &keys, ReadFor::Constraint).await?;
     let mut out = Vec::with_capacity(keys.len());
     for ((row, key), found) in table.rows.iter().zip(keys).zip(found) {
@@ -258,7 +260,9 @@ async fn replaced(
         if found.as_deref() != row.old.as_deref() {
             let shown = old.as_ref().or(new.as_ref());
             let which = match (&info.table.primary, shown) {
-                (Some(primary), Some(row)) => format!("row {}", info.index_text(primary, row, context)),
+                (Some(primary), Some(row)) => {
+                    format!("row {}", info.index_text(primary, row, context))
+                }
                 _ => "a row".to_owned(),
             };
             let what = if row.old.is_none() { "is there by now" } else { "has changed since" };

@@ -38,9 +38,8 @@ pub(super) async fn fill(
     };
     let txn = database.begin(TxnOptions { read_only: true, ..TxnOptions::default() }).await?;
     let actor = catalog.actor(settings.current_role);
-    let named = |oid: u32| {
-        catalog.role(oid).map_or_else(|| oid.to_string(), |role| role.name.clone())
-    };
+    let named =
+        |oid: u32| catalog.role(oid).map_or_else(|| oid.to_string(), |role| role.name.clone());
     if pending {
         for change in all_waiting(&*txn, catalog.database).await? {
             if change.author.0 != actor.oid && !actor.acts_as(change.curators) {

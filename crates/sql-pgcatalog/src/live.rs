@@ -212,10 +212,7 @@ fn count(number: u64) -> Datum {
 pub fn is_read(table: &SystemTable) -> bool {
     matches!(
         table.name,
-        "pg_stat_progress_create_index"
-            | "telesto_storage"
-            | "telesto_pending"
-            | "telesto_decided"
+        "pg_stat_progress_create_index" | "telesto_storage" | "telesto_pending" | "telesto_decided"
     )
 }
 

@@ -123,8 +123,9 @@ pub struct Decided {
 
 fn encode<T: Serialize>(value: &T) -> Result<Bytes> {
     let mut out = vec![VERSION];
-    let body = postcard::to_stdvec(value)
-        .map_err(|error| Error::internal(format!("encoding a change of a curated table: {error}")))?;
+    let body = postcard::to_stdvec(value).map_err(|error| {
+        Error::internal(format!("encoding a change of a curated table: {error}"))
+    })?;
     out.extend_from_slice(&body);
     Ok(Bytes::from(out))
 }

@@ -154,10 +154,8 @@ impl Session {
             true => Vec::new(),
             false => curated::waiting_of(&*txn, catalog.database, author).await?,
         };
-        let mut sizes: (usize, usize) = (
-            earlier.iter().map(Waiting::rows).sum(),
-            earlier.iter().map(Waiting::bytes).sum(),
-        );
+        let mut sizes: (usize, usize) =
+            (earlier.iter().map(Waiting::rows).sum(), earlier.iter().map(Waiting::bytes).sum());
         for (curators, tables) in groups {
             let mut change = Waiting {
                 id: 0,

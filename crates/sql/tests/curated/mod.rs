@@ -135,7 +135,11 @@ async fn a_change_is_its_authors_alone_until_a_curator_approves_it() {
         assert!(!checked.starts_with('!'), "{checked}");
     }
     assert_eq!(
-        told(&mut eve, "SELECT id, author, curator, decision, rows FROM telesto_decided WHERE id = 2").await,
+        told(
+            &mut eve,
+            "SELECT id, author, curator, decision, rows FROM telesto_decided WHERE id = 2"
+        )
+        .await,
         "2|alice|eve|approved|1"
     );
 }
@@ -199,7 +203,10 @@ async fn who_is_no_curator_neither_decides_nor_gets_around_it() {
     run(&mut wiki.boss, "ALTER TABLE page OWNER TO bob").await.expect("an owner");
     run(&mut wiki.boss, "ALTER TABLE loose OWNER TO bob").await.expect("an owner");
     run(&mut wiki.boss, "GRANT CREATE ON SCHEMA public TO bob").await.expect("a grant");
-    assert_eq!(told(&mut wiki.alice, "UPDATE page SET body = 'mine' WHERE id = 1").await, "UPDATE 1");
+    assert_eq!(
+        told(&mut wiki.alice, "UPDATE page SET body = 'mine' WHERE id = 1").await,
+        "UPDATE 1"
+    );
     for attack in [
         "SELECT telesto_approve(1)",
         "SELECT telesto_reject(1)",
@@ -233,9 +240,16 @@ async fn who_is_no_curator_neither_decides_nor_gets_around_it() {
     }
     assert_eq!(ids(&mut wiki.eve).await, ["1"]);
     let with = "CREATE TABLE w (id int) WITH (telesto.curated = editors)";
-    assert!(told(&mut wiki.boss, with).await.starts_with('!'), "not taken, and not taken without effect");
+    assert!(
+        told(&mut wiki.boss, with).await.starts_with('!'),
+        "not taken, and not taken without effect"
+    );
     assert!(told(&mut wiki.boss, "DROP ROLE editors").await.starts_with("!2BP01"));
-    assert!(told(&mut wiki.boss, "ALTER TABLE free SET (telesto.curated = nobody)").await.starts_with("!42704"));
+    assert!(
+        told(&mut wiki.boss, "ALTER TABLE free SET (telesto.curated = nobody)")
+            .await
+            .starts_with("!42704")
+    );
     // Who knows of a change: its author and its curators.
     assert_eq!(told(&mut wiki.bob, "SELECT count(*) FROM telesto_pending").await, "0");
     assert_eq!(told(&mut wiki.alice, "SELECT count(*) FROM telesto_pending").await, "1");
@@ -244,7 +258,10 @@ async fn who_is_no_curator_neither_decides_nor_gets_around_it() {
     assert_eq!(told(&mut wiki.bob, "SELECT telesto_approve(1)").await, "1");
     assert!(pages(&mut wiki.alice).await.contains("mine"));
     run(&mut wiki.bob, "ALTER TABLE page RESET (telesto.curated)").await.expect("it is free");
-    assert_eq!(told(&mut wiki.alice, "UPDATE page SET body = 'free' WHERE id = 1").await, "UPDATE 1");
+    assert_eq!(
+        told(&mut wiki.alice, "UPDATE page SET body = 'free' WHERE id = 1").await,
+        "UPDATE 1"
+    );
     assert!(pages(&mut wiki.eve).await.contains("free"));
 }
 
@@ -254,9 +271,20 @@ async fn a_transaction_waits_and_counts_as_one() {
     let all = "BEGIN; INSERT INTO page VALUES (5, 'five', 'x'); UPDATE page SET id = 6 WHERE id = 2; INSERT INTO loose VALUES (5, 'five'); INSERT INTO free VALUES (1, 'at once'); COMMIT";
     assert!(!told(&mut wiki.alice, all).await.starts_with('!'));
     assert_eq!(told(&mut wiki.bob, "SELECT note FROM free").await, "at once");
-    assert_eq!(told(&mut wiki.eve, "SELECT id, table_name, rows FROM telesto_pending ORDER BY table_name").await, "1|loose|1\n1|page|3");
-    assert_eq!(told(&mut wiki.eve, "BEGIN; SELECT telesto_approve(1); ROLLBACK").await, "BEGIN\n4\nROLLBACK");
-    assert_eq!(pages(&mut wiki.bob).await, "1|home|welcome|0 2|about|us|0", "a rollback takes it back");
+    assert_eq!(
+        told(&mut wiki.eve, "SELECT id, table_name, rows FROM telesto_pending ORDER BY table_name")
+            .await,
+        "1|loose|1\n1|page|3"
+    );
+    assert_eq!(
+        told(&mut wiki.eve, "BEGIN; SELECT telesto_approve(1); ROLLBACK").await,
+        "BEGIN\n4\nROLLBACK"
+    );
+    assert_eq!(
+        pages(&mut wiki.bob).await,
+        "1|home|welcome|0 2|about|us|0",
+        "a rollback takes it back"
+    );
     assert_eq!(told(&mut wiki.eve, "SELECT telesto_approve(1)").await, "4");
     assert_eq!(pages(&mut wiki.bob).await, "1|home|welcome|0 5|five|x|0 6|about|us|0");
     assert!(told(&mut wiki.eve, "SELECT telesto_approve(1)").await.starts_with("!55000"));
@@ -268,19 +296,43 @@ async fn approval_is_refused_when_rows_keys_or_columns_have_changed_since() {
     let mut wiki = wiki().await;
     let (alice, eve) = (&mut wiki.alice, &mut wiki.eve);
     let ready = [
-        ("UPDATE page SET body = 'a' WHERE id = 1", "UPDATE page SET hits = 1 WHERE id = 1", "!55000"),
-        ("INSERT INTO page VALUES (3, 'three', 'x')", "INSERT INTO page VALUES (3, 'other', 'y')", "!55000"),
-        ("INSERT INTO page VALUES (4, 'four', 'x')", "INSERT INTO page VALUES (5, 'four', 'y')", "!23505"),
+        (
+            "UPDATE page SET body = 'a' WHERE id = 1",
+            "UPDATE page SET hits = 1 WHERE id = 1",
+            "!55000",
+        ),
+        (
+            "INSERT INTO page VALUES (3, 'three', 'x')",
+            "INSERT INTO page VALUES (3, 'other', 'y')",
+            "!55000",
+        ),
+        (
+            "INSERT INTO page VALUES (4, 'four', 'x')",
+            "INSERT INTO page VALUES (5, 'four', 'y')",
+            "!23505",
+        ),
         ("DELETE FROM page WHERE id = 5", "DELETE FROM page WHERE id = 5", "!55000"),
-        ("INSERT INTO page VALUES (7, 'seven', 'x', 100)", "ALTER TABLE page ADD CHECK (hits < 100)", "!23514"),
-        ("INSERT INTO page VALUES (8, 'eight', 'x')", "ALTER TABLE page ADD COLUMN more text", "!55000"),
+        (
+            "INSERT INTO page VALUES (7, 'seven', 'x', 100)",
+            "ALTER TABLE page ADD CHECK (hits < 100)",
+            "!23514",
+        ),
+        (
+            "INSERT INTO page VALUES (8, 'eight', 'x')",
+            "ALTER TABLE page ADD COLUMN more text",
+            "!55000",
+        ),
         ("UPDATE loose SET v = 'b'", "TRUNCATE loose", "!55000"),
     ];
     for (number, (change, meanwhile, code)) in ready.into_iter().enumerate() {
         let said = told(alice, change).await;
         assert!(!said.starts_with('!'), "{change}: {said}");
         let seen = pages(&mut wiki.bob).await;
-        let by = if meanwhile.starts_with("ALTER") || meanwhile.starts_with("TRUNC") { &mut wiki.boss } else { &mut *eve };
+        let by = if meanwhile.starts_with("ALTER") || meanwhile.starts_with("TRUNC") {
+            &mut wiki.boss
+        } else {
+            &mut *eve
+        };
         let said = told(by, meanwhile).await;
         assert!(!said.starts_with('!'), "{meanwhile}: {said}");
         let after = pages(&mut wiki.bob).await;
@@ -307,7 +359,8 @@ async fn foreign_keys_do_not_reach_from_what_waits_to_what_counts() {
     assert!(told(alice, "INSERT INTO link VALUES (3, 3)").await.starts_with("!23503"));
     assert!(told(alice, "UPDATE link SET page = 3").await.starts_with("!23503"));
     assert_eq!(told(alice, "INSERT INTO link VALUES (2, 2)").await, "INSERT 0 1");
-    let both = "BEGIN; INSERT INTO page VALUES (4, 'four', 'x'); INSERT INTO link VALUES (4, 4); COMMIT";
+    let both =
+        "BEGIN; INSERT INTO page VALUES (4, 'four', 'x'); INSERT INTO link VALUES (4, 4); COMMIT";
     assert!(told(alice, both).await.starts_with("!23503"));
     told(alice, "ROLLBACK").await;
     // What waits does nothing at once by CASCADE.
@@ -326,7 +379,10 @@ async fn foreign_keys_do_not_reach_from_what_waits_to_what_counts() {
     run(&mut wiki.boss, "ALTER TABLE page RESET (telesto.curated)").await.expect("free");
     run(&mut wiki.boss, "ALTER TABLE link SET (telesto.curated = editors)").await.expect("curated");
     assert_eq!(told(alice, "DELETE FROM link WHERE page = 2").await, "DELETE 1");
-    assert!(told(alice, "DELETE FROM page WHERE id = 2").await.starts_with("!23503"), "others see link 2");
+    assert!(
+        told(alice, "DELETE FROM page WHERE id = 2").await.starts_with("!23503"),
+        "others see link 2"
+    );
     assert_eq!(told(&mut wiki.bob, "SELECT count(*) FROM page WHERE id = 2").await, "1");
     for table in ["page", "link"] {
         let orphans = "SELECT count(*) FROM link WHERE page NOT IN (SELECT id FROM page)";
@@ -343,7 +399,8 @@ async fn deferred_keys_settle_nothing_by_what_waits() {
     ] {
         run(&mut wiki.boss, statement).await.expect("a table");
     }
-    let late = "BEGIN; INSERT INTO late VALUES (1, 7); INSERT INTO page VALUES (7, 'seven', 'x'); COMMIT";
+    let late =
+        "BEGIN; INSERT INTO late VALUES (1, 7); INSERT INTO page VALUES (7, 'seven', 'x'); COMMIT";
     let said = told(&mut wiki.alice, late).await;
     assert!(said.starts_with("!23503"), "{said}");
     told(&mut wiki.alice, "ROLLBACK").await;
@@ -354,7 +411,10 @@ async fn deferred_keys_settle_nothing_by_what_waits() {
 #[tokio::test]
 async fn what_waits_is_there_after_a_restart_and_on_another_node() {
     let mut wiki = wiki().await;
-    assert_eq!(told(&mut wiki.alice, "UPDATE page SET body = 'kept' WHERE id = 1").await, "UPDATE 1");
+    assert_eq!(
+        told(&mut wiki.alice, "UPDATE page SET body = 'kept' WHERE id = 1").await,
+        "UPDATE 1"
+    );
     let other = opened(&wiki.database).await;
     let mut alice = as_role(&other, "alice").await;
     let mut eve = as_role(&other, "eve").await;
@@ -381,12 +441,20 @@ async fn plans_blocks_and_roles_from_before_hold_back_too() {
     assert_eq!(told(alice, "EXECUTE up").await, "UPDATE 1");
     assert_eq!(told(&mut wiki.bob, "SELECT n FROM plain").await, "1");
     // A block that began before.
-    run(&mut wiki.bob, "BEGIN; SELECT n FROM plain; UPDATE plain SET n = 50").await.expect("a block");
-    run(&mut wiki.boss, "ALTER TABLE plain SET (telesto.curated = editors)").await.expect("curated");
+    run(&mut wiki.bob, "BEGIN; SELECT n FROM plain; UPDATE plain SET n = 50")
+        .await
+        .expect("a block");
+    run(&mut wiki.boss, "ALTER TABLE plain SET (telesto.curated = editors)")
+        .await
+        .expect("curated");
     assert_eq!(told(alice, "EXECUTE up").await, "UPDATE 1");
     assert_eq!(told(&mut wiki.eve, "SELECT n FROM plain").await, "1");
     told(&mut wiki.bob, "COMMIT").await;
-    assert_eq!(told(&mut wiki.eve, "SELECT n FROM plain").await, "1", "it was executed again, and waits");
+    assert_eq!(
+        told(&mut wiki.eve, "SELECT n FROM plain").await,
+        "1",
+        "it was executed again, and waits"
+    );
     assert_eq!(told(alice, "SELECT n FROM plain").await, "2");
     // One transaction has one author.
     let mut boss = as_role(&wiki.engine, "telesto").await;
@@ -394,16 +462,32 @@ async fn plans_blocks_and_roles_from_before_hold_back_too() {
     run(&mut boss, "RESET ROLE").await.expect("the boss again");
     assert!(told(&mut boss, "UPDATE plain SET n = 70").await.starts_with("!25001"));
     told(&mut boss, "ROLLBACK").await;
-    run(&mut boss, "BEGIN; UPDATE plain SET n = 5; SET LOCAL ROLE bob; UPDATE plain SET n = 6; COMMIT").await.expect("two roles");
-    assert_eq!(told(&mut wiki.eve, "SELECT n FROM plain").await, "5", "the curator's own part counts");
+    run(
+        &mut boss,
+        "BEGIN; UPDATE plain SET n = 5; SET LOCAL ROLE bob; UPDATE plain SET n = 6; COMMIT",
+    )
+    .await
+    .expect("two roles");
+    assert_eq!(
+        told(&mut wiki.eve, "SELECT n FROM plain").await,
+        "5",
+        "the curator's own part counts"
+    );
 }
 
 #[tokio::test]
 async fn what_waits_is_bounded_and_may_be_taken_back() {
     let mut wiki = wiki().await;
     let alice = &mut wiki.alice;
-    assert!(told(alice, "INSERT INTO loose SELECT g, 'x' FROM generate_series(1, 2001) g").await.starts_with("!54000"));
-    assert_eq!(told(alice, "INSERT INTO loose SELECT g, 'x' FROM generate_series(1, 2000) g").await, "INSERT 0 2000");
+    assert!(
+        told(alice, "INSERT INTO loose SELECT g, 'x' FROM generate_series(1, 2001) g")
+            .await
+            .starts_with("!54000")
+    );
+    assert_eq!(
+        told(alice, "INSERT INTO loose SELECT g, 'x' FROM generate_series(1, 2000) g").await,
+        "INSERT 0 2000"
+    );
     assert_eq!(told(alice, "SELECT count(*) FROM loose").await, "2001");
     assert!(told(alice, "INSERT INTO loose VALUES (1, 'y')").await.starts_with("!54000"));
     let mine = ids(alice).await;
@@ -415,14 +499,21 @@ async fn what_waits_is_bounded_and_may_be_taken_back() {
 #[tokio::test]
 async fn the_past_and_reading_transactions_show_what_they_should() {
     let mut wiki = wiki().await;
-    assert_eq!(told(&mut wiki.alice, "UPDATE page SET body = 'soon' WHERE id = 1").await, "UPDATE 1");
+    assert_eq!(
+        told(&mut wiki.alice, "UPDATE page SET body = 'soon' WHERE id = 1").await,
+        "UPDATE 1"
+    );
     let reading = "BEGIN READ ONLY; SELECT body FROM page WHERE id = 1; COMMIT";
     assert_eq!(told(&mut wiki.alice, reading).await, "BEGIN\nsoon\nCOMMIT");
     assert_eq!(told(&mut wiki.bob, reading).await, "BEGIN\nwelcome\nCOMMIT");
     let write = "BEGIN READ ONLY; UPDATE page SET body = 'x'";
     assert!(told(&mut wiki.alice, write).await.starts_with("!25006"));
     told(&mut wiki.alice, "ROLLBACK").await;
-    assert!(told(&mut wiki.eve, "BEGIN READ ONLY; SELECT telesto_approve(1)").await.starts_with("!25006"));
+    assert!(
+        told(&mut wiki.eve, "BEGIN READ ONLY; SELECT telesto_approve(1)")
+            .await
+            .starts_with("!25006")
+    );
     told(&mut wiki.eve, "ROLLBACK").await;
     assert!(told(&mut wiki.eve, "SELECT telesto_approve(1) + 0").await.starts_with("!25006"));
     let past = "SELECT body FROM page AS OF SYSTEM TIME '-1us' WHERE id = 1";
@@ -482,4 +573,37 @@ async fn curators_see_rows_that_they_may_read_and_others_see_none() {
     assert_eq!(told(&mut wiki.boss, shown).await, "f");
     let options = "SELECT reloptions FROM pg_class WHERE relname = 'page'";
     assert_eq!(told(&mut wiki.boss, options).await, "{telesto.curated=editors}");
+}
+
+#[tokio::test]
+async fn a_row_that_waits_lets_nobody_in() {
+    let mut wiki = wiki().await;
+    for statement in [
+        "CREATE TABLE member (name text PRIMARY KEY)",
+        "CREATE TABLE secret (id int PRIMARY KEY, v text)",
+        "INSERT INTO secret VALUES (1, 'gold')",
+        "GRANT ALL ON member, secret TO alice",
+        "ALTER TABLE member SET (telesto.curated = editors)",
+        "ALTER TABLE secret ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY p ON secret USING (EXISTS (SELECT 1 FROM member WHERE name = current_user))",
+    ] {
+        run(&mut wiki.boss, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    let alice = &mut wiki.alice;
+    for way in [
+        "INSERT INTO member VALUES ('alice')",
+        "BEGIN; INSERT INTO member VALUES ('alice') ON CONFLICT DO NOTHING",
+    ] {
+        assert!(!told(alice, way).await.starts_with('!'), "{way}");
+        assert_eq!(told(alice, "SELECT name FROM member").await, "alice");
+        assert_eq!(told(alice, "SELECT v FROM secret").await, "", "{way}");
+        assert_eq!(told(alice, "UPDATE secret SET v = 'x'").await, "UPDATE 0", "{way}");
+        assert!(
+            told(alice, "INSERT INTO secret VALUES (2, 'x')").await.starts_with("!42501"),
+            "{way}"
+        );
+        told(alice, "ROLLBACK").await;
+    }
+    assert_eq!(told(&mut wiki.eve, "SELECT telesto_approve(1)").await, "1");
+    assert_eq!(told(alice, "SELECT v FROM secret").await, "gold");
 }
