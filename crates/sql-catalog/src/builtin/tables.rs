@@ -107,6 +107,7 @@ fn column_type(name: &str) -> SqlType {
         "interval" => SqlType::Interval,
         "name" => SqlType::Name,
         "json" => SqlType::Json,
+        "jsonb" => SqlType::Jsonb,
         "char" => SqlType::InternalChar,
         "regproc" => SqlType::RegProc,
         "bytea" => SqlType::Bytea,

@@ -3,8 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_common::{Env, Incarnation, NodeId};
+use telesto_log::Identity;
+use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_sql::{Error, ResultSink, Session, SqlEngine, SqlOptions, StatementResult};
 use telesto_txn::memory::MemoryDatabase;
+use telesto_txn::{Database, Engine, EngineOptions, MemoryLimits};
 
 use super::{as_role, run, told};
 
@@ -227,7 +232,7 @@ async fn who_is_no_curator_neither_decides_nor_gets_around_it() {
         "TRUNCATE page CASCADE",
         "TRUNCATE page, link",
         "DROP TABLE page CASCADE",
-        "DROP OWNED BY bob",
+        "DROP OWNED BY bob CASCADE",
         "BEGIN; ALTER TABLE page RESET (telesto.curated); UPDATE page SET body = 'x'; COMMIT",
     ] {
         let said = told(&mut wiki.bob, attack).await;
@@ -606,4 +611,68 @@ async fn a_row_that_waits_lets_nobody_in() {
     }
     assert_eq!(told(&mut wiki.eve, "SELECT telesto_approve(1)").await, "1");
     assert_eq!(told(alice, "SELECT v FROM secret").await, "gold");
+}
+
+/// A node on a bucket: its engine below, and SQL.
+async fn node(
+    env: &Env,
+    store: &MemoryStore,
+    checkpoints: &Arc<MemoryCheckpoints>,
+    number: u64,
+) -> (Arc<Engine>, Arc<SqlEngine>) {
+    let store: Arc<dyn object_store::ObjectStore> = Arc::new(store.clone());
+    let bucket = over(store, "memory://curated", &BucketOptions::default(), env.clone());
+    let bucket: Arc<dyn Bucket> = bucket.expect("a bucket");
+    let identity = Identity {
+        node: NodeId(100 + u128::from(number)),
+        incarnation: Incarnation(number),
+        host: "test".to_owned(),
+        pid: 1,
+        address: String::new(),
+    };
+    let options = EngineOptions {
+        checkpoint: EngineKind::Memory(Arc::clone(checkpoints)),
+        memory: MemoryLimits::split(64 << 20),
+        ..EngineOptions::new(identity, std::env::temp_dir())
+    };
+    let engine = Engine::open(bucket, env.clone(), options).await.expect("an engine");
+    let database: Arc<dyn Database> = Arc::clone(&engine) as _;
+    let sql = SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("SQL");
+    (engine, sql)
+}
+
+#[tokio::test]
+async fn what_waits_is_in_the_bucket_for_every_node_and_after_all_have_ended() {
+    let env = telesto_runtime::env();
+    let store = MemoryStore::new(Arc::clone(&env.clock));
+    let checkpoints = MemoryCheckpoints::new();
+    let (first, sql) = node(&env, &store, &checkpoints, 1).await;
+    let mut boss = as_role(&sql, "telesto").await;
+    for statement in SETUP.split(";\n") {
+        run(&mut boss, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    let mut alice = as_role(&sql, "alice").await;
+    assert_eq!(told(&mut alice, "UPDATE page SET body = 'kept' WHERE id = 1").await, "UPDATE 1");
+    assert_eq!(told(&mut alice, "INSERT INTO page VALUES (3, 'three', 'x')").await, "INSERT 0 1");
+    // Another node on the same bucket: an addition of a curator's on the first, approvals on the second.
+    let (second, other) = node(&env, &store, &checkpoints, 2).await;
+    let mut eve = as_role(&other, "eve").await;
+    let mut there = as_role(&other, "alice").await;
+    assert_eq!(pages(&mut there).await, "1|home|kept|0 2|about|us|0 3|three|x|0");
+    assert_eq!(told(&mut eve, "SELECT telesto_approve(2)").await, "1");
+    assert_eq!(pages(&mut boss).await, "1|home|welcome|0 2|about|us|0 3|three|x|0");
+    assert_eq!(told(&mut alice, "UPDATE page SET hits = hits + 1 WHERE id = 3").await, "UPDATE 1");
+    drop((boss, alice, eve, there, sql, other));
+    first.shutdown().await.expect("an end");
+    second.shutdown().await.expect("an end");
+    let (third, sql) = node(&env, &store, &checkpoints, 3).await;
+    let (mut alice, mut eve) = (as_role(&sql, "alice").await, as_role(&sql, "eve").await);
+    assert_eq!(pages(&mut alice).await, "1|home|kept|0 2|about|us|0 3|three|x|1");
+    assert_eq!(pages(&mut eve).await, "1|home|welcome|0 2|about|us|0 3|three|x|0");
+    assert_eq!(ids(&mut eve).await, ["1", "3"]);
+    for id in [1, 3] {
+        assert_eq!(told(&mut eve, &format!("SELECT telesto_approve({id})")).await, "1");
+    }
+    assert_eq!(pages(&mut eve).await, "1|home|kept|0 2|about|us|0 3|three|x|1");
+    third.shutdown().await.expect("an end");
 }
