@@ -676,3 +676,124 @@ async fn what_waits_is_in_the_bucket_for_every_node_and_after_all_have_ended() {
     assert_eq!(pages(&mut eve).await, "1|home|kept|0 2|about|us|0 3|three|x|1");
     third.shutdown().await.expect("an end");
 }
+
+#[tokio::test]
+async fn limits_count_rows_that_the_author_sees() {
+    let mut wiki = wiki().await;
+    for statement in [
+        "CREATE TABLE many (id int PRIMARY KEY, n int)",
+        "CREATE INDEX many_n ON many (n)",
+        "INSERT INTO many SELECT g, 100 - g FROM generate_series(1, 20) g",
+        "GRANT ALL ON many TO alice",
+        "ALTER TABLE many SET (telesto.curated = editors)",
+    ] {
+        run(&mut wiki.boss, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    let alice = &mut wiki.alice;
+    let gone = "DELETE FROM many WHERE id <= 5 OR id BETWEEN 15 AND 20";
+    assert_eq!(told(alice, gone).await, "DELETE 11");
+    for (query, rows) in [
+        ("SELECT id FROM many ORDER BY id LIMIT 2", "6\n7"),
+        ("SELECT id FROM many ORDER BY id DESC LIMIT 2", "14\n13"),
+        ("SELECT id FROM many ORDER BY n LIMIT 2", "14\n13"),
+        ("SELECT id FROM many WHERE n > 0 ORDER BY n DESC LIMIT 2", "6\n7"),
+        ("SELECT min(id), max(id), min(n) FROM many", "6|14|86"),
+    ] {
+        assert_eq!(told(alice, query).await, rows, "{query}");
+    }
+    assert_eq!(told(&mut wiki.bob, "SELECT count(*) FROM telesto_pending").await, "0");
+}
+
+/// A statement over a table `{}`, from a few numbers.
+fn drawn(mut draw: impl FnMut(u64) -> u64) -> String {
+    let (id, other, n) = (draw(12), draw(12), draw(5));
+    match draw(10) {
+        0 | 1 => format!(
+            "INSERT INTO {{}} VALUES ({id}, {other}, {n}), ({}, {}, {n})",
+            id + 20,
+            other + 20
+        ),
+        2 => format!(
+            "INSERT INTO {{}} VALUES ({id}, {other}, {n}) ON CONFLICT (id) DO UPDATE SET n = {{}}.n + 10, u = excluded.u"
+        ),
+        3 => format!("UPDATE {{}} SET n = n + 1 WHERE id = {id}"),
+        4 => format!("UPDATE {{}} SET id = id + 1 WHERE id >= {id}"),
+        5 => format!("UPDATE {{}} SET u = {other} WHERE id = {id}"),
+        6 => format!("DELETE FROM {{}} WHERE id IN ({id}, {other})"),
+        7 => format!(
+            "BEGIN; INSERT INTO {{}} VALUES ({id}, NULL, {n}) ON CONFLICT DO NOTHING; SAVEPOINT s; DELETE FROM {{}} WHERE n = {n}; ROLLBACK TO s; UPDATE {{}} SET n = n + 2 WHERE n > {n}; COMMIT"
+        ),
+        8 => format!(
+            "WITH d AS (DELETE FROM {{}} WHERE id = {id} RETURNING *) INSERT INTO {{}} SELECT d.id + 40, d.u + 40, d.n FROM d"
+        ),
+        _ => format!(
+            "MERGE INTO {{}} t USING (VALUES ({id}, {other}), ({}, {other})) AS s(id, u) ON t.id = s.id WHEN MATCHED AND t.n > 2 THEN DELETE WHEN MATCHED THEN UPDATE SET n = t.n + 3 WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.u, 1)",
+            id + 60
+        ),
+    }
+}
+
+#[tokio::test]
+async fn an_author_sees_what_a_free_table_would_show_and_approvals_come_to_the_same() {
+    for seed in 1..=3_u64 {
+        let mut wiki = wiki().await;
+        for statement in [
+            "CREATE TABLE held (id int PRIMARY KEY, u int UNIQUE, n int CHECK (n < 40))",
+            "CREATE TABLE open (id int PRIMARY KEY, u int UNIQUE, n int CHECK (n < 40))",
+            "CREATE INDEX held_n ON held (n)",
+            "CREATE INDEX open_n ON open (n)",
+            "INSERT INTO held SELECT g, g * 3, g FROM generate_series(1, 8) g",
+            "INSERT INTO open SELECT * FROM held",
+            "GRANT ALL ON held, open TO alice, bob",
+            "ALTER TABLE held SET (telesto.curated = editors)",
+        ] {
+            run(&mut wiki.boss, statement)
+                .await
+                .unwrap_or_else(|error| panic!("{statement}: {error}"));
+        }
+        let first = told(&mut wiki.bob, "SELECT * FROM held ORDER BY id").await;
+        let mut state = seed;
+        for step in 0..40 {
+            let statement = drawn(|below| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % below
+            });
+            let mut outcomes = Vec::new();
+            for table in ["held", "open"] {
+                let said = told(&mut wiki.alice, &statement.replace("{}", table)).await;
+                told(&mut wiki.alice, "ROLLBACK").await;
+                outcomes.push(said.chars().take(6).collect::<String>());
+            }
+            assert_eq!(outcomes[0], outcomes[1], "seed {seed}, step {step}: {statement}");
+            for query in [
+                "SELECT * FROM {} ORDER BY id",
+                "SELECT id FROM {} WHERE u > 3 ORDER BY u DESC",
+                "SELECT id FROM {} WHERE n BETWEEN 1 AND 9 ORDER BY n, id LIMIT 3",
+                "SELECT a.id, b.id FROM {} a JOIN {} b ON b.n = a.id ORDER BY 1, 2",
+            ] {
+                let held = told(&mut wiki.alice, &query.replace("{}", "held")).await;
+                let open = told(&mut wiki.alice, &query.replace("{}", "open")).await;
+                assert_eq!(held, open, "seed {seed}, step {step}: {query} after {statement}");
+            }
+        }
+        assert_eq!(
+            told(&mut wiki.bob, "SELECT * FROM held ORDER BY id").await,
+            first,
+            "seed {seed}"
+        );
+        for id in ids(&mut wiki.eve).await {
+            let said = told(&mut wiki.eve, &format!("SELECT telesto_approve({id})")).await;
+            assert!(!said.starts_with('!'), "seed {seed}, change {id}: {said}");
+        }
+        let held = told(&mut wiki.bob, "SELECT * FROM held ORDER BY id").await;
+        assert_eq!(
+            held,
+            told(&mut wiki.bob, "SELECT * FROM open ORDER BY id").await,
+            "seed {seed}"
+        );
+        let checked = told(&mut wiki.boss, "SELECT telesto_check_table('held')").await;
+        assert!(!checked.starts_with('!'), "{checked}");
+    }
+}
