@@ -52,7 +52,7 @@ pub(super) async fn fill(
                     .set("schema_name", &table.name.0)
                     .set("table_name", &table.name.1)
                     .set("author", &change.author.1)
-                    .set("curators", &named(change.curators))
+                    .set("curators", named(change.curators))
                     .set("made", Datum::TimestampTz(change.made_micros))
                     .set("rows", count(table.rows.len() as u64))
                     .set("changes", shown);
@@ -68,9 +68,9 @@ pub(super) async fn fill(
             let reason = decided.reason.as_deref().map_or(Datum::Null, Datum::text);
             out.row()
                 .set("id", Datum::Int8(decided.id))
-                .set("tables", &tables.join(", "))
+                .set("tables", tables.join(", "))
                 .set("author", &decided.author.1)
-                .set("curators", &named(decided.curators))
+                .set("curators", named(decided.curators))
                 .set("made", Datum::TimestampTz(decided.made_micros))
                 .set("curator", &decided.curator.1)
                 .set("decided", Datum::TimestampTz(decided.decided_micros))

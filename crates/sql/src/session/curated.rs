@@ -16,6 +16,7 @@
 //! # On failure
 //! 54000 when too much would wait for the author; 25001 for a change of the role; 0A000 in a database of several regions.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -135,12 +136,11 @@ impl Session {
         for (storage, row) in rows {
             let (table, role) = curated_table(&catalog, storage)?;
             let tables = groups.entry(role).or_default();
-            if !tables.contains_key(&table.id.0) {
-                tables.insert(table.id.0, empty(&catalog, table)?);
-            }
-            if let Some(into) = tables.get_mut(&table.id.0) {
-                into.rows.push(row);
-            }
+            let into = match tables.entry(table.id.0) {
+                Entry::Occupied(found) => found.into_mut(),
+                Entry::Vacant(place) => place.insert(empty(&catalog, table)?),
+            };
+            into.rows.push(row);
         }
         if catalog.is_regional() && !groups.is_empty() {
             return Err(Error::unsupported(
