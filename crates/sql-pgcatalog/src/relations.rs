@@ -92,13 +92,11 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 row_type: table.type_oid,
             },
         );
-        let curators = table.curated.and_then(|role| catalog.role(role));
-        let options = curators.map(|role| vec![format!("telesto.curated={}", role.name)]);
-        out.last().set("reloptions", options);
         // Foreign keys are enforced by triggers in PostgreSQL, and psql looks at this flag for them.
         let keys = !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty();
         out.last()
             .set("relhastriggers", keys)
+            .set("reloptions", options_of(table, catalog))
             .set("relrowsecurity", table.row_security.enabled)
             .set("relforcerowsecurity", table.row_security.forced)
             .set("relacl", super::acls::shown(catalog, table.acl.as_ref()));
@@ -156,6 +154,12 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("relacl", super::acls::shown(catalog, view.acl.as_ref()))
             .set("reloptions", options);
     }
+}
+
+/// Who curates a table, as a storage parameter of it.
+fn options_of(table: &Table, catalog: &CatalogSnapshot) -> Option<Vec<String>> {
+    let curators = table.curated.and_then(|role| catalog.role(role))?;
+    Some(vec![format!("telesto.curated={}", curators.name)])
 }
 
 /// The tables of `pg_catalog` that are views in PostgreSQL.

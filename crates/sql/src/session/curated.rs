@@ -118,14 +118,17 @@ impl Session {
         shown
     }
 
-    /// Whether the block has held back something that its commit has to keep.
-    pub(super) fn has_held_back(&self) -> bool {
+    /// Before a commit, if it is `ready`: makes what was held back changes that wait.
+    pub(super) async fn and_keep_held_back(&mut self, ready: Result<()>) -> Result<()> {
         let waiting = self.block.as_ref().and_then(|block| block.waiting.as_ref());
-        waiting.is_some_and(|waiting| waiting.has_own())
+        if ready.is_err() || !waiting.is_some_and(|waiting| waiting.has_own()) {
+            return ready;
+        }
+        self.keep_held_back().boxed().await
     }
 
     /// Makes what was held back changes that wait, in the block's transaction.
-    pub(super) async fn keep_held_back(&mut self) -> Result<()> {
+    async fn keep_held_back(&mut self) -> Result<()> {
         let Some(block) = &self.block else { return Ok(()) };
         let (Some(waiting), Some(txn)) = (block.waiting.clone(), block.txn.clone()) else {
             return Ok(());

@@ -305,10 +305,7 @@ impl Session {
                 }
                 ready => ready,
             };
-            let ready = match ready {
-                Ok(()) if self.has_held_back() => self.keep_held_back().boxed().await,
-                ready => ready,
-            };
+            let ready = self.and_keep_held_back(ready).await;
             let Some(block) = &self.block else { return Ok(()) };
             let committed = match ready {
                 Ok(()) => {
