@@ -15,7 +15,7 @@
 //! - Savepoints of this transaction have their second highest bit set (see `temp::transaction`).
 //!
 //! # Limits
-//! The store is in memory: [`MAX_KEYS`] keys, [`MAX_STORED`] bytes, then the statement fails with 54000.
+//! The store is in memory: `MAX_KEYS` keys, `MAX_STORED` bytes, then the statement fails with 54000.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
