@@ -24,6 +24,7 @@ pub mod build_record;
 pub mod builtin;
 mod change;
 pub mod codec;
+pub mod curated;
 pub mod model;
 pub mod object;
 pub mod policy;

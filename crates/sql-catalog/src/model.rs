@@ -413,6 +413,9 @@ pub struct Table {
     /// Which rows of it who may see and write.
     #[serde(default, skip_serializing_if = "RowSecurity::is_default")]
     pub row_security: RowSecurity,
+    /// The role whose members approve what others write; `None`: what is written counts at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curated: Option<u32>,
 }
 
 impl Table {

@@ -80,6 +80,8 @@ pub struct CatalogSnapshot {
     pub(super) relation_names: BTreeMap<(u32, String), Relation>,
     /// Referenced table to (referencing table, constraint).
     pub(super) referencing: BTreeMap<u32, Vec<(TableId, Arc<ForeignKey>)>>,
+    /// The curated tables and who curates them.
+    pub(super) curated: Vec<(Arc<Table>, u32)>,
 }
 
 impl CatalogSnapshot {

@@ -38,6 +38,7 @@ const BUILDS: TableId = TableId(4);
 // 5 is what regions acknowledge (`regions`).
 const REGION_SEQUENCES: TableId = TableId(6);
 const SPENT: TableId = TableId(7);
+// 8 to 11 are changes that wait for curators (`curated`).
 const HEADER_VERSION: u8 = 1;
 const OBJECT_VERSION: u8 = 1;
 /// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index being built: a version that does not know them
@@ -56,9 +57,11 @@ const CAP_VERSION: u8 = 6;
 const RIGHTS_VERSION: u8 = 7;
 /// Of tables with row security: a version that does not know it must not show their rows.
 const POLICY_VERSION: u8 = 8;
+/// Of curated tables: a version that does not know them would let everybody write at once.
+const CURATED_VERSION: u8 = 9;
 const CACHED: usize = 16;
 
-fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
+pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
     let mut key = KeyWriter::prefix(SYSTEM, table, 0);
     key.u64(u64::from(database.0), Direction::Ascending);
     key
@@ -181,6 +184,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if table.curated.is_some() => CURATED_VERSION,
         Object::Table(table) if !table.row_security.is_default() => POLICY_VERSION,
         object if object.has_rights() => RIGHTS_VERSION,
         Object::Region(_) => REGIONS_VERSION,
@@ -204,10 +208,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=POLICY_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=CURATED_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {POLICY_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {CURATED_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -429,6 +433,7 @@ impl CatalogSnapshot {
             self.roles.entry(role.oid).or_insert_with(|| Arc::clone(role));
         }
         self.link_types();
+        self.link_curated();
         self.unfinished = !self.dropped.is_empty() || self.filling().next().is_some();
         self.relation_names.clear();
         self.referencing.clear();
@@ -553,6 +558,7 @@ mod tests {
             constraint_comments: Vec::new(),
             placement: crate::regions::TablePlacement::default(),
             row_security: crate::policy::RowSecurity::default(),
+            curated: None,
         };
         let mut catalog = CatalogSnapshot::default();
         // The table comes first: its OID is the lesser.

@@ -192,13 +192,15 @@ impl Tables for CatalogTables {
                 let id = table.id;
                 let columns = planned(columns, unique);
                 let schema = schema_of(&columns);
-                let stored = StoredTable::new(
-                    Arc::clone(table),
-                    schema,
-                    self.catalog.database,
-                    self.exec.clone(),
-                    keyed,
-                );
+                let mut exec = self.exec.clone();
+                if reading.for_policy
+                    && let Some(exec) = &mut exec
+                    && let Some(beneath) = exec.txn.beneath()
+                {
+                    exec.txn = beneath;
+                }
+                let stored =
+                    StoredTable::new(Arc::clone(table), schema, self.catalog.database, exec, keyed);
                 Ok(Found::Table(BoundTable { guard, ..bound(stored, columns, Some(id)) }))
             }
             Some(Relation::View(view)) => {

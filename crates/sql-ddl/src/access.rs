@@ -106,6 +106,7 @@ pub(super) fn check_change(
     if actor.superuser {
         return Ok(());
     }
+    super::curated::check_change(before, after, touched, actor)?;
     for oid in touched {
         if let Some(Object::Table(table)) = after.object(*oid) {
             types_usage(before, &table, actor)?;

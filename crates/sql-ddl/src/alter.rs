@@ -129,7 +129,7 @@ impl Ddl<'_> {
             {
                 Err(Error::new(
                     SqlState::WRONG_OBJECT_TYPE,
-                    "telesto.home and telesto.regions are settings of tables",
+                    "telesto.curated, telesto.home and telesto.regions are settings of tables",
                 )
                 .hint("ALTER TABLE … SET the table's; its indexes go with it."))
             }
@@ -179,7 +179,10 @@ impl Ddl<'_> {
     async fn alter_step(&mut self, table: &mut Table, action: &Action) -> Result<()> {
         match action {
             Action::Nothing => Ok(()),
-            Action::Settings(settings) => self.place(table, settings),
+            Action::Settings(settings) => {
+                self.curate(table, settings)?;
+                self.place(table, settings)
+            }
             Action::Unsupported(what) => Err(Error::unsupported(what)),
             Action::AddColumn { if_not_exists, definition } => {
                 self.alter_add_column(table, definition, *if_not_exists).await

@@ -518,6 +518,7 @@ impl Ddl<'_> {
         let restart = matches!(truncate.identity, Some(TruncateIdentityOption::Restart));
         for table in &tables {
             self.may_truncate(table)?;
+            super::curated::may_change(table, &self.actor)?;
         }
         for table in &tables {
             self.empty(table).await?;

@@ -14,6 +14,7 @@ mod alter;
 mod build;
 mod columns;
 mod constraint;
+mod curated;
 mod dependents;
 mod domain;
 mod drop;

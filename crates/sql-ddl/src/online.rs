@@ -48,6 +48,7 @@ pub async fn start_create(
 ) -> Result<Option<Started>> {
     let mut ddl = Ddl::over(context);
     let Some((mut table, index)) = ddl.describe_index(create)? else { return Ok(None) };
+    super::curated::may_change(&table, &ddl.actor)?;
     let started = (table.id, index.id);
     record(&table)
         .write(context.txn.as_ref(), context.catalog.database, table.id, index.id)
@@ -71,6 +72,7 @@ pub async fn start_reindex(
     let mut ddl = Ddl::over(context);
     let found = ddl.catalog().table(table).cloned();
     let Some(table) = found else { return Err(gone_while_building()) };
+    super::curated::may_change(&table, &ddl.actor)?;
     let mut table = (*table).clone();
     let current = table.known_indexes().find(|i| i.id == index).cloned();
     let Some(current) = current else { return Err(gone_while_building()) };

@@ -34,12 +34,16 @@ impl Ddl<'_> {
                         value.as_deref().map(|v| self.named(v)).transpose()?.flatten()
                 }
                 HOME => placement.home = self.home(value.as_deref())?,
+                super::curated::CURATED => {}
                 name if name.starts_with("telesto.") => {
                     return Err(Error::new(
                         SqlState::INVALID_PARAMETER_VALUE,
                         format!("unrecognized parameter \"{name}\""),
                     )
-                    .hint(format!("There are {REGIONS} and {HOME}.")));
+                    .hint(format!(
+                        "There are {REGIONS}, {HOME} and {}.",
+                        super::curated::CURATED
+                    )));
                 }
                 _ => {}
             }

@@ -296,6 +296,18 @@ impl Ddl<'_> {
             .detail(target)
             .hint("ALTER POLICY … TO, or DROP POLICY."));
         }
+        let curates = self.catalog().curated().iter().find(|(_, by)| *by == role.oid);
+        if let Some((table, _)) = curates {
+            return Err(Error::new(
+                SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
+                format!(
+                    "role \"{}\" cannot be dropped because some objects depend on it",
+                    role.name
+                ),
+            )
+            .detail(format!("curator of table {}", table.name))
+            .hint("ALTER TABLE … SET (telesto.curated = …), or RESET (telesto.curated)."));
+        }
         let dependents = self.catalog().dependents_of_role(role.oid);
         if !dependents.is_empty() {
             let lines: Vec<String> = dependents

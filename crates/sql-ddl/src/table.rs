@@ -91,6 +91,7 @@ impl Ddl<'_> {
             constraint_comments: Vec::new(),
             placement: telesto_sql_catalog::regions::TablePlacement::default(),
             row_security: telesto_sql_catalog::policy::RowSecurity::default(),
+            curated: None,
         };
         if let Some(query) = &create.query {
             self.columns_of_query(&mut table, create, query).await?;

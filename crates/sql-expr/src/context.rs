@@ -53,6 +53,10 @@ pub enum Request {
     SetCap(telesto_meter::caps::Cap),
     /// `telesto_cap_drop`: the cap's name.
     DropCap(String),
+    /// `telesto_approve`: the change's number.
+    Approve(i64),
+    /// `telesto_reject`: the change's number, and why.
+    Reject(i64, Option<String>),
     /// `pg_sleep`; ends early when the statement is cancelled or its time is over.
     Sleep(Duration),
     /// `pg_advisory_lock` and its kin.

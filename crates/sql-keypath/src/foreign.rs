@@ -135,9 +135,13 @@ impl Statement<'_> {
             for wanted in chunk {
                 let there = keys.binary_search(&wanted.key).is_ok_and(|at| found[at].is_some());
                 if there {
+                    self.is_approved(wanted).await?;
                     continue;
                 }
                 if last {
+                    if self.waits_apart(wanted)? {
+                        return Err(self.no_parent(wanted));
+                    }
                     self.without_parent(wanted)?;
                     continue;
                 }
@@ -221,6 +225,8 @@ impl Statement<'_> {
         let Some(parent) = keys.first().map(|key| Arc::clone(&key.parent)) else {
             return Ok(unhandled);
         };
+        self.children_stay(&info, &parent, &keys).await?;
+        let apart = self.holds_back(&parent) && !self.holds_back(&info);
         let wanted: Vec<Vec<Datum>> = keys.iter().map(|key| key.values.clone()).collect();
         let children = self.children(&info, constraint, Some(&parent), &wanted).await?;
         for (key, rows) in keys.into_iter().zip(children) {
@@ -229,6 +235,10 @@ impl Statement<'_> {
             }
             let action =
                 if key.new_values.is_some() { constraint.on_update } else { constraint.on_delete };
+            let acts = !matches!(action, ForeignKeyAction::NoAction | ForeignKeyAction::Restrict);
+            if apart && acts {
+                return Err(crate::apart::would_act(&parent, &info, constraint));
+            }
             // A default may be the key that goes: nobody may have it in the end either.
             if action == ForeignKeyAction::SetDefault {
                 unhandled.push(key.clone());

@@ -23,9 +23,11 @@ pub use with::writes_inside;
 
 pub mod access;
 mod adding;
+mod apart;
 mod arbiter;
 pub mod bulk;
 pub mod check;
+pub mod curated;
 mod deferred;
 mod dml;
 pub mod foreign;

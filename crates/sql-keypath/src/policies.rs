@@ -239,7 +239,8 @@ async fn asked(
     let exec = ExecContext {
         parameters: values.collect(),
         settings: Arc::clone(settings),
-        txn: exec.txn.view(),
+        // What waits for curators decides nothing.
+        txn: exec.txn.beneath().map_or_else(|| exec.txn.view(), |beneath| beneath.view()),
         ..exec.clone()
     };
     let rows = match Box::pin(plan.execute(&exec)).await? {

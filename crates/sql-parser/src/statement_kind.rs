@@ -26,7 +26,9 @@ pub fn only_reads(statement: &Statement) -> bool {
 pub fn query_reads(query: &Query) -> bool {
     fn body_reads(body: &SetExpr) -> bool {
         match body {
-            SetExpr::Select(select) => select.into.is_none(),
+            SetExpr::Select(select) => {
+                select.into.is_none() && !select.projection.iter().any(decides)
+            }
             SetExpr::Query(query) => query_reads(query),
             SetExpr::SetOperation { left, right, .. } => body_reads(left) && body_reads(right),
             SetExpr::Values(_) | SetExpr::Table(_) => true,
@@ -39,6 +41,20 @@ pub fn query_reads(query: &Query) -> bool {
             .with
             .as_ref()
             .is_none_or(|with| with.cte_tables.iter().all(|cte| query_reads(&cte.query)))
+}
+
+/// Whether a column of a select list is a curator's decision, which writes.
+fn decides(item: &SelectItem) -> bool {
+    let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item else {
+        return false;
+    };
+    let Expr::Function(call) = expr else { return false };
+    let name = call.name.0.last().and_then(|part| part.as_ident());
+    name.is_some_and(|name| {
+        ["telesto_approve", "telesto_reject"]
+            .iter()
+            .any(|known| name.value.eq_ignore_ascii_case(known))
+    })
 }
 
 /// The EXECUTE that a statement is, or explains.

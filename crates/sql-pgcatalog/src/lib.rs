@@ -11,6 +11,7 @@
 
 mod acls;
 mod costs;
+mod curated;
 mod definitions;
 mod functions;
 mod information_schema;

@@ -4,6 +4,8 @@
 use super::SystemTable;
 use super::objects::DATABASE_OID;
 use super::rows::RowSet;
+use std::sync::Arc;
+
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::build_record::progress;
 use telesto_sql_expr::Settings;
@@ -208,13 +210,16 @@ fn count(number: u64) -> Datum {
 
 /// Whether the table's rows are read by [`read`], and not computed.
 pub fn is_read(table: &SystemTable) -> bool {
-    matches!(table.name, "pg_stat_progress_create_index" | "telesto_storage")
+    matches!(
+        table.name,
+        "pg_stat_progress_create_index" | "telesto_storage" | "telesto_pending" | "telesto_decided"
+    )
 }
 
 /// The rows of such a table. A block is 8 kB of keys and rows: there are no pages.
 pub async fn read(
     table: &SystemTable,
-    catalog: &CatalogSnapshot,
+    catalog: &Arc<CatalogSnapshot>,
     settings: &Settings,
     live: &SessionView,
 ) -> Result<Vec<Row>> {
@@ -225,6 +230,9 @@ pub async fn read(
         return Ok(out.into_rows());
     }
     let Some(database) = &live.database else { return Ok(out.into_rows()) };
+    if super::curated::fill(&mut out, database, catalog, settings).await? {
+        return Ok(out.into_rows());
+    }
     for build in progress(database, catalog).await? {
         let record = &build.record;
         let counting = record.last.is_empty() || record.counted < record.last;

@@ -96,6 +96,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         let keys = !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty();
         out.last()
             .set("relhastriggers", keys)
+            .set("reloptions", options_of(table, catalog))
             .set("relrowsecurity", table.row_security.enabled)
             .set("relforcerowsecurity", table.row_security.forced)
             .set("relacl", super::acls::shown(catalog, table.acl.as_ref()));
@@ -155,6 +156,12 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
+/// Who curates a table, as a storage parameter of it.
+fn options_of(table: &Table, catalog: &CatalogSnapshot) -> Option<Vec<String>> {
+    let curators = table.curated.and_then(|role| catalog.role(role))?;
+    Some(vec![format!("telesto.curated={}", curators.name)])
+}
+
 /// The tables of `pg_catalog` that are views in PostgreSQL.
 const VIEWS: &[&str] = &[
     "pg_roles",
@@ -203,6 +210,8 @@ const VIEWS: &[&str] = &[
     "telesto_prices",
     "telesto_storage",
     "telesto_caps",
+    "telesto_pending",
+    "telesto_decided",
     "telesto_cap_dry_run",
     "pg_stat_statements",
     "pg_stat_statements_info",

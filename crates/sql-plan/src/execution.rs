@@ -169,6 +169,10 @@ impl Execution for ExecContext {
                 self.change_cap(&name, None).await?;
                 Datum::text("")
             }
+            Request::Approve(id) => Datum::Int8(self.planner.decide(self, id, None).await?),
+            Request::Reject(id, reason) => {
+                Datum::Int8(self.planner.decide(self, id, Some(reason)).await?)
+            }
             Request::Sleep(wait) => {
                 telesto_common::wait::on(Wait::Sleep, self.env.clock.sleep(wait)).await;
                 Datum::text("")

@@ -142,4 +142,15 @@ pub trait Planner: Debug + Send + Sync {
     /// # Errors
     /// XX001 for the first difference.
     async fn check_table(&self, context: &ExecContext, table: u32) -> Result<u64>;
+
+    /// Writes what waits for a curator, or with `rejected` (and perhaps a reason) drops it; the number of rows.
+    ///
+    /// # Errors
+    /// 42501 for who is no curator; 42704 and 55000 for what does not wait; 23xxx and 55000 for what cannot be written.
+    async fn decide(
+        &self,
+        context: &ExecContext,
+        id: i64,
+        rejected: Option<Option<String>>,
+    ) -> Result<i64>;
 }

@@ -487,6 +487,7 @@ impl From<telesto_txn::Error> for Error {
             }
             Txn::Corrupt(_) => Self::new(SqlState::DATA_CORRUPTED, message),
             Txn::OutOfMemory(_) => Self::new(SqlState::OUT_OF_MEMORY, message),
+            Txn::TooLarge(_) => Self::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message),
             Txn::LocalDisk(_) => Self::new(SqlState::DISK_FULL, message),
             Txn::ShuttingDown => Self::new(SqlState::ADMIN_SHUTDOWN, message),
         }

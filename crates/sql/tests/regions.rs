@@ -391,6 +391,7 @@ fn definitions_placement_sequences_and_sessions() {
         assert_eq!(code(2, "COPY some TO STDOUT").await, "55000");
         assert_eq!(code(0, "ALTER TABLE some SET (telesto.home = 'ap')").await, "55000");
         assert_eq!(code(0, "ALTER TABLE some SET (telesto.regions = 'mars')").await, "22023");
+        assert_eq!(code(0, "ALTER TABLE some SET (telesto.curated = telesto)").await, "0A000");
         assert_eq!(code(0, "ALTER TABLE some SET (telesto.nothing = 1)").await, "22023");
         // A region that gets a table reads it when everybody has sent what they have.
         sites.must(0, "ALTER TABLE some SET (telesto.home = 'eu')").await;

@@ -1,5 +1,8 @@
 //! What roles may do and what they may not: ways in which an ordinary role tries to reach another's data, or more power.
 
+#[path = "curated/mod.rs"]
+mod curated;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

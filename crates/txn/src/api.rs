@@ -330,6 +330,17 @@ pub trait Transaction: Debug + Send + Sync {
         self.put(key, value).await
     }
 
+    /// Whether writes of `key` are held back for a curator instead of being committed. Layers above put such transactions over others.
+    fn holds_back(&self, key: &[u8]) -> bool {
+        let _ = key;
+        false
+    }
+
+    /// The same transaction without what it shows to its author alone, and without what it holds back; `None`: there is no such thing.
+    fn beneath(&self) -> Option<Arc<dyn Transaction>> {
+        None
+    }
+
     /// Buffers a delete.
     ///
     /// # Errors

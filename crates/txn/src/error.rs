@@ -82,6 +82,9 @@ pub enum Error {
     /// A memory bound was reached. SQLSTATE 53200.
     #[error("{0}")]
     OutOfMemory(String),
+    /// More than a bound allows. SQLSTATE 54000.
+    #[error("{0}")]
+    TooLarge(String),
     /// The local disk refused (full, permissions). SQLSTATE 53100.
     #[error("{0}")]
     LocalDisk(String),

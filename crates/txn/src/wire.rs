@@ -304,7 +304,8 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
             | Error::SnapshotTooOld { .. }
             | Error::ReadOnly
             | Error::Ended(_)
-            | Error::NoSavepoint),
+            | Error::NoSavepoint
+            | Error::TooLarge(_)),
         ) => WireAnswer::Unavailable { reason: text(error) },
     };
     // Only sequences of unknown length cannot be written, and there is none.

@@ -110,7 +110,10 @@ impl ApiError {
             TxnError::Corrupt(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", message)
             }
-            TxnError::ReadOnly | TxnError::Ended(_) | TxnError::NoSavepoint => {
+            TxnError::ReadOnly
+            | TxnError::Ended(_)
+            | TxnError::NoSavepoint
+            | TxnError::TooLarge(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }
         }

@@ -31,6 +31,8 @@ const PG_CATALOG: &str = include_str!("pg_catalog.txt");
 const TELESTO: &str = include_str!("telesto.txt");
 /// Views of who may do what; after all others, whose OIDs stay as they are.
 const RIGHTS: &str = include_str!("rights.txt");
+/// Changes of curated tables; after all others.
+const CURATED: &str = include_str!("curated.txt");
 const INFORMATION_SCHEMA: &str = include_str!("information_schema.txt");
 
 /// OIDs of the tables whose OID clients know by heart.
@@ -62,6 +64,7 @@ fn tables() -> &'static BTreeMap<(&'static str, &'static str), SystemTable> {
             ("information_schema", INFORMATION_SCHEMA),
             ("pg_catalog", TELESTO),
             ("information_schema", RIGHTS),
+            ("pg_catalog", CURATED),
         ] {
             for line in text.lines() {
                 let Some((name, columns)) = line.split_once(": ") else { continue };
@@ -104,6 +107,7 @@ fn column_type(name: &str) -> SqlType {
         "interval" => SqlType::Interval,
         "name" => SqlType::Name,
         "json" => SqlType::Json,
+        "jsonb" => SqlType::Jsonb,
         "char" => SqlType::InternalChar,
         "regproc" => SqlType::RegProc,
         "bytea" => SqlType::Bytea,

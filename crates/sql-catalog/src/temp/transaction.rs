@@ -178,6 +178,14 @@ impl Transaction for WithTemp {
         Ok(())
     }
 
+    fn holds_back(&self, key: &[u8]) -> bool {
+        self.below.holds_back(key)
+    }
+
+    fn beneath(&self) -> Option<Arc<dyn Transaction>> {
+        self.below.beneath()
+    }
+
     async fn confirm(&self) -> Result<()> {
         self.below.confirm().await
     }
@@ -344,6 +352,14 @@ impl Transaction for TempView {
 
     fn rollback_to(&self, _: Savepoint) -> Result<()> {
         Err(Error::NoSavepoint)
+    }
+
+    fn holds_back(&self, key: &[u8]) -> bool {
+        self.below.holds_back(key)
+    }
+
+    fn beneath(&self) -> Option<Arc<dyn Transaction>> {
+        self.below.beneath()
     }
 
     async fn confirm(&self) -> Result<()> {

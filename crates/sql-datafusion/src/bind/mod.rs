@@ -155,6 +155,8 @@ pub(crate) struct Reading {
     pub reader: Option<u32>,
     /// Rows are locked.
     pub locks: bool,
+    /// A policy reads it: what waits for curators decides nothing.
+    pub for_policy: bool,
 }
 
 /// What a relation's name stands for.
@@ -361,7 +363,11 @@ impl<'a> Binder<'a> {
     }
 
     fn find_table(&self, name: &[String]) -> Result<Found> {
-        let reading = Reading { reader: self.reader.get(), locks: self.locking.get() };
+        let reading = Reading {
+            reader: self.reader.get(),
+            locks: self.locking.get(),
+            for_policy: !self.guarding.borrow().is_empty(),
+        };
         self.tables.table(name, reading, &|column| self.unique(column))
     }
 

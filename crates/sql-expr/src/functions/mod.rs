@@ -4,6 +4,7 @@ pub mod advisory;
 pub mod arrays;
 pub mod bits;
 pub mod costs;
+pub mod curated;
 pub mod enums;
 mod guards;
 pub mod hash;
@@ -39,4 +40,5 @@ pub const TABLES: &[&[Function]] = &[
     rows::TABLE,
     system::TABLE,
     costs::TABLE,
+    curated::TABLE,
 ];

@@ -49,4 +49,13 @@ impl Planner for BothExecutors {
     async fn check_table(&self, context: &ExecContext, table: u32) -> Result<u64> {
         crate::exec::check::check_table(context, table).await
     }
+
+    async fn decide(
+        &self,
+        context: &ExecContext,
+        id: i64,
+        rejected: Option<Option<String>>,
+    ) -> Result<i64> {
+        crate::exec::curated::decide(context, id, rejected).await
+    }
 }

@@ -262,6 +262,7 @@ impl Session {
             && !block.options.read_only
             && let Some(txn) = block.txn.take()
         {
+            block.waiting = None;
             txn.rollback();
         }
     }
@@ -366,6 +367,7 @@ impl Session {
         };
         txn.next_statement().await?;
         let catalog = self.read_catalog(&txn).await?;
+        let txn = self.holding_back(txn, &catalog).await?;
         self.catalog = Some(Arc::clone(&catalog));
         self.learns_caps(&catalog, txn.snapshot(), statement).await?;
         if catalog.is_unfinished() {

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
+use telesto_sql_catalog::curated::transaction::WithWaiting;
 use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
 use super::Session;
@@ -133,6 +134,8 @@ pub(super) struct Block {
     pub(super) settings_after: Arc<Settings>,
     pub(super) steps: Vec<Step>,
     pub(super) repeatable: bool,
+    /// What its transaction shows of changes that wait for curators, and holds back for them.
+    pub(super) waiting: Option<Arc<WithWaiting>>,
 }
 
 impl Session {
@@ -164,6 +167,7 @@ impl Session {
             settings_after: Arc::clone(&self.settings),
             steps: Vec::new(),
             repeatable: true,
+            waiting: None,
         });
     }
 
@@ -301,6 +305,7 @@ impl Session {
                 }
                 ready => ready,
             };
+            let ready = self.and_keep_held_back(ready).await;
             let Some(block) = &self.block else { return Ok(()) };
             let committed = match ready {
                 Ok(()) => {
@@ -483,6 +488,7 @@ impl Session {
             block.options = options;
         }
         block.options.attempt = self.lost;
+        block.waiting = None;
         block.base = None;
         let savepoints = std::mem::take(&mut block.savepoints);
         let steps = block.steps.clone();

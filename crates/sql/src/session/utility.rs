@@ -454,6 +454,7 @@ impl Session {
         }
         let txn = self.transaction().await?;
         let catalog = self.read_catalog(&txn).await?;
+        let txn = self.holding_back(txn, &catalog).await?;
         Ok(self.context(txn, catalog, &[]))
     }
 }

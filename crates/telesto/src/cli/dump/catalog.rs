@@ -35,7 +35,7 @@ pub(super) struct Catalog {
 const USERS: &str = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'";
 
 /// What is there and cannot be written: how to say it, and a question for the names.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 7] = [
     (
         "partitioned, foreign or composite tables and materialized views",
         "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -50,6 +50,10 @@ const REFUSED: [(&str, &str); 6] = [
         "SELECT p.proname FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE USERS",
     ),
     ("triggers", "SELECT t.tgname FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal"),
+    (
+        "curated tables",
+        "SELECT c.relname FROM pg_catalog.pg_class c WHERE array_to_string(c.reloptions, ',') LIKE '%telesto.curated=%'",
+    ),
     (
         "range and base types",
         "SELECT t.typname FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
