@@ -104,9 +104,36 @@ fn bind(table: &Table, called: &str, condition: ast::Expr, eval: &EvalContext<'_
     Binder::new(&scope, &mut parameters, eval, "POLICY").condition(&condition)
 }
 
-/// What new rows of a statement must fulfil.
+/// What rows of a statement must fulfil: new ones, or one that was found where a new one was to go.
 #[derive(Debug, Default)]
-pub(crate) struct RowChecks(Vec<Check>);
+pub(crate) struct RowChecks {
+    checks: Vec<Check>,
+    existing: bool,
+}
+
+/// What policies ask of an ON CONFLICT DO UPDATE.
+#[derive(Debug)]
+pub struct ConflictChecks {
+    /// Of the row that is there, before anything of the statement is computed of it.
+    pub(crate) existing: RowChecks,
+    /// Of what becomes of it.
+    pub(crate) new: RowChecks,
+}
+
+impl ConflictChecks {
+    /// Compiles them; `reader`: whose policies they are.
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub(crate) fn compile(table: &Table, reader: u32, context: &PlanContext<'_>) -> Result<Self> {
+        let actor = context.catalog.actor(reader);
+        let existing = row_security::conflict_checks(table, &actor)?;
+        let existing = RowChecks::compile(existing, table, reader, context)?;
+        let new = row_security::update_checks(table, &actor, true)?;
+        let new = RowChecks::compile(new, table, reader, context)?;
+        Ok(Self { existing: RowChecks { existing: true, ..existing }, new })
+    }
+}
 
 #[derive(Debug)]
 struct Check {
@@ -146,10 +173,10 @@ impl RowChecks {
             };
             out.push(Check { policy: check.policy, how });
         }
-        Ok(Self(out))
+        Ok(Self { checks: out, existing: false })
     }
 
-    /// Fails unless the new row fulfils all.
+    /// Fails unless the row fulfils all.
     ///
     /// # Errors
     /// 42501, and those of evaluation.
@@ -160,13 +187,14 @@ impl RowChecks {
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<()> {
-        for check in &self.0 {
+        for check in &self.checks {
             let holds = match &check.how {
                 How::Row(expr) => expr.holds(row, context)?,
                 How::Query(plan, settings) => asked(plan, settings, table, row, exec).await?,
             };
             if !holds {
-                return Err(row_security::refused(&table.name, check.policy.as_deref()));
+                let policy = check.policy.as_deref();
+                return Err(row_security::refused(&table.name, policy, self.existing));
             }
         }
         Ok(())

@@ -236,6 +236,17 @@ pub fn update_checks(table: &Table, actor: &Actor, reads: bool) -> Result<Vec<Ro
     checks(table, actor, PolicyCommand::Update, reads)
 }
 
+/// What the row that ON CONFLICT DO UPDATE has found must fulfil: it may be read and updated.
+///
+/// # Errors
+/// As [`conditions`].
+pub fn conflict_checks(table: &Table, actor: &Actor) -> Result<Vec<RowCheck>> {
+    let mut out = Vec::new();
+    add_checks(table, actor, PolicyCommand::Update, true, &mut out)?;
+    add_checks(table, actor, PolicyCommand::Select, true, &mut out)?;
+    Ok(out)
+}
+
 fn checks(
     table: &Table,
     actor: &Actor,
@@ -280,13 +291,14 @@ fn add_checks(
     Ok(())
 }
 
-/// 42501 for a row that a check refuses.
+/// 42501 for a row that a check refuses; `existing`: it was there before.
 #[must_use]
-pub fn refused(table: &str, policy: Option<&str>) -> Error {
+pub fn refused(table: &str, policy: Option<&str>, existing: bool) -> Error {
     let policy = policy.map(|name| format!(" \"{name}\"")).unwrap_or_default();
+    let existing = if existing { " (USING expression)" } else { "" };
     Error::new(
         SqlState::INSUFFICIENT_PRIVILEGE,
-        format!("new row violates row-level security policy{policy} for table \"{table}\""),
+        format!("new row violates row-level security policy{policy}{existing} for table \"{table}\""),
     )
 }
 

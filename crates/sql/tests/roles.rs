@@ -518,6 +518,23 @@ async fn policies_decide_which_rows_are_there_and_which_may_be_written() {
         ("DELETE FROM rs.doc WHERE id = 6", "DELETE 1"),
         (
             "INSERT INTO rs.doc VALUES (1, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 1",
+            "INSERT 0 1",
+        ),
+        (
+            "INSERT INTO rs.doc VALUES (1, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 3",
+            "!42501 new row violates row-level security policy",
+        ),
+        (
+            "INSERT INTO rs.doc VALUES (4, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 1",
+            "!42501 new row violates row-level security policy (USING expression)",
+        ),
+        // A condition that fails of the hidden row only.
+        (
+            "INSERT INTO rs.doc VALUES (4, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 1 WHERE 1 / (doc.zero - 4) > 0",
+            "!42501",
+        ),
+        (
+            "MERGE INTO rs.doc d USING rs.level l ON d.owner = l.who WHEN MATCHED THEN UPDATE SET lev = 1",
             "!0A000",
         ),
         ("COPY rs.doc FROM STDIN", "!0A000"),

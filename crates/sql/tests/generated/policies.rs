@@ -141,7 +141,18 @@ impl Made {
     fn write_guarded(&mut self) -> String {
         let (table, n) = (self.guarded(), self.0.random_range(0..16));
         let who = self.role();
-        match self.0.random_range(0..15) {
+        match self.0.random_range(0..18) {
+            15 => format!(
+                "INSERT INTO {} VALUES ({n}, {}, '{who}') ON CONFLICT (a) DO UPDATE SET b = excluded.b",
+                self.one(&["s0.p0", "s0.p1"]),
+                n % 5
+            ),
+            16 => format!(
+                "INSERT INTO {table} AS t VALUES ({n}, 1, '{who}') ON CONFLICT (a) DO UPDATE SET who = excluded.who, b = t.b + 1 RETURNING a, b, who"
+            ),
+            17 => format!(
+                "INSERT INTO s0.pv VALUES ({n}, 1, '{who}') ON CONFLICT (a) DO UPDATE SET b = 3"
+            ),
             0 => format!("INSERT INTO {table} (a, b) VALUES ({n}, {})", n % 5),
             1 => format!("INSERT INTO {table} VALUES ({n}, {}, '{who}')", n % 4),
             2 => format!("INSERT INTO {table} VALUES ({n}, 1, '{who}') RETURNING a, who"),
