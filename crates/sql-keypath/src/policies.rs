@@ -17,13 +17,14 @@ use std::sync::Arc;
 
 use futures::TryStreamExt as _;
 use telesto_sql_catalog::Table;
+use telesto_sql_catalog::policy::PolicyCommand;
 use telesto_sql_expr::settings::Settings;
 use telesto_sql_expr::{Binder, EvalContext, Expr, Node, Scope};
 use telesto_sql_parser::sqlparser::ast::{self, SelectItem, SetExpr, Statement, TableFactor};
 use telesto_sql_plan::compiled_table::relation;
-use telesto_sql_plan::row_security::{self, Finding, RowCheck};
+use telesto_sql_plan::row_security::{self, Finding, Judged, RowCheck};
 use telesto_sql_plan::{ExecContext, ParameterTypes, Plan, PlanContext, Rows, StatementResult};
-use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, Row};
 
 use crate::select::decline;
@@ -108,7 +109,7 @@ fn bind(table: &Table, called: &str, condition: ast::Expr, eval: &EvalContext<'_
 #[derive(Debug, Default)]
 pub(crate) struct RowChecks {
     checks: Vec<Check>,
-    existing: bool,
+    judged: Judged,
 }
 
 /// What policies ask of an ON CONFLICT DO UPDATE.
@@ -126,12 +127,42 @@ impl ConflictChecks {
     /// # Errors
     /// Those of binding.
     pub(crate) fn compile(table: &Table, reader: u32, context: &PlanContext<'_>) -> Result<Self> {
+        let found = RowChecks::of_found(table, reader, PolicyCommand::Update, context)?;
+        let existing = RowChecks { judged: Judged::InTheWay, ..found };
         let actor = context.catalog.actor(reader);
-        let existing = row_security::conflict_checks(table, &actor)?;
-        let existing = RowChecks::compile(existing, table, reader, context)?;
         let new = row_security::update_checks(table, &actor, true)?;
-        let new = RowChecks::compile(new, table, reader, context)?;
-        Ok(Self { existing: RowChecks { existing: true, ..existing }, new })
+        Ok(Self { existing, new: RowChecks::compile(new, table, reader, context)? })
+    }
+}
+
+/// What policies ask of a MERGE, whose query finds no row but those that may be read.
+#[derive(Debug)]
+pub(crate) struct MergeChecks {
+    /// Of a row that is to be updated.
+    pub update: RowChecks,
+    /// Of a row that is to be deleted.
+    pub delete: RowChecks,
+    /// Of what an update makes of a row.
+    pub new: RowChecks,
+    /// Of a new row.
+    pub insert: RowChecks,
+}
+
+impl MergeChecks {
+    /// Compiles them; `reader`: whose policies they are.
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub fn compile(table: &Table, reader: u32, context: &PlanContext<'_>) -> Result<Self> {
+        let actor = context.catalog.actor(reader);
+        let new = row_security::update_checks(table, &actor, true)?;
+        let insert = row_security::insert_checks(table, &actor, false)?;
+        Ok(Self {
+            update: RowChecks::of_found(table, reader, PolicyCommand::Update, context)?,
+            delete: RowChecks::of_found(table, reader, PolicyCommand::Delete, context)?,
+            new: RowChecks::compile(new, table, reader, context)?,
+            insert: RowChecks::compile(insert, table, reader, context)?,
+        })
     }
 }
 
@@ -173,7 +204,20 @@ impl RowChecks {
             };
             out.push(Check { policy: check.policy, how });
         }
-        Ok(Self { checks: out, existing: false })
+        Ok(Self { checks: out, judged: Judged::New })
+    }
+
+    /// Checks of rows that MERGE or a conflict has found, before `command` is done to them.
+    fn of_found(
+        table: &Table,
+        reader: u32,
+        command: PolicyCommand,
+        context: &PlanContext<'_>,
+    ) -> Result<Self> {
+        let actor = context.catalog.actor(reader);
+        let checks = row_security::found_checks(table, &actor, command)?;
+        let checks = Self::compile(checks, table, reader, context)?;
+        Ok(Self { judged: Judged::Target, ..checks })
     }
 
     /// Fails unless the row fulfils all.
@@ -194,7 +238,7 @@ impl RowChecks {
             };
             if !holds {
                 let policy = check.policy.as_deref();
-                return Err(row_security::refused(&table.name, policy, self.existing));
+                return Err(row_security::refused(&table.name, policy, self.judged));
             }
         }
         Ok(())
@@ -291,13 +335,4 @@ pub(crate) fn names_columns<V: ast::Visit>(part: &V) -> bool {
         _ => ControlFlow::Continue(()),
     })
     .is_break()
-}
-
-/// 0A000 for a statement that does not know policies yet.
-pub(crate) fn not_yet(what: &str, table: &str, instead: &str) -> Error {
-    Error::new(
-        SqlState::FEATURE_NOT_SUPPORTED,
-        format!("{what} is not supported on table \"{table}\", whose rows policies hide"),
-    )
-    .hint(instead)
 }

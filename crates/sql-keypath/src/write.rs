@@ -250,7 +250,8 @@ impl<'a> Statement<'a> {
                                 &elements,
                             ),
                         };
-                        let how = Upsert { set, filter: filter.as_ref(), checks: checks.as_deref() };
+                        let how =
+                            Upsert { set, filter: filter.as_ref(), checks: checks.as_deref() };
                         if let Some(updated) = self.upsert(info, existing, &row, &how).await? {
                             out.push((updated, true));
                         }

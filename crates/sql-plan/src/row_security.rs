@@ -236,15 +236,28 @@ pub fn update_checks(table: &Table, actor: &Actor, reads: bool) -> Result<Vec<Ro
     checks(table, actor, PolicyCommand::Update, reads)
 }
 
-/// What the row that ON CONFLICT DO UPDATE has found must fulfil: it may be read and updated.
+/// What a row that is there must fulfil for ON CONFLICT DO UPDATE and MERGE, which find it in another way than by the policies of
+/// `command`: it may be read, and updated or deleted.
 ///
 /// # Errors
 /// As [`conditions`].
-pub fn conflict_checks(table: &Table, actor: &Actor) -> Result<Vec<RowCheck>> {
+pub fn found_checks(table: &Table, actor: &Actor, command: PolicyCommand) -> Result<Vec<RowCheck>> {
     let mut out = Vec::new();
-    add_checks(table, actor, PolicyCommand::Update, true, &mut out)?;
+    add_checks(table, actor, command, true, &mut out)?;
     add_checks(table, actor, PolicyCommand::Select, true, &mut out)?;
     Ok(out)
+}
+
+/// What a check judges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Judged {
+    /// A new row, or what becomes of one.
+    #[default]
+    New,
+    /// The row that is there where a new one was to go.
+    InTheWay,
+    /// A row that MERGE has matched.
+    Target,
 }
 
 fn checks(
@@ -291,14 +304,20 @@ fn add_checks(
     Ok(())
 }
 
-/// 42501 for a row that a check refuses; `existing`: it was there before.
+/// 42501 for a row that a check refuses.
 #[must_use]
-pub fn refused(table: &str, policy: Option<&str>, existing: bool) -> Error {
+pub fn refused(table: &str, policy: Option<&str>, judged: Judged) -> Error {
     let policy = policy.map(|name| format!(" \"{name}\"")).unwrap_or_default();
-    let existing = if existing { " (USING expression)" } else { "" };
+    let (row, using) = match judged {
+        Judged::New => ("new", ""),
+        Judged::InTheWay => ("new", " (USING expression)"),
+        Judged::Target => ("target", " (USING expression)"),
+    };
     Error::new(
         SqlState::INSUFFICIENT_PRIVILEGE,
-        format!("new row violates row-level security policy{policy}{existing} for table \"{table}\""),
+        format!(
+            "{row} row violates row-level security policy{policy}{using} for table \"{table}\""
+        ),
     )
 }
 
