@@ -24,7 +24,7 @@ use super::select::{describe_access, plain_wildcard, result_column};
 use super::source::QuerySource;
 use super::write::OnConflict;
 use super::{KeyPlan, Kind, find_table};
-use crate::policies::RowChecks;
+use crate::policies::{ConflictChecks, RowChecks};
 use telesto_sql_catalog::{Generated, Table};
 use telesto_sql_expr::{
     Binder, CastContext, EvalContext, Expr, Node, Scope, ScopeColumn, ScopeRelation, fault, fold,
@@ -291,14 +291,6 @@ fn insert_checks(
     let Some(reader) = written.secured else { return Ok(None) };
     let mut reads = insert.returning.is_some();
     if let Some(OnInsert::OnConflict(on)) = &insert.on {
-        if matches!(on.action, OnConflictAction::DoUpdate(_)) {
-            let instead = "INSERT … ON CONFLICT DO NOTHING, then UPDATE.";
-            return Err(crate::policies::not_yet(
-                "ON CONFLICT DO UPDATE",
-                &written.table.name,
-                instead,
-            ));
-        }
         reads |= on.conflict_target.is_some();
     }
     let actor = context.catalog.actor(reader);
@@ -473,7 +465,13 @@ fn on_conflict(
                     Some(written.computed(binder.condition(expr)?))
                 }
             };
-            Ok(OnConflict::Update { arbiters, set, filter })
+            let checks = match written.secured {
+                Some(reader) => {
+                    Some(Arc::new(ConflictChecks::compile(&written.table, reader, context)?))
+                }
+                None => None,
+            };
+            Ok(OnConflict::Update { arbiters, set, filter, checks })
         }
     }
 }

@@ -85,37 +85,68 @@ impl MergePlan {
                     self.write(&mut batch, &mut statement).await?;
                     batch.kind = kind;
                 }
-                match (&clause.action, key) {
-                    (MergeDo::Delete, Some(key)) => batch.deletes.push((key, old)),
-                    (MergeDo::Update(set), Some(key)) => {
-                        let mut new = old.clone();
-                        for (column, given) in set {
-                            new[*column] =
-                                self.value(given, *column, &both, &statement, &context).await?;
-                        }
-                        statement.generate(&self.info, &mut new)?;
-                        batch.updates.push(Change { key, old, new });
-                    }
-                    (MergeDo::Insert(targets, values), None) => {
-                        let mut row = vec![Datum::Null; self.info.table.columns.len()];
-                        for (at, column) in self.info.table.visible_columns() {
-                            if column.dropped {
-                                continue;
-                            }
-                            let given = targets.iter().position(|target| *target == at);
-                            let given = given.map_or(&Given::Default, |given| &values[given]);
-                            row[at] = self.value(given, at, &both, &statement, &context).await?;
-                        }
-                        batch.inserts.push(row);
-                    }
-                    _ => continue,
+                if self.act(&clause.action, key, old, &both, &statement, &mut batch).await? {
+                    count += 1;
                 }
-                count += 1;
             }
             self.write(&mut batch, &mut statement).await?;
         }
         statement.finish().await?;
         Ok(StatementResult::Command { tag: format!("MERGE {count}") })
+    }
+
+    /// Puts what an action does with a row into the batch; whether it does anything.
+    async fn act(
+        &self,
+        action: &MergeDo,
+        key: Option<Bytes>,
+        old: Row,
+        both: &Row,
+        statement: &Statement<'_>,
+        batch: &mut Batch,
+    ) -> Result<bool> {
+        let (table, context) = (&self.info.table, statement.context);
+        let checks = self.checks.as_ref();
+        match (action, key) {
+            (MergeDo::Delete, Some(key)) => {
+                if let Some(checks) = checks {
+                    checks.delete.check(table, &old, statement.exec, context).await?;
+                }
+                batch.deletes.push((key, old));
+            }
+            (MergeDo::Update(set), Some(key)) => {
+                if let Some(checks) = checks {
+                    checks.update.check(table, &old, statement.exec, context).await?;
+                }
+                let mut new = old.clone();
+                for (column, given) in set {
+                    new[*column] = self.value(given, *column, both, statement, context).await?;
+                }
+                statement.generate(&self.info, &mut new)?;
+                if let Some(checks) = checks {
+                    checks.new.check(table, &new, statement.exec, context).await?;
+                }
+                batch.updates.push(Change { key, old, new });
+            }
+            (MergeDo::Insert(targets, values), None) => {
+                let mut row = vec![Datum::Null; table.columns.len()];
+                for (at, column) in table.visible_columns() {
+                    if column.dropped {
+                        continue;
+                    }
+                    let given = targets.iter().position(|target| *target == at);
+                    let given = given.map_or(&Given::Default, |given| &values[given]);
+                    row[at] = self.value(given, at, both, statement, context).await?;
+                }
+                if let Some(checks) = checks {
+                    statement.generate(&self.info, &mut row)?;
+                    checks.insert.check(table, &row, statement.exec, context).await?;
+                }
+                batch.inserts.push(row);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// The first WHEN clause that concerns a row.

@@ -17,13 +17,14 @@ use std::sync::Arc;
 
 use futures::TryStreamExt as _;
 use telesto_sql_catalog::Table;
+use telesto_sql_catalog::policy::PolicyCommand;
 use telesto_sql_expr::settings::Settings;
 use telesto_sql_expr::{Binder, EvalContext, Expr, Node, Scope};
 use telesto_sql_parser::sqlparser::ast::{self, SelectItem, SetExpr, Statement, TableFactor};
 use telesto_sql_plan::compiled_table::relation;
-use telesto_sql_plan::row_security::{self, Finding, RowCheck};
+use telesto_sql_plan::row_security::{self, Finding, Judged, RowCheck};
 use telesto_sql_plan::{ExecContext, ParameterTypes, Plan, PlanContext, Rows, StatementResult};
-use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, Row};
 
 use crate::select::decline;
@@ -104,9 +105,66 @@ fn bind(table: &Table, called: &str, condition: ast::Expr, eval: &EvalContext<'_
     Binder::new(&scope, &mut parameters, eval, "POLICY").condition(&condition)
 }
 
-/// What new rows of a statement must fulfil.
+/// What rows of a statement must fulfil: new ones, or one that was found where a new one was to go.
 #[derive(Debug, Default)]
-pub(crate) struct RowChecks(Vec<Check>);
+pub(crate) struct RowChecks {
+    checks: Vec<Check>,
+    judged: Judged,
+}
+
+/// What policies ask of an ON CONFLICT DO UPDATE.
+#[derive(Debug)]
+pub struct ConflictChecks {
+    /// Of the row that is there, before anything of the statement is computed of it.
+    pub(crate) existing: RowChecks,
+    /// Of what becomes of it.
+    pub(crate) new: RowChecks,
+}
+
+impl ConflictChecks {
+    /// Compiles them; `reader`: whose policies they are.
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub(crate) fn compile(table: &Table, reader: u32, context: &PlanContext<'_>) -> Result<Self> {
+        let found = RowChecks::of_found(table, reader, PolicyCommand::Update, context)?;
+        let existing = RowChecks { judged: Judged::InTheWay, ..found };
+        let actor = context.catalog.actor(reader);
+        let new = row_security::update_checks(table, &actor, true)?;
+        Ok(Self { existing, new: RowChecks::compile(new, table, reader, context)? })
+    }
+}
+
+/// What policies ask of a MERGE, whose query finds no row but those that may be read.
+#[derive(Debug)]
+pub(crate) struct MergeChecks {
+    /// Of a row that is to be updated.
+    pub update: RowChecks,
+    /// Of a row that is to be deleted.
+    pub delete: RowChecks,
+    /// Of what an update makes of a row.
+    pub new: RowChecks,
+    /// Of a new row.
+    pub insert: RowChecks,
+}
+
+impl MergeChecks {
+    /// Compiles them; `reader`: whose policies they are.
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub fn compile(table: &Table, reader: u32, context: &PlanContext<'_>) -> Result<Self> {
+        let actor = context.catalog.actor(reader);
+        let new = row_security::update_checks(table, &actor, true)?;
+        let insert = row_security::insert_checks(table, &actor, false)?;
+        Ok(Self {
+            update: RowChecks::of_found(table, reader, PolicyCommand::Update, context)?,
+            delete: RowChecks::of_found(table, reader, PolicyCommand::Delete, context)?,
+            new: RowChecks::compile(new, table, reader, context)?,
+            insert: RowChecks::compile(insert, table, reader, context)?,
+        })
+    }
+}
 
 #[derive(Debug)]
 struct Check {
@@ -146,10 +204,23 @@ impl RowChecks {
             };
             out.push(Check { policy: check.policy, how });
         }
-        Ok(Self(out))
+        Ok(Self { checks: out, judged: Judged::New })
     }
 
-    /// Fails unless the new row fulfils all.
+    /// Checks of rows that MERGE or a conflict has found, before `command` is done to them.
+    fn of_found(
+        table: &Table,
+        reader: u32,
+        command: PolicyCommand,
+        context: &PlanContext<'_>,
+    ) -> Result<Self> {
+        let actor = context.catalog.actor(reader);
+        let checks = row_security::found_checks(table, &actor, command)?;
+        let checks = Self::compile(checks, table, reader, context)?;
+        Ok(Self { judged: Judged::Target, ..checks })
+    }
+
+    /// Fails unless the row fulfils all.
     ///
     /// # Errors
     /// 42501, and those of evaluation.
@@ -160,13 +231,14 @@ impl RowChecks {
         exec: &ExecContext,
         context: &EvalContext<'_>,
     ) -> Result<()> {
-        for check in &self.0 {
+        for check in &self.checks {
             let holds = match &check.how {
                 How::Row(expr) => expr.holds(row, context)?,
                 How::Query(plan, settings) => asked(plan, settings, table, row, exec).await?,
             };
             if !holds {
-                return Err(row_security::refused(&table.name, check.policy.as_deref()));
+                let policy = check.policy.as_deref();
+                return Err(row_security::refused(&table.name, policy, self.judged));
             }
         }
         Ok(())
@@ -263,13 +335,4 @@ pub(crate) fn names_columns<V: ast::Visit>(part: &V) -> bool {
         _ => ControlFlow::Continue(()),
     })
     .is_break()
-}
-
-/// 0A000 for a statement that does not know policies yet.
-pub(crate) fn not_yet(what: &str, table: &str, instead: &str) -> Error {
-    Error::new(
-        SqlState::FEATURE_NOT_SUPPORTED,
-        format!("{what} is not supported on table \"{table}\", whose rows policies hide"),
-    )
-    .hint(instead)
 }

@@ -19,6 +19,7 @@ use telesto_common::TableId;
 use telesto_txn::{Looked, Put, ReadFor};
 
 use crate::homes;
+use crate::policies::ConflictChecks;
 use crate::read::get_many;
 use crate::storage;
 use telesto_sql_catalog::Index;
@@ -45,7 +46,16 @@ pub enum OnConflict {
         set: Vec<(usize, Option<Expr>)>,
         /// Whether to update, over the same.
         filter: Option<Expr>,
+        /// What policies ask of the row.
+        checks: Option<Arc<ConflictChecks>>,
     },
+}
+
+/// What ON CONFLICT DO UPDATE does with the row that is there.
+struct Upsert<'p> {
+    set: &'p [(usize, Option<Expr>)],
+    filter: Option<&'p Expr>,
+    checks: Option<&'p ConflictChecks>,
 }
 
 /// A row replaced by another.
@@ -228,7 +238,7 @@ impl<'a> Statement<'a> {
                 match conflict {
                     OnConflict::Nothing(targets)
                         if targets.as_ref().is_none_or(|t| t.contains(&index.id)) => {}
-                    OnConflict::Update { arbiters, set, filter }
+                    OnConflict::Update { arbiters, set, filter, checks }
                         if arbiters.contains(&index.id) =>
                     {
                         let existing = match (index.id, value) {
@@ -240,9 +250,9 @@ impl<'a> Statement<'a> {
                                 &elements,
                             ),
                         };
-                        if let Some(updated) =
-                            self.upsert(info, existing, &row, set, filter.as_ref()).await?
-                        {
+                        let how =
+                            Upsert { set, filter: filter.as_ref(), checks: checks.as_deref() };
+                        if let Some(updated) = self.upsert(info, existing, &row, &how).await? {
                             out.push((updated, true));
                         }
                         stale = true;
@@ -303,8 +313,7 @@ impl<'a> Statement<'a> {
         info: &Arc<CompiledTable>,
         key: Bytes,
         proposed: &Row,
-        set: &[(usize, Option<Expr>)],
-        filter: Option<&Expr>,
+        how: &Upsert<'_>,
     ) -> Result<Option<Row>> {
         if self.touched.contains(&key) {
             return Err(second_time());
@@ -325,8 +334,12 @@ impl<'a> Statement<'a> {
             }
         }
         let old = info.codec.decode(&value)?;
+        // Before the conditions of whoever asks, which could tell by failing what is hidden.
+        if let Some(checks) = how.checks {
+            checks.existing.check(&info.table, &old, self.exec, self.context).await?;
+        }
         let both: Row = old.iter().chain(proposed).cloned().collect();
-        if let Some(filter) = filter
+        if let Some(filter) = how.filter
             && !filter.holds(&both, self.context)?
         {
             return Ok(None);
@@ -334,13 +347,16 @@ impl<'a> Statement<'a> {
         // A row that the condition left as it was may be proposed again.
         self.touched.insert(key.clone());
         let mut new = old.clone();
-        for (at, expr) in set {
+        for (at, expr) in how.set {
             new[*at] = match expr {
                 Some(expr) => crate::read::eval_waiting(expr, &both, self.context).await?,
                 None => self.default_value(info, *at).await?,
             };
         }
         self.generate(info, &mut new)?;
+        if let Some(checks) = how.checks {
+            checks.new.check(&info.table, &new, self.exec, self.context).await?;
+        }
         self.update(info, vec![Change { key, old, new: new.clone() }]).await?;
         Ok(Some(new))
     }

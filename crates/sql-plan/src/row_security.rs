@@ -236,6 +236,30 @@ pub fn update_checks(table: &Table, actor: &Actor, reads: bool) -> Result<Vec<Ro
     checks(table, actor, PolicyCommand::Update, reads)
 }
 
+/// What a row that is there must fulfil for ON CONFLICT DO UPDATE and MERGE, which find it in another way than by the policies of
+/// `command`: it may be read, and updated or deleted.
+///
+/// # Errors
+/// As [`conditions`].
+pub fn found_checks(table: &Table, actor: &Actor, command: PolicyCommand) -> Result<Vec<RowCheck>> {
+    let mut out = Vec::new();
+    add_checks(table, actor, command, true, &mut out)?;
+    add_checks(table, actor, PolicyCommand::Select, true, &mut out)?;
+    Ok(out)
+}
+
+/// What a check judges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Judged {
+    /// A new row, or what becomes of one.
+    #[default]
+    New,
+    /// The row that is there where a new one was to go.
+    InTheWay,
+    /// A row that MERGE has matched.
+    Target,
+}
+
 fn checks(
     table: &Table,
     actor: &Actor,
@@ -282,11 +306,18 @@ fn add_checks(
 
 /// 42501 for a row that a check refuses.
 #[must_use]
-pub fn refused(table: &str, policy: Option<&str>) -> Error {
+pub fn refused(table: &str, policy: Option<&str>, judged: Judged) -> Error {
     let policy = policy.map(|name| format!(" \"{name}\"")).unwrap_or_default();
+    let (row, using) = match judged {
+        Judged::New => ("new", ""),
+        Judged::InTheWay => ("new", " (USING expression)"),
+        Judged::Target => ("target", " (USING expression)"),
+    };
     Error::new(
         SqlState::INSUFFICIENT_PRIVILEGE,
-        format!("new row violates row-level security policy{policy} for table \"{table}\""),
+        format!(
+            "{row} row violates row-level security policy{policy}{using} for table \"{table}\""
+        ),
     )
 }
 

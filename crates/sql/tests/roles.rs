@@ -518,7 +518,46 @@ async fn policies_decide_which_rows_are_there_and_which_may_be_written() {
         ("DELETE FROM rs.doc WHERE id = 6", "DELETE 1"),
         (
             "INSERT INTO rs.doc VALUES (1, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 1",
-            "!0A000",
+            "INSERT 0 1",
+        ),
+        (
+            "INSERT INTO rs.doc VALUES (1, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 3",
+            "!42501 new row violates row-level security policy",
+        ),
+        (
+            "INSERT INTO rs.doc VALUES (4, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 1",
+            "!42501 new row violates row-level security policy (USING expression)",
+        ),
+        // A condition that fails of the hidden row only.
+        (
+            "INSERT INTO rs.doc VALUES (4, 'ann', 1, 1, 'x') ON CONFLICT (id) DO UPDATE SET lev = 1 WHERE 1 / (doc.zero - 4) > 0",
+            "!42501",
+        ),
+        (
+            "MERGE INTO rs.doc d USING rs.level l ON d.id = l.lev WHEN MATCHED THEN UPDATE SET lev = 1",
+            "MERGE 1",
+        ),
+        (
+            "MERGE INTO rs.doc d USING (SELECT 1 AS id) s ON d.id = s.id WHEN MATCHED THEN UPDATE SET owner = 'bob'",
+            "!42501 new row violates row-level security policy",
+        ),
+        // Read by all staff, and changed by none of it.
+        (
+            "MERGE INTO rs.doc d USING (SELECT 3 AS id) s ON d.id = s.id WHEN MATCHED THEN DELETE",
+            "!42501 target row violates row-level security policy (USING expression)",
+        ),
+        (
+            "MERGE INTO rs.doc d USING (SELECT 3 AS id) s ON d.id = s.id WHEN MATCHED THEN UPDATE SET zero = 5",
+            "!42501 target row violates row-level security policy (USING expression)",
+        ),
+        // What is hidden is not there to be matched.
+        (
+            "MERGE INTO rs.doc d USING (SELECT 4 AS id) s ON d.id = s.id WHEN MATCHED THEN DELETE",
+            "MERGE 0",
+        ),
+        (
+            "MERGE INTO rs.doc d USING (SELECT 9 AS id) s ON d.id = s.id WHEN NOT MATCHED THEN INSERT VALUES (9, 'bob', 1, 1, '90')",
+            "!42501 new row violates row-level security policy",
         ),
         ("COPY rs.doc FROM STDIN", "!0A000"),
         // Foreign keys look at every row.

@@ -309,7 +309,9 @@ async fn build_that_is_stopped_leaves_nothing_or_an_invalid_index() {
     assert_eq!(client.code("create index l_b on l (b)").await, "57014");
     client.run("set statement_timeout = 0").await;
     // Its end is waited for a little; on a busy machine it goes on behind the answer.
+    let whole = format!("{valid_of} and indisvalid");
     while client.number(named).await > 0 {
+        assert_eq!(client.number(&whole).await, 0, "a build that was stopped went on");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // The session goes in the middle of its statement.
@@ -317,7 +319,6 @@ async fn build_that_is_stopped_leaves_nothing_or_an_invalid_index() {
     let built = tokio::spawn(async move { builder.run("create index l_b on l (b)").await });
     under_way(&mut client, &built).await;
     built.abort();
-    let whole = format!("{valid_of} and indisvalid");
     while client.number(named).await > 0 {
         if client.number(&whole).await > 0 {
             // It ended before the session did.

@@ -115,8 +115,8 @@ impl Transaction for Unanswered {
 
     async fn commit(&self) -> Result<Committed> {
         let committed = self.inner.commit().await;
-        if self.hangs.load(Ordering::SeqCst) {
-            std::future::pending::<()>().await;
+        while self.hangs.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         committed
     }
@@ -351,6 +351,27 @@ async fn commit_that_is_not_waited_for_is_told_as_unknown() {
     let rows = client.query("SELECT a FROM t ORDER BY a", &[]).await.expect("the session goes on");
     let rows: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(rows, [1, 2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn index_build_that_is_stopped_while_its_beginning_commits_is_ended() {
+    let (node, database, _) = hanging(telesto_runtime::env(), Limits::default()).await;
+    let client = node.client().await;
+    client.batch_execute("CREATE TABLE t (a int PRIMARY KEY, b int)").await.expect("made");
+    client.batch_execute("SET statement_timeout = 200").await.expect("set");
+    database.commits_hang.store(true, Ordering::SeqCst);
+    assert_eq!(code(&client, "CREATE INDEX CONCURRENTLY t_b ON t (b)").await, "57014");
+    database.commits_hang.store(false, Ordering::SeqCst);
+    client.batch_execute("SET statement_timeout = 0").await.expect("set");
+    let until = Instant::now() + PATIENCE;
+    let filling = "SELECT count(*) FROM pg_stat_progress_create_index";
+    while client.query_one(filling, &[]).await.expect("asked").get::<_, i64>(0) > 0 {
+        assert!(Instant::now() < until, "nobody ends it");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = 't_b'::regclass";
+    let valid: bool = client.query_one(valid, &[]).await.expect("asked").get(0);
+    assert!(!valid, "it went on without the statement");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

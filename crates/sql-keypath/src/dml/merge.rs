@@ -11,6 +11,7 @@
 use super::change::{moves_keys, written};
 use super::rows::{from_clause, key_of, keyed, relations, select};
 use super::*;
+use crate::policies::MergeChecks;
 use telesto_sql_catalog::Relation;
 use telesto_sql_parser::marks::{DEFAULT_VALUES, DO_NOTHING};
 use telesto_sql_parser::sqlparser::ast::{Merge, MergeAction, MergeClauseKind, MergeInsertKind};
@@ -45,6 +46,8 @@ pub(crate) struct MergePlan {
     /// Columns of the source.
     pub width: usize,
     pub clauses: Vec<MergeWhen>,
+    /// What policies ask of its rows.
+    pub checks: Option<MergeChecks>,
 }
 
 impl MergePlan {
@@ -75,10 +78,10 @@ pub(crate) async fn merge(merge: &Merge, context: &mut PlanContext<'_>) -> Resul
         .detail("This operation is not supported for views."));
     }
     let table = find_table(name, context)?;
-    if crate::policies::secured(&table, None, context)?.is_some() {
-        let instead = "Write with INSERT, UPDATE and DELETE.";
-        return Err(crate::policies::not_yet("MERGE", &table.name, instead));
-    }
+    let checks = match crate::policies::secured(&table, None, context)? {
+        Some(reader) => Some(MergeChecks::compile(&table, reader, context)?),
+        None => None,
+    };
     let shown = alias.map_or_else(|| table.name.clone(), fold);
     let info = Arc::new(CompiledTable::new(context.catalog, context.settings, &table)?);
     let source = TableWithJoins { relation: merge.source.clone(), joins: Vec::new() };
@@ -136,7 +139,13 @@ pub(crate) async fn merge(merge: &Merge, context: &mut PlanContext<'_>) -> Resul
     Ok(KeyPlan {
         columns: None,
         read_only: false,
-        kind: Kind::Merge(Box::new(MergePlan { info, source: query_source, width, clauses })),
+        kind: Kind::Merge(Box::new(MergePlan {
+            info,
+            source: query_source,
+            width,
+            clauses,
+            checks,
+        })),
     })
 }
 

@@ -20,7 +20,8 @@ use super::{Session, StatementResult};
 use crate::catalog::CatalogSnapshot;
 use crate::codec;
 use crate::ddl::online::{
-    Named, gone_while_building, is_large, named_indexes, named_table, start_create, start_reindex,
+    Named, Started, gone_while_building, is_large, named_indexes, named_table, start_create,
+    start_reindex,
 };
 use crate::definition::{self, Definition};
 use crate::error::{Error, Result, SqlState};
@@ -65,16 +66,14 @@ impl Asked<'_> {
 /// Ends a build whose statement is dropped.
 struct Unfinished {
     builder: Arc<Builder>,
-    build: Option<(TableId, u32)>,
-    /// Where the session finds the end of a build that it stopped.
-    ending: Arc<Ending>,
+    build: Option<Started>,
+    /// Told when the build has ended; dropped when there is nothing to be ended.
+    done: Option<oneshot::Sender<()>>,
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some((table, index)) = self.build {
-            let (done, ended) = oneshot::channel();
-            self.ending.0.lock().replace(ended);
+        if let (Some((table, index)), Some(done)) = (self.build, self.done.take()) {
             Arc::clone(&self.builder).fail_later(table, index, done);
         }
     }
@@ -180,14 +179,17 @@ impl Session {
         let started = loop {
             let context = builder.begin().await?;
             let record = |table: &_| builder.record(command, table);
-            let result = start_create(&context, &self.engine.catalogs, create, record).await;
-            match builder.end(&context, result).await {
+            let begun = match start_create(&context, &self.engine.catalogs, create, record).await {
+                Ok(Some(started)) => self.begun(builder, context, started).await.map(Some),
+                other => builder.end(&context, other.map(|_| None)).await,
+            };
+            match begun {
                 Err(error) if self.again(&error, &mut attempt).await => {}
                 other => break other?,
             }
         };
-        if let Some(started) = started {
-            self.drive(builder, started).await?;
+        if let Some(unfinished) = started {
+            self.drive(unfinished).await?;
         }
         Ok(Some(StatementResult::Command { tag: "CREATE INDEX".to_owned() }))
     }
@@ -217,13 +219,17 @@ impl Session {
             let started = loop {
                 let context = builder.begin().await?;
                 let record = |table: &_| builder.record(command, table);
-                let result = start_reindex(&context, &self.engine.catalogs, index, record).await;
-                match builder.end(&context, result).await {
+                let catalogs = &self.engine.catalogs;
+                let begun = match start_reindex(&context, catalogs, index, record).await {
+                    Ok(started) => self.begun(builder, context, started).await,
+                    Err(error) => builder.end(&context, Err(error)).await,
+                };
+                match begun {
                     Err(error) if self.again(&error, &mut attempt).await => {}
                     other => break other?,
                 }
             };
-            self.drive(builder, started).await?;
+            self.drive(started).await?;
         }
         Ok(Some(StatementResult::Command { tag: "REINDEX".to_owned() }))
     }
@@ -238,14 +244,39 @@ impl Session {
         again
     }
 
+    /// Commits the beginning of a build, in a task of its own: a statement that is stopped while the commit is under way would leave a
+    /// build that nobody ends, and that is carried on when its driver counts as dead.
+    async fn begun(
+        &self,
+        builder: &Arc<Builder>,
+        context: ExecContext,
+        started: Started,
+    ) -> Result<Unfinished> {
+        let (done, ended) = oneshot::channel();
+        self.ending.0.lock().replace(ended);
+        let builder = Arc::clone(builder);
+        let mut unfinished =
+            Unfinished { builder: Arc::clone(&builder), build: Some(started), done: Some(done) };
+        let (tell, told) = oneshot::channel();
+        self.engine.env.spawn("beginning of an index build", async move {
+            let committed = builder.end(&context, Ok(())).await;
+            if committed.as_ref().is_err_and(|error| error.conflict().is_some()) {
+                unfinished.build = None;
+            }
+            // Whoever began it may be gone: then it ends here.
+            let _ = tell.send(committed.map(|()| unfinished));
+        });
+        told.await.map_err(|_| {
+            let text = "terminating connection due to administrator command";
+            Error::new(SqlState::ADMIN_SHUTDOWN, text)
+        })?
+    }
+
     /// Drives a build to its end. A statement that is stopped drops it: the build is then ended in the background.
-    async fn drive(&self, builder: &Arc<Builder>, (table, index): (TableId, u32)) -> Result<()> {
+    async fn drive(&self, mut unfinished: Unfinished) -> Result<()> {
         Upkeep::wake(&self.engine);
-        let mut unfinished = Unfinished {
-            builder: Arc::clone(builder),
-            build: Some((table, index)),
-            ending: Arc::clone(&self.ending),
-        };
+        let Some((table, index)) = unfinished.build else { return Ok(()) };
+        let builder = Arc::clone(&unfinished.builder);
         let result = match builder.drive(table, index).await {
             Ok(End::Whole) => Ok(()),
             Ok(End::Gone) => Err(gone_while_building()),

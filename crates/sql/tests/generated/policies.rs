@@ -141,7 +141,28 @@ impl Made {
     fn write_guarded(&mut self) -> String {
         let (table, n) = (self.guarded(), self.0.random_range(0..16));
         let who = self.role();
-        match self.0.random_range(0..15) {
+        match self.0.random_range(0..21) {
+            15 => format!(
+                "INSERT INTO {} VALUES ({n}, {}, '{who}') ON CONFLICT (a) DO UPDATE SET b = excluded.b",
+                self.one(&["s0.p0", "s0.p1"]),
+                n % 5
+            ),
+            16 => format!(
+                "INSERT INTO {table} AS t VALUES ({n}, 1, '{who}') ON CONFLICT (a) DO UPDATE SET who = excluded.who, b = t.b + 1 RETURNING a, b, who"
+            ),
+            18 => format!(
+                "MERGE INTO {table} t USING (SELECT {n} AS k) s ON t.a = s.k WHEN MATCHED THEN UPDATE SET b = t.b + 1 WHEN NOT MATCHED THEN INSERT (a, b, who) VALUES (s.k, 2, '{who}')"
+            ),
+            19 => format!(
+                "MERGE INTO {table} t USING (SELECT {n} AS k) s ON t.a = s.k WHEN MATCHED AND t.b > 2 THEN DELETE WHEN MATCHED THEN UPDATE SET who = '{who}'"
+            ),
+            20 => format!(
+                "MERGE INTO {} t USING s1.p2 s ON t.a = s.b WHEN MATCHED AND s.b < {n} THEN UPDATE SET b = 1 WHEN MATCHED THEN DO NOTHING",
+                self.one(&["s0.p0", "s0.p1"])
+            ),
+            17 => format!(
+                "INSERT INTO s0.pv VALUES ({n}, 1, '{who}') ON CONFLICT (a) DO UPDATE SET b = 3"
+            ),
             0 => format!("INSERT INTO {table} (a, b) VALUES ({n}, {})", n % 5),
             1 => format!("INSERT INTO {table} VALUES ({n}, {}, '{who}')", n % 4),
             2 => format!("INSERT INTO {table} VALUES ({n}, 1, '{who}') RETURNING a, who"),
