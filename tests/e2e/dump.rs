@@ -33,7 +33,7 @@ const CATALOG: [&str; 10] = [
     "SELECT viewname FROM pg_views WHERE schemaname IN ('public', 'Odd Schema') ORDER BY 1",
     "SELECT tablename, policyname, permissive, roles::text, cmd, qual IS NULL, with_check IS NULL FROM pg_policies ORDER BY 1, 2",
     "SELECT relname, relrowsecurity, relforcerowsecurity FROM pg_class WHERE relrowsecurity ORDER BY 1",
-    "SELECT relname, reloptions::text FROM pg_class WHERE relkind = 'v' AND reloptions IS NOT NULL ORDER BY 1",
+    "SELECT relname, reloptions::text FROM pg_class WHERE relkind = 'v' AND reloptions IS NOT NULL AND relname NOT LIKE 'pg\\_%' ORDER BY 1",
 ];
 
 const ROWS: [&str; 10] = [

@@ -471,7 +471,9 @@ fn on_conflict(
                 }
                 None => None,
             };
-            Ok(OnConflict::Update { arbiters, set, filter, checks })
+            let visible = written.condition(None, &Scope::default(), context)?;
+            let visible = visible.map(|condition| (condition, table.name.clone()));
+            Ok(OnConflict::Update { arbiters, set, filter, checks, visible })
         }
     }
 }

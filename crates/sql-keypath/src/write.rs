@@ -48,6 +48,8 @@ pub enum OnConflict {
         filter: Option<Expr>,
         /// What policies ask of the row.
         checks: Option<Arc<ConflictChecks>>,
+        /// What the view asks of the row that is there, and its name.
+        visible: Option<(Expr, String)>,
     },
 }
 
@@ -56,6 +58,7 @@ struct Upsert<'p> {
     set: &'p [(usize, Option<Expr>)],
     filter: Option<&'p Expr>,
     checks: Option<&'p ConflictChecks>,
+    visible: Option<&'p (Expr, String)>,
 }
 
 /// A row replaced by another.
@@ -238,7 +241,7 @@ impl<'a> Statement<'a> {
                 match conflict {
                     OnConflict::Nothing(targets)
                         if targets.as_ref().is_none_or(|t| t.contains(&index.id)) => {}
-                    OnConflict::Update { arbiters, set, filter, checks }
+                    OnConflict::Update { arbiters, set, filter, checks, visible }
                         if arbiters.contains(&index.id) =>
                     {
                         let existing = match (index.id, value) {
@@ -250,8 +253,12 @@ impl<'a> Statement<'a> {
                                 &elements,
                             ),
                         };
-                        let how =
-                            Upsert { set, filter: filter.as_ref(), checks: checks.as_deref() };
+                        let how = Upsert {
+                            set,
+                            filter: filter.as_ref(),
+                            checks: checks.as_deref(),
+                            visible: visible.as_ref(),
+                        };
                         if let Some(updated) = self.upsert(info, existing, &row, &how).await? {
                             out.push((updated, true));
                         }
@@ -334,6 +341,14 @@ impl<'a> Statement<'a> {
             }
         }
         let old = info.codec.decode(&value)?;
+        if let Some((condition, view)) = how.visible
+            && !condition.holds(&old, self.context)?
+        {
+            return Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("conflicting row is not visible through view \"{view}\""),
+            ));
+        }
         // Before the conditions of whoever asks, which could tell by failing what is hidden.
         if let Some(checks) = how.checks {
             checks.existing.check(&info.table, &old, self.exec, self.context).await?;
