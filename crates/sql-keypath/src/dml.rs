@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::access::{Access, Conditions};
 use super::select::{describe_access, plain_wildcard, result_column};
 use super::source::QuerySource;
-use super::write::OnConflict;
+use super::write::{OnConflict, Upsert};
 use super::{KeyPlan, Kind, find_table};
 use crate::policies::{ConflictChecks, RowChecks};
 use telesto_sql_catalog::{Generated, Table};
@@ -473,7 +473,8 @@ fn on_conflict(
             };
             let visible = written.condition(None, &Scope::default(), context)?;
             let visible = visible.map(|condition| (condition, table.name.clone()));
-            Ok(OnConflict::Update { arbiters, set, filter, checks, visible })
+            let upsert = Box::new(Upsert { set, filter, checks, visible });
+            Ok(OnConflict::Update { arbiters, upsert })
         }
     }
 }

@@ -42,23 +42,22 @@ pub enum OnConflict {
     Update {
         /// The unique indexes that decide.
         arbiters: Vec<u32>,
-        /// Column positions and their new values, over (row there, row proposed); `None`: the default.
-        set: Vec<(usize, Option<Expr>)>,
-        /// Whether to update, over the same.
-        filter: Option<Expr>,
-        /// What policies ask of the row.
-        checks: Option<Arc<ConflictChecks>>,
-        /// What the view asks of the row that is there, and its name.
-        visible: Option<(Expr, String)>,
+        /// What is done with it.
+        upsert: Box<Upsert>,
     },
 }
 
 /// What ON CONFLICT DO UPDATE does with the row that is there.
-struct Upsert<'p> {
-    set: &'p [(usize, Option<Expr>)],
-    filter: Option<&'p Expr>,
-    checks: Option<&'p ConflictChecks>,
-    visible: Option<&'p (Expr, String)>,
+#[derive(Clone, Debug)]
+pub struct Upsert {
+    /// Column positions and their new values, over (row there, row proposed); `None`: the default.
+    pub set: Vec<(usize, Option<Expr>)>,
+    /// Whether to update, over the same.
+    pub filter: Option<Expr>,
+    /// What policies ask of the row.
+    pub checks: Option<Arc<ConflictChecks>>,
+    /// What the view asks of the row that is there, and its name.
+    pub visible: Option<(Expr, String)>,
 }
 
 /// A row replaced by another.
@@ -241,9 +240,7 @@ impl<'a> Statement<'a> {
                 match conflict {
                     OnConflict::Nothing(targets)
                         if targets.as_ref().is_none_or(|t| t.contains(&index.id)) => {}
-                    OnConflict::Update { arbiters, set, filter, checks, visible }
-                        if arbiters.contains(&index.id) =>
-                    {
+                    OnConflict::Update { arbiters, upsert } if arbiters.contains(&index.id) => {
                         let existing = match (index.id, value) {
                             (_, None) => return Err(second_time()),
                             (0, Some(_)) => entry,
@@ -253,13 +250,7 @@ impl<'a> Statement<'a> {
                                 &elements,
                             ),
                         };
-                        let how = Upsert {
-                            set,
-                            filter: filter.as_ref(),
-                            checks: checks.as_deref(),
-                            visible: visible.as_ref(),
-                        };
-                        if let Some(updated) = self.upsert(info, existing, &row, &how).await? {
+                        if let Some(updated) = self.upsert(info, existing, &row, upsert).await? {
                             out.push((updated, true));
                         }
                         stale = true;
@@ -320,7 +311,7 @@ impl<'a> Statement<'a> {
         info: &Arc<CompiledTable>,
         key: Bytes,
         proposed: &Row,
-        how: &Upsert<'_>,
+        how: &Upsert,
     ) -> Result<Option<Row>> {
         if self.touched.contains(&key) {
             return Err(second_time());
@@ -341,7 +332,7 @@ impl<'a> Statement<'a> {
             }
         }
         let old = info.codec.decode(&value)?;
-        if let Some((condition, view)) = how.visible
+        if let Some((condition, view)) = &how.visible
             && !condition.holds(&old, self.context)?
         {
             return Err(Error::new(
@@ -350,11 +341,11 @@ impl<'a> Statement<'a> {
             ));
         }
         // Before the conditions of whoever asks, which could tell by failing what is hidden.
-        if let Some(checks) = how.checks {
+        if let Some(checks) = &how.checks {
             checks.existing.check(&info.table, &old, self.exec, self.context).await?;
         }
         let both: Row = old.iter().chain(proposed).cloned().collect();
-        if let Some(filter) = how.filter
+        if let Some(filter) = &how.filter
             && !filter.holds(&both, self.context)?
         {
             return Ok(None);
@@ -362,14 +353,14 @@ impl<'a> Statement<'a> {
         // A row that the condition left as it was may be proposed again.
         self.touched.insert(key.clone());
         let mut new = old.clone();
-        for (at, expr) in how.set {
+        for (at, expr) in &how.set {
             new[*at] = match expr {
                 Some(expr) => crate::read::eval_waiting(expr, &both, self.context).await?,
                 None => self.default_value(info, *at).await?,
             };
         }
         self.generate(info, &mut new)?;
-        if let Some(checks) = how.checks {
+        if let Some(checks) = &how.checks {
             checks.new.check(&info.table, &new, self.exec, self.context).await?;
         }
         self.update(info, vec![Change { key, old, new: new.clone() }]).await?;
