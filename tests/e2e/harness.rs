@@ -226,6 +226,18 @@ impl Node {
         self.signal("-CONT");
     }
 
+    /// SIGUSR2: the program on disk takes its place, with its clients. Waits until it is ready.
+    pub fn replace(&self) {
+        let ready = || self.output().lines().filter(|line| *line == "Ready.").count();
+        let before = ready();
+        self.signal("-USR2");
+        let until = Instant::now() + PATIENCE;
+        while ready() == before {
+            assert!(Instant::now() < until, "not replaced:\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// SIGTERM; returns whether it ended by itself with exit code 0.
     pub fn stop(mut self) -> bool {
         self.signal("-TERM");

@@ -20,6 +20,7 @@ pub mod config;
 pub mod error;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod hand_over;
 pub mod history;
 pub mod http;
 pub mod inside;

@@ -50,6 +50,8 @@ pub struct WireMetrics {
     pub sessions: Gauge,
     /// Sessions ever opened.
     pub sessions_opened: Counter,
+    /// Sessions that were another process's before.
+    pub sessions_passed: Counter,
     /// Statements run.
     pub statements: Counter,
     /// Statements that failed.
@@ -89,6 +91,10 @@ impl Default for WireMetrics {
     fn default() -> Self {
         metrics::describe_gauge!("telesto_sessions", "Open SQL sessions");
         metrics::describe_counter!("telesto_sessions_opened_total", "SQL sessions ever opened");
+        metrics::describe_counter!(
+            "telesto_sessions_passed_total",
+            "SQL sessions that another process had before a restart"
+        );
         metrics::describe_counter!("telesto_statements_total", "SQL statements run");
         metrics::describe_counter!(
             "telesto_statement_failures_total",
@@ -111,6 +117,7 @@ impl Default for WireMetrics {
         Self {
             sessions: metrics::gauge!("telesto_sessions"),
             sessions_opened: metrics::counter!("telesto_sessions_opened_total"),
+            sessions_passed: metrics::counter!("telesto_sessions_passed_total"),
             statements: metrics::counter!("telesto_statements_total"),
             failures: metrics::counter!("telesto_statement_failures_total"),
             reads: metrics::histogram!("telesto_statement_seconds", "kind" => "read"),

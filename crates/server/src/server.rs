@@ -8,6 +8,7 @@
 //! [`Server::stop`] returns when every client has been served or told goodbye, or after its bound.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::audit::AuditLog;
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig, check_exposure};
 use crate::error::{Error, Result};
+use crate::hand_over::{Listeners, Passed};
 use crate::history::History;
 use crate::http::{self, HttpState};
 use crate::inside::Inside;
@@ -48,6 +50,8 @@ pub struct Server {
     ended: Vec<oneshot::Receiver<()>>,
     upkeep: Option<Arc<dyn Task>>,
     audit: Option<Arc<AuditLog>>,
+    /// The listening sockets once more: what a drain closes goes on to take clients in, for the next process.
+    listeners: Listeners,
 }
 
 impl Server {
@@ -62,6 +66,20 @@ impl Server {
         metrics: Option<PrometheusHandle>,
         console: Option<Mount>,
     ) -> Result<Self> {
+        Self::go_on(env, engine, config, (metrics, console), Passed::default()).await
+    }
+
+    /// [`Server::start`] with the sockets and clients that another process served up to now.
+    ///
+    /// # Errors
+    /// Those of [`Server::start`]; the clients are lost then.
+    pub async fn go_on(
+        env: Env,
+        engine: Arc<SqlEngine>,
+        config: ServerConfig,
+        (metrics, console): (Option<PrometheusHandle>, Option<Mount>),
+        passed: Passed,
+    ) -> Result<Self> {
         check_exposure(&config)?;
         if let Auth::Scram(users) = &config.auth {
             let made = engine.adopt_users(&users.names()).await.map_err(Error::Roles)?;
@@ -69,9 +87,11 @@ impl Server {
                 tracing::info!(user, "the user of the users file is a superuser of the database");
             }
         }
-        let sql = bind(config.listen).await?;
-        let http = bind(config.http).await?;
-        let status = bind(config.status).await?;
+        let Passed { listeners, clients: passed } = passed;
+        let sql = bind(config.listen, listeners.sql).await?;
+        let http = bind(config.http, listeners.http).await?;
+        let status = bind(config.status, listeners.status).await?;
+        let kept = Listeners { sql: keep(&sql)?, http: keep(&http)?, status: keep(&status)? };
         let config = Arc::new(config);
         let stop = Stop::default();
         let mut server = Self {
@@ -83,6 +103,7 @@ impl Server {
             ended: Vec::new(),
             upkeep: None,
             audit: config.audit.clone(),
+            listeners: kept,
         };
         let clients = Clients::new(&env, &config.limits);
         if let Some((listener, _)) = sql {
@@ -93,7 +114,7 @@ impl Server {
                 Arc::clone(&clients),
                 stop.clone(),
             );
-            server.run("sql listener", Arc::new(wire).serve(listener));
+            server.run("sql listener", Arc::new(wire).serve(listener, passed));
         }
         let state =
             HttpState::new(env.clone(), &engine, Arc::clone(&config), &clients, metrics.clone());
@@ -154,6 +175,19 @@ impl Server {
     /// Takes no new clients, lets statements under way finish for at most `drain`, then ends the
     /// rest. Whether all finished in time.
     pub async fn stop(mut self, drain: Duration) -> bool {
+        self.end(drain).await
+    }
+
+    /// [`Server::stop`] that ends no client which can go on in another process: those come back, with the sockets that are
+    /// listened on. Clients that connect meanwhile wait in the system's queue.
+    pub async fn hand_over(mut self, drain: Duration) -> (bool, Passed) {
+        self.stop.waiting.begin();
+        let in_time = self.end(drain).await;
+        let clients = self.stop.waiting.take();
+        (in_time, Passed { listeners: self.listeners, clients })
+    }
+
+    async fn end(&mut self, drain: Duration) -> bool {
         if let Some(upkeep) = self.upkeep.take() {
             upkeep.abort();
         }
@@ -174,10 +208,32 @@ impl Server {
     }
 }
 
-async fn bind(address: Option<SocketAddr>) -> Result<Option<(TcpListener, SocketAddr)>> {
+/// Listens on `address`: with the socket that was passed, if that is where it listens.
+async fn bind(
+    address: Option<SocketAddr>,
+    passed: Option<OwnedFd>,
+) -> Result<Option<(TcpListener, SocketAddr)>> {
     let Some(address) = address else { return Ok(None) };
     let fail = |reason| Error::Bind { address, reason };
+    if let Some(passed) = passed {
+        let listener = std::net::TcpListener::from(passed);
+        let at = listener.local_addr().map_err(fail)?;
+        if at.ip() == address.ip() && (at.port() == address.port() || address.port() == 0) {
+            listener.set_nonblocking(true).map_err(fail)?;
+            return Ok(Some((TcpListener::from_std(listener).map_err(fail)?, at)));
+        }
+        tracing::info!(%at, now = %address, "the address is another one than before the restart");
+    }
     let listener = TcpListener::bind(address).await.map_err(fail)?;
     let bound = listener.local_addr().map_err(fail)?;
     Ok(Some((listener, bound)))
+}
+
+/// The socket once more.
+fn keep(bound: &Option<(TcpListener, SocketAddr)>) -> Result<Option<OwnedFd>> {
+    let again = bound.as_ref().map(|(listener, address)| {
+        let again = listener.as_fd().try_clone_to_owned();
+        again.map_err(|reason| Error::Bind { address: *address, reason })
+    });
+    again.transpose()
 }

@@ -280,6 +280,17 @@ impl SequenceSession {
         *self.given.lock() = (BTreeMap::new(), None);
     }
 
+    /// What `currval` and `lastval` know: the value last given by each sequence, and the sequence asked last.
+    #[must_use]
+    pub fn given(&self) -> (BTreeMap<u32, i64>, Option<u32>) {
+        self.given.lock().clone()
+    }
+
+    /// Has `currval` and `lastval` know what another session of this client knew.
+    pub fn go_on(&self, given: (BTreeMap<u32, i64>, Option<u32>)) {
+        *self.given.lock() = given;
+    }
+
     fn find(&self, oid: u32) -> Result<(SequenceScope, Arc<Sequence>)> {
         let scope = self
             .scope

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use telesto_txn::{Durability, Level};
 
 use crate::levels::{check_level, level_name, level_named};
@@ -12,7 +13,7 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{TextStyle, TimeZone};
 
 /// `telesto.executor`: which executor takes queries. Writes are always planned by the key path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Executor {
     /// The key path if it can, else DataFusion.
     #[default]
@@ -39,7 +40,7 @@ impl Executor {
 }
 
 /// The settings of a session at one moment. Immutable; replaced as a whole by SET.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// The session's user.
     pub session_user: String,

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
@@ -33,7 +34,7 @@ use crate::regions::RegionControl;
 use crate::view::ClusterView;
 
 /// Consistency level of a transaction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Level {
     /// Strict serializability (default).
     #[default]
@@ -59,7 +60,7 @@ impl Level {
 }
 
 /// When a commit is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Durability {
     /// When it is in the bucket.
     Bucket,

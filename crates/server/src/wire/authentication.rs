@@ -259,7 +259,13 @@ async fn scram(
 
 async fn password(wire: &mut Wire) -> Result<BytesMut, End> {
     let limit = wire.limits().startup;
-    match wire.frame(Some(limit), "the password", true).await? {
+    const WHAT: &str = "the password";
+    let read = match wire.frame(Some(limit), WHAT, true).await {
+        // It becomes a session that is passed; the drain has its own bound.
+        Err(End::Draining) if wire.is_passed_on() => wire.frame(Some(limit), WHAT, false).await,
+        read => read,
+    };
+    match read? {
         (b'p', body) => Ok(body),
         _ => Err(End::Gone),
     }

@@ -59,6 +59,27 @@ impl Cancels {
         Registered { cancels: Arc::clone(self), pid, secret }
     }
 
+    /// Process ids from here on are above those of sessions that another process had: they are entered one by one.
+    pub fn begin_above(&self, pids: impl Iterator<Item = i32>) {
+        let mut sessions = self.sessions.lock();
+        sessions.last = pids.fold(sessions.last, i32::max);
+    }
+
+    /// Enters a session that another process had, under the key that its client knows; `None`: the process id is taken.
+    #[must_use]
+    pub fn register_again(
+        self: &Arc<Self>,
+        (pid, secret): (i32, Bytes),
+        handle: CancelHandle,
+    ) -> Option<Registered> {
+        let mut sessions = self.sessions.lock();
+        if sessions.by_pid.contains_key(&pid) {
+            return None;
+        }
+        sessions.by_pid.insert(pid, (secret.clone(), handle));
+        Some(Registered { cancels: Arc::clone(self), pid, secret })
+    }
+
     /// Cancels the statement that session `pid` is running, if `secret` is its key.
     pub fn cancel(&self, pid: i32, secret: &[u8]) {
         let handle = match self.sessions.lock().by_pid.get(&pid) {

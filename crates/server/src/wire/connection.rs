@@ -15,6 +15,7 @@
 //! # On failure
 //! SQL errors go to the client and the loop goes on; an [`End`] ends it.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,9 +25,11 @@ use telesto_common::Env;
 use telesto_common::admission::Gate;
 use telesto_sql::session::Settings;
 use telesto_sql::session::audit::{Audit as _, AuditClass};
+use telesto_sql::session::passing::{PreparedState, SessionState};
 use telesto_sql::types::TextStyle;
 use telesto_sql::{
-    CancelHandle, Ending, Error, ResultSink, Session, SqlState, StatementResult, TransactionStatus,
+    CancelHandle, Ending, Error, Prepared, ResultSink, Session, SqlState, StatementResult,
+    TransactionStatus,
 };
 use tokio::sync::Mutex;
 
@@ -46,6 +49,14 @@ use crate::wire::values;
 pub const IDLE: &str = "a message from an idle client";
 /// What [`End::Stalled`] names when a session idles inside a transaction.
 pub const IDLE_IN_TRANSACTION: &str = "a message from a client that is idle in a transaction";
+
+/// What a session on its socket is taken apart into, for another process.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) socket: OwnedFd,
+    pub(super) unnamed: Option<PreparedState>,
+    pub(super) state: SessionState,
+}
 
 /// One client's session on its socket.
 #[derive(Debug)]
@@ -118,6 +129,34 @@ impl Connection {
         self.extended.clear();
         self.session.close();
         self.wire
+    }
+
+    /// Begins with a statement without a name: the session has been another process's.
+    pub(super) fn goes_on_with(&mut self, unnamed: Option<Arc<Prepared>>) {
+        self.extended.begin_with(unnamed);
+    }
+
+    /// Ends the session here, for another process to go on with it.
+    ///
+    /// # Errors
+    /// The socket to say goodbye on, when it is still there, and why the session is not passed.
+    pub(super) fn pass(mut self) -> Result<Parts, (Option<Box<Wire>>, String)> {
+        let state = if self.extended.has_portals() || self.in_pipeline || self.skipping {
+            Err("a message of it is under way".to_owned())
+        } else {
+            self.session.state().map_err(|held| held.to_string())
+        };
+        let unnamed = self.extended.unnamed().map(|prepared| PreparedState::of(prepared));
+        self.extended.clear();
+        self.session.close();
+        let state = match state {
+            Ok(state) => state,
+            Err(why) => return Err((Some(Box::new(self.wire)), why)),
+        };
+        match self.wire.into_descriptor() {
+            Ok(socket) => Ok(Parts { socket, unnamed, state }),
+            Err((wire, why)) => Err((wire, why.to_owned())),
+        }
     }
 
     /// Serves until the connection ends.

@@ -76,6 +76,21 @@ impl Extended {
         self.unnamed = None;
     }
 
+    /// The statement without a name.
+    pub(super) fn unnamed(&self) -> Option<&Arc<Prepared>> {
+        self.unnamed.as_ref()
+    }
+
+    /// Begins with this statement without a name.
+    pub(super) fn begin_with(&mut self, unnamed: Option<Arc<Prepared>>) {
+        self.unnamed = unnamed;
+    }
+
+    /// Whether any portal is there.
+    pub(super) fn has_portals(&self) -> bool {
+        !self.portals.is_empty()
+    }
+
     /// Frees the session of rows that suspended portals still draw from it.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::startup::{BackendKeyData, SecretKey};
@@ -37,19 +38,22 @@ use telesto_common::limits::MemoryBudget;
 use telesto_sql::session::audit::{Audit, AuditClass};
 use telesto_sql::{SessionOptions, SqlEngine, SqlState};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::attempts::Door;
 use crate::audit::{Event, SessionAudit, Who};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
+use crate::hand_over::{ClientState, PassedClient, Passport};
 use crate::metrics::WireMetrics;
 use crate::wire::backend::Status;
-use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION};
+use crate::wire::cancel::Registered;
+use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION, Parts};
 use crate::wire::frontend::ProtocolError;
 use crate::wire::report::{Severity, error_fields};
+use crate::wire::socket::Socket;
 use crate::wire::startup::{Client, Started, fatal};
-use crate::wire::stream::{End, Stop, Wire};
+use crate::wire::stream::{End, Stop, Stream, Wire};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a new socket waits for one of the places of those that have not authenticated.
@@ -89,8 +93,15 @@ impl WireServer {
         }
     }
 
-    /// Serves until the server drains, then waits for the sessions to end.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener) {
+    /// Serves until the server drains, then waits for the sessions to end. Begins with clients that another process served.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, passed: Vec<PassedClient>) {
+        // First: a new client must not get the process id of one that is known by it.
+        self.clients.cancels.begin_above(passed.iter().map(|client| client.state.pid));
+        for client in passed {
+            let server = Arc::clone(&self);
+            let session = async move { server.go_on(client).await };
+            self.env.tasks.spawn_session("session", Box::pin(session));
+        }
         if let Some(admission) = self.clients.admission() {
             admission::probe(&self.env, admission, self.stop.drain.clone());
         }
@@ -118,11 +129,11 @@ impl WireServer {
             };
             let server = Arc::clone(&self);
             self.env.spawn("connection", async move {
-                let started = server.start(socket, peer).await;
-                drop(startup);
-                if let Some((wire, client)) = started {
+                if let Some((wire, client)) = server.start(socket, peer).await {
                     let env = server.env.clone();
-                    let session = async move { server.session(wire, client, peer).await };
+                    let session = async move {
+                        server.session((wire, startup), client, peer).await;
+                    };
                     env.tasks.spawn_session("session", Box::pin(session));
                 }
             });
@@ -159,7 +170,12 @@ impl WireServer {
         }
     }
 
-    async fn session(&self, mut wire: Wire, client: Client, peer: SocketAddr) {
+    async fn session(
+        &self,
+        (mut wire, startup): (Wire, OwnedSemaphorePermit),
+        client: Client,
+        peer: SocketAddr,
+    ) {
         if let Err(end) = wire.move_here() {
             return self.part(wire, end).await;
         }
@@ -170,30 +186,24 @@ impl WireServer {
             wire.close().await;
             return;
         };
-        let mut options = SessionOptions {
+        // Not before: a server that ends waits for those that start, then for the sessions.
+        drop(startup);
+        let mut passport = Passport {
             user: client.user,
-            proven: matches!(self.config.auth, Auth::Scram(_)),
             database: client.database,
-            client: Some(peer),
-            ..SessionOptions::default()
+            application: String::new(),
+            proven: matches!(self.config.auth, Auth::Scram(_)),
+            peer,
         };
+        let mut parameters = Vec::new();
         for (name, value) in client.settings {
             match name.as_str() {
-                "application_name" => options.application_name = value,
-                _ => options.parameters.push((name, value)),
+                "application_name" => passport.application = value,
+                _ => parameters.push((name, value)),
             }
         }
-        let audit = self.config.audit.as_ref().map(|log| {
-            let who = Who {
-                user: options.user.clone(),
-                client: Some(client.peer),
-                door: Door::Sql,
-                application: options.application_name.clone(),
-                database: options.database.clone(),
-            };
-            SessionAudit::new(log, who)
-        });
-        options.audit = audit.clone().map(|audit| audit as Arc<dyn Audit>);
+        let audit = self.audit_of(&passport);
+        let options = SessionOptions { parameters, ..options_of(&passport, audit.as_ref()) };
         let begun = async {
             let begun = self.engine.session(options).await;
             let Some(audit) = &audit else { return begun };
@@ -228,12 +238,35 @@ impl WireServer {
         let key = BackendKeyData::new(registered.pid, secret);
         wire.output.message(&PgWireBackendMessage::BackendKeyData(key));
         wire.output.ready(Status::Idle);
+        let connection =
+            Connection::new(self.env.clone(), wire, session, &self.clients).audited(audit.clone());
+        self.serve_session(connection, (passport, registered), audit).await;
+    }
+
+    /// Where records of a client go, if any are kept.
+    fn audit_of(&self, passport: &Passport) -> Option<Arc<SessionAudit>> {
+        let log = self.config.audit.as_ref()?;
+        let who = Who {
+            user: passport.user.clone(),
+            client: Some(passport.peer),
+            door: Door::Sql,
+            application: passport.application.clone(),
+            database: passport.database.clone(),
+        };
+        Some(SessionAudit::new(log, who))
+    }
+
+    /// Serves a session to its end, or until it is passed to the next process.
+    async fn serve_session(
+        &self,
+        mut connection: Connection,
+        (passport, registered): (Passport, Registered),
+        audit: Option<Arc<SessionAudit>>,
+    ) {
         self.clients.metrics.sessions_opened.increment(1);
         self.clients.metrics.sessions.increment(1);
         // Also counted back when the connection's task is dropped or panics.
         let _open = Open(&self.clients.metrics);
-        let mut connection =
-            Connection::new(self.env.clone(), wire, session, &self.clients).audited(audit.clone());
         // After a panic the session is closed and nothing else: no more is asked of its state.
         let end = match AssertUnwindSafe(connection.run()).catch_unwind().await {
             Ok(end) => end,
@@ -242,11 +275,72 @@ impl WireServer {
                 End::Panicked
             }
         };
-        let wire = connection.finish();
+        let wire = if matches!(end, End::Draining) && self.stop.waiting.is_wanted() {
+            match connection.pass() {
+                Ok(Parts { socket, unnamed, state }) => {
+                    let (pid, secret) = (registered.pid, registered.secret.to_vec());
+                    let state = ClientState { passport, pid, secret, unnamed, session: state };
+                    self.stop.waiting.push(PassedClient { socket, state });
+                    return;
+                }
+                Err((wire, why)) => {
+                    tracing::info!(user = passport.user, why, "a session is not passed: it ends");
+                    wire.map(|wire| *wire)
+                }
+            }
+        } else {
+            Some(connection.finish())
+        };
         if let Some(audit) = audit {
             audit.tell(of_connection("session ended", Some(SqlState::SUCCESS))).await;
         }
-        self.part(wire, end).await;
+        if let Some(wire) = wire {
+            self.part(wire, end).await;
+        }
+    }
+
+    /// Goes on with a client that another process served up to now.
+    async fn go_on(&self, client: PassedClient) {
+        let PassedClient { socket, state } = client;
+        let ClientState { passport, pid, secret, unnamed, session } = state;
+        let Ok(socket) = Socket::from_descriptor(socket) else { return };
+        let limits = self.config.limits.clone();
+        let stream = Stream::Plain(socket);
+        let mut wire =
+            Wire::new(self.env.clone(), stream, limits, Arc::clone(&self.budget), &self.stop);
+        let Ok(_permit) = Arc::clone(&self.clients.sessions).try_acquire_owned() else {
+            return self.part(wire, End::Terminated).await;
+        };
+        let audit = self.audit_of(&passport);
+        let options = options_of(&passport, audit.as_ref());
+        let begun = async {
+            let mut session = self.engine.session_again(options, session).await?;
+            let unnamed = match &unnamed {
+                Some(statement) => Some(session.prepare_again(statement).await?),
+                None => None,
+            };
+            session.sync().await?;
+            Ok::<_, telesto_sql::Error>((session, unnamed))
+        };
+        let (session, unnamed) = match wire.during(begun).await {
+            Ok(Ok(begun)) => begun,
+            Ok(Err(error)) => {
+                tracing::warn!(user = passport.user, %error, "a session cannot go on: it ends");
+                return self.part(wire, End::Terminated).await;
+            }
+            Err(end) => return self.part(wire, end).await,
+        };
+        let handle = session.cancel_handle();
+        wire.belongs_to(&handle, Arc::clone(&self.clients.computing));
+        let key = (pid, Bytes::from(secret));
+        let Some(registered) = self.clients.cancels.register_again(key, handle) else {
+            return self.part(wire, End::Terminated).await;
+        };
+        self.clients.metrics.sessions_passed.increment(1);
+        let mut connection =
+            Connection::new(self.env.clone(), wire, session, &self.clients).audited(audit.clone());
+        connection.goes_on_with(unnamed);
+        self.serve_session(connection, (passport, registered), audit).await;
     }
 
     /// Says goodbye as the end demands.
@@ -292,6 +386,19 @@ impl WireServer {
             }
         }
         wire.close().await;
+    }
+}
+
+/// How a session of this client begins, without the parameters that it gave.
+fn options_of(passport: &Passport, audit: Option<&Arc<SessionAudit>>) -> SessionOptions {
+    SessionOptions {
+        user: passport.user.clone(),
+        proven: passport.proven,
+        database: passport.database.clone(),
+        client: Some(passport.peer),
+        application_name: passport.application.clone(),
+        audit: audit.map(|audit| Arc::clone(audit) as Arc<dyn Audit>),
+        ..SessionOptions::default()
     }
 }
 

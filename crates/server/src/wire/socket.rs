@@ -8,7 +8,7 @@
 //! A socket that cannot move is a client that is gone: nothing is served half.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -40,6 +40,25 @@ impl Socket {
         let stream = self.0.take().ok_or_else(gone)?;
         self.0 = Some(TcpStream::from_std(stream.into_std()?)?);
         Ok(())
+    }
+
+    /// Lets go of the socket: nobody here watches it any more.
+    ///
+    /// # Errors
+    /// The system's; the socket is closed then.
+    pub fn into_descriptor(self) -> io::Result<OwnedFd> {
+        self.0.ok_or_else(gone)?.into_std().map(OwnedFd::from)
+    }
+
+    /// A socket that another process let go of, watched by the runtime at hand.
+    ///
+    /// # Errors
+    /// The system's, also when the descriptor is no TCP socket; it is closed then.
+    pub fn from_descriptor(descriptor: OwnedFd) -> io::Result<Self> {
+        let stream = std::net::TcpStream::from(descriptor);
+        stream.peer_addr()?;
+        stream.set_nonblocking(true)?;
+        TcpStream::from_std(stream).map(Self::from)
     }
 
     /// The descriptor, for [`probe`].

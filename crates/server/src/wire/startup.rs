@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use pgwire::messages::PgWireBackendMessage;
@@ -37,6 +38,9 @@ const PROTOCOL_3_2: u32 = PROTOCOL_3_0 | 2;
 const CANCEL: u32 = (1234 << 16) | 5678;
 const SSL: u32 = (1234 << 16) | 5679;
 const GSS: u32 = (1234 << 16) | 5680;
+
+/// What a client that has connected gets to say who it is when the server hands its clients over.
+const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// What a new connection wants.
 #[derive(Debug)]
@@ -145,9 +149,16 @@ pub async fn start(
 
 /// Waits until at least `count` bytes are there.
 async fn bytes(wire: &mut Wire, count: usize) -> Result<(), End> {
+    const WHAT: &str = "the startup message";
     let limit = wire.limits().startup;
     while wire.input().len() < count {
-        wire.read_more(Some(limit), "the startup message", true).await?;
+        match wire.read_more(Some(limit), WHAT, true).await {
+            // It was accepted just before the end: it becomes a session that is passed, if it is not one that says nothing.
+            Err(End::Draining) if wire.is_passed_on() => {
+                wire.read_more(Some(LAST_CALL.min(limit)), WHAT, false).await?;
+            }
+            read => read?,
+        }
     }
     Ok(())
 }

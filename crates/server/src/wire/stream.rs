@@ -16,6 +16,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -33,6 +34,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Limits;
+use crate::hand_over::Waiting;
 use crate::wire::backend::Output;
 use crate::wire::frontend::{self, Framing, ProtocolError};
 use crate::wire::place::Place;
@@ -144,6 +146,8 @@ pub struct Stop {
     pub drain: CancellationToken,
     /// Finish nothing.
     pub kill: CancellationToken,
+    /// Clients that the next process goes on with.
+    pub(crate) waiting: Arc<Waiting>,
 }
 
 /// One client's connection.
@@ -162,6 +166,7 @@ pub struct Wire {
     draining: bool,
     kill: BoxFuture<'static, ()>,
     killed: CancellationToken,
+    waiting: Arc<Waiting>,
     /// The session is told to end; for ever pending until there is one, and once told.
     ended: Fuse<BoxFuture<'static, ()>>,
     /// Where the session's work is polled; `None`: there is no session yet.
@@ -199,6 +204,7 @@ impl Wire {
             draining: false,
             kill: Box::pin(stop.kill.clone().cancelled_owned()),
             killed: stop.kill.clone(),
+            waiting: Arc::clone(&stop.waiting),
             ended: Fuse::terminated(),
             place: None,
         }
@@ -231,6 +237,12 @@ impl Wire {
         self.place = place;
     }
 
+    /// Whether a client that is between two transactions goes on in the next process.
+    #[must_use]
+    pub(crate) fn is_passed_on(&self) -> bool {
+        self.waiting.is_wanted()
+    }
+
     /// The limits in force.
     #[must_use]
     pub fn limits(&self) -> &Limits {
@@ -241,6 +253,24 @@ impl Wire {
     #[must_use]
     pub fn into_parts(self) -> (Stream, BytesMut) {
         (self.stream, self.input)
+    }
+
+    /// The socket for another process, when nothing of the client is under way here and it is not encrypted.
+    ///
+    /// # Errors
+    /// The wire as it was, or nothing when the system refuses, and why.
+    pub(crate) fn into_descriptor(self) -> Result<OwnedFd, (Option<Box<Self>>, &'static str)> {
+        if !self.input.is_empty() || !self.output.is_empty() {
+            return Err((Some(Box::new(self)), "a message of it is under way"));
+        }
+        match self.stream {
+            Stream::Plain(socket) => {
+                socket.into_descriptor().map_err(|_| (None, "the system does not let go of it"))
+            }
+            stream @ Stream::Tls(_) => {
+                Err((Some(Box::new(Self { stream, ..self })), "it is encrypted"))
+            }
+        }
     }
 
     /// The socket.

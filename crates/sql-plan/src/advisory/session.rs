@@ -149,6 +149,12 @@ impl AdvisorySession {
         self.sweep();
     }
 
+    /// Whether the session holds any lock.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        !self.held.lock().is_empty()
+    }
+
     /// Gives up what nothing counts any more.
     fn sweep(&self) {
         let mut held = self.held.lock();

@@ -26,6 +26,7 @@ mod cursor;
 mod engine;
 pub(crate) mod init_plan;
 mod online;
+pub mod passing;
 mod planner;
 mod prepare;
 mod region;

@@ -13,6 +13,7 @@ mod demo_regions;
 mod demo_social;
 mod dump;
 mod geo;
+mod hand_over;
 mod import;
 mod keys;
 mod link;
@@ -210,6 +211,9 @@ enum Command {
     },
     /// Print the version.
     Version,
+    /// Print in what form this program takes clients over from the process it replaces (SIGUSR2).
+    #[command(hide = true)]
+    HandOver,
 }
 
 #[derive(Debug, Subcommand)]
@@ -404,6 +408,10 @@ async fn run(command: Command, sessions: Handle) -> ExitCode {
         }
         Command::Bench { other: None, url, load } => report(bench::run(&url, &load).await),
         Command::HashPassword { user } => report(password::run(&user)),
+        Command::HandOver => {
+            println!("{}", hand_over::FORM);
+            ExitCode::SUCCESS
+        }
         Command::Version => {
             println!("telesto {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

@@ -13,13 +13,15 @@ use telesto_common::Env;
 use telesto_server::access_rules::AccessRules;
 use telesto_server::audit::{AuditLog, Classes};
 use telesto_server::auth::Users;
+use telesto_server::hand_over::Passed;
 use telesto_server::{Auth, Limits, Mount, Server, ServerConfig};
 use telesto_txn::Database as _;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::prober::Wanted;
+use super::hand_over::{self, Successor};
+use super::prober::{Prober, Wanted};
 use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, Switch, address};
 use super::units::Bytes;
 
@@ -63,23 +65,23 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     if let Some(rules) = &server_config.access {
         reload_on_hangup(&env, Arc::clone(rules))?;
     }
+    let passed = hand_over::received()?;
+    let successor = Successor::of_this_process()?;
     // Signals count from here: a stop during a slow opening is a stop.
-    let mut terminate = signal(SignalKind::terminate()).map_err(text)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(text)?;
+    let mut told = Told::listening()?;
     let opening = with_progress(&env, &options.bucket, open::open(&env, &options));
     let opened = tokio::select! {
         biased;
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+        () = told.stop() => return Ok(()),
         opened = opening => opened.map_err(text)?,
     };
     server_config.standing = opened.cluster.as_ref().map(|cluster| cluster.standing());
     let drain = settings.drain_timeout.map_or(DEFAULT_DRAIN, |span| span.0);
     let tls = server_config.tls.is_some();
     let scram = matches!(server_config.auth, Auth::Scram(_));
+    let outside = (Some(metrics), console);
     let server =
-        Server::start(env.clone(), Arc::clone(&opened.sql), server_config, Some(metrics), console)
-            .await;
+        Server::go_on(env.clone(), Arc::clone(&opened.sql), server_config, outside, passed).await;
     let server = match server {
         Ok(server) => server,
         Err(error) => {
@@ -99,50 +101,112 @@ pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Res
     }
     print!("{}", banner(&server, &opened, settings, tls, scram));
     super::supervisor::tell("READY=1");
-    tokio::select! {
-        biased;
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    super::supervisor::tell("STOPPING=1");
-    eprintln!(
-        "telesto: stopping; waiting up to {drain:?} for statements under way (again to stop now)"
-    );
-    let stopping = async {
-        if let Some(prober) = prober {
-            // While it can still write what it saw.
-            prober.stop().await;
-        }
-        if let Some(cluster) = &opened.cluster {
-            // While the sessions still run: their commits wait for the next owner, and go there.
-            match cluster.member.drain(env.deadline(HAND_OVER)).await {
-                Ok(Some(node)) => eprintln!("telesto: node {node} owns the log from now on"),
-                Ok(None) => {}
-                Err(error) => eprintln!("telesto: the log was not handed over: {error}"),
-            }
-        }
-        if !server.stop(drain).await {
-            eprintln!("telesto: statements still running after {drain:?} were cut off");
-        }
-        match opened.engine.shutdown().await {
-            // The last nodes of a cluster that stop have no majority any more.
-            Err(error) if opened.cluster.is_some() => {
-                eprintln!(
-                    "telesto: not all of the log was shipped to the bucket ({error}); the nodes' disks have it, for their next start"
-                );
-                Ok(())
-            }
-            ended => ended.map_err(text),
-        }
+    let goes_on = told.what(&env, &successor).await;
+    let (said, end) = match goes_on {
+        false => ("STOPPING=1", "stopping"),
+        true => ("RELOADING=1", "handing clients over to the program on disk"),
     };
-    tokio::select! {
+    super::supervisor::tell(said);
+    eprintln!(
+        "telesto: {end}; waiting up to {drain:?} for statements under way (again to stop now)"
+    );
+    let passed = tokio::select! {
         biased;
-        stopped = stopping => stopped?,
-        _ = terminate.recv() => return Err("stopped at once; nothing acknowledged is lost".to_owned()),
-        _ = interrupt.recv() => return Err("stopped at once; nothing acknowledged is lost".to_owned()),
+        ended = end_in_order(&env, (server, prober, &opened), drain, goes_on) => ended?,
+        () = told.stop() => return Err("stopped at once; nothing acknowledged is lost".to_owned()),
+    };
+    if let Some(passed) = passed {
+        // Whoever held the node's folder lets go of it, so that the next process finds it free.
+        drop(opened);
+        eprintln!("telesto: {} clients go on in the next process", passed.clients.len());
+        return Err(successor.become_it(passed));
     }
     eprintln!("telesto: stopped");
     Ok(())
+}
+
+/// What this process is told by signals.
+struct Told {
+    terminate: Signal,
+    interrupt: Signal,
+    /// SIGUSR2: go on as the program on disk.
+    go_on: Signal,
+}
+
+impl Told {
+    fn listening() -> Result<Self, String> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(text)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(text)?,
+            go_on: signal(SignalKind::user_defined2()).map_err(text)?,
+        })
+    }
+
+    async fn stop(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Waits until the node is to end here; whether it is to go on as `successor`, which has said that it can.
+    async fn what(&mut self, env: &Env, successor: &Successor) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.terminate.recv() => return false,
+                _ = self.interrupt.recv() => return false,
+                _ = self.go_on.recv() => match successor.check(env).await {
+                    Ok(()) => return true,
+                    Err(error) => {
+                        tracing::error!(error, "clients are not handed over; this process goes on");
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// Ends the node's parts one after the other. What is passed to the next process, if there is to be one.
+async fn end_in_order(
+    env: &Env,
+    (server, prober, opened): (Server, Option<Prober>, &open::Opened),
+    drain: Duration,
+    goes_on: bool,
+) -> Result<Option<Passed>, String> {
+    if let Some(prober) = prober {
+        // While it can still write what it saw.
+        prober.stop().await;
+    }
+    if let Some(cluster) = &opened.cluster {
+        // While the sessions still run: their commits wait for the next owner, and go there.
+        match cluster.member.drain(env.deadline(HAND_OVER)).await {
+            Ok(Some(node)) => eprintln!("telesto: node {node} owns the log from now on"),
+            Ok(None) => {}
+            Err(error) => eprintln!("telesto: the log was not handed over: {error}"),
+        }
+    }
+    let (in_time, passed) = match goes_on {
+        true => {
+            let (in_time, passed) = server.hand_over(drain).await;
+            (in_time, Some(passed))
+        }
+        false => (server.stop(drain).await, None),
+    };
+    if !in_time {
+        eprintln!("telesto: statements still running after {drain:?} were cut off");
+    }
+    match opened.engine.shutdown().await {
+        // The last nodes of a cluster that stop have no majority any more.
+        Err(error) if opened.cluster.is_some() => {
+            eprintln!(
+                "telesto: not all of the log was shipped to the bucket ({error}); the nodes' disks have it, for their next start"
+            );
+        }
+        ended => ended.map_err(text)?,
+    }
+    Ok(passed)
 }
 
 /// The console, unless there is to be none.
