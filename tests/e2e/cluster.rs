@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use appending::{Run, TABLE, session};
 use harness::{Node, PATIENCE, Place};
-use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::{NoTls, SimpleQueryMessage};
 
 const NODES: usize = 3;
 const SESSIONS_A_NODE: u64 = 2;
@@ -281,5 +281,80 @@ async fn log_goes_on_in_the_bucket_when_its_disks_are_lost() {
         let url = format!("postgres://telesto@127.0.0.1:{}/telesto", cluster.node(1).port);
         let (done, said) = telesto(&["log", "switch", "--url", &url, "--to", "quorum"]);
         assert!(done, "{said}");
+    }
+}
+
+/// From any node one sees the sessions of all, and stops them as one may: by process id, and with the key that a client has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
+    let cluster = Cluster::start();
+    let here = cluster.node(0).connect().await.expect("connects");
+    here.batch_execute("CREATE ROLE clerk LOGIN; CREATE ROLE boss LOGIN").await.expect("roles");
+    let (there, connection) = tokio_postgres::Config::new()
+        .host("127.0.0.1")
+        .port(cluster.node(1).port)
+        .user("clerk")
+        .dbname("telesto")
+        .application_name("far")
+        .connect(NoTls)
+        .await
+        .expect("connects");
+    tokio::spawn(connection);
+    let seen =
+        "SELECT pid, state, query, usename FROM pg_stat_activity WHERE application_name = 'far'";
+    let code = |error: tokio_postgres::Error| error.code().map(|code| code.code().to_owned());
+    let sleeps = || there.simple_query("SELECT pg_sleep(600)");
+    let pid = {
+        let rows = here.query(seen, &[]).await.expect("asked");
+        assert_eq!(rows.len(), 1, "the other node's session is seen once");
+        rows[0].get::<_, i32>(0)
+    };
+    // It runs something, is seen to, and is stopped from here.
+    let (slept, ()) = tokio::join!(sleeps(), async {
+        loop {
+            let row = here.query_one(seen, &[]).await.expect("still one");
+            assert_eq!(row.get::<_, &str>(3), "clerk");
+            if row.get::<_, &str>(1) == "active" {
+                assert_eq!(row.get::<_, &str>(2), "SELECT pg_sleep(600)");
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let done = here.query_one("SELECT pg_cancel_backend($1)", &[&pid]).await.expect("asked");
+        assert!(done.get::<_, bool>(0));
+    });
+    assert_eq!(slept.map(|_| ()).map_err(code), Err(Some("57014".to_owned())));
+    // Who may not, may not from another node either, and does not see what it runs.
+    let boss = format!("host=127.0.0.1 port={} user=boss dbname=telesto", cluster.node(2).port);
+    let (stranger, connection) = tokio_postgres::connect(&boss, NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    let row =
+        stranger.query_opt("SELECT query FROM pg_stat_activity WHERE pid = $1", &[&pid]).await;
+    let row = row.expect("asked").expect("a row that says little");
+    assert_eq!(row.get::<_, &str>(0), "<insufficient privilege>");
+    let refused = stranger.query("SELECT pg_terminate_backend($1)", &[&pid]).await;
+    assert_eq!(refused.map(|_| ()).map_err(code), Err(Some("42501".to_owned())));
+    // A cancel request that a load balancer took to another node.
+    let token = there.cancel_token();
+    let (slept, ()) = tokio::join!(sleeps(), async {
+        loop {
+            let row = here.query_one(seen, &[]).await.expect("still one");
+            if row.get::<_, &str>(1) == "active" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let other = ("127.0.0.1", cluster.node(2).port);
+        let socket = tokio::net::TcpStream::connect(other).await.expect("connects");
+        token.cancel_query_raw(socket, NoTls).await.expect("asked");
+    });
+    assert_eq!(slept.map(|_| ()).map_err(code), Err(Some("57014".to_owned())));
+    let done = here.query_one("SELECT pg_terminate_backend($1)", &[&pid]).await.expect("asked");
+    assert!(done.get::<_, bool>(0));
+    let nobody = here.query_one("SELECT pg_cancel_backend(1)", &[]).await.expect("asked");
+    assert!(!nobody.get::<_, bool>(0), "nobody has that process id");
+    let until = Instant::now() + PATIENCE;
+    while there.simple_query("SELECT 1").await.is_ok() {
+        assert!(Instant::now() < until, "the session does not end");
     }
 }

@@ -27,6 +27,7 @@ mod handover;
 mod members;
 mod node;
 mod owners;
+mod questions;
 mod readiness;
 mod record;
 mod registry;

@@ -37,6 +37,7 @@ use telesto_txn::{ClusterOptions, Database as _, Engine};
 use crate::error::{Error, Result};
 use crate::members::{Answer, Due, Members, TICK};
 use crate::owners::{Answering, Carrier, TXN_SERVICE};
+use crate::questions::Others;
 use crate::record::Record;
 use crate::registry::Registry;
 use crate::status::{Event, Live, Phase, ServerStatus, Status};
@@ -99,6 +100,7 @@ pub struct Node {
     /// The bucket's list is to be looked at.
     unlisted: AtomicBool,
     tasks: Mutex<Vec<Arc<dyn Task>>>,
+    pub(crate) peers: Arc<Others>,
 }
 
 impl Node {
@@ -124,6 +126,7 @@ impl Node {
         neighbours.set_address(record.node, &record.address);
         let members = Arc::new(Members::new(env.clone(), transport, me, record, neighbours));
         let node = Arc::new(Self {
+            peers: Others::new(env.clone(), Arc::clone(&members)),
             env: env.clone(),
             settings,
             members,
@@ -402,6 +405,7 @@ impl Node {
                 Ok(()) | Err(Error::Removed { .. }) => Reply::Done,
                 Err(error) => Reply::Refused(error.to_string()),
             },
+            Request::Question(question) => self.peers.answered(question.into()).await,
             Request::Drain => match self.drain(by).await {
                 Ok(successor) => Reply::Drained(successor),
                 Err(error) => Reply::Refused(error.to_string()),

@@ -14,6 +14,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::Deadline;
 use telesto_log::chain::Owner;
 use telesto_net::{Caller, Class, Error as NetError, Handler, Service};
+use telesto_txn::peers::Peers;
 use telesto_txn::{Engine, NodeView, Owners, Unanswered};
 
 use crate::members::{LIVES, Members};
@@ -58,6 +59,10 @@ impl Owners for Carrier {
                 Err(Unanswered { perhaps_done, reason: error.to_string() })
             }
         }
+    }
+
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        self.node.upgrade().map(|node| Arc::clone(&node.peers) as Arc<dyn Peers>)
     }
 
     fn nodes(&self) -> Vec<NodeView> {

@@ -46,6 +46,8 @@ pub(crate) enum Request {
     Drain,
     /// The list of nodes in the bucket has changed: look at it.
     Look,
+    /// What a layer above asks all nodes.
+    Question(Vec<u8>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +63,7 @@ pub(crate) enum Reply {
     Drained(Option<NodeId>),
     Refused(String),
     Done,
+    Answer(Vec<u8>),
 }
 
 pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Bytes> {

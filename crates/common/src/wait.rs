@@ -45,6 +45,12 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// The one with this number (`self as u8`); none for a number of a newer version.
+    #[must_use]
+    pub fn numbered(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+
     const ALL: [Self; 11] = [
         Self::None,
         Self::ClientRead,

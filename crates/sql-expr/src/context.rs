@@ -63,6 +63,10 @@ pub enum Request {
     Lock(LockRequest),
     /// `pg_advisory_unlock`.
     Unlock(LockKey, LockMode),
+    /// `pg_cancel_backend` and its kin: OID of the role of a session of another node, or NULL.
+    BackendRole(i32),
+    /// `pg_cancel_backend`, or `pg_terminate_backend` with true: of a session of another node.
+    Signal(i32, bool),
 }
 
 impl Request {

@@ -56,9 +56,7 @@ pub fn rows(
     live: &SessionView,
 ) -> Result<Vec<Row>> {
     let mut out = rows::RowSet::new(table);
-    if table.name == "pg_stat_activity" {
-        statistics::activity(&mut out, catalog, settings, live);
-    } else if table.schema == "pg_catalog" {
+    if table.schema == "pg_catalog" {
         if !costs::fill(&mut out, catalog, settings, live)?
             && !live::fill(&mut out, live)
             && !regions::fill(&mut out, catalog, live)

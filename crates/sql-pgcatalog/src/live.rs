@@ -212,7 +212,11 @@ fn count(number: u64) -> Datum {
 pub fn is_read(table: &SystemTable) -> bool {
     matches!(
         table.name,
-        "pg_stat_progress_create_index" | "telesto_storage" | "telesto_pending" | "telesto_decided"
+        "pg_stat_activity"
+            | "pg_stat_progress_create_index"
+            | "telesto_storage"
+            | "telesto_pending"
+            | "telesto_decided"
     )
 }
 
@@ -227,6 +231,14 @@ pub async fn read(
     let mut out = RowSet::new(table);
     if table.name == "telesto_storage" {
         super::storage::fill(&mut out, settings, live).await?;
+        return Ok(out.into_rows());
+    }
+    if table.name == "pg_stat_activity" {
+        let elsewhere = match &live.database {
+            Some(database) => telesto_sql_plan::everywhere::shown(database).await,
+            None => Vec::new(),
+        };
+        super::statistics::activity(&mut out, catalog, settings, (live, elsewhere));
         return Ok(out.into_rows());
     }
     let Some(database) = &live.database else { return Ok(out.into_rows()) };

@@ -152,12 +152,12 @@ fn database(
     }
 }
 
-/// Rows of `pg_stat_activity`: every session of this process that has a process id, and the asking one.
+/// Rows of `pg_stat_activity`: every session of this process that has a process id, the asking one, and those of other nodes.
 pub(super) fn activity(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,
     settings: &Settings,
-    live: &SessionView,
+    (live, elsewhere): (&SessionView, Vec<(i32, Activity)>),
 ) {
     let mut sessions = live.backends.shown();
     if sessions.is_empty() {
@@ -171,6 +171,7 @@ pub(super) fn activity(
         };
         sessions.push((0, own));
     }
+    sessions.extend(elsewhere);
     let actor = catalog.actor(settings.current_role);
     for (pid, mut shown) in sessions {
         // What sessions of other roles do is theirs.

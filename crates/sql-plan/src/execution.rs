@@ -189,6 +189,13 @@ impl Execution for ExecContext {
                 }
                 Datum::Bool(held)
             }
+            Request::BackendRole(pid) => {
+                let role = crate::everywhere::role_of(&self.database, pid).await;
+                role.map_or(Datum::Null, Datum::Oid)
+            }
+            Request::Signal(pid, terminate) => {
+                Datum::Bool(crate::everywhere::signal(&self.database, pid, terminate).await)
+            }
             Request::Outcome(txn) => Datum::text(match self.database.outcome(txn).await? {
                 Outcome::Committed(_) => "committed",
                 Outcome::Aborted => "aborted",

@@ -30,6 +30,7 @@ use telesto_log::LogKind;
 
 use crate::additions::Additions;
 use crate::error::Result;
+use crate::peers::Peers;
 use crate::regions::RegionControl;
 use crate::view::ClusterView;
 
@@ -214,6 +215,11 @@ pub trait Database: Debug + Send + Sync {
 
     /// The nodes of its cluster and its log, as this process knows them.
     fn cluster(&self) -> ClusterView;
+
+    /// The other processes of its cluster, to be asked; `None`: it is in none.
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        None
+    }
 
     /// The region it was opened as.
     fn region(&self) -> RegionId {

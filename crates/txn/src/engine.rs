@@ -37,6 +37,7 @@ use crate::local::{Local, open_shard};
 use crate::maintenance::Maintenance;
 use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
+use crate::peers::Peers;
 use crate::reach::Reach;
 use crate::regions::RegionControl;
 use crate::service::{LocalShard, ShardService};
@@ -315,6 +316,10 @@ impl Database for Engine {
 
     fn applied(&self) -> (Lsn, Timestamp) {
         self.local.shard.read().applied()
+    }
+
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        self.local.options.cluster.as_ref().and_then(|cluster| cluster.owners.peers())
     }
 
     fn region(&self) -> RegionId {

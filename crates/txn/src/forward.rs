@@ -41,6 +41,7 @@ use telesto_meter::Resource;
 use crate::api::{Cost, Durability};
 use crate::error::{Error, Result};
 use crate::local::Local;
+use crate::peers::Peers;
 use crate::service::{CommitReply, CommitRequest};
 use crate::serving::LocalService;
 use crate::view::NodeView;
@@ -77,6 +78,11 @@ pub trait Owners: Debug + Send + Sync {
 
     /// The nodes of the cluster, this one among them, as far as they are known.
     fn nodes(&self) -> Vec<NodeView>;
+
+    /// The other nodes, to be asked; `None`: they cannot be.
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        None
+    }
 }
 
 /// What became of one attempt.

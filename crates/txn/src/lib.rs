@@ -35,6 +35,7 @@ pub mod memory;
 pub mod options;
 pub mod oracle;
 mod parts;
+pub mod peers;
 mod reach;
 mod read_set;
 mod recent;

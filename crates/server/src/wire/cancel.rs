@@ -80,13 +80,20 @@ impl Cancels {
         Some(Registered { cancels: Arc::clone(self), pid, secret })
     }
 
-    /// Cancels the statement that session `pid` is running, if `secret` is its key.
-    pub fn cancel(&self, pid: i32, secret: &[u8]) {
+    /// Cancels the statement that session `pid` is running, if `secret` is its key; whether it is.
+    pub fn cancel(&self, pid: i32, secret: &[u8]) -> bool {
         let handle = match self.sessions.lock().by_pid.get(&pid) {
             Some((key, handle)) if same(key, secret) => handle.clone(),
-            _ => return,
+            _ => return false,
         };
         handle.cancel();
+        true
+    }
+
+    /// Process ids begin at a number drawn at random: those of several nodes are told apart by it.
+    pub fn begin_anywhere(&self, env: &Env) {
+        // Half of the numbers are left to count on.
+        self.sessions.lock().last = (env.random.next_u64() >> 34) as i32;
     }
 }
 

@@ -95,6 +95,11 @@ impl WireServer {
 
     /// Serves until the server drains, then waits for the sessions to end. Begins with clients that another process served.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, passed: Vec<PassedClient>) {
+        if self.engine.has_peers() {
+            self.clients.cancels.begin_anywhere(&self.env);
+            let cancels = Arc::clone(&self.clients.cancels);
+            self.engine.cancelled_by(Box::new(move |pid, key| cancels.cancel(pid, key)));
+        }
         // First: a new client must not get the process id of one that is known by it.
         self.clients.cancels.begin_above(passed.iter().map(|client| client.state.pid));
         for client in passed {
@@ -154,7 +159,10 @@ impl WireServer {
         match startup::start(self, socket, peer).await {
             Ok((wire, Started::Session(client))) => Some((wire, client)),
             Ok((wire, Started::Cancel { pid, secret })) => {
-                self.clients.cancels.cancel(pid, &secret);
+                if !self.clients.cancels.cancel(pid, &secret) {
+                    // Of another node, perhaps: a load balancer knows nothing of sessions.
+                    self.engine.cancel_elsewhere(pid, &secret).await;
+                }
                 wire.close().await;
                 None
             }

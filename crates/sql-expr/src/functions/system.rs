@@ -230,10 +230,15 @@ fn signal(
 ) -> Result<Datum> {
     let exec = call.context.execution()?;
     let pid = i32::try_from(i64_of(pid)?).unwrap_or_default();
-    if let Some(owner) = exec.backend_role(pid) {
+    let found = if let Some(owner) = exec.backend_role(pid) {
         guards::signal(owner, what, call)?;
-    }
-    let found = act(exec, pid);
+        act(exec, pid)
+    } else if let Datum::Oid(owner) = call.context.request(Request::BackendRole(pid))? {
+        guards::signal(owner, what, call)?;
+        bool_of(&call.context.request(Request::Signal(pid, what != "cancel"))?)?
+    } else {
+        false
+    };
     if !found {
         let text = format!("PID {pid} is not a PostgreSQL backend process");
         exec.warn(SqlState::WARNING, text);

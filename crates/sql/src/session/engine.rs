@@ -10,6 +10,7 @@ use telesto_bucket::{Bucket, Meter};
 use telesto_cipher::Scratch;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::{DatabaseId, Env, Label};
+use telesto_txn::peers::Answers;
 use telesto_txn::{Database, TxnOptions};
 
 use super::audit::Audit;
@@ -33,6 +34,7 @@ use crate::online::Upkeep;
 use crate::plan::accounts::Accounts;
 use crate::plan::cancel::Backends;
 use crate::plan::cost::Spending;
+use crate::plan::everywhere::{self, ByKey, OwnSessions};
 use crate::plan::measurements::Measured;
 use crate::plan::{Planner, SessionView};
 
@@ -110,6 +112,7 @@ pub struct SqlEngine {
     pub(super) memory: Arc<MemoryBudget>,
     advisory: Arc<AdvisoryLocks>,
     pub(super) backends: Arc<Backends>,
+    own_sessions: Arc<OwnSessions>,
     hub: Arc<Hub>,
     measured: Arc<Measured>,
     pub(super) planner: Arc<dyn Planner>,
@@ -153,6 +156,11 @@ impl SqlEngine {
             }
         }
         let memory = MemoryBudget::new(options.memory_bytes);
+        let backends: Arc<Backends> = Arc::default();
+        let own_sessions = OwnSessions::new(Arc::clone(&backends));
+        if let Some(peers) = database.peers() {
+            peers.answer_with(Arc::clone(&own_sessions) as Arc<dyn Answers>);
+        }
         let hub = Hub::open(
             Arc::clone(&database),
             env.clone(),
@@ -178,7 +186,8 @@ impl SqlEngine {
             uses: Arc::default(),
             memory,
             advisory,
-            backends: Arc::default(),
+            backends,
+            own_sessions,
             hub,
             measured: Arc::default(),
             planner: Arc::new(BothExecutors),
@@ -276,6 +285,22 @@ impl SqlEngine {
             wrote: false,
             audit: options.audit,
         })
+    }
+
+    /// From here on cancel requests that arrive at other nodes are tried by `by_key`, too.
+    pub fn cancelled_by(&self, by_key: ByKey) {
+        self.own_sessions.cancelled_by(by_key);
+    }
+
+    /// Tries a client's cancel request on all other nodes; whether one of them has the session.
+    pub async fn cancel_elsewhere(&self, pid: i32, key: &[u8]) -> bool {
+        everywhere::cancel(&self.database, pid, key).await
+    }
+
+    /// Whether sessions of other nodes may be asked for by their process id.
+    #[must_use]
+    pub fn has_peers(&self) -> bool {
+        self.database.peers().is_some()
     }
 
     /// The database below.

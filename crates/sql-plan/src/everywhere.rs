@@ -1,0 +1,221 @@
+//! The sessions of all nodes of a cluster: what they do, and having one of them stopped.
+//!
+//! ```text
+//! pg_stat_activity, pg_cancel_backend, a cancel request ──► of this process? ─ yes ─► done here
+//!                                                            └─ no ─► every other node is asked ([`telesto_txn::peers`])
+//! ```
+//! # Invariants
+//! - Who may stop whom is decided where it is asked, by the role of the session that is to be stopped; who may see what, too.
+//! - A client's cancel request stops only the session whose secret key it knows, on whatever node it arrives.
+//!
+//! # On failure
+//! A node that does not answer within [`WITHIN`] is left out: its sessions are not shown, and not stopped.
+//!
+//! # Limits
+//! Process ids of two nodes are told apart by beginning at random numbers; the newest 2,000 sessions of each node are told.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use telesto_common::wait::Wait;
+use telesto_txn::Database;
+use telesto_txn::peers::Answers;
+
+use crate::activity::Activity;
+use crate::cancel::Backends;
+
+/// How long other nodes are waited for.
+pub const WITHIN: Duration = Duration::from_secs(1);
+/// Sessions that one node tells of.
+const MOST: usize = 2_000;
+/// States that sessions have.
+const STATES: [&str; 4] =
+    ["active", "idle", "idle in transaction", "idle in transaction (aborted)"];
+
+/// Stops what the session with this process id runs, if the key is its own; whether it is.
+pub type ByKey = Box<dyn Fn(i32, &[u8]) -> bool + Send + Sync>;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Question {
+    Shown,
+    RoleOf(i32),
+    Signal { pid: i32, terminate: bool },
+    Cancel { pid: i32, key: Vec<u8> },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Shown(Vec<(i32, Told)>),
+    Role(Option<u32>),
+    Found(bool),
+}
+
+/// One session on the wire between nodes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    user: String,
+    role: u32,
+    application_name: String,
+    backend_start: i64,
+    xact_start: Option<i64>,
+    query_start: Option<i64>,
+    state_change: i64,
+    state: String,
+    query: String,
+    client: Option<SocketAddr>,
+    wait: u8,
+}
+
+impl Told {
+    fn of(shown: Activity) -> Self {
+        Self {
+            user: shown.user,
+            role: shown.role,
+            application_name: shown.application_name,
+            backend_start: shown.backend_start,
+            xact_start: shown.xact_start,
+            query_start: shown.query_start,
+            state_change: shown.state_change,
+            state: shown.state.to_owned(),
+            query: shown.query,
+            client: shown.client,
+            wait: shown.wait as u8,
+        }
+    }
+
+    fn shown(self) -> Activity {
+        Activity {
+            user: self.user,
+            role: self.role,
+            application_name: self.application_name,
+            backend_start: self.backend_start,
+            xact_start: self.xact_start,
+            query_start: self.query_start,
+            state_change: self.state_change,
+            state: STATES.into_iter().find(|state| *state == self.state).unwrap_or_default(),
+            query: self.query,
+            client: self.client,
+            wait: Wait::numbered(self.wait),
+        }
+    }
+}
+
+/// What this process tells others of its sessions.
+pub struct OwnSessions {
+    backends: Arc<Backends>,
+    by_key: OnceLock<ByKey>,
+}
+
+impl fmt::Debug for OwnSessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnSessions").field("backends", &self.backends).finish_non_exhaustive()
+    }
+}
+
+impl OwnSessions {
+    /// Of these sessions.
+    #[must_use]
+    pub fn new(backends: Arc<Backends>) -> Arc<Self> {
+        Arc::new(Self { backends, by_key: OnceLock::new() })
+    }
+
+    /// From here on cancel requests that arrive at other nodes are tried here, too. Only what is told first counts.
+    pub fn cancelled_by(&self, by_key: ByKey) {
+        let _ = self.by_key.set(by_key);
+    }
+
+    fn found(&self, question: Question) -> Answer {
+        match question {
+            Question::Shown => {
+                let shown = self.backends.shown().into_iter().rev().take(MOST);
+                Answer::Shown(shown.map(|(pid, shown)| (pid, Told::of(shown))).collect())
+            }
+            Question::RoleOf(pid) => Answer::Role(self.backends.role_of(pid)),
+            Question::Signal { pid, terminate: true } => {
+                Answer::Found(self.backends.terminate(pid))
+            }
+            Question::Signal { pid, terminate: false } => Answer::Found(self.backends.cancel(pid)),
+            Question::Cancel { pid, key } => {
+                Answer::Found(self.by_key.get().is_some_and(|by_key| by_key(pid, &key)))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Answers for OwnSessions {
+    async fn answer(&self, question: Bytes) -> Option<Bytes> {
+        let question = postcard::from_bytes(&question).ok()?;
+        postcard::to_stdvec(&self.found(question)).ok().map(Bytes::from)
+    }
+}
+
+async fn ask(database: &Arc<dyn Database>, question: &Question) -> Vec<Answer> {
+    let Some(peers) = database.peers() else { return Vec::new() };
+    // It holds numbers and texts only: it always encodes.
+    let question = Bytes::from(postcard::to_stdvec(question).unwrap_or_default());
+    let answers = peers.ask(question, WITHIN).await.into_iter();
+    answers.filter_map(|(_, answer)| postcard::from_bytes(&answer).ok()).collect()
+}
+
+/// What the sessions of all other nodes do.
+pub async fn shown(database: &Arc<dyn Database>) -> Vec<(i32, Activity)> {
+    let answers = ask(database, &Question::Shown).await.into_iter();
+    let sessions = answers.filter_map(|answer| match answer {
+        Answer::Shown(sessions) => Some(sessions),
+        _ => None,
+    });
+    sessions.flatten().map(|(pid, told)| (pid, told.shown())).collect()
+}
+
+/// OID of the role of a session of another node; `None`: none has it.
+pub async fn role_of(database: &Arc<dyn Database>, pid: i32) -> Option<u32> {
+    ask(database, &Question::RoleOf(pid)).await.into_iter().find_map(|answer| match answer {
+        Answer::Role(role) => role,
+        _ => None,
+    })
+}
+
+/// Has a session of another node stop what it runs, or end; whether there is one.
+pub async fn signal(database: &Arc<dyn Database>, pid: i32, terminate: bool) -> bool {
+    any(ask(database, &Question::Signal { pid, terminate }).await)
+}
+
+/// Tries a client's cancel request on all other nodes; whether one has the session.
+pub async fn cancel(database: &Arc<dyn Database>, pid: i32, key: &[u8]) -> bool {
+    any(ask(database, &Question::Cancel { pid, key: key.to_vec() }).await)
+}
+
+fn any(answers: Vec<Answer>) -> bool {
+    answers.iter().any(|answer| matches!(answer, Answer::Found(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_is_told_to_another_node_as_it_is() {
+        let shown = Activity {
+            user: "ada".to_owned(),
+            role: 7,
+            application_name: "shop".to_owned(),
+            backend_start: 1,
+            xact_start: Some(2),
+            query_start: None,
+            state_change: 3,
+            state: "idle in transaction",
+            query: "SELECT 1".to_owned(),
+            client: Some(([127, 0, 0, 1], 5).into()),
+            wait: Wait::Advisory,
+        };
+        let bytes = postcard::to_stdvec(&Told::of(shown.clone())).expect("encodes");
+        let told: Told = postcard::from_bytes(&bytes).expect("decodes");
+        assert_eq!(format!("{:?}", told.shown()), format!("{shown:?}"));
+    }
+}
