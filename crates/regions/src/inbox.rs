@@ -4,7 +4,8 @@
 //! batch of i ─► queue of i ── its past is here? ─► transactions to apply, and the state to note with them in the same entry
 //! ```
 //! # Invariants
-//! - A transaction is given out only after everything of its past that goes to this region was given out (`matrix`).
+//! - A transaction is given out only after everything of its past that goes to this region was given out: by its counts (`matrix`), or
+//!   because its label has its turn (`tree`, while that is followed).
 //! - Each stream in its order; what was applied before is not given out again.
 //! - The state says exactly what was given out: stored beside it, it is where the region goes on after a crash.
 //! - What came of a region by another one is numbered as in its own stream, and is passed over when it comes by that.
@@ -22,9 +23,10 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
 use telesto_common::{Label, RegionId, Timestamp};
-use telesto_geo::{Bug, PlaneKind};
+use telesto_geo::{Bug, PlaneKind, TreeLabel};
 
 use crate::past::{MEMBERS, Past};
+use crate::tree::{Follows, Order, Stands};
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Position};
 
 const VERSION: u8 = 1;
@@ -51,6 +53,8 @@ pub(crate) struct Way {
     pub due: u64,
     /// Its past was not here when it was looked at first.
     pub waited: bool,
+    /// Its label has let it pass.
+    pub by_label: bool,
 }
 
 impl Remote {
@@ -80,6 +84,8 @@ enum Item {
 struct Source {
     /// Transactions of the stream that were applied.
     applied: u64,
+    /// The time of the newest of them, since this runner began.
+    applied_at: Timestamp,
     /// Where the stream is taken up again after a crash.
     resume: Position,
     /// Everything of the source up to here that goes to this region was applied.
@@ -102,6 +108,15 @@ impl Source {
             Item::End(_) => None,
         });
         self.applied.max(last.unwrap_or_default())
+    }
+
+    /// Where in the queue the first transaction stands that was not given out.
+    fn first(&self, from: RegionId, me: RegionId) -> Option<usize> {
+        let new = |item: &Item| match item {
+            Item::Transaction { past, .. } => past.get(from, me) > self.applied,
+            Item::End(_) => false,
+        };
+        self.queue.iter().position(new)
     }
 
     fn keep(&mut self, element: Element) {
@@ -134,6 +149,8 @@ pub(crate) struct Inbox {
     /// What was applied brought this into the past.
     known: Past,
     sources: BTreeMap<RegionId, Source>,
+    /// The order of labels, on plane `tree` while an epoch of it runs.
+    order: Option<Order>,
     /// A stream has begun, or another thing was changed that no transaction brought, which is not stored yet.
     begun: bool,
     /// How often it was asked what is due.
@@ -143,7 +160,8 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub fn new(me: RegionId, plane: PlaneKind, planted: Option<Bug>) -> Self {
         let (known, sources) = (Past::default(), BTreeMap::new());
-        Self { me, plane, planted, defining: None, known, sources, begun: false, turn: 0 }
+        let (defining, order) = (None, None);
+        Self { me, plane, planted, defining, known, sources, order, begun: false, turn: 0 }
     }
 
     /// `region` makes definitions. What it sends waits for all of its past on every plane, and what the others send for the definitions: rows
@@ -384,21 +402,33 @@ impl Inbox {
     /// what comes behind it is to be read by the definitions that it brings.
     pub fn due(&mut self, max_bytes: usize, stamp: Option<&Bytes>, now: u64) -> Vec<Remote> {
         self.turn += 1;
+        self.look(now);
         let mut out = Vec::new();
         let mut bytes = 0;
+        let mut give = |remote: Remote, bytes: &mut usize| {
+            *bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
+            let defines = stamp.is_some_and(|stamp| remote.written(stamp).is_some());
+            out.push(remote);
+            defines
+        };
         let regions: Vec<RegionId> = self.sources.keys().copied().collect();
         loop {
             let mut moved = false;
+            while bytes < max_bytes
+                && let Some(remote) = self.pop_labelled(now)
+            {
+                moved = true;
+                if give(remote, &mut bytes) {
+                    return out;
+                }
+            }
             for from in &regions {
-                while bytes < max_bytes && self.is_due(*from) {
+                while bytes < max_bytes && self.is_due(*from) && !self.waits_for_label(*from) {
                     moved = true;
-                    if let Some(remote) = self.pop(*from, now) {
-                        bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
-                        let defines = stamp.is_some_and(|stamp| remote.written(stamp).is_some());
-                        out.push(remote);
-                        if defines {
-                            return out;
-                        }
+                    if let Some(remote) = self.pop(*from, now)
+                        && give(remote, &mut bytes)
+                    {
+                        return out;
                     }
                 }
             }
@@ -425,11 +455,68 @@ impl Inbox {
         })
     }
 
+    /// Follows another order of labels, or none.
+    pub fn follow(&mut self, order: Option<Order>) {
+        self.order = order;
+    }
+
+    /// How the order of labels is followed.
+    pub fn follows(&self) -> Follows {
+        self.order.as_ref().map(Order::follows).unwrap_or_default()
+    }
+
+    /// Labels of an epoch have come, in this order.
+    pub fn labels(&mut self, epoch: u64, labels: Vec<TreeLabel>, now: u64) {
+        if let Some(order) = self.order.as_mut().filter(|order| order.epoch() == epoch) {
+            labels.into_iter().for_each(|label| order.label(label, now));
+        }
+    }
+
+    /// Looks whether the order of labels is to be followed.
+    fn look(&mut self, now: u64) {
+        let Some(order) = &mut self.order else { return };
+        let (sources, me) = (&self.sources, self.me);
+        let closed = |of: &RegionId| sources.get(of).is_some_and(|of| of.applied == CLOSED);
+        let settled = order.lost.iter().all(closed);
+        order.look(|of| stands(sources, of, me), settled, now);
+    }
+
+    /// The first transaction of `from` has no turn yet.
+    fn waits_for_label(&self, from: RegionId) -> bool {
+        let front = self.sources.get(&from).and_then(|source| Some((source, source.queue.front()?)));
+        let Some((source, Item::Transaction { past, .. })) = front else { return false };
+        self.follows() == Follows::On && past.get(from, self.me) > source.applied
+    }
+
+    /// Gives out the transaction whose label has its turn. Positions before it in its stream wait for their pasts, as ever: what they name
+    /// may be more than what it has seen.
+    fn pop_labelled(&mut self, now: u64) -> Option<Remote> {
+        let (sources, me) = (&self.sources, self.me);
+        let from = self.order.as_mut()?.turn(|of| stands(sources, of, me))?;
+        let source = self.sources.get_mut(&from)?;
+        let at = source.first(from, me)?;
+        let item = source.queue.remove(at)?;
+        // Of positions in a row the first one is the one to come next, and the last one holds all others.
+        let is_end = |at: usize| matches!(source.queue.get(at), Some(Item::End(_)));
+        if at >= 2 && is_end(at - 2) && is_end(at - 1) && is_end(at) {
+            source.queue.remove(at - 1);
+        }
+        let mut remote = self.applied(from, item, now)?;
+        remote.way.by_label = true;
+        Some(remote)
+    }
+
     fn pop(&mut self, from: RegionId, now: u64) -> Option<Remote> {
+        let item = self.sources.get_mut(&from)?.queue.pop_front()?;
+        self.applied(from, item, now)
+    }
+
+    /// Notes that `item` of `from` is given out.
+    fn applied(&mut self, from: RegionId, item: Item, now: u64) -> Option<Remote> {
         let (me, this_turn) = (self.me, self.turn);
         let source = self.sources.get_mut(&from)?;
         let merges = self.planted != Some(Bug::ColumnNotMerged);
-        match source.queue.pop_front()? {
+        match item {
             Item::End(position) => {
                 if merges {
                     self.known.absorb(&position.past);
@@ -447,14 +534,25 @@ impl Inbox {
                     return None;
                 }
                 source.applied = number;
+                source.applied_at = source.applied_at.max(at);
                 if merges {
                     self.known.absorb(&past);
                 }
-                let way = Way { came, due: now, waited: turn + 1 < this_turn };
+                let way = Way { came, due: now, waited: turn + 1 < this_turn, by_label: false };
                 Some(Remote { label: Label::update(from, at), writes, way })
             }
         }
     }
+}
+
+/// How a source stands.
+fn stands(sources: &BTreeMap<RegionId, Source>, of: RegionId, me: RegionId) -> Stands {
+    let Some(source) = sources.get(&of) else { return Stands::default() };
+    let first = source.first(of, me).and_then(|at| match source.queue.get(at) {
+        Some(Item::Transaction { at, came, .. }) => Some((*at, *came)),
+        _ => None,
+    });
+    Stands { first, applied: source.applied_at, passed: source.passed }
 }
 
 impl Item {
