@@ -329,13 +329,6 @@ impl Inner {
     fn arrive(&mut self, edge: Edge, label: TreeLabel, shared: &Shared) -> Vec<TreeLabel> {
         let (from, to) = edge;
         let Node::Serializer(index) = to else { return vec![label] };
-        let reorders = self.planted == Some(Bug::SerializerReorders)
-            && label.label.kind == LabelKind::Update
-            && label.label.timestamp.wall_micros().is_multiple_of(3);
-        if reorders && self.held.is_none() {
-            self.held = Some((edge, label));
-            return Vec::new();
-        }
         let Some(serializer) = self.serializers.get(&index) else { return Vec::new() };
         let forwards = match serializer.receive(address(from), label) {
             Ok(forwards) => forwards,
@@ -346,19 +339,28 @@ impl Inner {
         };
         let mut here = Vec::new();
         for forward in forwards {
-            here.append(&mut self.route((to, node(forward.to)), label, shared));
-        }
-        if let Some((edge, held)) = self.held.take() {
-            here.append(&mut self.arrive_late(edge, held, shared));
+            let edge = (to, node(forward.to));
+            here.append(&mut match self.planted {
+                Some(Bug::SerializerReorders) => self.reorder(edge, label, shared),
+                _ => self.route(edge, label, shared),
+            });
         }
         here
     }
 
-    /// What a planted bug held back.
-    fn arrive_late(&mut self, edge: Edge, label: TreeLabel, shared: &Shared) -> Vec<TreeLabel> {
-        let planted = self.planted.take();
-        let here = self.arrive(edge, label, shared);
-        self.planted = planted;
+    /// For tests: sends a label along an edge, now and then behind others that come after it.
+    fn reorder(&mut self, edge: Edge, label: TreeLabel, shared: &Shared) -> Vec<TreeLabel> {
+        let update = label.label.kind == LabelKind::Update;
+        let chosen = update && label.label.timestamp.wall_micros().is_multiple_of(3);
+        let leads_away = self.edges.get(&edge).is_some_and(|out| !out.direct);
+        if chosen && self.held.is_none() && leads_away {
+            self.held = Some((edge, label));
+            return Vec::new();
+        }
+        let mut here = self.route(edge, label, shared);
+        if let Some((held_at, held)) = self.held.take_if(|(at, _)| *at == edge && !update) {
+            here.append(&mut self.route(held_at, held, shared));
+        }
         here
     }
 }

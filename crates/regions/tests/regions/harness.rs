@@ -101,8 +101,9 @@ pub struct Sites {
     pub plane: PlaneKind,
     /// Planes of single regions.
     pub planes: std::collections::BTreeMap<u16, PlaneKind>,
-    /// The tree, which region 0 tells the others.
+    /// The tree, and which region tells it the others.
     pub tree: Option<Plan>,
+    pub teller: usize,
     pub patience: Duration,
     pub beat: Duration,
     /// How long requests of buckets take.
@@ -154,6 +155,7 @@ impl Sites {
             plane: PlaneKind::Matrix,
             planes: std::collections::BTreeMap::new(),
             tree: None,
+            teller: 0,
             patience: Duration::from_secs(1),
             beat: Duration::from_millis(50),
             latency: None,
@@ -261,7 +263,7 @@ impl Sites {
             lost: self.lost.iter().map(|id| RegionId(*id)).collect(),
             planted: self.planted,
             plane: self.planes.get(&id.0).copied().unwrap_or(self.plane),
-            tree: self.tree.clone().filter(|_| region == 0),
+            tree: self.tree.clone().filter(|_| region == self.teller),
             patience: self.patience,
             beat: self.beat,
             inbox_bytes: self.inbox_bytes,
