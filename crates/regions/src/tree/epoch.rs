@@ -348,18 +348,23 @@ impl Inner {
         here
     }
 
-    /// For tests: sends a label along an edge, now and then behind others that come after it.
+    /// For tests: sends a label along an edge, now and then behind those of other regions that come after it.
     fn reorder(&mut self, edge: Edge, label: TreeLabel, shared: &Shared) -> Vec<TreeLabel> {
-        let update = label.label.kind == LabelKind::Update;
-        let chosen = update && label.label.timestamp.wall_micros().is_multiple_of(3);
+        let TreeLabel { label: of, .. } = label;
+        let update = of.kind == LabelKind::Update;
+        let next = |(at, held): &mut (Edge, TreeLabel)| {
+            *at == edge && update && held.label.source == of.source
+        };
+        let mut here = match self.held.take_if(next) {
+            Some((edge, held)) => self.route(edge, held, shared),
+            None => Vec::new(),
+        };
         let leads_away = self.edges.get(&edge).is_some_and(|out| !out.direct);
-        if chosen && self.held.is_none() && leads_away {
+        let chosen = update && leads_away && of.timestamp.wall_micros().is_multiple_of(3);
+        if chosen && self.held.is_none() {
             self.held = Some((edge, label));
-            return Vec::new();
-        }
-        let mut here = self.route(edge, label, shared);
-        if let Some((held_at, held)) = self.held.take_if(|(at, _)| *at == edge && !update) {
-            here.append(&mut self.route(held_at, held, shared));
+        } else {
+            here.append(&mut self.route(edge, label, shared));
         }
         here
     }

@@ -211,6 +211,17 @@ fn tree_is_followed_only_behind_everything_from_before_its_epoch() {
     assert!(effect_of_an_older_epoch(Some(Bug::EarlyTree)), "epochs mixed are not found");
 }
 
+/// Waits until `key` reads `value`, and no longer.
+async fn shows(world: &World, sites: &Sites, region: usize, key: &str, value: &String) {
+    for _ in 0..50_000 {
+        if sites.get(region, key).await.as_ref() == Some(value) {
+            return;
+        }
+        world.sleep(Duration::from_micros(200)).await;
+    }
+    panic!("{key} is not {value} in region {region} after ten seconds");
+}
+
 /// Chains of cause and effect over the regions; how many effects are seen at the end without their causes.
 fn broken_chains(bug: Option<Bug>) -> usize {
     World::run(64, false, async |world| {
@@ -221,14 +232,11 @@ fn broken_chains(bug: Option<Bug>) -> usize {
         let mut broken = 0;
         for round in 0..30 {
             let value = round.to_string();
+            world.sleep(Duration::from_millis(world.draw(20))).await;
             sites.put(0, "a1", &value).await;
-            while sites.get(1, "a1").await.as_ref() != Some(&value) {
-                world.sleep(Duration::from_micros(200)).await;
-            }
+            shows(&world, &sites, 1, "a1", &value).await;
             sites.put(1, "c1", &value).await;
-            while sites.get(2, "c1").await.as_ref() != Some(&value) {
-                world.sleep(Duration::from_micros(200)).await;
-            }
+            shows(&world, &sites, 2, "c1", &value).await;
             broken += usize::from(sites.get(2, "a1").await.as_ref() != Some(&value));
         }
         broken
