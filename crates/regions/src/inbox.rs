@@ -483,7 +483,8 @@ impl Inbox {
 
     /// The first transaction of `from` has no turn yet.
     fn waits_for_label(&self, from: RegionId) -> bool {
-        let front = self.sources.get(&from).and_then(|source| Some((source, source.queue.front()?)));
+        let front =
+            self.sources.get(&from).and_then(|source| Some((source, source.queue.front()?)));
         let Some((source, Item::Transaction { past, .. })) = front else { return false };
         self.follows() == Follows::On && past.get(from, self.me) > source.applied
     }

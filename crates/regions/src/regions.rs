@@ -45,6 +45,7 @@ use crate::take_back;
 use crate::token;
 use crate::tree::{self, TreeStatus, Trees};
 use crate::wire::Position;
+use telesto_geo::PlaneKind;
 use telesto_geo::placement::Rules;
 
 /// Memory for parts of large write sets that are read again.
@@ -276,7 +277,7 @@ impl Regions {
             me: shared.config.me,
             name: shared.config.name.clone(),
             plane: shared.config.plane.name(),
-            tree: shared.trees.status(follows),
+            tree: shared.trees.status(follows, shared.config.plane == PlaneKind::Tree),
             peers: shared.config.peers.iter().filter_map(peer).collect(),
             conflicts: shared.conflicts.lock().0,
             trouble: trouble

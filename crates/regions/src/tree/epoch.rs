@@ -21,9 +21,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use telesto_common::{LabelKind, RegionId, Timestamp};
-use telesto_geo::{
-    Address, Bug, Node, RegionSet, Serializer, SerializerId, Tree, TreeLabel,
-};
+use telesto_geo::{Address, Bug, Node, RegionSet, Serializer, SerializerId, Tree, TreeLabel};
 use tokio::sync::Notify;
 
 use crate::past::Past;

@@ -67,8 +67,7 @@ impl Shared {
     /// How the tree stands here.
     fn standing(&self) -> Standing {
         let connected = |peer: &crate::shared::Peer| peer.connected.load(Ordering::Relaxed);
-        let ready =
-            self.peers.values().all(connected) && self.taking_back.lock().is_empty();
+        let ready = self.peers.values().all(connected) && self.taking_back.lock().is_empty();
         let state = self.trees.state.lock();
         let epoch = state.epoch.as_ref();
         Standing {
@@ -97,8 +96,9 @@ pub(crate) fn hear(shared: &Arc<Shared>, from: RegionId, said: Bytes) -> Result<
         Say::End { epoch } => end(shared, epoch),
         Say::Labels { epoch, life, edge, first, labels } => {
             let running = shared.trees.epoch().filter(|running| running.number == epoch);
-            let took = running
-                .map_or(Took::Over, |running| running.take(shared, (from, life), edge, first, labels));
+            let took = running.map_or(Took::Over, |running| {
+                running.take(shared, (from, life), edge, first, labels)
+            });
             return Ok(took.encode());
         }
     }
@@ -212,9 +212,8 @@ async fn everybody(shared: &Arc<Shared>, say: &Say) -> Answers {
     let mut answers: Answers =
         join_all(shared.peers.keys().map(|to| ask(*to))).await.into_iter().collect();
     let me = shared.config.me;
-    let own = hear(shared, me, say.encode()).and_then(|answer| {
-        Standing::decode(answer).map_err(Error::malformed("how a tree stands"))
-    });
+    let own = hear(shared, me, say.encode())
+        .and_then(|answer| Standing::decode(answer).map_err(Error::malformed("how a tree stands")));
     answers.insert(me, own);
     answers
 }
@@ -279,9 +278,7 @@ async fn lead(
 /// Has everybody take part in an epoch; who they are.
 async fn start(shared: &Arc<Shared>, epoch: u64, plan: &Plan) -> Result<BTreeMap<RegionId, u64>> {
     let mut lives = BTreeMap::new();
-    for (region, prepared) in
-        everybody(shared, &Say::Prepare { epoch, plan: plan.text()? }).await
-    {
+    for (region, prepared) in everybody(shared, &Say::Prepare { epoch, plan: plan.text()? }).await {
         let prepared = prepared?;
         if prepared.epoch != epoch {
             return Err(Error::Config(format!(

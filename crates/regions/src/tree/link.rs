@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::shared::Shared;
 use crate::tree::epoch::{Epoch, ToDo};
 use crate::tree::micros;
-use crate::tree::say::{Edge, LABELS, Say, Took};
+use crate::tree::say::{Edge, LABEL_BYTES, LABELS, Say, Took};
 
 /// Labels under way, and requests.
 const KEPT: usize = 1 << 14;
@@ -74,8 +75,7 @@ struct Link<'a> {
 pub(crate) async fn run(shared: Arc<Shared>, epoch: Arc<Epoch>, (edge, to, wake): ToDo) {
     let (kept, under_way) = (Kept::default(), FuturesOrdered::new());
     let (life, lost) = (None, false);
-    let mut link =
-        Link { shared: &shared, epoch: &epoch, edge, to, kept, life, under_way, lost };
+    let mut link = Link { shared: &shared, epoch: &epoch, edge, to, kept, life, under_way, lost };
     loop {
         if epoch.broken().is_some() {
             return;
@@ -117,6 +117,12 @@ impl Link<'_> {
             let (first, count) = (self.kept.next, labels.len() as u64);
             metrics::counter!("telesto_regions_labels_sent_total", "to" => self.to.to_string())
                 .increment(count);
+            if let Some(peer) = self.shared.peers.get(&self.to) {
+                // What the tree costs is metadata, too: it comes in addition to pasts.
+                let bytes = count * LABEL_BYTES as u64;
+                peer.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+                peer.metadata_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
             self.kept.next += count;
             let end = self.kept.next;
             let (shared, to) = (self.shared, self.to);

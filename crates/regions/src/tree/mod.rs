@@ -34,6 +34,9 @@ pub(crate) use keep::{hear, keep};
 pub(crate) use order::{Follows, Order, Stands};
 pub use plan::Plan;
 
+const NO_PLAN: &str =
+    "no tree of serializers is known here; make one with `telesto geo plan --apply` in any region";
+
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -47,6 +50,9 @@ pub struct TreeStatus {
     pub epoch: u64,
     /// What is applied now goes by labels. Else, and on other planes, it goes by pasts, or in no order.
     pub on: bool,
+    /// In a word: `followed`, `late` (by pasts until labels are up to date), `begins` (by pasts, too), `carried` (for the others; this region
+    /// is on another plane), `none` (no epoch runs).
+    pub state: &'static str,
     /// Transactions of other regions applied since this runner began: by their labels, and by their pasts.
     pub applied: (u64, u64),
     /// Labels that this region has sent of its own since this runner began.
@@ -122,7 +128,7 @@ impl Trees {
         metrics::counter!("telesto_regions_applied_total", "by" => by).increment(1);
     }
 
-    pub fn status(&self, follows: Follows) -> TreeStatus {
+    pub fn status(&self, follows: Follows, wanted: bool) -> TreeStatus {
         let state = self.state.lock();
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let broken = state.epoch.as_ref().and_then(|epoch| epoch.broken());
@@ -130,9 +136,19 @@ impl Trees {
             plan: state.plan.as_ref().map_or(0, |plan| plan.number),
             epoch: state.epoch.as_ref().map_or(0, |epoch| epoch.number),
             on: follows == Follows::On,
+            state: match (follows, &state.epoch) {
+                (_, None) => "none",
+                (_, Some(_)) if !wanted => "carried",
+                (Follows::On, _) => "followed",
+                (Follows::Fallen, _) => "late",
+                (Follows::NotYet, _) => "begins",
+            },
             applied: (count(&self.by_label), count(&self.by_past)),
             labels: count(&self.labels),
-            trouble: broken.or_else(|| state.trouble.clone()),
+            trouble: broken.or_else(|| state.trouble.clone()).or_else(|| {
+                let unknown = wanted && state.plan.is_none();
+                unknown.then(|| NO_PLAN.to_owned())
+            }),
         }
     }
 

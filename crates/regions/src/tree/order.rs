@@ -218,10 +218,8 @@ mod tests {
         assert_eq!(order.turn(both), Some(TWO));
         let first_only = |of| if of == ONE { stands(Some(20), 10) } else { stands(None, 10) };
         assert_eq!(order.turn(first_only), None, "that of TWO has not come");
-        let applied = |of| Stands {
-            applied: Timestamp(if of == TWO { 20 } else { 0 }),
-            ..first_only(of)
-        };
+        let applied =
+            |of| Stands { applied: Timestamp(if of == TWO { 20 } else { 0 }), ..first_only(of) };
         assert_eq!(order.turn(applied), Some(ONE));
     }
 
@@ -233,10 +231,8 @@ mod tests {
         assert_eq!(order.follows(), Follows::On);
         order.look(waits, true, 151);
         assert_eq!(order.follows(), Follows::Fallen);
-        let applied = |of| Stands {
-            applied: Timestamp(if of == ONE { 20 } else { 0 }),
-            ..stands(None, 10)
-        };
+        let applied =
+            |of| Stands { applied: Timestamp(if of == ONE { 20 } else { 0 }), ..stands(None, 10) };
         order.look(applied, true, 152);
         assert_eq!(order.follows(), Follows::Fallen, "its label has not come");
         order.label(label(LabelKind::Update, ONE, 20), 153);
