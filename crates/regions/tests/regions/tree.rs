@@ -283,6 +283,11 @@ impl Course for Changing {
         sites.tree = Some(plan(world, &if seed.is_multiple_of(2) { star(1) } else { chain() }));
         sites.beat = Duration::from_millis(10);
         sites.patience = Duration::from_millis(if seed.is_multiple_of(3) { 30 } else { 150 });
+        if seed.is_multiple_of(5) {
+            // Hardly more than one transaction of each source.
+            sites.inbox_bytes = 5_000;
+        }
+        sites.latency = seed.is_multiple_of(7).then_some("s3-express");
         // One that goes by pasts makes labels as the others do.
         if seed % 4 == 1 {
             sites.planes.insert((seed / 4 % 3) as u16, PlaneKind::Matrix);

@@ -71,7 +71,7 @@ pub struct Plan {
     #[arg(long, requires = "bucket", conflicts_with = "paper")]
     apply: bool,
     /// With --apply: the bucket of that region
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", requires = "apply")]
     bucket: Option<String>,
     /// The file with the keys of an encrypted database
     #[arg(long, value_name = "FILE", env = "TELESTO_ENCRYPTION_KEY_FILE")]
