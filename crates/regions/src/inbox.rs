@@ -28,7 +28,7 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::{Bug, PlaneKind};
 
 use crate::past::{MEMBERS, Past};
-use crate::tree::{Follows, Order};
+use crate::tree::Order;
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Position};
 
 const VERSION: u8 = 1;
