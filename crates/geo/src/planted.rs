@@ -30,10 +30,16 @@ pub enum Bug {
     UnseenFallback,
     /// A resumed link leaves out the first message that was not acknowledged.
     ResumeSkips,
+    /// Between real regions: labels leave before those of their causes have come.
+    UngatedLabels,
+    /// Between real regions: a tree's order is followed before everything is here that was committed before its epoch.
+    EarlyTree,
+    /// Between real regions: a serializer lets labels of different regions overtake each other now and then.
+    SerializerReorders,
 }
 
 impl Bug {
-    /// All of them, with their names.
+    /// Those that the simulation of the state machines plants, with their names.
     pub const ALL: [(&'static str, Self); 8] = [
         ("label-before-cause", Self::LabelBeforeCause),
         ("column-not-merged", Self::ColumnNotMerged),

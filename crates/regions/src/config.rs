@@ -18,6 +18,7 @@ use telesto_net::{Caller, Peer};
 
 use crate::error::{Error, Result};
 use crate::past::MEMBERS;
+use crate::tree::Plan;
 
 /// Another region.
 #[derive(Clone, Debug)]
@@ -45,8 +46,12 @@ pub struct RegionsConfig {
     pub peers: Vec<PeerRegion>,
     /// Regions that are gone for good, whose peers exchange what they have of them.
     pub lost: Vec<RegionId>,
-    /// How causal order is kept: `matrix`, or `eventual` (none but of definitions).
+    /// How causal order is kept: `matrix`, `tree`, or `eventual` (none but of definitions).
     pub plane: PlaneKind,
+    /// The tree of serializers that this region tells the others.
+    pub tree: Option<Plan>,
+    /// On `tree`: how long a transaction waits for its label, and a label for its transaction, before pasts decide.
+    pub patience: Duration,
     /// Who this node is to others.
     pub caller: Caller,
     /// How long a position without anything for a peer may wait before it is told, and how often a shared log is looked at.
@@ -64,7 +69,7 @@ pub struct RegionsConfig {
 }
 
 impl RegionsConfig {
-    /// The defaults: `matrix`, beats of 50 ms, 64 MiB of inbox, waits of at most 30 s.
+    /// The defaults: `matrix`, beats of 50 ms, 64 MiB of inbox, waits of at most 30 s, for labels of 1 s.
     #[must_use]
     pub fn new(me: RegionId, deployment: u128, secret: [u8; 32], caller: Caller) -> Self {
         Self {
@@ -75,6 +80,8 @@ impl RegionsConfig {
             peers: Vec::new(),
             lost: Vec::new(),
             plane: PlaneKind::Matrix,
+            tree: None,
+            patience: Duration::from_secs(1),
             caller,
             beat: Duration::from_millis(50),
             inbox_bytes: 64 << 20,
@@ -104,10 +111,10 @@ impl RegionsConfig {
 
 /// Whether regions run `plane`.
 pub(crate) fn runs(plane: PlaneKind) -> Result<()> {
-    if matches!(plane, PlaneKind::Matrix | PlaneKind::Eventual) {
+    if matches!(plane, PlaneKind::Matrix | PlaneKind::Tree | PlaneKind::Eventual) {
         return Ok(());
     }
     Err(Error::Config(format!(
-        "the {plane} plane runs in the study only (make bench-geo), since it makes nothing visible sooner than matrix does; choose matrix, or eventual for no order between regions"
+        "the {plane} plane runs in the study only (make bench-geo), since it makes nothing visible sooner than matrix does; choose matrix, tree, or eventual for no order between regions"
     )))
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use telesto_common::Label;
-use telesto_txn::regions::{ConflictView, LinkView, RegionControl, RegionView, RegionsView};
+use telesto_txn::regions::{
+    ConflictView, LinkView, RegionControl, RegionView, RegionsView, TreeView,
+};
 
 use crate::regions::{PeerStatus, Regions};
 
@@ -37,6 +39,13 @@ impl RegionControl for Regions {
             me: status.me,
             name: status.name,
             plane: status.plane,
+            tree: TreeView {
+                epoch: status.tree.epoch,
+                state: status.tree.state,
+                by_label: status.tree.applied.0,
+                by_past: status.tree.applied.1,
+                trouble: status.tree.trouble,
+            },
             peers: status.peers.into_iter().map(peer).collect(),
             conflicts: status.conflicts,
             trouble: status.trouble,

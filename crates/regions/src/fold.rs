@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::key::KeyRange;
-use telesto_common::{RegionId, ShardId};
+use telesto_common::{RegionId, ShardId, Timestamp};
 use telesto_geo::RegionSet;
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 use telesto_shard::ProcessCache;
@@ -54,6 +54,8 @@ pub(crate) struct Folded {
     pub elements: Vec<Element>,
     /// Ranges that the receiver replicates from here on.
     pub gained: Vec<KeyRange>,
+    /// Each commit of this region, whoever gets something of it: when, and which regions replicate what it wrote.
+    pub labels: Vec<(Timestamp, RegionSet)>,
 }
 
 /// What is collected of one commit.
@@ -160,6 +162,9 @@ impl Fold {
             self.position.past.absorb(&known);
         }
         self.position.past.count(self.me, placement);
+        if !placement.is_empty() {
+            folded.labels.push((commit.timestamp, placement));
+        }
         if let Some(region) = to
             && placement.has(region)
         {

@@ -4,7 +4,8 @@
 //! batch of i ─► queue of i ── its past is here? ─► transactions to apply, and the state to note with them in the same entry
 //! ```
 //! # Invariants
-//! - A transaction is given out only after everything of its past that goes to this region was given out (`matrix`).
+//! - A transaction is given out only after everything of its past that goes to this region was given out: by its counts (`matrix`), or
+//!   because its label has its turn (`tree`, while that is followed).
 //! - Each stream in its order; what was applied before is not given out again.
 //! - The state says exactly what was given out: stored beside it, it is where the region goes on after a crash.
 //! - What came of a region by another one is numbered as in its own stream, and is passed over when it comes by that.
@@ -17,6 +18,8 @@
 //! was not applied is first in its own stream, so that it is here, or there is room for it. What came is kept for other regions as far as
 //! [`KEPT_BYTES`] go.
 
+mod labels;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -25,6 +28,7 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::{Bug, PlaneKind};
 
 use crate::past::{MEMBERS, Past};
+use crate::tree::Order;
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Position};
 
 const VERSION: u8 = 1;
@@ -51,6 +55,8 @@ pub(crate) struct Way {
     pub due: u64,
     /// Its past was not here when it was looked at first.
     pub waited: bool,
+    /// Its label has let it pass.
+    pub by_label: bool,
 }
 
 impl Remote {
@@ -80,6 +86,8 @@ enum Item {
 struct Source {
     /// Transactions of the stream that were applied.
     applied: u64,
+    /// The time of the newest of them, since this runner began.
+    applied_at: Timestamp,
     /// Where the stream is taken up again after a crash.
     resume: Position,
     /// Everything of the source up to here that goes to this region was applied.
@@ -134,6 +142,8 @@ pub(crate) struct Inbox {
     /// What was applied brought this into the past.
     known: Past,
     sources: BTreeMap<RegionId, Source>,
+    /// The order of labels, on plane `tree` while an epoch of it runs.
+    order: Option<Order>,
     /// A stream has begun, or another thing was changed that no transaction brought, which is not stored yet.
     begun: bool,
     /// How often it was asked what is due.
@@ -143,7 +153,8 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub fn new(me: RegionId, plane: PlaneKind, planted: Option<Bug>) -> Self {
         let (known, sources) = (Past::default(), BTreeMap::new());
-        Self { me, plane, planted, defining: None, known, sources, begun: false, turn: 0 }
+        let (defining, order) = (None, None);
+        Self { me, plane, planted, defining, known, sources, order, begun: false, turn: 0 }
     }
 
     /// `region` makes definitions. What it sends waits for all of its past on every plane, and what the others send for the definitions: rows
@@ -384,21 +395,33 @@ impl Inbox {
     /// what comes behind it is to be read by the definitions that it brings.
     pub fn due(&mut self, max_bytes: usize, stamp: Option<&Bytes>, now: u64) -> Vec<Remote> {
         self.turn += 1;
+        self.look(now);
         let mut out = Vec::new();
         let mut bytes = 0;
+        let mut give = |remote: Remote, bytes: &mut usize| {
+            *bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
+            let defines = stamp.is_some_and(|stamp| remote.written(stamp).is_some());
+            out.push(remote);
+            defines
+        };
         let regions: Vec<RegionId> = self.sources.keys().copied().collect();
         loop {
             let mut moved = false;
+            while bytes < max_bytes
+                && let Some(remote) = self.pop_labelled(now)
+            {
+                moved = true;
+                if give(remote, &mut bytes) {
+                    return out;
+                }
+            }
             for from in &regions {
-                while bytes < max_bytes && self.is_due(*from) {
+                while bytes < max_bytes && self.is_due(*from) && !self.waits_for_label(*from) {
                     moved = true;
-                    if let Some(remote) = self.pop(*from, now) {
-                        bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
-                        let defines = stamp.is_some_and(|stamp| remote.written(stamp).is_some());
-                        out.push(remote);
-                        if defines {
-                            return out;
-                        }
+                    if let Some(remote) = self.pop(*from, now)
+                        && give(remote, &mut bytes)
+                    {
+                        return out;
                     }
                 }
             }
@@ -426,10 +449,16 @@ impl Inbox {
     }
 
     fn pop(&mut self, from: RegionId, now: u64) -> Option<Remote> {
+        let item = self.sources.get_mut(&from)?.queue.pop_front()?;
+        self.applied(from, item, now)
+    }
+
+    /// Notes that `item` of `from` is given out.
+    fn applied(&mut self, from: RegionId, item: Item, now: u64) -> Option<Remote> {
         let (me, this_turn) = (self.me, self.turn);
         let source = self.sources.get_mut(&from)?;
         let merges = self.planted != Some(Bug::ColumnNotMerged);
-        match source.queue.pop_front()? {
+        match item {
             Item::End(position) => {
                 if merges {
                     self.known.absorb(&position.past);
@@ -447,10 +476,11 @@ impl Inbox {
                     return None;
                 }
                 source.applied = number;
+                source.applied_at = source.applied_at.max(at);
                 if merges {
                     self.known.absorb(&past);
                 }
-                let way = Way { came, due: now, waited: turn + 1 < this_turn };
+                let way = Way { came, due: now, waited: turn + 1 < this_turn, by_label: false };
                 Some(Remote { label: Label::update(from, at), writes, way })
             }
         }

@@ -14,7 +14,7 @@
 //! [`Error`] says what to do; [`Regions::status`] what is wrong now.
 //!
 //! # Limits
-//! 16 regions, one shard, one node a region that carries the streams. Planes `matrix` and `eventual`.
+//! 16 regions, one shard, one node a region that carries the streams. Planes `matrix`, `tree` and `eventual`.
 
 mod again;
 mod answer;
@@ -40,6 +40,7 @@ mod sort_out;
 mod store;
 mod take_back;
 mod token;
+mod tree;
 mod verify;
 mod wire;
 
@@ -52,4 +53,5 @@ pub use report::{Report, reports};
 pub use shared::SERVICE;
 pub use telesto_geo::placement::{Placement, Rule, Rules};
 pub use token::TOKEN_BYTES;
+pub use tree::{Plan, TreeStatus};
 pub use verify::{Compared, Difference, Verifier, Version};

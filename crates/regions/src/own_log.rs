@@ -86,6 +86,18 @@ impl Shared {
         }
     }
 
+    /// A fold at the log's tail as it is now.
+    pub(crate) async fn fold_at_tail(&self) -> Result<Fold> {
+        let base = self.store.row(rows::base(), None).await?.ok_or_else(|| {
+            Error::Config("this region has not begun to keep its position; retry".to_owned())
+        })?;
+        let base = Position::decode(base).map_err(Error::malformed("a stored position"))?;
+        let rules = self.rules_at(&base).await?;
+        let mut fold = self.fold(base, rules);
+        self.run_to_tail(&mut fold).await?;
+        Ok(fold)
+    }
+
     /// Keys of `ranges` that the log up to `through` deletes: their marks must go where their rows would.
     pub(crate) async fn deleted(&self, ranges: &[KeyRange], through: Lsn) -> Result<Vec<Bytes>> {
         let mut keys = BTreeSet::new();

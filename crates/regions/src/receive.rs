@@ -105,6 +105,7 @@ impl Receiver {
                 let question = Question::decode(question).map_err(malformed())?;
                 question.answer(shared, from).await.map(Reply::Answer)
             }
+            Request::Tree(said) => crate::tree::hear(shared, from, said).map(Reply::Answer),
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);
                 // Noted first: after a crash it would be filled again, with rows that go before their causes.

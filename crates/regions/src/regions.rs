@@ -43,7 +43,9 @@ use crate::sort_out::Tables;
 use crate::store::{Store, checked};
 use crate::take_back;
 use crate::token;
+use crate::tree::{self, TreeStatus, Trees};
 use crate::wire::Position;
+use telesto_geo::PlaneKind;
 use telesto_geo::placement::Rules;
 
 /// Memory for parts of large write sets that are read again.
@@ -91,6 +93,8 @@ pub struct Status {
     pub name: String,
     /// How causal order is kept.
     pub plane: &'static str,
+    /// How the tree of serializers stands.
+    pub tree: TreeStatus,
     /// The peers.
     pub peers: Vec<PeerStatus>,
     /// Writes of other regions that lost against what was here, since this runner began.
@@ -176,6 +180,7 @@ impl Regions {
             work: Mutex::default(),
             work_done: watch::Sender::new(0),
             heard: watch::Sender::default(),
+            trees: Trees::new(env.random_u128() as u64, config.tree.clone()),
             taking_back: Mutex::default(),
             config,
         });
@@ -189,6 +194,7 @@ impl Regions {
             env.spawn("keeping the region's position", keep(Arc::downgrade(&regions))),
         ];
         tasks.push(env.spawn("asking others again", again::run(Arc::clone(&shared))));
+        tasks.push(env.spawn("keeping the tree of serializers", tree::keep(Arc::clone(&shared))));
         for lost in &shared.config.lost {
             if !shared.inbox.lock().is_closed(*lost) {
                 let closing = take_back::close(Arc::clone(&shared), *lost);
@@ -266,10 +272,12 @@ impl Regions {
             })
         };
         let mut lost = shared.config.lost.iter();
+        let follows = shared.inbox.lock().follows();
         Status {
             me: shared.config.me,
             name: shared.config.name.clone(),
             plane: shared.config.plane.name(),
+            tree: shared.trees.status(follows, shared.config.plane == PlaneKind::Tree),
             peers: shared.config.peers.iter().filter_map(peer).collect(),
             conflicts: shared.conflicts.lock().0,
             trouble: trouble
@@ -312,6 +320,7 @@ impl Regions {
         if to != self.shared.config.me {
             let peer = self.shared.peers.get(&to).ok_or(Error::UnknownRegion(to))?;
             peer.hurry.notify_one();
+            self.shared.trees.hurry();
         }
         Ok(self.token(session))
     }
@@ -340,6 +349,9 @@ impl Regions {
         let passed = snapshot.snapshot;
         if region == config.me && passed < wanted {
             return Err(Error::NotHereYet { region, wanted, passed });
+        }
+        if region != config.me {
+            shared.trees.hold(passed, region, wanted);
         }
         Ok(Label::update(config.me, passed))
     }
@@ -520,6 +532,7 @@ impl Regions {
     /// Ends all tasks, and refuses what others send from then on. The engine goes on.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Release);
+        self.shared.trees.stop();
         for task in self.tasks.lock().drain(..) {
             task.abort();
         }

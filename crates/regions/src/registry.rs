@@ -6,6 +6,7 @@
 //! # Invariants
 //! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same time one fails and changes nothing.
 //! - A number is given to one region for ever: a removed one's is not given again.
+//! - Where no tree of serializers was ever planned, objects are of version 1, as regions of before trees read them.
 //!
 //! # On failure
 //! [`Error::Config`] says what to do; [`Error::Malformed`] for an object of another version.
@@ -19,14 +20,18 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use telesto_bucket::{Bucket, Cause, PutOutcome};
 use telesto_common::{Env, NodeId, RegionId};
+use telesto_geo::{PlaneKind, Tree};
 use telesto_net::{Caller, Peer};
 
 use crate::config::{PeerRegion, RegionsConfig, runs};
 use crate::error::{Error, Result};
 use crate::past::MEMBERS;
+use crate::tree::Plan;
 
 const PREFIX: &str = "regions/registry";
 const VERSION: u32 = 1;
+/// With a tree, or on plane `tree`.
+const VERSION_TREE: u32 = 2;
 /// Objects listed at a time.
 const LIST: usize = 1000;
 
@@ -63,6 +68,8 @@ pub struct Registry {
     plane: String,
     me: u16,
     members: Vec<Member>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tree: Option<Plan>,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -86,6 +93,7 @@ impl Registry {
             secret: hex(&secret),
             plane: "matrix".to_owned(),
             me: 0,
+            tree: None,
             members: vec![Member {
                 id: 0,
                 name: name.to_owned(),
@@ -253,7 +261,48 @@ impl Registry {
     pub fn set_plane(&mut self, plane: &str) -> Result<()> {
         runs(plane.parse().map_err(Error::Config)?)?;
         plane.clone_into(&mut self.plane);
+        self.number_version();
         Ok(())
+    }
+
+    /// The tree of serializers that this region tells the others.
+    #[must_use]
+    pub fn tree(&self) -> Option<&Plan> {
+        self.tree.as_ref()
+    }
+
+    /// Has this region tell the others of a tree. `names` are those of the regions, in the order of the tree's leaves and sites.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when they are not the regions that have joined, or it is no tree.
+    pub fn set_tree(&mut self, env: &Env, tree: &Tree, names: &[&str]) -> Result<()> {
+        let joined = || self.members.iter().filter(|m| !m.removed && m.node.is_some());
+        let id = |name: &&str| {
+            let found = joined().find(|member| member.name == *name);
+            found.map(|member| RegionId(member.id)).ok_or_else(|| {
+                Error::Config(format!(
+                    "there is no region {name} here; `telesto region list` shows those that there are"
+                ))
+            })
+        };
+        let ids = names.iter().map(id).collect::<Result<Vec<_>>>()?;
+        let after = self.tree.as_ref().map_or(0, |plan| plan.number);
+        let plan = Plan::new(env, after, tree, &ids)?;
+        plan.check(joined().map(|member| RegionId(member.id)).collect())?;
+        if let Some(left_out) = joined().find(|member| !names.contains(&member.name.as_str())) {
+            return Err(Error::Config(format!(
+                "the tree has no leaf for region {}; plan it with all regions",
+                left_out.name
+            )));
+        }
+        self.tree = Some(plan);
+        self.number_version();
+        Ok(())
+    }
+
+    fn number_version(&mut self) {
+        let needs = self.tree.is_some() || self.plane == PlaneKind::Tree.name();
+        self.version = if needs { VERSION_TREE } else { VERSION };
     }
 
     /// Leaves a region out from the next start on. Its number is not given again.
@@ -325,6 +374,7 @@ impl Registry {
         let secret = secret.ok_or_else(|| field("secret"))?;
         let mut config = RegionsConfig::new(self.me(), deployment, secret, caller);
         config.plane = self.plane.parse().map_err(Error::Config)?;
+        config.tree.clone_from(&self.tree);
         config.introduction = Some(self.introduction()?);
         let lost = self.members.iter().filter(|member| member.lost);
         config.lost = lost.map(|member| RegionId(member.id)).collect();
@@ -349,13 +399,27 @@ impl Registry {
 
     fn parse(text: &str) -> Result<Self> {
         let malformed = || Error::malformed("the registry of regions");
+        // First of all: a newer one may have fields that are not known here.
+        let Versioned { version } =
+            toml::from_str(text).map_err(|error| malformed()(error.to_string()))?;
+        if !(VERSION..=VERSION_TREE).contains(&version) {
+            return Err(malformed()(format!(
+                "version {version} is too new: up to {VERSION_TREE} are known here"
+            )));
+        }
         let registry: Self =
             toml::from_str(text).map_err(|error| malformed()(error.to_string()))?;
-        if registry.version != VERSION {
-            return Err(malformed()(format!("version {} is not known", registry.version)));
+        if let Some(tree) = &registry.tree {
+            tree.tree()?;
         }
         Ok(registry)
     }
+}
+
+/// What every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 fn decoded(text: &str) -> Result<String> {

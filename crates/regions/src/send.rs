@@ -33,7 +33,6 @@ use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::lines::Lines;
 use crate::question::Question;
-use crate::rows;
 use crate::shared::{Peer, Shared, leg};
 use crate::take_back::take_back;
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Packed, Position, Reply, Request};
@@ -132,7 +131,7 @@ impl Sender {
             },
             _ => {
                 self.wait_for_others().await?;
-                let mut fold = self.fold_at_tail().await?;
+                let mut fold = shared.fold_at_tail().await?;
                 let ranges = fold.rules.gained(&Rules::default(), self.to);
                 peer.filling.store(true, Ordering::Relaxed);
                 self.fill(&mut fold, ranges).await?;
@@ -192,19 +191,6 @@ impl Sender {
         }
         let rules = shared.rules_at(&position).await?;
         Ok(shared.fold(position, rules))
-    }
-
-    /// A fold at the log's tail as it is now.
-    async fn fold_at_tail(&self) -> Result<Fold> {
-        let shared = &self.shared;
-        let base = shared.store.row(rows::base(), None).await?.ok_or_else(|| {
-            Error::Config("this region has not begun to keep its position; retry".to_owned())
-        })?;
-        let base = Position::decode(base).map_err(Error::malformed("a stored position"))?;
-        let rules = shared.rules_at(&base).await?;
-        let mut fold = shared.fold(base, rules);
-        shared.run_to_tail(&mut fold).await?;
-        Ok(fold)
     }
 
     /// Sends the rows of `ranges` as of a snapshot at or after the fold's position.

@@ -32,6 +32,7 @@ use crate::past::Past;
 use crate::question::Question;
 use crate::sort_out::Tables;
 use crate::store::Store;
+use crate::tree::Trees;
 use crate::wire::{Header, Reply, Request};
 
 /// The service of the streams between regions.
@@ -96,6 +97,8 @@ pub(crate) struct Shared {
     pub work_done: watch::Sender<u64>,
     /// Peers that have said, since this runner began, where they stand, or could not be asked.
     pub heard: watch::Sender<BTreeSet<RegionId>>,
+    /// Trees of serializers.
+    pub trees: Trees,
     /// Peers that have seen commits which this region has lost, and have not given them back yet.
     pub taking_back: Mutex<BTreeSet<RegionId>>,
 }
@@ -196,7 +199,8 @@ impl Shared {
             if !self.peers.contains_key(&source) {
                 continue;
             }
-            let Way { came, due, waited } = remote.way;
+            let Way { came, due, waited, by_label } = remote.way;
+            self.trees.applied(by_label);
             let committed = remote.label.timestamp.wall_micros();
             leg("arrive", source, came.saturating_sub(committed));
             let waiting = due.saturating_sub(came);

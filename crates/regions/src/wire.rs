@@ -167,6 +167,8 @@ pub(crate) enum Request {
     Measured(Vec<Measures>),
     /// A question beside the stream: see [`crate::question`].
     Ask(Bytes),
+    /// Something about trees of serializers: see [`crate::tree`].
+    Tree(Bytes),
 }
 
 /// The answers.
@@ -297,6 +299,7 @@ const FILLED: u8 = 4;
 const INTRODUCE: u8 = 5;
 const ASK: u8 = 6;
 const MEASURED: u8 = 7;
+const TREE: u8 = 9;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
@@ -333,6 +336,10 @@ impl Request {
                 out.put_u8(ASK);
                 out.put_slice(question);
             }
+            Self::Tree(said) => {
+                out.put_u8(TREE);
+                out.put_slice(said);
+            }
         }
         out.freeze()
     }
@@ -352,6 +359,7 @@ impl Request {
             MEASURED => Self::Measured(measured::take(&mut cursor)?),
             ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
             ASK => Self::Ask(cursor.take(cursor.remaining())?),
+            TREE => Self::Tree(cursor.take(cursor.remaining())?),
             FILLED => Self::Filled(Position::take(&mut cursor)?),
             INTRODUCE => {
                 let text = cursor.string()?;
@@ -462,6 +470,7 @@ mod tests {
                 Request::Filled(end.clone()),
                 Request::Introduce("who I am".to_owned()),
                 Request::Ask(garbage.clone().into()),
+                Request::Tree(garbage.clone().into()),
             ] {
                 prop_assert_eq!(Request::decode(request.encode(header)), Ok((header, request)));
             }

@@ -50,7 +50,10 @@ fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) 
         let peer = view.as_ref().and_then(|view| view.peers.iter().find(|peer| of(peer)));
         let told = |value: &dyn Fn(&RegionView) -> Datum| peer.map_or(Datum::Null, value);
         let own_trouble = view.as_ref().filter(|_| is_self).and_then(|view| view.trouble.clone());
-        let own_plane = view.as_ref().filter(|_| is_self).map(|view| view.plane);
+        let own = view.as_ref().filter(|_| is_self);
+        let own_plane = own.map(|view| view.plane);
+        let tree = own.map(|view| &view.tree).filter(|tree| tree.epoch > 0 || tree.by_label > 0);
+        let own_trouble = own_trouble.or_else(|| own.and_then(|view| view.tree.trouble.clone()));
         let trouble = own_trouble.or_else(|| peer.and_then(|peer| peer.trouble.clone()));
         out.row()
             .set("id", i32::from(region.id))
@@ -71,7 +74,11 @@ fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) 
                 told(&|peer| Datum::Float8(peer.visible_after.as_secs_f64() * 1000.0)),
             )
             .set("trouble", trouble.map_or(Datum::Null, |text| Datum::text(text.as_str())))
-            .set("plane", own_plane.map_or(Datum::Null, Datum::text));
+            .set("plane", own_plane.map_or(Datum::Null, Datum::text))
+            .set("tree", tree.map_or(Datum::Null, |tree| Datum::text(tree.state)))
+            .set("tree_epoch", tree.map_or(Datum::Null, |tree| count(tree.epoch)))
+            .set("applied_by_label", tree.map_or(Datum::Null, |tree| count(tree.by_label)))
+            .set("applied_by_past", tree.map_or(Datum::Null, |tree| count(tree.by_past)));
     }
 }
 

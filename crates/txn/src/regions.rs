@@ -51,6 +51,21 @@ pub struct RegionView {
     pub trouble: Option<String>,
 }
 
+/// How the tree of serializers stands in this region.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TreeView {
+    /// The epoch that runs; 0: none.
+    pub epoch: u64,
+    /// In a word: `followed`, `late`, `begins`, `carried` or `none`.
+    pub state: &'static str,
+    /// Transactions of other regions applied since the streams were started here, because their labels had their turn.
+    pub by_label: u64,
+    /// The others.
+    pub by_past: u64,
+    /// Why it does not run.
+    pub trouble: Option<String>,
+}
+
 /// How this region and the others stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionsView {
@@ -60,6 +75,8 @@ pub struct RegionsView {
     pub name: String,
     /// How causal order is kept.
     pub plane: &'static str,
+    /// How the tree of serializers stands.
+    pub tree: TreeView,
     /// The others.
     pub peers: Vec<RegionView>,
     /// Writes of other regions that lost against what was here, since the streams were started.

@@ -36,28 +36,65 @@ fn number_of(prefix: &str, key: u64) -> u64 {
     u64::from(prefix.as_bytes()[0]) * 100 + key
 }
 
-/// A run of `seed`; what is wrong with it.
-fn run(seed: u64, planted: Option<Bug>, plane: PlaneKind) -> Result<(), String> {
-    World::run(seed, false, async |world| {
-        let mut sites = Sites::new(&world, 3);
-        sites.planted = planted;
-        sites.plane = plane;
+/// What befalls the regions in a run.
+pub trait Course {
+    /// Before they are started.
+    fn prepare(&self, world: &World, seed: u64, sites: &mut Sites);
+
+    /// Before there is traffic.
+    async fn begun(&self, world: &World, seed: u64, sites: &mut Sites);
+
+    /// Before each step.
+    async fn disturb(&self, world: &World, step: u64, sites: &mut Sites);
+
+    /// When all is quiet again.
+    fn ended(&self, sites: &Sites);
+}
+
+/// The usual one.
+struct Usual {
+    planted: Option<Bug>,
+    plane: PlaneKind,
+}
+
+impl Course for Usual {
+    fn prepare(&self, _: &World, seed: u64, sites: &mut Sites) {
+        sites.planted = self.planted;
+        sites.plane = self.plane;
         sites.latency = seed.is_multiple_of(3).then_some("s3-express");
         if seed.is_multiple_of(5) {
             // Hardly more than one transaction of each source.
             sites.inbox_bytes = 5_000;
         }
-        sites.start_all().await;
-        sites.quiet().await;
+    }
+
+    async fn begun(&self, _: &World, seed: u64, sites: &mut Sites) {
         if seed % 2 == 1 {
             sites.slow();
         }
+    }
+
+    async fn disturb(&self, world: &World, _: u64, sites: &mut Sites) {
+        disturb(world, sites).await;
+    }
+
+    fn ended(&self, _: &Sites) {}
+}
+
+/// A run of `seed`; what is wrong with it.
+pub fn run(seed: u64, course: &impl Course) -> Result<(), String> {
+    World::run(seed, false, async |world| {
+        let mut sites = Sites::new(&world, 3);
+        course.prepare(&world, seed, &mut sites);
+        sites.start_all().await;
+        sites.quiet().await;
+        course.begun(&world, seed, &mut sites).await;
         let mut clients: Vec<Client> = (0..CLIENTS)
             .map(|client| Client { at: client % 3, label: Label::default(), events: Vec::new() })
             .collect();
         let mut versions = BTreeMap::new();
         for value in 1..=STEPS as u64 {
-            disturb(&world, &sites).await;
+            course.disturb(&world, value, &mut sites).await;
             let client = &mut clients[world.draw(CLIENTS as u64) as usize];
             if world.chance(0.25) {
                 let to = world.draw(3) as usize;
@@ -88,6 +125,7 @@ fn run(seed: u64, planted: Option<Bug>, plane: PlaneKind) -> Result<(), String> 
         }
         sites.net.heal();
         sites.quiet().await;
+        course.ended(&sites);
         let sessions: Vec<Vec<Event>> = clients.into_iter().map(|client| client.events).collect();
         let found = check_with_versions(&sessions, |value| versions.get(&value).copied());
         if let Some(first) = found.first() {
@@ -139,14 +177,15 @@ pub fn seeds(usual: u64) -> u64 {
 #[test]
 fn histories_of_moving_clients_are_causal_and_replicas_are_equal_when_all_is_quiet() {
     for seed in 0..seeds(24) {
-        run(seed, None, PlaneKind::Matrix).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let usual = Usual { planted: None, plane: PlaneKind::Matrix };
+        run(seed, &usual).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 /// The first seed that finds what was planted.
 fn first_found(planted: Option<Bug>, plane: PlaneKind) -> Option<u64> {
     (0..200).find(|seed| {
-        let run = std::panic::catch_unwind(|| run(*seed, planted, plane));
+        let run = std::panic::catch_unwind(|| run(*seed, &Usual { planted, plane }));
         match run {
             Ok(Ok(())) => false,
             Ok(Err(wrong)) => {

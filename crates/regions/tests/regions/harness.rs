@@ -13,9 +13,9 @@ use telesto_common::{Deadline, Env, Incarnation, Label, NodeId, RegionId, Timest
 use telesto_geo::{Bug, PlaneKind, RegionSet};
 use telesto_log::Identity;
 use telesto_net::sim::{SimNet, Weather};
-use telesto_net::{Caller, Class, Peer, Pipe, Router, Transport, VERSIONS, serve};
+use telesto_net::{Caller, Class, Handler, Peer, Pipe, Router, Transport, VERSIONS, serve};
 use telesto_regions::{
-    Compared, PeerRegion, Regions, RegionsConfig, Rule, Rules, SERVICE, Verifier,
+    Compared, PeerRegion, Plan, Regions, RegionsConfig, Rule, Rules, SERVICE, Verifier,
 };
 use telesto_shard::{EngineKind, MemoryCheckpoints, Read};
 use telesto_testkit::{Process, World};
@@ -43,6 +43,29 @@ pub struct Running {
     pub regions: Arc<Regions>,
     pub env: Env,
     process: Arc<Process>,
+    on: On,
+    switch: Arc<Switch>,
+}
+
+/// What streams run on.
+#[derive(Clone)]
+struct On {
+    engine: Arc<Engine>,
+    bucket: Arc<dyn Bucket>,
+    env: Env,
+    me: Caller,
+}
+
+/// Answers as the streams that run now do.
+#[derive(Debug)]
+struct Switch(Mutex<Arc<dyn Handler>>);
+
+#[async_trait::async_trait]
+impl Handler for Switch {
+    async fn handle(&self, caller: Caller, class: Class, request: Bytes, by: Deadline) -> Bytes {
+        let now = Arc::clone(&self.0.lock());
+        now.handle(caller, class, request, by).await
+    }
 }
 
 /// What was sent: from and to which region, and the bytes.
@@ -76,6 +99,13 @@ pub struct Sites {
     pub sites: Vec<Site>,
     pub planted: Option<Bug>,
     pub plane: PlaneKind,
+    /// Planes of single regions.
+    pub planes: std::collections::BTreeMap<u16, PlaneKind>,
+    /// The tree, and which region tells it the others.
+    pub tree: Option<Plan>,
+    pub teller: usize,
+    pub patience: Duration,
+    pub beat: Duration,
     /// How long requests of buckets take.
     pub latency: Option<&'static str>,
     pub inbox_bytes: usize,
@@ -123,6 +153,11 @@ impl Sites {
             sites: (0..count).map(site).collect(),
             planted: None,
             plane: PlaneKind::Matrix,
+            planes: std::collections::BTreeMap::new(),
+            tree: None,
+            teller: 0,
+            patience: Duration::from_secs(1),
+            beat: Duration::from_millis(50),
             latency: None,
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
@@ -183,6 +218,41 @@ impl Sites {
         };
         let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
         let me = Caller { node, incarnation: Incarnation(life) };
+        let on = On { engine, bucket, env: env.clone(), me };
+        let regions = self.start_streams(region, members, &on).await;
+        let switch = Arc::new(Switch(Mutex::new(regions.handler())));
+        let router = Router::default().with(SERVICE, Arc::clone(&switch) as Arc<dyn Handler>);
+        let mut incoming = self.net.listen(&address(region));
+        let served = env.clone();
+        env.spawn("accepting", async move {
+            while let Some(pipe) = incoming.recv().await {
+                let (router, env) = (router.clone(), served.clone());
+                served.spawn("serving", async move {
+                    let _ = serve(&env, pipe, me, VERSIONS, &router).await;
+                });
+            }
+        });
+        let engine = Arc::clone(&on.engine);
+        let running = Running { engine, regions, env, process, on, switch };
+        *site.running.borrow_mut() = Some(running);
+    }
+
+    /// Starts a region's streams anew on the same engine, with what is configured now.
+    pub async fn start_anew(&self, region: usize) {
+        let running = self.at(region);
+        running.regions.finish().await;
+        let regions = self.start_streams(region, 0..self.sites.len(), &running.on).await;
+        *running.switch.0.lock() = regions.handler();
+        *self.sites[region].running.borrow_mut() = Some(Running { regions, ..running });
+    }
+
+    async fn start_streams(
+        &self,
+        region: usize,
+        members: std::ops::Range<usize>,
+        on: &On,
+    ) -> Arc<Regions> {
+        let id = self.sites[region].id;
         let peers = members.filter(|peer| *peer != region).map(|peer| PeerRegion {
             id: RegionId(peer as u16),
             name: address(peer),
@@ -192,28 +262,20 @@ impl Sites {
             peers: peers.collect(),
             lost: self.lost.iter().map(|id| RegionId(*id)).collect(),
             planted: self.planted,
-            plane: self.plane,
+            plane: self.planes.get(&id.0).copied().unwrap_or(self.plane),
+            tree: self.tree.clone().filter(|_| region == self.teller),
+            patience: self.patience,
+            beat: self.beat,
             inbox_bytes: self.inbox_bytes,
             timeout: Duration::from_secs(5),
-            ..RegionsConfig::new(site.id, DEPLOYMENT, SECRET, me)
+            ..RegionsConfig::new(id, DEPLOYMENT, SECRET, on.me)
         };
-        let mut incoming = self.net.listen(&address(region));
         let transport = self.net.transport(&address(region));
         let transport: Arc<dyn Transport> =
             Arc::new(Capture { transport, from: region, frames: Arc::clone(&self.frames) });
-        let regions = Regions::start(&env, Arc::clone(&engine), bucket, transport, config, None);
-        let regions = regions.await.expect("starts");
-        let router = Router::default().with(SERVICE, regions.handler());
-        let on = env.clone();
-        env.spawn("accepting", async move {
-            while let Some(pipe) = incoming.recv().await {
-                let (router, env) = (router.clone(), on.clone());
-                on.spawn("serving", async move {
-                    let _ = serve(&env, pipe, me, VERSIONS, &router).await;
-                });
-            }
-        });
-        *site.running.borrow_mut() = Some(Running { engine, regions, env, process });
+        let (engine, bucket) = (Arc::clone(&on.engine), Arc::clone(&on.bucket));
+        let regions = Regions::start(&on.env, engine, bucket, transport, config, None);
+        regions.await.expect("starts")
     }
 
     /// Stops a region's process at once.

@@ -10,3 +10,4 @@ mod registry;
 mod sessions;
 mod streams;
 mod tcp;
+mod tree;

@@ -52,9 +52,35 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         assert_eq!((first.plane(), one.plane.name()), ("matrix", "matrix"));
         first.set_plane("eventual").expect("run by regions");
         assert_eq!(first.config(caller(1)).expect("fits").plane.name(), "eventual");
-        for plane in ["tree", "timestamp", "nothing"] {
+        for plane in ["timestamp", "nothing"] {
             assert!(matches!(first.set_plane(plane), Err(Error::Config(_))), "{plane}");
         }
+        first.set_plane("matrix").expect("run by regions");
+        first.save(&here, number + 1).await.expect("saved");
+        let text = async |number: u64| {
+            let key = format!("regions/registry/{number:016}");
+            let object = here.get(telesto_bucket::Cause::Admin, &key, None).await;
+            String::from_utf8(object.expect("read").expect("there").body.to_vec()).expect("text")
+        };
+        assert!(text(number + 2).await.starts_with("version = 1\n"), "as before there were trees");
+        let star = |members, site| telesto_geo::Tree::star(members, RegionId(site));
+        assert!(matches!(first.set_tree(&world.env, &star(1, 0), &["eu"]), Err(Error::Config(_))));
+        assert!(first.set_tree(&world.env, &star(2, 0), &["eu", "asia"]).is_err(), "unknown");
+        first.set_tree(&world.env, &star(2, 1), &["eu", "us"]).expect("all regions");
+        first.set_plane("tree").expect("run by regions");
+        first.save(&here, number + 2).await.expect("saved");
+        assert!(text(number + 3).await.starts_with("version = 2\n"));
+        let (_, read) = Registry::load(&here).await.expect("read").expect("there");
+        assert_eq!(read, first);
+        let config = read.config(caller(1)).expect("fits");
+        assert_eq!((config.plane.name(), config.tree.as_ref()), ("tree", first.tree()));
+        let newer = text(number + 3).await.replace("version = 2", "version = 3\nmore = 1");
+        let newer = bytes::Bytes::from(newer);
+        let key = format!("regions/registry/{:016}", number + 4);
+        let put = here.put_if_absent(telesto_bucket::Cause::Admin, &key, newer).await;
+        put.expect("put");
+        let refused = Registry::load(&here).await.expect_err("newer").to_string();
+        assert!(refused.contains("too new"), "{refused}");
         first.remove("us").expect("there");
         assert!(first.remove("eu").is_err(), "itself");
         assert!(first.config(caller(1)).expect("fits").peers.is_empty());

@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use telesto_bucket::{Bucket, BucketOptions, open};
 use telesto_common::env::{Spawn, Task};
 use telesto_common::{Env, Incarnation, Label, NodeId, RegionId};
+use telesto_geo::{PlaneKind, Tree};
 use telesto_log::Identity;
 use telesto_net::{Caller, Peer, Router, Transport};
-use telesto_regions::{PeerRegion, Regions, RegionsConfig, SERVICE};
+use telesto_regions::{PeerRegion, Plan, Regions, RegionsConfig, SERVICE};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_txn::{Database as _, Engine, EngineOptions, MemoryLimits};
 use tokio::net::TcpListener;
@@ -44,7 +45,13 @@ struct Node {
     tasks: Arc<Tasks>,
 }
 
-async fn start(folder: &Path, me: u16, life: u64, listener: TcpListener, peer: &str) -> Node {
+async fn start(
+    folder: &Path,
+    (me, plane): (u16, PlaneKind),
+    life: u64,
+    listener: TcpListener,
+    peer: &str,
+) -> Node {
     let env = telesto_runtime::env();
     let tasks = Arc::new(Tasks { spawn: Arc::clone(&env.tasks), running: Mutex::default() });
     let env = &Env { tasks: Arc::clone(&tasks) as Arc<dyn Spawn>, ..env };
@@ -67,7 +74,13 @@ async fn start(folder: &Path, me: u16, life: u64, listener: TcpListener, peer: &
     let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
     let caller = Caller { node: node(me), incarnation: Incarnation(life) };
     let other = 1 - me;
+    // Region 0 tells of a tree whose serializer is at region 1.
+    let tells = plane == PlaneKind::Tree && me == 0;
+    let plan = || Plan::new(env, 0, &Tree::star(2, RegionId(1)), &[0, 1].map(RegionId));
+    let tree = tells.then(|| plan().expect("a tree"));
     let config = RegionsConfig {
+        plane,
+        tree,
         peers: vec![PeerRegion {
             id: RegionId(other),
             name: "other".to_owned(),
@@ -96,8 +109,28 @@ async fn comes(node: &Node, key: &str, value: &str) {
     panic!("{key} has not come: {:#?}", node.regions.status());
 }
 
+/// Waits until both follow the tree.
+async fn on_tree(nodes: [&Node; 2]) {
+    for _ in 0..1200 {
+        if nodes.iter().all(|node| node.regions.status().tree.on) {
+            return;
+        }
+        nodes[0].env.clock.sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the tree is not followed: {:#?}", nodes.map(|node| node.regions.status()));
+}
+
 #[tokio::test]
 async fn two_regions_over_tcp_exchange_commits_and_one_goes_on_after_it_was_dropped() {
+    exchange(PlaneKind::Matrix).await;
+}
+
+#[tokio::test]
+async fn two_regions_over_tcp_follow_a_tree_again_after_its_serializer_was_dropped() {
+    exchange(PlaneKind::Tree).await;
+}
+
+async fn exchange(plane: PlaneKind) {
     let env = telesto_runtime::env();
     let folders = tempfile::tempdir().expect("a folder");
     let folder = |name: &str| {
@@ -109,10 +142,13 @@ async fn two_regions_over_tcp_exchange_commits_and_one_goes_on_after_it_was_drop
     let (here, there) = (listen().await, listen().await);
     let address = |listener: &TcpListener| listener.local_addr().expect("bound").to_string();
     let (first_at, second_at) = (address(&here), address(&there));
-    let first = start(&folder("one"), 0, 1, here, &second_at).await;
-    let second = start(&folder("two"), 1, 1, there, &first_at).await;
+    let first = start(&folder("one"), (0, plane), 1, here, &second_at).await;
+    let second = start(&folder("two"), (1, plane), 1, there, &first_at).await;
     for node in [&first, &second] {
         node.regions.set_placement(&usual_rules()).await.expect("set");
+    }
+    if plane == PlaneKind::Tree {
+        on_tree([&first, &second]).await;
     }
     write(&first.engine, &[("a1", Some("one"))], Label::default()).await.expect("commits");
     comes(&second, "a1", "one").await;
@@ -126,10 +162,17 @@ async fn two_regions_over_tcp_exchange_commits_and_one_goes_on_after_it_was_drop
     drop(second);
     write(&first.engine, &[("a2", Some("meanwhile"))], Label::default()).await.expect("commits");
     let there = TcpListener::bind(&second_at).await.expect("its port");
-    let second = start(&folder("two"), 1, 2, there, &first_at).await;
+    let second = start(&folder("two"), (1, plane), 2, there, &first_at).await;
     comes(&second, "a2", "meanwhile").await;
     write(&second.engine, &[("b1", Some("again"))], Label::default()).await.expect("commits");
     comes(&first, "b1", "again").await;
+    if plane == PlaneKind::Tree {
+        on_tree([&first, &second]).await;
+        let before = second.regions.status().tree.applied.0;
+        write(&first.engine, &[("a3", Some("by label"))], Label::default()).await.expect("commits");
+        comes(&second, "a3", "by label").await;
+        assert_eq!(second.regions.status().tree.applied.0, before + 1);
+    }
     first.engine.shutdown().await.expect("stops");
     second.engine.shutdown().await.expect("stops");
 }

@@ -32,6 +32,13 @@ pub struct Place {
     encryption_key_file: Option<std::path::PathBuf>,
 }
 
+impl Place {
+    /// The region in `bucket`.
+    pub fn new(bucket: String, encryption_key_file: Option<std::path::PathBuf>) -> Self {
+        Self { bucket, encryption_key_file }
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -93,10 +100,11 @@ pub enum Command {
     },
     /// Shows or changes in what order the region of a bucket applies what the others send.
     ///
-    /// matrix: in causal order (usual). eventual: each region's transactions in their order, those of different regions as they come; sessions
+    /// matrix: in causal order (usual). tree: in causal order, by labels that come along a tree of serializers (`telesto geo plan --apply`
+    /// makes one), and as matrix while they are late. eventual: each region's transactions in their order, those of different regions as they come; sessions
     /// that move may then see an effect without its cause. A running node goes over within seconds, and nothing is lost.
     Plane {
-        /// matrix or eventual
+        /// matrix, tree or eventual
         plane: Option<String>,
         #[command(flatten)]
         place: Place,
@@ -207,6 +215,12 @@ pub async fn run(command: Command) -> Result<(), String> {
                 registry.save(&bucket, number).await.map_err(text)?;
             }
             println!("{}", registry.plane());
+            if registry.plane() == "tree" && registry.tree().is_none() {
+                eprintln!(
+                    "No tree is planned in this bucket. It follows the one that another region tells of; if none does, make one with `telesto geo plan --apply --bucket {}`.",
+                    bucket.url()
+                );
+            }
         }
         Command::Remove { name, lost, place } => {
             let bucket = bucket(&env, &place).await?;

@@ -4,7 +4,7 @@
 //! measured delays and traffic (telesto_links), a file, or the paper's sites ─► solver ─► tree, delays, what each plane would cost
 //! ```
 //! # Invariants
-//! Nothing is changed: a plan is printed or written to a file.
+//! A plan is printed or written to a file. Only with --apply something is changed: the registry of one region.
 //!
 //! # On failure
 //! What is not measured yet is named, pair by pair; nothing is guessed for it.
@@ -18,9 +18,10 @@ mod report;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use telesto_geo::solver::{self, Problem};
+use telesto_geo::solver::{self, Problem, Solution};
 
 use self::input::Input;
+use super::region::{self, Place};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -34,6 +35,7 @@ pub enum Command {
   telesto geo plan --latencies sites.csv --weights traffic.csv
   telesto geo plan --paper
   telesto geo plan --paper --format svg --out tree.svg
+  telesto geo plan --apply --bucket s3://my-bucket/us
 
 A file of latencies has one line of names and one line for each region, milliseconds one way:
   ,   us, eu, ap
@@ -64,6 +66,16 @@ pub struct Plan {
     /// Write it to a file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Have the regions use the tree: it is written into the registry of a region, which tells it the others. Regions follow it when they
+    /// are on plane tree (`telesto region plane tree`)
+    #[arg(long, requires = "bucket", conflicts_with = "paper")]
+    apply: bool,
+    /// With --apply: the bucket of that region
+    #[arg(long, value_name = "URL", requires = "apply")]
+    bucket: Option<String>,
+    /// The file with the keys of an encrypted database
+    #[arg(long, value_name = "FILE", env = "TELESTO_ENCRYPTION_KEY_FILE")]
+    encryption_key_file: Option<PathBuf>,
 }
 
 /// How a plan is shown.
@@ -95,7 +107,12 @@ pub async fn run(command: Command) -> Result<(), String> {
     if let Some(file) = &plan.weights {
         input.weigh(&input::read(file)?).map_err(|error| in_file(file, &error))?;
     }
-    let text = planned(&input, plan.format)?;
+    let solution = solved(&input)?;
+    let text = shown(&input, &solution, plan.format);
+    if let Some(bucket) = plan.bucket.filter(|_| plan.apply) {
+        let place = Place::new(bucket, plan.encryption_key_file);
+        apply(&place, &input, &solution).await?;
+    }
     match &plan.out {
         Some(file) => std::fs::write(file, text)
             .map_err(|error| format!("cannot write {}: {error}", file.display())),
@@ -110,17 +127,43 @@ fn in_file(file: &std::path::Path, error: &str) -> String {
     format!("{}: {error}", file.display())
 }
 
+fn problem(input: &Input) -> Problem {
+    Problem { latencies: input.latencies.clone(), weights: input.weights.clone() }
+}
+
+fn solved(input: &Input) -> Result<Solution, String> {
+    solver::solve(&problem(input)).map_err(|error| error.to_string())
+}
+
+/// Writes the tree into the registry of a region.
+async fn apply(place: &Place, input: &Input, solution: &Solution) -> Result<(), String> {
+    let env = telesto_runtime::env();
+    let bucket = region::bucket(&env, place).await?;
+    let (number, mut registry) = region::known(&bucket).await?;
+    let names: Vec<&str> = input.names.iter().map(String::as_str).collect();
+    registry.set_tree(&env, &solution.tree, &names).map_err(region::text)?;
+    registry.save(&bucket, number).await.map_err(region::text)?;
+    eprintln!(
+        "The tree is in {} now; its node tells it the others. Regions on plane tree follow it (`telesto region plane tree`, for each bucket).",
+        bucket.url()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
 fn planned(input: &Input, format: Format) -> Result<String, String> {
-    let problem = Problem { latencies: input.latencies.clone(), weights: input.weights.clone() };
-    let solution = solver::solve(&problem).map_err(|error| error.to_string())?;
+    Ok(shown(input, &solved(input)?, format))
+}
+
+fn shown(input: &Input, solution: &Solution, format: Format) -> String {
     let names: Vec<&str> = input.names.iter().map(String::as_str).collect();
     let (tree, latencies) = (&solution.tree, &input.latencies);
-    Ok(match format {
-        Format::Text => report::text(input, &problem, &solution),
+    match format {
+        Format::Text => report::text(input, &problem(input), solution),
         Format::Dot => solver::dot(tree, latencies, &names),
         Format::Svg => solver::svg(tree, latencies, &names),
-        Format::Json => report::json(input, &problem, &solution),
-    })
+        Format::Json => report::json(input, &problem(input), solution),
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,94 @@
+//! The inbox on plane `tree`: transactions are given out in the turn of their labels, while those are followed ([`Order`]).
+//!
+//! # Invariants
+//! - A transaction whose label has its turn is the first one of its stream that was not given out.
+//! - Positions between transactions keep their order among themselves, and behind the transactions that they hold.
+//!
+//! # On failure
+//! While labels are not followed, nothing here holds anything back.
+//!
+//! # Limits
+//! Those of the inbox and of the order.
+
+use std::collections::BTreeMap;
+
+use telesto_common::RegionId;
+use telesto_geo::TreeLabel;
+
+use super::{CLOSED, Inbox, Item, Remote, Source};
+use crate::tree::{Follows, Order, Stands};
+
+impl Source {
+    /// Where in the queue the first transaction stands that was not given out.
+    fn first(&self, from: RegionId, me: RegionId) -> Option<usize> {
+        let new = |item: &Item| match item {
+            Item::Transaction { past, .. } => past.get(from, me) > self.applied,
+            Item::End(_) => false,
+        };
+        self.queue.iter().position(new)
+    }
+}
+
+impl Inbox {
+    /// Follows another order of labels, or none.
+    pub fn follow(&mut self, order: Option<Order>) {
+        self.order = order;
+    }
+
+    /// How the order of labels is followed.
+    pub fn follows(&self) -> Follows {
+        self.order.as_ref().map(Order::follows).unwrap_or_default()
+    }
+
+    /// Labels of an epoch have come, in this order.
+    pub fn labels(&mut self, epoch: u64, labels: Vec<TreeLabel>, now: u64) {
+        if let Some(order) = self.order.as_mut().filter(|order| order.epoch() == epoch) {
+            labels.into_iter().for_each(|label| order.label(label, now));
+        }
+    }
+
+    /// Looks whether the order of labels is to be followed.
+    pub(super) fn look(&mut self, now: u64) {
+        let Some(order) = &mut self.order else { return };
+        let (sources, me) = (&self.sources, self.me);
+        let closed = |of: &RegionId| sources.get(of).is_some_and(|of| of.applied == CLOSED);
+        let settled = order.lost.iter().all(closed);
+        order.look(|of| stands(sources, of, me), settled, now);
+    }
+
+    /// The first transaction of `from` has no turn yet.
+    pub(super) fn waits_for_label(&self, from: RegionId) -> bool {
+        let front =
+            self.sources.get(&from).and_then(|source| Some((source, source.queue.front()?)));
+        let Some((source, Item::Transaction { past, .. })) = front else { return false };
+        self.follows() == Follows::On && past.get(from, self.me) > source.applied
+    }
+
+    /// Gives out the transaction whose label has its turn. Positions before it in its stream wait for their pasts, as ever: what they name
+    /// may be more than what it has seen.
+    pub(super) fn pop_labelled(&mut self, now: u64) -> Option<Remote> {
+        let (sources, me) = (&self.sources, self.me);
+        let from = self.order.as_mut()?.turn(|of| stands(sources, of, me))?;
+        let source = self.sources.get_mut(&from)?;
+        let at = source.first(from, me)?;
+        let item = source.queue.remove(at)?;
+        // Of positions in a row the first one is the one to come next, and the last one holds all others.
+        let is_end = |at: usize| matches!(source.queue.get(at), Some(Item::End(_)));
+        if at >= 2 && is_end(at - 2) && is_end(at - 1) && is_end(at) {
+            source.queue.remove(at - 1);
+        }
+        let mut remote = self.applied(from, item, now)?;
+        remote.way.by_label = true;
+        Some(remote)
+    }
+}
+
+/// How a source stands.
+fn stands(sources: &BTreeMap<RegionId, Source>, of: RegionId, me: RegionId) -> Stands {
+    let Some(source) = sources.get(&of) else { return Stands::default() };
+    let first = source.first(of, me).and_then(|at| match source.queue.get(at) {
+        Some(Item::Transaction { at, came, .. }) => Some((*at, *came)),
+        _ => None,
+    });
+    Stands { first, applied: source.applied_at, passed: source.passed }
+}
