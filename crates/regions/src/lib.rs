@@ -19,10 +19,14 @@
 mod again;
 mod answer;
 mod apply;
+mod arrival;
 mod config;
 mod control;
 mod error;
 mod fold;
+mod forward;
+mod forwarded;
+mod home;
 mod inbox;
 mod lines;
 mod measured;

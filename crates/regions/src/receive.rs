@@ -21,6 +21,8 @@ use telesto_net::{Caller, Class, Handler};
 use telesto_txn::service::{CommitWrites, Freshness};
 
 use crate::error::{Error, Result};
+use crate::forwarded::Forwarded;
+use crate::home;
 use crate::inbox::{Remote, Way};
 use crate::lines::Lines;
 use crate::question::Question;
@@ -104,6 +106,11 @@ impl Receiver {
             Request::Ask(question) => {
                 let question = Question::decode(question).map_err(malformed())?;
                 question.answer(shared, from).await.map(Reply::Answer)
+            }
+            Request::Forward(transaction) => {
+                let transaction = Forwarded::decode(transaction).map_err(malformed())?;
+                let answer = home::commit_for(shared, from, transaction).await;
+                Ok(Reply::Answer(answer.encode()))
             }
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);

@@ -167,6 +167,8 @@ pub(crate) enum Request {
     Measured(Vec<Measures>),
     /// A question beside the stream: see [`crate::question`].
     Ask(Bytes),
+    /// A transaction to commit: see [`crate::forwarded`].
+    Forward(Bytes),
 }
 
 /// The answers.
@@ -297,6 +299,7 @@ const FILLED: u8 = 4;
 const INTRODUCE: u8 = 5;
 const ASK: u8 = 6;
 const MEASURED: u8 = 7;
+const FORWARD: u8 = 8;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
@@ -333,6 +336,10 @@ impl Request {
                 out.put_u8(ASK);
                 out.put_slice(question);
             }
+            Self::Forward(transaction) => {
+                out.put_u8(FORWARD);
+                out.put_slice(transaction);
+            }
         }
         out.freeze()
     }
@@ -351,6 +358,7 @@ impl Request {
             }
             MEASURED => Self::Measured(measured::take(&mut cursor)?),
             ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
+            FORWARD => Self::Forward(cursor.take(cursor.remaining())?),
             ASK => Self::Ask(cursor.take(cursor.remaining())?),
             FILLED => Self::Filled(Position::take(&mut cursor)?),
             INTRODUCE => {
