@@ -27,27 +27,78 @@ use telesto_txn::Outcome;
 use telesto_txn::regions::{Keeper, Meaning};
 use telesto_txn::service::{BeginReply, CommitReply, CommitRequest, CommitWrites, Freshness};
 
+use crate::committing::Entered;
 use crate::error::{Error, Result};
 use crate::forwarded::{Answer, Forwarded};
 use crate::shared::Shared;
+use tokio::sync::watch;
 
 /// How long definitions that the asker has are waited for.
 const DEFINITIONS: Duration = Duration::from_secs(1);
 /// Between two looks for them.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What is told to `from`.
-pub(crate) async fn commit_for(shared: &Shared, from: RegionId, request: Forwarded) -> Answer {
+/// What is told to `from`, whose request had so many bytes.
+pub(crate) async fn commit_for(
+    shared: &Arc<Shared>,
+    from: RegionId,
+    mut request: Forwarded,
+    bytes: usize,
+) -> Answer {
+    let txn = request.txn;
+    loop {
+        let told = match shared.committing.enter(txn, bytes) {
+            Entered::Full => return Answer::Refused("it has too much to commit; retry".to_owned()),
+            Entered::Alone(tell) => {
+                let (on, told) = (Arc::clone(shared), tell.subscribe());
+                // A task of its own: the asker may stop to wait for it, and asks again.
+                let work = request.clone();
+                shared.env.spawn("committing for another region", async move {
+                    let answer = answer(&on, from, work).await;
+                    tell.send_replace(Some(answer));
+                    on.committing.left(bytes);
+                });
+                return wait(told).await.unwrap_or_else(ended);
+            }
+            Entered::Beside(told) => told,
+        };
+        match wait(told).await {
+            Some(answer @ (Answer::Committed { .. } | Answer::Conflict { .. })) => return answer,
+            Some(Answer::Refused(_) | Answer::Defined { .. }) => {}
+            Some(Answer::Unknown(_)) | None => request.again = true,
+        }
+    }
+}
+
+async fn wait(mut told: watch::Receiver<Option<Answer>>) -> Option<Answer> {
+    told.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone())
+}
+
+fn ended() -> Answer {
+    Answer::Unknown("it stopped while it was committing".to_owned())
+}
+
+async fn answer(shared: &Shared, from: RegionId, request: Forwarded) -> Answer {
+    let txn = request.txn;
     let answer = match prepare_and_commit(shared, from, request).await {
         Ok(answer) => answer,
         Err(Error::Engine(error)) => of_engine(error),
         Err(error) => Answer::Refused(error.to_string()),
     };
-    if let (Answer::Committed { .. }, Some(peer)) = (&answer, shared.peers.get(&from)) {
-        // It waits for it there.
-        peer.hurry.notify_one();
-        metrics::counter!("telesto_regions_committed_for_total", "peer" => from.to_string())
-            .increment(1);
+    match &answer {
+        Answer::Committed { .. } => {
+            if let Some(peer) = shared.peers.get(&from) {
+                // It waits for it there.
+                peer.hurry.notify_one();
+            }
+            metrics::counter!("telesto_regions_committed_for_total", "peer" => from.to_string())
+                .increment(1);
+        }
+        // With itself: an earlier request of it is in the log, and not applied yet.
+        Answer::Conflict { other, .. } if *other == txn => {
+            return Answer::Unknown("it is being committed".to_owned());
+        }
+        _ => {}
     }
     answer
 }

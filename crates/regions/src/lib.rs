@@ -20,6 +20,7 @@ mod again;
 mod answer;
 mod apply;
 mod arrival;
+mod committing;
 mod config;
 mod control;
 mod error;

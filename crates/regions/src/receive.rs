@@ -108,8 +108,9 @@ impl Receiver {
                 question.answer(shared, from).await.map(Reply::Answer)
             }
             Request::Forward(transaction) => {
+                let bytes = transaction.len();
                 let transaction = Forwarded::decode(transaction).map_err(malformed())?;
-                let answer = home::commit_for(shared, from, transaction).await;
+                let answer = home::commit_for(shared, from, transaction, bytes).await;
                 Ok(Reply::Answer(answer.encode()))
             }
             Request::Filled(position) => {

@@ -30,6 +30,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::again;
 use crate::apply::Applier;
+use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
@@ -176,6 +177,7 @@ impl Regions {
             work: Mutex::default(),
             work_done: watch::Sender::new(0),
             heard: watch::Sender::default(),
+            committing: Committing::default(),
             taking_back: Mutex::default(),
             config,
         });

@@ -23,6 +23,7 @@ use telesto_txn::Engine;
 use telesto_txn::regions::ConflictView;
 use tokio::sync::{Notify, watch};
 
+use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
@@ -96,6 +97,8 @@ pub(crate) struct Shared {
     pub work_done: watch::Sender<u64>,
     /// Peers that have said, since this runner began, where they stand, or could not be asked.
     pub heard: watch::Sender<BTreeSet<RegionId>>,
+    /// What other regions have asked to commit here.
+    pub committing: Committing,
     /// Peers that have seen commits which this region has lost, and have not given them back yet.
     pub taking_back: Mutex<BTreeSet<RegionId>>,
 }
