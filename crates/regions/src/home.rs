@@ -6,7 +6,7 @@
 //! # Invariants
 //! - What is committed here carries the past of its transaction: everything that its region had at the snapshot is in this log before it.
 //! - Validation is that of a transaction of this region with a snapshot at P, the position of this log that the asker had applied. So P is of this
-//!   log as it is now: of this incarnation, within what is kept, and told by a region to which the stream runs.
+//!   log as it is now: of this incarnation, within what is kept, and told by a region that was found to stand in this log.
 //! - The definitions are the asker's, at the commit: their stamp is among what must be unchanged.
 //!
 //! # On failure
@@ -148,15 +148,12 @@ async fn prepare_and_commit(shared: &Shared, from: RegionId, request: Forwarded)
 
 /// Refuses what counts by another log than this one.
 fn check_stream(shared: &Shared, from: RegionId, request: &Forwarded) -> Result<()> {
-    let connected =
-        shared.peers.get(&from).is_some_and(|peer| peer.connected.load(Ordering::Relaxed));
+    // Streams are interrupted and go on; what counts is that this log is the one that the asker knows.
+    let stands = shared.peers.get(&from).is_some_and(|peer| peer.stands.load(Ordering::Relaxed));
     let now = shared.engine.applied().1;
     let whole = shared.taking_back.lock().is_empty();
-    if !connected
-        || !whole
-        || request.incarnation != shared.incarnation()
-        || request.earliest() > now
-    {
+    let same = request.incarnation == shared.incarnation();
+    if !stands || !whole || !same || request.earliest() > now {
         return Err(Error::NotStreaming { region: from });
     }
     Ok(())

@@ -57,6 +57,8 @@ pub(crate) struct Peer {
     /// The newest position of this region's log that it has.
     pub has: AtomicU64,
     pub connected: AtomicBool,
+    /// It has said, since this runner began, where it stands in this region's log, and the log has that place.
+    pub stands: AtomicBool,
     /// Rows are being sent to it that it did not replicate before.
     pub filling: AtomicBool,
     /// Send what is known at once: a session moves there.

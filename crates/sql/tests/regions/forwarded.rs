@@ -324,3 +324,54 @@ fn forwarded_writes_as_a_session_sees_them() {
         assert_eq!(seen.expect("reads"), one("1"));
     });
 }
+
+/// A client writes here, then there: who sees the second write in a third region sees the first, which came from another region.
+#[test]
+fn what_a_forwarded_write_depends_on_is_seen_before_it() {
+    let mut looked = 0;
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE x (id int PRIMARY KEY, n int)",
+                "CREATE TABLE t (id int PRIMARY KEY, n int)",
+                "INSERT INTO x VALUES (1, 0)",
+                "INSERT INTO t VALUES (1, 0)",
+                "ALTER TABLE x SET (telesto.home = 'eu')",
+            ] {
+                sites.must(0, sql).await;
+            }
+            sites.quiet().await;
+            let delay = Duration::from_millis(20);
+            sites.net.set_weather(Weather { delay, lost: 0, ..Weather::FOUL });
+            let mut session = sites.session(1).await;
+            let mut shown = 0;
+            for round in 1..=4 {
+                // What eu writes is late in ap, and has been in us before.
+                sites.net.cut("eu", "ap");
+                for n in [2 * round - 1, 2 * round] {
+                    run(&mut session, &format!("UPDATE x SET n = {n}")).await.expect("writes");
+                    run(&mut session, &format!("UPDATE t SET n = {n}")).await.expect("writes");
+                }
+                for look in 0..1000 {
+                    let both = "SELECT (SELECT n FROM t), (SELECT n FROM x)";
+                    let row = sites.must(2, both).await.remove(0);
+                    let number = |text: &Option<String>| text.as_ref()?.parse::<i32>().ok();
+                    let [t, x] = [0, 1].map(|at| number(&row[at]).expect("a number"));
+                    assert!(x >= t, "seed {seed}: {t} is seen without what came before it, {x}");
+                    looked += usize::from(t > shown);
+                    shown = t;
+                    if t == 2 * round {
+                        break;
+                    }
+                    if look == 10 {
+                        sites.net.heal();
+                    }
+                    world.sleep(Duration::from_millis(20)).await;
+                }
+                assert_eq!(shown, 2 * round, "seed {seed}: ap does not see it");
+            }
+        });
+    }
+    assert!(looked > 0, "{looked}");
+}
