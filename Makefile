@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster demo-regions demo-social test soak bench bench-geo bench-s3db bench-failover bench-encryption dist lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak bench bench-geo bench-s3db bench-failover bench-encryption dist lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -17,6 +17,9 @@ demo-cluster: ## three nodes on this machine and a load; one is killed every ten
 
 demo-regions: ## three regions on this machine, with links as slow as between continents; one is cut off and comes back
 	@scripts/demo_regions.sh
+
+demo-two-regions: ## the bookstore in two regions on this machine, an application server in each; checked in both at the end
+	@scripts/demo_two_regions.sh
 
 demo-social: ## a social network in seven regions on this machine: users, placement and links of Saturn's evaluation
 	@scripts/demo_social.sh

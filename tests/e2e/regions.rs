@@ -11,6 +11,8 @@
 //! About 40 s; the disturbed part takes `TELESTO_REGIONS_SECONDS` (default: 15). `TELESTO_REGIONS_SEED` makes what is tried the same
 //! again, not when. With `TELESTO_REGIONS_KEEP` set the folders stay, with what the nodes said.
 
+#[path = "regions_bookstore.rs"]
+mod bookstore;
 #[path = "harness.rs"]
 #[allow(dead_code)]
 mod harness;
@@ -824,6 +826,7 @@ async fn regions_stay_causal_and_lose_nothing() {
     let emails: BTreeSet<_> =
         there.iter().map(|row| row.split_once('|').map(|(_, email)| email)).collect();
     assert_eq!(emails.len(), there.len(), "an email is there twice");
+    client.batch_execute("SET telesto.forward_writes = off").await.expect("sets");
     let refused = client
         .execute("INSERT INTO account VALUES (-1, 'x')", &[])
         .await

@@ -9,11 +9,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use telesto_common::Label;
+use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::regions::{
     ConflictView, LinkView, RegionControl, RegionView, RegionsView, TreeView,
 };
+use telesto_txn::{AwayRequest, Database as _, Elsewhere};
 
+use crate::forward;
 use crate::regions::{PeerStatus, Regions};
 
 #[async_trait]
@@ -81,5 +83,25 @@ impl RegionControl for Regions {
     async fn attach(&self, token: &str, limit: Duration) -> Result<Label, String> {
         let by = self.deadline(limit);
         Self::attach(self, token, by).await.map_err(|error| error.to_string())
+    }
+
+    async fn commit_at(
+        &self,
+        home: RegionId,
+        request: AwayRequest,
+    ) -> telesto_txn::Result<Elsewhere> {
+        forward::commit_at(self.shared(), home, request).await
+    }
+
+    async fn arrive(
+        &self,
+        home: RegionId,
+        at: Timestamp,
+        limit: Duration,
+    ) -> Result<Label, String> {
+        let by = self.deadline(limit);
+        self.shared().wait_for(home, at, by).await.map_err(|error| error.to_string())?;
+        let (_, here) = self.shared().engine.applied();
+        Ok(Label::update(self.shared().config.me, here))
     }
 }

@@ -131,6 +131,20 @@ pub enum Error {
         /// Up to where it came here.
         passed: telesto_common::Timestamp,
     },
+    /// A transaction of another region counts by a log that this one cannot tell to be its own.
+    #[error(
+        "the stream to region {region} does not run, or begins anew, so that what it has seen is not known here; retry in a moment"
+    )]
+    NotStreaming {
+        /// The other one.
+        region: RegionId,
+    },
+    /// A transaction of another region writes what this one does not keep.
+    #[error("this region does not commit it: {reason}; retry in a moment")]
+    NotHome {
+        /// Why not.
+        reason: String,
+    },
     /// What this process has is not the newest; it is looked at again.
     #[error("the log has gone on elsewhere; it is read again: retry")]
     Stale,

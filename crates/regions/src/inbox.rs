@@ -525,6 +525,13 @@ fn decode(stored: Bytes) -> Result<Decoded, Malformed> {
     Ok((known, sources))
 }
 
+/// Up to where the log of `of` was applied where a state was stored, and in which incarnation of that region.
+pub(crate) fn stood(stored: Bytes, of: RegionId) -> Result<Option<(Timestamp, u64)>, Malformed> {
+    let (_, sources) = decode(stored)?;
+    let source = sources.get(&of).filter(|source| source.applied != CLOSED);
+    Ok(source.map(|source| (source.passed, source.resume.past.incarnation(of))))
+}
+
 /// The past that a stored state brings with it.
 pub(crate) fn known_of(stored: Bytes) -> Result<Past, Malformed> {
     decode(stored).map(|(known, _)| known)

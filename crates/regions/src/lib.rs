@@ -19,10 +19,15 @@
 mod again;
 mod answer;
 mod apply;
+mod arrival;
+mod committing;
 mod config;
 mod control;
 mod error;
 mod fold;
+mod forward;
+mod forwarded;
+mod home;
 mod inbox;
 mod lines;
 mod measured;

@@ -21,6 +21,8 @@ use telesto_net::{Caller, Class, Handler};
 use telesto_txn::service::{CommitWrites, Freshness};
 
 use crate::error::{Error, Result};
+use crate::forwarded::Forwarded;
+use crate::home;
 use crate::inbox::{Remote, Way};
 use crate::lines::Lines;
 use crate::question::Question;
@@ -106,6 +108,12 @@ impl Receiver {
                 question.answer(shared, from).await.map(Reply::Answer)
             }
             Request::Tree(said) => crate::tree::hear(shared, from, said).map(Reply::Answer),
+            Request::Forward(transaction) => {
+                let bytes = transaction.len();
+                let transaction = Forwarded::decode(transaction).map_err(malformed())?;
+                let answer = home::commit_for(shared, from, transaction, bytes).await;
+                Ok(Reply::Answer(answer.encode()))
+            }
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);
                 // Noted first: after a crash it would be filled again, with rows that go before their causes.

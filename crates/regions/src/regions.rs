@@ -30,6 +30,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::again;
 use crate::apply::Applier;
+use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
@@ -181,6 +182,7 @@ impl Regions {
             work_done: watch::Sender::new(0),
             heard: watch::Sender::default(),
             trees: Trees::new(env.random_u128() as u64, config.tree.clone()),
+            committing: Committing::default(),
             taking_back: Mutex::default(),
             config,
         });
@@ -338,7 +340,7 @@ impl Regions {
         let (region, wanted) = (token.source, token.timestamp);
         if region != config.me {
             match shared.peers.contains_key(&region) {
-                true => self.wait_for(region, wanted, by).await?,
+                true => shared.wait_for(region, wanted, by).await?,
                 // What left a lost region before its end is here; what did not is nowhere.
                 false if shared.config.lost.contains(&region) => self.was_passed(region, wanted)?,
                 false => return Err(Error::UnknownRegion(region)),
@@ -398,29 +400,8 @@ impl Regions {
         Ok(true)
     }
 
-    async fn wait_for(&self, region: RegionId, wanted: Timestamp, by: Deadline) -> Result<()> {
-        let shared = &self.shared;
-        if shared.config.planted == Some(telesto_geo::Bug::StaleAttach) {
-            return Ok(());
-        }
-        let mut passed = shared.passed.subscribe();
-        loop {
-            let here = passed.borrow_and_update().get(&region).copied().unwrap_or_default();
-            if here >= wanted {
-                return Ok(());
-            }
-            if by.passed(shared.env.clock.monotonic()) {
-                return Err(Error::NotHereYet { region, wanted, passed: here });
-            }
-            {
-                let mut waiting = shared.wanted.lock();
-                *waiting = (*waiting).max(Some(wanted));
-            }
-            shared.news.notify_one();
-            let look = shared.env.deadline(shared.config.beat).earlier(by);
-            // At the end of the wait it is looked at again, and the deadline with it.
-            let _ = shared.env.within(look, "waiting for another region", passed.changed()).await;
-        }
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// A deadline of this region's clock.

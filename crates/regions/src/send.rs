@@ -142,6 +142,7 @@ impl Sender {
         };
         self.wait_for_others().await?;
         peer.connected.store(true, Ordering::Relaxed);
+        peer.stands.store(true, Ordering::Relaxed);
         shared.trouble.lock().remove(&Some(self.to));
         let sent = fold.position.clone();
         let (elements, under_way) = (Vec::new(), FuturesOrdered::new());

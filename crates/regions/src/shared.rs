@@ -23,6 +23,7 @@ use telesto_txn::Engine;
 use telesto_txn::regions::ConflictView;
 use tokio::sync::{Notify, watch};
 
+use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
@@ -57,6 +58,8 @@ pub(crate) struct Peer {
     /// The newest position of this region's log that it has.
     pub has: AtomicU64,
     pub connected: AtomicBool,
+    /// It has said, since this runner began, where it stands in this region's log, and the log has that place.
+    pub stands: AtomicBool,
     /// Rows are being sent to it that it did not replicate before.
     pub filling: AtomicBool,
     /// Send what is known at once: a session moves there.
@@ -99,6 +102,8 @@ pub(crate) struct Shared {
     pub heard: watch::Sender<BTreeSet<RegionId>>,
     /// Trees of serializers.
     pub trees: Trees,
+    /// What other regions have asked to commit here.
+    pub committing: Committing,
     /// Peers that have seen commits which this region has lost, and have not given them back yet.
     pub taking_back: Mutex<BTreeSet<RegionId>>,
 }

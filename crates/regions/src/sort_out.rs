@@ -22,7 +22,7 @@ use bytes::Bytes;
 use telesto_common::{RegionId, Timestamp};
 use telesto_shard::Read;
 use telesto_txn::Reads;
-use telesto_txn::regions::{ConflictView, Definitions, DerivedEntries, Meaning, Standing};
+use telesto_txn::regions::{ConflictView, Definitions, DerivedEntries, Keeper, Meaning, Standing};
 use telesto_txn::service::{CheckedWrite, RemoteWrites};
 
 use crate::error::{Error, Result};
@@ -229,5 +229,13 @@ impl Meaning for Undefined {
         _: Option<&Bytes>,
     ) -> std::result::Result<DerivedEntries, String> {
         Ok(DerivedEntries::default())
+    }
+
+    fn keeper(&self, _: &[u8]) -> Keeper {
+        Keeper::Other
+    }
+
+    fn has_stopped(&self, _: &[u8], _: Option<&Bytes>) -> bool {
+        false
     }
 }

@@ -169,6 +169,8 @@ pub(crate) enum Request {
     Ask(Bytes),
     /// Something about trees of serializers: see [`crate::tree`].
     Tree(Bytes),
+    /// A transaction to commit: see [`crate::forwarded`].
+    Forward(Bytes),
 }
 
 /// The answers.
@@ -300,6 +302,7 @@ const INTRODUCE: u8 = 5;
 const ASK: u8 = 6;
 const MEASURED: u8 = 7;
 const TREE: u8 = 9;
+const FORWARD: u8 = 8;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
@@ -340,6 +343,10 @@ impl Request {
                 out.put_u8(TREE);
                 out.put_slice(said);
             }
+            Self::Forward(transaction) => {
+                out.put_u8(FORWARD);
+                out.put_slice(transaction);
+            }
         }
         out.freeze()
     }
@@ -358,6 +365,7 @@ impl Request {
             }
             MEASURED => Self::Measured(measured::take(&mut cursor)?),
             ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
+            FORWARD => Self::Forward(cursor.take(cursor.remaining())?),
             ASK => Self::Ask(cursor.take(cursor.remaining())?),
             TREE => Self::Tree(cursor.take(cursor.remaining())?),
             FILLED => Self::Filled(Position::take(&mut cursor)?),

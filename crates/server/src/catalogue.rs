@@ -106,9 +106,24 @@ const ALL: &[(Kind, &str, &str)] = &[
         "Transactions of other regions that were applied again",
     ),
     (
+        Labelled,
+        "telesto_regions_committed_for_total",
+        "Transactions of another region that were committed here",
+    ),
+    (
         Counter,
         "telesto_regions_conflicts_total",
         "Concurrent updates of two regions of which one was passed over",
+    ),
+    (
+        Histogram,
+        "telesto_regions_forwarded_seconds",
+        "Time of a transaction that is committed in another region, until it is back here",
+    ),
+    (
+        Labelled,
+        "telesto_regions_forwarded_total",
+        "Transactions that another region was asked to commit, by what it said",
     ),
     (Labelled, "telesto_regions_sent_bytes_total", "Bytes sent to another region"),
     (Labelled, "telesto_regions_sent_transactions_total", "Transactions sent to another region"),

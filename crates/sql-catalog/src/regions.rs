@@ -155,7 +155,8 @@ pub fn acknowledged(row: &[u8]) -> Result<u32> {
 }
 
 /// All keys of a table's storage.
-fn storage_range(database: DatabaseId, storage: TableId) -> KeyRange {
+#[must_use]
+pub fn storage_range(database: DatabaseId, storage: TableId) -> KeyRange {
     let prefix = KeyWriter::prefix(database, storage, 0).finish();
     // Database and table, without the index.
     KeyRange::with_prefix(&prefix[..8])

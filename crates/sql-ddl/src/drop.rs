@@ -7,6 +7,7 @@ use telesto_common::TableId;
 use super::dependents::Dependents;
 use super::names::{split, undefined_table};
 use super::{Ddl, build};
+use telesto_sql_catalog::regions::Home;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Guarded, Relation, Table, sequence};
 use telesto_sql_parser::sqlparser::ast::{
@@ -461,8 +462,15 @@ impl Ddl<'_> {
     async fn empty(&mut self, table: &Table) -> Result<()> {
         let large =
             !telesto_sql_catalog::temp::is_temporary(table.id.0) && self.is_large(table, 0).await?;
+        // Rows are deleted by who writes them; another region's are left behind with their storage, which is a definition.
+        let catalog = self.catalog();
+        let here = match table.placement.home {
+            Home::Region(home) => home == catalog.me().0 && table.placement.moved.is_none(),
+            Home::Any => true,
+        };
+        let own = !catalog.is_regional() || here;
         // Who fills an index must notice: it reads the catalog, not the rows that it has done.
-        if !large && table.building.is_empty() {
+        if !large && table.building.is_empty() && own {
             build::delete_rows(self.context, table).await?;
             return Ok(());
         }

@@ -25,13 +25,14 @@ pub mod access;
 mod adding;
 mod apart;
 mod arbiter;
+mod away;
 pub mod bulk;
 pub mod check;
 pub mod curated;
 mod deferred;
 mod dml;
 pub mod foreign;
-mod homes;
+pub mod homes;
 pub mod join;
 pub mod key_types;
 mod merge;
@@ -74,6 +75,20 @@ enum Kind {
     Delete(dml::DeletePlan),
     Merge(Box<dml::MergePlan>),
     With(Box<with::WithPlan>),
+}
+
+impl KeyPlan {
+    /// The table whose rows the statement itself writes.
+    #[must_use]
+    pub fn written(&self) -> Option<&Table> {
+        match &self.kind {
+            Kind::Insert(plan) => Some(&plan.info.table),
+            Kind::Update(plan) => Some(&plan.info.table),
+            Kind::Delete(plan) => Some(&plan.info.table),
+            Kind::Merge(plan) => Some(&plan.info.table),
+            Kind::Select(_) | Kind::With(_) => None,
+        }
+    }
 }
 
 #[async_trait]

@@ -487,6 +487,8 @@ impl From<telesto_txn::Error> for Error {
             }
             Txn::Corrupt(_) => Self::new(SqlState::DATA_CORRUPTED, message),
             Txn::OutOfMemory(_) => Self::new(SqlState::OUT_OF_MEMORY, message),
+            Txn::Elsewhere(_) => Self::new(SqlState::CONNECTION_FAILURE, message),
+            Txn::TwoHomes(_) => Self::new(SqlState::FEATURE_NOT_SUPPORTED, message),
             Txn::TooLarge(_) => Self::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message),
             Txn::LocalDisk(_) => Self::new(SqlState::DISK_FULL, message),
             Txn::ShuttingDown => Self::new(SqlState::ADMIN_SHUTDOWN, message),

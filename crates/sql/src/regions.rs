@@ -18,7 +18,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, TableId, Timestamp};
-use telesto_txn::regions::{Definitions, DerivedEntries, DerivedEntry, Meaning, Standing};
+use telesto_txn::regions::{Definitions, DerivedEntries, DerivedEntry, Keeper, Meaning, Standing};
 use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 
 use crate::catalog::regions::{
@@ -143,6 +143,11 @@ impl TableMeaning {
         Self { catalog, settings: Settings::default(), tables, compiled: Mutex::default() }
     }
 
+    fn table_of(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        let (database, storage, _) = place(key)?;
+        self.tables.get(&storage).filter(|_| database == self.catalog.database)
+    }
+
     fn compiled(&self, table: &Arc<Table>) -> Result<Arc<CompiledTable>> {
         if let Some(compiled) = self.compiled.lock().get(&table.storage) {
             return Ok(Arc::clone(compiled));
@@ -219,6 +224,21 @@ impl Meaning for TableMeaning {
             return Ok(DerivedEntries::default());
         }
         self.derive(table, key, old, new).map_err(|error| error.to_string())
+    }
+
+    fn keeper(&self, key: &[u8]) -> Keeper {
+        let Some(table) = self.table_of(key) else { return Keeper::Other };
+        let Home::Region(home) = table.placement.home else { return Keeper::Other };
+        let from = table.placement.moved.iter().flat_map(|moved| &moved.from);
+        let stays = |id: &&u16| self.catalog.regions().any(|region| region.id == **id);
+        let row = |id: &u16| acknowledgement_key(self.catalog.database, RegionId(*id));
+        Keeper::Region { home: RegionId(home), moved: from.filter(stays).map(row).collect() }
+    }
+
+    fn has_stopped(&self, key: &[u8], row: Option<&Bytes>) -> bool {
+        let moved = self.table_of(key).and_then(|table| table.placement.moved.as_ref());
+        let said = row.and_then(|row| acknowledged(row).ok());
+        moved.is_none_or(|moved| said.is_some_and(|next_oid| next_oid > moved.at))
     }
 }
 

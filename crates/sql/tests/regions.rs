@@ -5,6 +5,8 @@
     reason = "tests; what they share with those of real servers spawns"
 )]
 
+#[path = "regions/forwarded.rs"]
+mod forwarded;
 mod support;
 
 use std::collections::BTreeMap;
@@ -169,6 +171,17 @@ impl Sites {
         run(&mut session, sql).await
     }
 
+    /// The same, of a session that forwards nothing.
+    async fn run_at_home(
+        &self,
+        region: usize,
+        sql: &str,
+    ) -> Result<Vec<Vec<Option<String>>>, Error> {
+        let mut session = self.session(region).await;
+        run(&mut session, "SET telesto.forward_writes = off").await?;
+        run(&mut session, sql).await
+    }
+
     async fn must(&self, region: usize, sql: &str) -> Vec<Vec<Option<String>>> {
         self.run(region, sql)
             .await
@@ -311,7 +324,7 @@ fn home_that_moves_keeps_unique_keys_and_loses_nothing() {
                 let email = format!("m{}", below(&world, 60));
                 let by = format!("{turn} {}", NAMES[region]);
                 let sql = format!("INSERT INTO u (email, by) VALUES ('{email}', '{by}')");
-                match sites.run(region, &sql).await {
+                match sites.run_at_home(region, &sql).await {
                     Ok(_) => {
                         written[region] += 1;
                         let before = acknowledged.insert(email.clone(), by);
@@ -342,7 +355,7 @@ fn definitions_placement_sequences_and_sessions() {
     World::run(1, false, async |world| {
         let sites = Sites::running(&world).await;
         let code = async |region: usize, sql: &str| {
-            sites.run(region, sql).await.expect_err("refused").code().0.to_owned()
+            sites.run_at_home(region, sql).await.expect_err("refused").code().0.to_owned()
         };
         sites.must(0, "CREATE TABLE a (id serial PRIMARY KEY, v text)").await;
         sites.must(0, "INSERT INTO a (v) VALUES ('one')").await;

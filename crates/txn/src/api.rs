@@ -29,6 +29,7 @@ use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::LogKind;
 
 use crate::additions::Additions;
+use crate::away::{Elsewhere, WriteIn};
 use crate::error::Result;
 use crate::peers::Peers;
 use crate::regions::RegionControl;
@@ -167,6 +168,8 @@ pub struct Committed {
     pub label: Label,
     /// This transaction's share of the commit's cost.
     pub cost: Cost,
+    /// It committed in another region, by whose clock and log timestamp and position are.
+    pub elsewhere: Option<Elsewhere>,
 }
 
 /// What became of a transaction.
@@ -353,6 +356,21 @@ pub trait Transaction: Debug + Send + Sync {
     /// # Errors
     /// As [`Transaction::put`].
     async fn delete(&self, key: Bytes) -> Result<()>;
+
+    /// Says where what is written next belongs; a transaction writes in one region. The other one that it writes in, if it does: then nothing
+    /// is to be written. To be called before the first write of each statement, where there is more than one region.
+    ///
+    /// # Errors
+    /// [`crate::Error::Ended`]; [`crate::Error::Elsewhere`] where transactions do not reach other regions.
+    fn write_in(&self, to: WriteIn) -> Result<Option<RegionId>> {
+        match to {
+            WriteIn::Here => Ok(None),
+            WriteIn::There(away) => Err(crate::Error::Elsewhere(format!(
+                "transactions here do not reach region {}; connect to a node of that region",
+                away.home()
+            ))),
+        }
+    }
 
     /// Marks a point to roll back to.
     fn savepoint(&self) -> Result<Savepoint>;

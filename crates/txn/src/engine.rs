@@ -40,7 +40,7 @@ use crate::oracle::LocalOracle;
 use crate::peers::Peers;
 use crate::reach::Reach;
 use crate::regions::RegionControl;
-use crate::service::{LocalShard, ShardService};
+use crate::service::{CommitReply, CommitRequest, LocalShard, ShardService};
 use crate::serving::LocalService;
 use crate::transaction::Shared;
 use crate::transactions::Transactions;
@@ -202,6 +202,15 @@ impl Engine {
         by: telesto_common::Deadline,
     ) -> bytes::Bytes {
         LocalService(Arc::clone(&self.local)).answer(request, by).await
+    }
+
+    /// Validates and commits what somebody else has asked for who may ask twice. `again`: this is not the first time, and the answer before
+    /// was lost, so that the outcome is looked for first, and once more before it is said that there is a conflict.
+    ///
+    /// # Errors
+    /// Those of [`ShardService::commit`]. With `again` only a conflict means that it has not been committed and never will be.
+    pub async fn commit_once(&self, request: CommitRequest, again: bool) -> Result<CommitReply> {
+        LocalService(Arc::clone(&self.local)).commit_once(request, again).await
     }
 
     /// The shard as it is open now, for commands that inspect it.

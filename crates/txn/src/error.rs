@@ -88,6 +88,12 @@ pub enum Error {
     /// The local disk refused (full, permissions). SQLSTATE 53100.
     #[error("{0}")]
     LocalDisk(String),
+    /// Another region, which keeps what was written, did not take it; nothing was committed. SQLSTATE 08006.
+    #[error("{0}")]
+    Elsewhere(String),
+    /// One transaction wrote what two regions keep. SQLSTATE 0A000.
+    #[error("{0}")]
+    TwoHomes(String),
     /// The database is shutting down. SQLSTATE 57P01.
     #[error("the database is shutting down; connect again later or elsewhere")]
     ShuttingDown,

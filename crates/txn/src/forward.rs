@@ -98,11 +98,12 @@ impl LocalService {
         &self,
         owners: &Arc<dyn Owners>,
         request: CommitRequest,
+        again: bool,
         deadline: Deadline,
     ) -> Result<CommitReply> {
         let local = &self.0;
         let env = &local.env;
-        let (mut again, mut pause) = (false, LOOK);
+        let (mut again, mut pause) = (again, LOOK);
         loop {
             let Unanswered { perhaps_done, reason } =
                 match self.attempt(owners, &request, again, deadline).await? {

@@ -21,6 +21,7 @@
 
 mod additions;
 pub mod api;
+mod away;
 mod buffer;
 mod claims;
 mod commit;
@@ -53,6 +54,7 @@ pub use api::{
     Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
     Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
+pub use away::{Away, AwayRequest, Elsewhere, MAX_WRITES_BYTES, WriteIn};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use forward::{Owners, Unanswered};

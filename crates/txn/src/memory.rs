@@ -338,6 +338,7 @@ impl Transaction for MemoryTransaction {
                 lsn: Lsn::ZERO,
                 label: Label::update(RegionId::default(), inner.snapshot),
                 cost: Cost::default(),
+                elsewhere: None,
             });
         }
         let timestamp = Timestamp::after(state.newest, self.database.env.clock.wall_micros());
@@ -358,6 +359,7 @@ impl Transaction for MemoryTransaction {
             lsn: state.lsn,
             label: Label::update(RegionId::default(), timestamp),
             cost: Cost::default(),
+            elsewhere: None,
         })
     }
 

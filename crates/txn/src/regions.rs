@@ -20,6 +20,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::{Label, RegionId, Timestamp};
 
+use crate::away::{AwayRequest, Elsewhere};
+
 /// How another region stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionView {
@@ -147,6 +149,19 @@ pub trait RegionControl: Debug + Send + Sync {
     /// # Errors
     /// What is wrong with the token, or what is not here yet.
     async fn attach(&self, token: &str, limit: Duration) -> Result<Label, String>;
+
+    /// Validates and commits in `home` what a transaction here has written of what that region keeps, and waits for a while until it is here.
+    ///
+    /// # Errors
+    /// As [`crate::Away::commit`].
+    async fn commit_at(&self, home: RegionId, request: AwayRequest) -> crate::Result<Elsewhere>;
+
+    /// Waits, for `limit` at most, until everything of `home` up to `at` of its clock is here. The label that a session goes on with.
+    ///
+    /// # Errors
+    /// What is not here yet.
+    async fn arrive(&self, home: RegionId, at: Timestamp, limit: Duration)
+    -> Result<Label, String>;
 }
 
 /// What a write of a key means where the definitions are known.
@@ -178,6 +193,20 @@ pub struct DerivedEntries {
     pub new: Vec<DerivedEntry>,
 }
 
+/// Who writes what a key belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// One region.
+    Region {
+        /// Which.
+        home: RegionId,
+        /// It writes only when each of these rows says that a region which wrote before has stopped: [`Meaning::has_stopped`].
+        moved: Vec<Bytes>,
+    },
+    /// Every region, or nobody: it is no row of a table, and no entry of an index.
+    Other,
+}
+
 /// The definitions at one moment.
 pub trait Meaning: Debug + Send + Sync {
     /// Whether a write of `key` can be applied.
@@ -194,6 +223,12 @@ pub trait Meaning: Debug + Send + Sync {
         old: Option<&Bytes>,
         new: Option<&Bytes>,
     ) -> Result<DerivedEntries, String>;
+
+    /// Who writes `key`.
+    fn keeper(&self, key: &[u8]) -> Keeper;
+
+    /// Whether the row that [`Keeper::Region`] names says that its region has stopped to write what `key` belongs to; `None`: it is not there.
+    fn has_stopped(&self, key: &[u8], row: Option<&Bytes>) -> bool;
 }
 
 /// How replication finds what rows mean.

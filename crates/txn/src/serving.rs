@@ -182,15 +182,7 @@ impl ShardService for LocalService {
     }
 
     async fn commit(&self, request: CommitRequest) -> Result<CommitReply> {
-        self.serves(request.shard)?;
-        let local = &self.0;
-        let deadline = local.env.deadline(request.timeout);
-        match &local.options.cluster {
-            Some(cluster) => {
-                self.commit_in_cluster(&Arc::clone(&cluster.owners), request, deadline).await
-            }
-            None => self.commit_here(request, false, deadline).await,
-        }
+        self.commit_once(request, false).await
     }
 
     async fn outcome(&self, request: OutcomeRequest) -> Result<Outcome> {
@@ -211,6 +203,24 @@ impl ShardService for LocalService {
 }
 
 impl LocalService {
+    /// Commits here or at the log's owner. `again`: it may have been committed already.
+    pub(crate) async fn commit_once(
+        &self,
+        request: CommitRequest,
+        again: bool,
+    ) -> Result<CommitReply> {
+        self.serves(request.shard)?;
+        let local = &self.0;
+        let deadline = local.env.deadline(request.timeout);
+        match &local.options.cluster {
+            Some(cluster) => {
+                let owners = Arc::clone(&cluster.owners);
+                self.commit_in_cluster(&owners, request, again, deadline).await
+            }
+            None => self.commit_here(request, again, deadline).await,
+        }
+    }
+
     /// A little more time than `deadline`: the committer keeps that itself.
     pub(crate) fn with_grace(&self, deadline: Deadline) -> Deadline {
         let now = self.0.env.clock.monotonic();

@@ -14,6 +14,7 @@
 //! One transaction's own memory: the write buffer's bound, the read set's bound, the batch under way.
 
 mod adding;
+mod away;
 mod commit;
 mod new_keys;
 
@@ -35,6 +36,7 @@ use crate::api::{
     Committed, Durability, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
     TryClaim, TxnOptions,
 };
+use crate::away::{Bound, WriteIn};
 use crate::buffer::{Own, SpillOptions, Visible, WriteBuffer};
 use crate::claims::{Claimed, Claims};
 use crate::commit::write_set;
@@ -82,6 +84,8 @@ pub(crate) struct Core {
     /// The snapshot was moved: a scan begun before still reads the older one.
     moved: AtomicBool,
     pub buffer: Arc<WriteBuffer>,
+    /// Which region keeps what is written.
+    bound: Mutex<Bound>,
     /// Of what is in the buffer, what is added to rows.
     added: Added,
     /// The statement has read something for a query.
@@ -276,6 +280,7 @@ impl EngineTransaction {
                 moved: AtomicBool::new(false),
                 messages: Mutex::default(),
                 buffer: Arc::new(WriteBuffer::new(Arc::clone(&shared.spill))),
+                bound: Mutex::default(),
                 added: Added::default(),
                 has_read: AtomicBool::new(false),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
@@ -460,6 +465,10 @@ impl Transaction for EngineTransaction {
 
     async fn delete(&self, key: Bytes) -> Result<()> {
         self.core.write(key, None).await
+    }
+
+    fn write_in(&self, to: WriteIn) -> Result<Option<RegionId>> {
+        self.core.write_in(to)
     }
 
     fn savepoint(&self) -> Result<Savepoint> {

@@ -305,6 +305,8 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
             | Error::ReadOnly
             | Error::Ended(_)
             | Error::NoSavepoint
+            | Error::Elsewhere(_)
+            | Error::TwoHomes(_)
             | Error::TooLarge(_)),
         ) => WireAnswer::Unavailable { reason: text(error) },
     };

@@ -98,7 +98,7 @@ impl ApiError {
             TxnError::NotOwner { owner } => {
                 Self::new(unavailable, "not_owner", message).with("owner", owner.clone())
             }
-            TxnError::WrongShard(_) | TxnError::Unavailable(_) => {
+            TxnError::WrongShard(_) | TxnError::Unavailable(_) | TxnError::Elsewhere(_) => {
                 Self::new(unavailable, "unavailable", message)
             }
             TxnError::ShuttingDown => Self::new(unavailable, "shutting_down", message),
@@ -113,6 +113,7 @@ impl ApiError {
             TxnError::ReadOnly
             | TxnError::Ended(_)
             | TxnError::NoSavepoint
+            | TxnError::TwoHomes(_)
             | TxnError::TooLarge(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }

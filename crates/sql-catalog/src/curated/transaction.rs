@@ -25,10 +25,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
-use telesto_common::{DatabaseId, Timestamp, TxnId};
+use telesto_common::{DatabaseId, RegionId, Timestamp, TxnId};
 use telesto_txn::{
     Committed, Error, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction,
-    TryClaim, TxnOptions,
+    TryClaim, TxnOptions, WriteIn,
 };
 
 /// Marks savepoints that know a place in the store.
@@ -467,6 +467,10 @@ impl Transaction for WithWaiting {
             return self.shared.set(self.options(), key, Some(value));
         }
         self.below.add(key, value, addition).await
+    }
+
+    fn write_in(&self, to: WriteIn) -> Result<Option<RegionId>> {
+        self.below.write_in(to)
     }
 
     fn holds_back(&self, key: &[u8]) -> bool {

@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
-use telesto_common::{Timestamp, TxnId};
+use telesto_common::{RegionId, Timestamp, TxnId};
 use telesto_txn::{
     Committed, Error, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction,
-    TryClaim, TxnOptions,
+    TryClaim, TxnOptions, WriteIn,
 };
 
 use super::{TempStore, is_temporary_key};
@@ -176,6 +176,10 @@ impl Transaction for WithTemp {
         self.below.rollback_to(below)?;
         self.store.undo_to(mark);
         Ok(())
+    }
+
+    fn write_in(&self, to: WriteIn) -> Result<Option<RegionId>> {
+        self.below.write_in(to)
     }
 
     fn holds_back(&self, key: &[u8]) -> bool {
@@ -352,6 +356,10 @@ impl Transaction for TempView {
 
     fn rollback_to(&self, _: Savepoint) -> Result<()> {
         Err(Error::NoSavepoint)
+    }
+
+    fn write_in(&self, to: WriteIn) -> Result<Option<RegionId>> {
+        self.below.write_in(to)
     }
 
     fn holds_back(&self, key: &[u8]) -> bool {

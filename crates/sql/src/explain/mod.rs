@@ -270,6 +270,7 @@ async fn explain(
         }
         _ => return Err(Error::unsupported("EXPLAIN of this statement")),
     };
+    first.extend(forwarded(&key, context));
     let why = match &key {
         Choice::Declined(reason) => Some(reason),
         Choice::Key(_) => None,
@@ -314,6 +315,13 @@ async fn explain(
         }
     }
     Ok(out.into_iter().map(|line| vec![Datum::text(line)]).collect())
+}
+
+/// Tells of rows that are committed in another region.
+fn forwarded(key: &Choice, context: &ExecContext) -> Option<String> {
+    let Choice::Key(plan) = key else { return None };
+    let home = crate::exec::homes::forwarded_to(plan.written()?, context)?;
+    Some(format!("Writes: forwarded to region \"{home}\""))
 }
 
 fn known(parameters: &[SqlType]) -> ParameterTypes {

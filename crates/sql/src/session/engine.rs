@@ -264,6 +264,7 @@ impl SqlEngine {
             lost: 0,
             catalog: None,
             label: options.label,
+            owed: None,
             prepared: BTreeMap::new(),
             reported: BTreeMap::new(),
             temp: None,

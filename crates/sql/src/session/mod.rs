@@ -50,8 +50,8 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use telesto_common::Label;
 use telesto_common::limits::Reservation;
+use telesto_common::{Label, RegionId, Timestamp};
 
 pub use crate::catalog::SequenceSession;
 pub use crate::expr::settings::{self, Settings};
@@ -186,6 +186,8 @@ pub struct Session {
     /// The catalog the last statement used, to describe conflicts with.
     catalog: Option<Arc<CatalogSnapshot>>,
     label: Label,
+    /// What the session has committed in another region and has not come here yet.
+    owed: Option<(RegionId, Timestamp)>,
     /// Prepared statements by name: those of PREPARE and those of the protocol's Parse.
     prepared: BTreeMap<String, Arc<Prepared>>,
     reported: BTreeMap<&'static str, String>,

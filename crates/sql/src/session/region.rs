@@ -5,6 +5,8 @@
 //! ```
 //! # Invariants
 //! - A token stands for everything that the session has seen and done where it was made.
+//! - A session reads what it has committed in another region ([`telesto_txn::Away`]): what is not here when its commit is told is waited
+//!   for by its next statement.
 //! - A session whose token was taken reads at least that much from then on, at every level of consistency.
 //!
 //! # On failure
@@ -17,6 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use telesto_txn::Committed;
 use telesto_txn::regions::RegionControl;
 
 use super::Session;
@@ -32,12 +35,38 @@ impl Session {
         self.engine.database.regions().ok_or_else(crate::plan::session_view::no_regions)
     }
 
-    /// The session's token.
+    /// The session's token, once [`Session::await_owed`] has nothing to wait for.
     ///
     /// # Errors
     /// 55000.
     pub(super) fn session_token(&self) -> Result<String> {
         Ok(self.replication()?.token(self.label))
+    }
+
+    /// Notes a commit in another region that has not come here yet.
+    pub(super) fn owes(&mut self, committed: &Committed) {
+        if let Some(elsewhere) = committed.elsewhere.filter(|elsewhere| !elsewhere.arrived) {
+            self.owed = Some((elsewhere.home, elsewhere.at));
+        }
+    }
+
+    /// Waits until what the session has committed in another region is here: it reads its own writes.
+    ///
+    /// # Errors
+    /// 55000 when it does not come in time; the next statement waits again.
+    pub(super) async fn await_owed(&mut self) -> Result<()> {
+        let Some((home, at)) = self.owed else { return Ok(()) };
+        let label = self.replication()?.arrive(home, at, LONGEST).await.map_err(|reason| {
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!(
+                    "what this session has written in another region is not here yet: {reason}"
+                ),
+            )
+        })?;
+        self.label = self.label.max(label);
+        self.owed = None;
+        Ok(())
     }
 
     /// Goes on where the session with this token was.

@@ -173,10 +173,14 @@ impl Session {
 
     /// The block's transaction, begun now if need be.
     pub(super) async fn transaction(&mut self) -> Result<Arc<dyn Transaction>> {
-        let block = self.block.as_mut().ok_or_else(|| Error::internal("no transaction block"))?;
-        if let Some(txn) = &block.txn {
+        if let Some(txn) = self.block.as_ref().and_then(|block| block.txn.as_ref()) {
             return Ok(Arc::clone(txn));
         }
+        if self.owed.is_some() {
+            self.await_owed().boxed().await?;
+        }
+        let block = self.block.as_mut().ok_or_else(|| Error::internal("no transaction block"))?;
+        block.options.session = block.options.session.max(self.label);
         // Here and nowhere else a session's transactions begin: what was opened to read only cannot get past it.
         block.options.read_only |= self.settings.confined;
         let mut txn = self.engine.database.begin(block.options).await?;
@@ -335,6 +339,7 @@ impl Session {
                         crate::online::Upkeep::wake(&self.engine);
                     }
                     self.block = None;
+                    self.owes(&committed);
                     return Ok(());
                 }
                 Err(error) => {

@@ -129,7 +129,12 @@ impl Session {
             }
             Statement::Set(set) => self.set_anything(set).await.map(|()| tag("SET")),
             Statement::Reset(reset) => self.reset(reset).await.map(|()| tag("RESET")),
-            Statement::ShowVariable { variable } => self.show(variable).map(Some),
+            Statement::ShowVariable { variable } => {
+                if show_name(variable).eq_ignore_ascii_case(SESSION_TOKEN) {
+                    self.await_owed().await?;
+                }
+                self.show(variable).map(Some)
+            }
             Statement::Discard { object_type } => {
                 if matches!(object_type, DiscardObject::ALL) {
                     if self.block.as_ref().is_some_and(|block| block.explicit) {

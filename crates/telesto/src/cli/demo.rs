@@ -1,4 +1,4 @@
-//! `telesto demo bookstore`: a node, TPC-W's bookstore in it, a mix of interactions, a few queries.
+//! `telesto demo bookstore`: a node, TPC-W's bookstore in it, a mix of interactions, a few queries; or two regions.
 //!
 //! # Invariants
 //! A node that was started here is left running at the end, unless `--exit`; one that was there already (`--url`) is never
@@ -6,6 +6,8 @@
 //!
 //! # On failure
 //! Loading that was cut off goes on where it stopped when the same command is given again.
+
+mod two_regions;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,10 @@ const OPENING: Duration = Duration::from_secs(120);
 /// `telesto demo bookstore`.
 #[derive(Debug, Args)]
 pub struct Bookstore {
+    /// Two regions on this machine with a link as slow as between continents, and an application server in each, which runs its SQL
+    /// unchanged. The regions are stopped at the end; --data-dir (new or empty) keeps their folders
+    #[arg(long, conflicts_with_all = ["url", "bucket", "listen", "http", "exit"])]
+    regions: bool,
     /// A node that is running already; without it one is started
     #[arg(long, conflicts_with_all = ["bucket", "data_dir", "listen", "http", "exit"])]
     url: Option<String>,
@@ -85,6 +91,9 @@ const QUESTIONS: [(&str, &str); 6] = [
 /// # Errors
 /// Why the node could not be started, or what it refused.
 pub async fn bookstore(asked: Bookstore) -> Result<(), String> {
+    if asked.regions {
+        return two_regions::run(&asked).await;
+    }
     let (node, url) = match &asked.url {
         Some(url) => (None, url.clone()),
         None => {

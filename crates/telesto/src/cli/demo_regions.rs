@@ -28,6 +28,8 @@ use telesto_common::RegionId;
 use telesto_geo::Latencies;
 use tokio::time::Instant;
 
+pub(super) use self::legs::metrics;
+
 use self::legs::Legs;
 use self::visibility::{Pair, Seen};
 use super::link::Link;

@@ -238,6 +238,7 @@ enum DemoCommand {
     #[command(after_help = "Examples:
   telesto demo bookstore
   telesto demo bookstore --customers 1000 --items 1000 --seconds 10 --exit
+  telesto demo bookstore --regions --customers 1000 --items 1000 --mix ordering
   telesto demo bookstore --url postgres://telesto@127.0.0.1:5433/telesto --mix ordering")]
     Bookstore(Box<demo::Bookstore>),
     /// A cluster on this machine: three nodes and a load, one node is killed every ten seconds.

@@ -222,6 +222,10 @@ pub async fn until(client: &Client, query: &str) -> Result<(), String> {
 }
 
 impl Site {
+    pub fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
     pub fn url(&self) -> String {
         format!("postgres://telesto@127.0.0.1:{}/telesto", self.port)
     }

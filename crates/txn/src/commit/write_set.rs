@@ -96,6 +96,26 @@ pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
     Ok((!inline.is_empty()).then_some(WriteSet::Inline(inline)))
 }
 
+/// The writes of a transaction that is not to be written in parts; `None` when there are none (any more).
+///
+/// # Errors
+/// [`Error::TooLarge`] when they are more than `limit` bytes.
+pub(crate) async fn collect_at_most(
+    core: &Core,
+    limit: usize,
+) -> Result<Option<Vec<CheckedWrite>>> {
+    let mut scan = core.buffer.scan(KeyRange::default(), false, None);
+    let (mut writes, mut bytes) = (Vec::new(), 0);
+    while let Some(merged) = scan.next().await? {
+        bytes += merged.key.len() + merged.value.as_ref().map_or(0, Bytes::len);
+        if bytes > limit {
+            return Err(crate::away::too_large());
+        }
+        writes.push(checked(merged));
+    }
+    Ok((!writes.is_empty()).then_some(writes))
+}
+
 fn checked(merged: Merged) -> CheckedWrite {
     let Merged { key, value, since, fresh } = merged;
     CheckedWrite { write: Write { key, value, fresh }, since }

@@ -26,13 +26,24 @@ const MAX_RECHECKS: u32 = 16;
 impl Core {
     fn nothing_written(&self) -> Committed {
         let at = self.snapshot();
-        Committed { timestamp: at, lsn: Lsn::ZERO, label: self.label(at), cost: Cost::default() }
+        Committed {
+            timestamp: at,
+            lsn: Lsn::ZERO,
+            label: self.label(at),
+            cost: Cost::default(),
+            elsewhere: None,
+        }
     }
 
     pub(super) async fn commit(&self) -> Result<Committed> {
         let messages = std::mem::take(&mut *self.messages.lock());
         if self.read_only || (!self.buffer.used() && messages.is_empty()) {
             return self.commit_reads().await;
+        }
+        if let Some(away) = self.away()
+            && let Some(committed) = self.commit_away(&*away, &messages).await?
+        {
+            return Ok(committed);
         }
         let mut written = match write_set::collect(self).await? {
             Some(written) => written,
@@ -100,7 +111,7 @@ impl Core {
         if let WriteSet::External(external) = &written {
             cost.puts += external.puts();
         }
-        Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost })
+        Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost, elsewhere: None })
     }
 
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough

@@ -84,6 +84,21 @@ pub struct Browsers {
     seconds: u64,
 }
 
+impl Browsers {
+    /// How long they browse.
+    pub fn seconds(&self) -> u64 {
+        self.seconds
+    }
+
+    /// As arguments of another process of this program.
+    pub fn arguments(&self) -> Vec<String> {
+        let mix = self.mix.to_possible_value().map(|mix| mix.get_name().to_owned());
+        let (clients, seconds) = (self.clients.to_string(), self.seconds.to_string());
+        let mix = mix.into_iter().flat_map(|mix| ["--mix".to_owned(), mix]);
+        mix.chain(["--clients".to_owned(), clients, "--seconds".to_owned(), seconds]).collect()
+    }
+}
+
 /// `telesto bench tpcw`.
 #[derive(Debug, Args)]
 pub struct Tpcw {

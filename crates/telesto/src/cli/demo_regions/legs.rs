@@ -118,7 +118,7 @@ fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
     rest.split_once('"').map(|(value, _)| value)
 }
 
-async fn metrics(port: u16) -> std::io::Result<String> {
+pub async fn metrics(port: u16) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
     let mut answer = Vec::new();

@@ -1,0 +1,48 @@
+//! Waits until what another region has committed is here.
+//!
+//! # Invariants
+//! What has arrived is in this region's log, with its past.
+//!
+//! # On failure
+//! [`Error::NotHereYet`] at the deadline.
+//!
+//! # Limits
+//! Looked at once a beat at least.
+
+use telesto_common::{Deadline, RegionId, Timestamp};
+use telesto_geo::Bug;
+
+use crate::error::{Error, Result};
+use crate::shared::Shared;
+
+impl Shared {
+    /// Waits until everything of `region` up to `wanted` that goes here is here.
+    pub(crate) async fn wait_for(
+        &self,
+        region: RegionId,
+        wanted: Timestamp,
+        by: Deadline,
+    ) -> Result<()> {
+        if self.config.planted == Some(Bug::StaleAttach) {
+            return Ok(());
+        }
+        let mut passed = self.passed.subscribe();
+        loop {
+            let here = passed.borrow_and_update().get(&region).copied().unwrap_or_default();
+            if here >= wanted {
+                return Ok(());
+            }
+            if by.passed(self.env.clock.monotonic()) {
+                return Err(Error::NotHereYet { region, wanted, passed: here });
+            }
+            {
+                let mut waiting = self.wanted.lock();
+                *waiting = (*waiting).max(Some(wanted));
+            }
+            self.news.notify_one();
+            let look = self.env.deadline(self.config.beat).earlier(by);
+            // At the end of the wait it is looked at again, and the deadline with it.
+            let _ = self.env.within(look, "waiting for another region", passed.changed()).await;
+        }
+    }
+}
