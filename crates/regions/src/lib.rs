@@ -24,6 +24,7 @@ mod control;
 mod error;
 mod fold;
 mod inbox;
+mod life;
 mod lines;
 mod measured;
 mod own_log;

@@ -29,6 +29,7 @@ use telesto_txn::{Database as _, Engine, ReadFor, Reads, TxnOptions};
 use tokio::sync::{Notify, watch};
 
 use crate::again;
+use crate::life;
 use crate::apply::Applier;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
@@ -176,6 +177,7 @@ impl Regions {
             work: Mutex::default(),
             work_done: watch::Sender::new(0),
             heard: watch::Sender::default(),
+            certain: watch::Sender::default(),
             taking_back: Mutex::default(),
             config,
         });
@@ -189,6 +191,7 @@ impl Regions {
             env.spawn("keeping the region's position", keep(Arc::downgrade(&regions))),
         ];
         tasks.push(env.spawn("asking others again", again::run(Arc::clone(&shared))));
+        tasks.push(env.spawn("hearing where all stand", life::run(Arc::clone(&shared))));
         for lost in &shared.config.lost {
             if !shared.inbox.lock().is_closed(*lost) {
                 let closing = take_back::close(Arc::clone(&shared), *lost);
@@ -359,6 +362,15 @@ impl Regions {
         let (mut heard, everybody) = (shared.heard.subscribe(), shared.peers.len());
         let all = async { heard.wait_for(|heard| heard.len() >= everybody).await.is_ok() };
         shared.env.within(by, "hearing of the other regions", all).await.unwrap_or(false)
+    }
+
+    /// Says what this region counts as where columns merge: apart from what it has counted, if not all have said where they stand. To be
+    /// called before clients write.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn begin_life(&self) -> Result<()> {
+        life::begin(&self.shared).await
     }
 
     /// Peers that have seen commits which this region has lost and not taken back yet.

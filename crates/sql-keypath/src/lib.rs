@@ -35,6 +35,7 @@ mod homes;
 pub mod join;
 pub mod key_types;
 mod merge;
+mod merging;
 mod policies;
 pub mod read;
 pub mod row_writes;

@@ -49,8 +49,8 @@ mod wire;
 
 pub use additions::{Addition, Additions};
 pub use api::{
-    Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
-    Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
+    Committed, Cost, Database, Durability, Labelled, Level, Looked, MessageSink, Outcome, Put,
+    ReadFor, Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 pub use engine::Engine;
 pub use error::{Error, Result};
