@@ -16,9 +16,9 @@ use telesto_common::key::KeyRange;
 use telesto_geo::RegionSet;
 use telesto_geo::placement::Rules;
 use telesto_shard::Read;
+use telesto_txn::Database as _;
 use telesto_txn::regions::Share;
 use telesto_txn::service::Freshness;
-use telesto_txn::Database as _;
 
 use crate::error::{Error, Result};
 use crate::lines::Lines;

@@ -29,12 +29,12 @@ use telesto_txn::{Database as _, Engine, ReadFor, Reads, TxnOptions};
 use tokio::sync::{Notify, watch};
 
 use crate::again;
-use crate::life;
 use crate::apply::Applier;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::inbox::Inbox;
+use crate::life;
 use crate::measured::{self, Reports};
 use crate::receive::Receiver;
 use crate::rows;

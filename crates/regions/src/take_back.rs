@@ -193,7 +193,8 @@ async fn newer(shared: &Shared, rows: Vec<LabelledRow>) -> Result<Vec<LabelledRo
             }
             None => Ok(None),
         };
-        if merged.map_err(Error::Definitions)?.map_or(kept < came, |joined| joined.value.is_some()) {
+        if merged.map_err(Error::Definitions)?.map_or(kept < came, |joined| joined.value.is_some())
+        {
             news.push(row);
         }
     }

@@ -37,12 +37,12 @@ use telesto_sql_types::numeric::pow10;
 use telesto_sql_types::{Datum, Numeric, Row, SqlType};
 use telesto_txn::regions::Share;
 
-use self::state::{Part, State, fields_of};
 pub use self::state::{Author, FIRST, Rank};
-pub use telesto_geo::placement::life_row;
+use self::state::{Part, State, fields_of};
 use crate::codec::row::{encode_with, kept_of};
 use crate::codec::{RowCodec, encode_row};
 use crate::model::Table;
+pub use telesto_geo::placement::life_row;
 
 /// How a column merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

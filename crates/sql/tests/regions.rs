@@ -193,6 +193,7 @@ impl Sites {
 
     /// Compares the replicas as `telesto verify --regions` does.
     async fn verify(&self) {
+        self.net.set_weather(Weather::CALM);
         let transport = self.net.transport("a command");
         let me = Caller { node: NodeId(100), incarnation: Incarnation(1) };
         let peer = |region: usize| Peer {

@@ -132,7 +132,8 @@ impl World {
 
     fn commit(&mut self, region: usize, value: Option<Bytes>, amount: i32) {
         self.clock[region] += 10;
-        let mut holds = self.here[region].as_ref().map_or_else(BTreeSet::new, |here| here.2.clone());
+        let mut holds =
+            self.here[region].as_ref().map_or_else(BTreeSet::new, |here| here.2.clone());
         holds.insert(self.written.len());
         let version = ((Timestamp(self.clock[region]), RegionId(region as u16)), value, holds);
         self.becomes(region, version.clone());
